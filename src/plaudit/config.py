@@ -1,0 +1,107 @@
+"""The typed, strict config tree: YAML or JSON in, frozen objects out.
+
+A config class derives from `Config`; a key it does not know, a value of the wrong type and a file that is not there are
+each answered with a sentence that names the key, the nearest known one and the place it stood in. OmegaConf reads the
+file (`${oc.env:HOME}`, `a.b=c` overrides), pydantic checks it. Values are checked as JSON in strict mode: "3" is not a
+number and 1 is not a boolean, while a list may fill a tuple and a string a path.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+from yaml import YAMLError
+
+from plaudit.errors import ConfigError, nearest
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+Location = tuple[str | int, ...]
+
+
+class Config(BaseModel):
+    """Base of every config class."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def load(cls: type[ModelT], path: str | Path | None = None, overrides: Sequence[str] = ()) -> ModelT:
+    """Read `cls` from a file and `a.b=c` overrides; the overrides win."""
+    file_tree = _read(Path(path)) if path is not None else OmegaConf.create({})
+    try:
+        override_tree = OmegaConf.from_dotlist(list(overrides))
+        merged: Any = OmegaConf.to_container(OmegaConf.merge(file_tree, override_tree), resolve=True)
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError([((), f"{path or 'command line'}: {_first_line(error)}")]) from error
+    if not isinstance(merged, dict):
+        raise ConfigError([((), f"{path}: a config is a mapping of keys to values, this is a {type(merged).__name__}")])
+    given = OmegaConf.to_container(override_tree)
+    try:
+        return parse(cls, merged)
+    except ConfigError as error:
+        raise ConfigError(
+            (where, f"{'command line' if _has(given, where) else path}: {sentence}")
+            for where, sentence in error.problems
+        ) from None
+
+
+def parse(cls: type[ModelT], values: Mapping[str, Any]) -> ModelT:
+    """Check plain values against a config class."""
+    try:
+        return cls.model_validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        raise ConfigError(p for detail in error.errors() for p in _problems(cls, detail)) from None
+
+
+def _read(path: Path) -> Any:
+    if not path.is_file():
+        beside = [p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml", ".json")]
+        raise ConfigError([((), f"{path}: there is no such file; {nearest(path.name, beside)}")])
+    try:
+        return OmegaConf.load(path)
+    except (OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError([((), f"{path}: this is not valid YAML: {_first_line(error)}")]) from error
+
+
+def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location, str]]:
+    where, kind = detail["loc"], detail["type"]
+    key = ".".join(map(str, where))
+    inner = detail.get("ctx", {}).get("error")
+    if isinstance(inner, ConfigError):  # from a section that the registry chose the class of
+        return [
+            ((*where, *deeper), sentence.replace("key '", f"key '{key}.", 1)) for deeper, sentence in inner.problems
+        ]
+    if kind == "extra_forbidden":
+        return [(where, f"unknown key '{key}'; {nearest(str(where[-1]), _keys_at(cls, where[:-1]))}")]
+    if kind == "missing":
+        return [(where, f"key '{key}' is missing; it has no default")]
+    if inner is not None:
+        return [(where, f"key '{key}': {inner}")]
+    return [(where, f"key '{key}' is {json.dumps(detail['input'], default=str)}: {detail['msg'].lower()}")]
+
+
+def _keys_at(cls: type[BaseModel], where: Location) -> list[str]:
+    """The field names of the model that `where` points into, through optional fields, lists and dictionaries."""
+    model: Any = cls
+    for step in where:
+        if isinstance(model, type) and issubclass(model, BaseModel) and step in model.model_fields:
+            model = model.model_fields[str(step)].annotation
+        model = next((m for m in (model, *get_args(model)) if isinstance(m, type) and issubclass(m, BaseModel)), model)
+    is_model = isinstance(model, type) and issubclass(model, BaseModel)
+    return [field.alias or name for name, field in model.model_fields.items()] if is_model else []
+
+
+def _has(tree: Any, where: Location) -> bool:
+    for step in where:
+        if not isinstance(tree, dict) or step not in tree:
+            return False
+        tree = tree[step]
+    return bool(where)
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split("\n")[0].split())

@@ -1,0 +1,1 @@
+"""Episodes on disk, labels beside them, and batches out of both."""

@@ -1,0 +1,143 @@
+"""The label ledger: append-only verdicts on episodes, who said what and when.
+
+Labels come minutes or days after their episode, from several judges, and judges change their minds. So nothing is
+ever overwritten: each verdict is a new version of that episode's labels, the newest wins, and restoring an old one
+appends it again. The file is a journal (data/journal.py); several processes may append at once, each append under a
+short lock, so a person can label while the robot records and a classifier judges. Arrays stand in the line,
+compressed and base64: a hundred bytes for a clear-cut episode of 50 steps, two kilobytes for 400 steps with a
+probability each.
+"""
+
+import base64
+import time
+import zlib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plaudit.data.journal import Journal, Record
+from plaudit.errors import DataError
+from plaudit.types import Labels
+
+
+@dataclass(frozen=True)
+class Version:
+    """One entry of an episode's history. `labels()` unpacks the arrays."""
+
+    episode: int
+    number: int  # 1, 2, ... per episode
+    source: str
+    time: float
+    restored_from: int | None
+    line: Record
+
+    def labels(self) -> Labels:
+        return _unpack(self.line)
+
+
+class Ledger:
+    """The verdicts on one store's episodes."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._journal = Journal(path)
+        self._history: dict[int, list[Version]] = {}
+        self.changes = 0  # versions seen so far: who follows the ledger compares this
+        self.refresh()
+
+    def refresh(self) -> list[int]:
+        """Read what other processes have appended; returns the episodes it concerns."""
+        return self._follow(self._journal.read())
+
+    def append(self, episode_id: int, labels: Labels) -> int:
+        """Add a verdict; returns its version number once it is safe on disk."""
+        return self.extend([(episode_id, labels)])[0]
+
+    def extend(self, verdicts: Iterable[tuple[int, Labels]]) -> list[int]:
+        """Several at once, with one sync."""
+        return self._write([(episode_id, labels, None) for episode_id, labels in verdicts])
+
+    def restore(self, episode_id: int, number: int) -> int:
+        """Make an old version the newest again; returns the new version's number."""
+        return self._write([(episode_id, self.version(episode_id, number).labels(), number)])[0]
+
+    def labels(self, episode_id: int, sources: Collection[str] | None = None) -> Labels | None:
+        """The newest verdict, or the newest of certain judges; None where there is none."""
+        version = self.newest(episode_id, sources)
+        return None if version is None else version.labels()
+
+    def newest(self, episode_id: int, sources: Collection[str] | None = None) -> Version | None:
+        history = self._history.get(episode_id, [])
+        return next((v for v in reversed(history) if sources is None or v.source in sources), None)
+
+    def history(self, episode_id: int) -> list[Version]:
+        """Every version, oldest first."""
+        return list(self._history.get(episode_id, []))
+
+    def version(self, episode_id: int, number: int) -> Version:
+        history = self._history.get(episode_id, [])
+        if not 1 <= number <= len(history):
+            has = f"versions 1 to {len(history)}" if history else "no labels"
+            raise DataError(f"episode {episode_id} has {has}, not version {number}")
+        return history[number - 1]
+
+    def _write(self, verdicts: list[tuple[int, Labels, int | None]]) -> list[int]:
+        now = time.time()
+        lines = [_pack(i, labels if labels.time else replace(labels, time=now), back) for i, labels, back in verdicts]
+        self._follow(self._journal.append(lines))
+        self._follow(lines)
+        counts: dict[int, int] = {}
+        for episode_id, _, _ in reversed(verdicts):  # an episode may come twice in one call
+            counts[episode_id] = counts.get(episode_id, 0) + 1
+        numbers = []
+        for episode_id, _, _ in verdicts:
+            counts[episode_id] -= 1
+            numbers.append(len(self._history[episode_id]) - counts[episode_id])
+        return numbers
+
+    def _follow(self, lines: list[Record]) -> list[int]:
+        for line in lines:
+            history = self._history.setdefault(line["episode"], [])
+            history.append(
+                Version(line["episode"], len(history) + 1, line["source"], line["time"], line["restored"], line)
+            )
+        self.changes += len(lines)
+        return [line["episode"] for line in lines]
+
+
+def _pack(episode_id: int, labels: Labels, restored_from: int | None) -> Record:
+    parts = [labels.reward.astype("<f4").tobytes(), labels.success.astype("u1").tobytes()]
+    if labels.probability is not None:
+        parts.append(labels.probability.astype("<f4").tobytes())
+    return {
+        "episode": episode_id,
+        "source": labels.source,
+        "model": labels.model,
+        "threshold": labels.threshold,
+        "time": labels.time,
+        "start": None if np.isnan(labels.start) else labels.start,
+        "note": labels.note,
+        "restored": restored_from,
+        "steps": len(labels.reward),
+        "probability": labels.probability is not None,
+        "data": base64.b64encode(zlib.compress(b"".join(parts))).decode(),
+    }
+
+
+def _unpack(line: Record) -> Labels:
+    data: Any = zlib.decompress(base64.b64decode(line["data"]))
+    steps = line["steps"]
+    return Labels(
+        reward=np.frombuffer(data, "<f4", steps),
+        success=np.frombuffer(data, "u1", steps, offset=4 * steps).astype(bool),
+        probability=np.frombuffer(data, "<f4", steps, offset=5 * steps) if line["probability"] else None,
+        start=float("nan") if line["start"] is None else line["start"],
+        source=line["source"],
+        model=line["model"],
+        threshold=line["threshold"],
+        time=line["time"],
+        note=line["note"],
+    )

@@ -1,0 +1,90 @@
+"""What can go wrong, as a tree.
+
+Every message is one sentence that says what happened, where, and what to do next; the command line prints it as it is
+and exits with 1. Errors a user can cause also derive from `ValueError`, so that library code reads naturally; broken
+invariants of our own are plain `assert`s and never appear here.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+
+
+class PlauditError(Exception):
+    """The root: `except PlauditError` catches everything this package raises on purpose."""
+
+
+class ConfigError(PlauditError, ValueError):
+    """A config file or an override that does not say what it should. `problems` has one entry a mistake."""
+
+    def __init__(self, problems: Iterable[tuple[tuple[str | int, ...], str]]):
+        self.problems = list(problems)
+        super().__init__("\n".join(sentence for _, sentence in self.problems))
+
+
+class UnknownName(PlauditError, ValueError):
+    """A name that the registry does not know."""
+
+
+class MissingExtra(PlauditError, ImportError):
+    """An optional package that this call needs and that is not installed."""
+
+    def __init__(self, package: str, extra: str):
+        super().__init__(f"{package} is not installed; run: pip install 'plaudit[{extra}]'")
+
+
+class ContractError(PlauditError, ValueError):
+    """A plugin that breaks the protocol it claims to follow (see `plaudit.contracts`)."""
+
+
+class DataError(PlauditError, ValueError):
+    """Anything about episodes, labels and the files that hold them."""
+
+
+class InvalidEpisode(DataError):
+    """Arrays that do not make an episode: wrong shape, wrong type, not finite."""
+
+
+class BadFile(DataError):
+    """A file that cannot be read as what it should be."""
+
+    def __init__(self, path: str | Path, what: str):
+        self.path = Path(path)
+        super().__init__(f"{path}: {what}")
+
+
+class UnsafeFile(BadFile):
+    """A file that asks to run code. It was not run."""
+
+
+class UnknownFormat(DataError):
+    """A folder that is none of the formats we know."""
+
+
+class TargetNotEmpty(DataError):
+    """An export into a folder that holds something. Nothing was written."""
+
+
+class StoreError(DataError):
+    """The episode store itself."""
+
+
+class StoreDamaged(StoreError):
+    """Bytes on disk that fail their checksum."""
+
+
+class StoreLocked(StoreError):
+    """A second writer."""
+
+
+class StoreFull(StoreError):
+    """The disk is full. The episode at hand was not stored; all earlier ones are intact."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The tail of an error sentence: the nearest known name, or all of them when none is near."""
+    known = sorted(known)
+    close = get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return f"known: {', '.join(known)}" if known else "there are none"

@@ -1,0 +1,127 @@
+"""The verbs: what a robot, a policy, a judge and a learner must do, and the loop that asks them to.
+
+    while True:
+        episode = run_episode(robot, policy)             # rollout: numpy only, real time
+        episode_id = store.append(episode)               # on disk before anything else happens
+        ledger.append(episode_id, labeler.label(episode))  # now, or days later
+        learner.update(replay.sample(256))
+        policy.load_weights(learner.weights())           # the robot acts with what was learned
+
+A plugin is a class with these methods; it inherits nothing. `plaudit.contracts` has a check for each.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from plaudit.types import AnyArray, Batch, Episode, FloatArray, Labels, Observation, Weights
+
+
+@runtime_checkable
+class Robot(Protocol):
+    """Something that moves, or a simulation of it.
+
+    with robot:
+        observation = robot.reset()
+        while not done:
+            robot.act(policy.predict(observation)[0])
+            observation = robot.observe()
+    """
+
+    cameras: Mapping[str, tuple[int, int]]  # name -> (H, W)
+    state_dim: int
+    action_dim: int
+    fps: float
+
+    def reset(self, seed: int | None = None) -> Observation:
+        """Go to the start; a simulation with the same seed starts the same, a real robot ignores it."""
+        ...
+
+    def act(self, action: FloatArray) -> None:
+        """Send one command [A]."""
+        ...
+
+    def observe(self) -> Observation:
+        """The newest observation; a simulation steps its clock here."""
+        ...
+
+    def privileged(self) -> Mapping[str, AnyArray]:
+        """What only a simulation knows of the last action: success, grasp, ...; a real robot returns {}."""
+        ...
+
+    def hold(self) -> None:
+        """Stay where you are: called on every way out of the loop."""
+        ...
+
+
+@runtime_checkable
+class Normalizer(Protocol):
+    """Numpy in, numpy out; a policy is handed one and applies it inside."""
+
+    def normalize_state(self, state: FloatArray) -> FloatArray: ...
+
+    def normalize_image(self, image: AnyArray) -> FloatArray: ...
+
+    def denormalize_action(self, action: FloatArray) -> FloatArray: ...
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Observations in, chunks of actions out. Torch, where there is any, stays inside.
+
+    policy.freeze_all_model_params(); policy.warmup()
+    chunk = policy.predict(observation, normalizer)                      # [H, A]
+    chunk = policy.guided_inference(observation, normalizer, chunk, 4, 5)  # goes on from it without a jerk
+    """
+
+    components: Mapping[str, Any]  # name -> torch.nn.Module, the parts that learn; {} for none
+
+    def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
+        """One forward pass: actions [H, A] in the robot's units."""
+        ...
+
+    def guided_inference(
+        self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
+    ) -> FloatArray:
+        """[H, A] that agrees with what is left of `previous` [H, A] after `executed` steps, the first `delay` of which
+        will already have run when this call returns."""
+        ...
+
+    def warmup(self) -> None:
+        """Run once what is slow the first time."""
+        ...
+
+    def freeze_all_model_params(self) -> None:
+        """No gradients from here on."""
+        ...
+
+    def load_weights(self, weights: Weights) -> None:
+        """Take the learner's newest."""
+        ...
+
+
+@runtime_checkable
+class Labeler(Protocol):
+    """A judge: a simulator's flag, a classifier, a vision-language model, a person."""
+
+    source: str  # the name that stands on its labels
+
+    def label(self, episodes: Sequence[Episode]) -> Sequence[Labels | Exception]:
+        """One verdict an episode, in order. An episode it fails on gets the exception and stays unlabelled."""
+        ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """Improves a policy from labelled transitions."""
+
+    def update(self, batch: Batch[Any]) -> Mapping[str, float]:
+        """One gradient step; returns metrics by the names in docs/metrics.md."""
+        ...
+
+    def weights(self) -> Weights:
+        """The newest weights, with a version that only counts up."""
+        ...
+
+    def save(self, path: str) -> None: ...
+
+    def load(self, path: str) -> None: ...

@@ -1,0 +1,88 @@
+"""The one registry: a name in a config file -> the config class that knows how to build the thing.
+
+    @POLICY_REGISTRY.register("flow")
+    class FlowConfig(Config):
+        type: Literal["flow"] = "flow"
+        def build(self) -> Policy: ...
+
+Only config classes are registered, never the things: a config crosses a process or a cluster as plain data, and
+`build()` runs where the thing will live, so a laptop can launch a policy that needs a GPU it has not got. Names
+come from this package, from installed packages through entry points (group `plaudit.policy`, ...), or are a dotted
+path `my_package.my_module:MyConfig`; nobody has to edit a file of ours. (Rejected: a factory of `elif`s, and
+importing every plugin at start-up to fill a dictionary.)
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, SerializeAsAny
+
+from plaudit.errors import UnknownName, nearest
+
+ConfigT = TypeVar("ConfigT", bound=type[BaseModel])
+
+
+class Registry:
+    """Names of one kind of thing."""
+
+    def __init__(self, kind: str, builtin: dict[str, str] | None = None):
+        """`builtin` maps a name to the `module:Class` that is imported when the name is first asked for."""
+        self.kind = kind
+        self._classes: dict[str, type[BaseModel]] = {}
+        self._lazy: dict[str, str] = dict(builtin or {})
+
+    def register(self, name: str) -> Callable[[ConfigT], ConfigT]:
+        def add(cls: ConfigT) -> ConfigT:
+            known = self._classes.get(name)
+            if known is not None and known.__qualname__ != cls.__qualname__:
+                raise UnknownName(f"{self.kind} '{name}' is registered twice: {known.__module__} and {cls.__module__}")
+            self._classes[name] = cls
+            return cls
+
+        return add
+
+    def names(self) -> list[str]:
+        plugins = [point.name for point in entry_points(group=f"plaudit.{self.kind}")]
+        return sorted({*self._classes, *self._lazy, *plugins})
+
+    def get(self, name: str) -> type[BaseModel]:
+        if name not in self._classes:
+            self._import(name)
+        return self._classes[name]
+
+    def _import(self, name: str) -> None:
+        targets = {p.name: p.value for p in entry_points(group=f"plaudit.{self.kind}")} | self._lazy
+        target = name if ":" in name else targets.get(name)
+        if target is None:
+            raise UnknownName(f"there is no {self.kind} '{name}'; {nearest(name, self.names())}")
+        module, _, attribute = target.partition(":")
+        try:
+            found = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise UnknownName(f"{self.kind} '{name}' could not be loaded from {target}: {error}") from error
+        self._classes[name] = found
+
+    def parse(self, value: Any) -> BaseModel:
+        """A config object from the mapping in a file, chosen by its `type`."""
+        if isinstance(value, BaseModel):
+            return value
+        if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+            raise UnknownName(f"a {self.kind} needs a 'type'; known: {', '.join(self.names())}")
+        from plaudit.config import parse  # config.py builds on this module's error sentences
+
+        rest = value if ":" not in value["type"] else {k: v for k, v in value.items() if k != "type"}
+        return parse(self.get(value["type"]), rest)
+
+    @property
+    def field(self) -> Any:
+        """The annotation of a config field that holds any thing of this kind: `policy: POLICY_REGISTRY.field`."""
+        return Annotated[SerializeAsAny[BaseModel], BeforeValidator(self.parse)]
+
+
+ENV_REGISTRY = Registry("env")
+ROBOT_REGISTRY = Registry("robot")
+POLICY_REGISTRY = Registry("policy")
+LABELER_REGISTRY = Registry("labeler")
+LEARNER_REGISTRY = Registry("learner")
