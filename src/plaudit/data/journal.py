@@ -56,6 +56,24 @@ class Journal:
         lines = b"".join(map(encode, records))
         with self.path.open("r+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            self._check_same(file)
+            file.seek(self._offset)
+            others = self._take(file.read())
+            self._cut_tail(file)
+            try:
+                _write_all(file, lines)
+                os.fdatasync(file.fileno())
+            except OSError:
+                file.truncate(self._offset)
+                raise
+            self._offset += len(lines)
+            self._lines += lines.count(b"\n")
+            return others
+
+    def cut_tail(self) -> int:
+        """Remove a torn last line; returns its length in bytes. Only for who may write, after `read`."""
+        with self.path.open("r+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             return self._cut_tail(file)
 
     def _cut_tail(self, file: Any) -> int:

@@ -9,6 +9,7 @@ probability each.
 """
 
 import base64
+import threading
 import time
 import zlib
 from collections.abc import Collection, Iterable
@@ -44,13 +45,23 @@ class Ledger:
     def __init__(self, path: Path):
         self.path = path
         self._journal = Journal(path)
+        self._guard = threading.Lock()
         self._history: dict[int, list[Version]] = {}
-        self.changes = 0  # versions seen so far: who follows the ledger compares this
+        self._order: list[int] = []  # the episode of each version, in the order they came
         self.refresh()
 
-    def refresh(self) -> list[int]:
-        """Read what other processes have appended; returns the episodes it concerns."""
-        return self._follow(self._journal.read())
+    def __len__(self) -> int:
+        """How many versions there are, of all episodes."""
+        return len(self._order)
+
+    def refresh(self) -> None:
+        """Read what other processes have appended."""
+        with self._guard:
+            self._follow(self._journal.read())
+
+    def changed_since(self, count: int) -> set[int]:
+        """The episodes that got a verdict after the first `count` versions: how replay keeps up."""
+        return set(self._order[count:])
 
     def append(self, episode_id: int, labels: Labels) -> int:
         """Add a verdict; returns its version number once it is safe on disk."""
@@ -87,25 +98,21 @@ class Ledger:
     def _write(self, verdicts: list[tuple[int, Labels, int | None]]) -> list[int]:
         now = time.time()
         lines = [_pack(i, labels if labels.time else replace(labels, time=now), back) for i, labels, back in verdicts]
-        self._follow(self._journal.append(lines))
-        self._follow(lines)
-        counts: dict[int, int] = {}
-        for episode_id, _, _ in reversed(verdicts):  # an episode may come twice in one call
-            counts[episode_id] = counts.get(episode_id, 0) + 1
-        numbers = []
-        for episode_id, _, _ in verdicts:
-            counts[episode_id] -= 1
-            numbers.append(len(self._history[episode_id]) - counts[episode_id])
-        return numbers
+        with self._guard:
+            self._follow(self._journal.append(lines))
+            return self._follow(lines)
 
     def _follow(self, lines: list[Record]) -> list[int]:
+        """Take lines in; returns the version number that each got."""
+        numbers = []
         for line in lines:
             history = self._history.setdefault(line["episode"], [])
             history.append(
                 Version(line["episode"], len(history) + 1, line["source"], line["time"], line["restored"], line)
             )
-        self.changes += len(lines)
-        return [line["episode"] for line in lines]
+            self._order.append(line["episode"])
+            numbers.append(len(history))
+        return numbers
 
 
 def _pack(episode_id: int, labels: Labels, restored_from: int | None) -> Record:

@@ -96,7 +96,7 @@ class Segment:
         segment = cls(folder, schema)
         try:
             for column in schema.columns:
-                segment._file(column).touch(exist_ok=False)
+                segment.file(column).touch(exist_ok=False)
             write_atomic(folder / "schema.json", json.dumps(schema.to_json(), indent=1).encode())
             sync_folder(folder.parent)
         except OSError:
@@ -114,7 +114,7 @@ class Segment:
         except (ValueError, KeyError, TypeError) as error:
             raise StoreDamaged(f"{path} does not describe a segment ({error}); restore it from a backup") from error
 
-    def _file(self, column: str) -> Path:
+    def file(self, column: str) -> Path:
         return self.folder / f"{quote(column, safe='.')}.bin"
 
     def write(self, episode: Episode) -> dict[str, int]:
@@ -122,7 +122,7 @@ class Segment:
         checksums: dict[str, int] = {}
         for column, array in self._rows_of(episode).items():
             data = array.reshape(-1).view(np.uint8).data
-            descriptor = os.open(self._file(column), os.O_WRONLY)
+            descriptor = os.open(self.file(column), os.O_WRONLY)
             try:
                 _pwrite_all(descriptor, data, self.rows * (data.nbytes // len(array)))
             finally:
@@ -142,7 +142,7 @@ class Segment:
 
     def sync(self) -> None:
         for column in self.schema.columns:
-            descriptor = os.open(self._file(column), os.O_RDONLY)
+            descriptor = os.open(self.file(column), os.O_RDONLY)
             try:
                 os.fdatasync(descriptor)
             finally:
@@ -153,9 +153,9 @@ class Segment:
         removed = 0
         for column, (dtype, shape) in self.schema.columns.items():
             size = rows * dtype.itemsize * int(np.prod(shape))
-            extra = self._file(column).stat().st_size - size
+            extra = self.file(column).stat().st_size - size
             if extra > 0:
-                os.truncate(self._file(column), size)
+                os.truncate(self.file(column), size)
                 removed += extra
         self.rows = rows
         return removed
@@ -173,7 +173,7 @@ class Segment:
 
     def _map(self, column: str, rows: int) -> AnyArray:
         dtype, shape = self.schema.columns[column]
-        path = self._file(column)
+        path = self.file(column)
         size, needed = path.stat().st_size, rows * dtype.itemsize * int(np.prod(shape))
         if size < needed:
             raise StoreDamaged(
@@ -188,7 +188,7 @@ class Segment:
         found: dict[str, int] = {}
         for column, (dtype, shape) in self.schema.columns.items():
             row_bytes = dtype.itemsize * int(np.prod(shape))
-            with self._file(column).open("rb") as file:
+            with self.file(column).open("rb") as file:
                 file.seek(row * row_bytes)
                 data = file.read(rows * row_bytes)
             found[column] = zlib.crc32(data) if len(data) == rows * row_bytes else -1

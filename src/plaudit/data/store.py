@@ -88,15 +88,15 @@ class Store:
         if not is_store(folder):
             there = "holds no store" if folder.is_dir() else "does not exist"
             raise StoreError(f"{folder} {there}; 'plaudit data import' makes one")
-        lock = _lock(folder) if write else None
+        held = lock(folder) if write else None
         try:
-            store = cls(folder, lock)
+            store = cls(folder, held)
             store.refresh()
             if write:
                 store._clean_up()
         except BaseException:
-            if lock is not None:
-                lock.close()
+            if held is not None:
+                held.close()
             raise
         return store
 
@@ -196,6 +196,13 @@ class Store:
                 segment.remove()
             return [line["id"] for line in lines if line["op"] == "episode"]
 
+    def write_off(self, ids: Sequence[int]) -> None:
+        """Stop serving episodes that a check found damaged. Their bytes stay until their whole segment goes."""
+        with self._guard:
+            line: Record = {"op": "drop", "ids": list(ids)}
+            self._journal.append([line])
+            self._catalog.follow([line])
+
     def _write(self, episode_id: int, episode: Episode) -> Record:
         """The arrays of one episode, unsynced, and the journal line that will make it exist."""
         number = self._segment_for(Schema.of(episode))
@@ -260,7 +267,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _lock(folder: Path) -> IO[str]:
+def lock(folder: Path) -> IO[str]:
     file = (folder / "writer.lock").open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

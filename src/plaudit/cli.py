@@ -1,0 +1,283 @@
+"""The command line: one command a verb. Each parses, builds, runs and says in a few lines what happened."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from plaudit import __version__
+from plaudit.errors import DataError, PlauditError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data, name="data", help="Bring episodes in and out, look at them, label them, check them.")
+
+out, err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False, soft_wrap=True)
+
+StoreArgument = Annotated[Path, typer.Argument(help="An episode store.", metavar="STORE", show_default=False)]
+EpisodesOption = Annotated[
+    str | None, typer.Option("--episodes", help="Which, by id: '0,3,7-9'. All of them when not given.")
+]
+
+
+def main() -> None:
+    """What the `plaudit` command runs."""
+    try:
+        app()
+    except PlauditError as error:
+        for sentence in str(error).splitlines():
+            err.print(f"[bold red]error:[/] {_plain(sentence)}")
+        sys.exit(1)
+
+
+@app.callback(invoke_without_command=True)
+def top(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    """Train robot policies from what the camera sees."""
+    if version:
+        out.print(f"plaudit {__version__}")
+        raise typer.Exit
+
+
+@data.command("import")
+def import_(
+    source: Annotated[Path, typer.Argument(help="A data set of another layout; it is only read.", show_default=False)],
+    store: Annotated[Path, typer.Argument(help="The store to add to; made if it does not exist.", show_default=False)],
+    reward_frame: Annotated[
+        Literal["next", "same"] | None,
+        typer.Option(help="LeRobot: whether next.reward judges the next frame (the default) or its own row's."),
+    ] = None,
+    task: Annotated[str, typer.Option(help="The instruction, for layouts that keep none.")] = "",
+    fps: Annotated[float, typer.Option(help="Frames per second, for layouts that keep none.")] = 0.0,
+) -> None:
+    """Copy episodes into a store: LeRobot v2 and v3, .npy and .pkl folders, told apart by looking.
+
+    An interrupted import goes on where it stopped when run again. A broken episode is named and left out.
+    """
+    from plaudit.data.formats import ReadOptions
+    from plaudit.data.transfer import import_dataset
+
+    try:
+        report = import_dataset(source, store, ReadOptions(reward_frame, task, fps), _progress("importing"))
+    except KeyboardInterrupt:
+        _stop("interrupted; what is in the store stays, run the same command to go on")
+    for sentence in report.failed:
+        err.print(f"[yellow]warning:[/] {_plain(sentence)}")
+    if report.ignored:
+        err.print(f"[yellow]note:[/] features with no place in an episode, not taken: {', '.join(report.ignored)}")
+    here = f", {report.already_here} were here already" if report.already_here else ""
+    lost = f", {len(report.failed)} left out (see above)" if report.failed else ""
+    out.print(f"{len(report.ids)} episodes imported into {store}, {report.labelled} with labels{here}{lost}")
+    if report.failed:
+        raise typer.Exit(1)
+
+
+@data.command("export")
+def export(
+    store: StoreArgument,
+    target: Annotated[Path, typer.Argument(help="A folder that does not exist yet.", show_default=False)],
+    to: Annotated[Literal["lerobot", "npy", "pkl"], typer.Option("--to", help="The layout to write.")] = "lerobot",
+    episodes: EpisodesOption = None,
+    camera: Annotated[list[str] | None, typer.Option(help="Only this camera; may be given several times.")] = None,
+    images: Annotated[bool, typer.Option("--images", help="LeRobot: exact PNG images instead of video.")] = False,
+    codec: Annotated[Literal["av1", "h264", "hevc"], typer.Option(help="LeRobot: how videos are encoded.")] = "av1",
+    quality: Annotated[int | None, typer.Option(help="Constant rate factor of the codec; lower is better.")] = None,
+    reward_frame: Annotated[
+        Literal["next", "same"], typer.Option(help="LeRobot: which frame a row's next.reward judges.")
+    ] = "next",
+    fps: Annotated[float, typer.Option(help="For episodes that do not know theirs.")] = 0.0,
+) -> None:
+    """Write episodes and their newest labels as LeRobot v3.0, .npy or .pkl, into a new folder and nowhere else."""
+    from plaudit.data.formats import WriteOptions
+    from plaudit.data.store import Store
+    from plaudit.data.transfer import export_dataset
+
+    opened = Store.open(store)
+    options = WriteOptions(camera or (), not images, codec, quality, reward_frame, fps)
+    try:
+        left_out = export_dataset(opened, target, to, options, _choose(opened, episodes), _progress("exporting"))
+    except KeyboardInterrupt:
+        _stop(f"interrupted; {target} was not made")
+    for sentence in left_out:
+        err.print(f"[yellow]warning:[/] {_plain(sentence)}")
+    out.print(f"{len(_choose(opened, episodes)) - len(left_out)} episodes exported to {target} as {to}")
+
+
+@data.command("info")
+def info(
+    path: Annotated[Path, typer.Argument(help="A store, or a data set of another layout.", show_default=False)],
+    episode: Annotated[int | None, typer.Option(help="One episode of a store, with its label history.")] = None,
+) -> None:
+    """Say what a folder holds."""
+    from plaudit.data.formats import open_dataset
+    from plaudit.data.store import Store, is_store
+    from plaudit.report.tables import dataset_table, episode_table, store_table
+
+    if not is_store(path):
+        out.print(dataset_table(open_dataset(path)))
+    elif episode is not None:
+        out.print(*episode_table(Store.open(path), episode), sep="\n")
+    else:
+        out.print(*store_table(Store.open(path)), sep="\n")
+
+
+@data.command("check")
+def check(
+    store: StoreArgument,
+    repair: Annotated[bool, typer.Option("--repair", help="Put right what can be, and say what was.")] = False,
+) -> None:
+    """Verify every checksum of a store. Changes nothing without --repair."""
+    from plaudit.data.check import check as run_check
+
+    try:
+        report = run_check(store, repair=repair, track=_progress("checking"))
+    except KeyboardInterrupt:
+        _stop("interrupted")
+    for sentence in report.repaired:
+        out.print(f"[green]repaired:[/] {_plain(sentence)}")
+    for sentence in report.problems:
+        err.print(f"[bold red]problem:[/] {_plain(sentence)}")
+    if not report.ok:
+        hint = "" if repair else f"; 'plaudit data check {store} --repair' puts right what can be"
+        err.print(f"{len(report.problems)} problems{hint}")
+        raise typer.Exit(1)
+    out.print(f"{store} is sound: {report.episodes} episodes, {report.nbytes:,} bytes, {report.labels} label versions")
+
+
+@data.command("label")
+def label(
+    store: StoreArgument,
+    cutoffs: Annotated[
+        Path | None, typer.Argument(help="A file {episode: first success frame, [[first, last], ...] or null}.")
+    ] = None,
+    by: Annotated[
+        Literal["id", "source"] | None,
+        typer.Option(help="Whether the file counts by the store's ids or by its source's episode numbers."),
+    ] = None,
+    restore: Annotated[
+        str | None,
+        typer.Option(metavar="EPISODE:VERSION", help="Make an old version of an episode's labels count again."),
+    ] = None,
+    note: Annotated[str, typer.Option(help="Why, in words; kept with the labels.")] = "",
+) -> None:
+    """Label episodes by the frame from which they show success. Every labelling is a new version; none is lost."""
+    from plaudit.data.cutoffs import label_store, read_cutoffs
+    from plaudit.data.store import Store
+
+    opened = Store.open(store)
+    if restore is not None:
+        episode_id, _, version = restore.partition(":")
+        if not (episode_id.isdigit() and version.isdigit()):
+            raise DataError(f"--restore takes EPISODE:VERSION, like 3:1, not '{restore}'")
+        new = opened.ledger.restore(int(episode_id), int(version))
+        out.print(f"episode {episode_id}: version {version} counts again, as version {new}")
+        return
+    if cutoffs is None:
+        raise DataError("name a label file like {0: 53, 1: null}, or --restore an old version")
+    ids = label_store(opened, read_cutoffs(cutoffs), by=by, note=note)
+    yes, no = 0, 0
+    for episode_id in ids:
+        labels = opened.ledger.labels(episode_id)
+        assert labels is not None
+        frames = labels.frames[opened.episode(episode_id).recorded]
+        yes, no = yes + int((frames == 1).sum()), no + int((frames == 0).sum())
+    out.print(f"{len(ids)} episodes labelled: {yes} success frames, {no} failure frames ({yes + no} total)")
+
+
+@data.command("sheet")
+def sheet(
+    store: StoreArgument,
+    episode: Annotated[int, typer.Argument(help="The episode's id.", show_default=False)],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The PNG; episode_N.png when not given.")
+    ] = None,
+    frames: Annotated[int, typer.Option(min=2, help="How many moments to show.")] = 24,
+    columns: Annotated[int, typer.Option(min=1, help="How many in a row.")] = 8,
+    version: Annotated[int | None, typer.Option(help="Of the labels; the newest when not given.")] = None,
+) -> None:
+    """Draw an episode on one picture: its frames, and the verdict on each."""
+    from plaudit.data.store import Store
+    from plaudit.report.sheet import draw_sheet, save_sheet
+
+    opened = Store.open(store)
+    ledger = opened.ledger
+    found = opened.episode(episode)
+    labels = ledger.labels(episode) if version is None else ledger.version(episode, version).labels()
+    title = f"Episode {episode}" + (f": {found.task}" if found.task else "")
+    path = output or Path(f"episode_{episode}.png")
+    save_sheet(draw_sheet(found, labels, title=title, frames=frames, columns=columns), path)
+    out.print(f"{path} shows episode {episode}")
+
+
+@data.command("stats")
+def stats(
+    store: StoreArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")] = Path("stats.json"),
+) -> None:
+    """Compute the mean and standard deviation of states and actions that a policy normalises with."""
+    from plaudit.data.normalize import Normalizer
+    from plaudit.data.store import Store
+
+    normalizer = Normalizer.from_store(Store.open(store))
+    normalizer.save(output)
+    out.print(
+        f"{output} has the statistics of {', '.join(f'{k} [{len(s.mean)}]' for k, s in normalizer.stats.items())}"
+    )
+
+
+@app.command("demo")
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where to put everything; it must not exist.")] = Path("runs/demo"),
+    episodes: Annotated[int, typer.Option(min=3, help="How many to record.")] = 12,
+) -> None:
+    """Record scripted episodes, carry them through LeRobot's format, check them and look at them."""
+    from plaudit.demo import run_demo
+
+    run_demo(folder, episodes, out, _progress)
+
+
+def _progress(what: str) -> Any:
+    """Goes through a sequence with a bar and an estimate, on a terminal; silent elsewhere."""
+
+    def track(items: Sequence[Any]) -> Iterable[Any]:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+            yield from progress.track(items, description=what)
+
+    return track
+
+
+def _choose(store: Any, text: str | None) -> list[int]:
+    """Episode ids from '0,3,7-9'."""
+    if text is None:
+        return store.ids
+    chosen: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.strip().isdigit() or (last and not last.strip().isdigit()):
+            raise DataError(f"--episodes takes ids like '0,3,7-9', not '{text}'")
+        chosen += range(int(first), int(last or first) + 1)
+    for episode_id in chosen:
+        store.place(episode_id)
+    return chosen
+
+
+def _stop(sentence: str) -> NoReturn:
+    err.print(sentence)
+    raise typer.Exit(130)
+
+
+def _plain(text: str) -> str:
+    """Text of ours or of a file's, with no markup in it."""
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,119 @@
+"""Label files written by hand: the frames of each episode that show success.
+
+    {"0": 53, "1": [[36, 50], [60, 99]], "2": null, "3-7": 40}
+
+A number is the first frame that shows success, and all later ones do; pairs are ranges of frames, both ends
+included; null is an episode that fails. Keys are episodes, or ranges of them. JSON or YAML, so `{0: 53, 1: 36}` is
+fine too.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+
+from plaudit.data.store import Store
+from plaudit.errors import BadFile, DataError
+from plaudit.types import Episode, Labels
+
+Numbering = Literal["id", "source"]
+
+
+def read_cutoffs(path: str | Path) -> dict[int, Any]:
+    """Episode number -> cutoff, ranges or None, as the file says."""
+    path = Path(path)
+    try:
+        tree = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise BadFile(path, "there is no such label file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        first = str(error).replace("\n", " ")
+        raise BadFile(path, f"a label file is JSON or YAML, this is neither ({first})") from error
+    if not isinstance(tree, dict):
+        raise BadFile(path, "a label file maps episodes to frames, like {0: 53, 1: null}")
+    found: dict[int, Any] = {}
+    for key, value in tree.items():
+        for episode in _episodes(key, path):
+            if episode in found:
+                raise BadFile(path, f"episode {episode} is labelled twice, the second time under '{key}'")
+            found[episode] = value
+    return found
+
+
+def _episodes(key: Any, path: Path) -> range:
+    match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", str(key))
+    if not match:
+        raise BadFile(path, f"'{key}' is not an episode number or a range of them like '3-7'")
+    first = int(match[1])
+    return range(first, int(match[2] or first) + 1)
+
+
+def label_store(store: Store, cutoffs: Mapping[int, Any], *, by: Numbering | None = None, note: str = "") -> list[int]:
+    """Append one verdict an episode to the ledger, all or none; returns the ids of the episodes labelled."""
+    numbers = _numbering(store, by)
+    verdicts: list[tuple[int, Labels]] = []
+    for number, value in cutoffs.items():
+        if number not in numbers:
+            raise DataError(f"{store.folder} has no episode {number}; it has {_span(numbers)}. Nothing was labelled")
+        episode_id = numbers[number]
+        try:
+            verdict = _verdict(store.episode(episode_id), value)
+        except DataError as error:
+            raise DataError(f"episode {number}: {error}. Nothing was labelled") from error
+        verdicts.append((episode_id, Labels.from_frames(verdict, source="cutoff", note=note)))
+    store.ledger.extend(verdicts)
+    return [episode_id for episode_id, _ in verdicts]
+
+
+def _numbering(store: Store, by: Numbering | None) -> dict[int, int]:
+    """From the numbers a person writes to ids. Where they could mean two things, they must say which."""
+    ids = {i: i for i in store.ids}
+    origins = {i: store.place(i).line["origin"] for i in store.ids}
+    source = {origin["index"]: i for i, origin in origins.items() if origin}
+    if by == "source" or (by is None and source == ids):
+        if len(source) < len([o for o in origins.values() if o]):
+            raise DataError(f"{store.folder} has episodes of several data sets under one number; label by id (--by id)")
+        return source
+    if by is None and source:
+        number, episode_id = next(((n, i) for n, i in source.items() if n != i), (None, None))
+        if number is not None:
+            raise DataError(
+                f"episode {number} of the imported data is episode {episode_id} of {store.folder}: "
+                "say which numbers the file means, --by source or --by id"
+            )
+    return ids
+
+
+def _verdict(episode: Episode, value: Any) -> Any:
+    """0 or 1 for each of the T+1 frames."""
+    verdict = np.full(episode.steps + 1, np.nan, np.float32)
+    recorded = verdict[episode.recorded]  # people count the frames that were recorded, from 0
+    recorded[:] = 0
+    end = len(recorded) - 1
+    for first, last in _ranges(value, end):
+        if first < 0 or last > end or first > last:
+            raise DataError(f"frames {first} to {last} are not in it: its frames are 0 to {end}; null means failure")
+        recorded[first : last + 1] = 1
+    if episode.repeated == "last":
+        verdict[-1] = verdict[-2]
+    return verdict
+
+
+def _ranges(value: Any, last: int) -> list[tuple[int, int]]:
+    if value is None:
+        return []
+    if isinstance(value, int) and not isinstance(value, bool):
+        return [(value, max(value, last))]
+    pairs = [value] if isinstance(value, list) and len(value) == 2 and all(isinstance(v, int) for v in value) else value
+    if isinstance(pairs, list) and all(
+        isinstance(p, list) and len(p) == 2 and all(isinstance(v, int) for v in p) for p in pairs
+    ):
+        return [(first, end) for first, end in pairs]
+    raise DataError(f"{value!r} is not a frame, a list of [first, last] ranges, or null")
+
+
+def _span(numbers: Mapping[int, int]) -> str:
+    return f"{min(numbers)} to {max(numbers)} ({len(numbers)} in all)" if numbers else "none"

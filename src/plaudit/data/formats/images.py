@@ -1,0 +1,45 @@
+"""Images of other layouts -> uint8 [H, W, 3], and the few checks that keep wrong ones out."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from plaudit.errors import BadFile, DataError, nearest
+from plaudit.types import AnyArray, ByteArray
+
+
+def to_frames(images: AnyArray, where: str | Path, camera: str) -> ByteArray:
+    """[T, H, W, 3] uint8 from uint8 or floats in [0, 1], channels first or last.
+
+    Floats beyond 1 are refused, not clamped: a 0-255 image clamped to [0, 1] is a white one, and a reward model
+    trained on white images scores well until the robot moves.
+    """
+    if images.ndim != 4 or 3 not in (images.shape[1], images.shape[3]):
+        raise BadFile(where, f"camera '{camera}' must be [T, 3, H, W] or [T, H, W, 3], got {list(images.shape)}")
+    if images.shape[3] != 3:
+        images = images.transpose(0, 2, 3, 1)
+    if images.dtype == np.uint8:
+        return np.ascontiguousarray(images)
+    if images.dtype.kind != "f":
+        raise BadFile(where, f"camera '{camera}' must be uint8 or float, got {images.dtype}")
+    low, high = (float(images.min()), float(images.max())) if images.size else (0.0, 0.0)
+    if not (low >= 0 and high <= 1):  # also False for NaN
+        raise BadFile(where, f"camera '{camera}' has floats from {low:g} to {high:g}; this layout holds [0, 1]")
+    return np.rint(images * 255).astype(np.uint8)
+
+
+def choose(cameras: Sequence[str], known: Sequence[str], where: str) -> list[str]:
+    """The cameras asked for, all of them when none were; an unknown one is an error."""
+    for camera in cameras:
+        if camera not in known:
+            raise DataError(
+                f"camera '{camera}' is not in {where}; it has: {', '.join(known) or 'none'}. {nearest(camera, known)}"
+            )
+    return list(cameras) or list(known)
+
+
+def file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

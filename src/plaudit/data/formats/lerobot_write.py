@@ -1,0 +1,383 @@
+"""Writing LeRobot v3.0: tables and videos that hold many episodes each, and the metadata that finds them again.
+
+What the format has no place for (the observation after the last action, who labelled, whether the task ended) goes
+into `meta/plaudit.parquet`, one row an episode; LeRobot does not look at it and our reader does, so nothing is lost
+on a round trip but what the codec takes. (Image statistics come from exact histograms: lerobot 0.4.4 itself writes
+a standard deviation of 0 there, from squares that overflow a byte.)
+"""
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+from plaudit.data.formats import Item, Track, WriteOptions
+from plaudit.data.formats.images import choose
+from plaudit.data.formats.lerobot import ACTION, DONE, IMAGES, INTERVENTION, PRIVILEGED, REWARD, SIDECAR, STATE, SUCCESS
+from plaudit.data.formats.stats import ImageHistogram, describe
+from plaudit.data.formats.video import VideoWriter
+from plaudit.errors import DataError
+from plaudit.types import AnyArray, ByteArray
+
+DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+FILES_PER_CHUNK, DATA_MB, VIDEO_MB = 1000, 100, 200
+
+
+def write(folder: Path, items: Sequence[Item], options: WriteOptions, track: Track) -> list[str]:
+    layout = _Layout.of(items, options)
+    tables = _Tables(folder, layout)
+    videos = {c: _Videos(folder, f"{IMAGES}{c}", layout, options) for c in layout.cameras if options.video}
+    book = _Book(layout)
+    try:
+        for index, item in enumerate(track(items)):
+            layout.check(item)
+            episode, rows = item.episode, slice(0, item.episode.steps)
+            task_index = book.task(episode.task)
+            columns = layout.columns(item, index, book.frames, task_index)
+            images = {} if options.video else {c: episode.frames[c][rows] for c in layout.cameras}
+            place = tables.append(columns, images)
+            for camera, video in videos.items():
+                place |= video.append(episode.frames[camera][rows])
+            book.add(item, index, columns, place, {c: episode.frames[c][rows] for c in layout.cameras})
+    finally:
+        tables.close()
+        for video in videos.values():
+            video.close()
+    book.save(folder, videos=options.video, codec=options.codec)
+    return []
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What every row of the data set holds; the first episode decides and the others must agree."""
+
+    cameras: dict[str, tuple[int, int]]
+    state_dim: int
+    action_dim: int
+    privileged: dict[str, tuple[str, tuple[int, ...]]]
+    fps: float
+    robot: str
+    labelled: bool
+    interventions: bool
+    reward_frame: str
+    names: dict[str, Any]
+
+    @classmethod
+    def of(cls, items: Sequence[Item], options: WriteOptions) -> "_Layout":
+        if not items:
+            raise DataError("there is no episode to export")
+        first = items[0].episode
+        fps = first.fps or options.fps
+        if not fps:
+            raise DataError(
+                f"episode {items[0].id} does not know its frames per second, which LeRobot needs; give --fps"
+            )
+        cameras = choose(options.cameras, list(first.frames), f"episode {items[0].id}")
+        return cls(
+            cameras={c: first.frames[c].shape[1:3] for c in cameras},
+            state_dim=first.state.shape[1],
+            action_dim=first.actions.shape[1],
+            privileged={n: (v.dtype.name, v.shape[1:]) for n, v in first.privileged.items() if v.ndim == 1},
+            fps=fps,
+            robot=first.robot,
+            labelled=any(item.labels is not None for item in items),
+            interventions=any(item.episode.control_mode.any() for item in items),
+            reward_frame=options.reward_frame,
+            names=dict(first.meta),
+        )
+
+    def check(self, item: Item) -> None:
+        episode = item.episode
+        for camera, size in self.cameras.items():
+            if camera not in episode.frames:
+                raise DataError(
+                    f"episode {item.id} has no camera '{camera}', others do; export them apart with --episodes, "
+                    "or name the cameras they share with --camera"
+                )
+            if episode.frames[camera].shape[1:3] != size:
+                raise DataError(
+                    f"episode {item.id} has camera '{camera}' of {episode.frames[camera].shape[1:3]}, others of "
+                    f"{size}; a LeRobot data set has one size: export them apart with --episodes"
+                )
+        dims = (episode.state.shape[1], episode.actions.shape[1])
+        if dims != (self.state_dim, self.action_dim):
+            raise DataError(
+                f"episode {item.id} has state and action of {dims}, others {(self.state_dim, self.action_dim)}; "
+                "export them apart with --episodes"
+            )
+        if episode.fps not in (0, self.fps):
+            raise DataError(f"episode {item.id} runs at {episode.fps} frames per second, others at {self.fps}")
+
+    def columns(self, item: Item, index: int, first_frame: int, task_index: int) -> dict[str, AnyArray]:
+        """One episode's rows, column by column, without images."""
+        episode, steps = item.episode, item.episode.steps
+        columns: dict[str, AnyArray] = {}
+        if self.state_dim:
+            columns[STATE] = episode.state[:steps]
+        if self.action_dim:
+            columns[ACTION] = episode.actions
+        if self.labelled:
+            columns |= self._label_columns(item)
+        columns[DONE] = np.arange(steps) == steps - 1
+        if self.interventions:
+            columns[INTERVENTION] = episode.control_mode.astype(bool)
+        for name, (dtype, _) in self.privileged.items():
+            columns[f"{PRIVILEGED}{name}"] = episode.privileged.get(name, np.zeros(steps, dtype))
+        columns["timestamp"] = (np.arange(steps) / self.fps).astype(np.float32)
+        columns["frame_index"] = np.arange(steps)
+        columns["episode_index"] = np.full(steps, index)
+        columns["index"] = np.arange(first_frame, first_frame + steps)
+        columns["task_index"] = np.full(steps, task_index)
+        return columns
+
+    def _label_columns(self, item: Item) -> dict[str, AnyArray]:
+        steps, labels = item.episode.steps, item.labels
+        if labels is None:
+            return {REWARD: np.full(steps, np.nan, np.float32), SUCCESS: np.zeros(steps, bool)}
+        if self.reward_frame == "same":
+            verdict = labels.frames[:steps]
+            return {REWARD: verdict, SUCCESS: verdict >= 0.5}
+        return {REWARD: labels.reward, SUCCESS: labels.success}
+
+    def features(self, columns: dict[str, AnyArray], video: bool, codec: str) -> dict[str, Any]:
+        """The `features` of info.json."""
+        found: dict[str, Any] = {}
+        for camera, (height, width) in self.cameras.items():
+            feature = {"dtype": "video" if video else "image", "shape": [height, width, 3]}
+            feature["names"] = ["height", "width", "channels"]
+            if video:
+                feature["info"] = {
+                    "video.height": height,
+                    "video.width": width,
+                    "video.codec": codec,
+                    "video.pix_fmt": "yuv420p",
+                    "video.is_depth_map": False,
+                    "video.fps": _whole(self.fps),
+                    "video.channels": 3,
+                    "has_audio": False,
+                }
+            found[f"{IMAGES}{camera}"] = feature
+        names = {STATE: self.names.get("state_names"), ACTION: self.names.get("action_names")}
+        for name, values in columns.items():
+            found[name] = {"dtype": values.dtype.name, "shape": [values[0].size], "names": names.get(name)}
+        return found
+
+
+class _Files:
+    """Numbers files into chunks, `chunk-000/file-000` and on."""
+
+    def __init__(self) -> None:
+        self.number = -1
+
+    def next(self) -> dict[str, int]:
+        self.number += 1
+        return self.place
+
+    @property
+    def place(self) -> dict[str, int]:
+        return {"chunk_index": self.number // FILES_PER_CHUNK, "file_index": self.number % FILES_PER_CHUNK}
+
+
+class _Tables:
+    """The data tables: one row group an episode, a new file beyond 100 MB."""
+
+    def __init__(self, folder: Path, layout: _Layout):
+        self._folder, self._layout = folder, layout
+        self._files = _Files()
+        self._writer: pq.ParquetWriter | None = None
+        self._path = folder
+
+    def append(self, columns: dict[str, AnyArray], images: dict[str, ByteArray]) -> dict[str, Any]:
+        arrays = {f"{IMAGES}{camera}": _png_column(frames) for camera, frames in images.items()}
+        arrays |= {name: _arrow(values) for name, values in columns.items()}
+        table = pa.table(arrays).replace_schema_metadata({"huggingface": json.dumps(_hub_features(arrays))})
+        if self._writer is not None and self._path.stat().st_size > DATA_MB << 20:
+            self.close()
+        if self._writer is None:
+            self._path = self._folder / DATA_PATH.format(**self._files.next())
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(self._path, table.schema)
+        self._writer.write_table(table)
+        return {f"data/{name}": value for name, value in self._files.place.items()}
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+class _Videos:
+    """The videos of one camera: episodes one after the other, a new file beyond 200 MB."""
+
+    def __init__(self, folder: Path, key: str, layout: _Layout, options: WriteOptions):
+        self._folder, self._key, self._layout, self._options = folder, key, layout, options
+        self._files = _Files()
+        self._writer: VideoWriter | None = None
+
+    def append(self, frames: ByteArray) -> dict[str, Any]:
+        if self._writer is not None and self._writer.path.stat().st_size > VIDEO_MB << 20:
+            self.close()
+        if self._writer is None:
+            path = self._folder / VIDEO_PATH.format(video_key=self._key, **self._files.next())
+            size = self._layout.cameras[self._key.removeprefix(IMAGES)]
+            self._writer = VideoWriter(path, self._layout.fps, *size, self._options.codec, self._options.quality)
+        start = self._writer.count / self._layout.fps
+        self._writer.append(frames)
+        place = {**self._files.place, "from_timestamp": start, "to_timestamp": self._writer.count / self._layout.fps}
+        return {f"videos/{self._key}/{name}": value for name, value in place.items()}
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+@dataclass
+class _Book:
+    """What meta/ will say."""
+
+    layout: _Layout
+    frames: int = 0
+    tasks: dict[str, int] = field(default_factory=dict)
+    episodes: list[dict[str, Any]] = field(default_factory=list)
+    sidecar: list[dict[str, Any]] = field(default_factory=list)
+    columns: list[dict[str, AnyArray]] = field(default_factory=list)
+    histograms: dict[str, ImageHistogram] = field(default_factory=dict)
+
+    def task(self, text: str) -> int:
+        return self.tasks.setdefault(text, len(self.tasks))
+
+    def add(
+        self, item: Item, index: int, columns: dict[str, AnyArray], place: dict[str, Any], images: dict[str, ByteArray]
+    ) -> None:
+        stats: dict[str, dict[str, Any]] = {}
+        for camera, frames in images.items():
+            histogram = ImageHistogram.of(frames)
+            stats[f"{IMAGES}{camera}"] = histogram.describe()
+            self.histograms[camera] = self.histograms.get(camera, ImageHistogram()) + histogram
+        stats |= {name: describe(values) for name, values in columns.items()}
+        data = {name: place.pop(name) for name in list(place) if name.startswith("data/")}
+        self.episodes.append(
+            {
+                "episode_index": index,
+                "tasks": [item.episode.task],
+                "length": item.episode.steps,
+                **data,
+                "dataset_from_index": self.frames,
+                "dataset_to_index": self.frames + item.episode.steps,
+                **place,
+                **{f"stats/{name}/{stat}": value for name, found in stats.items() for stat, value in found.items()},
+                "meta/episodes/chunk_index": 0,
+                "meta/episodes/file_index": 0,
+            }
+        )
+        self.sidecar.append(_sidecar(item, index, self.layout))
+        self.columns.append(columns)
+        self.frames += item.episode.steps
+
+    def save(self, folder: Path, *, videos: bool, codec: str) -> None:
+        meta = folder / "meta"
+        (meta / "episodes/chunk-000").mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(self.episodes), meta / "episodes/chunk-000/file-000.parquet")
+        pq.write_table(pa.Table.from_pylist(self.sidecar), folder / SIDECAR)
+        pq.write_table(_task_table(list(self.tasks)), meta / "tasks.parquet")
+        stats = {f"{IMAGES}{camera}": histogram.describe() for camera, histogram in self.histograms.items()}
+        stats |= {name: describe(np.concatenate([c[name] for c in self.columns])) for name in self.columns[0]}
+        (meta / "stats.json").write_text(json.dumps(stats, indent=4))
+        info = {
+            "codebase_version": "v3.0",
+            "robot_type": self.layout.robot or None,
+            "total_episodes": len(self.episodes),
+            "total_frames": self.frames,
+            "total_tasks": len(self.tasks),
+            "chunks_size": FILES_PER_CHUNK,
+            "data_files_size_in_mb": DATA_MB,
+            "video_files_size_in_mb": VIDEO_MB,
+            "fps": _whole(self.layout.fps),
+            "splits": {"train": f"0:{len(self.episodes)}"},
+            "data_path": DATA_PATH,
+            "video_path": VIDEO_PATH if videos and self.layout.cameras else None,
+            "features": self.layout.features(self.columns[0], videos, codec),
+        }
+        (meta / "info.json").write_text(json.dumps(info, indent=4))
+
+
+def _sidecar(item: Item, index: int, layout: _Layout) -> dict[str, Any]:
+    episode, labels = item.episode, item.labels
+    entry: dict[str, Any] = {
+        "episode_index": index,
+        "store_id": item.id,
+        "repeated": episode.repeated,
+        "terminated": episode.terminated,
+        "reward_frame": layout.reward_frame,
+        "source": labels.source if labels else None,
+        "start": float(labels.start) if labels and not np.isnan(labels.start) else None,
+        "final_verdict": float(labels.frames[-1]) if labels else None,
+        "final_state": None,
+    }
+    if episode.repeated != "last":
+        entry["final_state"] = episode.state[-1].tolist()
+        entry |= {f"final/{camera}": _png(episode.frames[camera][-1]) for camera in layout.cameras}
+    return entry
+
+
+def _png(image: ByteArray) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(image).save(out, format="PNG", compress_level=3)
+    return out.getvalue()
+
+
+def _png_column(frames: ByteArray) -> pa.Array:
+    entries = [{"bytes": _png(image), "path": f"frame-{i:06d}.png"} for i, image in enumerate(frames)]
+    return pa.array(entries, type=pa.struct({"bytes": pa.binary(), "path": pa.string()}))
+
+
+def _arrow(values: AnyArray) -> pa.Array:
+    """A plain column for one value a row, fixed-size lists for vectors: what LeRobot's loader expects."""
+    values = np.ascontiguousarray(values)
+    if values.ndim == 1 or values.shape[1] == 1:
+        return pa.array(values.reshape(len(values)))
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+
+
+def _hub_features(arrays: dict[str, pa.Array]) -> dict[str, Any]:
+    """The column types in the words of the `datasets` package, so that it shows images as images."""
+
+    def feature(kind: pa.DataType) -> dict[str, Any]:
+        if pa.types.is_struct(kind):
+            return {"_type": "Image"}
+        if pa.types.is_fixed_size_list(kind):
+            return {"feature": feature(kind.value_type), "length": kind.list_size, "_type": "List"}
+        return {"dtype": {"float": "float32", "double": "float64"}.get(str(kind), str(kind)), "_type": "Value"}
+
+    return {"info": {"features": {name: feature(array.type) for name, array in arrays.items()}}}
+
+
+def _task_table(tasks: list[str]) -> pa.Table:
+    """As pandas would write a frame indexed by task text, because LeRobot looks tasks up by that index."""
+    table = pa.table(
+        {"task_index": pa.array(range(len(tasks)), pa.int64()), "__index_level_0__": pa.array(tasks, pa.string())}
+    )
+    column = {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"}
+    index = {"name": None, "field_name": "__index_level_0__", "pandas_type": "unicode", "numpy_type": "object"}
+    names = {"name": None, "field_name": None, "pandas_type": "unicode", "numpy_type": "object"}
+    pandas = {
+        "index_columns": ["__index_level_0__"],
+        "column_indexes": [{**names, "metadata": {"encoding": "UTF-8"}}],
+        "columns": [{**column, "metadata": None}, {**index, "metadata": None}],
+        "creator": {"library": "pyarrow", "version": pa.__version__},
+        "pandas_version": "2.2.0",
+    }
+    return table.replace_schema_metadata({"pandas": json.dumps(pandas)})
+
+
+def _whole(fps: float) -> int | float:
+    return int(fps) if float(fps).is_integer() else fps

@@ -1,0 +1,92 @@
+"""Trajectories of images and success labels: `positive/000000.npy`, `negative/000000.npy`.
+
+Each file is a dictionary that `np.save` pickled: `{"images": {camera: float [T, 3, H, W] in [0, 1]}, "labels":
+[T]}`. A label belongs to the frame beside it, so T frames become T-1 steps and the first label becomes
+`Labels.start`. There are no actions and no states in this layout, only what an image classifier needs.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from plaudit.data.formats import Dataset, Item, ReadOptions, Source, Track, WriteOptions
+from plaudit.data.formats.images import choose, file_digest, to_frames
+from plaudit.data.unpickle import load_npy
+from plaudit.errors import BadFile, InvalidEpisode
+from plaudit.types import Episode, Labels, Origin
+
+FOLDERS = ("positive", "negative")
+
+
+def detect(path: Path) -> bool:
+    return bool(_files(path))
+
+
+def _files(path: Path) -> list[Path]:
+    """Positives first, each folder in order; a folder of `.npy` files alone is also taken."""
+    return [file for folder in (path / "positive", path / "negative", path) for file in sorted(folder.glob("*.npy"))]
+
+
+def read(path: Path, options: ReadOptions) -> Dataset:
+    files = _files(path)
+    sources = [
+        Source(i, str(file), partial(file_digest, file), partial(_load, path, file, i, options))
+        for i, file in enumerate(files)
+    ]
+    counts = {folder: sum(file.parent.name == folder for file in files) for folder in FOLDERS}
+    return Dataset("npy", path, sources, facts={"episodes": len(files), **counts})
+
+
+def _load(root: Path, file: Path, index: int, options: ReadOptions) -> tuple[Episode, Labels]:
+    tree = load_npy(file)
+    if not isinstance(tree, dict) or not isinstance(tree.get("images"), dict) or "labels" not in tree:
+        raise BadFile(file, "a trajectory is a dictionary of 'images' and 'labels', this is not one")
+    labels = np.asarray(tree["labels"], np.float32).reshape(-1)
+    if not ((labels >= 0) & (labels <= 1)).all():
+        raise BadFile(file, "labels must lie within [0, 1]")
+    frames = {
+        str(camera): to_frames(np.asarray(images), file, str(camera)) for camera, images in tree["images"].items()
+    }
+    if not frames:
+        raise BadFile(file, "this trajectory has no camera")
+    for camera, images in frames.items():
+        if len(images) != len(labels):
+            raise BadFile(file, f"camera '{camera}' has {len(images)} frames for {len(labels)} labels")
+    try:
+        episode = Episode.of(
+            frames=frames,
+            actions=np.zeros((len(labels) - 1, 0)),
+            task=options.task,
+            fps=options.fps,
+            origin=Origin("npy", str(root), index, file_digest(file)),
+            meta={"folder": file.parent.name},
+        )
+    except (InvalidEpisode, ValueError) as error:
+        raise BadFile(file, f"{error}") from error
+    return episode, Labels.from_frames(labels, source="dataset")
+
+
+def write(folder: Path, items: Sequence[Item], options: WriteOptions, track: Track) -> list[str]:
+    left_out: list[str] = []
+    counts = dict.fromkeys(FOLDERS, 0)
+    for name in FOLDERS:
+        (folder / name).mkdir()
+    for item in track(items):
+        episode = item.episode
+        if item.labels is None or np.isnan(item.labels.frames[episode.recorded]).any():
+            left_out.append(f"episode {item.id} was left out: not every frame of it is labelled")
+            continue
+        cameras = choose(options.cameras, list(episode.frames), f"episode {item.id}")
+        tree = {
+            "images": {
+                c: (episode.frames[c][episode.recorded].transpose(0, 3, 1, 2) / np.float32(255)).astype(np.float32)
+                for c in cameras
+            },
+            "labels": item.labels.frames[episode.recorded],
+        }
+        kind = "positive" if tree["labels"].max() >= 0.5 else "negative"
+        np.save(folder / kind / f"{counts[kind]:06d}.npy", tree, allow_pickle=True)  # pyright: ignore[reportArgumentType]
+        counts[kind] += 1
+    return left_out

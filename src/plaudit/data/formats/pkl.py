@@ -1,0 +1,147 @@
+"""Episodes of the ManiSkill collectors: `success/episode_000000.pkl`, `failure/episode_000001.pkl`.
+
+`{"frames": [{"obs": {"main_images", "states"}, "action", "reward", "done", "grasp", "success"}, ...], "success",
+"label"}`. A frame is written after its step, so its observation is what its action led to and the first observation
+of the episode is not there: T frames become T steps with `repeated="first"`. Read through the unpickler that runs
+nothing.
+"""
+
+import pickle  # noqa: TID251 - for writing only
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plaudit.data.formats import Dataset, Item, ReadOptions, Source, Track, WriteOptions
+from plaudit.data.formats.images import choose, file_digest, to_frames
+from plaudit.data.unpickle import load_pickle
+from plaudit.errors import BadFile, DataError, InvalidEpisode
+from plaudit.types import AnyArray, Episode, Labels, Origin
+
+FOLDERS = ("success", "failure")
+SUFFIX, MAIN = "_images", "main"
+
+
+def detect(path: Path) -> bool:
+    return bool(_files(path))
+
+
+def _files(path: Path) -> list[Path]:
+    """By file name, whichever folder: the collectors count over both."""
+    found = [file for folder in (*(path / f for f in FOLDERS), path) for file in folder.glob("episode_*.pkl")]
+    return sorted(found, key=lambda file: (file.name, file.parent.name))
+
+
+def read(path: Path, options: ReadOptions) -> Dataset:
+    files = _files(path)
+    sources = [
+        Source(i, str(file), partial(file_digest, file), partial(_load, path, file, i, options))
+        for i, file in enumerate(files)
+    ]
+    counts = {folder: sum(file.parent.name == folder for file in files) for folder in FOLDERS}
+    return Dataset("pkl", path, sources, facts={"episodes": len(files), **counts})
+
+
+def _load(root: Path, file: Path, index: int, options: ReadOptions) -> tuple[Episode, Labels]:
+    tree = load_pickle(file)
+    try:
+        return _convert(tree, root, file, index, options)
+    except BadFile:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, InvalidEpisode) as error:
+        what = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise BadFile(
+            file, f"this is not an episode of frames with obs, action, reward, done, success: {what}"
+        ) from error
+
+
+def _convert(tree: Any, root: Path, file: Path, index: int, options: ReadOptions) -> tuple[Episode, Labels]:
+    steps = tree["frames"]
+    first = steps[0]["obs"]
+    cameras = [key for key in first if key.endswith(SUFFIX) and first[key] is not None]
+    if not cameras:
+        raise BadFile(file, f"no camera in its observations; they have: {', '.join(map(str, first))}")
+    frames = {}
+    for key in cameras:
+        images = np.stack([_single(step["obs"][key], 3) for step in steps])
+        images = to_frames(images, file, key.removesuffix(SUFFIX))
+        frames[key.removesuffix(SUFFIX)] = np.concatenate([images[:1], images])
+    states = np.stack([_single(step["obs"].get("states", np.zeros(0)), 1) for step in steps])
+    success = np.array([bool(step["success"]) for step in steps])
+    episode = Episode.of(
+        frames=frames,
+        state=np.concatenate([states[:1], states]),
+        actions=np.stack([_single(step["action"], 1) for step in steps]),
+        privileged={"success": success, "grasp": np.array([bool(step.get("grasp", False)) for step in steps])},
+        terminated=bool(steps[-1].get("terminated", steps[-1]["done"] and success[-1])),
+        repeated="first",
+        task=options.task,
+        fps=options.fps,
+        origin=Origin("pkl", str(root), index, file_digest(file)),
+        meta={"folder": file.parent.name},
+    )
+    rewards = np.array([float(np.asarray(step["reward"]).reshape(())) for step in steps], np.float32)
+    return episode, Labels(reward=rewards, success=success, source="simulator")
+
+
+def _single(value: Any, ndim: int) -> AnyArray:
+    """One environment's value, without the leading axis of a batch of one."""
+    array = np.asarray(value)
+    return array[0] if array.ndim == ndim + 1 and len(array) == 1 else array
+
+
+def write(folder: Path, items: Sequence[Item], options: WriteOptions, track: Track) -> list[str]:
+    left_out: list[str] = []
+    for name in FOLDERS:
+        (folder / name).mkdir()
+    count = 0
+    for item in track(items):
+        verdict = _verdict(item)
+        if verdict is None:
+            left_out.append(f"episode {item.id} was left out: not every step of it is labelled")
+            continue
+        reward, success = verdict
+        cameras = choose(options.cameras, list(item.episode.frames), f"episode {item.id}")
+        if not cameras:
+            raise DataError(f"episode {item.id} has no camera, and this layout needs one")
+        tree = {
+            "frames": _steps(item.episode, cameras, reward, success),
+            "success": bool(success.any()),
+            "label": int(success.any()),
+        }
+        kind = "success" if success.any() else "failure"
+        with (folder / kind / f"episode_{count:06d}.pkl").open("wb") as file:
+            pickle.dump(tree, file, protocol=4)
+        count += 1
+    return left_out
+
+
+def _verdict(item: Item) -> tuple[AnyArray, AnyArray] | None:
+    """Reward and success of every step: the newest labels, or what the simulator knew."""
+    if item.labels is not None and item.labels.judged.all():
+        return item.labels.reward, item.labels.success
+    success = item.episode.success
+    return None if success is None else (success.astype(np.float32), success)
+
+
+def _steps(episode: Episode, cameras: list[str], reward: AnyArray, success: AnyArray) -> list[dict[str, Any]]:
+    """The first camera is the main one, unless one is called so."""
+    main = MAIN if MAIN in cameras else cameras[0]
+    names = {camera: f"{MAIN if camera == main else camera}{SUFFIX}" for camera in cameras}
+    grasp = episode.privileged.get("grasp", np.zeros(episode.steps, bool))
+    return [
+        {
+            "obs": {
+                **{names[c]: np.array(episode.frames[c][t + 1]) for c in cameras},
+                "states": np.array(episode.state[t + 1]),
+            },
+            "action": np.array(episode.actions[t]),
+            "reward": float(reward[t]),
+            "done": t == episode.steps - 1,
+            "grasp": bool(grasp[t]),
+            "success": bool(success[t]),
+        }
+        for t in range(episode.steps)
+    ]

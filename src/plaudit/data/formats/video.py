@@ -1,0 +1,92 @@
+"""Frames in and out of video files, through PyAV: exact in time, and loud when frames are missing."""
+
+import os
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from av.error import FFmpegError
+
+from plaudit.errors import BadFile, DataError
+from plaudit.types import AnyArray, ByteArray
+
+# name -> (encoder, default constant rate factor, other options). AV1 as LeRobot writes it: a key frame every second
+# frame, so that any frame is one decode away.
+CODECS: dict[str, tuple[str, int, dict[str, str]]] = {
+    "av1": ("libsvtav1", 30, {"preset": "10"}),
+    "h264": ("libx264", 18, {"preset": "fast"}),
+    "hevc": ("libx265", 20, {"preset": "fast", "x265-params": "log-level=none"}),
+}
+
+
+def read_frames(path: Path, times: AnyArray, fps: float, height: int, width: int) -> ByteArray:
+    """The frames shown at `times` (ascending, in seconds) as uint8 [N, H, W, 3]; each must be there to half a frame."""
+    frames = np.empty((len(times), height, width, 3), np.uint8)
+    tolerance = 0.5 / fps
+    found = 0
+    try:
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            stream.thread_type = "AUTO"
+            assert stream.time_base is not None
+            if times[0] > tolerance:
+                container.seek(int((times[0] - tolerance) / stream.time_base), stream=stream)
+            for frame in container.decode(stream):
+                if frame.pts is None:
+                    continue
+                time = float(frame.pts * stream.time_base)
+                if time > times[found] + tolerance:
+                    raise BadFile(
+                        path, f"this video has no frame at {times[found]:.3f} s (frame {found} of the episode)"
+                    )
+                if time < times[found] - tolerance:
+                    continue
+                if (frame.height, frame.width) != (height, width):
+                    raise BadFile(
+                        path, f"frames are {frame.height}x{frame.width} where the data set says {height}x{width}"
+                    )
+                frames[found] = frame.to_ndarray(format="rgb24")
+                found += 1
+                if found == len(times):
+                    return frames
+    except FileNotFoundError:
+        raise BadFile(path, "this video is missing; copy it from the data set's source") from None
+    except (FFmpegError, IndexError) as error:
+        raise BadFile(path, f"this video cannot be read ({error}); copy it again from the data set's source") from error
+    raise BadFile(
+        path, f"this video ends after {found} of {len(times)} frames; copy it again from the data set's source"
+    )
+
+
+class VideoWriter:
+    """One file that frames of a single size are appended to."""
+
+    def __init__(self, path: Path, fps: float, height: int, width: int, codec: str, quality: int | None):
+        if codec not in CODECS:
+            raise DataError(f"there is no codec '{codec}'; known: {', '.join(CODECS)}")
+        if height % 2 or width % 2:
+            raise DataError(f"{height}x{width} frames cannot be a video, which needs even sizes; write images instead")
+        os.environ.setdefault("SVT_LOG", "1")  # the AV1 encoder prints its settings otherwise; 1 leaves errors
+        encoder, default_quality, options = CODECS[codec]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path, self.count = path, 0
+        self._container = av.open(str(path), "w", options={"movflags": "faststart"})
+        rate = Fraction(fps).limit_denominator(1_000_000)
+        stream: Any = self._container.add_stream(
+            encoder, rate=rate, options={"g": "2", "crf": str(quality or default_quality), **options}
+        )
+        stream.height, stream.width, stream.pix_fmt = height, width, "yuv420p"
+        self._stream, self._tick = stream, 1 / rate
+
+    def append(self, frames: ByteArray) -> None:
+        for image in frames:
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+            frame.pts, frame.time_base = self.count, self._tick
+            self._container.mux(self._stream.encode(frame))
+            self.count += 1
+
+    def close(self) -> None:
+        self._container.mux(self._stream.encode(None))
+        self._container.close()

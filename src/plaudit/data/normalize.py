@@ -1,0 +1,153 @@
+"""Normalisation with numpy alone, because it runs on the robot's side of the wall and inside every policy.
+
+State and action: `(x - mean) / (std + eps)`; images: `x / 255`. The statistics are computed from a store, saved as JSON
+beside a policy's weights, and also read from the pickled statistics that older stacks keep, through the unpickler that
+runs nothing.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from plaudit.data.store import Store
+from plaudit.data.unpickle import load_pickle
+from plaudit.errors import BadFile, DataError, nearest
+from plaudit.types import AnyArray, FloatArray
+
+STATE, ACTION = "observation.state", "action"
+EPS = 1e-8
+_FLAT_NAMES = {"qpos": STATE, "state": STATE, "action": ACTION}  # ACT's flat layout: qpos_mean, action_std, ...
+
+
+@dataclass(frozen=True, eq=False)
+class Stats:
+    """Of one vector, each [D]."""
+
+    mean: FloatArray
+    std: FloatArray
+
+    def __post_init__(self) -> None:
+        if self.mean.shape != self.std.shape or self.mean.ndim != 1:
+            raise DataError(f"mean and std must be [D] alike, got {list(self.mean.shape)} and {list(self.std.shape)}")
+        if not (np.isfinite(self.mean).all() and np.isfinite(self.std).all() and (self.std >= 0).all()):
+            raise DataError("mean and std must be finite, and std not negative")
+
+
+@dataclass(frozen=True, eq=False)
+class Normalizer:
+    """
+    >>> n = Normalizer({"observation.state": Stats(np.float32([1.0]), np.float32([2.0]))})
+    >>> n.normalize_state(np.float32([5.0])).tolist()
+    [2.0]
+    """
+
+    stats: Mapping[str, Stats]
+    eps: float = EPS
+    meta: Mapping[str, Any] = field(default_factory=dict)  # what they were computed from
+
+    def normalize_state(self, state: AnyArray) -> FloatArray:
+        return self.normalize(STATE, state)
+
+    def normalize_action(self, action: AnyArray) -> FloatArray:
+        return self.normalize(ACTION, action)
+
+    def normalize_image(self, image: AnyArray) -> FloatArray:
+        return (np.asarray(image, np.float32) / 255).astype(np.float32)
+
+    def denormalize_action(self, action: AnyArray) -> FloatArray:
+        stats = self._stats(ACTION, action)
+        return (np.asarray(action, np.float32) * (stats.std + self.eps) + stats.mean).astype(np.float32)
+
+    def normalize(self, key: str, values: AnyArray) -> FloatArray:
+        """Any vector that has statistics, `[..., D]`."""
+        stats = self._stats(key, values)
+        return ((np.asarray(values, np.float32) - stats.mean) / (stats.std + self.eps)).astype(np.float32)
+
+    def _stats(self, key: str, values: AnyArray) -> Stats:
+        if key not in self.stats:
+            raise DataError(f"there are no statistics of '{key}'; {nearest(key, self.stats)}")
+        stats = self.stats[key]
+        if np.shape(values)[-1:] != stats.mean.shape:
+            raise DataError(f"'{key}' has {np.shape(values)[-1:]} values where its statistics have {stats.mean.shape}")
+        return stats
+
+    @classmethod
+    def from_store(cls, store: Store, eps: float = EPS) -> Self:
+        """Over every observation and action of a store, in one pass with float64 sums around a first estimate."""
+        sums: dict[str, _Sums] = {}
+        for episode_id, episode in store:
+            for key, rows in ((STATE, episode.state[episode.recorded]), (ACTION, episode.actions)):
+                if rows.shape[1]:
+                    sums.setdefault(key, _Sums(rows)).add(rows, f"{store.folder}, episode {episode_id}: '{key}'")
+        if not sums:
+            raise DataError(f"{store.folder} has no states and no actions to compute statistics from")
+        meta = {"store": str(store.folder), "episodes": len(store)}
+        return cls({key: s.stats() for key, s in sums.items()}, eps, meta)
+
+    def save(self, path: str | Path) -> None:
+        tree = {key: {"mean": s.mean.tolist(), "std": s.std.tolist()} for key, s in self.stats.items()}
+        Path(path).write_text(json.dumps({"eps": self.eps, "stats": tree, "meta": dict(self.meta)}, indent=1))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """From our JSON, or from a `.pkl` or `.pickle` of another stack."""
+        path = Path(path)
+        if path.suffix in (".pkl", ".pickle"):
+            return cls(_from_pickle(load_pickle(path), path))
+        try:
+            tree = json.loads(path.read_text())
+            return cls({k: _stats_of(s) for k, s in tree["stats"].items()}, tree["eps"], tree["meta"])
+        except FileNotFoundError:
+            raise BadFile(path, "there is no such statistics file") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadFile(
+                path, f"this is not a statistics file ({error!r}); 'plaudit data stats' writes one"
+            ) from error
+
+
+class _Sums:
+    """Streaming mean and variance; shifting by the first rows keeps the squares small."""
+
+    def __init__(self, first: FloatArray):
+        self.shift = first.mean(axis=0, dtype=np.float64)
+        self.count = 0
+        self.total = np.zeros_like(self.shift)
+        self.squares = np.zeros_like(self.shift)
+
+    def add(self, rows: FloatArray, where: str) -> None:
+        if rows.shape[1] != len(self.shift):
+            raise DataError(f"{where} has {rows.shape[1]} values where earlier episodes have {len(self.shift)}")
+        moved = rows.astype(np.float64) - self.shift
+        self.count += len(rows)
+        self.total += moved.sum(axis=0)
+        self.squares += (moved**2).sum(axis=0)
+
+    def stats(self) -> Stats:
+        mean = self.total / self.count
+        variance = np.maximum(self.squares / self.count - mean**2, 0)
+        return Stats((self.shift + mean).astype(np.float32), np.sqrt(variance).astype(np.float32))
+
+
+def _stats_of(tree: Any) -> Stats:
+    return Stats(np.asarray(tree["mean"], np.float32).reshape(-1), np.asarray(tree["std"], np.float32).reshape(-1))
+
+
+def _from_pickle(tree: Any, path: Path) -> dict[str, Stats]:
+    """`{"observation.state": {"mean", "std"}, "action": ...}`, or ACT's flat `{"qpos_mean", "qpos_std", ...}`."""
+    if not isinstance(tree, dict):
+        raise BadFile(path, f"a statistics file holds a dictionary, this one a {type(tree).__name__}")
+    stats = {
+        key: _stats_of(value)
+        for key, value in tree.items()
+        if isinstance(value, dict) and {"mean", "std"} <= set(value)
+    }
+    for prefix, key in _FLAT_NAMES.items():
+        if f"{prefix}_mean" in tree and f"{prefix}_std" in tree:
+            stats[key] = _stats_of({"mean": tree[f"{prefix}_mean"], "std": tree[f"{prefix}_std"]})
+    if not stats:
+        raise BadFile(path, f"no mean and std in this statistics file; it has: {', '.join(map(str, tree))}")
+    return stats

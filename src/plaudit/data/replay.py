@@ -1,0 +1,238 @@
+"""Replay: batches of transitions from labelled episodes on disk, indices first, then one gather a column.
+
+    replay = Replay(store, gamma=0.97)                       # one store
+    replay = Replay.mix(demos, online, ratio=0.5)            # RLPD: half of each batch from demonstrations
+    batch = replay.sample(256)                               # numpy
+    for batch in replay.batches(256, form="torch", device="cuda"):   # filled ahead in the background
+        ...
+
+A transition's next observation is a row number, not a copy: it is the row one step on, or n steps on for n-step
+returns, and never beyond its episode. Each frame of a batch is copied once, from the page cache to its place in the
+batch, which is why this is limited by memory bandwidth and nothing else. The order within a batch is random, so a
+batch may be split.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Collection, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from plaudit.data.batch import Allocate, cuda_is_there, default_allocate, to_tensordict, to_torch
+from plaudit.data.segments import STEPS, camera_column
+from plaudit.data.steps import Returns, StepTable
+from plaudit.data.store import Store
+from plaudit.errors import DataError
+from plaudit.types import AnyArray, Batch
+
+Form = Literal["numpy", "torch", "tensordict"]
+
+
+@dataclass(frozen=True)
+class _Picks:
+    """The rows of a table that fill positions `slice` of a batch."""
+
+    table: StepTable
+    part: int
+    where: slice
+    rows: AnyArray
+
+
+class Replay:
+    """Samples uniformly over the labelled steps of one or several stores."""
+
+    def __init__(
+        self,
+        *stores: Store,
+        shares: Sequence[float] = (),
+        gamma: float = 0.99,
+        n_step: int = 1,
+        horizon: int | None = None,
+        sources: Collection[str] | None = None,
+        cameras: Collection[str] | None = None,
+        end_on_success: bool = True,
+        seed: int | None = None,
+        allocate: Allocate | None = None,
+    ):
+        """
+        shares: of each batch, one a store, summing to 1; equal when not given
+        horizon: windows of this many actions, `[B, H, A]`; None for single actions, `[B, A]`
+        sources: whose labels count ("human", "classifier", ...); None: whoever judged last
+        cameras: which to gather; None for all, () for none
+        """
+        if not stores:
+            raise DataError("replay needs at least one store")
+        if n_step < 1 or (horizon is not None and horizon < 1) or not 0 <= gamma <= 1:
+            raise DataError(f"n_step={n_step} and horizon={horizon} must be at least 1, gamma={gamma} within [0, 1]")
+        self.shares = np.asarray(shares or [1 / len(stores)] * len(stores))
+        if len(self.shares) != len(stores) or (self.shares < 0).any() or abs(self.shares.sum() - 1) > 1e-6:
+            raise DataError(f"shares must be one a store and sum to 1, got {list(shares)} for {len(stores)} stores")
+        returns = Returns(gamma, n_step, end_on_success)
+        self._tables = [StepTable(store, returns, sources, cameras) for store in stores]
+        self._horizon = horizon
+        self._allocate = allocate or default_allocate(pin=False)
+        self._guard = threading.Lock()  # the prefetching thread and the caller's share the tables
+        self.rng = np.random.default_rng(seed)  # save and restore `rng.bit_generator.state` for an exact resume
+        self.refresh()
+
+    @classmethod
+    def mix(cls, demos: Store, online: Store, ratio: float = 0.5, **options: Any) -> Self:
+        """`ratio` of each batch from the demonstrations; while one of the two is empty, the other fills the batch."""
+        return cls(demos, online, shares=(ratio, 1 - ratio), **options)
+
+    def refresh(self) -> int:
+        """See new episodes, labels and evictions; returns how many steps can be sampled."""
+        with self._guard:
+            return sum(table.refresh() for table in self._tables)
+
+    def __len__(self) -> int:
+        return sum(len(table.valid) for table in self._tables)
+
+    def sample(self, size: int) -> Batch[AnyArray]:
+        """`size` transitions, with replacement."""
+        with self._guard:
+            return self._gather(size, self._pick(size))
+
+    def batches(
+        self,
+        size: int,
+        *,
+        form: Form = "numpy",
+        device: Any = None,
+        prefetch: int = 2,
+        refresh_seconds: float = 1.0,
+    ) -> Generator[Any, None, None]:
+        """Batches without end, filled by a background thread that stays `prefetch` ahead and keeps up with the store.
+
+        In torch form with a GPU there, batches lie in pinned memory. Closing the generator ends the thread.
+        """
+        if form != "numpy" and cuda_is_there():
+            self._allocate = default_allocate(pin=True)
+        convert = {"numpy": lambda b, _: b, "torch": to_torch, "tensordict": to_tensordict}[form]
+        ready: queue.Queue[Any] = queue.Queue(maxsize=prefetch)
+        stopping = threading.Event()
+
+        def put(item: Any) -> None:
+            while not stopping.is_set():
+                try:
+                    ready.put(item, timeout=0.1)
+                    return
+                except queue.Full:
+                    continue
+
+        def fill() -> None:
+            refreshed = time.monotonic()
+            try:
+                while not stopping.is_set():
+                    if time.monotonic() - refreshed > refresh_seconds:
+                        self.refresh()
+                        refreshed = time.monotonic()
+                    put(convert(self.sample(size), device))
+            except BaseException as error:  # noqa: BLE001 - handed to the thread that asked
+                put(error)
+
+        thread = threading.Thread(target=fill, name="replay-prefetch", daemon=True)
+        thread.start()
+        try:
+            while True:
+                item = ready.get()
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            stopping.set()
+            thread.join()
+
+    def _pick(self, size: int) -> list[_Picks]:
+        """Which rows go where: the shares of a batch, rounded, and among stores that have something to give."""
+        shares = self.shares * [len(table.valid) > 0 for table in self._tables]
+        if shares.sum() == 0:
+            raise DataError(f"there is nothing to sample yet: {self._why_empty()}")
+        edges = np.rint(np.cumsum(shares / shares.sum()) * size).astype(int)
+        picks: list[_Picks] = []
+        for part, (table, start, stop) in enumerate(zip(self._tables, [0, *edges[:-1]], edges)):
+            if stop > start:
+                rows = table[table.valid[self.rng.integers(len(table.valid), size=stop - start)]]
+                picks.append(_Picks(table, part, slice(start, stop), rows))
+        return picks
+
+    def _why_empty(self) -> str:
+        stores = (table.store for table in self._tables)
+        return "; ".join(f"{s.folder} has {len(s)} episodes and {len(s.ledger)} labels" for s in stores)
+
+    def _gather(self, size: int, picks: list[_Picks]) -> Batch[AnyArray]:
+        shapes = self._shapes(picks)
+        cameras = [name for name in shapes if name not in ("state", "action")]
+        horizon = self._horizon or 1
+        new = self._allocate
+        batch: Batch[AnyArray] = Batch(
+            images={c: new((size, *shapes[c]), np.uint8) for c in cameras},
+            state=new((size, *shapes["state"]), np.float32),
+            actions=new((size, horizon, *shapes["action"]), np.float32),
+            action_mask=new((size, horizon), np.bool_),
+            reward=new((size,), np.float32),
+            discount=new((size,), np.float32),
+            next_images={c: new((size, *shapes[c]), np.uint8) for c in cameras},
+            next_state=new((size, *shapes["state"]), np.float32),
+            episode=new((size,), np.int64),
+            step=new((size,), np.int64),
+            part=new((size,), np.int64),
+        )
+        for pick in picks:
+            self._fill(batch, pick, cameras)
+        return batch if self._horizon else _without_window(batch)
+
+    def _fill(self, batch: Batch[AnyArray], pick: _Picks, cameras: list[str]) -> None:
+        rows, where = pick.rows, pick.where
+        segment, here, there = rows["segment"], rows["row"], rows["row"] + rows["span"]
+        columns = pick.table.columns
+        for camera in cameras:
+            _copy_frames(columns, camera_column(camera), segment, here, batch.images[camera][where])
+            _copy_frames(columns, camera_column(camera), segment, there, batch.next_images[camera][where])
+        _copy_fields(columns, "state", segment, here, batch.state[where])
+        _copy_fields(columns, "state", segment, there, batch.next_state[where])
+        ahead = np.arange(batch.actions.shape[1])
+        batch.action_mask[where] = ahead < rows["left"][:, None]
+        window = here[:, None] + np.minimum(ahead, rows["left"][:, None] - 1)  # past the end: the last action again
+        _copy_fields(columns, "action", segment, window, batch.actions[where])
+        for name in ("reward", "discount", "episode", "step"):
+            getattr(batch, name)[where] = rows[name]
+        batch.part[where] = pick.part
+
+    def _shapes(self, picks: list[_Picks]) -> dict[str, tuple[int, ...]]:
+        first = picks[0].table
+        for other in (pick.table for pick in picks[1:]):
+            if other.shapes != first.shapes:
+                raise DataError(
+                    f"{first.store.folder} and {other.store.folder} cannot be mixed: "
+                    f"{first.shapes} against {other.shapes}; name the cameras they share"
+                )
+        return first.shapes
+
+
+def _copy_frames(
+    columns: dict[int, dict[str, AnyArray]], name: str, segments: AnyArray, rows: AnyArray, out: AnyArray
+) -> None:
+    first = int(segments[0])
+    if (segments == first).all():
+        np.take(columns[first][name], rows, axis=0, out=out, mode="clip")  # "raise" would copy twice
+        return
+    maps = {number: columns[number][name] for number in set(segments.tolist())}
+    for i, (segment, row) in enumerate(zip(segments.tolist(), rows.tolist())):
+        out[i] = maps[segment][row]
+
+
+def _copy_fields(
+    columns: dict[int, dict[str, AnyArray]], field: str, segments: AnyArray, rows: AnyArray, out: AnyArray
+) -> None:
+    for segment in set(segments.tolist()):
+        mine = segments == segment
+        out[mine] = columns[segment][STEPS][field][rows[mine]]
+
+
+def _without_window(batch: Batch[AnyArray]) -> Batch[AnyArray]:
+    values = {**vars(batch), "actions": batch.actions[:, 0]}
+    return Batch(**values)

@@ -1,0 +1,191 @@
+"""The table of steps a learner may sample: one row a labelled step, kept up to date with a store and its ledger.
+
+Everything about a step that does not depend on pixels is worked out when its episode is labelled: its n-step
+return, its discount, how far its next observation lies, and whether it may be sampled at all. A sampler then picks
+row numbers and gathers, and a new verdict on an old episode rewrites that episode's rows and nothing else.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from plaudit.data.catalog import Place
+from plaudit.data.segments import STEPS
+from plaudit.data.store import Store
+from plaudit.errors import DataError
+from plaudit.types import AnyArray, BoolArray, FloatArray, Labels
+
+_ROW = np.dtype(
+    [
+        ("segment", np.int32),
+        ("row", np.int64),  # of the observation before the action, in its segment
+        ("left", np.int32),  # actions from here to the episode's end, this one included
+        ("span", np.int32),  # steps from here to the next observation
+        ("episode", np.int64),
+        ("step", np.int32),
+        ("reward", np.float32),  # discounted, over `span` steps
+        ("discount", np.float32),  # gamma^span, or 0 where the episode ended
+        ("valid", np.bool_),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Returns:
+    """How rewards add up."""
+
+    gamma: float = 0.99
+    n_step: int = 1
+    end_on_success: bool = True  # a step that the judge calls success is terminal
+
+
+class StepTable:
+    """The steps of one store."""
+
+    def __init__(
+        self, store: Store, returns: Returns, sources: Collection[str] | None, cameras: Collection[str] | None
+    ):
+        self.store = store
+        self.returns = returns
+        self.sources = sources
+        self.cameras = cameras
+        self.columns: dict[int, dict[str, AnyArray]] = {}  # segment -> column -> map; outlives an eviction
+        self.shapes: dict[str, tuple[int, ...]] = {}  # column or "state", "action" -> shape of one row
+        self._rows = np.zeros(0, _ROW)
+        self._used = 0
+        self._blocks: dict[int, slice] = {}  # episode -> its rows
+        self._versions = 0  # of the ledger, seen so far
+        self._valid: AnyArray | None = None
+
+    def refresh(self) -> int:
+        """Catch up with store and ledger; returns how many steps can be sampled."""
+        self.store.refresh()
+        self.store.ledger.refresh()
+        alive = set(self.store.ids)
+        for episode_id in self._blocks.keys() - alive:
+            self._rows["valid"][self._blocks.pop(episode_id)] = False
+            self._valid = None
+        versions = len(self.store.ledger)
+        changed = self.store.ledger.changed_since(self._versions) & alive
+        if changed:
+            for episode_id in sorted(changed):
+                self._label(episode_id)
+            self._valid = None
+        self._versions = versions
+        if 2 * sum(b.stop - b.start for b in self._blocks.values()) < self._used:
+            self._compact()
+        return len(self.valid)
+
+    @property
+    def valid(self) -> AnyArray:
+        """Numbers of the rows that may be sampled."""
+        if self._valid is None:
+            self._valid = np.flatnonzero(self._rows["valid"][: self._used])
+        return self._valid
+
+    def __getitem__(self, numbers: AnyArray) -> AnyArray:
+        return self._rows[numbers]
+
+    def _label(self, episode_id: int) -> None:
+        place = self.store.place(episode_id)
+        labels = self.store.ledger.labels(episode_id, self.sources)
+        if labels is None:  # only by judges that are not asked here
+            return
+        if len(labels.reward) != place.steps:
+            raise DataError(
+                f"{self.store.folder}: the labels of episode {episode_id} cover {len(labels.reward)} steps, "
+                f"it has {place.steps}; label it again"
+            )
+        if episode_id not in self._blocks:
+            self._blocks[episode_id] = self._add(episode_id, place)
+        block = self._rows[self._blocks[episode_id]]
+        done = labels.success.copy() if self.returns.end_on_success else np.zeros(place.steps, bool)
+        done[-1] |= place.line["terminated"]
+        block["reward"], block["discount"], block["span"] = n_step_returns(labels.reward, done, self.returns)
+        block["valid"] = _usable(block, labels, place)
+
+    def _add(self, episode_id: int, place: Place) -> slice:
+        self._map(episode_id, place)
+        rows = slice(self._used, self._used + place.steps)
+        if rows.stop > len(self._rows):
+            grown = np.zeros(max(rows.stop, 2 * len(self._rows), 1024), _ROW)
+            grown[: self._used] = self._rows[: self._used]
+            self._rows = grown
+        block = self._rows[rows]
+        block["segment"], block["episode"] = place.segment, episode_id
+        block["step"] = np.arange(place.steps)
+        block["row"] = place.row + block["step"]
+        block["left"] = place.steps - block["step"]
+        self._used = rows.stop
+        return rows
+
+    def _map(self, episode_id: int, place: Place) -> None:
+        """Hold on to the columns of an episode's segment, so that an eviction can't take them from under a sample."""
+        held = self.columns.get(place.segment)
+        if held is not None and len(held[STEPS]) >= place.row + place.rows:
+            return
+        segment = self.store.segment(place.segment)
+        shapes = {c: (h, w, 3) for c, h, w in segment.schema.cameras if self.cameras is None or c in self.cameras}
+        missing = set(self.cameras or ()) - set(shapes)
+        if missing:
+            has = ", ".join(c for c, _, _ in segment.schema.cameras) or "none"
+            raise DataError(f"{self.store.folder}: episode {episode_id} has no camera '{min(missing)}'; it has: {has}")
+        self.shapes = self.shapes or {
+            **shapes,
+            "state": (segment.schema.state_dim,),
+            "action": (segment.schema.action_dim,),
+        }
+        found = {**shapes, "state": (segment.schema.state_dim,), "action": (segment.schema.action_dim,)}
+        if found != self.shapes:
+            raise DataError(
+                f"{self.store.folder}: episode {episode_id} has {_describe(found)} where others have "
+                f"{_describe(self.shapes)}; a batch needs one shape: keep them in separate stores or name the cameras"
+            )
+        self.columns[place.segment] = {name: segment.column(name) for name in segment.schema.columns}
+
+    def _compact(self) -> None:
+        kept = [self._rows[block] for block in self._blocks.values()]
+        self._rows = np.concatenate(kept) if kept else np.zeros(0, _ROW)
+        starts = np.cumsum([0, *(len(rows) for rows in kept)])
+        self._blocks = {i: slice(int(a), int(b)) for i, a, b in zip(self._blocks, starts[:-1], starts[1:], strict=True)}
+        self._used = len(self._rows)
+        self._valid = None
+        alive = set(np.unique(self._rows["segment"]).tolist())
+        self.columns = {number: maps for number, maps in self.columns.items() if number in alive}
+
+
+def n_step_returns(reward: FloatArray, done: BoolArray, returns: Returns) -> tuple[FloatArray, FloatArray, AnyArray]:
+    """For each step: the discounted sum of up to n rewards, the discount of what follows, and how many were summed.
+
+    A sum stops at a terminal step (and nothing follows) or at the episode's end (and the last observation follows).
+
+    >>> r, d, k = n_step_returns(np.float32([1, 1, 1]), np.array([False, False, True]), Returns(0.5, 2))
+    >>> r.tolist(), d.tolist(), k.tolist()
+    ([1.5, 1.5, 1.0], [0.25, 0.0, 0.0], [2, 2, 1])
+    """
+    steps = len(reward)
+    total, discount = np.zeros(steps, np.float32), np.ones(steps, np.float32)
+    span = np.zeros(steps, np.int32)
+    going = np.arange(steps)  # the steps whose sum still grows
+    for k in range(min(returns.n_step, steps)):
+        going = going[going + k < steps]
+        total[going] += returns.gamma**k * reward[going + k]
+        span[going] = k + 1
+        discount[going] = np.where(done[going + k], 0, returns.gamma ** (k + 1))
+        going = going[~done[going + k]]
+    return total, discount, span
+
+
+def _usable(block: AnyArray, labels: Labels, place: Place) -> BoolArray:
+    """Judged over its whole span, and through no observation that is only a copy of its neighbour."""
+    usable = ~np.isnan(block["reward"])
+    if place.line["repeated"] == "first":
+        usable[0] = False
+    if place.line["repeated"] == "last":
+        usable &= (block["step"] + block["span"] < place.steps) | (block["discount"] == 0)
+    return usable
+
+
+def _describe(shapes: dict[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items())

@@ -1,0 +1,114 @@
+"""Episodes in and out: a foreign folder into a store, a store into a new folder.
+
+Importing opens its source for reading only; an episode that is broken is named and left out while the others come
+in, and an episode that is here already is skipped, so an interrupted import is resumed by the same command.
+Exporting fills a folder beside the target and renames it when it is whole: the target holds all of it or does not
+exist.
+"""
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from plaudit.data.formats import FormatName, Item, ReadOptions, WriteOptions, open_dataset, writer
+from plaudit.data.store import Store, is_store
+from plaudit.errors import DataError, TargetNotEmpty
+
+Track = Callable[[Sequence[Any]], Iterable[Any]]
+
+
+@dataclass
+class Imported:
+    """What became of each episode of a source."""
+
+    ids: list[int] = field(default_factory=list)
+    already_here: int = 0
+    failed: list[str] = field(default_factory=list)  # a sentence each
+    labelled: int = 0
+    ignored: Sequence[str] = ()  # features that an episode has no place for
+
+
+def import_dataset(
+    source: str | Path, store_folder: str | Path, options: ReadOptions | None = None, track: Track = iter
+) -> Imported:
+    """Add every episode of `source` to a store, which is made if it does not exist."""
+    if is_store(source):
+        raise DataError(f"{source} is a store already; open it as it is")
+    dataset = open_dataset(source, options)
+    new = not is_store(store_folder)
+    report = Imported(ignored=dataset.ignored)
+    with Store.create(store_folder) if new else Store.open(store_folder, write=True) as store:
+        origins = (store.place(i).line["origin"] for i in store.ids)
+        known = {origin["digest"]: i for i, origin in zip(store.ids, origins) if origin}
+        for entry in track(dataset.sources):
+            try:
+                digest = entry.digest()
+                if digest in known:
+                    report.already_here += 1
+                    _finish_labels(store, known[digest], entry)
+                    continue
+                episode, labels = entry.load()
+            except DataError as error:
+                report.failed.append(f"episode {entry.index} was left out: {error}")
+                continue
+            episode_id = store.append(episode)
+            known[digest] = episode_id
+            report.ids.append(episode_id)
+            if labels is not None:
+                store.ledger.append(episode_id, labels)
+                report.labelled += 1
+    if new and not report.ids:
+        shutil.rmtree(store_folder)
+        raise DataError(f"nothing was imported and no store was made: {'; '.join(report.failed) or 'no episodes'}")
+    return report
+
+
+def _finish_labels(store: Store, episode_id: int, entry: Any) -> None:
+    """A crash between an episode and its labels left it bare: add them now."""
+    if not store.ledger.history(episode_id):
+        _, labels = entry.load()
+        if labels is not None:
+            store.ledger.append(episode_id, labels)
+
+
+def export_dataset(
+    store: Store,
+    target: str | Path,
+    format: FormatName,
+    options: WriteOptions | None = None,
+    ids: Sequence[int] | None = None,
+    track: Track = iter,
+) -> list[str]:
+    """Write episodes, with their newest labels, into a folder that must not hold anything yet.
+
+    Returns a sentence for whatever the layout has no place for.
+    """
+    chosen = store.ids if ids is None else ids
+    items = [Item(i, store.episode(i), store.ledger.labels(i)) for i in chosen]
+    if not items:
+        raise DataError(f"{store.folder} has no episodes to export")
+    with new_folder(target) as folder:
+        return writer(format)(folder, items, options or WriteOptions(), track)
+
+
+@contextmanager
+def new_folder(target: str | Path) -> Iterator[Path]:
+    """A folder to fill that takes its name when the block ends well, and vanishes when it does not."""
+    target = Path(target)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise TargetNotEmpty(
+            f"{target} holds something already; nothing was written, name a folder that does not exist"
+        )
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        if target.exists():
+            target.rmdir()  # fails when something came into it meanwhile
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,102 @@
+"""A drawn table: a gripper, a cube, two cameras. Numpy and Pillow, no simulator, the same pixels on every machine.
+
+It exists so that recording, labelling, formats and windows can be tried and tested in seconds where no robot and no
+physics engine is at hand. It is a picture of a task, not a task to learn: the cube sticks to a closed gripper and
+that is all the physics there is.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from plaudit.types import AnyArray, ByteArray, FloatArray, Observation
+
+TABLE, CUBE, LIFTED = 0.12, 0.10, 0.45  # heights of the table top, the cube, and of a cube that counts as lifted
+REACH = 0.06  # how far off centre the gripper may close and still hold the cube
+SPEED = 0.06  # most that x or z change in a step
+_SKY, _WOOD, _STEEL, _RED, _GREEN = (214, 222, 230), (166, 124, 82), (72, 78, 88), (200, 52, 44), (70, 150, 84)
+
+
+class Tabletop:
+    """A `Robot`: lift the cube. State: gripper x, z, opening, cube x, z; action: dx, dz, close (> 0) or open."""
+
+    cameras: Mapping[str, tuple[int, int]] = {"front": (96, 128), "wrist": (64, 64)}
+    state_dim, action_dim, fps = 5, 3, 20.0
+    task = "lift the red cube"
+
+    def __init__(self) -> None:
+        self._gripper, self._cube = np.zeros(2), np.zeros(2)
+        self._open = 1.0
+        self._holding = False
+        self._background = (0, 0, 0)
+
+    def reset(self, seed: int | None = None) -> Observation:
+        rng = np.random.default_rng(seed)
+        self._gripper = np.array([rng.uniform(0.2, 0.8), 0.85])
+        self._cube = np.array([rng.uniform(0.2, 0.8), TABLE])
+        self._open, self._holding = 1.0, False
+        self._background = tuple(int(c + rng.integers(-12, 13)) for c in _SKY)
+        return self.observe()
+
+    def act(self, action: FloatArray) -> None:
+        self._gripper = np.clip(self._gripper + np.clip(action[:2], -SPEED, SPEED), [0.05, TABLE], [0.95, 0.95])
+        closing = action[2] > 0
+        self._open = float(np.clip(self._open + (-0.34 if closing else 0.34), 0, 1))
+        near = np.abs(self._gripper - self._cube).max() < REACH
+        self._holding = closing and (self._holding or (near and self._open < 0.5))
+        if self._holding:
+            self._cube = self._gripper.copy()
+        else:
+            self._cube[1] = max(TABLE, self._cube[1] - 0.15)
+
+    def observe(self) -> Observation:
+        state = np.array([*self._gripper, self._open, *self._cube], np.float32)
+        return Observation(images={"front": self._front(), "wrist": self._wrist()}, state=state)
+
+    def privileged(self) -> Mapping[str, AnyArray]:
+        return {"success": np.array(self._cube[1] > LIFTED), "grasp": np.array(self._holding)}
+
+    def hold(self) -> None:
+        """A drawing stays where it is."""
+
+    def _front(self) -> ByteArray:
+        height, width = self.cameras["front"]
+        image, draw = _canvas(width, height, self._background)
+
+        def box(x0: float, z0: float, x1: float, z1: float, colour: tuple[int, int, int]) -> None:
+            draw.rectangle([2 * x0 * width, 2 * (1 - z1) * height, 2 * x1 * width, 2 * (1 - z0) * height], fill=colour)
+
+        box(0, 0, 1, TABLE, _WOOD)
+        box(0, LIFTED, 1, LIFTED + 0.008, _GREEN)
+        (x, z), (cx, cz) = self._gripper, self._cube
+        box(cx - CUBE / 2, cz, cx + CUBE / 2, cz + CUBE, _RED)
+        gap = CUBE / 2 + 0.04 * self._open
+        box(x - 0.015, z + 0.16, x + 0.015, 1.2, _STEEL)
+        box(x - gap - 0.03, z + 0.12, x + gap + 0.03, z + 0.16, _STEEL)
+        box(x - gap - 0.03, z, x - gap, z + 0.12, _STEEL)
+        box(x + gap, z, x + gap + 0.03, z + 0.12, _STEEL)
+        return _shrink(image)
+
+    def _wrist(self) -> ByteArray:
+        """Looking down from the hand: the cube grows as it comes near."""
+        height, width = self.cameras["wrist"]
+        image, draw = _canvas(width, height, _WOOD)
+        distance = self._gripper[1] - self._cube[1] + 0.25
+        size = 0.12 / distance * width
+        middle = width + (self._cube[0] - self._gripper[0]) / distance * width
+        draw.rectangle([middle - size, height - size, middle + size, height + size], fill=_RED)
+        edge = (0.2 - 0.15 * self._open) * 2 * width
+        draw.rectangle([0, 0.6 * height, edge, 1.4 * height], fill=_STEEL)
+        draw.rectangle([2 * width - edge, 0.6 * height, 2 * width, 1.4 * height], fill=_STEEL)
+        return _shrink(image)
+
+
+def _canvas(width: int, height: int, colour: tuple[int, ...]) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+    image = Image.new("RGB", (2 * width, 2 * height), colour)
+    return image, ImageDraw.Draw(image)
+
+
+def _shrink(image: Image.Image) -> ByteArray:
+    """Drawn twice as large and averaged, so that edges move by less than a pixel."""
+    return np.asarray(image.reduce(2))

@@ -1,0 +1,1 @@
+"""What decides how the robot moves."""

@@ -1,0 +1,96 @@
+"""Tables for the terminal."""
+
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from plaudit.data.formats import Dataset
+from plaudit.data.store import Store
+
+
+def dataset_table(dataset: Dataset) -> Table:
+    return _facts(
+        f"{dataset.path}: {dataset.format}", dict(dataset.facts) | _unless_empty("not taken", dataset.ignored)
+    )
+
+
+def store_table(store: Store) -> list[Any]:
+    """What a store holds, and a line for each kind of episode in it."""
+    places = [store.place(i) for i in store.ids]
+    judges = Counter(v.source for i in store.ids if (v := store.ledger.newest(i)))
+    succeeded = sum(labels.succeeded for i in store.ids if (labels := store.ledger.labels(i)))
+    labelled = sum(judges.values())
+    facts = {
+        "episodes": len(places),
+        "steps": sum(p.steps for p in places),
+        "bytes": f"{store.nbytes:,}",
+        "capacity": _capacity(store),
+        "labelled": f"{labelled} ({', '.join(f'{n} by {who}' for who, n in judges.most_common())})" if labelled else 0,
+        "successes": f"{succeeded} of {labelled}" if labelled else "-",
+        "tasks": ", ".join(sorted({p.line["task"] for p in places if p.line["task"]})) or "-",
+    }
+    kinds = Counter((store.segment(p.segment).schema, p.line["fps"], p.line["robot"]) for p in places)
+    table = Table("episodes", "cameras", "state", "actions", "privileged", "Hz", "robot", box=None, pad_edge=False)
+    for (schema, fps, robot), count in kinds.most_common():
+        cameras = ", ".join(f"{c} {h}x{w}" for c, h, w in schema.cameras)
+        known = ", ".join(name for name, _, _ in schema.privileged)
+        table.add_row(
+            str(count),
+            cameras or "-",
+            str(schema.state_dim),
+            str(schema.action_dim),
+            known or "-",
+            f"{fps:g}",
+            robot or "-",
+        )
+    return [_facts(f"{store.folder}: plaudit store", facts), table]
+
+
+def episode_table(store: Store, episode_id: int) -> list[Any]:
+    """One episode and every version of its labels."""
+    episode, place = store.episode(episode_id), store.place(episode_id)
+    facts = {
+        "task": episode.task or "-",
+        "steps": episode.steps,
+        "recorded": _when(place.line["time"]),
+        "cameras": ", ".join(f"{c} {f.shape[1]}x{f.shape[2]}" for c, f in episode.frames.items()) or "-",
+        "ended": "task ended" if episode.terminated else "cut off",
+        "by a person": f"{int(episode.control_mode.sum())} steps",
+        "origin": f"{episode.origin.path}, episode {episode.origin.index}" if episode.origin else "recorded here",
+    }
+    history = Table("version", "judge", "when", "success", "mean reward", "threshold", "note", box=None, pad_edge=False)
+    for version in store.ledger.history(episode_id):
+        labels = version.labels()
+        hits = np.flatnonzero(labels.frames[episode.recorded] == 1)
+        said = f"from frame {hits[0]}" if len(hits) else "none"
+        mean = f"{np.nanmean(labels.reward):.3f}" if labels.judged.any() else "-"
+        note = labels.note or (f"restored from {version.restored_from}" if version.restored_from else "")
+        threshold = "-" if labels.threshold is None else f"{labels.threshold:g}"
+        history.add_row(str(version.number), labels.source, _when(labels.time), said, mean, threshold, note)
+    return [_facts(f"{store.folder}: episode {episode_id}", facts), history]
+
+
+def _facts(title: str, facts: dict[str, Any]) -> Table:
+    table = Table(box=None, show_header=False, title=title, title_justify="left", pad_edge=False)
+    for name, value in facts.items():
+        text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        text = ", ".join(map(str, text)) if isinstance(text, list | tuple) else text
+        table.add_row(name, str(text))
+    return table
+
+
+def _capacity(store: Store) -> str:
+    limits = [f"{store.capacity_episodes:,} episodes"] if store.capacity_episodes else []
+    limits += [f"{store.capacity_bytes:,} bytes"] if store.capacity_bytes else []
+    return " and ".join(limits) + ", oldest go first" if limits else "unlimited"
+
+
+def _unless_empty(name: str, values: Any) -> dict[str, Any]:
+    return {name: values} if values else {}
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

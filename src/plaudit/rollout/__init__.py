@@ -1,0 +1,1 @@
+"""Driving a robot and recording what happened. Numpy only."""
