@@ -37,8 +37,6 @@ def load(cls: type[ModelT], path: str | Path | None = None, overrides: Sequence[
         merged: Any = OmegaConf.to_container(OmegaConf.merge(file_tree, override_tree), resolve=True)
     except (OmegaConfBaseException, YAMLError) as error:
         raise ConfigError([((), f"{path or 'command line'}: {_first_line(error)}")]) from error
-    if not isinstance(merged, dict):
-        raise ConfigError([((), f"{path}: a config is a mapping of keys to values, this is a {type(merged).__name__}")])
     given = OmegaConf.to_container(override_tree)
     try:
         return parse(cls, merged)
@@ -62,9 +60,12 @@ def _read(path: Path) -> Any:
         beside = [p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml", ".json")]
         raise ConfigError([((), f"{path}: there is no such file; {nearest(path.name, beside)}")])
     try:
-        return OmegaConf.load(path)
+        tree = OmegaConf.load(path)
     except (OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
         raise ConfigError([((), f"{path}: this is not valid YAML: {_first_line(error)}")]) from error
+    if not OmegaConf.is_dict(tree):
+        raise ConfigError([((), f"{path}: a config is a mapping of keys to values, this is something else")])
+    return tree
 
 
 def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location, str]]:

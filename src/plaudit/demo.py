@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from plaudit.data.check import check
+from plaudit.data.formats import WriteOptions
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
@@ -35,7 +36,8 @@ def run_demo(folder: Path, episodes: int, console: Console, progress: Callable[[
             labels = Labels(episode.success.astype("f4"), episode.success, start=0.0, source="simulator")
             recorded.ledger.append(recorded.append(episode), labels)
         console.print(f"1. recorded {len(recorded)} scripted episodes into {recorded.folder}")
-        export_dataset(recorded, folder / "lerobot", "lerobot", track=progress("exporting"))
+        fine = WriteOptions(quality=15)
+        export_dataset(recorded, folder / "lerobot", "lerobot", fine, track=progress("exporting"))
         console.print(f"2. exported them as a LeRobot v3.0 data set, {folder / 'lerobot'}")
     import_dataset(folder / "lerobot", folder / "imported", track=progress("importing"))
     report = check(folder / "imported")

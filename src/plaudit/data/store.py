@@ -73,12 +73,14 @@ class Store:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             what = "is a store already; open it to add to it" if is_store(folder) else "is not empty; name a new folder"
             raise StoreError(f"{folder} {what}")
+        new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
         (folder / "segments").mkdir(parents=True)
         Journal.create(folder / "journal")
         Journal.create(folder / "labels")
         marker = {"format": "plaudit store", "version": VERSION, **capacity}
         write_atomic(folder / MARKER, json.dumps(marker, indent=1).encode())
-        sync_folder(folder.parent)
+        for path in new_folders:
+            sync_folder(path.parent)
         return cls.open(folder, write=True)
 
     @classmethod

@@ -1,7 +1,7 @@
 """A contact sheet: one episode on one picture, its frames in order with the verdict on each.
 
 Frames are evenly spaced, the first and the last always among them; a column of a row is one moment, its cameras one
-below the other. A green edge is a frame judged a success, a red one a failure, grey not judged. The strip at the
+below the other. A green edge is a frame judged a success, a dark grey one not, a pale one was not judged. The strip at the
 foot has every step of the episode, so that a flicker between the frames shown is not missed, with the judge's
 probability drawn over it.
 """
@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from plaudit.types import ByteArray, Episode, FloatArray, Labels
 
 _PAPER, _INK, _FAINT = (250, 250, 248), (28, 30, 34), (120, 124, 130)
-_YES, _NO, _UNKNOWN, _CURVE = (46, 140, 80), (190, 80, 70), (188, 190, 194), (30, 64, 140)
+_YES, _NO, _UNKNOWN, _CURVE = (46, 150, 84), (96, 104, 116), (222, 222, 218), (214, 120, 20)
 _MARGIN, _GAP, _EDGE, _CAPTION, _HEADER, _STRIP = 20, 8, 3, 18, 62, 64
 
 
@@ -100,7 +100,7 @@ def _strip(draw: ImageDraw.ImageDraw, verdict: FloatArray, curve: FloatArray | N
         draw.line(points, fill=_CURVE, width=2)
     draw.text((x0, y0 + 34), "0", font=_font(11), fill=_FAINT)
     draw.text((x1, y0 + 34), f"frame {len(verdict) - 1}", font=_font(11), fill=_FAINT, anchor="ra")
-    legend = [("success", _YES), ("failure", _NO), ("not judged", _UNKNOWN)]
+    legend = [("success", _YES), ("no success", _NO), ("not judged", _UNKNOWN)]
     if curve is not None:
         legend.append(("probability", _CURVE))
     x = (x0 + x1) / 2 - 45 * len(legend)

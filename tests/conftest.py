@@ -1,0 +1,53 @@
+"""Data you can follow by eye: action = step, state = 10 x step, and each frame is filled with its own number."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plaudit.data.store import Store
+from plaudit.types import Episode, Labels
+
+MakeEpisode = Callable[..., Episode]
+
+
+def counting_episode(steps: int = 4, first: int = 0, size: tuple[int, int] = (8, 10), **facts: object) -> Episode:
+    """Frame t is filled with first + t; state is 10 x that, action is t."""
+    numbers = first + np.arange(steps + 1)
+    height, width = size
+    front = np.broadcast_to(numbers.astype(np.uint8)[:, None, None, None], (steps + 1, height, width, 3))
+    return Episode.of(
+        frames={"front": front},
+        state=np.stack([10.0 * numbers, -numbers], axis=1),
+        actions=np.arange(steps, dtype=np.float32)[:, None],
+        **{"fps": 10.0, "task": "count", **facts},
+    )
+
+
+def same_episode(one: Episode, other: Episode) -> bool:
+    """Every array and every fact alike."""
+    arrays = [(one.state, other.state), (one.actions, other.actions), (one.control_mode, other.control_mode)]
+    arrays += [(one.frames[c], other.frames[c]) for c in one.frames]
+    arrays += [(one.privileged[n], other.privileged[n]) for n in one.privileged]
+    facts = ("task", "fps", "robot", "terminated", "repeated")
+    return (
+        set(one.frames) == set(other.frames)
+        and set(one.privileged) == set(other.privileged)
+        and all(np.array_equal(a, b) for a, b in arrays)
+        and all(getattr(one, fact) == getattr(other, fact) for fact in facts)
+    )
+
+
+def labelled_store(folder: Path, *episodes: Episode, cutoff: int | None = None, **options: int) -> Store:
+    """A store of these episodes, each labelled with success from `cutoff` on."""
+    store = Store.create(folder, **options)
+    for episode in episodes:
+        labels = Labels.from_cutoff(steps=episode.steps, cutoff=cutoff, source="human")
+        store.ledger.append(store.append(episode), labels)
+    return store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.create(tmp_path / "store")

@@ -1,0 +1,297 @@
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import counting_episode, same_episode
+from plaudit.data.store import Store
+from plaudit.errors import PlauditError, StoreDamaged, StoreError, StoreFull, StoreLocked
+from plaudit.types import Episode, Origin
+
+
+def rich_episode(seed: int = 0, steps: int = 6) -> Episode:
+    rng = np.random.default_rng(seed)
+    return Episode.of(
+        frames={
+            "front": rng.integers(0, 256, (steps + 1, 12, 16, 3), dtype=np.uint8),
+            "wrist/left": rng.integers(0, 256, (steps + 1, 6, 5, 3), dtype=np.uint8),
+        },
+        state=rng.normal(size=(steps + 1, 3)),
+        actions=rng.normal(size=(steps, 2)),
+        control_mode=rng.integers(0, 2, steps),
+        privileged={"success": rng.random(steps) > 0.5, "force": rng.normal(size=(steps, 3))},
+        task="pick up the bottle",
+        fps=20.0,
+        robot="panda",
+        terminated=True,
+        repeated="last",
+        origin=Origin("lerobot", "somewhere", 7, "ab12"),
+        meta={"seed": seed},
+    )
+
+
+def test_every_field_of_an_episode_comes_back_bit_for_bit(store):
+    episode = rich_episode()
+    store.append(episode)
+    found = Store.open(store.folder).episode(0)
+    assert same_episode(found, episode)
+    assert vars(found.origin) == vars(episode.origin)
+    assert found.meta == {"seed": 0}
+
+
+def test_episodes_of_other_cameras_and_sizes_live_side_by_side(store):
+    episodes = [rich_episode(0), counting_episode(3), rich_episode(1), counting_episode(2, size=(4, 4))]
+    ids = [store.append(episode) for episode in episodes]
+    again = Store.open(store.folder)
+    assert all(same_episode(again.episode(i), episode) for i, episode in zip(ids, episodes))
+    assert len(list((store.folder / "segments").iterdir())) == 3  # one a schema, not one an episode
+
+
+def test_frames_are_stored_once(store):
+    for _ in range(10):
+        store.append(counting_episode(steps=50, size=(32, 32)))
+    on_disk = sum(path.stat().st_size for path in store.folder.rglob("*") if path.is_file())
+    one_copy = 10 * 51 * (32 * 32 * 3 + 3 * 4)
+    assert on_disk < 1.05 * one_copy
+
+
+def test_a_reader_sees_new_episodes_when_it_refreshes(store):
+    reader = Store.open(store.folder)
+    store.append(counting_episode(2))
+    assert len(reader) == 0
+    reader.refresh()
+    assert reader.episode(0).actions.tolist() == [[0], [1]]
+    store.append(counting_episode(3))
+    reader.refresh()
+    assert reader.episode(1).steps == 3
+
+
+def test_several_processes_read_while_one_writes(store):
+    program = (
+        "import sys, time; from plaudit.data.store import Store\n"
+        "s = Store.open(sys.argv[1]); seen = 0\n"
+        "while seen < 40:\n"
+        "    s.refresh()\n"
+        "    for i in s.ids[seen:]:\n"
+        "        e = s.episode(i); assert (e.frames['front'] == (i + e.actions.shape[0] * 0)).all(), i\n"
+        "    seen = len(s)\n"
+        "print('saw', seen)"
+    )
+    readers = [
+        subprocess.Popen([sys.executable, "-c", program, str(store.folder)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for i in range(40):
+        frames = np.full((6, 16, 16, 3), i, np.uint8)
+        store.append(Episode.of(frames={"front": frames}, actions=np.zeros((5, 1))))
+    for reader in readers:
+        said, _ = reader.communicate(timeout=60)
+        assert reader.returncode == 0
+        assert said == "saw 40\n"
+
+
+def test_a_second_writer_is_told_who_writes(store):
+    with pytest.raises(StoreLocked, match=f"being written by process {os.getpid()} since"):
+        Store.open(store.folder, write=True)
+    store.close()
+    Store.open(store.folder, write=True).close()
+
+
+def test_a_store_open_for_reading_takes_no_episode(store):
+    with pytest.raises(StoreError, match="write=True"):
+        Store.open(store.folder).append(counting_episode())
+
+
+def test_beyond_its_capacity_the_oldest_go(tmp_path):
+    store = Store.create(tmp_path / "s", capacity_episodes=3)
+    for first in range(8):
+        store.append(counting_episode(steps=2, first=first))
+    assert store.ids == [5, 6, 7]
+    again = Store.open(store.folder)
+    assert again.ids == [5, 6, 7]
+    assert again.episode(6).frames["front"][0, 0, 0, 0] == 6
+    with pytest.raises(StoreError, match=r"episode 2 is no longer in .*, which has episodes 5 to 7"):
+        again.episode(2)
+
+
+def test_a_capacity_in_bytes_bounds_the_disk(tmp_path):
+    one = counting_episode(steps=20, size=(64, 64))
+    size = 21 * (64 * 64 * 3 + 16)
+    store = Store.create(tmp_path / "s", capacity_bytes=20 * size)
+    for _ in range(100):
+        store.append(one)
+    on_disk = sum(path.stat().st_size for path in (store.folder / "segments").rglob("*.bin"))
+    assert 19 <= len(store) <= 20
+    assert store.nbytes <= 20 * size
+    assert on_disk <= 20 * size * (1 + 2 / 16)  # whole segments go, each a sixteenth
+
+
+def test_an_evicted_episode_stays_readable_for_who_holds_it(tmp_path):
+    store = Store.create(tmp_path / "s", capacity_episodes=1)
+    store.append(counting_episode(steps=2, first=7))
+    held = Store.open(store.folder).episode(0)
+    store.append(counting_episode(steps=2))
+    assert not (store.folder / "segments/000000").exists()
+    assert held.frames["front"][0, 0, 0, 0] == 7
+
+
+def test_numbers_are_never_used_again(tmp_path):
+    store = Store.create(tmp_path / "s", capacity_episodes=1)
+    wide, narrow = counting_episode(2, size=(4, 8)), counting_episode(2, size=(4, 4))
+    for episode in (wide, narrow, wide, narrow, wide):
+        store.append(episode)
+        store.close()
+        store = Store.open(store.folder, write=True)
+    assert store.ids == [4]
+    assert same_episode(store.episode(4), wide)
+
+
+def test_the_newest_episode_stays_even_when_it_alone_is_too_large(tmp_path):
+    store = Store.create(tmp_path / "s", capacity_bytes=10)
+    store.append(counting_episode())
+    assert len(store) == 1
+
+
+def test_several_episodes_are_acknowledged_together(store):
+    assert store.extend([counting_episode(2), rich_episode(), counting_episode(3)]) == [0, 1, 2]
+    assert len(Store.open(store.folder)) == 3
+
+
+def test_a_bad_episode_among_several_leaves_none_of_them(store):
+    class Torn(Exception):
+        pass
+
+    store.append(counting_episode(2))
+    good, bad = counting_episode(2), counting_episode(3)
+    object.__setattr__(bad, "meta", {"not": object()})  # cannot stand in the journal
+    with pytest.raises(TypeError):
+        store.extend([good, bad])
+    assert store.ids == [0]
+    store.append(good)
+    assert Store.open(store.folder).ids == [0, 1]
+    assert same_episode(Store.open(store.folder).episode(1), good)
+
+
+@pytest.mark.parametrize("nth", range(12))
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync", "fsync", "write", "mkdir"])
+def test_a_disk_that_fails_at_any_call_loses_nothing(tmp_path, monkeypatch, call, nth):
+    store = Store.create(tmp_path / "s")
+    store.append(rich_episode(0))
+    calls = 0
+
+    def failing(real, *args, **kwargs):
+        nonlocal calls
+        calls += 1
+        if calls > nth:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        if call == "write":
+            import plaudit.data.journal as journal
+
+            real_write = journal._write_all
+            patch.setattr(journal, "_write_all", lambda *a: failing(real_write, *a))
+        elif call == "mkdir":
+            real_mkdir = Path.mkdir
+            patch.setattr(Path, "mkdir", lambda *a, **k: failing(real_mkdir, *a, **k))
+        else:
+            real = getattr(os, call)
+            patch.setattr(os, call, lambda *a: failing(real, *a))
+        stored = [0]
+        for episode in (rich_episode(1), counting_episode(2), rich_episode(2)):
+            try:
+                stored.append(store.append(episode))
+            except StoreFull as error:
+                assert "is full" in str(error) and "all earlier ones are intact" in str(error)
+    store.append(rich_episode(9))  # there is room again
+    found = Store.open(store.folder)
+    assert found.ids == [*stored, store.ids[-1]]
+    assert same_episode(found.episode(0), rich_episode(0))
+    assert same_episode(found.episode(found.ids[-1]), rich_episode(9))
+
+
+def test_a_small_disk_that_fills_up_gives_a_clear_error_and_loses_nothing(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)], capture_output=True, text=True)
+    if mount.returncode:
+        pytest.skip(
+            f"only root may mount a disk of 2 MB ({mount.stderr.strip()}); the injected failures above still ran"
+        )
+    try:
+        store = Store.create(disk / "store")
+        stored: dict[int, Episode] = {}
+        with pytest.raises(StoreFull, match=r"is full .*this episode was not stored, all earlier ones are intact"):
+            for seed in range(1000):
+                episode = counting_episode(steps=20, first=seed % 200, size=(40, 40))
+                stored[store.append(episode)] = episode
+        assert len(stored) > 10
+        assert all(same_episode(Store.open(store.folder).episode(i), e) for i, e in stored.items())
+        store.close()
+        assert Store.open(store.folder, write=True).ids == list(stored)
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_column_file_that_was_cut_short_is_named(store):
+    store.append(counting_episode(4))
+    file = store.folder / "segments/000000/camera.front.bin"
+    os.truncate(file, 10)
+    with pytest.raises(StoreDamaged, match=r"camera.front.bin has 10 bytes where the journal promises 1,200; run"):
+        Store.open(store.folder).episode(0)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "sentence"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.mkdir(), "holds no store"),
+        (lambda path: (path.mkdir(), (path / "store.json").write_text("{")), "does not describe a store"),
+        (
+            lambda path: (
+                path.mkdir(),
+                (path / "store.json").write_text('{"version": 99, "capacity_episodes": null, "capacity_bytes": null}'),
+            ),
+            "has version 99, this plaudit reads 1; upgrade plaudit",
+        ),
+    ],
+)
+def test_a_folder_that_is_no_store_is_named(tmp_path, prepare, sentence):
+    prepare(tmp_path / "s")
+    with pytest.raises(StoreError, match=sentence):
+        Store.open(tmp_path / "s")
+
+
+def test_a_store_is_not_made_over_something(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match="is not empty; name a new folder"):
+        Store.create(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_one_thread_samples_while_another_appends(store):
+    store.append(counting_episode(steps=3))
+    failures: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            while len(store) < 50:
+                for i in store.ids:
+                    assert store.episode(i).state[1, 0] == 10
+        except (AssertionError, PlauditError, OSError, LookupError, RuntimeError) as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(49):
+        store.append(counting_episode(steps=3))
+    for thread in threads:
+        thread.join()
+    assert not failures

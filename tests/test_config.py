@@ -1,0 +1,109 @@
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from plaudit.config import Config, load, parse
+from plaudit.errors import ConfigError, UnknownName
+from plaudit.registry import Registry
+
+JUDGES = Registry("labeler")
+
+
+@JUDGES.register("classifier")
+class ClassifierConfig(Config):
+    type: Literal["classifier"] = "classifier"
+    threshold: float = 0.5
+
+    def build(self) -> str:
+        return f"classifier at {self.threshold}"
+
+
+class Optimizer(Config):
+    learning_rate: float = 3e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+
+
+class Experiment(Config):
+    name: str
+    steps: int = 100
+    demo: bool = False
+    folder: Path = Path("runs")
+    optimizer: Optimizer = Optimizer()
+    judge: JUDGES.field = ClassifierConfig()
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "experiment.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_and_overrides_make_a_frozen_tree(tmp_path):
+    path = write(tmp_path, "name: lift\noptimizer:\n  learning_rate: 1.0e-3\n  betas: [0.5, 0.9]\n")
+    config = load(Experiment, path, ["steps=7", "optimizer.learning_rate=0.01", "judge.type=classifier"])
+    assert (config.name, config.steps, config.optimizer.learning_rate) == ("lift", 7, 0.01)
+    assert config.optimizer.betas == (0.5, 0.9)
+    with pytest.raises(ValueError, match="frozen"):
+        config.steps = 8  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_environment_fills_in(tmp_path, monkeypatch):
+    monkeypatch.setenv("DATA", "/data/robot")
+    assert load(Experiment, write(tmp_path, "name: x\nfolder: ${oc.env:DATA}\n")).folder == Path("/data/robot")
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "sentences"),
+    [
+        ("name: x\nstpes: 3", [], ["experiment.yaml", "unknown key 'stpes'", "did you mean 'steps'?"]),
+        ("name: x\noptimizer: {learning_rat: 1}", [], ["'optimizer.learning_rat'", "did you mean 'learning_rate'?"]),
+        ("name: x\njudge: {type: classifier, treshold: 1}", [], ["'judge.treshold'", "did you mean 'threshold'?"]),
+        ("name: x\njudge: {type: clasifier}", [], ["no labeler 'clasifier'", "did you mean 'classifier'?"]),
+        ("name: x\nsteps: '3'", [], ["experiment.yaml", "key 'steps' is \"3\"", "integer"]),
+        ("name: x\ndemo: 1", [], ["key 'demo' is 1", "boolean"]),
+        ("name: x", ["steps=many"], ["command line", "key 'steps' is \"many\""]),
+        ("steps: 3", [], ["key 'name' is missing"]),
+        ("name: [", [], ["experiment.yaml", "not valid YAML"]),
+        ("- name", [], ["experiment.yaml", "a config is a mapping"]),
+        ("name: ${oc.env:NOT_SET_ANYWHERE}", [], ["experiment.yaml", "NOT_SET_ANYWHERE"]),
+    ],
+)
+def test_a_mistake_is_answered_with_the_key_the_nearest_one_and_the_file(tmp_path, text, overrides, sentences):
+    with pytest.raises(ConfigError) as caught:
+        load(Experiment, write(tmp_path, text), overrides)
+    for sentence in sentences:
+        assert sentence in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_every_mistake_is_named_not_only_the_first(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        load(Experiment, write(tmp_path, "name: x\nstpes: 1\ndmo: true\n"))
+    assert len(caught.value.problems) == 2
+
+
+def test_a_missing_file_is_answered_with_the_nearest_name(tmp_path):
+    write(tmp_path, "name: x")
+    with pytest.raises(ConfigError, match=r"experimnt.yaml: there is no such file; did you mean 'experiment.yaml'\?"):
+        load(Experiment, tmp_path / "experimnt.yaml")
+
+
+def test_a_section_is_of_the_class_that_its_type_names():
+    config: Any = parse(Experiment, {"name": "x", "judge": {"type": "classifier", "threshold": 0.8}})
+    assert config.judge.build() == "classifier at 0.8"
+
+
+def test_a_dotted_path_names_a_class_of_the_users_own():
+    config: Any = parse(Experiment, {"name": "x", "judge": {"type": f"{__name__}:ClassifierConfig", "threshold": 0.9}})
+    assert config.judge.build() == "classifier at 0.9"
+
+
+def test_a_dotted_path_that_leads_nowhere_is_named():
+    with pytest.raises(UnknownName, match=r"could not be loaded from nowhere.at:All"):
+        JUDGES.get("nowhere.at:All")
+
+
+def test_one_name_is_one_thing():
+    with pytest.raises(UnknownName, match="registered twice"):
+        JUDGES.register("classifier")(Optimizer)

@@ -1,0 +1,79 @@
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from conftest import counting_episode
+from plaudit.contracts import check_labeler, check_policy, check_robot
+from plaudit.data.normalize import Normalizer
+from plaudit.envs.tabletop import Tabletop
+from plaudit.errors import ContractError
+from plaudit.policies.scripted import ScriptedLift
+from plaudit.types import Labels, Observation
+
+
+class Judge:
+    source = "judge"
+
+    def label(self, episodes):
+        return [Labels.from_cutoff(steps=e.steps, cutoff=1, source="judge") for e in episodes]
+
+
+def test_the_drawn_table_keeps_the_robots_contract():
+    check_robot(Tabletop())
+
+
+def test_the_scripted_policy_keeps_the_policys_contract():
+    robot = Tabletop()
+    check_policy(ScriptedLift(), robot.reset(0), Normalizer({}), robot.action_dim)
+
+
+def test_a_plain_judge_keeps_the_labelers_contract():
+    check_labeler(Judge(), [counting_episode(steps=3), counting_episode(steps=5)])
+
+
+def test_a_robot_whose_frames_have_another_size_is_named():
+    class Wrong(Tabletop):
+        cameras: ClassVar = {"front": (96, 128), "wrist": (32, 32)}
+
+        def observe(self):
+            return Observation(
+                {"front": np.zeros((96, 128, 3), "u1"), "wrist": np.zeros((64, 64, 3), "u1")}, np.zeros(5, "f4")
+            )
+
+    with pytest.raises(ContractError, match=r"camera 'wrist' must be uint8 \[32, 32, 3\]"):
+        check_robot(Wrong())
+
+
+def test_a_simulation_that_ignores_its_seed_is_named():
+    class Restless(Tabletop):
+        def reset(self, seed=None):
+            return super().reset(None)
+
+    with pytest.raises(ContractError, match="must start the same"):
+        check_robot(Restless())
+
+
+def test_a_policy_that_returns_float64_is_named():
+    class Wide(ScriptedLift):
+        def predict(self, observation, normalizer=None):
+            return super().predict(observation, normalizer).astype(np.float64)
+
+    robot = Tabletop()
+    with pytest.raises(ContractError, match=r"predict\(\) must return finite float32"):
+        check_policy(Wide(), robot.reset(0), Normalizer({}), 3)
+
+
+def test_a_judge_that_writes_into_the_episode_is_named():
+    class Vandal(Judge):
+        def label(self, episodes):
+            episodes[0].actions[:] = 7
+            return super().label(episodes)
+
+    with pytest.raises(ContractError, match="changed the episode"):
+        check_labeler(Vandal(), [counting_episode(steps=3)])
+
+
+def test_something_else_is_no_robot():
+    with pytest.raises(ContractError, match="object is not a Robot: it lacks reset, act"):
+        check_robot(object())
