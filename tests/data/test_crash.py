@@ -156,19 +156,15 @@ class PowerCut:
         else:
             self.files[path.stat().st_ino] = path.read_bytes()
 
-    def survivors(self, target: Path) -> None:
-        """Lay out what a machine would find after the cut."""
-        for folder, names in self.names.items():
-            if not folder.is_relative_to(self.root):
-                continue
-            there = target / folder.relative_to(self.root)
-            there.mkdir(parents=True, exist_ok=True)
-            for name, inode in names.items():
-                original = folder / name
-                if original.is_dir() or original in self.names:
-                    (there / name).mkdir(exist_ok=True)
-                elif inode in self.files:
-                    (there / name).write_bytes(self.files[inode])
+    def survivors(self, target: Path, folder: Path | None = None) -> None:
+        """Lay out what a machine would find after the cut: only what synced folders lead to."""
+        folder = folder or self.root
+        target.mkdir()
+        for name, inode in self.names.get(folder, {}).items():
+            if folder / name in self.names:
+                self.survivors(target / name, folder / name)
+            elif inode in self.files:
+                (target / name).write_bytes(self.files[inode])
 
 
 def test_a_power_cut_after_any_acknowledgement_loses_nothing(tmp_path, monkeypatch):
@@ -195,5 +191,5 @@ def test_the_simulated_power_cut_does_forget_what_was_not_synced(tmp_path, monke
         os.fsync(file.fileno())
         file.write(b" gone")
     os.fsync(os.open(tmp_path, os.O_RDONLY))
-    cut.survivors(tmp_path / "found")
+    cut.survivors(tmp_path / "found", tmp_path)
     assert (tmp_path / "found/file").read_bytes() == b"safe"

@@ -209,6 +209,8 @@ def test_a_disk_that_fails_at_any_call_loses_nothing(tmp_path, monkeypatch, call
                 stored.append(store.append(episode))
             except StoreFull as error:
                 assert "is full" in str(error) and "all earlier ones are intact" in str(error)
+    on_disk = sum(path.stat().st_size for path in store.folder.rglob("*.bin"))
+    assert on_disk == store.nbytes, "a failed append left bytes behind"
     store.append(rich_episode(9))  # there is room again
     found = Store.open(store.folder)
     assert found.ids == [*stored, store.ids[-1]]

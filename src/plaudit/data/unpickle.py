@@ -111,7 +111,7 @@ def load_npy(path: str | Path) -> Any:
 
 _TORN = (
     pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError,
-    MemoryError, UnicodeDecodeError, RecursionError, OverflowError, struct.error,
+    MemoryError, UnicodeDecodeError, RecursionError, SystemError, OverflowError, struct.error,
 )  # fmt: skip
 
 

@@ -1,0 +1,95 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from conftest import counting_episode
+from plaudit.data.ledger import Ledger
+from plaudit.data.store import Store
+from plaudit.errors import DataError
+from plaudit.types import Labels
+
+
+def verdict(cutoff: int | None, source: str = "human", **rest) -> Labels:
+    return Labels.from_cutoff(steps=4, cutoff=cutoff, source=source, **rest)
+
+
+def test_every_field_of_a_verdict_comes_back(store):
+    labels = Labels(
+        reward=np.array([0, 0.5, np.nan, 1], "f4"),
+        success=np.array([False, False, False, True]),
+        probability=np.array([0.1, 0.2, 0.3, 0.9], "f4"),
+        start=0.25,
+        source="vlm",
+        model="cosmos-8b@1234",
+        threshold=0.7,
+        time=1234.5,
+        note="night shift",
+    )
+    store.ledger.append(3, labels)
+    found = Store.open(store.folder).ledger.labels(3)
+    assert found is not None
+    assert np.array_equal(found.reward, labels.reward, equal_nan=True)
+    assert np.array_equal(found.success, labels.success)
+    assert found.probability is not None and np.array_equal(found.probability, labels.probability)
+    for name in ("start", "source", "model", "threshold", "time", "note"):
+        assert getattr(found, name) == getattr(labels, name)
+
+
+def test_the_newest_verdict_wins_and_none_is_lost(store):
+    assert [store.ledger.append(0, verdict(c)) for c in (3, 2, None)] == [1, 2, 3]
+    assert not store.ledger.labels(0).succeeded
+    assert [v.labels().reward.sum() for v in store.ledger.history(0)] == [2, 3, 0]
+
+
+def test_any_version_can_be_restored_and_restoring_is_a_version_too(store):
+    store.ledger.append(0, verdict(3))
+    store.ledger.append(0, verdict(None, source="classifier"))
+    assert store.ledger.restore(0, 1) == 3
+    newest = store.ledger.newest(0)
+    assert (newest.number, newest.restored_from, newest.source) == (3, 1, "human")
+    assert store.ledger.labels(0).reward.tolist() == [0, 0, 1, 1]
+    assert len(store.ledger.history(0)) == 3
+
+
+def test_the_newest_of_certain_judges_can_be_asked_for(store):
+    store.ledger.append(0, verdict(3, source="human"))
+    store.ledger.append(0, verdict(1, source="classifier"))
+    assert store.ledger.newest(0).source == "classifier"
+    assert store.ledger.newest(0, sources={"human"}).number == 1
+    assert store.ledger.labels(0, sources={"vlm"}) is None
+
+
+def test_labels_without_a_time_get_the_time_they_were_given(store):
+    store.ledger.append(0, verdict(3))
+    assert store.ledger.labels(0).time > 1.7e9
+
+
+def test_an_unknown_version_is_named(store):
+    store.ledger.append(0, verdict(3))
+    with pytest.raises(DataError, match="episode 0 has versions 1 to 1, not version 2"):
+        store.ledger.restore(0, 2)
+    with pytest.raises(DataError, match="episode 5 has no labels, not version 1"):
+        store.ledger.restore(5, 1)
+
+
+def test_two_versions_of_one_episode_in_one_call_are_numbered_in_order(store):
+    assert store.ledger.extend([(0, verdict(3)), (1, verdict(3)), (0, verdict(2))]) == [1, 1, 2]
+
+
+def test_several_processes_label_at_once(store):
+    store.append(counting_episode(4))
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from plaudit.data.ledger import Ledger; from plaudit.types import Labels\n"
+        "ledger = Ledger(Path(sys.argv[1]))\n"
+        "for c in range(30): ledger.append(0, Labels.from_cutoff(steps=4, cutoff=3, source=sys.argv[2], note=str(c)))"
+    )
+    path = store.folder / "labels"
+    judges = [subprocess.Popen([sys.executable, "-c", program, str(path), name]) for name in ("human", "vlm")]
+    assert [judge.wait(timeout=60) for judge in judges] == [0, 0]
+    history = Ledger(path).history(0)
+    assert [v.number for v in history] == list(range(1, 61))
+    for name in ("human", "vlm"):
+        assert [v.line["note"] for v in history if v.source == name] == [str(c) for c in range(30)]
