@@ -281,3 +281,7 @@ def _plain(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
+
+
+if __name__ == "__main__":
+    main()

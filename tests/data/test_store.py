@@ -71,28 +71,33 @@ def test_a_reader_sees_new_episodes_when_it_refreshes(store):
     assert reader.episode(1).steps == 3
 
 
+READER = """
+import sys, time
+from plaudit.data.store import Store
+store, seen, deadline = Store.open(sys.argv[1]), 0, time.monotonic() + 60
+print("ready", flush=True)
+while seen < 40 and time.monotonic() < deadline:
+    store.refresh()
+    for episode_id in store.ids[seen:]:
+        assert (store.episode(episode_id).frames["front"] == episode_id).all()
+        seen += 1
+    time.sleep(0.001)
+print("saw", seen)
+"""
+
+
 def test_several_processes_read_while_one_writes(store):
-    program = (
-        "import sys, time; from plaudit.data.store import Store\n"
-        "s = Store.open(sys.argv[1]); seen = 0\n"
-        "while seen < 40:\n"
-        "    s.refresh()\n"
-        "    for i in s.ids[seen:]:\n"
-        "        e = s.episode(i); assert (e.frames['front'] == (i + e.actions.shape[0] * 0)).all(), i\n"
-        "    seen = len(s)\n"
-        "print('saw', seen)"
-    )
-    readers = [
-        subprocess.Popen([sys.executable, "-c", program, str(store.folder)], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    for i in range(40):
-        frames = np.full((6, 16, 16, 3), i, np.uint8)
-        store.append(Episode.of(frames={"front": frames}, actions=np.zeros((5, 1))))
-    for reader in readers:
-        said, _ = reader.communicate(timeout=60)
-        assert reader.returncode == 0
-        assert said == "saw 40\n"
+    command = [sys.executable, "-c", READER, str(store.folder)]
+    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        assert [reader.stdout.readline() for reader in readers if reader.stdout] == ["ready\n"] * 2
+        for i in range(40):
+            frames = np.full((6, 16, 16, 3), i, np.uint8)
+            store.append(Episode.of(frames={"front": frames}, actions=np.zeros((5, 1))))
+        assert [reader.communicate(timeout=90)[0] for reader in readers] == ["saw 40\n"] * 2
+    finally:
+        for reader in readers:
+            reader.kill()
 
 
 def test_a_second_writer_is_told_who_writes(store):

@@ -87,8 +87,7 @@ class Segment:
         self.folder = folder
         self.schema = schema
         self.rows = 0
-        self._maps: dict[str, AnyArray] = {}
-        self._mapped_rows = 0
+        self._mapped: tuple[int, dict[str, AnyArray]] = (-1, {})  # rows, column -> map of that many
 
     @classmethod
     def create(cls, folder: Path, schema: Schema) -> Self:
@@ -162,14 +161,14 @@ class Segment:
 
     def column(self, name: str) -> AnyArray:
         """[rows, ...] a read-only map that covers every row that counts."""
-        rows = self.rows  # another thread may append meanwhile
-        if self._mapped_rows < rows or not self._maps:
+        rows = self.rows  # another thread may append, or map, meanwhile: look at each field once
+        mapped = self._mapped
+        if mapped[0] < rows:
             try:
-                self._maps = {column: self._map(column, rows) for column in self.schema.columns}
+                mapped = self._mapped = (rows, {column: self._map(column, rows) for column in self.schema.columns})
             except FileNotFoundError:
                 raise StoreError(f"{self.folder} was evicted by the writer just now; refresh the store") from None
-            self._mapped_rows = rows
-        return self._maps[name]
+        return mapped[1][name]
 
     def _map(self, column: str, rows: int) -> AnyArray:
         dtype, shape = self.schema.columns[column]

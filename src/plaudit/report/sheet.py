@@ -1,9 +1,9 @@
 """A contact sheet: one episode on one picture, its frames in order with the verdict on each.
 
 Frames are evenly spaced, the first and the last always among them; a column of a row is one moment, its cameras one
-below the other. A green edge is a frame judged a success, a dark grey one not, a pale one was not judged. The strip at the
-foot has every step of the episode, so that a flicker between the frames shown is not missed, with the judge's
-probability drawn over it.
+below the other. A green edge is a frame judged a success, a dark grey one not, a pale one was not judged. The strip
+at the foot has every step of the episode, so that a flicker between the frames shown is not missed, with the
+judge's probability drawn over it.
 """
 
 from pathlib import Path

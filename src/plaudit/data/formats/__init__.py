@@ -1,4 +1,4 @@
-"""Other people's layouts, both ways. One file a format; the folder itself says which it is.
+"""Other people's layouts, both ways. One file or folder a format; the folder itself says which it is.
 
 A format is read as a `Dataset`: a handful of facts and a list of `Source`s, each of which loads one episode and fails
 alone. It is written by a function that takes episodes one at a time. Reading opens files for reading and nothing else.
@@ -95,7 +95,7 @@ def open_dataset(path: str | Path, options: ReadOptions | None = None) -> Datase
 
 
 def writer(name: FormatName) -> Writer:
-    from plaudit.data.formats import lerobot_write, npy, pkl
+    from plaudit.data.formats import lerobot, npy, pkl
 
-    writers: dict[FormatName, Writer] = {"npy": npy.write, "pkl": pkl.write, "lerobot": lerobot_write.write}
+    writers: dict[FormatName, Writer] = {"npy": npy.write, "pkl": pkl.write, "lerobot": lerobot.write}
     return writers[name]

@@ -71,7 +71,7 @@ class VideoWriter:
         os.environ.setdefault("SVT_LOG", "1")  # the AV1 encoder prints its settings otherwise; 1 leaves errors
         encoder, default_quality, options = CODECS[codec]
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.path, self.count = path, 0
+        self.path, self.count, self.nbytes = path, 0, 0
         self._container = av.open(str(path), "w", options={"movflags": "faststart"})
         rate = Fraction(fps).limit_denominator(1_000_000)
         stream: Any = self._container.add_stream(
@@ -84,9 +84,15 @@ class VideoWriter:
         for image in frames:
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
             frame.pts, frame.time_base = self.count, self._tick
-            self._container.mux(self._stream.encode(frame))
+            self._mux(frame)
             self.count += 1
 
     def close(self) -> None:
-        self._container.mux(self._stream.encode(None))
+        self._mux(None)
         self._container.close()
+
+    def _mux(self, frame: av.VideoFrame | None) -> None:
+        """Encode a frame, or flush with None; an encoder gives its packets some frames later."""
+        packets = self._stream.encode(frame)
+        self.nbytes += sum(packet.size for packet in packets)
+        self._container.mux(packets)

@@ -19,11 +19,9 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from plaudit.data.formats import Item, Track, WriteOptions
-from plaudit.data.formats.images import choose
-from plaudit.data.formats.lerobot import ACTION, DONE, IMAGES, INTERVENTION, PRIVILEGED, REWARD, SIDECAR, STATE, SUCCESS
-from plaudit.data.formats.stats import ImageHistogram, describe
+from plaudit.data.formats.lerobot.layout import IMAGES, SIDECAR, Layout, whole
+from plaudit.data.formats.lerobot.stats import ImageHistogram, describe
 from plaudit.data.formats.video import VideoWriter
-from plaudit.errors import DataError
 from plaudit.types import AnyArray, ByteArray
 
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
@@ -32,7 +30,7 @@ FILES_PER_CHUNK, DATA_MB, VIDEO_MB = 1000, 100, 200
 
 
 def write(folder: Path, items: Sequence[Item], options: WriteOptions, track: Track) -> list[str]:
-    layout = _Layout.of(items, options)
+    layout = Layout.of(items, options)
     tables = _Tables(folder, layout)
     videos = {c: _Videos(folder, f"{IMAGES}{c}", layout, options) for c in layout.cameras if options.video}
     book = _Book(layout)
@@ -52,123 +50,9 @@ def write(folder: Path, items: Sequence[Item], options: WriteOptions, track: Tra
         for video in videos.values():
             video.close()
     book.save(folder, videos=options.video, codec=options.codec)
-    return []
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """What every row of the data set holds; the first episode decides and the others must agree."""
-
-    cameras: dict[str, tuple[int, int]]
-    state_dim: int
-    action_dim: int
-    privileged: dict[str, tuple[str, tuple[int, ...]]]
-    fps: float
-    robot: str
-    labelled: bool
-    interventions: bool
-    reward_frame: str
-    names: dict[str, Any]
-
-    @classmethod
-    def of(cls, items: Sequence[Item], options: WriteOptions) -> "_Layout":
-        if not items:
-            raise DataError("there is no episode to export")
-        first = items[0].episode
-        fps = first.fps or options.fps
-        if not fps:
-            raise DataError(
-                f"episode {items[0].id} does not know its frames per second, which LeRobot needs; give --fps"
-            )
-        cameras = choose(options.cameras, list(first.frames), f"episode {items[0].id}")
-        return cls(
-            cameras={c: first.frames[c].shape[1:3] for c in cameras},
-            state_dim=first.state.shape[1],
-            action_dim=first.actions.shape[1],
-            privileged={n: (v.dtype.name, v.shape[1:]) for n, v in first.privileged.items() if v.ndim == 1},
-            fps=fps,
-            robot=first.robot,
-            labelled=any(item.labels is not None for item in items),
-            interventions=any(item.episode.control_mode.any() for item in items),
-            reward_frame=options.reward_frame,
-            names=dict(first.meta),
-        )
-
-    def check(self, item: Item) -> None:
-        episode = item.episode
-        for camera, size in self.cameras.items():
-            if camera not in episode.frames:
-                raise DataError(
-                    f"episode {item.id} has no camera '{camera}', others do; export them apart with --episodes, "
-                    "or name the cameras they share with --camera"
-                )
-            if episode.frames[camera].shape[1:3] != size:
-                raise DataError(
-                    f"episode {item.id} has camera '{camera}' of {episode.frames[camera].shape[1:3]}, others of "
-                    f"{size}; a LeRobot data set has one size: export them apart with --episodes"
-                )
-        dims = (episode.state.shape[1], episode.actions.shape[1])
-        if dims != (self.state_dim, self.action_dim):
-            raise DataError(
-                f"episode {item.id} has state and action of {dims}, others {(self.state_dim, self.action_dim)}; "
-                "export them apart with --episodes"
-            )
-        if episode.fps not in (0, self.fps):
-            raise DataError(f"episode {item.id} runs at {episode.fps} frames per second, others at {self.fps}")
-
-    def columns(self, item: Item, index: int, first_frame: int, task_index: int) -> dict[str, AnyArray]:
-        """One episode's rows, column by column, without images."""
-        episode, steps = item.episode, item.episode.steps
-        columns: dict[str, AnyArray] = {}
-        if self.state_dim:
-            columns[STATE] = episode.state[:steps]
-        if self.action_dim:
-            columns[ACTION] = episode.actions
-        if self.labelled:
-            columns |= self._label_columns(item)
-        columns[DONE] = np.arange(steps) == steps - 1
-        if self.interventions:
-            columns[INTERVENTION] = episode.control_mode.astype(bool)
-        for name, (dtype, _) in self.privileged.items():
-            columns[f"{PRIVILEGED}{name}"] = episode.privileged.get(name, np.zeros(steps, dtype))
-        columns["timestamp"] = (np.arange(steps) / self.fps).astype(np.float32)
-        columns["frame_index"] = np.arange(steps)
-        columns["episode_index"] = np.full(steps, index)
-        columns["index"] = np.arange(first_frame, first_frame + steps)
-        columns["task_index"] = np.full(steps, task_index)
-        return columns
-
-    def _label_columns(self, item: Item) -> dict[str, AnyArray]:
-        steps, labels = item.episode.steps, item.labels
-        if labels is None:
-            return {REWARD: np.full(steps, np.nan, np.float32), SUCCESS: np.zeros(steps, bool)}
-        if self.reward_frame == "same":
-            verdict = labels.frames[:steps]
-            return {REWARD: verdict, SUCCESS: verdict >= 0.5}
-        return {REWARD: labels.reward, SUCCESS: labels.success}
-
-    def features(self, columns: dict[str, AnyArray], video: bool, codec: str) -> dict[str, Any]:
-        """The `features` of info.json."""
-        found: dict[str, Any] = {}
-        for camera, (height, width) in self.cameras.items():
-            feature = {"dtype": "video" if video else "image", "shape": [height, width, 3]}
-            feature["names"] = ["height", "width", "channels"]
-            if video:
-                feature["info"] = {
-                    "video.height": height,
-                    "video.width": width,
-                    "video.codec": codec,
-                    "video.pix_fmt": "yuv420p",
-                    "video.is_depth_map": False,
-                    "video.fps": _whole(self.fps),
-                    "video.channels": 3,
-                    "has_audio": False,
-                }
-            found[f"{IMAGES}{camera}"] = feature
-        names = {STATE: self.names.get("state_names"), ACTION: self.names.get("action_names")}
-        for name, values in columns.items():
-            found[name] = {"dtype": values.dtype.name, "shape": [values[0].size], "names": names.get(name)}
-        return found
+    known = {name: values.ndim for item in items for name, values in item.episode.privileged.items()}
+    lost = sorted(name for name in known if name not in layout.privileged)
+    return [f"privileged '{name}' was left out: the first episode has none, or it is no vector" for name in lost]
 
 
 class _Files:
@@ -189,7 +73,7 @@ class _Files:
 class _Tables:
     """The data tables: one row group an episode, a new file beyond 100 MB."""
 
-    def __init__(self, folder: Path, layout: _Layout):
+    def __init__(self, folder: Path, layout: Layout):
         self._folder, self._layout = folder, layout
         self._files = _Files()
         self._writer: pq.ParquetWriter | None = None
@@ -217,13 +101,13 @@ class _Tables:
 class _Videos:
     """The videos of one camera: episodes one after the other, a new file beyond 200 MB."""
 
-    def __init__(self, folder: Path, key: str, layout: _Layout, options: WriteOptions):
+    def __init__(self, folder: Path, key: str, layout: Layout, options: WriteOptions):
         self._folder, self._key, self._layout, self._options = folder, key, layout, options
         self._files = _Files()
         self._writer: VideoWriter | None = None
 
     def append(self, frames: ByteArray) -> dict[str, Any]:
-        if self._writer is not None and self._writer.path.stat().st_size > VIDEO_MB << 20:
+        if self._writer is not None and self._writer.nbytes > VIDEO_MB << 20:
             self.close()
         if self._writer is None:
             path = self._folder / VIDEO_PATH.format(video_key=self._key, **self._files.next())
@@ -244,7 +128,7 @@ class _Videos:
 class _Book:
     """What meta/ will say."""
 
-    layout: _Layout
+    layout: Layout
     frames: int = 0
     tasks: dict[str, int] = field(default_factory=dict)
     episodes: list[dict[str, Any]] = field(default_factory=list)
@@ -301,7 +185,7 @@ class _Book:
             "chunks_size": FILES_PER_CHUNK,
             "data_files_size_in_mb": DATA_MB,
             "video_files_size_in_mb": VIDEO_MB,
-            "fps": _whole(self.layout.fps),
+            "fps": whole(self.layout.fps),
             "splits": {"train": f"0:{len(self.episodes)}"},
             "data_path": DATA_PATH,
             "video_path": VIDEO_PATH if videos and self.layout.cameras else None,
@@ -310,7 +194,7 @@ class _Book:
         (meta / "info.json").write_text(json.dumps(info, indent=4))
 
 
-def _sidecar(item: Item, index: int, layout: _Layout) -> dict[str, Any]:
+def _sidecar(item: Item, index: int, layout: Layout) -> dict[str, Any]:
     episode, labels = item.episode, item.labels
     entry: dict[str, Any] = {
         "episode_index": index,
@@ -377,7 +261,3 @@ def _task_table(tasks: list[str]) -> pa.Table:
         "pandas_version": "2.2.0",
     }
     return table.replace_schema_metadata({"pandas": json.dumps(pandas)})
-
-
-def _whole(fps: float) -> int | float:
-    return int(fps) if float(fps).is_integer() else fps

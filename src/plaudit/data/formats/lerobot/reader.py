@@ -24,16 +24,22 @@ import pyarrow.parquet as pq
 from PIL import Image, UnidentifiedImageError
 
 from plaudit.data.formats import Dataset, ReadOptions, RewardFrame, Source
+from plaudit.data.formats.lerobot.layout import (
+    ACTION,
+    BOOKKEEPING,
+    DONE,
+    IMAGES,
+    INTERVENTION,
+    LABELS,
+    PRIVILEGED,
+    REWARD,
+    SIDECAR,
+    STATE,
+    SUCCESS,
+)
 from plaudit.data.formats.video import read_frames
 from plaudit.errors import BadFile, InvalidEpisode
 from plaudit.types import AnyArray, ByteArray, Episode, Labels, Origin
-
-STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
-REWARD, DONE, SUCCESS = "next.reward", "next.done", "next.success"
-INTERVENTION, PRIVILEGED = "complementary_info.is_intervention", "privileged."
-BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
-LABELS = (REWARD, DONE, SUCCESS)
-SIDECAR = "meta/plaudit.parquet"
 
 
 @dataclass(frozen=True)
@@ -207,7 +213,8 @@ class _Folder:
 
     def _privileged(self, table: pa.Table) -> dict[str, AnyArray]:
         names = [name for name in table.column_names if name.startswith(PRIVILEGED)]
-        return {name.removeprefix(PRIVILEGED): np.asarray(table[name].to_pylist()) for name in names}
+        dtypes = {name: self.features[name]["dtype"] for name in names}
+        return {n.removeprefix(PRIVILEGED): np.asarray(table[n].to_pylist(), dtypes[n]) for n in names}
 
     def _names(self) -> dict[str, Any]:
         """Joint names, where the data set has them, flat."""

@@ -1,0 +1,140 @@
+"""What a LeRobot data set is made of: the names of its columns, and which of them our episodes fill."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from plaudit.data.formats import Item, WriteOptions
+from plaudit.data.formats.images import choose
+from plaudit.errors import DataError
+from plaudit.types import AnyArray
+
+STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
+REWARD, DONE, SUCCESS = "next.reward", "next.done", "next.success"
+INTERVENTION, PRIVILEGED = "complementary_info.is_intervention", "privileged."
+BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+LABELS = (REWARD, DONE, SUCCESS)
+SIDECAR = "meta/plaudit.parquet"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What every row of a data set we write holds; the first episode decides and the others must agree."""
+
+    cameras: dict[str, tuple[int, int]]
+    state_dim: int
+    action_dim: int
+    privileged: dict[str, tuple[str, tuple[int, ...]]]
+    fps: float
+    robot: str
+    labelled: bool
+    interventions: bool
+    reward_frame: str
+    names: dict[str, Any]
+
+    @classmethod
+    def of(cls, items: Sequence[Item], options: WriteOptions) -> "Layout":
+        if not items:
+            raise DataError("there is no episode to export")
+        first = items[0].episode
+        fps = first.fps or options.fps
+        if not fps:
+            raise DataError(
+                f"episode {items[0].id} does not know its frames per second, which LeRobot needs; give --fps"
+            )
+        cameras = choose(options.cameras, list(first.frames), f"episode {items[0].id}")
+        return cls(
+            cameras={c: first.frames[c].shape[1:3] for c in cameras},
+            state_dim=first.state.shape[1],
+            action_dim=first.actions.shape[1],
+            privileged={n: (v.dtype.name, v.shape[1:]) for n, v in first.privileged.items() if v.ndim <= 2},
+            fps=fps,
+            robot=first.robot,
+            labelled=any(item.labels is not None for item in items),
+            interventions=any(item.episode.control_mode.any() for item in items),
+            reward_frame=options.reward_frame,
+            names=dict(first.meta),
+        )
+
+    def check(self, item: Item) -> None:
+        episode = item.episode
+        for camera, size in self.cameras.items():
+            if camera not in episode.frames:
+                raise DataError(
+                    f"episode {item.id} has no camera '{camera}', others do; export them apart with --episodes, "
+                    "or name the cameras they share with --camera"
+                )
+            if episode.frames[camera].shape[1:3] != size:
+                raise DataError(
+                    f"episode {item.id} has camera '{camera}' of {episode.frames[camera].shape[1:3]}, others of "
+                    f"{size}; a LeRobot data set has one size: export them apart with --episodes"
+                )
+        dims = (episode.state.shape[1], episode.actions.shape[1])
+        if dims != (self.state_dim, self.action_dim):
+            raise DataError(
+                f"episode {item.id} has state and action of {dims}, others {(self.state_dim, self.action_dim)}; "
+                "export them apart with --episodes"
+            )
+        if episode.fps not in (0, self.fps):
+            raise DataError(f"episode {item.id} runs at {episode.fps} frames per second, others at {self.fps}")
+
+    def columns(self, item: Item, index: int, first_frame: int, task_index: int) -> dict[str, AnyArray]:
+        """One episode's rows, column by column, without images."""
+        episode, steps = item.episode, item.episode.steps
+        columns: dict[str, AnyArray] = {}
+        if self.state_dim:
+            columns[STATE] = episode.state[:steps]
+        if self.action_dim:
+            columns[ACTION] = episode.actions
+        if self.labelled:
+            columns |= self._label_columns(item)
+        columns[DONE] = np.arange(steps) == steps - 1
+        if self.interventions:
+            columns[INTERVENTION] = episode.control_mode.astype(bool)
+        for name, (dtype, shape) in self.privileged.items():
+            columns[f"{PRIVILEGED}{name}"] = episode.privileged.get(name, np.zeros((steps, *shape), dtype))
+        columns["timestamp"] = (np.arange(steps) / self.fps).astype(np.float32)
+        columns["frame_index"] = np.arange(steps)
+        columns["episode_index"] = np.full(steps, index)
+        columns["index"] = np.arange(first_frame, first_frame + steps)
+        columns["task_index"] = np.full(steps, task_index)
+        return columns
+
+    def _label_columns(self, item: Item) -> dict[str, AnyArray]:
+        steps, labels = item.episode.steps, item.labels
+        if labels is None:
+            return {REWARD: np.full(steps, np.nan, np.float32), SUCCESS: np.zeros(steps, bool)}
+        if self.reward_frame == "same":
+            verdict = labels.frames[:steps]
+            return {REWARD: verdict, SUCCESS: verdict >= 0.5}
+        return {REWARD: labels.reward, SUCCESS: labels.success}
+
+    def features(self, columns: dict[str, AnyArray], video: bool, codec: str) -> dict[str, Any]:
+        """The `features` of info.json."""
+        found: dict[str, Any] = {}
+        for camera, (height, width) in self.cameras.items():
+            feature = {"dtype": "video" if video else "image", "shape": [height, width, 3]}
+            feature["names"] = ["height", "width", "channels"]
+            if video:
+                feature["info"] = {
+                    "video.height": height,
+                    "video.width": width,
+                    "video.codec": codec,
+                    "video.pix_fmt": "yuv420p",
+                    "video.is_depth_map": False,
+                    "video.fps": whole(self.fps),
+                    "video.channels": 3,
+                    "has_audio": False,
+                }
+            found[f"{IMAGES}{camera}"] = feature
+        names = {STATE: self.names.get("state_names"), ACTION: self.names.get("action_names")}
+        for name, values in columns.items():
+            found[name] = {"dtype": values.dtype.name, "shape": [values[0].size], "names": names.get(name)}
+        return found
+
+
+def whole(fps: float) -> int | float:
+    """30 rather than 30.0, as LeRobot writes it."""
+    return int(fps) if float(fps).is_integer() else fps

@@ -1,0 +1,100 @@
+import os
+
+import pytest
+
+from conftest import counting_episode, labelled_store, same_episode
+from plaudit.data.check import check
+from plaudit.data.store import Store
+from plaudit.errors import StoreDamaged, StoreError, StoreLocked
+from plaudit.types import Labels
+
+
+@pytest.fixture
+def folder(tmp_path):
+    labelled_store(tmp_path / "s", *(counting_episode(4, first=10 * i) for i in range(5)), cutoff=2).close()
+    return tmp_path / "s"
+
+
+def flip(path, position, bit=0):
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def test_a_sound_store_is_said_to_be_sound_and_is_not_touched(folder):
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    report = check(folder)
+    assert report.ok and (report.episodes, report.labels, report.repaired) == (5, 5, [])
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["journal", "labels"])
+def test_a_flipped_bit_in_a_journal_is_found_and_mended(folder, name):
+    path = folder / name
+    flip(path, path.read_bytes().index(b"\n") + 30)
+    with pytest.raises(
+        StoreDamaged, match=rf"{name}: line 2 fails its checksum; run 'plaudit data check .*s --repair'"
+    ):
+        Store.open(folder)
+    report = check(folder)
+    assert report.problems == [f"{path}: line 2 fails its checksum"]
+    report = check(folder, repair=True)
+    assert report.ok
+    assert f"{path}: line 2: one flipped bit was put right" in report.repaired
+    store = Store.open(folder)
+    assert len(store) == 5 and all(store.ledger.labels(i).succeeded for i in range(5))
+
+
+def test_a_damaged_episode_is_found_written_off_and_the_others_stay(folder):
+    flip(folder / "segments/000000/camera.front.bin", 5 * 240 + 100)  # frame 0 of episode 1
+    report = check(folder)
+    assert len(report.problems) == 1
+    assert (
+        "episode 1: its part of" in report.problems[0] and "camera.front.bin fails its checksum" in report.problems[0]
+    )
+    assert Store.open(folder).ids == [0, 1, 2, 3, 4]
+    report = check(folder, repair=True)
+    assert report.ok and "the episode is written off" in report.repaired[0]
+    store = Store.open(folder)
+    assert store.ids == [0, 2, 3, 4]
+    assert same_episode(store.episode(2), counting_episode(4, first=20))
+    assert check(folder).ok
+
+
+def test_files_cut_short_are_found_and_what_is_whole_stays(folder):
+    os.truncate(folder / "segments/000000/steps.bin", 5 * 16 * 3 + 1)
+    assert len(check(folder).problems) == 2  # episodes 3 and 4
+    assert check(folder, repair=True).ok
+    assert Store.open(folder).ids == [0, 1, 2]
+    with Store.open(folder, write=True) as store:
+        assert same_episode(store.episode(store.append(counting_episode(4, first=77))), counting_episode(4, first=77))
+
+
+def test_a_torn_tail_is_named_and_cut_off(folder):
+    with (folder / "journal").open("ab") as file:
+        file.write(b"12345678 {half a li")
+    assert "never acknowledged; the next writer cuts it off" in check(folder).problems[0]
+    report = check(folder, repair=True)
+    assert report.ok and "an unfinished last line was cut off" in report.repaired[0]
+
+
+def test_bytes_of_an_unfinished_episode_are_cut_off(folder):
+    with (folder / "segments/000000/camera.front.bin").open("ab") as file:
+        file.write(b"x" * 500)
+    assert check(folder).ok  # no reader ever looks there
+    assert "cut off 500 bytes of an unfinished episode" in check(folder, repair=True).repaired[0]
+
+
+def test_labels_that_do_not_fit_are_named(folder):
+    Store.open(folder).ledger.append(2, Labels.from_cutoff(steps=9, cutoff=1, source="human"))
+    assert "episode 2: version 2 of its labels covers 9 steps, it has 4" in check(folder).problems[0]
+
+
+def test_nothing_is_repaired_under_a_writers_feet(folder):
+    with Store.open(folder, write=True), pytest.raises(StoreLocked):
+        check(folder, repair=True)
+
+
+def test_a_folder_that_is_no_store_is_named(tmp_path):
+    with pytest.raises(StoreError, match="holds no store"):
+        check(tmp_path)

@@ -1,0 +1,522 @@
+"""Each layout both ways: what comes out equals what went in, and what is broken is named."""
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from lerobot_v21 import CAMERA, moving_square, write_v21
+
+from conftest import counting_episode, labelled_store, same_episode
+from plaudit.data.cutoffs import label_store
+from plaudit.data.formats import ReadOptions, WriteOptions, open_dataset
+from plaudit.data.store import Store
+from plaudit.data.transfer import export_dataset, import_dataset
+from plaudit.errors import BadFile, DataError, TargetNotEmpty, UnknownFormat
+from plaudit.types import Episode, Labels
+
+
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()
+    }
+
+
+def random_episode(seed: int, steps: int = 7, size: tuple[int, int] = (16, 24), **facts) -> Episode:
+    rng = np.random.default_rng(seed)
+    return Episode.of(
+        frames={c: rng.integers(0, 256, (steps + 1, *size, 3), dtype=np.uint8) for c in ("front", "wrist")},
+        state=rng.normal(size=(steps + 1, 3)),
+        actions=rng.normal(size=(steps, 2)),
+        **{"fps": 20.0, "task": f"task {seed % 2}", "robot": "panda", **facts},
+    )
+
+
+def round_trip(tmp_path: Path, store: Store, to, options: WriteOptions | None = None, **read) -> Store:
+    export_dataset(store, tmp_path / "out", to, options)
+    import_dataset(tmp_path / "out", tmp_path / "back", ReadOptions(**read))
+    return Store.open(tmp_path / "back")
+
+
+# --- .npy trajectories ---
+
+
+def write_npy(path: Path, images: np.ndarray, labels: list[float], camera: str = "base_camera") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tree = np.array({"images": {camera: images}, "labels": np.array(labels, "f4")}, dtype=object)
+    np.save(path, tree, allow_pickle=True)
+
+
+def test_npy_trajectories_become_episodes_with_a_verdict_on_each_frame(tmp_path):
+    images = np.random.default_rng(0).random((4, 3, 8, 12), dtype=np.float32)
+    write_npy(tmp_path / "in/positive/000000.npy", images, [0, 0, 1, 1])
+    write_npy(tmp_path / "in/negative/000000.npy", images[:3], [0, 0, 0])
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    store = Store.open(tmp_path / "s")
+    assert (report.ids, report.labelled) == ([0, 1], 2)
+    assert np.array_equal(store.episode(0).frames["base_camera"], np.rint(images * 255).transpose(0, 2, 3, 1))
+    assert store.ledger.labels(0).frames.tolist() == [0, 0, 1, 1]
+    assert store.episode(1).meta["folder"] == "negative"
+
+
+def test_npy_comes_back_with_the_same_frames_and_labels_in_the_same_folders(tmp_path):
+    store = labelled_store(tmp_path / "a", random_episode(0), random_episode(1), cutoff=3)
+    store.ledger.append(1, Labels.from_cutoff(steps=7, cutoff=None, source="human"))
+    back = round_trip(tmp_path, store, "npy")
+    assert sorted(p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*.npy")) == [
+        "negative/000000.npy",
+        "positive/000000.npy",
+    ]
+    for i in (0, 1):
+        assert all(np.array_equal(back.episode(i).frames[c], store.episode(i).frames[c]) for c in ("front", "wrist"))
+        assert np.array_equal(back.ledger.labels(i).frames, store.ledger.labels(i).frames)
+    tree = np.load(tmp_path / "out/positive/000000.npy", allow_pickle=True).item()
+    assert tree["images"]["front"].dtype == np.float32 and tree["images"]["front"].shape == (8, 3, 16, 24)
+    assert tree["labels"].dtype == np.float32 and tree["images"]["front"].max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("tree", "sentence"),
+    [
+        ("text", "a dictionary of 'images' and 'labels'"),
+        ({"images": {}, "labels": np.zeros(3)}, "no camera"),
+        ({"images": {"c": np.zeros((3, 3, 8, 8))}, "labels": np.zeros(4)}, "camera 'c' has 3 frames for 4 labels"),
+        (
+            {"images": {"c": np.full((3, 3, 8, 8), 200.0)}, "labels": np.zeros(3)},
+            r"floats from 200 to 200; .* \[0, 1\]",
+        ),
+        ({"images": {"c": np.zeros((3, 4, 8, 8))}, "labels": np.zeros(3)}, r"must be \[T, 3, H, W\]"),
+        ({"images": {"c": np.full((3, 3, 8, 8), np.nan)}, "labels": np.zeros(3)}, "floats from nan"),
+        ({"images": {"c": np.zeros((3, 3, 8, 8))}, "labels": np.full(3, 7)}, r"labels must lie within \[0, 1\]"),
+        ({"images": {"c": np.zeros((1, 3, 8, 8))}, "labels": np.zeros(1)}, "at least one action"),
+    ],
+)
+def test_a_broken_trajectory_is_named_and_the_others_come_in(tmp_path, tree, sentence):
+    write_npy(tmp_path / "in/positive/000000.npy", np.zeros((3, 3, 8, 8), "f4"), [0, 0, 1])
+    np.save(tmp_path / "in/positive/000001.npy", np.array(tree, dtype=object), allow_pickle=True)
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    assert report.ids == [0]
+    assert len(report.failed) == 1
+    with pytest.raises(AssertionError, match=sentence):
+        raise AssertionError(report.failed[0])
+    assert "000001.npy" in report.failed[0]
+
+
+# --- .pkl episodes ---
+
+
+def pkl_episode(steps: int = 5, seed: int = 0) -> dict:
+    rng = np.random.default_rng(seed)
+    frames = [
+        {
+            "obs": {
+                "main_images": rng.integers(0, 256, (8, 12, 3), dtype=np.uint8),
+                "states": rng.normal(size=4).astype("f4"),
+            },
+            "action": rng.normal(size=3).astype("f4"),
+            "reward": float(t) / 10,
+            "done": t == steps - 1,
+            "grasp": t > 1,
+            "success": t >= 3,
+        }
+        for t in range(steps)
+    ]
+    return {"frames": frames, "success": True, "label": 1}
+
+
+def write_pkl(path: Path, tree: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(tree))
+    return path
+
+
+def test_a_pkl_frame_is_what_its_action_led_to(tmp_path):
+    tree = pkl_episode()
+    write_pkl(tmp_path / "in/success/episode_000000.pkl", tree)
+    import_dataset(tmp_path / "in", tmp_path / "s")
+    store = Store.open(tmp_path / "s")
+    episode, labels = store.episode(0), store.ledger.labels(0)
+    assert episode.repeated == "first"
+    for t, frame in enumerate(tree["frames"]):
+        assert np.array_equal(episode.frames["main"][t + 1], frame["obs"]["main_images"])
+        assert np.array_equal(episode.state[t + 1], frame["obs"]["states"])
+        assert np.array_equal(episode.actions[t], frame["action"])
+        assert (labels.reward[t], labels.success[t]) == (np.float32(frame["reward"]), frame["success"])
+        assert episode.privileged["grasp"][t] == frame["grasp"]
+
+
+def test_pkl_comes_back_equal(tmp_path):
+    originals = {"success/episode_000000.pkl": pkl_episode(5, 0), "failure/episode_000001.pkl": pkl_episode(3, 1)}
+    for name, tree in originals.items():
+        write_pkl(tmp_path / "in" / name, tree)
+    import_dataset(tmp_path / "in", tmp_path / "s")
+    export_dataset(Store.open(tmp_path / "s"), tmp_path / "out", "pkl")
+    for name, tree in originals.items():
+        found = pickle.loads((tmp_path / "out" / name).read_bytes())
+        assert len(found["frames"]) == len(tree["frames"])
+        for one, other in zip(found["frames"], tree["frames"], strict=True):
+            assert np.array_equal(one["obs"]["main_images"], other["obs"]["main_images"])
+            assert np.array_equal(one["obs"]["states"], other["obs"]["states"])
+            assert np.array_equal(one["action"], other["action"])
+            assert [one[k] for k in ("done", "grasp", "success")] == [other[k] for k in ("done", "grasp", "success")]
+            assert one["reward"] == pytest.approx(other["reward"])
+
+
+def test_batches_of_one_and_channels_first_are_understood(tmp_path):
+    tree = pkl_episode()
+    for frame in tree["frames"]:
+        frame["obs"]["main_images"] = frame["obs"]["main_images"].transpose(2, 0, 1)[None]
+        frame["obs"]["states"], frame["action"] = frame["obs"]["states"][None], frame["action"][None]
+    write_pkl(tmp_path / "in/success/episode_000000.pkl", tree)
+    import_dataset(tmp_path / "in", tmp_path / "s")
+    expected = pkl_episode()["frames"][2]["obs"]["main_images"]
+    assert np.array_equal(Store.open(tmp_path / "s").episode(0).frames["main"][3], expected)
+
+
+def broken(change) -> dict:
+    tree = pkl_episode()
+    change(tree)
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("tree", "sentence"),
+    [
+        ({"frames": []}, "not an episode of frames"),
+        ([1], "not an episode of frames"),
+        (broken(lambda t: t["frames"][2].pop("action")), "it lacks 'action'"),
+        (broken(lambda t: t["frames"][2]["action"].fill(np.nan)), "actions hold NaN or infinity at step 2"),
+        (broken(lambda t: t["frames"][2]["obs"].update(main_images=np.zeros((9, 12, 3), "u1"))), "not an episode"),
+        (
+            broken(lambda t: t["frames"][0]["obs"].pop("main_images")),
+            "no camera in its observations; they have: states",
+        ),
+    ],
+)
+def test_a_broken_pkl_is_named_and_the_others_come_in(tmp_path, tree, sentence):
+    write_pkl(tmp_path / "in/success/episode_000000.pkl", pkl_episode())
+    write_pkl(tmp_path / "in/success/episode_000001.pkl", tree)
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    assert report.ids == [0]
+    assert "episode_000001.pkl" in report.failed[0] and sentence in report.failed[0]
+
+
+# --- LeRobot ---
+
+
+def test_a_v21_data_set_is_read_as_it_was_written(tmp_path):
+    write_v21(tmp_path / "in", rewards=True)
+    before = snapshot(tmp_path / "in")
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    assert snapshot(tmp_path / "in") == before  # importing never changes its source
+    store = Store.open(tmp_path / "s")
+    assert (len(report.ids), report.labelled) == (3, 3)
+    episode = store.episode(1)
+    assert (episode.steps, episode.repeated, episode.task, episode.fps, episode.robot) == (
+        9,
+        "last",
+        "pull",
+        10,
+        "tester",
+    )
+    assert episode.state[:, 0].tolist() == [*(100.0 + t for t in range(9)), 108.0]
+    assert episode.actions[:, 0].tolist() == [-t for t in range(9)]
+    assert np.abs(episode.frames["cam_high"][:-1].astype(int) - moving_square(9, 1)).mean() < 4
+    assert np.array_equal(episode.frames["cam_high"][-1], episode.frames["cam_high"][-2])
+    assert store.ledger.labels(1).reward.tolist() == [0] * 6 + [1] * 3
+    assert episode.meta["state_names"] == ["joint_a", "joint_b"]
+
+
+@pytest.mark.parametrize("video", [True, False])
+@pytest.mark.parametrize("repeated", ["none", "first", "last"])
+def test_v3_comes_back_with_everything_but_the_codecs_loss(tmp_path, video, repeated):
+    facts = {"repeated": repeated, "control_mode": [0, 1, 1, 0, 0, 0, 0]}
+    facts["privileged"] = {
+        "success": np.arange(7) > 4,
+        "force": np.random.default_rng(0).normal(size=(7, 3)).astype("f4"),
+    }
+    episodes = [random_episode(seed, terminated=seed == 1, **facts) for seed in range(3)]
+    if repeated == "last":
+        for episode in episodes:
+            for array in (*episode.frames.values(), episode.state):
+                array[-1] = array[-2]
+    store = labelled_store(tmp_path / "a", *episodes, cutoff=5)
+    back = round_trip(tmp_path, store, "lerobot", WriteOptions(video=video))
+    for i, episode in enumerate(episodes):
+        found = back.episode(i)
+        if video:  # noise is the worst a codec can meet; its error is looked at on real images elsewhere
+            found = Episode(**{**vars(found), "frames": episode.frames})
+        assert same_episode(found, episode)
+        assert np.array_equal(back.ledger.labels(i).reward, store.ledger.labels(i).reward)
+        assert np.array_equal(back.ledger.labels(i).success, store.ledger.labels(i).success)
+        assert back.ledger.labels(i).start == 0
+
+
+def test_v3_metadata_adds_up(tmp_path):
+    store = labelled_store(tmp_path / "a", random_episode(0, steps=5), random_episode(1, steps=9), cutoff=3)
+    export_dataset(store, tmp_path / "out", "lerobot")
+    info = json.loads((tmp_path / "out/meta/info.json").read_text())
+    assert (info["codebase_version"], info["total_episodes"], info["total_frames"], info["total_tasks"]) == (
+        "v3.0",
+        2,
+        14,
+        2,
+    )
+    data = pq.read_table(tmp_path / "out/data/chunk-000/file-000.parquet")
+    assert data["index"].to_pylist() == list(range(14))
+    assert data["episode_index"].to_pylist() == [0] * 5 + [1] * 9
+    assert data["next.done"].to_pylist() == [False] * 4 + [True] + [False] * 8 + [True]
+    rows = pq.read_table(tmp_path / "out/meta/episodes/chunk-000/file-000.parquet").to_pylist()
+    assert [(r["dataset_from_index"], r["dataset_to_index"], r["length"]) for r in rows] == [(0, 5, 5), (5, 14, 9)]
+    assert rows[1]["videos/observation.images.front/from_timestamp"] == pytest.approx(5 / 20)
+    tasks = pq.read_table(tmp_path / "out/meta/tasks.parquet").to_pylist()
+    assert [row["__index_level_0__"] for row in tasks] == ["task 0", "task 1"]
+    stats = json.loads((tmp_path / "out/meta/stats.json").read_text())
+    states = np.concatenate([store.episode(i).state[:-1] for i in (0, 1)])
+    assert stats["observation.state"]["mean"] == pytest.approx(states.mean(axis=0), rel=1e-5)
+    assert stats["observation.state"]["q90"] == pytest.approx(np.quantile(states, 0.9, axis=0), rel=1e-5)
+    pixels = np.concatenate([store.episode(i).frames["front"][:-1] for i in (0, 1)]) / 255
+    assert np.squeeze(stats["observation.images.front"]["mean"]) == pytest.approx(pixels.mean(axis=(0, 1, 2)))
+    assert np.squeeze(stats["observation.images.front"]["std"]) == pytest.approx(pixels.std(axis=(0, 1, 2)))
+    assert np.squeeze(stats["observation.images.front"]["q50"]) == pytest.approx(
+        np.median(pixels, axis=(0, 1, 2)), abs=0.004
+    )
+
+
+def test_files_roll_over_when_they_grow_large(tmp_path, monkeypatch):
+    monkeypatch.setattr("plaudit.data.formats.lerobot.writer.DATA_MB", 0)
+    monkeypatch.setattr("plaudit.data.formats.lerobot.writer.VIDEO_MB", 0)
+    store = labelled_store(
+        tmp_path / "a", *(counting_episode(90, first=9 * i, size=(32, 32)) for i in range(3)), cutoff=3
+    )
+    back = round_trip(tmp_path, store, "lerobot")
+    assert (
+        len(list((tmp_path / "out/data").rglob("*.parquet")))
+        == len(list((tmp_path / "out/videos").rglob("*.mp4")))
+        == 3
+    )
+    for i in range(3):
+        assert np.array_equal(back.episode(i).state, store.episode(i).state)
+        assert np.abs(back.episode(i).frames["front"][0].astype(int) - 9 * i).mean() < 3
+
+
+def test_labels_of_the_rows_own_frame_give_the_counts_of_the_published_example(tmp_path):
+    """Ten episodes of 100 frames with these cutoffs have 584 success frames and 416 failure frames."""
+    cutoffs = {0: 53, 1: 36, 2: 43, 3: 40, 4: 40, 5: 44, 6: 44, 7: 39, 8: 43, 9: 34}
+    with Store.create(tmp_path / "s") as store:
+        for _ in cutoffs:
+            store.append(counting_episode(steps=100, size=(2, 2), repeated="last"))
+        label_store(store, cutoffs)
+        export_dataset(store, tmp_path / "same", "lerobot", WriteOptions(video=False, reward_frame="same"))
+        export_dataset(store, tmp_path / "next", "lerobot", WriteOptions(video=False))
+    same = pq.read_table(tmp_path / "same/data/chunk-000/file-000.parquet")["next.reward"].to_numpy()
+    assert (same.sum(), len(same) - same.sum()) == (584, 416)
+    assert same[:100].argmax() == 53
+    then = pq.read_table(tmp_path / "next/data/chunk-000/file-000.parquet")["next.reward"].to_numpy()
+    assert then[:100].argmax() == 52  # the action that led to frame 53
+    for name in ("same", "next"):  # our own export says which it is
+        import_dataset(tmp_path / name, tmp_path / f"back-{name}")
+        assert Store.open(tmp_path / f"back-{name}").ledger.labels(0).frames.argmax() == 53
+    (tmp_path / "same/meta/plaudit.parquet").unlink()
+    import_dataset(tmp_path / "same", tmp_path / "told", ReadOptions(reward_frame="same"))
+    assert Store.open(tmp_path / "told").ledger.labels(0).frames.argmax() == 53
+
+
+def test_a_dense_reward_is_no_success(tmp_path):
+    store = labelled_store(tmp_path / "a", counting_episode(4, size=(4, 4)))
+    store.ledger.append(0, Labels(np.array([0.1, 0.2, 1.0, 0.3], "f4"), np.zeros(4, bool), source="simulator"))
+    back = round_trip(tmp_path, store, "lerobot", WriteOptions(video=False))
+    labels = back.ledger.labels(0)
+    assert labels.reward.tolist() == pytest.approx([0.1, 0.2, 1.0, 0.3])
+    assert (labels.succeeded, labels.source) == (False, "simulator")
+
+
+def test_a_store_without_labels_exports_none(tmp_path):
+    store = Store.create(tmp_path / "a")
+    store.append(counting_episode(4))
+    back = round_trip(tmp_path, store, "lerobot", WriteOptions(video=False))
+    assert back.ledger.labels(0) is None
+
+
+def damage_parquet(folder: Path) -> str:
+    path = folder / "data/chunk-000/episode_000001.parquet"
+    path.write_bytes(path.read_bytes()[:-40])
+    return "episode_000001.parquet: this is not a whole parquet file"
+
+
+def damage_video(folder: Path) -> str:
+    path = folder / f"videos/chunk-000/{CAMERA}/episode_000001.mp4"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    return "episode_000001.mp4: this video"
+
+
+def remove_video(folder: Path) -> str:
+    (folder / f"videos/chunk-000/{CAMERA}/episode_000001.mp4").unlink()
+    return "episode_000001.mp4: this video is missing"
+
+
+def shorten_video(folder: Path) -> str:
+    shutil.copy(
+        folder / f"videos/chunk-000/{CAMERA}/episode_000001.mp4",
+        folder / f"videos/chunk-000/{CAMERA}/episode_000002.mp4",
+    )
+    return "episode_000002.mp4: this video ends after 9 of 15 frames"
+
+
+def change_column(folder: Path, name: str, change) -> None:
+    path = folder / "data/chunk-000/episode_000001.parquet"
+    table = pq.read_table(path)
+    columns = {c: table[c].to_pylist() for c in table.column_names}
+    columns[name] = change(columns[name])
+    import pyarrow as pa
+
+    pq.write_table(pa.table(columns), path)
+
+
+def nan_action(folder: Path) -> str:
+    change_column(folder, "action", lambda rows: [*rows[:4], [float("nan"), 0.0], *rows[5:]])
+    return "episode 1: actions hold NaN or infinity at step 4"
+
+
+def ragged_state(folder: Path) -> str:
+    change_column(folder, "observation.state", lambda rows: [[1.0], *rows[1:]])
+    return "'observation.state' has rows of different length"
+
+
+def other_size(folder: Path) -> str:
+    from plaudit.data.formats.video import VideoWriter
+
+    video = VideoWriter(folder / f"videos/chunk-000/{CAMERA}/episode_000001.mp4", 10, 32, 32, "h264", None)
+    video.append(np.zeros((9, 32, 32, 3), np.uint8))
+    video.close()
+    return "frames are 32x32 where the data set says 48x64"
+
+
+@pytest.mark.parametrize(
+    "damage", [damage_parquet, damage_video, remove_video, shorten_video, nan_action, ragged_state, other_size]
+)
+def test_a_damaged_episode_is_named_and_the_others_come_in(tmp_path, damage):
+    sentence = damage(write_v21(tmp_path / "in"))
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    assert len(report.ids) == 2
+    assert len(report.failed) == 1 and sentence in report.failed[0]
+    assert len(Store.open(tmp_path / "s")) == 2
+
+
+def missing_camera(folder: Path) -> None:
+    path = folder / "meta/info.json"
+    info = json.loads(path.read_text())
+    info["features"]["observation.images.wrist"] = info["features"][CAMERA]
+    path.write_text(json.dumps(info))
+
+
+def test_a_camera_that_no_episode_has_leaves_no_store_behind(tmp_path):
+    missing_camera(write_v21(tmp_path / "in"))
+    with pytest.raises(
+        DataError, match=r"nothing was imported and no store was made: .*observation.images.wrist.*missing"
+    ):
+        import_dataset(tmp_path / "in", tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("info.json", "{", "info.json: this is not valid JSON"),
+        ("info.json", "{}", "info.json: this does not describe a LeRobot data set: it lacks 'codebase_version'"),
+        ("info.json", '{"codebase_version": "v1.6", "fps": 10, "features": {}}', "LeRobot v1.6 is not read"),
+        ("episodes.jsonl", "{", "episodes.jsonl: this is not valid JSON"),
+    ],
+)
+def test_broken_metadata_stops_the_import_before_anything_is_written(tmp_path, name, text, sentence):
+    (write_v21(tmp_path / "in") / "meta" / name).write_text(text)
+    with pytest.raises(BadFile, match=sentence):
+        import_dataset(tmp_path / "in", tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+# --- whichever ---
+
+
+def test_a_folder_says_what_it_is(tmp_path):
+    write_v21(tmp_path / "l")
+    write_npy(tmp_path / "n/positive/000000.npy", np.zeros((3, 3, 8, 8), "f4"), [0, 0, 1])
+    write_pkl(tmp_path / "p/success/episode_000000.pkl", pkl_episode())
+    assert [open_dataset(tmp_path / x).format for x in "lnp"] == ["lerobot", "npy", "pkl"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UnknownFormat, match="none of the layouts we read"):
+        open_dataset(tmp_path / "empty")
+    with pytest.raises(UnknownFormat, match="does not exist"):
+        open_dataset(tmp_path / "nowhere")
+
+
+def test_an_import_that_was_interrupted_goes_on_where_it_stopped(tmp_path):
+    write_v21(tmp_path / "in", lengths=(5, 6, 7, 8), rewards=True)
+
+    def interrupted(sources):
+        for i, source in enumerate(sources):
+            if i == 2:
+                raise KeyboardInterrupt
+            yield source
+
+    with pytest.raises(KeyboardInterrupt):
+        import_dataset(tmp_path / "in", tmp_path / "s", track=interrupted)
+    assert len(Store.open(tmp_path / "s")) == 2
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    assert (report.already_here, len(report.ids)) == (2, 2)
+    assert [e.steps for _, e in Store.open(tmp_path / "s")] == [5, 6, 7, 8]
+
+
+def test_labels_that_a_crash_kept_from_an_episode_come_with_the_next_import(tmp_path):
+    write_v21(tmp_path / "in", rewards=True)
+    import_dataset(tmp_path / "in", tmp_path / "s")
+    (tmp_path / "s/labels").write_bytes(b"")
+    import_dataset(tmp_path / "in", tmp_path / "s")
+    assert all(Store.open(tmp_path / "s").ledger.labels(i) is not None for i in range(3))
+
+
+@pytest.mark.parametrize("to", ["npy", "pkl", "lerobot"])
+def test_an_export_never_writes_into_a_folder_that_holds_something(tmp_path, to):
+    store = labelled_store(tmp_path / "a", counting_episode(4))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/precious.txt").write_text("data")
+    with pytest.raises(TargetNotEmpty, match="holds something already; nothing was written"):
+        export_dataset(store, tmp_path / "out", to)
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["precious.txt"]
+
+
+def test_an_export_that_fails_leaves_nothing_behind(tmp_path):
+    store = labelled_store(tmp_path / "a", counting_episode(4), counting_episode(4, size=(4, 4)))
+    with pytest.raises(DataError, match=r"episode 1 has camera 'front' of \(4, 4\), others of \(8, 10\)"):
+        export_dataset(store, tmp_path / "out", "lerobot")
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_episodes_that_a_layout_has_no_place_for_are_named(tmp_path):
+    store = labelled_store(tmp_path / "a", counting_episode(4), cutoff=2)
+    store.append(counting_episode(4))
+    said = export_dataset(store, tmp_path / "out", "npy")
+    assert said == ["episode 1 was left out: not every frame of it is labelled"]
+    with pytest.raises(DataError, match="does not know its frames per second"):
+        bare = Store.create(tmp_path / "b")
+        bare.append(counting_episode(4, fps=0.0))
+        export_dataset(bare, tmp_path / "out2", "lerobot")
+
+
+def test_an_unknown_camera_is_named_with_the_known_ones(tmp_path):
+    store = labelled_store(tmp_path / "a", random_episode(0))
+    with pytest.raises(
+        DataError, match=r"camera 'wirst' is not in episode 0; it has: front, wrist. did you mean 'wrist'"
+    ):
+        export_dataset(store, tmp_path / "out", "lerobot", WriteOptions(cameras=["wirst"]))
+
+
+def test_odd_sizes_cannot_be_a_video_and_can_be_images(tmp_path):
+    store = labelled_store(tmp_path / "a", counting_episode(4, size=(7, 9)))
+    with pytest.raises(DataError, match="7x9 frames cannot be a video, which needs even sizes; write images instead"):
+        export_dataset(store, tmp_path / "out", "lerobot")
+    back = round_trip(tmp_path, store, "lerobot", WriteOptions(video=False))
+    assert np.array_equal(back.episode(0).frames["front"], store.episode(0).frames["front"])

@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+
+from plaudit.data.normalize import Normalizer
+from plaudit.envs.tabletop import Tabletop
+from plaudit.policies.scripted import ScriptedLift
+from plaudit.rollout.loop import run_episode
+from plaudit.types import Observation
+
+
+class Counter:
+    """A robot whose state is the number of actions so far."""
+
+    cameras = {"front": (4, 4)}  # noqa: RUF012
+    state_dim, action_dim, fps = 1, 1, 10.0
+
+    def __init__(self) -> None:
+        self.count, self.held = 0, 0
+
+    def reset(self, seed=None):
+        self.count = 0
+        return self.observe()
+
+    def act(self, action):
+        self.count += 1
+
+    def observe(self):
+        return Observation({"front": np.full((4, 4, 3), self.count, np.uint8)}, np.array([self.count], np.float32))
+
+    def privileged(self):
+        return {"success": np.array(self.count >= 5)}
+
+    def hold(self):
+        self.held += 1
+
+
+class Chunks(ScriptedLift):
+    def predict(self, observation, normalizer=None):
+        return np.full((3, 1), observation.state[0], np.float32)
+
+
+class Failing(ScriptedLift):
+    def predict(self, observation, normalizer=None):
+        raise RuntimeError("the policy broke")
+
+
+def test_actions_and_observations_alternate_and_a_chunk_runs_to_its_end():
+    robot = Counter()
+    episode = run_episode(robot, Chunks(), Normalizer({}), steps=7, task="count")
+    assert episode.state[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert episode.actions[:, 0].tolist() == [0, 0, 0, 3, 3, 3, 6]  # what the policy saw when the chunk began
+    assert episode.success.tolist() == [False] * 4 + [True] * 3
+    assert not episode.terminated and robot.held == 1
+
+
+def test_the_loop_stops_where_it_is_told_to():
+    episode = run_episode(
+        Counter(), Chunks(), Normalizer({}), steps=50, task="count", stop=lambda known: bool(known["success"])
+    )
+    assert episode.steps == 5
+    assert episode.terminated
+
+
+def test_a_robot_is_told_to_hold_when_the_policy_fails():
+    robot = Counter()
+    with pytest.raises(RuntimeError, match="broke"):
+        run_episode(robot, Failing(), Normalizer({}), steps=5, task="count")
+    assert robot.held == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "succeeds", "grasps"), [("success", True, True), ("miss", False, False), ("drop", False, True)]
+)
+def test_scripted_episodes_end_as_their_name_says(outcome, succeeds, grasps):
+    for seed in range(20):
+        episode = run_episode(Tabletop(), ScriptedLift(outcome), Normalizer({}), steps=40, task="lift", seed=seed)
+        assert bool(episode.success[-1]) == succeeds
+        assert bool(episode.privileged["grasp"].any()) == grasps

@@ -1,0 +1,133 @@
+"""Commands as a user types them, in a process of their own."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from lerobot_v21 import write_v21
+from PIL import Image
+
+from conftest import counting_episode, labelled_store
+from plaudit.data.store import Store
+
+NO_NETWORK = """
+import socket
+def refuse(*args, **kwargs):
+    raise RuntimeError("this command opened a network connection")
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+"""
+
+
+def plaudit(*words: object, cwd: Path, ok: bool = True) -> str:
+    """Run a command with the network shut; returns what it printed."""
+    program = f"{NO_NETWORK}\nfrom plaudit.cli import main\nmain()"
+    command = [sys.executable, "-c", program, *map(str, words)]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    said = done.stdout + done.stderr
+    assert (done.returncode == 0) == ok, said
+    assert "Traceback" not in said
+    return said
+
+
+def test_the_whole_path_of_a_data_set(tmp_path):
+    write_v21(tmp_path / "in")
+    (tmp_path / "cutoffs.json").write_text('{"0": 6, "1": null, "2": [[3, 5]]}')
+    assert "lerobot" in plaudit("data", "info", "in", cwd=tmp_path)
+    assert "3 episodes imported into store, 0 with labels" in plaudit("data", "import", "in", "store", cwd=tmp_path)
+    assert "9 success frames, 27 failure frames (36 total)" in plaudit(
+        "data", "label", "store", "cutoffs.json", cwd=tmp_path
+    )
+    said = plaudit("data", "info", "store", cwd=tmp_path)
+    assert "2 of 3" in said and "cam_high 48x64" in said
+    assert "store is sound: 3 episodes" in plaudit("data", "check", "store", cwd=tmp_path)
+    plaudit("data", "sheet", "store", 0, "-o", "sheet.png", cwd=tmp_path)
+    assert Image.open(tmp_path / "sheet.png").size[0] > 500
+    assert "3 episodes exported to out as lerobot" in plaudit("data", "export", "store", "out", cwd=tmp_path)
+    assert "3 episodes imported into again, 3 with labels" in plaudit("data", "import", "out", "again", cwd=tmp_path)
+    assert "2 episodes exported" in plaudit(
+        "data", "export", "store", "some", "--to", "npy", "--episodes", "0,2", cwd=tmp_path
+    )
+    plaudit("data", "stats", "store", "-o", "stats.json", cwd=tmp_path)
+    assert (tmp_path / "stats.json").is_file()
+
+
+def test_labels_have_a_history_that_can_be_gone_back_in(tmp_path):
+    labelled_store(tmp_path / "s", counting_episode(4), cutoff=2).close()
+    (tmp_path / "c.json").write_text('{"0": null}')
+    plaudit("data", "label", "s", "c.json", "--note", "I was wrong", cwd=tmp_path)
+    said = plaudit("data", "info", "s", "--episode", 0, cwd=tmp_path)
+    assert "I was wrong" in said and "from frame 2" in said
+    assert "version 1 counts again, as version 3" in plaudit("data", "label", "s", "--restore", "0:1", cwd=tmp_path)
+    assert Store.open(tmp_path / "s").ledger.labels(0).succeeded
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["data", "info", "nowhere"], "error: nowhere does not exist"),
+        (["data", "import", "nowhere", "s2"], "error: nowhere does not exist"),
+        (["data", "import", "s", "s2"], "error: s is a store already"),
+        (["data", "check", "nowhere"], "error: nowhere holds no store"),
+        (["data", "sheet", "s", "9"], "error: episode 9 was never in s, which has episodes 0 to 0"),
+        (["data", "export", "s", "full"], "error: full holds something already; nothing was written"),
+        (["data", "export", "s", "o", "--episodes", "a-b"], "error: --episodes takes ids like '0,3,7-9', not 'a-b'"),
+        (
+            ["data", "export", "s", "o", "--camera", "frnt"],
+            "camera 'frnt' is not in episode 0; it has: front. did you mean",
+        ),
+        (["data", "label", "s"], "error: name a label file like {0: 53, 1: null}"),
+        (["data", "label", "s", "--restore", "0"], "error: --restore takes EPISODE:VERSION, like 3:1, not '0'"),
+        (["data", "label", "s", "none.json"], "error: none.json: there is no such label file"),
+        (["demo", "--folder", "full"], "error: full holds an earlier demo"),
+    ],
+)
+def test_a_mistake_is_answered_with_one_sentence(tmp_path, words, sentence):
+    labelled_store(tmp_path / "s", counting_episode(4)).close()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").write_text("x")
+    said = plaudit(*words, cwd=tmp_path, ok=False)
+    assert sentence in said
+    assert len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "s2").exists() and not (tmp_path / "o").exists()
+
+
+def test_a_broken_episode_makes_the_import_say_so_and_return_one(tmp_path):
+    folder = write_v21(tmp_path / "in")
+    (folder / "data/chunk-000/episode_000001.parquet").write_bytes(b"PAR1")
+    said = plaudit("data", "import", "in", "s", cwd=tmp_path, ok=False)
+    assert "warning: episode 1 was left out" in said and "2 episodes imported into s" in said
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return os.system, ("touch pwned",)
+
+    (tmp_path / "in/success").mkdir(parents=True)
+    (tmp_path / "in/success/episode_000000.pkl").write_bytes(pickle.dumps(Bomb()))
+    said = plaudit("data", "import", "in", "s", cwd=tmp_path, ok=False)
+    assert "system, which could run code; nothing was run" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+def test_ctrl_c_keeps_what_was_imported_and_the_same_command_goes_on(tmp_path):
+    write_v21(tmp_path / "in", lengths=(60,) * 40)
+    command = [sys.executable, "-m", "plaudit.cli", "data", "import", "in", "s"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    while not ((tmp_path / "s/journal").is_file() and (tmp_path / "s/journal").stat().st_size):
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert said.strip().endswith("interrupted; what is in the store stays, run the same command to go on")
+    kept = len(Store.open(tmp_path / "s"))
+    assert 1 <= kept < 40
+    said = plaudit("data", "import", "in", "s", cwd=tmp_path)
+    assert f"{40 - kept} episodes imported into s, 0 with labels, {kept} were here already" in said
+    assert len(Store.open(tmp_path / "s")) == 40
