@@ -1,5 +1,5 @@
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
@@ -30,7 +30,7 @@ class Experiment(Config):
     demo: bool = False
     folder: Path = Path("runs")
     optimizer: Optimizer = Optimizer()
-    judge: JUDGES.field = ClassifierConfig()
+    judge: Annotated[Any, JUDGES.field] = ClassifierConfig()
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -90,8 +90,9 @@ def test_a_missing_file_is_answered_with_the_nearest_name(tmp_path):
 
 
 def test_a_section_is_of_the_class_that_its_type_names():
-    config: Any = parse(Experiment, {"name": "x", "judge": {"type": "classifier", "threshold": 0.8}})
+    config = parse(Experiment, {"name": "x", "judge": {"type": "classifier", "threshold": 0.8}})
     assert config.judge.build() == "classifier at 0.8"
+    assert config.model_dump()["judge"] == {"type": "classifier", "threshold": 0.8}
 
 
 def test_a_dotted_path_names_a_class_of_the_users_own():

@@ -1,4 +1,4 @@
-from typing import ClassVar
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_a_plain_judge_keeps_the_labelers_contract():
 
 def test_a_robot_whose_frames_have_another_size_is_named():
     class Wrong(Tabletop):
-        cameras: ClassVar = {"front": (96, 128), "wrist": (32, 32)}
+        cameras: Mapping[str, tuple[int, int]] = {"front": (96, 128), "wrist": (32, 32)}
 
         def observe(self):
             return Observation(

@@ -49,7 +49,7 @@ def test_no_cutoff_is_a_failure():
 
 
 def test_a_step_that_was_not_judged_has_no_verdict():
-    labels = Labels.from_frames([0, np.nan, 1], source="human")
+    labels = Labels.from_frames(np.array([0, np.nan, 1]), source="human")
     assert labels.judged.tolist() == [False, True]
     assert np.isnan(labels.frames[1])
 

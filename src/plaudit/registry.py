@@ -15,9 +15,9 @@ importing every plugin at start-up to fill a dictionary.)
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, SerializeAsAny
+from pydantic import BaseModel, BeforeValidator
 
 from plaudit.errors import UnknownName, nearest
 
@@ -76,9 +76,9 @@ class Registry:
         return parse(self.get(value["type"]), rest)
 
     @property
-    def field(self) -> Any:
-        """The annotation of a config field that holds any thing of this kind: `policy: POLICY_REGISTRY.field`."""
-        return Annotated[SerializeAsAny[BaseModel], BeforeValidator(self.parse)]
+    def field(self) -> BeforeValidator:
+        """For a config field that holds any thing of this kind: `policy: Annotated[Any, POLICY_REGISTRY.field]`."""
+        return BeforeValidator(self.parse)
 
 
 ENV_REGISTRY = Registry("env")

@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from plaudit.types import Observation
 class Counter:
     """A robot whose state is the number of actions so far."""
 
-    cameras = {"front": (4, 4)}  # noqa: RUF012
+    cameras: Mapping[str, tuple[int, int]] = {"front": (4, 4)}
     state_dim, action_dim, fps = 1, 1, 10.0
 
     def __init__(self) -> None:

@@ -123,7 +123,7 @@ def decode(line: bytes | bytearray) -> Record | None:
     """The record of a line, or None when its checksum does not fit."""
     if line[8:9] != b" " or line[:8] != b"%08x" % zlib.crc32(line[9:]):
         return None
-    return json.loads(line[9:])
+    return json.loads(line[9:].decode())
 
 
 def mend_bytes(damaged: bytes) -> bytes | None:

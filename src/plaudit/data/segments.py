@@ -15,6 +15,7 @@ import shutil
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -63,19 +64,19 @@ class Schema:
             "privileged": self.privileged,
         }
 
-    @property
+    @cached_property
     def step_dtype(self) -> np.dtype[Any]:
         floats = [("state", "<f4", (self.state_dim,)), ("action", "<f4", (self.action_dim,))]
         others = [(f"privileged.{name}", dtype, shape) for name, dtype, shape in self.privileged]
         return np.dtype([*floats, *others, ("control_mode", "u1")], align=True)
 
-    @property
+    @cached_property
     def columns(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """Column name -> (dtype, shape of one row)."""
         frames = {camera_column(c): (np.dtype(np.uint8), (h, w, 3)) for c, h, w in self.cameras}
         return {STEPS: (self.step_dtype, ()), **frames}
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         return sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in self.columns.values())
 

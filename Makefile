@@ -1,0 +1,44 @@
+# Two commands do everything on a fresh Debian or Ubuntu machine with Python 3.11 and make:
+#   make demo    set up and run the main job
+#   make test    set up and run every check
+.PHONY: help demo test lint bench clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+help:
+	@echo "make demo   set up, then record, carry, check and show a few episodes (runs/demo)"
+	@echo "make test   set up, then lint, type check and test"
+	@echo "make lint   ruff and pyright alone"
+	@echo "make bench  every benchmark in its quick form"
+	@echo "make clean  remove the environment and the demo"
+
+$(VENV)/.ready: pyproject.toml scripts/setup.sh
+	@scripts/setup.sh $(VENV) "."
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
+	@scripts/setup.sh $(VENV) ".[dev]"
+	@touch $@
+
+$(VENV)/.ready-bench: $(VENV)/.ready-dev
+	@scripts/setup.sh $(VENV) ".[bench]"
+	@touch $@
+
+demo: $(VENV)/.ready
+	@rm -rf runs/demo
+	@$(BIN)/plaudit demo
+
+lint: $(VENV)/.ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+test: lint
+	$(BIN)/pytest -n 2
+
+bench: $(VENV)/.ready-bench
+	$(BIN)/python benchmarks/replay.py --quick
+
+clean:
+	rm -rf $(VENV) runs/demo

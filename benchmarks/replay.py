@@ -1,0 +1,163 @@
+"""Replay against torchrl, on the same episodes, in the same run; and how fast a large store reopens.
+
+    python benchmarks/replay.py            # 500 episodes, the figures of docs/log.md
+    python benchmarks/replay.py --quick    # 100 episodes, under a minute
+
+Both sides hand out 256 transitions of two 128x128 cameras and a state: observation, action, reward, done and next
+observation. torchrl's side is its own recommended way: TensorDicts with a `next` in a LazyMemmapStorage, sampled by a
+TensorDictReplayBuffer with its RandomSampler. The floor is the time to copy a batch's bytes from one array to another.
+"""
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from plaudit.data.replay import Replay
+from plaudit.data.store import Store
+from plaudit.types import Episode, Labels
+
+CAMERAS, SIZE, STEPS, STATE, ACTION, BATCH = ("front", "wrist"), 128, 50, 14, 7, 256
+RAW_ROW = len(CAMERAS) * SIZE * SIZE * 3 + 4 * (STATE + ACTION)  # bytes of one transition, stored once
+
+
+def episode(rng: np.random.Generator) -> Episode:
+    return Episode.of(
+        frames={c: rng.integers(0, 256, (STEPS + 1, SIZE, SIZE, 3), dtype=np.uint8) for c in CAMERAS},
+        state=rng.normal(size=(STEPS + 1, STATE)),
+        actions=rng.normal(size=(STEPS, ACTION)),
+        fps=20.0,
+    )
+
+
+def median_ms(call: Callable[[], object], repeats: int) -> float:
+    """After as many calls again: the first ones map pages that later ones find mapped."""
+    times = []
+    for _ in range(2 * repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return 1e3 * float(np.median(times[repeats:]))
+
+
+def fill_store(folder: Path, episodes: int) -> tuple[Store, float]:
+    rng = np.random.default_rng(0)
+    labels = Labels.from_cutoff(steps=STEPS, cutoff=STEPS - 5, source="simulator")
+    store, spent = Store.create(folder), 0.0
+    for _ in range(episodes):
+        one = episode(rng)
+        start = time.perf_counter()
+        store.ledger.append(store.append(one), labels)
+        spent += time.perf_counter() - start
+    return store, 1e3 * spent / episodes
+
+
+def fill_torchrl(folder: Path, episodes: int):
+    from tensordict import TensorDict
+    from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer
+    from torchrl.data.replay_buffers.samplers import RandomSampler
+
+    rng = np.random.default_rng(0)
+    storage = LazyMemmapStorage(episodes * STEPS, scratch_dir=str(folder))
+    buffer = TensorDictReplayBuffer(storage=storage, sampler=RandomSampler(), batch_size=BATCH)
+    spent = 0.0
+    for _ in range(episodes):
+        one = episode(rng)
+        frames = {c: torch.from_numpy(np.array(f)) for c, f in one.frames.items()}
+        state = torch.from_numpy(one.state)
+        done = torch.zeros(STEPS, 1, dtype=torch.bool)
+        tree = {
+            "observation": {**{c: f[:-1] for c, f in frames.items()}, "state": state[:-1]},
+            "action": torch.from_numpy(one.actions),
+            "next": {
+                "observation": {**{c: f[1:] for c, f in frames.items()}, "state": state[1:]},
+                "reward": torch.zeros(STEPS, 1),
+                "done": done,
+                "terminated": done,
+            },
+        }
+        start = time.perf_counter()
+        buffer.extend(TensorDict(tree, batch_size=[STEPS]))
+        spent += time.perf_counter() - start
+    return buffer, 1e3 * spent / episodes
+
+
+def disk_bytes(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+
+
+def reopen_seconds(folder: Path, episodes: int) -> tuple[float, float]:
+    """Open a store of small episodes, and build a replay over it."""
+    rng = np.random.default_rng(0)
+    one = Episode.of(frames={"front": rng.integers(0, 256, (11, 16, 16, 3), dtype=np.uint8)}, actions=np.zeros((10, 4)))
+    labels = Labels.from_cutoff(steps=10, cutoff=8, source="simulator")
+    with Store.create(folder) as store:
+        for start in range(0, episodes, 500):
+            ids = store.extend([one] * min(500, episodes - start))
+            store.ledger.extend((i, labels) for i in ids)
+    start = time.perf_counter()
+    store = Store.open(folder, write=True)
+    opened = time.perf_counter() - start
+    assert len(store) == episodes
+    Replay(store)
+    store.close()
+    return opened, time.perf_counter() - start - opened
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Replay against torchrl, and reopening a large store.")
+    parser.add_argument("--quick", action="store_true", help="fewer episodes and repeats")
+    parser.add_argument(
+        "--folder", type=Path, default=None, help="where to write (a few GB); a temporary folder otherwise"
+    )
+    options = parser.parse_args()
+    episodes, repeats = (100, 20) if options.quick else (500, 100)
+    root = Path(tempfile.mkdtemp(dir=options.folder))
+    try:
+        run(root, episodes, repeats)
+    finally:
+        shutil.rmtree(root)
+
+
+def run(root: Path, episodes: int, repeats: int) -> None:
+    print(f"{episodes} episodes of {STEPS} steps, {len(CAMERAS)} cameras of {SIZE}x{SIZE}, batches of {BATCH}")
+    store, write_ms = fill_store(root / "plaudit", episodes)
+    peer, peer_write_ms = fill_torchrl(root / "torchrl", episodes)
+    replay = Replay(store, seed=0)
+    source = np.ones(replay.sample(BATCH).images["front"].nbytes * 2 * len(CAMERAS), np.uint8)
+    target = np.zeros_like(source)
+    floor = median_ms(lambda: np.copyto(target, source), repeats)
+    ours = median_ms(lambda: replay.sample(BATCH), repeats)
+    theirs = median_ms(lambda: peer.sample(), max(5, repeats // 4))
+    batches = replay.batches(BATCH, form="torch")
+    ahead = median_ms(lambda: next(batches), repeats)
+    batches.close()
+    per_transition = disk_bytes(root / "plaudit") / (episodes * STEPS)
+    peer_per_transition = disk_bytes(root / "torchrl") / (episodes * STEPS)
+    opened, indexed = reopen_seconds(root / "many", 10_000)
+
+    print(f"{'':34}{'plaudit':>12}{'torchrl':>12}")
+    print(f"{'sample 256 transitions, ms':34}{ours:12.2f}{theirs:12.2f}")
+    print(f"{'  with the background thread, ms':34}{ahead:12.2f}{'-':>12}")
+    print(f"{'  floor: one copy of its bytes, ms':34}{floor:12.2f}{floor:12.2f}")
+    print(f"{'write an episode, ms':34}{write_ms:12.2f}{peer_write_ms:12.2f}   (ours synced, labelled and checksummed)")
+    print(f"{'bytes a transition, of raw':34}{per_transition / RAW_ROW:12.3f}{peer_per_transition / RAW_ROW:12.3f}")
+    print(f"{'reopen 10,000 episodes, s':34}{opened:12.3f}{'-':>12}")
+    print(f"{'  and index their labels, s':34}{indexed:12.3f}{'-':>12}")
+    bar("replay_speedup", theirs / ours, 10.0, at_least=True)
+    bar("bytes_per_transition", per_transition / RAW_ROW, 1.1, at_least=False)
+    bar("reopen_10000_seconds", opened, 1.0, at_least=False)
+
+
+def bar(name: str, figure: float, goal: float, *, at_least: bool) -> None:
+    passed = figure >= goal if at_least else figure <= goal
+    print(f"BAR {name} {figure:.3g} {'>=' if at_least else '<='}{goal:g} {'pass' if passed else 'miss'}")
+
+
+if __name__ == "__main__":
+    main()

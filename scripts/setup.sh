@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Sets up what `make` needs: a Python 3.11+ environment with the package, and the system libraries that rendering and Qt
+# link to. Usage: scripts/setup.sh VENV REQUIREMENT. Set TORCH to choose another build of PyTorch, PYTHON another Python.
+set -euo pipefail
+venv=$1 requirement=$2
+torch=${TORCH:-torch==2.13.0}
+
+say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
+
+# apt-get, as root or through a sudo that asks no password; fails where neither is allowed.
+apt_install() {
+  command -v apt-get >/dev/null || return 1
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    sudo -n true 2>/dev/null || return 1
+    as_root=(sudo -n)
+  fi
+  "${as_root[@]}" apt-get -qq update >/dev/null 2>&1 || true
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >/dev/null 2>&1
+}
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-} python3.13 python3.12 python3.11 python3; do
+    if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+      echo "$candidate"
+      return
+    fi
+  done
+  say "Plaudit needs Python 3.11 or newer and found none; install it (apt-get install python3.11) or set PYTHON."
+  exit 1
+}
+
+make_environment() {
+  local python
+  python=$(find_python)
+  say "making $venv with $("$python" --version)"
+  if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
+    local package="python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"
+    rm -rf "$venv"
+    apt_install "$package" && "$python" -m venv "$venv" || {
+      say "$python cannot make a virtual environment; run: apt-get install $package"
+      exit 1
+    }
+  fi
+}
+
+# Names as the loader knows them, and the packages that bring them.
+system_libraries() {
+  local missing=() known
+  known=$(/sbin/ldconfig -p 2>/dev/null || true)
+  while read -r library package; do
+    grep -q "$library" <<<"$known" || missing+=("$package")
+  done <<'LIST'
+libEGL.so.1 libegl1
+libGL.so.1 libgl1
+libxkbcommon.so.0 libxkbcommon0
+libdbus-1.so.3 libdbus-1-3
+libfontconfig.so.1 libfontconfig1
+LIST
+  [ ${#missing[@]} -eq 0 ] && return
+  say "installing system libraries: ${missing[*]}"
+  apt_install "${missing[@]}" ||
+    say "could not install them; before using a window or a GL renderer, run: apt-get install ${missing[*]}"
+}
+
+[ -x "$venv/bin/python" ] || { make_environment && system_libraries; }
+if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
+  say "installing $torch"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check "$torch"
+fi
+say "installing plaudit: $requirement"
+"$venv/bin/pip" install --quiet --disable-pip-version-check -e "$requirement"

@@ -1,0 +1,86 @@
+"""The walls between the rooms, checked on the code itself and on what gets imported when it runs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import plaudit
+
+SOURCE = Path(plaudit.__file__).parent
+
+# Lowest first: a room may import from rooms above it in this list, and from itself.
+ROOMS = [
+    "errors",
+    "types",
+    "protocols",
+    "registry",
+    "config",
+    "data",
+    "contracts",
+    "envs",
+    "robots",
+    "policies",
+    "rollout",
+    "rewards",
+    "labelers",
+    "learners",
+    "report",
+    "cluster",
+    "demo",
+    "cli",
+]
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return names
+
+
+FILES = [path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py"]
+
+
+def test_every_room_is_on_the_plan():
+    assert {room_of(path) for path in FILES} <= set(ROOMS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_one_way(path):
+    mine = ROOMS.index(room_of(path))
+    for name in imports_of(path):
+        if name.startswith("plaudit."):
+            other = name.split(".")[1]
+            lazily_known = (room_of(path), other) == ("registry", "config")
+            assert ROOMS.index(other) <= mine or lazily_known, (
+                f"{path.name} imports plaudit.{other}, which stands below it"
+            )
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "types",
+        "protocols",
+        "config",
+        "data.normalize",
+        "data.store",
+        "data.replay",
+        "rollout.loop",
+        "envs.tabletop",
+        "cli",
+    ],
+)
+def test_what_runs_on_the_robots_side_imports_no_torch(module):
+    program = f"import sys, plaudit.{module}; sys.exit('torch' in sys.modules or 'ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
