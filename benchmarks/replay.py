@@ -60,8 +60,8 @@ def fill_store(folder: Path, episodes: int) -> tuple[Store, float]:
 
 def fill_torchrl(folder: Path, episodes: int):
     from tensordict import TensorDict
-    from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer
-    from torchrl.data.replay_buffers.samplers import RandomSampler
+    from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer  # pyright: ignore[reportMissingImports]
+    from torchrl.data.replay_buffers.samplers import RandomSampler  # pyright: ignore[reportMissingImports]
 
     rng = np.random.default_rng(0)
     storage = LazyMemmapStorage(episodes * STEPS, scratch_dir=str(folder))

@@ -21,8 +21,8 @@ apt_install() {
 
 find_python() {
   local candidate
-  for candidate in ${PYTHON:-} python3.13 python3.12 python3.11 python3; do
-    if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+  for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
       echo "$candidate"
       return
     fi

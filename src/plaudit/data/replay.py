@@ -8,15 +8,18 @@
 
 A transition's next observation is a row number, not a copy: it is the row one step on, or n steps on for n-step
 returns, and never beyond its episode. Each frame of a batch is copied once, from the page cache to its place in the
-batch, which is why this is limited by memory bandwidth and nothing else. The order within a batch is random, so a
+batch, which is why this is limited by memory bandwidth and little else. The order within a batch is random, so a
 batch may be split.
 """
 
+import os
 import queue
 import threading
 import time
 from collections.abc import Collection, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -28,6 +31,7 @@ from plaudit.data.store import Store
 from plaudit.errors import DataError
 from plaudit.types import AnyArray, Batch
 
+MOST_THREADS = 4  # that copy frames at once
 Form = Literal["numpy", "torch", "tensordict"]
 
 
@@ -74,6 +78,8 @@ class Replay:
         self._tables = [StepTable(store, returns, sources, cameras) for store in stores]
         self._horizon = horizon
         self._allocate = allocate or default_allocate(pin=False)
+        self._workers = min(MOST_THREADS, os.cpu_count() or 1)
+        self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="replay-copy")
         self._guard = threading.Lock()  # the prefetching thread and the caller's share the tables
         self.rng = np.random.default_rng(seed)  # save and restore `rng.bit_generator.state` for an exact resume
         self.refresh()
@@ -189,9 +195,13 @@ class Replay:
         rows, where = pick.rows, pick.where
         segment, here, there = rows["segment"], rows["row"], rows["row"] + rows["span"]
         columns = pick.table.columns
-        for camera in cameras:
-            _copy_frames(columns, camera_column(camera), segment, here, batch.images[camera][where])
-            _copy_frames(columns, camera_column(camera), segment, there, batch.next_images[camera][where])
+        copies = [(c, here, batch.images[c][where]) for c in cameras]
+        copies += [(c, there, batch.next_images[c][where]) for c in cameras]
+        waiting = [
+            self._threads.submit(_copy_frames, columns, camera_column(c), segment[piece], wanted[piece], out[piece])
+            for c, wanted, out in copies
+            for piece in self._pieces(len(rows), len(copies))
+        ]
         _copy_fields(columns, "state", segment, here, batch.state[where])
         _copy_fields(columns, "state", segment, there, batch.next_state[where])
         ahead = np.arange(batch.actions.shape[1])
@@ -201,6 +211,14 @@ class Replay:
         for name in ("reward", "discount", "episode", "step"):
             getattr(batch, name)[where] = rows[name]
         batch.part[where] = pick.part
+        for copy in waiting:
+            copy.result()
+
+    def _pieces(self, size: int, copies: int) -> list[slice]:
+        """Parts of a batch for each of `copies` arrays, so that every thread has something to do."""
+        count = min(max(1, self._workers // copies), size)
+        edges = np.linspace(0, size, count + 1).astype(int)
+        return [slice(a, b) for a, b in pairwise(edges)]
 
     def _shapes(self, picks: list[_Picks]) -> dict[str, tuple[int, ...]]:
         first = picks[0].table
