@@ -45,6 +45,21 @@ def test_a_robot_whose_frames_have_another_size_is_named():
         check_robot(Wrong())
 
 
+def test_a_robot_that_reuses_the_image_it_handed_out_is_named():
+    class Reusing(Tabletop):
+        def observe(self):
+            fresh = super().observe()
+            self.front = getattr(self, "front", fresh.images["front"].copy())
+            self.front[:] = fresh.images["front"]
+            return Observation({"front": self.front, "wrist": fresh.images["wrist"]}, fresh.state)
+
+        def act(self, action):
+            super().act(np.float32([0.05, -0.05, 1]))
+
+    with pytest.raises(ContractError, match="changed after it was returned; hand out copies"):
+        check_robot(Reusing())
+
+
 def test_a_simulation_that_ignores_its_seed_is_named():
     class Restless(Tabletop):
         def reset(self, seed=None):

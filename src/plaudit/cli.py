@@ -53,7 +53,9 @@ def import_(
     task: Annotated[str, typer.Option(help="The instruction, for layouts that keep none.")] = "",
     fps: Annotated[float, typer.Option(help="Frames per second, for layouts that keep none.")] = 0.0,
 ) -> None:
-    """Copy episodes into a store: LeRobot v2 and v3, .npy and .pkl folders, told apart by looking.
+    """Copy a data set into a store.
+
+    LeRobot v2 and v3, folders of .npy and of .pkl are told apart by looking at them.
 
     An interrupted import goes on where it stopped when run again. A broken episode is named and left out.
     """
@@ -72,6 +74,7 @@ def import_(
     lost = f", {len(report.failed)} left out (see above)" if report.failed else ""
     out.print(f"{len(report.ids)} episodes imported into {store}, {report.labelled} with labels{here}{lost}")
     if report.failed:
+        err.print("put those right at their source and run the same command again to add them")
         raise typer.Exit(1)
 
 
@@ -90,7 +93,10 @@ def export(
     ] = "next",
     fps: Annotated[float, typer.Option(help="For episodes that do not know theirs.")] = 0.0,
 ) -> None:
-    """Write episodes and their newest labels as LeRobot v3.0, .npy or .pkl, into a new folder and nowhere else."""
+    """Write episodes as another layout.
+
+    With their newest labels, as LeRobot v3.0, .npy or .pkl, into a new folder and nowhere else.
+    """
     from plaudit.data.formats import WriteOptions
     from plaudit.data.store import Store
     from plaudit.data.transfer import export_dataset
@@ -129,7 +135,10 @@ def check(
     store: StoreArgument,
     repair: Annotated[bool, typer.Option("--repair", help="Put right what can be, and say what was.")] = False,
 ) -> None:
-    """Verify every checksum of a store. Changes nothing without --repair."""
+    """Verify every checksum; repair with --repair.
+
+    Changes nothing without it.
+    """
     from plaudit.data.check import check as run_check
 
     try:
@@ -198,7 +207,7 @@ def sheet(
     columns: Annotated[int, typer.Option(min=1, help="How many in a row.")] = 8,
     version: Annotated[int | None, typer.Option(help="Of the labels; the newest when not given.")] = None,
 ) -> None:
-    """Draw an episode on one picture: its frames, and the verdict on each."""
+    """Draw an episode on one picture, with the verdicts."""
     from plaudit.data.store import Store
     from plaudit.report.sheet import draw_sheet, save_sheet
 
@@ -217,7 +226,10 @@ def stats(
     store: StoreArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")] = Path("stats.json"),
 ) -> None:
-    """Compute the mean and standard deviation of states and actions that a policy normalises with."""
+    """Compute what a policy normalises with.
+
+    Mean and standard deviation of the states and actions.
+    """
     from plaudit.data.normalize import Normalizer
     from plaudit.data.store import Store
 
@@ -233,7 +245,10 @@ def demo(
     folder: Annotated[Path, typer.Option(help="Where to put everything; it must not exist.")] = Path("runs/demo"),
     episodes: Annotated[int, typer.Option(min=3, help="How many to record.")] = 12,
 ) -> None:
-    """Record scripted episodes, carry them through LeRobot's format, check them and look at them."""
+    """Run the main job in small.
+
+    Records scripted episodes, carries them through LeRobot's format, checks them and draws them.
+    """
     from plaudit.demo import run_demo
 
     run_demo(folder, episodes, out, _progress)

@@ -73,6 +73,14 @@ class StoreDamaged(StoreError):
     """Bytes on disk that fail their checksum."""
 
 
+class SegmentMissing(StoreDamaged):
+    """A folder of arrays that the journal speaks of and the disk does not have."""
+
+
+class EpisodeGone(StoreError):
+    """An episode that is not in the store: evicted since it was looked up, or never there."""
+
+
 class StoreLocked(StoreError):
     """A second writer."""
 

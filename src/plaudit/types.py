@@ -129,7 +129,9 @@ class Episode:
         for name, values in (("actions", self.actions), ("state", self.state)):
             bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
             if len(bad):
-                raise InvalidEpisode(f"{name} hold NaN or infinity at step {bad[0]} ({len(bad)} steps in all)")
+                raise InvalidEpisode(
+                    f"{name} hold NaN or infinity at step {bad[0]} ({len(bad)} in all); cut it there or leave it out"
+                )
 
     @property
     def steps(self) -> int:

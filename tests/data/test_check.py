@@ -1,4 +1,5 @@
 import os
+import shutil
 
 import pytest
 
@@ -68,6 +69,24 @@ def test_files_cut_short_are_found_and_what_is_whole_stays(folder):
     assert Store.open(folder).ids == [0, 1, 2]
     with Store.open(folder, write=True) as store:
         assert same_episode(store.episode(store.append(counting_episode(4, first=77))), counting_episode(4, first=77))
+
+
+def test_a_segment_that_somebody_deleted_is_missed_and_what_is_left_stays(tmp_path):
+    folder = tmp_path / "s"
+    store = labelled_store(folder, counting_episode(4), counting_episode(4, size=(4, 4)), counting_episode(4, first=30))
+    store.close()
+    shutil.rmtree(folder / "segments/000000")
+    sentence = r"segments/000000 is missing, and with it 2 episodes from 0 on; restore it .*or run 'plaudit data check"
+    for write in (False, True):
+        with pytest.raises(StoreDamaged, match=sentence):
+            Store.open(folder, write=write)
+    assert len(check(folder).problems) == 1
+    report = check(folder, repair=True)
+    assert report.ok and "missing; its episodes are written off" in report.repaired[0]
+    assert Store.open(folder).ids == [1]
+    with Store.open(folder, write=True) as store:
+        assert store.append(counting_episode(4)) == 3
+    assert check(folder).ok
 
 
 def test_a_torn_tail_is_named_and_cut_off(folder):

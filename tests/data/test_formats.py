@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from lerobot_v21 import CAMERA, moving_square, write_v21
@@ -371,8 +372,6 @@ def change_column(folder: Path, name: str, change) -> None:
     table = pq.read_table(path)
     columns = {c: table[c].to_pylist() for c in table.column_names}
     columns[name] = change(columns[name])
-    import pyarrow as pa
-
     pq.write_table(pa.table(columns), path)
 
 
@@ -392,7 +391,7 @@ def other_size(folder: Path) -> str:
     video = VideoWriter(folder / f"videos/chunk-000/{CAMERA}/episode_000001.mp4", 10, 32, 32, "h264", None)
     video.append(np.zeros((9, 32, 32, 3), np.uint8))
     video.close()
-    return "frames are 32x32 where the data set says 48x64"
+    return "frames are 32x32 where meta/info.json says 48x64"
 
 
 @pytest.mark.parametrize(
@@ -404,6 +403,40 @@ def test_a_damaged_episode_is_named_and_the_others_come_in(tmp_path, damage):
     assert len(report.ids) == 2
     assert len(report.failed) == 1 and sentence in report.failed[0]
     assert len(Store.open(tmp_path / "s")) == 2
+
+
+def test_a_damaged_v3_video_costs_only_the_episodes_it_cannot_show(tmp_path):
+    store = labelled_store(
+        tmp_path / "a", *(counting_episode(40, first=9 * i, size=(32, 32)) for i in range(3)), cutoff=3
+    )
+    export_dataset(store, tmp_path / "in", "lerobot")
+    path = tmp_path / "in/videos/observation.images.front/chunk-000/file-000.mp4"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    assert 1 <= len(report.ids) < 3
+    assert all("file-000.mp4: this video" in sentence for sentence in report.failed)
+
+
+def test_a_damaged_v3_table_leaves_no_store_behind(tmp_path):
+    store = labelled_store(tmp_path / "a", counting_episode(4), cutoff=3)
+    export_dataset(store, tmp_path / "in", "lerobot", WriteOptions(video=False))
+    path = tmp_path / "in/data/chunk-000/file-000.parquet"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(DataError, match=r"no store was made: .*file-000.parquet: this is not a whole parquet file"):
+        import_dataset(tmp_path / "in", tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_image_that_is_none_is_named(tmp_path):
+    store = labelled_store(tmp_path / "a", counting_episode(4), counting_episode(4), cutoff=3)
+    export_dataset(store, tmp_path / "in", "lerobot", WriteOptions(video=False))
+    path = tmp_path / "in/data/chunk-000/file-000.parquet"
+    table = pq.read_table(path).to_pylist()
+    table[6]["observation.images.front"]["bytes"] = b"not a picture"
+    pq.write_table(pa.Table.from_pylist(table), path)
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    assert report.ids == [0]
+    assert "an image of camera 'front' cannot be read" in report.failed[0]
 
 
 def missing_camera(folder: Path) -> None:

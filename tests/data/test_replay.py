@@ -1,3 +1,4 @@
+import subprocess
 import sys
 import time
 import weakref
@@ -154,6 +155,7 @@ def test_a_mix_takes_its_ratio_and_either_part_fills_in_for_an_empty_one(tmp_pat
     replay.refresh()
     batch = replay.sample(100)
     assert np.bincount(batch.part).tolist() == [25, 75]
+    assert 2 <= (batch.part[:25] == 0).sum() <= 15  # shuffled: a batch may be split
     assert (batch.state[batch.part == 0, 0] < 500).all() and (batch.state[batch.part == 1, 0] >= 500).all()
 
 
@@ -182,6 +184,37 @@ def test_batches_over_several_segments_and_after_eviction(tmp_path):
     batch = replay.sample(512)
     assert set(batch.episode.tolist()) <= set(range(60, 100)) and len(set(batch.episode.tolist())) > 20
     assert (batch.images["front"][:, 0, 0, 0] == batch.episode + batch.step).all()
+
+
+SAMPLER = """
+import sys, time
+from plaudit.data.replay import Replay
+from plaudit.data.store import Store
+replay, deadline = Replay(Store.open(sys.argv[1]), seed=0), time.monotonic() + 60
+print("ready", flush=True)
+newest = -1
+while newest < 299 and time.monotonic() < deadline:
+    if replay.refresh():
+        batch = replay.sample(32)
+        assert (batch.images["front"][:, 0, 0, 0] == (batch.episode + batch.step) % 251).all()
+        assert (batch.next_images["front"][:, 0, 0, 0] == (batch.episode + batch.step + 1) % 251).all()
+        newest = max(newest, *batch.episode.tolist())
+print("saw", newest)
+"""
+
+
+def test_another_process_samples_while_the_writer_evicts(tmp_path):
+    store = Store.create(tmp_path / "s", capacity_episodes=6)
+    sampler = subprocess.Popen([sys.executable, "-c", SAMPLER, str(store.folder)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert sampler.stdout is not None and sampler.stdout.readline() == "ready\n"
+        for i in range(300):
+            frames = ((i + np.arange(4)) % 251).astype(np.uint8)[:, None, None, None]
+            episode = Episode.of(frames={"front": np.tile(frames, (1, 4, 4, 3))}, actions=np.zeros((3, 1)))
+            store.ledger.append(store.append(episode), Labels.from_cutoff(steps=3, cutoff=None, source="human"))
+        assert sampler.communicate(timeout=90)[0] == "saw 299\n"
+    finally:
+        sampler.kill()
 
 
 def test_a_long_run_of_evictions_does_not_grow_the_table(tmp_path):

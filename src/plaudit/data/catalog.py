@@ -35,6 +35,7 @@ class Catalog:
         self.next_id = 0
         self.next_segment = 0
         self.nbytes = 0  # of the episodes alive
+        self.missing: dict[int, Path] = {}  # episodes whose segment is not there, until a line says that they went
 
     def follow(self, lines: Iterable[Record]) -> list[Segment]:
         """Take journal lines in, in order; returns the segments that nothing lives in any more."""
@@ -95,7 +96,8 @@ class Catalog:
         if place.segment not in self.segments:
             try:
                 segment = Segment.open(self.segment_folder(place.segment))
-            except FileNotFoundError:  # evicted and removed since; the line that says so comes later
+            except FileNotFoundError:  # evicted since, and the line that says so comes later; or lost
+                self.missing[line["id"]] = self.segment_folder(place.segment)
                 return
             self.segments[place.segment] = segment
             self.growing[segment.schema] = place.segment
@@ -106,6 +108,7 @@ class Catalog:
 
     def _remove(self, ids: list[int]) -> list[Segment]:
         for episode_id in ids:
+            self.missing.pop(episode_id, None)
             place = self.places.pop(episode_id, None)
             if place is not None:
                 self.nbytes -= self.size(place)

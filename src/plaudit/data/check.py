@@ -47,7 +47,7 @@ def check(
         if report.problems:
             return report
     try:
-        with Store.open(folder, write=repair) as store:
+        with Store.open(folder, write=repair, write_off_missing=repair) as store:
             report.repaired += store.repaired
             _check_arrays(store, report, repair, track)
             report.episodes, report.nbytes, report.labels = len(store), store.nbytes, len(store.ledger)

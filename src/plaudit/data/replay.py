@@ -8,8 +8,8 @@
 
 A transition's next observation is a row number, not a copy: it is the row one step on, or n steps on for n-step
 returns, and never beyond its episode. Each frame of a batch is copied once, from the page cache to its place in the
-batch, which is why this is limited by memory bandwidth and little else. The order within a batch is random, so a
-batch may be split.
+batch, which is why this is limited by memory bandwidth and little else. The order within a batch is random, in a mix
+too, so a batch may be split into smaller ones.
 """
 
 import os
@@ -37,11 +37,11 @@ Form = Literal["numpy", "torch", "tensordict"]
 
 @dataclass(frozen=True)
 class _Picks:
-    """The rows of a table that fill positions `slice` of a batch."""
+    """Rows of a table, and the positions of a batch that they fill."""
 
     table: StepTable
     part: int
-    where: slice
+    where: AnyArray
     rows: AnyArray
 
 
@@ -158,11 +158,12 @@ class Replay:
         if shares.sum() == 0:
             raise DataError(f"there is nothing to sample yet: {self._why_empty()}")
         edges = np.rint(np.cumsum(shares / shares.sum()) * size).astype(int)
+        positions = np.arange(size) if len(self._tables) == 1 else self.rng.permutation(size)
         picks: list[_Picks] = []
         for part, (table, start, stop) in enumerate(zip(self._tables, [0, *edges[:-1]], edges)):
             if stop > start:
                 rows = table[table.valid[self.rng.integers(len(table.valid), size=stop - start)]]
-                picks.append(_Picks(table, part, slice(start, stop), rows))
+                picks.append(_Picks(table, part, positions[start:stop], rows))
         return picks
 
     def _why_empty(self) -> str:
@@ -195,19 +196,18 @@ class Replay:
         rows, where = pick.rows, pick.where
         segment, here, there = rows["segment"], rows["row"], rows["row"] + rows["span"]
         columns = pick.table.columns
-        copies = [(c, here, batch.images[c][where]) for c in cameras]
-        copies += [(c, there, batch.next_images[c][where]) for c in cameras]
+        copies = [(c, here, batch.images[c]) for c in cameras] + [(c, there, batch.next_images[c]) for c in cameras]
         waiting = [
-            self._threads.submit(_copy_frames, columns, camera_column(c), segment[piece], wanted[piece], out[piece])
+            self._threads.submit(_copy_frames, columns, camera_column(c), segment[p], wanted[p], out, where[p])
             for c, wanted, out in copies
-            for piece in self._pieces(len(rows), len(copies))
+            for p in self._pieces(len(rows), len(copies))
         ]
-        _copy_fields(columns, "state", segment, here, batch.state[where])
-        _copy_fields(columns, "state", segment, there, batch.next_state[where])
+        _copy_fields(columns, "state", segment, here, batch.state, where)
+        _copy_fields(columns, "state", segment, there, batch.next_state, where)
         ahead = np.arange(batch.actions.shape[1])
         batch.action_mask[where] = ahead < rows["left"][:, None]
         window = here[:, None] + np.minimum(ahead, rows["left"][:, None] - 1)  # past the end: the last action again
-        _copy_fields(columns, "action", segment, window, batch.actions[where])
+        _copy_fields(columns, "action", segment, window, batch.actions, where)
         for name in ("reward", "discount", "episode", "step"):
             getattr(batch, name)[where] = rows[name]
         batch.part[where] = pick.part
@@ -217,8 +217,7 @@ class Replay:
     def _pieces(self, size: int, copies: int) -> list[slice]:
         """Parts of a batch for each of `copies` arrays, so that every thread has something to do."""
         count = min(max(1, self._workers // copies), size)
-        edges = np.linspace(0, size, count + 1).astype(int)
-        return [slice(a, b) for a, b in pairwise(edges)]
+        return [slice(a, b) for a, b in pairwise(np.linspace(0, size, count + 1).astype(int))]
 
     def _shapes(self, picks: list[_Picks]) -> dict[str, tuple[int, ...]]:
         first = picks[0].table
@@ -231,24 +230,28 @@ class Replay:
         return first.shapes
 
 
+Columns = dict[int, dict[str, AnyArray]]  # segment -> column -> [rows, ...]
+
+
 def _copy_frames(
-    columns: dict[int, dict[str, AnyArray]], name: str, segments: AnyArray, rows: AnyArray, out: AnyArray
+    columns: Columns, name: str, segments: AnyArray, rows: AnyArray, out: AnyArray, where: AnyArray
 ) -> None:
-    first = int(segments[0])
-    if (segments == first).all():
-        np.take(columns[first][name], rows, axis=0, out=out, mode="clip")  # "raise" would copy twice
+    first, start, stop = int(segments[0]), int(where[0]), int(where[-1]) + 1
+    in_order = stop - start == len(where) and (np.diff(where) == 1).all()
+    if in_order and (segments == first).all():
+        np.take(columns[first][name], rows, axis=0, out=out[start:stop], mode="clip")  # "raise" would copy twice
         return
     maps = {number: columns[number][name] for number in set(segments.tolist())}
-    for i, (segment, row) in enumerate(zip(segments.tolist(), rows.tolist())):
-        out[i] = maps[segment][row]
+    for position, segment, row in zip(where.tolist(), segments.tolist(), rows.tolist()):
+        out[position] = maps[segment][row]
 
 
 def _copy_fields(
-    columns: dict[int, dict[str, AnyArray]], field: str, segments: AnyArray, rows: AnyArray, out: AnyArray
+    columns: Columns, field: str, segments: AnyArray, rows: AnyArray, out: AnyArray, where: AnyArray
 ) -> None:
     for segment in set(segments.tolist()):
         mine = segments == segment
-        out[mine] = columns[segment][STEPS][field][rows[mine]]
+        out[where[mine]] = columns[segment][STEPS][field][rows[mine]]
 
 
 def _without_window(batch: Batch[AnyArray]) -> Batch[AnyArray]:

@@ -23,7 +23,7 @@ from urllib.parse import quote
 import numpy as np
 
 from plaudit.data.journal import sync_folder, write_atomic
-from plaudit.errors import StoreDamaged, StoreError
+from plaudit.errors import EpisodeGone, StoreDamaged
 from plaudit.types import AnyArray, Episode
 
 STEPS = "steps"
@@ -168,7 +168,7 @@ class Segment:
             try:
                 mapped = self._mapped = (rows, {column: self._map(column, rows) for column in self.schema.columns})
             except FileNotFoundError:
-                raise StoreError(f"{self.folder} was evicted by the writer just now; refresh the store") from None
+                raise EpisodeGone(f"{self.folder} was evicted by the writer just now; refresh the store") from None
         return mapped[1][name]
 
     def _map(self, column: str, rows: int) -> AnyArray:

@@ -6,6 +6,7 @@ row numbers and gathers, and a new verdict on an old episode rewrites that episo
 """
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from plaudit.data.catalog import Place
 from plaudit.data.segments import STEPS
 from plaudit.data.store import Store
-from plaudit.errors import DataError
+from plaudit.errors import DataError, EpisodeGone
 from plaudit.types import AnyArray, BoolArray, FloatArray, Labels
 
 _ROW = np.dtype(
@@ -70,7 +71,8 @@ class StepTable:
         changed = self.store.ledger.changed_since(self._versions) & alive
         if changed:
             for episode_id in sorted(changed):
-                self._label(episode_id)
+                with suppress(EpisodeGone):  # evicted while this loop ran
+                    self._label(episode_id)
             self._valid = None
         self._versions = versions
         if 2 * sum(b.stop - b.start for b in self._blocks.values()) < self._used:

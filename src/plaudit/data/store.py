@@ -23,6 +23,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -30,7 +31,7 @@ from plaudit.data.catalog import Catalog, Place, place_of
 from plaudit.data.journal import Journal, Record, sync_folder, write_atomic
 from plaudit.data.ledger import Ledger
 from plaudit.data.segments import STEPS, Schema, Segment, camera_column
-from plaudit.errors import StoreError, StoreFull, StoreLocked
+from plaudit.errors import EpisodeGone, SegmentMissing, StoreError, StoreFull, StoreLocked
 from plaudit.types import Episode, Origin
 
 VERSION = 1
@@ -84,8 +85,11 @@ class Store:
         return cls.open(folder, write=True)
 
     @classmethod
-    def open(cls, folder: str | Path, *, write: bool = False) -> Self:
-        """For reading, by any number of processes; or for writing, by one."""
+    def open(cls, folder: str | Path, *, write: bool = False, write_off_missing: bool = False) -> Self:
+        """For reading, by any number of processes; or for writing, by one.
+
+        `write_off_missing` is how a repair gets past segments that somebody deleted.
+        """
         folder = Path(folder)
         if not is_store(folder):
             there = "holds no store" if folder.is_dir() else "does not exist"
@@ -93,7 +97,12 @@ class Store:
         held = lock(folder) if write else None
         try:
             store = cls(folder, held)
-            store.refresh()
+            try:
+                store.refresh()
+            except SegmentMissing:
+                if not write_off_missing:
+                    raise
+                store._write_off_missing()
             if write:
                 store._clean_up()
         except BaseException:
@@ -118,7 +127,10 @@ class Store:
         return len(self._catalog.places)
 
     def __iter__(self) -> Iterator[tuple[int, Episode]]:
-        return ((episode_id, self.episode(episode_id)) for episode_id in self.ids)
+        """Ids and episodes, oldest first; those evicted meanwhile are passed over."""
+        for episode_id in self.ids:
+            with suppress(EpisodeGone):
+                yield episode_id, self.episode(episode_id)
 
     @property
     def ids(self) -> list[int]:
@@ -139,10 +151,13 @@ class Store:
             ids = self.ids
             gone = "is no longer" if 0 <= episode_id < self._catalog.next_id else "was never"
             has = f"episodes {ids[0]} to {ids[-1]}" if ids else "no episodes"
-            raise StoreError(f"episode {episode_id} {gone} in {self.folder}, which has {has}") from None
+            raise EpisodeGone(f"episode {episode_id} {gone} in {self.folder}, which has {has}") from None
 
     def segment(self, number: int) -> Segment:
-        return self._catalog.segments[number]
+        try:
+            return self._catalog.segments[number]
+        except KeyError:  # evicted by another thread since its number was looked up
+            raise EpisodeGone(f"segment {number} of {self.folder} was evicted just now") from None
 
     def episode(self, episode_id: int) -> Episode:
         """The episode as views of the files: nothing is read before it is looked at."""
@@ -170,6 +185,15 @@ class Store:
         """See what the writer, in another process, has added and evicted since."""
         with self._guard:
             self._catalog.follow(self._journal.read())
+            if self._catalog.missing:  # evicted between the two: its line was written before its folder went
+                self._catalog.follow(self._journal.read())
+            missing = self._catalog.missing
+            if missing:
+                episode_id, folder = next(iter(missing.items()))
+                raise SegmentMissing(
+                    f"{folder} is missing, and with it {len(missing)} episodes from {episode_id} on; restore it from "
+                    f"a backup, or run 'plaudit data check {self.folder} --repair' to write them off"
+                )
 
     def append(self, episode: Episode) -> int:
         """Store one episode and return its id; when this returns, a power cut cannot take it away."""
@@ -204,6 +228,11 @@ class Store:
             line: Record = {"op": "drop", "ids": list(ids)}
             self._journal.append([line])
             self._catalog.follow([line])
+
+    def _write_off_missing(self) -> None:
+        for folder in sorted(set(self._catalog.missing.values())):
+            self.repaired.append(f"{folder}: missing; its episodes are written off")
+        self.write_off(list(self._catalog.missing))
 
     def _write(self, episode_id: int, episode: Episode) -> Record:
         """The arrays of one episode, unsynced, and the journal line that will make it exist."""

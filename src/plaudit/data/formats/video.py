@@ -38,14 +38,13 @@ def read_frames(path: Path, times: AnyArray, fps: float, height: int, width: int
                     continue
                 time = float(frame.pts * stream.time_base)
                 if time > times[found] + tolerance:
-                    raise BadFile(
-                        path, f"this video has no frame at {times[found]:.3f} s (frame {found} of the episode)"
-                    )
+                    raise BadFile(path, f"this video lacks frame {found}, at {times[found]:.3f} s; encode it again")
                 if time < times[found] - tolerance:
                     continue
                 if (frame.height, frame.width) != (height, width):
+                    found_size, said_size = f"{frame.height}x{frame.width}", f"{height}x{width}"
                     raise BadFile(
-                        path, f"frames are {frame.height}x{frame.width} where the data set says {height}x{width}"
+                        path, f"frames are {found_size} where meta/info.json says {said_size}; correct either"
                     )
                 frames[found] = frame.to_ndarray(format="rgb24")
                 found += 1

@@ -152,7 +152,9 @@ class _Folder:
         table = self._table[1]
         table = table.filter(pc.field("episode_index") == row.index)
         if table.num_rows != row.length:
-            raise BadFile(row.data, f"episode {row.index} has {table.num_rows} rows where meta/ says {row.length}")
+            raise BadFile(
+                row.data, f"episode {row.index} has {table.num_rows} rows where meta/ says {row.length}; copy it again"
+            )
         return table
 
     def digest(self, row: Row) -> str:
@@ -206,7 +208,7 @@ class _Folder:
             read_image = partial(_image, self.path, where, camera, height, width)
             frames = np.stack([read_image(entry) for entry in table[key].to_pylist()])
         else:
-            raise BadFile(row.data, f"camera '{camera}' is named in meta/info.json and missing here")
+            raise BadFile(row.data, f"camera '{camera}' is named in meta/info.json and missing here; correct either")
         last = extra.get(f"final/{camera}")
         last = frames[-1] if last is None else _image(self.path, SIDECAR, camera, height, width, {"bytes": last})
         return np.concatenate([frames, last[None]])
@@ -273,7 +275,7 @@ def _matrix(table: pa.Table, name: str, where: Path) -> AnyArray:
     if not isinstance(values[0], list):
         return np.asarray(values, np.float32)[:, None]
     if len({len(value) for value in values}) != 1:
-        raise BadFile(where, f"'{name}' has rows of different length")
+        raise BadFile(where, f"'{name}' has rows of different length; write it again")
     return np.asarray(values, np.float32)
 
 
@@ -284,7 +286,10 @@ def _image(root: Path, where: str | Path, camera: str, height: int, width: int, 
     except (OSError, UnidentifiedImageError, KeyError, TypeError) as error:
         raise BadFile(where, f"an image of camera '{camera}' cannot be read ({error})") from error
     if image.shape != (height, width, 3):
-        raise BadFile(where, f"camera '{camera}' has {image.shape[0]}x{image.shape[1]} frames, not {height}x{width}")
+        raise BadFile(
+            where,
+            f"camera '{camera}' has {image.shape[0]}x{image.shape[1]} frames, not {height}x{width}; correct either",
+        )
     return image
 
 
