@@ -28,6 +28,7 @@ def test_an_episode_has_one_observation_more_than_actions():
         ({"frames": {"front": np.zeros((3, 0, 10, 3), np.uint8)}}, "empty frames"),
         ({"control_mode": np.array([0, 2])}, "control_mode"),
         ({"privileged": {"success": np.zeros(3)}}, "privileged 'success' must have one row an action"),
+        ({"meta": {"seed": np.int64(3)}}, "meta must hold what JSON can: Object of type int64"),
         ({"privileged": {"name": np.array(["a", "b"])}}, "numbers or booleans"),
     ],
 )

@@ -32,6 +32,9 @@ def main() -> None:
         for sentence in str(error).splitlines():
             err.print(f"[bold red]error:[/] {_plain(sentence)}")
         sys.exit(1)
+    except OSError as error:  # a folder we may not write to, a disk that went away
+        err.print(f"[bold red]error:[/] {_plain(str(error.filename))}: {error.strerror}")
+        sys.exit(1)
 
 
 @app.callback(invoke_without_command=True)

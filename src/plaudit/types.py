@@ -18,6 +18,7 @@ the first. The missing observation is filled with its neighbour and the episode 
 no transition through it, and nobody judges it.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, Self, TypeVar
@@ -126,6 +127,10 @@ class Episode:
                 raise InvalidEpisode(f"privileged '{name}' must have one row an action: {len(values)} for {steps}")
             if values.dtype.kind not in "biuf":
                 raise InvalidEpisode(f"privileged '{name}' must be numbers or booleans, got {values.dtype}")
+        try:
+            json.dumps(dict(self.meta))
+        except (TypeError, ValueError) as error:
+            raise InvalidEpisode(f"meta must hold what JSON can: {error}") from error
         for name, values in (("actions", self.actions), ("state", self.state)):
             bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
             if len(bad):

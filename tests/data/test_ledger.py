@@ -1,3 +1,4 @@
+import errno
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 from conftest import counting_episode
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
-from plaudit.errors import DataError
+from plaudit.errors import DataError, StoreFull
 from plaudit.types import Labels
 
 
@@ -72,6 +73,19 @@ def test_an_unknown_version_is_named(store):
         store.ledger.restore(0, 2)
     with pytest.raises(DataError, match="episode 5 has no labels, not version 1"):
         store.ledger.restore(5, 1)
+
+
+def test_a_full_disk_stores_no_label_and_says_so(store, monkeypatch):
+    store.ledger.append(0, verdict(3))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(StoreFull, match=r"is full .*: these labels were not stored"):
+        patch.setattr("plaudit.data.journal._write_all", full)
+        store.ledger.append(0, verdict(1))
+    assert len(store.ledger.history(0)) == len(Store.open(store.folder).ledger.history(0)) == 1
+    assert store.ledger.append(0, verdict(1)) == 2
 
 
 def test_two_versions_of_one_episode_in_one_call_are_numbered_in_order(store):

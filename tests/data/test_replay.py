@@ -110,6 +110,24 @@ def test_a_new_verdict_counts_at_the_next_refresh_and_an_excluded_episode_goes(t
     assert {float(row["reward"]) for row in found.values()} == {1}
 
 
+def test_a_label_that_comes_while_replay_looks_is_not_missed(tmp_path):
+    """An episode and its label appear between the two looks of a refresh: it must count now or at the next one."""
+    writer = Store.create(tmp_path / "s")
+    reader = Store.open(writer.folder)
+    replay = Replay(reader, seed=0)
+    real = reader.refresh
+
+    def late() -> None:
+        real()
+        labels = Labels.from_cutoff(steps=4, cutoff=2, source="human")
+        writer.ledger.append(writer.append(counting_episode(4)), labels)
+
+    reader.refresh = late
+    replay.refresh()
+    reader.refresh = real
+    assert replay.refresh() == 4
+
+
 def test_only_the_judges_in_charge_count(tmp_path):
     store = labelled_store(tmp_path / "s", counting_episode(4))
     store.ledger.append(0, Labels.from_cutoff(steps=4, cutoff=1, source="simulator"))

@@ -34,6 +34,7 @@ class Catalog:
         self.growing: dict[Schema, int] = {}  # the segment where the next episode of a schema goes
         self.next_id = 0
         self.next_segment = 0
+        self.revision = 0  # lines followed so far
         self.nbytes = 0  # of the episodes alive
         self.missing: dict[int, Path] = {}  # episodes whose segment is not there, until a line says that they went
 
@@ -41,6 +42,7 @@ class Catalog:
         """Take journal lines in, in order; returns the segments that nothing lives in any more."""
         empty: list[Segment] = []
         for line in lines:
+            self.revision += 1
             match line["op"]:
                 case "episode":
                     self._add(line)

@@ -14,6 +14,7 @@ Text rather than a binary framing or SQLite: a person can read it with `less` on
 appends are one write and one sync, and readers in other processes need no locks at all.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -22,7 +23,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from plaudit.errors import StoreDamaged, StoreError
+from plaudit.errors import StoreDamaged, StoreError, StoreFull
 
 Record = dict[str, Any]
 
@@ -194,6 +195,17 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def disk_error(error: OSError, folder: Path, what: str) -> StoreError:
+    """The sentence for a disk that is full or broken, in the middle of a write that was undone."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        disk = os.statvfs(folder)
+        return StoreFull(
+            f"the disk of {folder} is full ({disk.f_bavail * disk.f_frsize:,} bytes free): {what}, "
+            "all earlier ones are intact; free some space and do it again"
+        )
+    return StoreError(f"{folder}: {what}: {error}")
 
 
 def _write_all(file: Any, data: bytes) -> None:

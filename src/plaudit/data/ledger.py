@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.data.journal import Journal, Record
+from plaudit.data.journal import Journal, Record, disk_error
 from plaudit.errors import DataError
 from plaudit.types import Labels
 
@@ -99,7 +99,10 @@ class Ledger:
         now = time.time()
         lines = [_pack(i, labels if labels.time else replace(labels, time=now), back) for i, labels, back in verdicts]
         with self._guard:
-            self._follow(self._journal.append(lines))
+            try:
+                self._follow(self._journal.append(lines))
+            except OSError as error:
+                raise disk_error(error, self.path.parent, "these labels were not stored") from error
             return self._follow(lines)
 
     def _follow(self, lines: list[Record]) -> list[int]:

@@ -57,26 +57,27 @@ class StepTable:
         self._used = 0
         self._blocks: dict[int, slice] = {}  # episode -> its rows
         self._versions = 0  # of the ledger, seen so far
+        self._revision = -1  # of the store, seen so far
         self._valid: AnyArray | None = None
 
     def refresh(self) -> int:
-        """Catch up with store and ledger; returns how many steps can be sampled."""
+        """Catch up with store and ledger; returns how many steps can be sampled. Cheap when nothing is new."""
+        ledger = self.store.ledger
+        ledger.refresh()
+        versions = len(ledger)  # first the labels, then the episodes: whatever is labelled by now is stored by then
         self.store.refresh()
-        self.store.ledger.refresh()
-        alive = set(self.store.ids)
-        for episode_id in self._blocks.keys() - alive:
-            self._rows["valid"][self._blocks.pop(episode_id)] = False
-            self._valid = None
-        versions = len(self.store.ledger)
-        changed = self.store.ledger.changed_since(self._versions) & alive
-        if changed:
-            for episode_id in sorted(changed):
-                with suppress(EpisodeGone):  # evicted while this loop ran
+        if (versions, self.store.revision) != (self._versions, self._revision):
+            self._revision = self.store.revision
+            alive = set(self.store.ids)
+            for episode_id in self._blocks.keys() - alive:
+                self._rows["valid"][self._blocks.pop(episode_id)] = False
+            for episode_id in sorted(ledger.changed_since(self._versions) & alive):
+                with suppress(EpisodeGone):  # evicted while this loop runs
                     self._label(episode_id)
+            self._versions = versions
             self._valid = None
-        self._versions = versions
-        if 2 * sum(b.stop - b.start for b in self._blocks.values()) < self._used:
-            self._compact()
+            if 2 * sum(b.stop - b.start for b in self._blocks.values()) < self._used:
+                self._compact()
         return len(self.valid)
 
     @property
@@ -133,12 +134,8 @@ class StepTable:
         if missing:
             has = ", ".join(c for c, _, _ in segment.schema.cameras) or "none"
             raise DataError(f"{self.store.folder}: episode {episode_id} has no camera '{min(missing)}'; it has: {has}")
-        self.shapes = self.shapes or {
-            **shapes,
-            "state": (segment.schema.state_dim,),
-            "action": (segment.schema.action_dim,),
-        }
         found = {**shapes, "state": (segment.schema.state_dim,), "action": (segment.schema.action_dim,)}
+        self.shapes = self.shapes or found
         if found != self.shapes:
             raise DataError(
                 f"{self.store.folder}: episode {episode_id} has {_describe(found)} where others have "

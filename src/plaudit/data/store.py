@@ -16,7 +16,6 @@ can lose the file), LMDB (values are not arrays), torchrl's LazyMemmapStorage (i
 crash loses all).
 """
 
-import errno
 import fcntl
 import json
 import os
@@ -28,10 +27,10 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from plaudit.data.catalog import Catalog, Place, place_of
-from plaudit.data.journal import Journal, Record, sync_folder, write_atomic
+from plaudit.data.journal import Journal, Record, disk_error, sync_folder, write_atomic
 from plaudit.data.ledger import Ledger
 from plaudit.data.segments import STEPS, Schema, Segment, camera_column
-from plaudit.errors import EpisodeGone, SegmentMissing, StoreError, StoreFull, StoreLocked
+from plaudit.errors import EpisodeGone, SegmentMissing, StoreError, StoreLocked
 from plaudit.types import Episode, Origin
 
 VERSION = 1
@@ -139,6 +138,11 @@ class Store:
             return list(self._catalog.places)
 
     @property
+    def revision(self) -> int:
+        """Grows with every change: who follows a store compares it."""
+        return self._catalog.revision
+
+    @property
     def nbytes(self) -> int:
         """Of the arrays of the episodes alive."""
         return self._catalog.nbytes
@@ -216,7 +220,7 @@ class Store:
             except BaseException as error:
                 self._catalog.roll_back(rows_before)
                 if isinstance(error, OSError):
-                    raise _explain(error, self.folder) from error
+                    raise disk_error(error, self.folder, "this episode was not stored") from error
                 raise
             for segment in self._catalog.follow(lines):
                 segment.remove()
@@ -313,13 +317,3 @@ def lock(folder: Path) -> IO[str]:
     file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
     file.flush()
     return file
-
-
-def _explain(error: OSError, folder: Path) -> StoreError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        disk = os.statvfs(folder)
-        return StoreFull(
-            f"the disk of {folder} is full ({disk.f_bavail * disk.f_frsize:,} bytes free): this episode was not "
-            "stored, all earlier ones are intact; free some space and append it again"
-        )
-    return StoreError(f"{folder}: the episode was not stored: {error}")

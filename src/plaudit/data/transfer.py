@@ -62,7 +62,9 @@ def import_dataset(
                 report.labelled += 1
     if new and not report.ids:
         shutil.rmtree(store_folder)
-        raise DataError(f"nothing was imported and no store was made: {'; '.join(report.failed) or 'no episodes'}")
+        why = report.failed[0] if report.failed else "it has no episodes"
+        others = f" (and {len(report.failed) - 1} more like it)" if len(report.failed) > 1 else ""
+        raise DataError(f"nothing was imported and no store was made: {why}{others}")
     return report
 
 

@@ -6,6 +6,7 @@ alone. It is written by a function that takes episodes one at a time. Reading op
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -74,6 +75,21 @@ class Writer(Protocol):
     def __call__(self, folder: Path, items: Sequence[Item], options: WriteOptions, track: Track) -> list[str]:
         """Fill an empty folder; returns a sentence for each episode or part that the layout has no place for."""
         ...
+
+
+def folder_of_files(
+    format: FormatName,
+    path: Path,
+    files: Sequence[Path],
+    kinds: Sequence[str],
+    load: Callable[[Path, int], tuple[Episode, Labels | None]],
+) -> Dataset:
+    """A data set of one file an episode, sorted into a folder a kind."""
+    from plaudit.data.formats.images import file_digest
+
+    sources = [Source(i, str(f), partial(file_digest, f), partial(load, f, i)) for i, f in enumerate(files)]
+    counts = {kind: sum(file.parent.name == kind for file in files) for kind in kinds}
+    return Dataset(format, path, sources, facts={"episodes": len(files), **counts})
 
 
 def open_dataset(path: str | Path, options: ReadOptions | None = None) -> Dataset:

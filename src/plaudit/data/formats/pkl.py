@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.data.formats import Dataset, Item, ReadOptions, Source, Track, WriteOptions
+from plaudit.data.formats import Dataset, Item, ReadOptions, Track, WriteOptions, folder_of_files
 from plaudit.data.formats.images import choose, file_digest, to_frames
 from plaudit.data.unpickle import load_pickle
 from plaudit.errors import BadFile, DataError, InvalidEpisode
@@ -35,16 +35,10 @@ def _files(path: Path) -> list[Path]:
 
 
 def read(path: Path, options: ReadOptions) -> Dataset:
-    files = _files(path)
-    sources = [
-        Source(i, str(file), partial(file_digest, file), partial(_load, path, file, i, options))
-        for i, file in enumerate(files)
-    ]
-    counts = {folder: sum(file.parent.name == folder for file in files) for folder in FOLDERS}
-    return Dataset("pkl", path, sources, facts={"episodes": len(files), **counts})
+    return folder_of_files("pkl", path, _files(path), FOLDERS, partial(_load, path, options))
 
 
-def _load(root: Path, file: Path, index: int, options: ReadOptions) -> tuple[Episode, Labels]:
+def _load(root: Path, options: ReadOptions, file: Path, index: int) -> tuple[Episode, Labels]:
     tree = load_pickle(file)
     try:
         return _convert(tree, root, file, index, options)
