@@ -1,5 +1,6 @@
 """The command line: one command a verb. Each parses, builds, runs and says in a few lines what happened."""
 
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -258,9 +259,20 @@ def demo(
 
 
 def _progress(what: str) -> Any:
-    """Goes through a sequence with a bar and an estimate, on a terminal; silent elsewhere."""
+    """Goes through a sequence with a bar and an estimate, on a terminal; silent elsewhere. Ctrl-C ends it.
+
+    The C code that decodes video and tables swallows a KeyboardInterrupt now and then, so the request is also kept and
+    looked at before each item.
+    """
 
     def track(items: Sequence[Any]) -> Iterable[Any]:
+        asked: list[int] = []
+
+        def interrupt(number: int, _: Any) -> None:
+            asked.append(number)
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGINT, interrupt)
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -268,8 +280,14 @@ def _progress(what: str) -> Any:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-            yield from progress.track(items, description=what)
+        try:
+            with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+                for item in progress.track(items, description=what):
+                    if asked:
+                        raise KeyboardInterrupt
+                    yield item
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     return track
 
