@@ -1,6 +1,6 @@
 """An append-only file of JSON records that a crash cannot confuse: one line a record, `crc32 json\\n`.
 
-`append` returns when the lines are on the platter (fdatasync), so whatever a record speaks of must be synced before it.
+`append` returns when the lines are on the platter, so whatever a record speaks of must be synced before it.
 Three things can be wrong with such a file, and they are told apart:
 
 - a torn tail: the last line is incomplete or fails its checksum. The append never returned, so nobody was promised
@@ -18,6 +18,7 @@ import errno
 import fcntl
 import json
 import os
+import sys
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -63,7 +64,7 @@ class Journal:
             self._cut_tail(file)
             try:
                 _write_all(file, lines)
-                os.fdatasync(file.fileno())
+                sync_file(file.fileno())
             except OSError:
                 file.truncate(self._offset)
                 raise
@@ -84,7 +85,7 @@ class Journal:
             if mend_bytes(file.read()) is not None:
                 raise self._damaged(self._lines + 1)  # a whole record with one flipped bit: it was promised, keep it
             file.truncate(self._offset)
-            os.fdatasync(file.fileno())
+            sync_file(file.fileno())
         file.seek(self._offset)
         return torn
 
@@ -186,6 +187,14 @@ def write_atomic(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_folder(path.parent)
+
+
+def sync_file(descriptor: int) -> None:
+    """Wait until a file's bytes are on the platter. On a Mac, fsync only hands them to the drive."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(descriptor)
 
 
 def sync_folder(path: Path) -> None:

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from plaudit.data.journal import sync_folder, write_atomic
+from plaudit.data.journal import sync_file, sync_folder, write_atomic
 from plaudit.errors import EpisodeGone, StoreDamaged
 from plaudit.types import AnyArray, Episode
 
@@ -144,7 +144,7 @@ class Segment:
         for column in self.schema.columns:
             descriptor = os.open(self.file(column), os.O_RDONLY)
             try:
-                os.fdatasync(descriptor)
+                sync_file(descriptor)
             finally:
                 os.close(descriptor)
 
