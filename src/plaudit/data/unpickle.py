@@ -8,7 +8,7 @@ file.
 """
 
 import pickle
-import struct
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
@@ -67,17 +67,24 @@ class _Unpickler(pickle.Unpickler):
         raise UnsafeFile(self._path, "this pickle refers to objects outside the file; nothing was run")
 
 
+def _load(file: IO[bytes], path: Path) -> Any:
+    """Arrays that an old numpy pickled make a new one warn; nobody can act on that."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _Unpickler(file, path).load()
+
+
 def load_pickle(path: str | Path) -> Any:
     """What a pickle of arrays, numbers, strings and containers holds."""
     path = Path(path)
     try:
         with path.open("rb") as file:
-            return _checked(_Unpickler(file, path).load(), path)
+            return _checked(_load(file, path), path)
     except UnsafeFile:
         raise
     except FileNotFoundError:
         raise BadFile(path, "there is no such file") from None
-    except _TORN as error:
+    except Exception as error:  # noqa: BLE001 - a damaged pickle can make numpy raise anything
         raise BadFile(path, f"this pickle is cut short or damaged ({error}); copy it again from its source") from error
 
 
@@ -90,7 +97,7 @@ def load_npy(path: str | Path) -> Any:
             read_header = npy_format.read_array_header_1_0 if old else npy_format.read_array_header_2_0
             shape, fortran, dtype = read_header(file)
             if dtype.hasobject:
-                value = _Unpickler(file, path).load()
+                value = _load(file, path)
                 if isinstance(value, np.ndarray) and value.dtype == object:  # np.save wraps a dict in a 0-d array
                     value = value.item() if value.shape == () else value
                 return _checked(value, path)
@@ -99,7 +106,7 @@ def load_npy(path: str | Path) -> Any:
         raise
     except FileNotFoundError:
         raise BadFile(path, "there is no such file") from None
-    except _TORN as error:
+    except Exception as error:  # noqa: BLE001 - a damaged pickle can make numpy raise anything
         raise BadFile(
             path, f"this .npy file is cut short or damaged ({error}); copy it again from its source"
         ) from error
@@ -107,12 +114,6 @@ def load_npy(path: str | Path) -> Any:
     if len(data) != wanted:
         raise BadFile(path, f"this .npy file has {len(data):,} of {wanted:,} bytes; copy it again from its source")
     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
-
-
-_TORN = (
-    pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError,
-    MemoryError, UnicodeDecodeError, RecursionError, SystemError, OverflowError, struct.error,
-)  # fmt: skip
 
 
 def _checked(value: Any, path: Path) -> Any:
