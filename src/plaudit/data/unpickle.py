@@ -84,7 +84,7 @@ def load_pickle(path: str | Path) -> Any:
         raise
     except FileNotFoundError:
         raise BadFile(path, "there is no such file") from None
-    except Exception as error:  # noqa: BLE001 - a damaged pickle can make numpy raise anything
+    except Exception as error:
         raise BadFile(path, f"this pickle is cut short or damaged ({error}); copy it again from its source") from error
 
 
@@ -106,7 +106,7 @@ def load_npy(path: str | Path) -> Any:
         raise
     except FileNotFoundError:
         raise BadFile(path, "there is no such file") from None
-    except Exception as error:  # noqa: BLE001 - a damaged pickle can make numpy raise anything
+    except Exception as error:
         raise BadFile(
             path, f"this .npy file is cut short or damaged ({error}); copy it again from its source"
         ) from error
