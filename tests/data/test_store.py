@@ -1,5 +1,6 @@
 import errno
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -241,6 +242,48 @@ def test_a_small_disk_that_fills_up_gives_a_clear_error_and_loses_nothing(tmp_pa
         assert Store.open(store.folder, write=True).ids == list(stored)
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGALRM"])
+def test_an_interrupt_at_any_moment_of_an_append_leaves_memory_and_disk_agreed(tmp_path, signal_name):
+    """Ctrl-C, and a handler of somebody else's that raises: both at every line that an append runs through."""
+    store = Store.create(tmp_path / "s")
+    number = getattr(signal, signal_name)
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_):
+        raise Interrupted
+
+    before = signal.signal(number, interrupt)
+    try:
+        for moment in range(0, 400, 3):
+            lines = 0
+
+            def trace(frame, event, _):
+                nonlocal lines
+                lines += 1
+                if lines == moment:  # noqa: B023 - used in this turn of the loop only
+                    sys.settrace(None)
+                    os.kill(os.getpid(), number)
+                return trace
+
+            sys.settrace(trace)
+            try:
+                store.append(counting_episode(2, first=moment % 200, size=(4, 4 + moment % 4)))
+            except Interrupted:
+                pass
+            finally:
+                sys.settrace(None)
+            found = Store.open(store.folder)
+            assert found.ids == store.ids
+            assert all(episode.frames["front"].shape[0] == 3 for _, episode in found)
+    finally:
+        signal.signal(number, before)
+    store.close()
+    again = Store.open(store.folder, write=True)
+    assert again.ids == list(range(len(again)))
 
 
 def test_a_column_file_that_was_cut_short_is_named(store):

@@ -18,9 +18,12 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import sys
+import threading
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +68,17 @@ class Journal:
             try:
                 _write_all(file, lines)
                 sync_file(file.fileno())
-            except OSError:
+            except BaseException:  # a full disk, or somebody's Ctrl-C: as if it had never been tried
                 file.truncate(self._offset)
                 raise
             self._offset += len(lines)
             self._lines += lines.count(b"\n")
             return others
+
+    @property
+    def position(self) -> int:
+        """Bytes of the file that this process knows of; it moves when an append is safe on disk."""
+        return self._offset
 
     def cut_tail(self) -> int:
         """Remove a torn last line; returns its length in bytes. Only for who may write, after `read`."""
@@ -187,6 +195,19 @@ def write_atomic(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_folder(path.parent)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until the block is done, so that what is in memory and what is on disk agree."""
+    if threading.current_thread() is not threading.main_thread():  # KeyboardInterrupt is raised in the main one
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def sync_file(descriptor: int) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.data.journal import Journal, Record, disk_error
+from plaudit.data.journal import Journal, Record, disk_error, uninterrupted
 from plaudit.errors import DataError
 from plaudit.types import Labels
 
@@ -98,7 +98,7 @@ class Ledger:
     def _write(self, verdicts: list[tuple[int, Labels, int | None]]) -> list[int]:
         now = time.time()
         lines = [_pack(i, labels if labels.time else replace(labels, time=now), back) for i, labels, back in verdicts]
-        with self._guard:
+        with self._guard, uninterrupted():
             try:
                 self._follow(self._journal.append(lines))
             except OSError as error:
