@@ -244,46 +244,52 @@ def test_a_small_disk_that_fills_up_gives_a_clear_error_and_loses_nothing(tmp_pa
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGALRM"])
-def test_an_interrupt_at_any_moment_of_an_append_leaves_memory_and_disk_agreed(tmp_path, signal_name):
-    """Ctrl-C, and a handler of somebody else's that raises: both at every line that an append runs through."""
-    store = Store.create(tmp_path / "s")
-    number = getattr(signal, signal_name)
+class Interrupted(Exception):
+    pass
 
-    class Interrupted(Exception):
+
+def append_interrupted(store: Store, episode: Episode, number: signal.Signals, moment: int) -> int:
+    """Append, with a signal at the `moment`th line of Python that runs; returns how many lines did."""
+    lines = 0
+
+    def trace(frame, event, _):
+        nonlocal lines
+        lines += 1
+        if lines == moment:
+            os.kill(os.getpid(), number)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        store.append(episode)
+    except Interrupted:
         pass
+    finally:
+        sys.settrace(None)
+    return lines
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM])
+def test_an_interrupt_at_any_moment_of_an_append_leaves_memory_and_disk_agreed(tmp_path, number):
+    """Ctrl-C, and a signal whose handler raises: at every line of the second half of an append, where it commits."""
 
     def interrupt(*_):
         raise Interrupted
 
+    store = Store.create(tmp_path / "s")
     before = signal.signal(number, interrupt)
     try:
-        for moment in range(0, 400, 3):
-            lines = 0
-
-            def trace(frame, event, _):
-                nonlocal lines
-                lines += 1
-                if lines == moment:  # noqa: B023 - used in this turn of the loop only
-                    sys.settrace(None)
-                    os.kill(os.getpid(), number)
-                return trace
-
-            sys.settrace(trace)
-            try:
-                store.append(counting_episode(2, first=moment % 200, size=(4, 4 + moment % 4)))
-            except Interrupted:
-                pass
-            finally:
-                sys.settrace(None)
+        total = append_interrupted(store, counting_episode(2), number, moment=0)
+        for moment in range(total // 2, total + 1):
+            append_interrupted(store, counting_episode(2, size=(4, 4 + moment % 2)), number, moment)
             found = Store.open(store.folder)
             assert found.ids == store.ids
-            assert all(episode.frames["front"].shape[0] == 3 for _, episode in found)
+            assert found.episode(found.ids[-1]).steps == 2
     finally:
         signal.signal(number, before)
     store.close()
     again = Store.open(store.folder, write=True)
-    assert again.ids == list(range(len(again)))
+    assert again.ids == list(range(len(again))) and len(again) > 5
 
 
 def test_a_column_file_that_was_cut_short_is_named(store):

@@ -86,7 +86,7 @@ class Catalog:
         """Forget a failed append: cut files back to the rows they had, drop segments it had begun."""
         for number in [n for n in self.segments if n not in rows]:
             segment = self.segments.pop(number)
-            del self.growing[segment.schema]
+            self.growing.pop(segment.schema, None)
             segment.remove()
         for number, count in rows.items():
             self.segments[number].truncate(count)

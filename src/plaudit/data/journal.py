@@ -68,17 +68,12 @@ class Journal:
             try:
                 _write_all(file, lines)
                 sync_file(file.fileno())
-            except BaseException:  # a full disk, or somebody's Ctrl-C: as if it had never been tried
+            except OSError:  # as if it had never been tried
                 file.truncate(self._offset)
                 raise
             self._offset += len(lines)
             self._lines += lines.count(b"\n")
             return others
-
-    @property
-    def position(self) -> int:
-        """Bytes of the file that this process knows of; it moves when an append is safe on disk."""
-        return self._offset
 
     def cut_tail(self) -> int:
         """Remove a torn last line; returns its length in bytes. Only for who may write, after `read`."""
@@ -199,11 +194,11 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits until the block is done, so that what is in memory and what is on disk agree."""
-    if threading.current_thread() is not threading.main_thread():  # KeyboardInterrupt is raised in the main one
+    """Ctrl-C, and every other signal, waits until the block is done: memory and disk agree whenever a handler raises."""
+    if threading.current_thread() is not threading.main_thread():  # handlers run in the main one
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield
     finally:

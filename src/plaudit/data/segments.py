@@ -92,6 +92,7 @@ class Segment:
 
     @classmethod
     def create(cls, folder: Path, schema: Schema) -> Self:
+        shutil.rmtree(folder, ignore_errors=True)  # of an append that was interrupted: no line speaks of it
         folder.mkdir()
         segment = cls(folder, schema)
         try:

@@ -209,8 +209,6 @@ class Store:
             raise StoreError(f"{self.folder} is open for reading; open it with write=True to add episodes")
         with self._guard, uninterrupted():
             rows_before = {number: segment.rows for number, segment in self._catalog.segments.items()}
-            journal_before = self._journal.position
-            lines: list[Record] = []
             try:
                 lines = [self._write(self._catalog.next_id + i, episode) for i, episode in enumerate(episodes)]
                 for number in {line["segment"] for line in lines}:
@@ -220,9 +218,6 @@ class Store:
                     lines.append({"op": "evict", "ids": going})
                 self._journal.append(lines)
             except BaseException as error:
-                if self._journal.position != journal_before:  # interrupted after the lines were safe: they count
-                    self._catalog.follow(lines)
-                    raise
                 self._catalog.roll_back(rows_before)
                 if isinstance(error, OSError):
                     raise disk_error(error, self.folder, "this episode was not stored") from error
