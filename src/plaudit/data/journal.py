@@ -22,8 +22,9 @@ import signal
 import sys
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,17 +193,28 @@ def write_atomic(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
+_RAISING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
+
+
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C, and every other signal, waits until the block is done: memory and disk agree whenever a handler raises."""
+    """Ctrl-C and its like wait until the block is done, so that memory and disk agree when their handler raises.
+
+    The handlers are put aside for that long. (Masking the signals is not enough: another thread takes them, a BLAS one
+    say, and Python still runs the handler here.)
+    """
     if threading.current_thread() is not threading.main_thread():  # handlers run in the main one
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
+    waiting: list[Callable[[], object]] = []
+    with ExitStack() as after:
+        after.callback(lambda: [deliver() for deliver in waiting])  # last: when all handlers are back
+        for number in _RAISING:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                after.callback(signal.signal, number, handler)
+                signal.signal(number, lambda n, frame, handler=handler: waiting.append(partial(handler, n, frame)))
         yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def sync_file(descriptor: int) -> None:
