@@ -73,6 +73,55 @@ def test_a_pickle_that_would_run_code_is_refused_and_nothing_is_run(tmp_path, mo
     assert not (tmp_path / "pwned").exists()
 
 
+class Reduced:
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def __reduce__(self):
+        return self.parts
+
+
+def forged_array(dtype_state: tuple, data: bytes, shape: tuple = (1,)) -> bytes:
+    """A pickle that tells numpy things about an array that numpy itself would believe."""
+    reconstruct = np.zeros(1).__reduce__()[0]
+    dtype = Reduced(np.dtype, ("f8", False, True), dtype_state)
+    return pickle.dumps(Reduced(reconstruct, (np.ndarray, (0,), b"b"), (1, shape, dtype, False, data)))
+
+
+def test_numbers_that_are_said_to_be_object_pointers_stay_numbers(tmp_path):
+    """With the flags of an object type, numpy's own loader would follow these bytes as an address."""
+    pointer = (0x4141414141414141).to_bytes(8, "little")
+    (tmp_path / "a.pkl").write_bytes(forged_array((3, "<", None, None, None, -1, -1, 63), pointer))
+    assert load_pickle(tmp_path / "a.pkl").tobytes() == pointer
+
+
+@pytest.mark.parametrize(
+    ("state", "data", "shape"),
+    [
+        ((3, "<", ("f8", (1 << 40,)), None, None, -1, -1, 0), bytes(8), (1,)),  # a sub-array larger than its bytes
+        ((3, "<", None, ("a",), {"a": 1}, 8, 1, 0), bytes(8), (1,)),  # fields that lie outside
+        ((3, "<", None, None, None, -1, -1, 0), bytes(8), (1 << 40,)),  # a shape larger than its bytes
+        ((3, "<", None, None, None, -1, -1, 0), bytes(8), (-1,)),
+        ((3, "?", None, None, None, -1, -1, 0), bytes(8), (1,)),
+    ],
+)
+def test_what_no_numpy_writes_is_refused(tmp_path, state, data, shape):
+    (tmp_path / "a.pkl").write_bytes(forged_array(state, data, shape))
+    with pytest.raises(BadFile, match="cut short or damaged"):
+        load_pickle(tmp_path / "a.pkl")
+
+
+def test_state_for_anything_but_an_array_is_refused(tmp_path):
+    (tmp_path / "a.pkl").write_bytes(b"cnumpy\ndtype\n}X\x04\x00\x00\x00realK\x01sb.")  # would patch our own class
+    with pytest.raises(BadFile, match="cut short or damaged"):
+        load_pickle(tmp_path / "a.pkl")
+
+
+def test_a_table_of_gigabytes_is_not_made(tmp_path):
+    (tmp_path / "a.pkl").write_bytes(b"\x80\x04]r\xff\xff\xff\xff.")  # LONG_BINPUT into slot 4,294,967,295
+    assert load_pickle(tmp_path / "a.pkl") == []
+
+
 def test_an_array_of_objects_is_refused(tmp_path):
     np.save(tmp_path / "o.npy", np.array([1, "a", None], dtype=object), allow_pickle=True)
     with pytest.raises(UnsafeFile, match="array of objects"):
