@@ -228,6 +228,7 @@ def test_a_v21_data_set_is_read_as_it_was_written(tmp_path):
     assert np.abs(episode.frames["cam_high"][:-1].astype(int) - moving_square(9, 1)).mean() < 4
     assert np.array_equal(episode.frames["cam_high"][-1], episode.frames["cam_high"][-2])
     assert store.ledger.labels(1).reward.tolist() == [0] * 6 + [1] * 3
+    assert episode.terminated  # next.done in success
     assert episode.meta["state_names"] == ["joint_a", "joint_b"]
 
 
@@ -333,6 +334,15 @@ def test_a_dense_reward_is_no_success(tmp_path):
     labels = back.ledger.labels(0)
     assert labels.reward.tolist() == pytest.approx([0.1, 0.2, 1.0, 0.3])
     assert (labels.succeeded, labels.source) == (False, "simulator")
+
+
+def test_a_data_set_of_others_with_a_dense_reward_has_neither_success_nor_an_end(tmp_path):
+    folder = write_v21(tmp_path / "in", rewards=True)
+    change_column(folder, "next.reward", lambda rows: [0.1 * i for i in range(len(rows))])
+    import_dataset(folder, tmp_path / "s")
+    store = Store.open(tmp_path / "s")
+    assert not store.ledger.labels(1).succeeded and not store.episode(1).terminated
+    assert store.ledger.labels(0).succeeded and store.episode(0).terminated
 
 
 def test_a_store_without_labels_exports_none(tmp_path):

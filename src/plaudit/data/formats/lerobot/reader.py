@@ -237,9 +237,7 @@ class _Folder:
             last = extra.get("final_verdict")
             verdict = np.append(reward, reward[-1] if last is None else last)
             return Labels.from_frames(verdict, source=source)
-        success = _column(table, SUCCESS, np.bool_)
-        if success is None:  # a sparse reward of 0 and 1 is a success flag; a dense one says nothing of it
-            success = (reward == 1) if np.isin(reward, (0, 1)).all() else np.zeros(row.length, bool)
+        success = _success(table, reward)
         start = extra.get("start")
         return Labels(reward=reward, success=success, start=np.nan if start is None else start, source=source)
 
@@ -251,10 +249,19 @@ class _Folder:
         return "same" if said == {"same"} else "next"
 
 
+def _success(table: pa.Table, reward: AnyArray) -> AnyArray:
+    """`next.success`, or a sparse reward of 0 and 1, which says the same; a dense reward says nothing of it."""
+    said = _column(table, SUCCESS, np.bool_)
+    if said is not None:
+        return said
+    sparse = np.isin(reward[~np.isnan(reward)], (0, 1)).all()
+    return (reward == 1) & sparse
+
+
 def _terminated(table: pa.Table) -> bool:
-    """`next.done` also marks a time limit; only an end that was paid for is taken as the task's own."""
+    """`next.done` also marks a time limit; only an end in success is taken as the task's own."""
     done, reward = _column(table, DONE, np.bool_), _column(table, REWARD, np.float32)
-    return bool(done is not None and reward is not None and done[-1] and reward[-1] > 0)
+    return bool(done is not None and reward is not None and done[-1] and _success(table, reward)[-1])
 
 
 def _with_last(rows: AnyArray, last: list[float] | None) -> AnyArray:
