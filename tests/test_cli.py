@@ -115,6 +115,12 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
 
+def test_a_path_with_brackets_is_shown_as_it_is(tmp_path):
+    labelled_store(tmp_path / "run[bold]", counting_episode(4)).close()
+    assert "run[bold] is sound" in plaudit("data", "check", "run[bold]", cwd=tmp_path)
+    assert "error: no[red]where does not exist" in plaudit("data", "info", "no[red]where", cwd=tmp_path, ok=False)
+
+
 def test_ctrl_c_keeps_what_was_imported_and_the_same_command_goes_on(tmp_path):
     write_v21(tmp_path / "in", lengths=(60,) * 40)
     command = [sys.executable, "-m", "plaudit.cli", "data", "import", "in", "s"]

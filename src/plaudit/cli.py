@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from plaudit import __version__
 from plaudit.errors import DataError, PlauditError
@@ -17,7 +18,9 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data, name="data", help="Bring episodes in and out, look at them, label them, check them.")
 
-out, err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False, soft_wrap=True)
+# No markup: paths and messages of files are shown as they are, brackets and all.
+out = Console(highlight=False, markup=False, soft_wrap=True)
+err = Console(highlight=False, markup=False, soft_wrap=True, stderr=True)
 
 StoreArgument = Annotated[Path, typer.Argument(help="An episode store.", metavar="STORE", show_default=False)]
 EpisodesOption = Annotated[
@@ -31,10 +34,10 @@ def main() -> None:
         app()
     except PlauditError as error:
         for sentence in str(error).splitlines():
-            err.print(f"[bold red]error:[/] {_plain(sentence)}")
+            _tell("error", sentence)
         sys.exit(1)
     except OSError as error:  # a folder we may not write to, a disk that went away
-        err.print(f"[bold red]error:[/] {_plain(str(error.filename))}: {error.strerror}")
+        _tell("error", f"{error.filename}: {error.strerror}")
         sys.exit(1)
 
 
@@ -71,9 +74,9 @@ def import_(
     except KeyboardInterrupt:
         _stop("interrupted; what is in the store stays, run the same command to go on")
     for sentence in report.failed:
-        err.print(f"[yellow]warning:[/] {_plain(sentence)}")
+        _tell("warning", sentence)
     if report.ignored:
-        err.print(f"[yellow]note:[/] features with no place in an episode, not taken: {', '.join(report.ignored)}")
+        _tell("note", f"features with no place in an episode, not taken: {', '.join(report.ignored)}")
     here = f", {report.already_here} were here already" if report.already_here else ""
     lost = f", {len(report.failed)} left out (see above)" if report.failed else ""
     out.print(f"{len(report.ids)} episodes imported into {store}, {report.labelled} with labels{here}{lost}")
@@ -112,7 +115,7 @@ def export(
     except KeyboardInterrupt:
         _stop(f"interrupted; {target} was not made")
     for sentence in left_out:
-        err.print(f"[yellow]warning:[/] {_plain(sentence)}")
+        _tell("warning", sentence)
     out.print(f"{len(_choose(opened, episodes)) - len(left_out)} episodes exported to {target} as {to}")
 
 
@@ -150,9 +153,9 @@ def check(
     except KeyboardInterrupt:
         _stop("interrupted")
     for sentence in report.repaired:
-        out.print(f"[green]repaired:[/] {_plain(sentence)}")
+        _tell("repaired", sentence)
     for sentence in report.problems:
-        err.print(f"[bold red]problem:[/] {_plain(sentence)}")
+        _tell("problem", sentence)
     if not report.ok:
         hint = "" if repair else f"; 'plaudit data check {store} --repair' puts right what can be"
         err.print(f"{len(report.problems)} problems{hint}")
@@ -312,11 +315,9 @@ def _stop(sentence: str) -> NoReturn:
     raise typer.Exit(130)
 
 
-def _plain(text: str) -> str:
-    """Text of ours or of a file's, with no markup in it."""
-    from rich.markup import escape
-
-    return escape(text)
+def _tell(kind: str, sentence: str) -> None:
+    styles = {"error": "bold red", "problem": "bold red", "repaired": "green"}
+    err.print(Text.assemble((f"{kind}:", styles.get(kind, "yellow")), f" {sentence}"))
 
 
 if __name__ == "__main__":
