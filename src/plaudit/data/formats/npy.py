@@ -81,6 +81,7 @@ def write(folder: Path, items: Sequence[Item], options: WriteOptions, track: Tra
             "labels": item.labels.frames[episode.recorded],
         }
         kind = "positive" if tree["labels"].max() >= 0.5 else "negative"
-        np.save(folder / kind / f"{counts[kind]:06d}.npy", tree, allow_pickle=True)  # pyright: ignore[reportArgumentType]
+        pickled = np.array(tree, dtype=object)  # the layout is a dictionary in an .npy file: it can only be a pickle
+        np.save(folder / kind / f"{counts[kind]:06d}.npy", pickled, allow_pickle=True)
         counts[kind] += 1
     return left_out
