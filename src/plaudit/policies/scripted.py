@@ -10,6 +10,7 @@ from plaudit.errors import ConfigError, nearest
 from plaudit.protocols import Normalizer
 from plaudit.types import FloatArray, Observation, Weights
 
+HIGH_ENOUGH = 0.6  # over the line that counts as lifted, and still in the picture
 Outcome = Literal["success", "miss", "drop"]
 
 
@@ -31,7 +32,7 @@ class ScriptedLift:
         if self._closed == 0 and not (over and z < TABLE + 0.02):
             return np.array([[target - x, (TABLE - z) if over else 0.0, -1.0]], np.float32)
         self._closed += 1
-        lift = 0.06 if self._closed > 4 else 0.0
+        lift = 0.06 if self._closed > 4 and z < HIGH_ENOUGH else 0.0
         let_go = self._outcome == "drop" and (cube_z > 0.3 or self._closed > 20)
         return np.array([[0.0, lift, -1.0 if let_go else 1.0]], np.float32)
 
