@@ -83,7 +83,10 @@ def test_labels_have_a_history_that_can_be_gone_back_in(tmp_path):
         (["data", "label", "s"], "error: name a label file like {0: 53, 1: null}"),
         (["data", "label", "s", "--restore", "0"], "error: --restore takes EPISODE:VERSION, like 3:1, not '0'"),
         (["data", "label", "s", "none.json"], "error: none.json: there is no such label file"),
-        (["demo", "--folder", "full"], "error: full holds an earlier demo"),
+        (
+            ["demo", "--folder", "full"],
+            "error: full holds something already; nothing was written, name another with --folder",
+        ),
     ],
 )
 def test_a_mistake_is_answered_with_one_sentence(tmp_path, words, sentence):

@@ -26,7 +26,7 @@ OUTCOMES: tuple[Outcome, ...] = ("success", "miss", "drop")
 def run_demo(folder: Path, episodes: int, console: Console, progress: Callable[[str], Any]) -> None:
     """Record, label, export, import, check, show."""
     if folder.exists() and any(folder.iterdir()):
-        raise TargetNotEmpty(f"{folder} holds an earlier demo; remove it or name another with --folder")
+        raise TargetNotEmpty(f"{folder} holds something already; nothing was written, name another with --folder")
     robot, unit = Tabletop(), Normalizer({})
     with Store.create(folder / "recorded") as recorded:
         for seed in progress("recording")(range(episodes)):
