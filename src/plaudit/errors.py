@@ -37,6 +37,14 @@ class ContractError(PlauditError, ValueError):
     """A plugin that breaks the protocol it claims to follow (see `plaudit.contracts`)."""
 
 
+class SimulationError(PlauditError, ValueError):
+    """A simulated task, its cameras or its renderer, asked for something that is not there."""
+
+
+class InvalidAction(SimulationError):
+    """An action of the wrong shape, or not finite. Nothing moved."""
+
+
 class DataError(PlauditError, ValueError):
     """Anything about episodes, labels and the files that hold them."""
 

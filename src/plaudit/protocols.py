@@ -13,7 +13,7 @@ A plugin is a class with these methods; it inherits nothing. `plaudit.contracts`
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from plaudit.types import AnyArray, Batch, Episode, FloatArray, Labels, Observation, Weights
+from plaudit.types import AnyArray, Batch, BoolArray, Episode, FloatArray, Labels, Observation, Weights
 
 
 @runtime_checkable
@@ -51,6 +51,38 @@ class Robot(Protocol):
     def hold(self) -> None:
         """Stay where you are: called on every way out of the loop."""
         ...
+
+
+@runtime_checkable
+class Simulation(Protocol):
+    """N copies of a simulated task, stepped together; arrays of an observation have a leading N.
+
+    observation = simulation.reset(seeds)
+    for _ in range(simulation.max_steps):
+        observation, known = simulation.step(act(observation), active)
+    """
+
+    num_envs: int
+    cameras: Mapping[str, tuple[int, int]]  # name -> (H, W)
+    state_dim: int
+    action_dim: int
+    fps: float  # control steps a second
+    max_steps: int  # of an episode
+    task: str  # the instruction, in words
+
+    def reset(self, seeds: Sequence[int]) -> Observation:
+        """Start all of them; the same seed starts the same, whatever the others do."""
+        ...
+
+    def step(self, actions: AnyArray, active: BoolArray) -> tuple[Observation, Mapping[str, AnyArray]]:
+        """Send actions [N, A], within [-1, 1], to those that are still active, [N].
+
+        Returns what is seen of all, and what only a simulation knows, [N] each: `success`, and where there are such
+        things `reward` (its own), `failure` (it cannot go on) and others.
+        """
+        ...
+
+    def close(self) -> None: ...
 
 
 @runtime_checkable

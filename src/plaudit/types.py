@@ -40,7 +40,7 @@ POLICY, PERSON = 0, 1  # values of Episode.control_mode
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What the robot sees at one moment."""
+    """What the robot sees at one moment; with a leading N in every array, what N robots see."""
 
     images: Mapping[str, ByteArray]  # camera -> uint8 [H, W, 3]
     state: FloatArray  # [S] joint angles or whatever the robot measures, in its own units

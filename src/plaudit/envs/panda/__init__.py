@@ -1,0 +1,1 @@
+"""The built-in tasks: a Panda arm of primitives, MuJoCo's own batch, a camera made of rays."""

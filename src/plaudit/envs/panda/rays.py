@@ -1,0 +1,257 @@
+"""A camera that needs no GL: MuJoCo casts the rays, numpy colours what they hit.
+
+Most of a picture does not move. What stands still is cast once and kept, as colours and as distances; a new frame
+casts only the rays that could meet something that moves, against what moves alone, and lays the hits over the kept
+picture where they are nearer. Which rays those are is decided on blocks of pixels: every moving geom is wrapped in a few
+spheres, and a block counts when the cone around it touches one. A camera on the hand sees everything move, so its
+still part is cast anew each time.
+
+All environments go through together: one call to the batch, one shading of all hits. Colours are flat, ambient plus
+Lambert from one distant light, no shadows.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import mujoco
+import numpy as np
+from mujoco.batch import Batch
+
+from plaudit.envs.panda.scene import FIXED, MOVING
+from plaudit.types import AnyArray, ByteArray
+
+SKY = np.array([0.80, 0.85, 0.90])
+_GROUPS = {group: np.arange(mujoco.mjNGROUP) == group for group in (FIXED, MOVING)}
+
+
+@dataclass
+class Look:
+    """How N scenes look: what domain randomisation changes. All arrays may be written in place."""
+
+    colour: AnyArray  # [N, ngeom, 3] in 0..1
+    light: AnyArray  # [N, 3] unit vector towards the light
+    ambient: AnyArray  # [N] share of the light that comes from everywhere
+    camera_pos: AnyArray  # [N, ncam, 3] m, in the parent's frame
+    camera_rot: AnyArray  # [N, ncam, 3, 3] in the parent's frame
+
+    @classmethod
+    def plain(cls, model: mujoco.MjModel, count: int) -> "Look":
+        def repeat(values: AnyArray) -> AnyArray:
+            return np.repeat(np.array(values, np.float64)[None], count, axis=0)
+
+        light = -model.light_dir[0] / np.linalg.norm(model.light_dir[0])
+        rotations = np.zeros((model.ncam, 9))
+        for rotation, quaternion in zip(rotations, model.cam_quat, strict=True):
+            mujoco.mju_quat2Mat(rotation, quaternion)
+        return cls(
+            colour=repeat(model.geom_rgba[:, :3]),
+            light=repeat(light),
+            ambient=repeat(model.light_ambient[0, 0]),
+            camera_pos=repeat(model.cam_pos),
+            camera_rot=repeat(rotations.reshape(-1, 3, 3)),
+        )
+
+
+class RayCamera:
+    """One camera of a batch of scenes."""
+
+    def __init__(self, model: mujoco.MjModel, name: str, size: tuple[int, int], batch: Batch, look: Look):
+        self.id, self.size = model.camera(name).id, size
+        self._batch, self._look = batch, look
+        self._body = int(model.cam_bodyid[self.id])
+        self._rides = self._body != 0
+        self._body_pos, self._body_mat = batch.bind("xpos"), batch.bind("xmat")
+        self._geom_pos, self._geom_mat = batch.bind("geom_xpos"), batch.bind("geom_xmat")
+        self._flat = np.isin(model.geom_type, (mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_PLANE))
+        self._spheres = _spheres(model)
+        self._rays = _pixel_rays(size, float(model.cam_fovy[self.id]))
+        self._blocks = _Blocks.of(self._rays, size, max(2, min(size) // 24))  # small enough to hug a finger
+        self._faces = _Blocks.of(self._rays, size, 8)
+        pixels, count = size[0] * size[1], batch.nsim
+        self._still = np.zeros((count, pixels, 3), np.uint8)
+        self._depth = np.full((count, pixels), np.inf, np.float32)
+
+    def look_again(self, ids: AnyArray) -> None:
+        """The still part of these scenes has changed: cast it anew."""
+        if not self._rides:
+            pixels = np.arange(len(self._rays))
+            scene, pixel = np.repeat(np.arange(len(ids)), len(pixels)), np.tile(pixels, len(ids))
+            self._keep_still(_View(ids, *self._pose(ids)), scene, pixel)
+
+    def render(self, ids: AnyArray) -> ByteArray:
+        """What the camera sees in these scenes, [n, H, W, 3]."""
+        view = _View(ids, *self._pose(ids))
+        if self._rides:
+            self._keep_still(view, *self._keep_faces(view))
+        picture = self._still[ids]
+        scene, pixel = self._blocks.expand(self._touched(view))
+        distance, geom, normal = self._cast(view, scene, pixel, MOVING)
+        seen = (geom >= 0) & (distance < self._depth[ids[scene], pixel])
+        scene = scene[seen]
+        picture[scene, pixel[seen]] = self._shade(ids[scene], geom[seen], normal[seen])
+        return picture.reshape(len(ids), *self.size, 3)
+
+    def _pose(self, ids: AnyArray) -> tuple[AnyArray, AnyArray]:
+        """Where the camera is, [n, 3], and how it is turned, [n, 3, 3], in the world."""
+        pos, rot = self._look.camera_pos[ids, self.id], self._look.camera_rot[ids, self.id]
+        if not self._rides:
+            return pos, rot
+        parent = self._body_mat[ids, self._body].reshape(-1, 3, 3)
+        return self._body_pos[ids, self._body] + (parent @ pos[:, :, None])[:, :, 0], parent @ rot
+
+    def _touched(self, view: "_View") -> AnyArray:
+        """[n, K] whether a block's cone touches a sphere around something that moves."""
+        spheres = self._spheres
+        turned = self._geom_mat[view.ids][:, spheres.geom].reshape(len(view.ids), -1, 3, 3)
+        centers = self._geom_pos[view.ids][:, spheres.geom] + (turned @ spheres.center[:, :, None])[..., 0]
+        towards = (centers - view.origin[:, None]) @ view.rotation  # in the camera's frame
+        far = np.maximum(np.linalg.norm(towards, axis=2), 1e-9)
+        angle = np.arcsin(np.minimum(spheres.radius / far, 1.0)) + self._blocks.angle
+        towards = (towards / far[..., None]).astype(np.float32)
+        nearest = np.cos(np.minimum(angle, np.pi)).astype(np.float32)
+        return (towards @ self._blocks.middle.T >= nearest[..., None]).any(axis=1)
+
+    def _cast(self, view: "_View", scene: AnyArray, pixel: AnyArray, group: int) -> tuple[AnyArray, AnyArray, AnyArray]:
+        """Distance, geom (-1 for none) and normal for rays given by place in `view.ids`, in order, and pixel."""
+        if not len(scene):
+            return np.zeros(0), np.zeros(0, int), np.zeros((0, 3))
+        edges = np.searchsorted(scene, np.arange(len(view.ids) + 1))
+        most = int(np.diff(edges).max())
+        rays = np.empty((len(view.ids), most, 3))
+        for i, (first, last) in enumerate(pairwise(edges.tolist())):
+            np.matmul(self._rays[pixel[first:last]], view.rotation[i].T, out=rays[i, : last - first])
+            rays[i, last - first :] = view.rotation[i, :, 2]  # a batch wants as many of each: the rest look backwards
+        found = self._batch.ray(view.origin[:, None], rays, _GROUPS[group], ids=view.ids, normal=True)
+        flat = scene * most + np.arange(len(scene)) - edges[scene]
+        distance, geom, normal = (values.reshape(-1, *values.shape[2:])[flat] for values in found)
+        return distance, geom, normal
+
+    def _keep_still(self, view: "_View", scene: AnyArray, pixel: AnyArray) -> None:
+        """Cast these rays at what stands still, and keep what they saw."""
+        distance, geom, normal = self._cast(view, scene, pixel, FIXED)
+        ids, missed = view.ids[scene], geom < 0
+        colour = self._shade(ids, geom, normal)
+        colour[missed] = np.rint(SKY * 255)
+        distance[missed] = np.inf
+        self._still[ids, pixel], self._depth[ids, pixel] = colour, distance
+
+    def _keep_faces(self, view: "_View") -> tuple[AnyArray, AnyArray]:
+        """Keep the blocks whose four corners see one flat face: so does the rest of them. Returns the other rays."""
+        blocks, count = self._faces, len(view.ids)
+        scene = np.repeat(np.arange(count), blocks.corners.size)
+        distance, geom, normal = self._cast(view, scene, np.tile(blocks.corners.ravel(), count), FIXED)
+        geom, normal = geom.reshape(count, -1, 4), normal.reshape(count, -1, 4, 3)
+        first, facing = geom[..., 0], normal[:, :, 0]
+        one_face = (geom == first[..., None]).all(2) & (np.abs(normal - facing[:, :, None]) < 1e-6).all((2, 3))
+        one_face &= (first >= 0) & self._flat[first] & blocks.whole
+        place, block = np.nonzero(one_face)
+        ids, pixel = view.ids[place][:, None], blocks.pixels[block]
+        first, facing = first[place, block], facing[place, block]
+        self._still[ids, pixel] = self._shade(ids[:, 0], first, facing)[:, None]
+        toward = (view.rotation[place].transpose(0, 2, 1) @ facing[:, :, None])[
+            ..., 0
+        ]  # the normal, as the camera has it
+        slope = (self._rays[pixel] @ toward[:, :, None])[..., 0]  # a plane is as far as its first corner, by the slopes
+        self._depth[ids, pixel] = (distance.reshape(count, -1, 4)[place, block, 0] * slope[:, 0])[:, None] / slope
+        return blocks.expand(~one_face)
+
+    def _shade(self, ids: AnyArray, geom: AnyArray, normal: AnyArray) -> ByteArray:
+        ambient = self._look.ambient[ids]
+        facing = np.maximum(np.einsum("nk,nk->n", normal, self._look.light[ids]), 0.0)
+        light = (ambient + (1.0 - ambient) * facing) * 255
+        return (self._look.colour[ids, geom] * light[:, None] + 0.5).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class _View:
+    """From where n scenes are seen."""
+
+    ids: AnyArray  # [n] their numbers in the batch
+    origin: AnyArray  # [n, 3]
+    rotation: AnyArray  # [n, 3, 3]
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The picture cut into K squares."""
+
+    pixels: AnyArray  # [K, edge^2], -1 past the picture's edge
+    corners: AnyArray  # [K, 4] pixels; of a block that is cut off, any of its own
+    whole: AnyArray  # [K] not cut off by the picture's edge
+    middle: AnyArray  # [K, 3] float32 unit vectors in the camera's frame
+    angle: float  # half the opening of the widest block's cone, rad
+
+    @classmethod
+    def of(cls, rays: AnyArray, size: tuple[int, int], edge: int) -> "_Blocks":
+        height, width = size
+        numbers = np.full((-(-height // edge) * edge, -(-width // edge) * edge), -1)
+        numbers[:height, :width] = np.arange(height * width).reshape(height, width)
+        down, across = numbers.shape[0] // edge, numbers.shape[1] // edge
+        pixels = numbers.reshape(down, edge, across, edge).transpose(0, 2, 1, 3).reshape(down * across, -1)
+        inside = pixels >= 0
+        middle = (rays[pixels] * inside[..., None]).sum(axis=1)
+        middle /= np.linalg.norm(middle, axis=1, keepdims=True)
+        cosine = np.where(inside, (rays[pixels] @ middle[:, :, None])[..., 0], 1.0).min()
+        corners = pixels[:, [0, edge - 1, edge * (edge - 1), edge * edge - 1]]
+        return cls(
+            pixels=pixels,
+            corners=np.where(corners < 0, pixels[:, :1], corners),
+            whole=inside.all(axis=1),
+            middle=middle.astype(np.float32),
+            angle=float(np.arccos(cosine)) + 1e-3,  # float32 cosines of small angles are that coarse
+        )
+
+    def expand(self, chosen: AnyArray) -> tuple[AnyArray, AnyArray]:
+        """Scene (its place) and pixel of every ray in the chosen blocks, [n, K], scene by scene."""
+        scene, block = np.nonzero(chosen)
+        pixel = self.pixels[block].ravel()
+        scene = np.repeat(scene, self.pixels.shape[1])
+        if self.whole.all():
+            return scene, pixel
+        return scene[pixel >= 0], pixel[pixel >= 0]
+
+
+@dataclass(frozen=True)
+class _Spheres:
+    """Spheres that wrap the geoms that move."""
+
+    geom: AnyArray  # [S]
+    center: AnyArray  # [S, 3] in the geom's frame
+    radius: AnyArray  # [S]
+
+
+def _pixel_rays(size: tuple[int, int], fovy: float) -> AnyArray:
+    """Unit vectors through the pixels' middles in the camera's frame, [H * W, 3]: x right, y up, looking along -z."""
+    height, width = size
+    focal = height / 2 / np.tan(np.radians(fovy) / 2)  # in pixels
+    x, y = np.meshgrid(np.arange(width) + 0.5 - width / 2, height / 2 - 0.5 - np.arange(height))
+    rays = np.stack([x, y, np.full_like(x, -focal)], axis=-1).reshape(-1, 3)
+    return rays / np.linalg.norm(rays, axis=1, keepdims=True)
+
+
+def _spheres(model: mujoco.MjModel) -> _Spheres:
+    """Each geom's box is cut into near-cubes, and a sphere drawn around each."""
+    geoms: list[int] = []
+    centers: list[AnyArray] = []
+    radii: list[float] = []
+    for geom in np.flatnonzero(model.geom_group == MOVING):
+        half = _half_extent(int(model.geom_type[geom]), model.geom_size[geom])
+        parts = np.ceil(half / half.min() - 1e-6).astype(int)
+        for index in np.ndindex(*parts):
+            geoms.append(int(geom))
+            centers.append(half * ((2 * np.array(index) + 1) / parts - 1))
+            radii.append(float(np.linalg.norm(half / parts)))
+    return _Spheres(np.array(geoms), np.array(centers), np.array(radii))
+
+
+def _half_extent(kind: int, size: AnyArray) -> AnyArray:
+    """Half the edges of the box around a geom, in its own frame."""
+    shapes = mujoco.mjtGeom
+    if kind == shapes.mjGEOM_SPHERE:
+        return np.full(3, size[0]) / np.sqrt(3)  # the sphere around this box is the sphere itself
+    if kind == shapes.mjGEOM_CAPSULE:
+        return np.array([size[0], size[0], size[0] + size[1]])
+    if kind == shapes.mjGEOM_CYLINDER:
+        return np.array([size[0], size[0], size[1]])
+    assert kind == shapes.mjGEOM_BOX, f"no spheres for geoms of type {kind}"
+    return np.array(size)

@@ -1,0 +1,121 @@
+"""The scene: a Panda arm made of primitives at a table, with a cube and a goal marker.
+
+Lengths and joint axes are the real arm's; its covers are capsules and boxes, so nothing has to be downloaded and a ray
+finds a surface in closed form. The hand is held by a weld to a mocap body and always points down: moving that body
+is what an action does, and the joints follow as the solver finds them. (Rejected: inverse kinematics and joint
+servos in Python, which cost more than the physics.) Gravity acts on the cube alone, as the real arm's
+controller takes its own weight.
+
+Only what may touch has contacts: fingers and hand with the cube and the table, the cube with the table.
+"""
+
+from functools import cache
+from typing import Final
+
+import mujoco
+import numpy as np
+
+CUBE: Final = 0.02  # half an edge, m
+MARKER: Final = 0.025  # radius, m: a little of it shows through every face of a cube at the goal
+OPEN: Final = 0.04  # a finger's travel from the middle, m
+TIP: Final = 0.1034  # from the hand's frame to between the finger tips, m
+CENTER: Final = np.array([0.5, 0.0, 0.0])  # middle of the working area on the table, m
+LOW: Final = np.array([0.3, -0.25, 0.012])  # where the finger tips may go, m
+HIGH: Final = np.array([0.7, 0.25, 0.35])
+TIMESTEP: Final = 0.00625  # s
+SUBSTEPS: Final = 8  # of physics in a control step: 20 Hz
+START: Final = (0.5, 0.0, 0.2)  # of the finger tips, m
+HOME: Final = (0.0, 0.0459, 0.0, -2.3763, 0.0, 2.4222, 0.7854)  # the joints' angles there, rad
+HAND_DOWN: Final = "0 1 0 0"
+MOVING, FIXED = 1, 0  # geom groups
+CAMERAS: Final = ("front", "side", "wrist")
+
+_WHITE, _GREY, _DARK = "0.92 0.93 0.94 1", "0.55 0.57 0.60 1", "0.16 0.17 0.19 1"
+
+# One link: name, pose in its parent, centre of mass, its covers as (type, size, pos or fromto, colour).
+_LINKS: Final = (
+    ("link1", 'pos="0 0 0.333"', ('capsule" size="0.055" fromto="0 0 -0.16 0 0 0', _WHITE)),
+    ("link2", 'quat="1 -1 0 0"', ('capsule" size="0.055" fromto="0 0 -0.06 0 0 0.06', _WHITE), ('capsule" size="0.052" fromto="0 0 0 0 -0.14 0', _WHITE)),
+    ("link3", 'pos="0 -0.316 0" quat="1 1 0 0"', ('capsule" size="0.05" fromto="0 0 -0.14 0 0 0', _WHITE), ('capsule" size="0.048" fromto="0.0825 -0.04 0 0.0825 0.04 0', _GREY)),
+    ("link4", 'pos="0.0825 0 0" quat="1 1 0 0"', ('capsule" size="0.05" fromto="-0.0825 0.08 0 -0.0825 0.25 0', _WHITE)),
+    ("link5", 'pos="-0.0825 0.384 0" quat="1 -1 0 0"', ('capsule" size="0.048" fromto="0 0.03 -0.12 0 0.06 -0.05', _WHITE), ('capsule" size="0.05" fromto="0 0 -0.02 0 0 0', _GREY)),
+    ("link6", 'quat="1 1 0 0"', ('capsule" size="0.046" fromto="0 0 -0.03 0 0 0.03', _WHITE), ('capsule" size="0.043" fromto="0.03 0 0 0.088 0 0', _WHITE)),
+    ("link7", 'pos="0.088 0 0" quat="1 1 0 0"', ('cylinder" size="0.045 0.03" pos="0 0 0.075', _GREY)),
+)  # fmt: skip
+
+
+def scene_xml() -> str:
+    """The MJCF of the scene."""
+    arm, closing = "", ""
+    for number, (name, pose, *covers) in enumerate(_LINKS, start=1):
+        geoms = "".join(f'<geom class="cover" type="{shape}" rgba="{colour}"/>' for shape, colour in covers)
+        arm += f'<body name="{name}" gravcomp="1" {pose}><inertial pos="0 0 0" mass="1" diaginertia="0.02 0.02 0.02"/>'
+        arm += f'<joint name="joint{number}" class="arm"/>{geoms}'
+        closing += "</body>"
+    fingers = "".join(
+        f"""
+        <body name="{side}_finger" gravcomp="1" pos="0 0 0.0584" {turn}>
+          <inertial pos="0 0 0.02" mass="0.05" diaginertia="2e-5 2e-5 2e-5"/>
+          <joint name="{side}_finger" class="finger"/>
+          <geom class="cover" type="box" size="0.009 0.006 0.012" pos="0 0.016 0.012" rgba="{_GREY}"/>
+          <geom name="{side}_pad" class="pad" type="box" size="0.010 0.005 0.014" pos="0 0.005 0.036" rgba="{_DARK}"/>
+        </body>"""
+        for side, turn in (("left", ""), ("right", 'quat="0 0 0 1"'))
+    )
+    return f"""
+<mujoco model="plaudit panda">
+  <compiler angle="radian" autolimits="true"/>
+  <option timestep="{TIMESTEP}" integrator="implicitfast" cone="elliptic" impratio="10" iterations="20" ls_iterations="50"/>
+  <visual><global offwidth="1280" offheight="1280"/><headlight ambient="0 0 0" diffuse="0 0 0" specular="0 0 0"/></visual>
+  <default>
+    <geom contype="0" conaffinity="0" group="{MOVING}"/>
+    <default class="arm"><joint axis="0 0 1" damping="4" armature="0.1" limited="false"/></default>
+    <default class="cover"><geom mass="0"/></default>
+    <default class="finger"><joint type="slide" axis="0 1 0" range="0 {OPEN}" damping="10" armature="0.1" solreflimit="0.01 1"/></default>
+    <default class="pad"><geom mass="0" contype="1" conaffinity="2" condim="4" friction="1.5 0.005 0.0001" solref="0.01 1" solimp="0.95 0.99 0.001"/></default>
+  </default>
+  <worldbody>
+    <light name="key" directional="true" pos="0.2 -0.6 1.5" dir="-0.6 0.45 -1" diffuse="0.55 0.55 0.55" ambient="0.45 0.45 0.45" specular="0 0 0" castshadow="false"/>
+    <geom name="floor" type="plane" size="3 3 0.1" pos="0 0 -0.4" group="{FIXED}" rgba="0.30 0.33 0.37 1"/>
+    <geom name="wall" type="box" size="0.02 3 2" pos="-0.6 0 0.6" group="{FIXED}" rgba="0.62 0.68 0.74 1"/>
+    <geom name="table" type="box" size="0.45 0.55 0.2" pos="0.4 0 -0.2" group="{FIXED}" rgba="0.72 0.60 0.45 1" contype="2" conaffinity="5" condim="4" friction="1 0.02 0.0001" solref="0.01 1"/>
+    <camera name="front" pos="1.12 0 0.42" xyaxes="0 1 0 -0.42 0 0.907" fovy="38"/>
+    <camera name="side" pos="0.5 -0.75 0.32" xyaxes="1 0 0 0 0.25 0.968" fovy="40"/>
+    <body name="base"><geom name="base" type="capsule" size="0.07" fromto="0 0 0 0 0 0.14" group="{FIXED}" rgba="{_WHITE}"/>
+    {arm}
+      <body name="hand" gravcomp="1" pos="0 0 0.107" quat="0.9238795 0 0 -0.3826834">
+        <inertial pos="0 0 0.03" mass="0.5" diaginertia="0.002 0.002 0.002"/>
+        <geom class="cover" type="box" size="0.03 0.1 0.028" pos="0 0 0.03" rgba="{_WHITE}"/>
+        <camera name="wrist" pos="0.09 0 0.05" xyaxes="0 1 0 0.9 0 0.436" fovy="75"/>
+        <site name="tip" pos="0 0 {TIP}"/>
+        {fingers}
+      </body>
+    {closing}
+    </body>
+    <body name="target" mocap="true" pos="{START[0]} {START[1]} {START[2] + TIP}" quat="{HAND_DOWN}"/>
+    <body name="goal" mocap="true"><geom name="goal" type="sphere" size="{MARKER}" rgba="0.20 0.75 0.35 1"/></body>
+    <body name="cube" pos="0.5 0 {CUBE}"><freejoint name="cube"/>
+      <geom name="cube" type="box" size="{CUBE} {CUBE} {CUBE}" mass="0.06" rgba="0.85 0.16 0.12 1" contype="4" conaffinity="3" condim="4" friction="1 0.02 0.0001" solref="0.01 1"/>
+    </body>
+  </worldbody>
+  <equality>
+    <weld name="hold" body1="target" body2="hand" relpose="0 0 0 1 0 0 0" solref="0.02 1" solimp="0.95 0.99 0.001"/>
+    <joint joint1="left_finger" joint2="right_finger" solref="0.01 1"/>
+  </equality>
+  <sensor>
+    <contact name="left_touch" geom1="left_pad" geom2="cube" num="1" data="found"/>
+    <contact name="right_touch" geom1="right_pad" geom2="cube" num="1" data="found"/>
+  </sensor>
+  <actuator>
+    <position name="grip" joint="left_finger" kp="800" kv="40" ctrlrange="0 {OPEN}" forcerange="-20 20"/>
+  </actuator>
+  <keyframe>
+    <key name="home" qpos="{" ".join(map(str, HOME))} {OPEN} {OPEN} {CENTER[0]} {CENTER[1]} {CUBE} 1 0 0 0" ctrl="{OPEN}"/>
+  </keyframe>
+</mujoco>"""
+
+
+@cache
+def scene_model() -> mujoco.MjModel:
+    """The compiled scene; callers share it and change nothing in it."""
+    return mujoco.MjModel.from_xml_string(scene_xml())

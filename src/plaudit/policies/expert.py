@@ -1,0 +1,118 @@
+"""A scripted expert for the built-in tasks: demonstrations on demand, and failures worth learning from.
+
+It sees what the simulation knows, not the pictures. Each scene is in one of a few phases and moves straight to where that
+phase wants the finger tips; noise on the actions makes no two demonstrations alike. The failures look nearly right,
+which is what a judge of images has to tell apart: fingers that close beside the cube, a cube let go on the way, one
+that stops short of the goal, one brought to a wrong place.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from plaudit.envs.panda.scene import CUBE
+from plaudit.envs.panda.tasks import Facts, Lift
+from plaudit.envs.panda.world import STEP, World
+from plaudit.errors import SimulationError, nearest
+from plaudit.types import AnyArray, FloatArray, Observation
+
+Outcome = Literal["success", "miss", "drop", "near_goal", "wrong_place"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
+HOVER = 0.09  # of the tips over the table on the way, m
+ALIGNED = 0.012  # how well placed the tips are before they go on, m
+CLOSING = 4  # steps that fingers get to close
+
+
+class ScriptedExpert:
+    """Acts in every scene of a world at once, each towards its own outcome."""
+
+    def __init__(self, world: World, outcomes: Sequence[str] = ("success",), noise: float = 0.0, seed: int = 0):
+        """
+        outcomes: one a scene; fewer are repeated
+        noise: standard deviation of what is added to an action, of which 1 is the most
+        """
+        for outcome in outcomes:
+            if outcome not in OUTCOMES:
+                raise SimulationError(f"there is no outcome '{outcome}'; {nearest(outcome, OUTCOMES)}")
+        if noise < 0:
+            raise SimulationError(f"noise is {noise}; it is a standard deviation, 0 or more")
+        self._world, self._noise = world, noise
+        self._rng = np.random.default_rng(seed)
+        self.outcome = np.resize(np.array(outcomes), world.num_envs)
+        self.start()
+
+    def start(self) -> None:
+        """The scenes were reset."""
+        facts, count = self._world.facts(), self._world.num_envs
+        self._closed = np.zeros(count, int)  # steps since the fingers began to close
+        self._let_go = np.zeros(count, bool)
+        self._aside, self._goal = np.zeros((count, 3)), facts.goal.copy()
+        angle = self._rng.uniform(-np.pi, np.pi, count)
+        if self._world.task_name == "push":
+            way = facts.goal - facts.cube
+            angle = np.arctan2(way[:, 1], way[:, 0]) + np.where(angle > 0, np.pi / 2, -np.pi / 2)  # to one side of it
+            short = 0.06 * way / np.linalg.norm(way[:, :2], axis=1, keepdims=True)
+        sideways = np.stack([np.cos(angle), np.sin(angle), np.zeros(count)], axis=1)
+        self._fail("miss", self._aside, 0.06 * sideways)  # where the fingers close or push, beside the cube
+        if self._world.task_name == "lift":
+            self._goal[:] = facts.cube + (0, 0, Lift.height + 0.04)
+            self._fail("near_goal", self._goal, np.array([0, 0, -0.08]))
+            self._fail("wrong_place", self._goal, 0.1 * sideways - (0, 0, Lift.height + 0.02))
+        elif self._world.task_name == "pick_place":
+            self._fail("near_goal", self._goal, 0.06 * sideways)
+            self._fail("wrong_place", self._goal, 0.12 * sideways)
+            self._fail("drop", self._goal, 0.12 * sideways + (0, 0, 0.1))  # on a way that does not cross the goal
+        else:
+            self._fail("near_goal", self._goal, -short)
+            self._fail("wrong_place", self._goal, 0.1 * sideways)
+
+    def _fail(self, outcome: Outcome, places: AnyArray, shift: AnyArray) -> None:
+        """Move the places of the scenes with this outcome."""
+        places += np.where((self.outcome == outcome)[:, None], shift, 0.0)
+
+    def act(self, observation: Observation | None = None) -> FloatArray:
+        """The next actions, [N, 4]."""
+        facts = self._world.facts()
+        target, gripper = self._push(facts) if self._world.task_name == "push" else self._pick(facts)
+        move = np.clip((target - facts.tip) / STEP, -1, 1)
+        actions = np.concatenate([move, gripper[:, None]], axis=1)
+        return (actions + self._rng.normal(0, 1, actions.shape) * self._noise).astype(np.float32)
+
+    def _pick(self, facts: Facts) -> tuple[AnyArray, AnyArray]:
+        over = facts.cube + self._aside
+        off = np.linalg.norm((facts.tip - over)[:, :2], axis=1)
+        down = over.copy()
+        down[:, 2] = np.where(off < ALIGNED, CUBE, HOVER)
+        arrived = (off < ALIGNED) & (facts.tip[:, 2] < CUBE + 0.008)
+        self._closed += arrived | (self._closed > 0)
+        carrying = self._closed > CLOSING
+        lost = carrying & ~facts.grasped & (self.outcome != "miss") & ~self._let_go
+        self._closed[lost] = 0  # try again
+        carried = facts.tip + self._goal - np.where(self._aside.any(1, keepdims=True), facts.tip, facts.cube)
+        self._let_go |= (self.outcome == "drop") & carrying & (facts.cube[:, 2] > CUBE + 0.03)
+        target = np.where(carrying[:, None], carried, np.where(self._closed[:, None] > 0, facts.tip, down))
+        return target, np.where((self._closed > 0) & ~self._let_go, -1.0, 1.0)
+
+    def _push(self, facts: Facts) -> tuple[AnyArray, AnyArray]:
+        way = (self._goal - facts.cube) * (1, 1, 0)
+        far = np.linalg.norm(way, axis=1, keepdims=True)
+        ahead = way / np.maximum(far, 1e-6)
+        behind = facts.cube - 0.05 * ahead + self._aside
+        off = np.linalg.norm((facts.tip - behind)[:, :2], axis=1)
+        reach = facts.tip - facts.cube - self._aside
+        along = (reach * ahead).sum(axis=1, keepdims=True)
+        astray = np.linalg.norm((reach - along * ahead)[:, :2], axis=1)
+        low = facts.tip[:, 2] < 0.03
+        pushing = low & (astray < 0.015) & (along[:, 0] < 0)
+        ground = np.array([1, 1, 0])
+        target = behind * ground + np.where(off < ALIGNED, CUBE, HOVER)[:, None] * (0, 0, 1)
+        back = facts.tip - STEP / 2 * ahead + (0, 0, STEP)  # away from the cube first: lifting would drag it along
+        target = np.where((low & (off >= ALIGNED))[:, None], back, target)
+        slowly = np.minimum(0.25 * far + 0.004, 0.02)  # so that it does not slide on
+        onwards = (facts.cube + self._aside + (along + slowly) * ahead) * ground + (0, 0, CUBE)
+        target = np.where(pushing[:, None], onwards, target)
+        self._let_go |= (far[:, 0] < 0.008) | ((self.outcome == "drop") & (far[:, 0] < 0.07))
+        target = np.where(self._let_go[:, None], back, target)
+        return target, np.full(len(target), -1.0)
