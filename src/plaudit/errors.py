@@ -37,6 +37,10 @@ class ContractError(PlauditError, ValueError):
     """A plugin that breaks the protocol it claims to follow (see `plaudit.contracts`)."""
 
 
+class EnvError(PlauditError, ValueError):
+    """A simulator that cannot be made on this machine, or that hands out what no policy can use."""
+
+
 class DataError(PlauditError, ValueError):
     """Anything about episodes, labels and the files that hold them."""
 
