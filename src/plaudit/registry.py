@@ -81,7 +81,16 @@ class Registry:
         return BeforeValidator(self.parse)
 
 
-ENV_REGISTRY = Registry("env")
+ENV_REGISTRY = Registry(
+    "env",
+    builtin={
+        "gymnasium": "plaudit.envs.adapters.any_gymnasium:GymnasiumConfig",
+        "gym_hil": "plaudit.envs.adapters.gym_hil:GymHilConfig",
+        "fetch": "plaudit.envs.adapters.fetch:FetchConfig",
+        "metaworld": "plaudit.envs.adapters.metaworld:MetaWorldConfig",
+        "maniskill": "plaudit.envs.adapters.maniskill:ManiSkillConfig",
+    },
+)
 ROBOT_REGISTRY = Registry("robot")
 POLICY_REGISTRY = Registry("policy")
 LABELER_REGISTRY = Registry("labeler")
