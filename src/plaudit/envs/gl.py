@@ -35,6 +35,8 @@ def choose(wanted: Backend | None = None, *, images: bool = True) -> None:
     With `images=False` a machine that has no OpenGL at all is fine: nothing will be drawn.
     """
     current = os.environ.get("MUJOCO_GL", "").strip().lower() or None
+    if current is not None and current in HEADLESS and not _there(current):
+        raise EnvError(f"MUJOCO_GL is '{current}', {_absent(current)}")  # MuJoCo would not even import
     if wanted is not None and wanted != current:
         if current is not None or "mujoco" in sys.modules:
             raise EnvError(
@@ -57,10 +59,7 @@ def choose(wanted: Backend | None = None, *, images: bool = True) -> None:
 def _settle(backend: str, *, needed: bool) -> None:
     if backend in HEADLESS and not _there(backend):
         if needed:
-            raise EnvError(
-                f"images are drawn with '{backend}', which is not on this machine; "
-                f"run: apt-get install {HEADLESS[backend][1]}"
-            )
+            raise EnvError(f"images are drawn with '{backend}', {_absent(backend)}")
         return
     os.environ["MUJOCO_GL"] = backend
     _log.info("MUJOCO_GL was unset; it is now '%s' for this process and its children", backend)
@@ -87,6 +86,10 @@ def _about_gl(error: Exception) -> bool:
         modules.append(trace.tb_frame.f_globals.get("__name__", ""))
         trace = trace.tb_next
     return modules[-1].startswith(("OpenGL", "mujoco.egl", "mujoco.osmesa", "mujoco.glfw", "mujoco.render"))
+
+
+def _absent(backend: str) -> str:
+    return f"which is not on this machine; run: apt-get install {HEADLESS[backend][1]}"
 
 
 def _display() -> bool:

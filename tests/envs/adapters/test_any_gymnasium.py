@@ -1,3 +1,5 @@
+import gc
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -113,16 +115,34 @@ def test_gymnasiums_own_pendulum_works_and_its_seeds_reproduce():
 
 
 @needs("mujoco", "simulators")
-def test_two_mujoco_environments_in_a_process_keep_their_pictures():
-    config = GymnasiumConfig(
-        id="Reacher-v5", obs="both", image_size=(48, 48), options={"width": 48, "height": 48}, task="reach"
-    )
-    first = config.make()
-    picture = first.reset(seed=0)[0]["front"]
-    assert picture.std() > 1
-    second = config.model_copy(update={"id": "Swimmer-v5"}).make()
-    other = second.reset(seed=0)[0]["front"]
-    assert np.array_equal(first.reset(seed=0)[0]["front"], picture)
-    first.close()
-    assert np.array_equal(second.reset(seed=0)[0]["front"], other)
-    second.close()
+@needs("imageio", "simulators")  # Gymnasium draws MuJoCo only beside it
+class TestTwoMujocoEnvironmentsInAProcess:
+    def make(self, id):
+        size = {"width": 48, "height": 48}
+        return GymnasiumConfig(id=id, obs="both", image_size=(48, 48), options=size, task="move").make()
+
+    def picture(self, env):
+        return env.reset(seed=0)[0]["front"]
+
+    def test_each_keeps_its_pictures(self):
+        first = self.make("Reacher-v5")
+        before = self.picture(first)
+        assert before.std() > 1
+        second = self.make("Swimmer-v5")
+        other = self.picture(second)
+        assert np.array_equal(self.picture(first), before)
+        first.close()
+        assert np.array_equal(self.picture(second), other)
+        second.close()
+
+    @pytest.mark.parametrize("closed", [True, False])
+    def test_one_that_is_gone_leaves_the_pictures_of_the_other(self, closed):
+        first, second = self.make("Reacher-v5"), self.make("Swimmer-v5")
+        before = self.picture(second)
+        if closed:
+            first.close()
+            self.picture(second)
+        del first
+        gc.collect()
+        assert np.array_equal(self.picture(second), before)
+        second.close()

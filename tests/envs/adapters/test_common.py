@@ -122,15 +122,15 @@ def test_a_simulator_that_is_not_installed_says_what_to_install():
 
 
 @pytest.mark.parametrize(
-    ("mine", "mujoco", "fine"), [("1.4.2", "3.10.0", True), ("1.4.2", "4.0.0", False), ("1.5", "4.0.0", True)]
+    ("mine", "mujoco", "fine"), [("1.4.2", "3.11.0", True), ("1.4.2", "4.0.0", False), ("1.5", "4.0.0", True)]
 )
 def test_a_mujoco_that_a_simulator_breaks_with_is_refused(monkeypatch, mine, mujoco, fine):
     monkeypatch.setattr(common, "version", {"gymnasium-robotics": mine, "mujoco": mujoco}.get)
     if fine:
-        check_mujoco("gymnasium-robotics", extra="fetch", upto="1.4.2", below="3.11")
+        check_mujoco("gymnasium-robotics", extra="fetch", upto="1.4.2", below="3.12")
     else:
-        with pytest.raises(EnvError, match=r"1\.4\.2 does not run with MuJoCo 4\.0\.0, only below 3\.11"):
-            check_mujoco("gymnasium-robotics", extra="fetch", upto="1.4.2", below="3.11")
+        with pytest.raises(EnvError, match=r"1\.4\.2 does not run with MuJoCo 4\.0\.0, only below 3\.12"):
+            check_mujoco("gymnasium-robotics", extra="fetch", upto="1.4.2", below="3.12")
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_without_a_display_the_first_headless_renderer_is_taken_and_logged(fresh
 
 
 def test_the_users_own_choice_stands(fresh, monkeypatch):
-    fresh |= {"egl"}
+    fresh |= {"egl", "osmesa"}
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
     gl.choose()
     assert gl.os.environ["MUJOCO_GL"] == "osmesa"
@@ -175,6 +175,23 @@ def test_a_machine_without_opengl_says_what_to_install_when_images_are_asked_for
         gl.choose()
     with pytest.raises(EnvError, match="apt-get install libosmesa6"):
         gl.choose("osmesa")
+
+
+def test_a_renderer_that_the_user_chose_and_has_not_is_explained(fresh, monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    with pytest.raises(EnvError, match="MUJOCO_GL is 'osmesa', which is not on this machine; run: apt-get install"):
+        gl.choose(images=False)
+
+
+def test_an_error_of_opengl_is_explained_and_others_are_left_alone(monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    with (
+        pytest.raises(EnvError, match="the renderer 'egl' did not start"),
+        gl.explained(),
+    ):
+        exec("raise ImportError('no device')", {"__name__": "mujoco.egl"})
+    with pytest.raises(KeyError), gl.explained():
+        {}["camera"]
 
 
 def test_a_mujoco_that_was_imported_too_early_is_explained(fresh, monkeypatch):

@@ -39,7 +39,7 @@ class FetchConfig(AdapterConfig):
     def make(self) -> Adapted:
         gl.choose(self.render_backend, images=bool(self.images))
         gym.register_envs(load_simulator("gymnasium_robotics", extra="fetch"))
-        check_mujoco("gymnasium-robotics", extra="fetch", upto="1.4.2", below="3.11")
+        check_mujoco("gymnasium-robotics", extra="fetch", upto="1.4.2", below="3.12")
         check_id(self.id, [id for id in gym.registry if id.startswith("Fetch") and id.endswith("-v4")])
         height, width = self.image_size
         simulator = gym.make(

@@ -6,7 +6,6 @@ context is current then: with two simulators in a process the first draws wrong 
 pictures of the next with it. `MujocoViews` makes its own context current before it draws and before it lets go.
 """
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,7 +50,3 @@ class MujocoViews(gym.Wrapper[Any, Any, Any, Any]):
             viewer.make_context_current()
             viewer.con.free()
         super().close()
-
-    def __del__(self) -> None:
-        if not sys.is_finalizing():  # OpenGL is gone by then, with all that it held
-            self.close()
