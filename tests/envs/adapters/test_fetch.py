@@ -41,6 +41,13 @@ def test_seeds_reproduce():
     assert np.array_equal(rollout(env, 1), rollout(env, 1)) and not np.array_equal(rollout(env, 1), rollout(env, 2))
 
 
+def test_episodes_without_a_seed_differ_from_one_maker_to_the_next():
+    first, second = (FetchConfig(obs="both", image_size=(16, 16)).make() for _ in range(2))
+    assert not np.array_equal(first.reset()[0]["state"], second.reset()[0]["state"])
+    first.close()
+    second.close()
+
+
 def test_an_unknown_task_is_answered_with_the_nearest():
     with pytest.raises(UnknownName, match="there is no environment 'FetchPush'; did you mean 'FetchPush-v4'"):
         FetchConfig(id="FetchPush").make()

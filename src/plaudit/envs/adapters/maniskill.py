@@ -53,7 +53,7 @@ class ManiSkillConfig(AdapterConfig):
     def adapt(self, simulator: gym.Env[Any, Any]) -> Adapted:
         """The part that needs no ManiSkill: from its environment to ours."""
         single = One(simulator)
-        first, _ = single.reset(seed=0)
+        first, _ = single.reset()  # unseeded, so that episodes without a seed differ from process to process
         have = first.get("sensor_data", {}) if isinstance(first, Mapping) else {}
         for camera in self.images:
             if self.sensors.get(camera, camera) not in have:

@@ -26,7 +26,7 @@ class MujocoViews(gym.Wrapper[Any, Any, Any, Any]):
         model = self._inner.model
         self._numbers = {ours: -1 if name == FREE else model.camera(name).id for ours, name in cameras.items()}
         if cameras:
-            env.reset(seed=0)
+            env.reset()  # unseeded, so that episodes without a seed differ from process to process
             with gl.explained():
                 self.draw()
 
