@@ -1,14 +1,16 @@
 # Two commands do everything on a fresh Debian or Ubuntu machine with Python 3.11 and make:
 #   make demo    set up and run the main job
 #   make test    set up and run every check
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test test-simulators lint bench clean
 
 VENV := .venv
+SIMULATORS := .venv-simulators
 BIN := $(VENV)/bin
 
 help:
 	@echo "make demo   set up, then record, carry, check and show a few episodes (runs/demo)"
 	@echo "make test   set up, then lint, type check and test"
+	@echo "make test-simulators   the adapters with gym_hil, Fetch and Meta-World, which need an older MuJoCo: their own set-up"
 	@echo "make lint   ruff and pyright alone"
 	@echo "make bench  every benchmark in its quick form"
 	@echo "make clean  remove the environment and the demo"
@@ -37,8 +39,15 @@ lint: $(VENV)/.ready-dev
 test: lint
 	$(BIN)/pytest -n 2
 
+$(SIMULATORS)/.ready: pyproject.toml scripts/setup.sh
+	@scripts/setup.sh $(SIMULATORS) ".[dev,simulators]"
+	@touch $@
+
+test-simulators: $(SIMULATORS)/.ready
+	$(SIMULATORS)/bin/pytest -n 2 tests/envs/adapters
+
 bench: $(VENV)/.ready-bench
 	$(BIN)/python benchmarks/replay.py --quick
 
 clean:
-	rm -rf $(VENV) runs/demo
+	rm -rf $(VENV) $(SIMULATORS) runs/demo

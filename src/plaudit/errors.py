@@ -37,11 +37,11 @@ class ContractError(PlauditError, ValueError):
     """A plugin that breaks the protocol it claims to follow (see `plaudit.contracts`)."""
 
 
-class SimulationError(PlauditError, ValueError):
-    """A simulated task, its cameras or its renderer, asked for something that is not there."""
+class EnvError(PlauditError, ValueError):
+    """A simulated task that cannot be made or driven as asked."""
 
 
-class InvalidAction(SimulationError):
+class InvalidAction(EnvError):
     """An action of the wrong shape, or not finite. Nothing moved."""
 
 

@@ -81,8 +81,26 @@ class Registry:
         return BeforeValidator(self.parse)
 
 
-ENV_REGISTRY = Registry("env")
+ENV_REGISTRY = Registry(
+    "env",
+    builtin={
+        "lift": "plaudit.envs.panda.config:PandaConfig",
+        "pick_place": "plaudit.envs.panda.config:PandaConfig",
+        "push": "plaudit.envs.panda.config:PandaConfig",
+        "gymnasium": "plaudit.envs.adapters.any_gymnasium:GymnasiumConfig",
+        "gym_hil": "plaudit.envs.adapters.gym_hil:GymHilConfig",
+        "fetch": "plaudit.envs.adapters.fetch:FetchConfig",
+        "metaworld": "plaudit.envs.adapters.metaworld:MetaWorldConfig",
+        "maniskill": "plaudit.envs.adapters.maniskill:ManiSkillConfig",
+    },
+)
 ROBOT_REGISTRY = Registry("robot")
 POLICY_REGISTRY = Registry("policy")
 LABELER_REGISTRY = Registry("labeler")
-LEARNER_REGISTRY = Registry("learner")
+LEARNER_REGISTRY = Registry(
+    "learner",
+    builtin={
+        "ppo": "plaudit.learners.ppo:PpoConfig",
+        "sac": "plaudit.learners.sac:SacConfig",
+    },
+)

@@ -14,7 +14,7 @@ import numpy as np
 from plaudit.envs.panda.scene import CUBE
 from plaudit.envs.panda.tasks import Facts, Lift
 from plaudit.envs.panda.world import STEP, World
-from plaudit.errors import SimulationError, nearest
+from plaudit.errors import EnvError, nearest
 from plaudit.types import AnyArray, FloatArray, Observation
 
 Outcome = Literal["success", "miss", "drop", "near_goal", "wrong_place"]
@@ -35,9 +35,9 @@ class ScriptedExpert:
         """
         for outcome in outcomes:
             if outcome not in OUTCOMES:
-                raise SimulationError(f"there is no outcome '{outcome}'; {nearest(outcome, OUTCOMES)}")
+                raise EnvError(f"there is no outcome '{outcome}'; {nearest(outcome, OUTCOMES)}")
         if noise < 0:
-            raise SimulationError(f"noise is {noise}; it is a standard deviation, 0 or more")
+            raise EnvError(f"noise is {noise}; it is a standard deviation, 0 or more")
         self._world, self._noise = world, noise
         self._rng = np.random.default_rng(seed)
         self.outcome = np.resize(np.array(outcomes), world.num_envs)

@@ -15,7 +15,7 @@ from mujoco.batch import Batch
 from plaudit.envs.panda.rays import Look, RayCamera
 from plaudit.envs.panda.scene import CAMERAS, CUBE, HIGH, LOW, OPEN, SUBSTEPS, TIMESTEP, TIP, scene_model
 from plaudit.envs.panda.tasks import TASKS, Facts
-from plaudit.errors import InvalidAction, SimulationError, nearest
+from plaudit.errors import EnvError, InvalidAction, nearest
 from plaudit.types import AnyArray, BoolArray, FloatArray, Observation
 
 STEP: Final = 0.04  # the way of the hand for an action of 1, m
@@ -47,14 +47,14 @@ class World:
         threads: of physics and rays; 0 for one a core
         """
         if task not in TASKS:
-            raise SimulationError(f"there is no task '{task}'; {nearest(task, TASKS)}")
+            raise EnvError(f"there is no task '{task}'; {nearest(task, TASKS)}")
         if num_envs < 1:
-            raise SimulationError(f"num_envs is {num_envs}; it must be at least 1")
+            raise EnvError(f"num_envs is {num_envs}; it must be at least 1")
         for camera in cameras:
             if camera not in CAMERAS:
-                raise SimulationError(f"there is no camera '{camera}'; {nearest(camera, CAMERAS)}")
+                raise EnvError(f"there is no camera '{camera}'; {nearest(camera, CAMERAS)}")
         if min(image_size) < 1:
-            raise SimulationError(f"image_size is {list(image_size)}; height and width must be at least 1")
+            raise EnvError(f"image_size is {list(image_size)}; height and width must be at least 1")
         self.num_envs, self.max_steps = num_envs, max_steps
         self._task, self.task_name, self.task = TASKS[task], task, TASKS[task].words
         self._full = obs != "pixels"
@@ -75,7 +75,7 @@ class World:
         """Start scenes `ids` (all when not given) from their seeds; returns what is seen of all of them."""
         ids = self._everyone if ids is None else np.asarray(ids)
         if len(seeds) != len(ids):
-            raise SimulationError(f"{len(seeds)} seeds for {len(ids)} scenes; give one each")
+            raise EnvError(f"{len(seeds)} seeds for {len(ids)} scenes; give one each")
         self._batch.reset(ids, keyframe=0, stage=mujoco.mjtStage.mjSTAGE_NONE)
         for i, seed in zip(ids, seeds, strict=True):
             start = self._task.start(np.random.default_rng(seed))
