@@ -247,6 +247,63 @@ def stats(
     )
 
 
+@app.command("train")
+def train_(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="learner=sac env=lift scripted_demos=20 learner.lr=1e-3 ..."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file to start from; see examples/configs.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="The folder of a run to go on with.", metavar="RUN")] = None,
+    folder: Annotated[Path, typer.Option(help="Where runs are put.")] = Path("runs"),
+) -> None:
+    """Train a policy in a simulation.
+
+    Writes a run folder with metrics, checkpoints, the policy's weights and a report. Ctrl-C stops after the round at hand
+    and --resume goes on as if it had not.
+    """
+    from plaudit.report.run import write_report
+    from plaudit.train.config import load_train_config
+    from plaudit.train.folder import RunFolder
+    from plaudit.train.loop import Progress as Told
+    from plaudit.train.loop import train
+
+    if resume is not None and (overrides or config):
+        raise DataError("--resume goes on with a run as it was configured; leave out the other arguments")
+    if resume is not None:
+        run = RunFolder.reopen(resume)
+    else:
+        asked = load_train_config(config, overrides or [])
+        name = asked.name or f"{asked.env.type}_{asked.learner.type}_{asked.seed}"
+        run = RunFolder.create(folder / name, asked)
+    asked_to_stop: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: asked_to_stop.append(number))
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    try:
+        with Progress(*columns, console=err, disable=not err.is_terminal) as bar:
+            task = bar.add_task("first round", total=run.config.steps)
+
+            def watch(now: Told) -> bool:
+                held = "" if now.evaluated is None else f", {now.evaluated:.0%} on seeds held back"
+                bar.update(task, completed=now.step, description=f"success {now.success:.0%} in training{held}")
+                return not asked_to_stop
+
+            end = train(run, watch, lambda what: lambda items: items)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    write_report(run.path)
+    held = "not evaluated yet" if end.evaluated is None else f"{end.evaluated:.0%} success on seeds held back"
+    out.print(f"{run.path}: {end.step:,} steps, {end.episodes:,} episodes, {held}; see {run.path / 'report.html'}")
+    if asked_to_stop:
+        _stop(f"stopped; go on with: plaudit train --resume {run.path}")
+
+
 @app.command("demo")
 def demo(
     folder: Annotated[Path, typer.Option(help="Where to put everything; it must not exist.")] = Path("runs/demo"),

@@ -13,7 +13,7 @@ A plugin is a class with these methods; it inherits nothing. `plaudit.contracts`
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from plaudit.types import AnyArray, Batch, BoolArray, Episode, FloatArray, Labels, Observation, Weights
+from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, Labels, Observation, Weights
 
 
 @runtime_checkable
@@ -144,10 +144,11 @@ class Labeler(Protocol):
 
 @runtime_checkable
 class Learner(Protocol):
-    """Improves a policy from labelled transitions."""
+    """Improves a policy from what was judged: one that learns from anything old takes batches of replay, one that
+    learns only from what its newest policy did takes rounds of episodes."""
 
-    def update(self, batch: Batch[Any]) -> Mapping[str, float]:
-        """One gradient step; returns metrics by the names in docs/metrics.md."""
+    def update(self, experience: Any) -> Mapping[str, float]:
+        """One step, from a `Batch` or a `Round`; returns metrics by the names in docs/metrics.md."""
         ...
 
     def weights(self) -> Weights:

@@ -7,12 +7,13 @@ is also what convolutions like best.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plaudit.types import Observation
+from plaudit.types import Observation, Weights
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,12 @@ def seen_of(observation: Observation, spaces: Spaces, device: torch.device) -> S
     return Seen(images, torch.from_numpy(observation.state).to(device))
 
 
+def weights_of(version: int, parts: Mapping[str, nn.Module]) -> Weights:
+    """Components as plain arrays, "component/parameter" each."""
+    named = {f"{part}/{name}": t for part, module in parts.items() for name, t in module.state_dict().items()}
+    return Weights(version, {name: tensor.detach().cpu().numpy().copy() for name, tensor in named.items()})
+
+
 class Linear(nn.Module):
     """As `nn.Linear`, by a plain matrix product: on ARM the fused kernel takes three times as long at these sizes."""
 
@@ -55,7 +62,7 @@ class Linear(nn.Module):
 
 def mlp(sizes: Sequence[int], activation: type[nn.Module], *, norm: bool = False) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for before, after in zip(sizes[:-1], sizes[1:], strict=True):
+    for before, after in pairwise(sizes):
         layers += [Linear(before, after), *([nn.LayerNorm(after)] if norm else []), activation()]
     return nn.Sequential(*layers)
 
@@ -128,7 +135,7 @@ class Critics(nn.Module):
         sizes = [inputs, *hidden, 1]
         self.weights = nn.ParameterList(
             nn.Parameter(torch.empty(count, before, after).uniform_(-1, 1) / math.sqrt(before))
-            for before, after in zip(sizes[:-1], sizes[1:], strict=True)
+            for before, after in pairwise(sizes)
         )
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(count, 1, after)) for after in sizes[1:])
 

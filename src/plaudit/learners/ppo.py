@@ -1,4 +1,4 @@
-"""Proximal policy optimisation (arXiv 1707.06347), for simulators that make episodes faster than a learner uses them up.
+"""Proximal policy optimisation (arXiv 1707.06347), for simulators that make more episodes than a learner needs.
 
 One update takes one round of episodes: values of all observations, advantages by GAE (1506.02438), then a few epochs of
 minibatches under the clipped objective. An episode that ran out of time goes on in the value of its last
@@ -9,6 +9,7 @@ those ManiSkill's PickCube is run with; the details follow "The 37 implementatio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -17,16 +18,17 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from plaudit.config import Config
-from plaudit.learners.networks import Encoder, Linear, Seen, Spaces, mlp, random_shift, seen_of
+from plaudit.learners.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.learners.networks import Encoder, Linear, Seen, Spaces, mlp, random_shift, seen_of, weights_of
 from plaudit.rollout.rounds import Round
-from plaudit.types import FloatArray, Observation
+from plaudit.types import FloatArray, Observation, Weights
 
 
 class PpoConfig(Config):
     type: Literal["ppo"] = "ppo"
     gamma: float = Field(0.8, ge=0, le=1)  # discount of a step
     gae_lambda: float = Field(0.9, ge=0, le=1)
-    lr: PositiveFloat = 3e-4
+    lr: PositiveFloat = 1e-3
     clip: PositiveFloat = 0.2  # how far the ratio of probabilities may move
     epochs: PositiveInt = 8  # over each round
     minibatches: PositiveInt = 32  # of each epoch
@@ -34,7 +36,7 @@ class PpoConfig(Config):
     entropy_weight: float = Field(0.0, ge=0)
     grad_clip: PositiveFloat = 0.5
     target_kl: PositiveFloat | None = 0.1  # an update stops when the policy has moved this far; None: never
-    hidden: tuple[PositiveInt, ...] = (256, 256, 256)
+    hidden: tuple[PositiveInt, ...] = (128, 128)
     log_std: float = -0.5  # of the actions, at the start
     shift: int = Field(4, ge=0)  # pixels by which images are moved at random; 0 for none
 
@@ -73,6 +75,7 @@ class Ppo:
             torch.manual_seed(seed)
             self.net = ActorCritic(spaces, config.hidden, config.log_std).to(self.device)
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=config.lr, eps=1e-5, fused=True)
+        self.optimizers = {"all": self.optimizer}
 
     def act(self, observation: Observation, *, explore: bool) -> FloatArray:
         """Actions [N, A] for N observations."""
@@ -100,6 +103,16 @@ class Ppo:
                     return self._mean(sums, done)
         return self._mean(sums, done)
 
+    def weights(self) -> Weights:
+        """The policy's, as a robot needs them."""
+        return weights_of(self.version, {"eye": self.net.eye, "actor": self.net.pi})
+
+    def save(self, path: str) -> None:
+        save_checkpoint(Path(path), self, {})
+
+    def load(self, path: str) -> None:
+        load_checkpoint(Path(path), self)
+
     def _mean(self, sums: Mapping[str, float], count: int) -> Mapping[str, float]:
         return {name: total / count for name, total in sums.items()} | {
             "policy/std": float(self.net.log_std.exp().mean())
@@ -107,7 +120,7 @@ class Ppo:
 
     def _prepare(self, played: Round) -> "_Data":
         """Values, advantages and old densities of every step, in one pass over the round."""
-        steps, count = played.reward.shape
+        steps = len(played.reward)
         state = torch.from_numpy(played.state).to(self.device)
         images = {c: torch.from_numpy(played.images[c]).to(self.device) for c in self.spaces.cameras}
         actions = torch.from_numpy(played.actions).to(self.device)

@@ -8,6 +8,7 @@ target. Reward and end come from the labels alone: `target = reward + discount *
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -15,8 +16,9 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from plaudit.config import Config
-from plaudit.learners.networks import Critics, Encoder, Seen, Spaces, TanhGaussian, random_shift, seen_of
-from plaudit.types import Batch, FloatArray, Observation
+from plaudit.learners.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.learners.networks import Critics, Encoder, Seen, Spaces, TanhGaussian, random_shift, seen_of, weights_of
+from plaudit.types import Batch, FloatArray, Observation, Weights
 
 
 class SacConfig(Config):
@@ -41,8 +43,22 @@ class SacConfig(Config):
         return Sac(self, spaces, seed, device)
 
 
+class SacNet(nn.Module):
+    """Everything that learns. Actor and critics look at images with eyes of their own."""
+
+    def __init__(self, spaces: Spaces, config: SacConfig):
+        super().__init__()
+        self.actor_eye, self.critic_eye, self.target_eye = (Encoder(spaces) for _ in range(3))
+        size, actions = self.actor_eye.size, spaces.action_dim
+        self.actor = TanhGaussian(size, actions, config.hidden)
+        self.critic, self.target = (Critics(config.critics, size + actions, config.hidden) for _ in range(2))
+        self.log_temperature = nn.Parameter(torch.tensor(config.temperature).log())
+        self.target.load_state_dict(self.critic.state_dict())
+        self.target_eye.load_state_dict(self.critic_eye.state_dict())
+
+
 class Sac:
-    """A `Learner`."""
+    """A `Learner` of batches from replay."""
 
     def __init__(self, config: SacConfig, spaces: Spaces, seed: int = 0, device: str = "cpu"):
         self.config, self.spaces, self.device = config, spaces, torch.device(device)
@@ -50,39 +66,24 @@ class Sac:
         self.rng = torch.Generator(device).manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.actor_eye, self.critic_eye, self.target_eye = (Encoder(spaces) for _ in range(3))
-            inputs = self.actor_eye.size
-            self.actor = TanhGaussian(inputs, spaces.action_dim, config.hidden)
-            self.critic, self.target = (
-                Critics(config.critics, inputs + spaces.action_dim, config.hidden) for _ in range(2)
-            )
-        self.target.load_state_dict(self.critic.state_dict())
-        self.target_eye.load_state_dict(self.critic_eye.state_dict())
-        self.log_temperature = nn.Parameter(torch.tensor(config.temperature).log())
-        self.modules = nn.ModuleDict(
-            {
-                "actor_eye": self.actor_eye, "actor": self.actor,
-                "critic_eye": self.critic_eye, "critic": self.critic,
-                "target_eye": self.target_eye, "target": self.target,
-            }
-        ).to(self.device)  # fmt: skip
-        self.log_temperature.data = self.log_temperature.data.to(self.device)
+            self.net = SacNet(spaces, config).to(self.device)
         self.target_entropy = config.target_entropy if config.target_entropy is not None else -spaces.action_dim / 2
-
-        def adam(*parts: nn.Module) -> torch.optim.Adam:
-            return torch.optim.Adam([p for part in parts for p in part.parameters()], lr=config.lr, fused=True)
-
         self.optimizers = {
-            "critic": adam(self.critic_eye, self.critic),
-            "actor": adam(self.actor_eye, self.actor),
-            "temperature": torch.optim.Adam([self.log_temperature], lr=config.lr),
+            "critic": self._adam(self.net.critic_eye, self.net.critic),
+            "actor": self._adam(self.net.actor_eye, self.net.actor),
+            "temperature": torch.optim.Adam([self.net.log_temperature], lr=config.lr),
         }
+
+    def _adam(self, *parts: nn.Module) -> torch.optim.Adam:
+        return torch.optim.Adam([p for part in parts for p in part.parameters()], lr=self.config.lr, fused=True)
 
     def act(self, observation: Observation, *, explore: bool) -> FloatArray:
         """Actions [N, A] for N observations."""
         with torch.inference_mode():
-            features = self.actor_eye(seen_of(observation, self.spaces, self.device))
-            actions = self.actor(features, self._noise(len(features)))[0] if explore else self.actor.best(features)
+            features = self.net.actor_eye(seen_of(observation, self.spaces, self.device))
+            actions = (
+                self.net.actor(features, self._noise(len(features)))[0] if explore else self.net.actor.best(features)
+            )
         return actions.cpu().numpy()
 
     def update(self, batch: Batch[Tensor]) -> Mapping[str, float]:
@@ -96,32 +97,37 @@ class Sac:
         if self.version % self.config.actor_every == 0:
             actor_loss, entropy = self._actor_loss(seen)
             self._step("actor", actor_loss)
-            temperature_loss = self.log_temperature.exp() * (entropy - self.target_entropy).detach()
+            temperature_loss = self.net.log_temperature.exp() * (entropy - self.target_entropy).detach()
             self._step("temperature", temperature_loss)
             metrics |= {"loss/actor": actor_loss, "policy/entropy": entropy}
-            metrics |= {"policy/temperature": self.log_temperature.exp()}
-        with torch.no_grad():
-            for slow, fast in ((self.target, self.critic), (self.target_eye, self.critic_eye)):
-                slow_list = list(slow.parameters())
-                if slow_list:
-                    torch._foreach_lerp_(slow_list, list(fast.parameters()), self.config.tau)
+            metrics |= {"policy/temperature": self.net.log_temperature.exp()}
+        self._follow()
         return {name: float(number.detach()) for name, number in metrics.items()}
 
     def _critic_loss(self, batch: Batch[Tensor], seen: Seen, after: Seen) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            actions, _ = self.actor(self.actor_eye(after), self._noise(len(batch.reward)))
-            values = self.target(self.target_eye(after), actions, self._few())
+            actions, _ = self.net.actor(self.net.actor_eye(after), self._noise(len(batch.reward)))
+            values = self.net.target(self.net.target_eye(after), actions, self._few())
             target = batch.reward + batch.discount * values.amin(dim=0)
-        values = self.critic(self.critic_eye(seen), batch.actions.clamp(-1, 1))
+        values = self.net.critic(self.net.critic_eye(seen), batch.actions.clamp(-1, 1))
         return (values - target).square().mean(dim=1).sum(), values.detach().mean()
 
     def _actor_loss(self, seen: Seen) -> tuple[Tensor, Tensor]:
-        actions, log_density = self.actor(self.actor_eye(seen), self._noise(len(seen.state)))
+        actions, log_density = self.net.actor(self.net.actor_eye(seen), self._noise(len(seen.state)))
         with torch.no_grad():
-            features = self.critic_eye(seen)
-        value = self.critic(features, actions).mean(dim=0)
-        temperature = self.log_temperature.exp().detach()
+            features = self.net.critic_eye(seen)
+        value = self.net.critic(features, actions).mean(dim=0)
+        temperature = self.net.log_temperature.exp().detach()
         return (temperature * log_density - value).mean(), -log_density.detach().mean()
+
+    def _follow(self) -> None:
+        """The targets move a little towards what they are targets of."""
+        net = self.net
+        pairs = [*zip(net.target.parameters(), net.critic.parameters(), strict=True)]
+        pairs += zip(net.target_eye.parameters(), net.critic_eye.parameters(), strict=True)
+        with torch.no_grad():
+            for slow, fast in pairs:
+                slow.lerp_(fast, self.config.tau)
 
     def _step(self, name: str, loss: Tensor) -> None:
         optimizer = self.optimizers[name]
@@ -133,6 +139,16 @@ class Sac:
         if not self.config.shift:
             return images
         return {camera: random_shift(image, self.rng, self.config.shift) for camera, image in images.items()}
+
+    def weights(self) -> Weights:
+        """The actor's, as a robot needs them."""
+        return weights_of(self.version, {"eye": self.net.actor_eye, "actor": self.net.actor})
+
+    def save(self, path: str) -> None:
+        save_checkpoint(Path(path), self, {})
+
+    def load(self, path: str) -> None:
+        load_checkpoint(Path(path), self)
 
     def _few(self) -> Tensor | None:
         """Which critics a target asks: a random few, or all (None)."""

@@ -41,12 +41,12 @@ class Round:
     @property
     def valid(self) -> BoolArray:
         """[T, N] which steps belong to an episode."""
-        return np.arange(len(self.actions))[:, None] < self.length
+        return np.less(np.arange(len(self.actions))[:, None], self.length)
 
     @property
     def succeeded(self) -> BoolArray:
         """[N] which episodes the judge saw succeed at any step."""
-        return (self.success & self.valid).any(axis=0)
+        return np.any(self.success & self.valid, axis=0)
 
     def episodes(self, simulation: Simulation, source: str, **meta: Any) -> list[tuple[Episode, Labels]]:
         """Cut into episodes and what the judge said of each."""
@@ -63,9 +63,14 @@ class Round:
                 terminated=bool(self.terminated[n]),
                 meta={"seed": seed, **meta},
             )
-            said = (self.reward, self.success, self.probability)
-            reward, success, probability = (np.ascontiguousarray(values[:steps, n]) for values in said)
-            cut.append((episode, Labels(reward, success, probability, start=0.0, source=source)))
+            labels = Labels(
+                reward=self.reward[:steps, n].copy(),
+                success=self.success[:steps, n].copy(),
+                probability=self.probability[:steps, n].copy(),
+                start=0.0,
+                source=source,
+            )
+            cut.append((episode, labels))
         return cut
 
 

@@ -1,0 +1,97 @@
+"""Saving all of a learner, so that one that goes on is the one that stopped: weights, optimisers, random numbers.
+
+Two files, written into a folder that appears whole or not at all: `state.safetensors` with every tensor, and `facts.json`
+with what is not one. No pickles: a checkpoint from somebody else is data.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from plaudit.errors import BadFile
+
+FORMAT = 1
+
+
+class Checkpointed(Protocol):
+    """What a learner has to show to be saved."""
+
+    version: int
+    rng: torch.Generator
+
+    @property
+    def net(self) -> nn.Module: ...
+
+    @property
+    def optimizers(self) -> Mapping[str, torch.optim.Optimizer]: ...
+
+
+def save_checkpoint(folder: Path, learner: Checkpointed, facts: Mapping[str, Any]) -> None:
+    """Write a new checkpoint; `facts` are the caller's own, JSON values."""
+    beside = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    save_file(_tensors(learner), beside / "state.safetensors")
+    (beside / "facts.json").write_text(json.dumps({"format": FORMAT, "version": learner.version, **facts}, indent=1))
+    for path in (*beside.iterdir(), beside):
+        _sync(path)
+    beside.replace(folder)
+    _sync(folder.parent)
+
+
+def load_checkpoint(folder: Path, learner: Checkpointed) -> dict[str, Any]:
+    """Put a learner into the state that was saved; returns the caller's facts."""
+    try:
+        facts = json.loads((folder / "facts.json").read_text())
+        tensors = load_file(folder / "state.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise BadFile(folder, f"this is not a whole checkpoint: {error}") from error
+    if facts.get("format") != FORMAT:
+        raise BadFile(folder, f"written as format {facts.get('format')}; this version of plaudit reads {FORMAT}")
+    mine = _tensors(learner)
+    model = {name: tensor for name, tensor in tensors.items() if name.startswith("model/")}
+    for name in sorted({n for n in mine if n.startswith("model/")} ^ set(model)):
+        raise BadFile(folder, f"tensor {name} is in {'it' if name in model else 'the learner'} alone: another network")
+    for name, tensor in model.items():
+        if tensor.shape != mine[name].shape:
+            raise BadFile(folder, f"{name} is {list(tensor.shape)}, this learner has {list(mine[name].shape)}")
+    learner.net.load_state_dict({name.removeprefix("model/"): tensor for name, tensor in model.items()})
+    learner.rng.set_state(tensors["rng"])
+    for name, optimizer in learner.optimizers.items():
+        _load_optimizer(optimizer, f"optimizer/{name}/", tensors)
+    learner.version = facts["version"]
+    return facts
+
+
+def _tensors(learner: Checkpointed) -> dict[str, Tensor]:
+    found = {f"model/{name}": tensor for name, tensor in learner.net.state_dict().items()}
+    for name, optimizer in learner.optimizers.items():
+        for number, state in optimizer.state_dict()["state"].items():
+            found |= {f"optimizer/{name}/{number}/{key}": value for key, value in state.items()}
+    found["rng"] = learner.rng.get_state()
+    return {name: tensor.detach().contiguous().cpu() for name, tensor in found.items()}
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, prefix: str, tensors: Mapping[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith(prefix):
+            number, key = name.removeprefix(prefix).split("/")
+            state.setdefault(int(number), {})[key] = tensor
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,74 @@
+"""The report of a training run: one HTML page that stands alone, with its curves and what it was asked to do."""
+
+import json
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from plaudit.report.plot import line_chart
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1340px; margin: 32px auto; padding: 0 20px }
+h1 { font-size: 22px; margin: 0 0 4px } .facts { color: #555; margin: 0 0 20px } .charts { display: flex; flex-wrap: wrap; gap: 16px }
+svg { border: 1px solid #e4e4e0; border-radius: 6px } pre { background: #f7f7f5; padding: 14px; border-radius: 6px; overflow-x: auto }
+table { border-collapse: collapse; margin: 20px 0 } td, th { padding: 3px 14px 3px 0; text-align: left } td { font-variant-numeric: tabular-nums }
+"""  # noqa: E501
+
+
+def write_report(folder: Path) -> Path:
+    """From the run's own files; can be written again at any time."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    config = json.loads((folder / "config.json").read_text())
+    charts = [_success(lines, config), *(_chart(lines, name) for name in _curves(lines))]
+    evaluations = [line for line in lines if "eval/success" in line]
+    rows = "".join(
+        f"<tr><td>{line['step']:,}</td><td>{line['eval/success']:.0%}</td><td>{line['time/seconds']:.0f} s</td></tr>"
+        for line in evaluations
+    )
+    title = f"{config['env']['type']} with {config['learner']['type']}, seed {config['seed']}"
+    page = f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>
+<style>{_STYLE}</style><h1>{escape(title)}</h1><p class="facts">{escape(_summary(lines, evaluations))}</p>
+<div class="charts">{"".join(charts)}</div>
+<table><tr><th>step</th><th>success on seeds held back</th><th>after</th></tr>{rows}</table>
+<h2>Config</h2><pre>{escape(json.dumps(config, indent=1))}</pre></html>"""
+    path = folder / "report.html"
+    path.write_text(page)
+    return path
+
+
+def _summary(lines: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> str:
+    last = lines[-1]
+    best = max((line["eval/success"] for line in evaluations), default=None)
+    first = next((line for line in evaluations if line["eval/success"] >= 0.9), None)
+    said = f"{last['step']:,} steps in {last['time/seconds']:.0f} s"
+    if best is not None:
+        said += f"; best success on held-back seeds {best:.0%}"
+    if first is not None:
+        said += f"; 90% reached after {first['step']:,} steps and {first['time/seconds']:.0f} s"
+    return said
+
+
+def _success(lines: list[dict[str, Any]], config: dict[str, Any]) -> str:
+    curves = {
+        "held-back seeds": [[(line["step"], line["eval/success"]) for line in lines if "eval/success" in line]],
+        "in training": [_smooth([(line["step"], line["train/success"]) for line in lines if "train/success" in line])],
+    }
+    return line_chart(curves, title="Success", x="steps", y="", y_range=(0, 1), mark=config["evaluation"]["stop_at"])
+
+
+def _smooth(points: list[tuple[float, float]], over: int = 5) -> list[tuple[float, float]]:
+    """The mean of the last few: a round of sixteen episodes is a coarse measure."""
+    return [
+        (x, sum(y for _, y in points[max(0, i - over + 1) : i + 1]) / min(i + 1, over))
+        for i, (x, _) in enumerate(points)
+    ]
+
+
+def _curves(lines: list[dict[str, Any]]) -> list[str]:
+    names = {name for line in lines for name in line if name.startswith(("loss/", "policy/", "value/", "train/reward"))}
+    return sorted(names)
+
+
+def _chart(lines: list[dict[str, Any]], name: str) -> str:
+    points = [(line["step"], line[name]) for line in lines if name in line]
+    return line_chart({name: [points]}, title=name, x="steps", y="", size=(420, 220))

@@ -1,0 +1,134 @@
+"""What a training run is made of, as a YAML file or the command line says it.
+
+    plaudit train learner=sac env=pick_place scripted_demos=20 learner.lr=3e-4
+
+Other stacks write the same things under other names. Those names are known here, and each is answered
+with ours: a config is never half understood.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from plaudit.config import Config, load
+from plaudit.errors import ConfigError
+from plaudit.registry import ENV_REGISTRY, LEARNER_REGISTRY
+
+
+class RewardConfig(Config):
+    kind: Literal["sparse", "dense"] = "sparse"  # the simulator's verdict, or its shaped reward
+    # None: a sparse success ends the episode, a dense reward goes on to the time limit (ending early would cost reward)
+    end_on_success: bool | None = None
+
+    @property
+    def ends(self) -> bool:
+        return self.kind == "sparse" if self.end_on_success is None else self.end_on_success
+
+
+class EvalConfig(Config):
+    episodes: PositiveInt = 50  # on seeds that no training episode ever has
+    every: PositiveInt = 2000  # steps of training between evaluations
+    stop_at: float | None = Field(default=None, gt=0, le=1)  # end the run at this success rate
+
+
+class TrainConfig(Config):
+    env: Annotated[Any, ENV_REGISTRY.field]
+    learner: Annotated[Any, LEARNER_REGISTRY.field]
+    name: str | None = Field(
+        default=None, pattern=r"^[\w.-]+$"
+    )  # of the folder under runs/; None: env, learner and seed
+    reward: RewardConfig = Field(default_factory=RewardConfig)
+    evaluation: EvalConfig = Field(default_factory=EvalConfig)
+    steps: PositiveInt = 40_000  # of all environments together
+    num_envs: PositiveInt = 16  # episodes of a round, side by side
+    demos: Path | None = None  # a store of demonstrations with labels
+    scripted_demos: NonNegativeInt = 0  # made by the scripted expert at the start; built-in tasks only
+    demo_noise: float = Field(0.2, ge=0)  # on the expert's actions, of which 1 is the most
+    keep_episodes: bool | None = None  # in the run's store; None: when the learner learns from it
+    capacity_gb: float = Field(50.0, gt=0)  # of that store; beyond it the oldest go
+    checkpoint_every: PositiveInt = 5000  # steps
+    seed: NonNegativeInt = 0
+    device: str = "auto"  # "cpu", "cuda", "cuda:1"; auto: cuda where there is one
+    threads: NonNegativeInt = 0  # of torch on the processor; 0: as torch likes
+
+
+_MODEL = "the classifier describes itself in its folder; name that folder and nothing else"
+_GROUPS = "there are no worker groups in one process; leave it out"
+# Keys of the ManiSkill recipes of RLinf, and what to write instead.
+OTHER_NAMES: Mapping[str, str] = {
+    "reward.group_name": _GROUPS,
+    "reward.use_reward_model": "training on a learned reward is another command's work; here write 'reward.kind'",
+    "reward.reward_model_type": "leave it out: a reward model's folder says what it is",
+    "reward.mode": "write 'reward.kind'; a reward always replaces, nothing is mixed in behind your back",
+    "reward.resnet": _MODEL,
+    "reward.reward_model": _MODEL,
+    "reward.collect_data": "write 'keep_episodes: true'; every episode is then stored with its verdict",
+    "reward.data_collection": "write 'keep_episodes: true'; 'plaudit data export --to npy' makes the two folders",
+    "reward_data_collection": "write 'keep_episodes: true'; 'plaudit data export --to pkl' makes the two folders",
+    "reward_training": "a reward model is trained by another command",
+    "algorithm.gamma": "write 'learner.gamma'",
+    "algorithm.gae_lambda": "write 'learner.gae_lambda'",
+    "algorithm.clip_ratio_high": "write 'learner.clip'",
+    "algorithm.clip_ratio_low": "write 'learner.clip'",
+    "algorithm.entropy_bonus": "write 'learner.entropy_weight'",
+    "algorithm.tau": "write 'learner.tau'",
+    "algorithm.update_epoch": "write 'learner.epochs'",
+    "algorithm.replay_buffer": "write 'capacity_gb'",
+    "algorithm.demo_buffer": "write 'demos' (a store) and 'learner.demo_share'",
+    "algorithm": "write 'learner': its keys are gamma, lr, and those of PpoConfig or SacConfig",
+    "actor.optim.lr": "write 'learner.lr'",
+    "actor.global_batch_size": "write 'learner.batch_size' (sac) or 'learner.minibatches' (ppo)",
+    "actor.micro_batch_size": "leave it out: a batch is one piece",
+    "actor.model.image_keys": "write 'env.cameras'",
+    "actor.model.image_size": "write 'env.image_size' as [height, width]",
+    "actor": "write 'learner'",
+    "env.train.reward_render_mode": "write 'env.obs: both'; cameras then see every frame",
+    "env.train.init_params.obs_mode": "write 'env.obs: state', 'pixels' or 'both'",
+    "env.train.init_params.render_mode": "write 'env.obs: both'",
+    "env.train.total_num_envs": "write 'num_envs'",
+    "env.train.max_episode_steps": "write 'env.max_steps'",
+    "env.train": "write the environment's keys under 'env' itself",
+    "env.eval": "write 'evaluation'; it runs the same environment on seeds held back",
+    "runner.resume_dir": "run 'plaudit train --resume FOLDER'",
+    "runner.max_steps": "write 'steps'",
+    "runner.max_epochs": "write 'steps'",
+    "runner.val_check_interval": "write 'evaluation.every'",
+    "runner.save_interval": "write 'checkpoint_every'",
+    "runner": "write its keys at the top: steps, checkpoint_every, evaluation",
+    "cluster": "one process needs no placement; leave it out",
+    "rollout": _GROUPS,
+}
+
+
+def load_train_config(path: Path | None, overrides: Sequence[str]) -> TrainConfig:
+    """From a file and `a.b=c` overrides; `env=lift` is short for `env.type=lift`, and so is `learner=sac`."""
+    full = [_full(override) for override in overrides]
+    try:
+        return load(TrainConfig, path, full)
+    except ConfigError as error:
+        raise ConfigError(_in_our_words(error.problems)) from None
+
+
+def _full(override: str) -> str:
+    key, equals, value = override.partition("=")
+    if not equals:
+        raise ConfigError([((), f"command line: '{override}' is not KEY=VALUE, like learner=sac or learner.lr=1e-3")])
+    return f"{key}.type={value}" if key in ("env", "learner") and not value.startswith("{") else override
+
+
+def _in_our_words(problems: Iterable[tuple[tuple[str | int, ...], str]]) -> Iterable[tuple[Any, str]]:
+    for where, sentence in problems:
+        key = ".".join(map(str, where))
+        if "unknown key" not in sentence or (hint := _hint(key)) is None:
+            yield where, sentence
+        else:
+            yield where, f"{sentence.partition('unknown key')[0]}key '{key}' goes by another name here; {hint}"
+
+
+def _hint(key: str) -> str | None:
+    """What to write instead of a key of another stack: its own entry, or those of the keys below it."""
+    exact = next((hint for name, hint in OTHER_NAMES.items() if f"{key}.".startswith(f"{name}.")), None)
+    below = [f"for '{name}' {hint}" for name, hint in OTHER_NAMES.items() if name.startswith(f"{key}.")]
+    return "; ".join(below) or exact
