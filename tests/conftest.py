@@ -1,7 +1,10 @@
 """Data you can follow by eye: action = step, state = 10 x step, and each frame is filled with its own number."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # several test processes share the cores, and torch's threads would spin
 
 import numpy as np
 import pytest

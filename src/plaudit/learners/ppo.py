@@ -3,11 +3,11 @@
 One update takes one round of episodes: values of all observations, advantages by GAE (1506.02438), then a few epochs of
 minibatches under the clipped objective. An episode that ran out of time goes on in the value of its last
 observation; one that ended does not. Actions are drawn from a plain Gaussian, and the robot clips them. Settings are
-those ManiSkill's PickCube is run with; the details follow "The 37 implementation details of PPO".
+near those ManiSkill's PickCube is run with; the details follow "The 37 implementation details of PPO".
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,12 +26,12 @@ from plaudit.types import FloatArray, Observation, Weights
 
 class PpoConfig(Config):
     type: Literal["ppo"] = "ppo"
-    gamma: float = Field(0.8, ge=0, le=1)  # discount of a step
+    gamma: float = Field(0.9, ge=0, le=1)  # discount of a step
     gae_lambda: float = Field(0.9, ge=0, le=1)
     lr: PositiveFloat = 1e-3
     clip: PositiveFloat = 0.2  # how far the ratio of probabilities may move
     epochs: PositiveInt = 8  # over each round
-    minibatches: PositiveInt = 32  # of each epoch
+    minibatches: PositiveInt = 16  # of each epoch
     value_weight: PositiveFloat = 0.5
     entropy_weight: float = Field(0.0, ge=0)
     grad_clip: PositiveFloat = 0.5
@@ -90,18 +90,18 @@ class Ppo:
         """Learn from one round of episodes, once."""
         self.version += 1
         data = self._prepare(played)
-        sums: dict[str, float] = {}
-        done = 0
+        seen: list[dict[str, float]] = []
+        for rows in self._minibatches(len(data.returns)):
+            seen.append(self._step(data, rows))
+            if self.config.target_kl is not None and seen[-1]["policy/kl"] > self.config.target_kl:
+                break
+        means = {name: sum(metrics[name] for metrics in seen) / len(seen) for name in seen[0]}
+        return {**means, "policy/std": float(self.net.log_std.detach().exp().mean()), "policy/minibatches": len(seen)}
+
+    def _minibatches(self, count: int) -> Iterator[Tensor]:
         for _ in range(self.config.epochs):
-            order = torch.randperm(len(data.returns), generator=self.rng, device=self.device)
-            for rows in order.chunk(self.config.minibatches):
-                metrics = self._step(data, rows)
-                done += 1
-                for name, number in metrics.items():
-                    sums[name] = sums.get(name, 0.0) + number
-                if self.config.target_kl is not None and metrics["policy/kl"] > self.config.target_kl:
-                    return self._mean(sums, done)
-        return self._mean(sums, done)
+            order = torch.randperm(count, generator=self.rng, device=self.device)
+            yield from order.chunk(self.config.minibatches)
 
     def weights(self) -> Weights:
         """The policy's, as a robot needs them."""
@@ -112,11 +112,6 @@ class Ppo:
 
     def load(self, path: str) -> None:
         load_checkpoint(Path(path), self)
-
-    def _mean(self, sums: Mapping[str, float], count: int) -> Mapping[str, float]:
-        return {name: total / count for name, total in sums.items()} | {
-            "policy/std": float(self.net.log_std.exp().mean())
-        }
 
     def _prepare(self, played: Round) -> "_Data":
         """Values, advantages and old densities of every step, in one pass over the round."""
@@ -150,7 +145,7 @@ class Ppo:
         log_ratio = density - data.density[rows]
         ratio = log_ratio.exp()
         advantage = data.advantage[rows]
-        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
         clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
         policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
         value_loss = 0.5 * (value - data.returns[rows]).square().mean()

@@ -51,7 +51,9 @@ class TrainConfig(Config):
     checkpoint_every: PositiveInt = 5000  # steps
     seed: NonNegativeInt = 0
     device: str = "auto"  # "cpu", "cuda", "cuda:1"; auto: cuda where there is one
-    threads: NonNegativeInt = 0  # of torch on the processor; 0: as torch likes
+    # Of torch on the processor. None: one for a learner of states, whose small products gain little from more and wait
+    # long on a busy machine; as torch likes for one of images.
+    threads: PositiveInt | None = None
 
 
 _MODEL = "the classifier describes itself in its folder; name that folder and nothing else"
@@ -129,6 +131,6 @@ def _in_our_words(problems: Iterable[tuple[tuple[str | int, ...], str]]) -> Iter
 
 def _hint(key: str) -> str | None:
     """What to write instead of a key of another stack: its own entry, or those of the keys below it."""
-    exact = next((hint for name, hint in OTHER_NAMES.items() if f"{key}.".startswith(f"{name}.")), None)
+    exact = [hint for name, hint in OTHER_NAMES.items() if f"{key}.".startswith(f"{name}.")][:1]
     below = [f"for '{name}' {hint}" for name, hint in OTHER_NAMES.items() if name.startswith(f"{key}.")]
-    return "; ".join(below) or exact
+    return "; ".join(exact + below) or None

@@ -162,12 +162,12 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
     track: wraps the making of demonstrations in a progress bar
     """
     config = folder.config
-    if config.threads:
-        torch.set_num_threads(config.threads)
     simulation = config.env.build(config.num_envs)
     audience = config.env.build(min(config.evaluation.episodes, 64))
     device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     cameras = simulation.cameras
+    if config.threads or not cameras:
+        torch.set_num_threads(config.threads or 1)
     learner = config.learner.build(Spaces(simulation.state_dim, simulation.action_dim, cameras), config.seed, device)
     judge = SimulatorJudge(dense=config.reward.kind == "dense")
     with _stores(folder, learner, track) as stores:

@@ -80,7 +80,7 @@ class Lift(Task):
 
 class PickPlace(Task):
     name, words = "pick_place", "put the red cube on the green marker"
-    reach, still = 0.025, 0.1  # m, m/s
+    reach, still = 0.025, 0.15  # m, m/s
 
     def start(self, rng: np.random.Generator) -> Start:
         cube = _cube(rng)

@@ -1,0 +1,253 @@
+"""How soon is the built-in task solved? SAC with 20 demonstrations and PPO with dense reward, beside stable-baselines3.
+
+    python benchmarks/learn.py            three seeds each, both tasks, both learners; about an hour on two cores
+    python benchmarks/learn.py --quick    SAC on lift, one seed, no peer; within a minute or so, and no bar is a miss
+
+Solved means 90% success on 50 seeds held back. Every run is a process of its own with the machine to itself, and its
+clock runs from the first step, evaluations included. The peer gets the same task, the same batched physics, the
+same demonstrations in its replay buffer (with a success ending an episode, and its own defaults otherwise), the same
+evaluation, and twice what our run with that seed took, in time and in steps: what it has not solved by then counts as
+unsolved. Writes the curves as an SVG.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plaudit.data.store import Store
+from plaudit.envs.panda.config import PandaConfig
+from plaudit.report.plot import line_chart
+from plaudit.rollout.demos import record_demos
+from plaudit.rollout.rounds import SimulatorJudge, run_round
+from plaudit.train.loop import DEMOS, HELD_BACK
+
+SOLVED, EPISODES, N_DEMOS = 0.9, 50, 20
+LIMITS = {"sac": 180.0, "ppo": 600.0}  # seconds that a learner may take
+EVERY = {"sac": 1000, "ppo": 25_000}  # steps between evaluations
+OURS = {
+    "sac": [f"scripted_demos={N_DEMOS}", "steps=60000"],
+    "ppo": ["reward.kind=dense", "num_envs=128", "steps=3000000"],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--peer-seeds", type=int, default=1, help="how many of the seeds the peer is run on")
+    parser.add_argument("--learners", nargs="+", default=["sac", "ppo"])
+    parser.add_argument("--tasks", nargs="+", default=["lift", "pick_place"])
+    parser.add_argument("--plot", type=Path, default=Path("runs/learn.svg"))
+    parser.add_argument(
+        "--peer", nargs=5, metavar=("LEARNER", "TASK", "SEED", "SECONDS", "STEPS"), help=argparse.SUPPRESS
+    )
+    options = parser.parse_args()
+    if options.peer:
+        learner, task, seed, seconds, steps = options.peer
+        print(json.dumps(run_peer(learner, task, int(seed), float(seconds), int(steps))))
+        return
+    if options.quick:
+        options.learners, options.tasks, options.seeds, options.peer_seeds = ["sac"], ["lift"], 1, 0
+    results: dict[tuple[str, str], dict[str, list[Any]]] = {}
+    for learner in options.learners:
+        for task in options.tasks:
+            cell: dict[str, list[Any]] = {"plaudit": [], "stable-baselines3": []}
+            results[learner, task] = cell
+            for seed in range(options.seeds):
+                cell["plaudit"].append(run_ours(learner, task, seed))
+                show(learner, task, seed, "plaudit", cell["plaudit"][-1])
+                if seed < options.peer_seeds:
+                    cell["stable-baselines3"].append(call_peer(learner, task, seed, cell["plaudit"][-1]))
+                    show(learner, task, seed, "stable-baselines3", cell["stable-baselines3"][-1])
+    save_plot(results, options.plot)
+    for (learner, task), cell in results.items():
+        print_bars(learner, task, cell)
+
+
+def run_ours(learner: str, task: str, seed: int) -> list[tuple[int, float, float]]:
+    """The curve: (step, seconds, success) at each evaluation."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [
+            f"learner={learner}", f"env={task}", f"seed={seed}", *OURS[learner],
+            f"evaluation.every={EVERY[learner]}", f"evaluation.episodes={EPISODES}", f"evaluation.stop_at={SOLVED}",
+        ]  # fmt: skip
+        command = [sys.executable, "-m", "plaudit.cli", "train", *words, "--folder", folder]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=1.5 * LIMITS[learner])
+        except subprocess.TimeoutExpired:
+            print("  stopped: over the limit by half")
+        [metrics] = Path(folder).glob("*/metrics.jsonl")
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return [(line["step"], line["time/seconds"], line["eval/success"]) for line in lines if "eval/success" in line]
+
+
+def call_peer(
+    learner: str, task: str, seed: int, ours: list[tuple[int, float, float]]
+) -> list[tuple[int, float, float]]:
+    budget = [str(2 * ours[-1][1]), str(2 * ours[-1][0])]
+    command = [sys.executable, __file__, "--peer", learner, task, str(seed), *budget]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return [tuple(point) for point in json.loads(done.stdout.splitlines()[-1])]
+
+
+def run_peer(learner: str, task: str, seed: int, seconds: float, steps: int) -> list[tuple[int, float, float]]:
+    """stable-baselines3 with its defaults; ends when both budgets are spent or the task is solved."""
+    from stable_baselines3 import PPO, SAC
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.vec_env import VecEnv
+
+    env_config = PandaConfig(type=task)  # type: ignore[arg-type]
+    count = {"sac": 16, "ppo": 128}[learner]
+    env = as_vec_env(VecEnv, env_config.build(count), dense=learner == "ppo")
+    audience = env_config.build(EPISODES)
+    curve: list[tuple[int, float, float]] = []
+
+    class Watch(BaseCallback):
+        def _on_training_start(self) -> None:
+            self.began, self.next = time.monotonic(), EVERY[learner]
+
+        def _on_step(self) -> bool:
+            spent = time.monotonic() - self.began
+            if self.num_timesteps >= self.next:
+                self.next += EVERY[learner]
+                seeds = range(HELD_BACK, HELD_BACK + EPISODES)
+                act = lambda seen: self.model.predict(seen.state, deterministic=True)[0]  # noqa: E731
+                success = float(run_round(audience, act, seeds, SimulatorJudge()).succeeded.mean())
+                curve.append((self.num_timesteps, time.monotonic() - self.began, success))
+                if success >= SOLVED:
+                    return False
+            return spent < seconds or self.num_timesteps < steps
+
+    if learner == "ppo":
+        model = PPO("MlpPolicy", env, seed=seed, n_steps=50, batch_size=400, device="cpu")
+    else:
+        # as many updates as steps, which is what one environment gets by default
+        model = SAC("MlpPolicy", env, seed=seed, train_freq=1, gradient_steps=-1, device="cpu")
+        fill(model, env_config, seed, count)
+    model.learn(10**9, callback=Watch())
+    return curve
+
+
+def as_vec_env(base: Any, world: Any, *, dense: bool) -> Any:
+    """Our batch of scenes as the peer's vector of environments: an episode ends with success or after 50 steps."""
+    from gymnasium import spaces
+
+    class Batched(base):
+        def __init__(self) -> None:
+            box = spaces.Box(-np.inf, np.inf, (world.state_dim,), np.float32)
+            super().__init__(world.num_envs, box, spaces.Box(-1, 1, (world.action_dim,), np.float32))
+            self.rng = np.random.default_rng(0)
+
+        def _seeds(self, count: int) -> list[int]:
+            return self.rng.integers(0, HELD_BACK, count).tolist()
+
+        def reset(self) -> Any:
+            self.steps = np.zeros(self.num_envs, int)
+            return world.reset(self._seeds(self.num_envs)).state
+
+        def step_async(self, actions: Any) -> None:
+            self.actions = actions
+
+        def step_wait(self) -> Any:
+            seen, known = world.step(self.actions)
+            self.steps += 1
+            success, late = known["success"], self.steps >= world.max_steps
+            over = late if dense else success | late
+            reward = known["reward"] if dense else success.astype(np.float32)
+            infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+            state = seen.state
+            if over.any():
+                ended = np.flatnonzero(over)
+                for n in ended:
+                    cut = bool(late[n] and (dense or not success[n]))
+                    infos[n] = {"terminal_observation": state[n].copy(), "TimeLimit.truncated": cut}
+                fresh = world.reset(self._seeds(len(ended)), ended).state
+                state = np.where(over[:, None], fresh, state)
+                self.steps[ended] = 0
+            return state, reward, over, infos
+
+        def close(self) -> None: ...
+
+        def get_attr(self, name: str, indices: Any = None) -> list[Any]:
+            return [None] * self.num_envs
+
+        def set_attr(self, name: str, value: Any, indices: Any = None) -> None: ...
+
+        def env_method(self, name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+            return [None] * self.num_envs
+
+        def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+            return [False] * self.num_envs
+
+    return Batched()
+
+
+def fill(model: Any, env: PandaConfig, seed: int, count: int) -> None:
+    """The same demonstrations, in the peer's replay buffer."""
+    with tempfile.TemporaryDirectory() as folder, Store.create(Path(folder) / "demos") as store:
+        record_demos(env, store, episodes=N_DEMOS, seed=DEMOS + seed * 100_003)
+        rows = [
+            (e.state[t], e.state[t + 1], np.clip(e.actions[t], -1, 1), float(e.success[t]), t == e.steps - 1)
+            for _, e in store
+            for t in range(e.steps)
+            if e.success is not None
+        ]
+    for start in range(0, len(rows) - count + 1, count):
+        state, after, action, reward, done = (np.array(column) for column in zip(*rows[start : start + count]))
+        model.replay_buffer.add(state, after, action, reward, done, [{} for _ in range(count)])
+
+
+def solved_at(curve: list[tuple[int, float, float]]) -> tuple[int, float] | None:
+    return next(((step, seconds) for step, seconds, success in curve if success >= SOLVED), None)
+
+
+def show(learner: str, task: str, seed: int, who: str, curve: list[tuple[int, float, float]]) -> None:
+    found = solved_at(curve)
+    last = curve[-1] if curve else (0, 0.0, 0.0)
+    said = (
+        f"solved after {found[0]:,} steps, {found[1]:.0f} s"
+        if found
+        else f"{last[2]:.0%} after {last[0]:,} steps, {last[1]:.0f} s"
+    )
+    print(f"{learner} {task:10} seed {seed} {who:18} {said}", flush=True)
+
+
+def print_bars(learner: str, task: str, cell: dict[str, list[Any]]) -> None:
+    ours = [solved_at(curve) for curve in cell["plaudit"]]
+    worst = max((found[1] for found in ours if found), default=float("inf")) if all(ours) else float("inf")
+    bar(f"{learner}_{task}_seconds_to_90", worst, LIMITS[learner], worst <= LIMITS[learner])
+    for curve, found in zip(cell["stable-baselines3"], ours, strict=False):
+        theirs = solved_at(curve)
+        spent = theirs or (curve[-1][0], curve[-1][1])
+        for name, mine, their in zip(("steps", "seconds"), found or (np.inf, np.inf), spent, strict=True):
+            bar(f"{learner}_{task}_{name}_against_sb3", mine / their, 0.5, mine <= 0.505 * their)
+
+
+def bar(name: str, figure: float, goal: float, passed: bool) -> None:
+    print(f"BAR {name} {figure:.3g} {goal:g} {'pass' if passed else 'miss'}")
+
+
+def save_plot(results: dict[tuple[str, str], dict[str, list[Any]]], path: Path) -> None:
+    charts = []
+    for number, ((learner, task), cell) in enumerate(results.items()):
+        lines = {who: [[(s, y) for _, s, y in curve] for curve in curves] for who, curves in cell.items() if curves}
+        title = f"{learner.upper()} on {task}"
+        chart = line_chart(lines, title=title, x="seconds", y="", y_range=(0, 1), mark=SOLVED, size=(560, 280))
+        charts.append(chart.replace("<svg ", f'<svg x="{number % 2 * 570}" y="{number // 2 * 290}" ', 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = (len(charts) + 1) // 2
+    path.write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="1140" height="{290 * rows}">{"".join(charts)}</svg>'
+    )
+    print(f"curves: {path}")
+
+
+if __name__ == "__main__":
+    main()

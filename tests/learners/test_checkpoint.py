@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import pytest
+import torch
+from test_sac import SPACES, bandit
+
+from plaudit.errors import BadFile
+from plaudit.learners.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.learners.sac import Sac, SacConfig
+
+CONFIG = SacConfig(hidden=(16, 16), critics=3)
+
+
+def taught(updates: int) -> Sac:
+    rng, learner = torch.Generator().manual_seed(0), Sac(CONFIG, SPACES, seed=2)
+    for _ in range(updates):
+        learner.update(bandit(rng))
+    return learner
+
+
+def test_a_learner_that_was_saved_goes_on_as_the_one_that_was_not(tmp_path: Path):
+    one = taught(5)
+    save_checkpoint(tmp_path / "c", one, {"step": 5})
+    other = Sac(CONFIG, SPACES, seed=99)
+    assert load_checkpoint(tmp_path / "c", other)["step"] == 5
+    batches = [bandit(torch.Generator().manual_seed(n)) for n in range(5)]
+    assert [one.update(b) for b in batches] == [other.update(b) for b in batches]
+    assert one.version == other.version == 10
+
+
+def test_another_network_is_refused_with_the_first_tensor_that_does_not_fit(tmp_path: Path):
+    save_checkpoint(tmp_path / "c", taught(1), {})
+    with pytest.raises(BadFile, match=r"critic.biases.0 is \[3, 1, 16\], this learner has \[2, 1, 16\]"):
+        load_checkpoint(tmp_path / "c", Sac(CONFIG.model_copy(update={"critics": 2}), SPACES))
+    with pytest.raises(BadFile, match="another network"):
+        load_checkpoint(tmp_path / "c", Sac(CONFIG.model_copy(update={"hidden": (16,)}), SPACES))
+
+
+@pytest.mark.parametrize("torn", ["state.safetensors", "facts.json"])
+def test_half_a_checkpoint_is_named_as_such(tmp_path: Path, torn: str):
+    save_checkpoint(tmp_path / "c", taught(1), {})
+    whole = (tmp_path / "c" / torn).read_bytes()
+    (tmp_path / "c" / torn).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(BadFile, match="not a whole checkpoint"):
+        load_checkpoint(tmp_path / "c", taught(0))
+
+
+def test_an_interrupted_save_leaves_no_checkpoint_behind(tmp_path: Path):
+    part = tmp_path / ".c.part"
+    part.mkdir()
+    (part / "state.safetensors").write_bytes(b"torn")
+    save_checkpoint(tmp_path / "c", taught(0), {})
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]

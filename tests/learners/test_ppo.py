@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+
+from plaudit.learners.networks import Spaces
+from plaudit.learners.ppo import Ppo, PpoConfig, gae
+from plaudit.rollout.rounds import Round
+from plaudit.types import Observation
+
+
+def round_of(reward, length, terminated, state=None, actions=None) -> Round:
+    reward = np.asarray(reward, np.float32)
+    steps, count = reward.shape
+    return Round(
+        images={},
+        state=np.zeros((steps + 1, count, 1), np.float32) if state is None else state,
+        actions=np.zeros((steps, count, 1), np.float32) if actions is None else actions,
+        reward=reward,
+        success=reward > 0,
+        probability=reward,
+        privileged={},
+        length=np.array(length),
+        terminated=np.array(terminated),
+        seeds=tuple(range(count)),
+    )
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+def test_advantages_are_the_sum_of_discounted_errors(terminated):
+    """Against the definition, written out: A_t = sum over k of (gamma lam)^k (r + gamma V' - V)."""
+    rng = np.random.default_rng(0)
+    length, gamma, lam = 4, 0.9, 0.8
+    reward, values = rng.normal(size=(6, 1)), rng.normal(size=(7, 1)).astype(np.float32)
+    advantages = gae(round_of(reward, [length], [terminated]), values, gamma, lam)
+    for t in range(length):
+        total = 0.0
+        for k in range(t, length):
+            follows = 0.0 if (k == length - 1 and terminated) else float(values[k + 1, 0])
+            total += (gamma * lam) ** (k - t) * (float(reward[k, 0]) + gamma * follows - float(values[k, 0]))
+        assert advantages[t, 0] == pytest.approx(total, abs=1e-5)
+    assert not advantages[length:].any()
+
+
+def test_it_learns_to_answer_the_state():
+    """Reward is 1 - (action - state)^2 at every step."""
+    rng, learner = np.random.default_rng(0), Ppo(PpoConfig(hidden=(32,), lr=3e-3, minibatches=4), Spaces(1, 1, {}))
+    rewards = []
+    for _ in range(40):
+        state = rng.uniform(-0.5, 0.5, (6, 64, 1)).astype(np.float32)
+        actions = np.stack([learner.act(Observation({}, s), explore=True) for s in state[:-1]])
+        reward = 1 - (actions - state[:-1])[..., 0] ** 2
+        learner.update(round_of(reward, [5] * 64, [False] * 64, state, actions))
+        rewards.append(reward.mean())
+    told = learner.act(Observation({}, np.array([[0.4], [-0.4]], np.float32)), explore=False)[:, 0]
+    assert rewards[-1] > rewards[0] + 0.2
+    assert told[0] > 0.15 and told[1] < -0.15
+
+
+def test_steps_past_an_episodes_end_teach_nothing():
+    def learn(garbage: float) -> float:
+        learner = Ppo(PpoConfig(hidden=(8,), epochs=1, minibatches=1), Spaces(1, 1, {}), seed=1)
+        reward, state = np.ones((4, 2)), np.zeros((5, 2, 1), np.float32)
+        reward[2:, 0], state[3:, 0] = garbage, garbage
+        return learner.update(round_of(reward, [2, 4], [True, False], state))["loss/value"]
+
+    assert learn(0.0) == learn(1000.0)
+
+
+def test_the_same_seed_learns_the_same_numbers():
+    def learn(seed: int) -> float:
+        learner = Ppo(PpoConfig(hidden=(8,)), Spaces(1, 1, {}), seed)
+        played = round_of(np.ones((4, 8)), [4] * 8, [False] * 8, np.ones((5, 8, 1), np.float32))
+        return learner.update(played)["loss/value"]
+
+    assert learn(0) == learn(0) != learn(1)
+
+
+def test_an_update_stops_when_the_policy_has_moved_far_enough():
+    rng = np.random.default_rng(0)
+    actions = rng.normal(size=(4, 64, 1)).astype(np.float32)
+
+    def minibatches(target_kl: float | None) -> float:
+        learner = Ppo(PpoConfig(hidden=(16,), lr=0.03, epochs=5, target_kl=target_kl), Spaces(1, 1, {}))
+        played = round_of(actions[..., 0], [4] * 64, [False] * 64, np.ones((5, 64, 1), np.float32), actions)
+        return learner.update(played)["policy/minibatches"]
+
+    assert minibatches(0.01) < minibatches(None) == 5 * 32

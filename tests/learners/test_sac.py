@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+import torch
+
+from plaudit.learners.networks import Spaces
+from plaudit.learners.sac import Sac, SacConfig
+from plaudit.types import Batch, Observation
+
+SPACES = Spaces(2, 1, {})
+
+
+def bandit(rng: torch.Generator, size: int = 128) -> Batch[torch.Tensor]:
+    """One step and out: the reward is 1 - (action - state[0])^2."""
+    state = torch.rand(size, 2, generator=rng) - 0.5
+    actions = torch.rand(size, 1, generator=rng) * 2 - 1
+    reward = 1 - (actions[:, 0] - state[:, 0]).square()
+    zero, none = torch.zeros(size), torch.zeros(size, dtype=torch.long)
+    return Batch({}, state, actions, torch.ones(size, 1).bool(), reward, zero, {}, state, none, none, none)
+
+
+def test_it_finds_the_best_action_of_a_bandit():
+    rng, learner = torch.Generator().manual_seed(0), Sac(SacConfig(hidden=(32, 32), lr=3e-3), SPACES)
+    for _ in range(400):
+        metrics = learner.update(bandit(rng))
+    state = np.array([[0.4, 0.0], [-0.4, 0.3]], np.float32)
+    assert np.abs(learner.act(Observation({}, state), explore=False)[:, 0] - state[:, 0]).max() < 0.15
+    assert metrics["loss/critic"] < 0.05
+
+
+def test_nothing_of_the_future_counts_where_an_episode_ended():
+    """With discount 0 the target is the reward alone, however the targets' weights lie."""
+    one, other = (Sac(SacConfig(hidden=(16,)), SPACES) for _ in range(2))
+    for weight in other.net.target.parameters():
+        weight.data += 100.0
+    batch = bandit(torch.Generator().manual_seed(1))
+    assert one.update(batch)["loss/critic"] == other.update(batch)["loss/critic"]
+
+
+def test_the_target_is_the_least_of_the_critics_times_the_discount():
+    learner = Sac(SacConfig(hidden=(8,), critics=2, critics_in_target=2), SPACES)
+    for weight in learner.net.target.weights:
+        weight.data.zero_()
+    learner.net.target.biases[-1].data = torch.tensor([[[5.0]], [[3.0]]])  # what the two target critics say of anything
+    learner.net.target.biases[0].data.zero_()
+    for weight in learner.net.critic.parameters():
+        weight.data.zero_()
+    batch = bandit(torch.Generator().manual_seed(1))
+    batch = Batch(**{**vars(batch), "discount": torch.full((128,), 0.5)})
+    expected = 2 * (batch.reward + 0.5 * 3.0).square().mean()  # both critics say 0
+    assert learner.update(batch)["loss/critic"] == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_the_same_seed_learns_the_same_numbers():
+    def learn(seed: int) -> list[float]:
+        rng, learner = torch.Generator().manual_seed(7), Sac(SacConfig(hidden=(16, 16), critics=4), SPACES, seed)
+        return [learner.update(bandit(rng))["loss/critic"] for _ in range(5)]
+
+    assert learn(3) == learn(3) != learn(4)
+
+
+def test_making_a_learner_leaves_the_callers_random_numbers_alone():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    Sac(SacConfig(), SPACES, seed=9)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_it_learns_from_pixels():
+    """The best action is how bright the image is: nothing but the pixels tells."""
+    torch.manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
+    learner = Sac(SacConfig(hidden=(32,), lr=3e-3, shift=2), Spaces(0, 1, {"front": (16, 16)}))
+    for _ in range(150):
+        bright = torch.rand(64, generator=rng)
+        images = {"front": (bright[:, None, None, None] * 255).expand(64, 16, 16, 3).to(torch.uint8)}
+        actions = torch.rand(64, 1, generator=rng) * 2 - 1
+        reward = 1 - (actions[:, 0] - (2 * bright - 1)).square()
+        none, empty = torch.zeros(64, dtype=torch.long), torch.zeros(64, 0)
+        mask = torch.ones(64, 1).bool()
+        learner.update(Batch(images, empty, actions, mask, reward, torch.zeros(64), images, empty, none, none, none))
+    shown = np.stack([np.full((16, 16, 3), value, np.uint8) for value in (25, 230)])
+    dark, light = learner.act(Observation({"front": shown}, np.zeros((2, 0), np.float32)), explore=False)[:, 0]
+    assert light - dark > 0.8
+
+
+def test_weights_for_the_robot_are_the_actors_and_count_up():
+    learner = Sac(SacConfig(hidden=(8,)), SPACES)
+    before = learner.weights()
+    learner.update(bandit(torch.Generator().manual_seed(0)))
+    learner.update(bandit(torch.Generator().manual_seed(0)))
+    after = learner.weights()
+    assert after.version == before.version + 2
+    assert all(name.startswith(("actor/", "eye/")) for name in after.tensors)
+    assert any(not np.array_equal(after.tensors[name], before.tensors[name]) for name in after.tensors)

@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import pytest
+
+from plaudit.errors import ConfigError
+from plaudit.train.config import OTHER_NAMES, load_train_config
+
+
+def test_names_stand_for_their_type_and_overrides_reach_inside():
+    config = load_train_config(None, ["learner=sac", "env=pick_place", "learner.lr=0.01", "env.image_size=[32,48]"])
+    assert (config.env.type, config.env.image_size) == ("pick_place", (32, 48))
+    assert (config.learner.type, config.learner.lr) == ("sac", 0.01)
+
+
+def test_a_file_and_the_command_line_add_up(tmp_path: Path):
+    path = tmp_path / "run.yaml"
+    path.write_text("env: {type: lift}\nlearner: {type: ppo, gamma: 0.9}\nsteps: 100\n")
+    config = load_train_config(path, ["learner.gamma=0.8"])
+    assert (config.learner.gamma, config.steps) == (0.8, 100)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("learner=sacc", "did you mean 'sac'"),
+        ("env=pickplace", "did you mean 'pick_place'"),
+        ("learner.gama=0.9", "unknown key 'learner.gama'; did you mean 'gamma'"),
+        ("steps=many", "key 'steps'"),
+        ("env.image_size=[0,64]", "key 'env.image_size.0' is 0"),
+        ("nonsense", "not KEY=VALUE"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_was_meant(override: str, said: str):
+    with pytest.raises(ConfigError, match=said.replace("[", r"\[")):
+        load_train_config(None, ["learner=sac", "env=lift", override])
+
+
+@pytest.mark.parametrize("key", OTHER_NAMES)
+def test_every_key_of_the_other_stacks_is_answered_with_ours(key: str, tmp_path: Path):
+    path = tmp_path / "run.yaml"
+    lines = [f"{'  ' * depth}{part}:" for depth, part in enumerate(key.split("."))]
+    path.write_text("learner: {type: sac}\n" + "\n".join(lines) + " 1\n")
+    overrides = ["env.type=lift"] if key.startswith("env") else ["env=lift"]
+    with pytest.raises(ConfigError) as caught:
+        load_train_config(path, overrides)
+    assert OTHER_NAMES[key] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "preset", sorted((Path(__file__).parents[2] / "examples/configs").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_every_preset_is_a_whole_config(preset: Path):
+    assert load_train_config(preset, []).steps > 0
