@@ -2,8 +2,8 @@
 
     python benchmarks/env.py [--quick] [--peers .venv-simulators/bin/python]
 
-The peers need an older MuJoCo and so an environment of their own (`make .venv-simulators/.ready`); they run from here, in
-the same minutes, on the same machine. Image throughput is control steps a second with images in the observation, from
+The peers need an older MuJoCo and so an environment of their own (`make .venv-simulators/.ready`); they run from here,
+in the same minutes, on the same machine. Image throughput is control steps a second with images in the observation, from
 as many cameras as the peer has: front and wrist for gym_hil, front for Fetch. Without a GPU their frames are
 drawn by Mesa's software renderer, which uses all cores, and most of that time goes into shadows; each peer is measured
 as its users have it and with shadows off, and the bar is against the faster.
@@ -111,7 +111,7 @@ def peer_rate(name: str, size: int, shadows: bool, seconds: float) -> float:
 
 
 def make_gym_hil(size: int) -> Any:
-    import gym_hil
+    import gym_hil  # type: ignore[import-not-found]
     import gymnasium as gym
 
     spec = gym_hil.GymRenderingSpec(height=size, width=size)
@@ -120,7 +120,7 @@ def make_gym_hil(size: int) -> Any:
 
 def make_fetch(size: int) -> Any:
     import gymnasium as gym
-    import gymnasium_robotics
+    import gymnasium_robotics  # type: ignore[import-not-found]
 
     gym.register_envs(gymnasium_robotics)
     options = {"render_mode": "rgb_array", "height": size, "width": size, "disable_env_checker": True}

@@ -31,20 +31,30 @@ class Config(BaseModel):
 
 def load(cls: type[ModelT], path: str | Path | None = None, overrides: Sequence[str] = ()) -> ModelT:
     """Read `cls` from a file and `a.b=c` overrides; the overrides win."""
+    merged, given = read_tree(path, overrides)
+    try:
+        return parse(cls, merged)
+    except ConfigError as error:
+        raise ConfigError(
+            (where, f"{place_of(where, path, given)}: {sentence}") for where, sentence in error.problems
+        ) from None
+
+
+def read_tree(path: str | Path | None, overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Plain values, not checked yet: file and overrides together, and the overrides alone."""
     file_tree = _read(Path(path)) if path is not None else OmegaConf.create({})
     try:
         override_tree = OmegaConf.from_dotlist(list(overrides))
         merged: Any = OmegaConf.to_container(OmegaConf.merge(file_tree, override_tree), resolve=True)
     except (OmegaConfBaseException, YAMLError) as error:
         raise ConfigError([((), f"{path or 'command line'}: {_first_line(error)}")]) from error
-    given = OmegaConf.to_container(override_tree)
-    try:
-        return parse(cls, merged)
-    except ConfigError as error:
-        raise ConfigError(
-            (where, f"{'command line' if _has(given, where) else path}: {sentence}")
-            for where, sentence in error.problems
-        ) from None
+    given: Any = OmegaConf.to_container(override_tree)
+    return merged, given
+
+
+def place_of(where: Location, path: str | Path | None, given: Mapping[str, Any]) -> str:
+    """Where a key stood: in the file, or on the command line."""
+    return "command line" if path is None or _has(given, where) else str(path)
 
 
 def parse(cls: type[ModelT], values: Mapping[str, Any]) -> ModelT:

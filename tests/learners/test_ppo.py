@@ -83,4 +83,4 @@ def test_an_update_stops_when_the_policy_has_moved_far_enough():
         played = round_of(actions[..., 0], [4] * 64, [False] * 64, np.ones((5, 64, 1), np.float32), actions)
         return learner.update(played)["policy/minibatches"]
 
-    assert minibatches(0.01) < minibatches(None) == 5 * 32
+    assert minibatches(0.01) < minibatches(None) == 5 * 16

@@ -46,8 +46,7 @@ def test_a_round_is_cut_into_episodes_with_their_verdicts():
 def test_the_judge_in_charge_decides_reward_and_end_not_the_simulator():
     class Stranger(SimulatorJudge):
         def __call__(self, observation, known):
-            signal = super().__call__(observation, {**known, "success": observation.state[:, 1] == 1})
-            return signal
+            return super().__call__(observation, {**known, "success": observation.state[:, 1] == 1})
 
     played = run_round(CountingSimulation(1), ones, [3], Stranger())
     assert played.length.tolist() == [1] and played.reward.tolist() == [[1.0]]

@@ -40,10 +40,29 @@ def test_every_key_of_the_other_stacks_is_answered_with_ours(key: str, tmp_path:
     path = tmp_path / "run.yaml"
     lines = [f"{'  ' * depth}{part}:" for depth, part in enumerate(key.split("."))]
     path.write_text("learner: {type: sac}\n" + "\n".join(lines) + " 1\n")
-    overrides = ["env.type=lift"] if key.startswith("env") else ["env=lift"]
     with pytest.raises(ConfigError) as caught:
-        load_train_config(path, overrides)
-    assert OTHER_NAMES[key] in str(caught.value)
+        load_train_config(path, ["steps=5"])
+    assert str(caught.value) == f"{path}: key '{key}' goes by another name here; {OTHER_NAMES[key]}"
+
+
+def test_a_whole_recipe_is_answered_key_by_key():
+    recipe = ["reward.use_reward_model=True", "reward.resnet.checkpoint_path=best.pt", "runner.resume_dir=null"]
+    with pytest.raises(ConfigError) as caught:
+        load_train_config(None, ["learner=ppo", "env=lift", *recipe])
+    assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["learner=ppo", "env=lift", "scripted_demos=3"], "only sac learns from demonstrations"),
+        (["learner=sac", "env=gymnasium", "env.id=Pendulum-v1", "scripted_demos=3"], "only the built-in tasks"),
+        (["learner=sac", "env=lift", "scripted_demos=3", "demos=somewhere"], "not both"),
+    ],
+)
+def test_demonstrations_that_cannot_be_had_are_refused(overrides: list[str], said: str):
+    with pytest.raises(ConfigError, match=said):
+        load_train_config(None, overrides)
 
 
 @pytest.mark.parametrize(

@@ -26,19 +26,19 @@ from plaudit.types import FloatArray, Observation, Weights
 
 class PpoConfig(Config):
     type: Literal["ppo"] = "ppo"
-    gamma: float = Field(0.9, ge=0, le=1)  # discount of a step
-    gae_lambda: float = Field(0.9, ge=0, le=1)
+    gamma: float = Field(default=0.9, ge=0, le=1)  # discount of a step
+    gae_lambda: float = Field(default=0.9, ge=0, le=1)
     lr: PositiveFloat = 1e-3
     clip: PositiveFloat = 0.2  # how far the ratio of probabilities may move
     epochs: PositiveInt = 8  # over each round
     minibatches: PositiveInt = 16  # of each epoch
     value_weight: PositiveFloat = 0.5
-    entropy_weight: float = Field(0.0, ge=0)
+    entropy_weight: float = Field(default=0.0, ge=0)
     grad_clip: PositiveFloat = 0.5
     target_kl: PositiveFloat | None = 0.1  # an update stops when the policy has moved this far; None: never
     hidden: tuple[PositiveInt, ...] = (128, 128)
     log_std: float = -0.5  # of the actions, at the start
-    shift: int = Field(4, ge=0)  # pixels by which images are moved at random; 0 for none
+    shift: int = Field(default=4, ge=0)  # pixels by which images are moved at random; 0 for none
 
     def build(self, spaces: Spaces, seed: int, device: str) -> "Ppo":
         return Ppo(self, spaces, seed, device)

@@ -23,21 +23,23 @@ from plaudit.types import Batch, FloatArray, Observation, Weights
 
 class SacConfig(Config):
     type: Literal["sac"] = "sac"
-    gamma: float = Field(0.95, ge=0, le=1)  # discount of a step; tasks here take 15 to 50
+    gamma: float = Field(default=0.95, ge=0, le=1)  # discount of a step; tasks here take 15 to 50
     lr: PositiveFloat = 1e-3
     n_step: PositiveInt = 1  # rewards summed up before a critic is asked
-    tau: float = Field(0.005, gt=0, le=1)  # how far the target critics move to the critics at each update
+    tau: float = Field(default=0.005, gt=0, le=1)  # how far the target critics move to the critics at each update
     batch_size: PositiveInt = 256
     hidden: tuple[PositiveInt, ...] = (128, 128)
     critics: PositiveInt = 2  # in the ensemble
-    critics_in_target: PositiveInt = 1  # drawn anew for each target, the least counts; 1 is quickest with sparse rewards
+    critics_in_target: PositiveInt = (
+        1  # drawn anew for each target, the least counts; 1 is quickest with sparse rewards
+    )
     updates_per_step: PositiveFloat = 0.5  # the update-to-data ratio: critic updates a step of the robot
     actor_every: PositiveInt = 2  # critic updates to one of the actor
     temperature: PositiveFloat = 0.01  # at the start; it then follows the target entropy
     target_entropy: float | None = None  # None: minus half the number of actions
-    start_after: int = Field(100, ge=0)  # steps of random actions before the first update
-    demo_share: float = Field(0.5, ge=0, le=1)  # of each batch, when there are demonstrations
-    shift: int = Field(4, ge=0)  # pixels by which images are moved at random; 0 for none
+    start_after: int = Field(default=100, ge=0)  # steps of random actions before the first update
+    demo_share: float = Field(default=0.5, ge=0, le=1)  # of each batch, when there are demonstrations
+    shift: int = Field(default=4, ge=0)  # pixels by which images are moved at random; 0 for none
 
     def build(self, spaces: Spaces, seed: int, device: str) -> "Sac":
         return Sac(self, spaces, seed, device)

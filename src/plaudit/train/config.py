@@ -8,13 +8,15 @@ with ours: a config is never half understood.
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from plaudit.config import Config, load
+from plaudit.config import Config, load, place_of, read_tree
 from plaudit.errors import ConfigError
 from plaudit.registry import ENV_REGISTRY, LEARNER_REGISTRY
+
+BUILT_IN = ("lift", "pick_place", "push")
 
 
 class RewardConfig(Config):
@@ -45,15 +47,25 @@ class TrainConfig(Config):
     num_envs: PositiveInt = 16  # episodes of a round, side by side
     demos: Path | None = None  # a store of demonstrations with labels
     scripted_demos: NonNegativeInt = 0  # made by the scripted expert at the start; built-in tasks only
-    demo_noise: float = Field(0.2, ge=0)  # on the expert's actions, of which 1 is the most
+    demo_noise: float = Field(default=0.2, ge=0)  # on the expert's actions, of which 1 is the most
     keep_episodes: bool | None = None  # in the run's store; None: when the learner learns from it
-    capacity_gb: float = Field(50.0, gt=0)  # of that store; beyond it the oldest go
+    capacity_gb: float = Field(default=50.0, gt=0)  # of that store; beyond it the oldest go
     checkpoint_every: PositiveInt = 5000  # steps
     seed: NonNegativeInt = 0
     device: str = "auto"  # "cpu", "cuda", "cuda:1"; auto: cuda where there is one
     # Of torch on the processor. None: one for a learner of states, whose small products gain little from more and wait
     # long on a busy machine; as torch likes for one of images.
     threads: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _demonstrations_can_be_had(self) -> Self:
+        if self.demos is not None and self.scripted_demos:
+            raise ValueError("name a store of demos or ask for scripted_demos, not both")
+        if (self.demos is not None or self.scripted_demos) and self.learner.type != "sac":
+            raise ValueError(f"only sac learns from demonstrations; {self.learner.type} cannot use them")
+        if self.scripted_demos and self.env.type not in BUILT_IN:
+            raise ValueError(f"only the built-in tasks ({', '.join(BUILT_IN)}) have an expert for scripted_demos")
+        return self
 
 
 _MODEL = "the classifier describes itself in its folder; name that folder and nothing else"
@@ -107,10 +119,15 @@ OTHER_NAMES: Mapping[str, str] = {
 def load_train_config(path: Path | None, overrides: Sequence[str]) -> TrainConfig:
     """From a file and `a.b=c` overrides; `env=lift` is short for `env.type=lift`, and so is `learner=sac`."""
     full = [_full(override) for override in overrides]
-    try:
-        return load(TrainConfig, path, full)
-    except ConfigError as error:
-        raise ConfigError(_in_our_words(error.problems)) from None
+    tree, given = read_tree(path, full)
+    strange = [
+        (where, f"{place_of(where, path, given)}: key '{'.'.join(where)}' goes by another name here; {hint}")
+        for where in _leaves(tree)
+        if (hint := _hint(".".join(where)))
+    ]
+    if strange:
+        raise ConfigError(strange)
+    return load(TrainConfig, path, full)
 
 
 def _full(override: str) -> str:
@@ -120,17 +137,14 @@ def _full(override: str) -> str:
     return f"{key}.type={value}" if key in ("env", "learner") and not value.startswith("{") else override
 
 
-def _in_our_words(problems: Iterable[tuple[tuple[str | int, ...], str]]) -> Iterable[tuple[Any, str]]:
-    for where, sentence in problems:
-        key = ".".join(map(str, where))
-        if "unknown key" not in sentence or (hint := _hint(key)) is None:
-            yield where, sentence
-        else:
-            yield where, f"{sentence.partition('unknown key')[0]}key '{key}' goes by another name here; {hint}"
+def _leaves(tree: Any, where: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
+    if not isinstance(tree, dict) or not tree:
+        yield where
+        return
+    for key, value in tree.items():
+        yield from _leaves(value, (*where, str(key)))
 
 
 def _hint(key: str) -> str | None:
-    """What to write instead of a key of another stack: its own entry, or those of the keys below it."""
-    exact = [hint for name, hint in OTHER_NAMES.items() if f"{key}.".startswith(f"{name}.")][:1]
-    below = [f"for '{name}' {hint}" for name, hint in OTHER_NAMES.items() if name.startswith(f"{key}.")]
-    return "; ".join(exact + below) or None
+    """What to write instead of a key of another stack."""
+    return next((hint for name, hint in OTHER_NAMES.items() if f"{key}.".startswith(f"{name}.")), None)

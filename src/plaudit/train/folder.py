@@ -20,12 +20,20 @@ from safetensors.numpy import save_file
 from torch.utils.tensorboard import SummaryWriter
 
 from plaudit.config import load
-from plaudit.errors import BadFile, TargetNotEmpty
+from plaudit.data.store import Store
+from plaudit.errors import BadFile, DataError, TargetNotEmpty
 from plaudit.learners.checkpoint import Checkpointed, load_checkpoint, save_checkpoint
 from plaudit.train.config import TrainConfig
 from plaudit.types import Weights
 
 KEPT = 2  # checkpoints
+
+
+def open_demos(path: Path) -> Store:
+    store = Store.open(path)
+    if not len(store.ledger):
+        raise DataError(f"{path} has no labels; label it first (plaudit data label)")
+    return store
 
 
 class RunFolder:
@@ -41,6 +49,8 @@ class RunFolder:
             raise TargetNotEmpty(
                 f"{path} holds a run already; go on with it (plaudit train --resume {path}) or give this one a name="
             )
+        if config.demos is not None:
+            open_demos(config.demos)  # a mistake is told before anything is made
         path.mkdir(parents=True, exist_ok=True)
         (path / "config.json").write_text(config.model_dump_json(indent=1))
         return cls(path, config)

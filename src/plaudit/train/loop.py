@@ -21,8 +21,6 @@ import torch
 from plaudit.data.batch import to_torch
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
-from plaudit.envs.panda.config import PandaConfig
-from plaudit.errors import ConfigError, DataError
 from plaudit.learners.networks import Spaces
 from plaudit.learners.ppo import Ppo
 from plaudit.learners.sac import Sac
@@ -30,7 +28,7 @@ from plaudit.protocols import Simulation
 from plaudit.rollout.demos import record_demos
 from plaudit.rollout.rounds import Act, Round, SimulatorJudge, run_round
 from plaudit.train.config import TrainConfig
-from plaudit.train.folder import RunFolder
+from plaudit.train.folder import RunFolder, open_demos
 from plaudit.types import Labels, Observation
 
 TRAINING, HELD_BACK, DEMOS = 0, 1_000_000_000, 2_000_000_000  # where the seeds of each kind begin
@@ -257,20 +255,10 @@ class _stores:
             self.episodes.close()
 
     def _demonstrations(self, config: TrainConfig, path: Path) -> Store | None:
-        if config.demos is not None and config.scripted_demos:
-            raise ConfigError([(("demos",), "key 'demos': name a store or ask for scripted_demos, not both")])
-        wanted = config.demos is not None or config.scripted_demos > 0
-        if wanted and not isinstance(self._learner, Sac):
-            raise ConfigError([(("demos",), "key 'demos': only sac learns from demonstrations; ppo cannot use them")])
         if config.demos is not None:
-            store = Store.open(config.demos)
-            if not len(store.ledger):
-                raise DataError(f"{config.demos} has no labels; label it first (plaudit data label)")
-            return store
+            return open_demos(config.demos)
         if not config.scripted_demos:
             return None
-        if not isinstance(config.env, PandaConfig):
-            raise ConfigError([(("scripted_demos",), "key 'scripted_demos': only the built-in tasks have an expert")])
         with _open(path / "demos", int(config.capacity_gb * 1e9)) as store:
             missing = config.scripted_demos - len(store)
             if missing > 0:
