@@ -37,7 +37,7 @@ class RayCamera:
         self._spheres = _spheres(model)
         self._rays = _pixel_rays(size, float(model.cam_fovy[self.id]))
         self._blocks = _Blocks.of(self._rays, size, max(2, min(size) // 24))  # small enough to hug a finger
-        self._faces = _Blocks.of(self._rays, size, 8)
+        self._faces = _Blocks.of(self._rays, size, max(2, min(size) // 8))  # finer than the foot of the arm can be
         pixels, count = size[0] * size[1], batch.nsim
         self._still = np.zeros((count, pixels, 3), np.uint8)
         self._depth = np.full((count, pixels), np.inf, np.float32)
