@@ -72,7 +72,8 @@ class ScriptedExpert:
         if self._world.task_name == "push":
             angle = np.arctan2(way[:, 1], way[:, 0]) + np.where(angle > 0, np.pi / 2, -np.pi / 2)  # to one side of it
         sideways = np.stack([np.cos(angle), np.sin(angle), np.zeros(count)], axis=1)
-        self._fail("miss", self._aside, 0.06 * sideways)  # where the fingers close or push, beside the cube
+        beside = 0.06 if self._world.task_name == "push" else np.array([0.055, 0.085, 0])  # open fingers reach out in y
+        self._fail("miss", self._aside, beside * sideways)  # where they close or push, beside the cube
         if self._world.task_name == "lift":
             self._goal[:] = facts.cube + (0, 0, Lift.height + 0.04)
             self._fail("near_goal", self._goal, np.array([0, 0, -0.08]))
@@ -119,10 +120,11 @@ class ScriptedExpert:
         target = behind * ground + np.where(off < ALIGNED, CUBE, HOVER)[:, None] * (0, 0, 1)
         back = facts.tip - STEP / 2 * ahead + (0, 0, STEP)  # away from the cube first: lifting would drag it along
         target = np.where((low & (off >= ALIGNED))[:, None], back, target)
-        slowly = np.minimum(0.25 * far + 0.004, 0.02)  # so that it does not slide on
+        fastest = np.where(self.outcome == "drop", 0.01, 0.02)[:, None]  # m a step: the cube is not to slide on
+        slowly = np.minimum(0.25 * far + 0.004, fastest)
         onwards = (facts.cube + self._aside + (along + slowly) * ahead) * ground + (0, 0, CUBE)
         target = np.where(pushing[:, None], onwards, target)
-        self._let_go |= (far[:, 0] < 0.008) | ((self.outcome == "drop") & (far[:, 0] < 0.07))
+        self._let_go |= (far[:, 0] < 0.008) | ((self.outcome == "drop") & (far[:, 0] < 0.075))
         aside = np.where((facts.tip[:, 2] < 2 * HOVER)[:, None], back, facts.tip)  # up and away, then wait
         target = np.where(self._let_go[:, None], aside, target)
         return target, np.full(len(target), -1.0)

@@ -8,7 +8,6 @@ environment without images in its observations is drawn with `render()`: it has 
 
 import sys
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -121,8 +120,10 @@ def split(space: gym.Space[Any], name: str, path: Path = ()) -> tuple[dict[Path,
 
 
 def uses_mujoco(simulator: gym.Env[Any, Any]) -> bool:
-    """Whether it draws with Gymnasium's MuJoCo renderer; that module cannot be imported where MuJoCo is not."""
-    return "mujoco" in sys.modules and isinstance(simulator.unwrapped, import_module("gymnasium.envs.mujoco").MujocoEnv)
+    """Whether it draws with Gymnasium's MuJoCo renderer. One that does has imported that module; for the others it is
+    not imported here, since it takes packages that they may do without."""
+    drawing = sys.modules.get("gymnasium.envs.mujoco")
+    return drawing is not None and isinstance(simulator.unwrapped, drawing.MujocoEnv)
 
 
 def at(observation: Any, path: Path) -> AnyArray:

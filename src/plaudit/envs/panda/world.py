@@ -222,5 +222,4 @@ class World:
 
 def _check_choice(what: str, value: str, known: Sequence[str] | Mapping[str, object]) -> None:
     if value not in known:
-        article = "no " if what == "task" else f"no {what} "
-        raise EnvError(f"there is {article}'{value}'; {nearest(value, known)}")
+        raise EnvError(f"there is no {what} '{value}'; {nearest(value, known)}")
