@@ -42,7 +42,7 @@ def load(cls: type[ModelT], path: str | Path | None = None, overrides: Sequence[
         return parse(cls, merged)
     except ConfigError as error:
         raise ConfigError(
-            (where, f"{'command line' if _has(given, where) else path}: {sentence}")
+            (where, f"{'command line' if path is None or _has(given, where) else path}: {sentence}")
             for where, sentence in error.problems
         ) from None
 

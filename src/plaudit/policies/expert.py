@@ -52,14 +52,14 @@ class ScriptedExpert:
         self._begun = False
 
     def act(self, observation: Observation | None = None) -> FloatArray:
-        """The next actions, [N, 4]."""
+        """The next actions, [N, 4] in -1..1."""
         facts = self._world.facts()
         if not self._begun:
             self._begin(facts)
         target, gripper = self._push(facts) if self._world.task_name == "push" else self._pick(facts)
         move = np.clip((target - facts.tip) / STEP, -1, 1)
         actions = np.concatenate([move, gripper[:, None]], axis=1)
-        return (actions + self._rng.normal(0, 1, actions.shape) * self._noise).astype(np.float32)
+        return np.clip(actions + self._rng.normal(0, 1, actions.shape) * self._noise, -1, 1).astype(np.float32)
 
     def _begin(self, facts: Facts) -> None:
         """Decide where each scene's cube is taken, and where its fingers close."""

@@ -8,7 +8,8 @@ pytest.importorskip("plaudit.envs.panda.engine", exc_type=ImportError)  # the te
 
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.envs.panda.scene import CUBE
-from plaudit.envs.panda.world import ARM_STATE, SCENE_STATE, World
+from plaudit.envs.panda.state import ARM_STATE, SCENE_STATE
+from plaudit.envs.panda.world import World
 from plaudit.errors import ConfigError, EnvError, InvalidAction, UnknownName
 from plaudit.protocols import Simulation
 from plaudit.registry import ENV_REGISTRY

@@ -52,7 +52,7 @@ class GymnasiumConfig(AdapterConfig):
             if isinstance(simulator, MujocoViews):
                 images = simulator.draw()
             elif rendered:
-                images = {self.cameras[0]: np.asarray(simulator.render())}
+                images = {self.cameras[0]: self._drawn(simulator)}
             else:
                 images = {camera: at(observation, own_images[camera]) for camera in self.images}
             fitted = {camera: resized(image, self.image_size) for camera, image in images.items()}
@@ -86,6 +86,12 @@ class GymnasiumConfig(AdapterConfig):
         except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
             raise EnvError(f"{self.id} needs a package that is not installed: {error}") from error
         return MujocoViews(made, {self.cameras[0]: FREE}) if rendered and uses_mujoco(made) else made
+
+    def _drawn(self, simulator: gym.Env[Any, Any]) -> AnyArray:
+        try:
+            return np.asarray(simulator.render())
+        except gym.error.DependencyNotInstalled as error:  # drawing may take more than making did
+            raise EnvError(f"{self.id} cannot be drawn: {error}") from error
 
     def _check_cameras(self, rendered: bool, own_images: Mapping[str, Path]) -> None:
         if rendered and len(self.cameras) > 1:

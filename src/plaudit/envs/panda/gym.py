@@ -24,7 +24,8 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from plaudit.envs.panda.world import LIMIT, World
+from plaudit.envs.panda.state import LIMIT
+from plaudit.envs.panda.world import World
 from plaudit.errors import EnvError, InvalidAction, nearest
 from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray, Observation
 

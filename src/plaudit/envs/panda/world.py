@@ -6,7 +6,7 @@ charge of the reward decides what it means.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -27,33 +27,13 @@ from plaudit.envs.panda.scene import (
     check_size,
     scene_model,
 )
+from plaudit.envs.panda.state import ARM_STATE, LIMIT, NEAR, SCENE_STATE
 from plaudit.envs.panda.tasks import TASKS, Facts
 from plaudit.errors import EnvError, InvalidAction, nearest
 from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray, Observation
 
 Obs = Literal["state", "pixels", "both"]
 RenderBackend = Literal["rays", "gl"]
-
-NEAR: Final = 0.1  # m: ways between things are told in this unit
-LIMIT: Final = 50.0  # of any number in the state; only what fell off the table gets there
-
-# The numbers of the state, by name. What the arm knows of itself comes with every kind of observation:
-ARM_STATE: Final = (
-    *(f"joint{number}" for number in range(1, 8)),  # rad
-    "finger",  # 0 closed, 1 open
-    *("tip_x", "tip_y", "tip_z"),  # between the finger tips, m from the arm's foot
-    *("moved_x", "moved_y", "moved_z"),  # the tip in the last step; 1 is as far as an action can send it
-    "finger_sent",  # where the last action sent the fingers: 0 closed, 1 open
-)
-# and what only a simulation knows, with obs "state" and "both":
-SCENE_STATE: Final = (
-    *("cube_x", "cube_y", "cube_z"),  # m
-    *("tip_to_cube_x", "tip_to_cube_y", "tip_to_cube_z"),  # in units of NEAR
-    *("goal_x", "goal_y", "goal_z"),  # m
-    *("cube_to_goal_x", "cube_to_goal_y", "cube_to_goal_z"),  # in units of NEAR
-    *("cube_qw", "cube_qx", "cube_qy", "cube_qz"),  # how the cube is turned
-    "grasped",  # 1 while both fingers touch the cube
-)
 
 
 class World:
