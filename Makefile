@@ -16,15 +16,15 @@ help:
 	@echo "make clean  remove the environment and the demo"
 
 $(VENV)/.ready: pyproject.toml scripts/setup.sh
-	@scripts/setup.sh $(VENV) "."
+	@scripts/setup.sh $(VENV) ".[sim]"
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	@scripts/setup.sh $(VENV) ".[dev]"
+	@scripts/setup.sh $(VENV) ".[dev,sim]"
 	@touch $@
 
 $(VENV)/.ready-bench: $(VENV)/.ready-dev
-	@scripts/setup.sh $(VENV) ".[bench]"
+	@scripts/setup.sh $(VENV) ".[dev,sim,bench]"
 	@touch $@
 
 demo: $(VENV)/.ready
@@ -46,8 +46,10 @@ $(SIMULATORS)/.ready: pyproject.toml scripts/setup.sh
 test-simulators: $(SIMULATORS)/.ready
 	$(SIMULATORS)/bin/pytest -n 2 tests/envs/adapters
 
-bench: $(VENV)/.ready-bench
+bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/replay.py --quick
+	$(BIN)/python benchmarks/env.py --quick
+	$(BIN)/python benchmarks/learn.py --quick
 
 clean:
 	rm -rf $(VENV) $(SIMULATORS) runs/demo

@@ -2,8 +2,8 @@
 
     python benchmarks/env.py [--quick] [--peers .venv-simulators/bin/python]
 
-The peers need an older MuJoCo and so an environment of their own (`make .venv-simulators/.ready`); they run from here,
-in the same minutes, on the same machine. Image throughput is control steps a second with images in the observation, from
+The peers need an older MuJoCo and so an environment of their own (`make .venv-simulators/.ready`); they run from
+here, in the same minutes, on the same machine. Image throughput is control steps a second with images in the observation, from
 as many cameras as the peer has: front and wrist for gym_hil, front for Fetch. Without a GPU their frames are
 drawn by Mesa's software renderer, which uses all cores, and most of that time goes into shadows; each peer is measured
 as its users have it and with shadows off, and the bar is against the faster.
@@ -46,10 +46,8 @@ def main() -> None:
         for size in (64, 128):
             for threads in (1, 2):
                 rate = our_rate(16, threads, size, cameras, seconds)
-                frames = rate * len(cameras)
-                print(
-                    f"{size:3}x{size:<3} {threads} threads  16 scenes {rate:9.0f} steps/s {frames:9.0f} frames/s {'+'.join(cameras)}"
-                )
+                speed = f"{rate:9.0f} steps/s {rate * len(cameras):9.0f} frames/s"
+                print(f"{size:3}x{size:<3} {threads} threads  16 scenes {speed} {'+'.join(cameras)}")
             ours[peer, size] = rate
     if not options.peers.exists():
         sys.exit(f"{options.peers} is not there; run 'make .venv-simulators/.ready' to measure the peers")

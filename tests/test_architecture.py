@@ -28,6 +28,7 @@ ROOMS = [
     "labelers",
     "learners",
     "report",
+    "train",
     "cluster",
     "demo",
     "cli",

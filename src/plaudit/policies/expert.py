@@ -1,21 +1,23 @@
 """A scripted expert for the built-in tasks: demonstrations on demand, and failures worth learning from.
 
-It sees what the simulation knows, not the pictures. Each scene is in one of a few phases and moves straight to where that
-phase wants the finger tips; noise on the actions makes no two demonstrations alike. The failures look nearly right,
-which is what a judge of images has to tell apart: fingers that close beside the cube, a cube let go on the way, one
-that stops short of the goal, one brought to a wrong place.
+It sees what the simulation knows, not the pictures. Each scene is in one of a few phases and moves straight to where
+that phase wants the finger tips; noise on the actions makes no two demonstrations alike. The failures look nearly
+right, which is what a judge of images has to tell apart: fingers that close beside the cube, a cube let go on the way,
+one that stops short of the goal, one brought to a wrong place.
 """
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from plaudit.envs.panda.scene import CUBE
+from plaudit.envs.panda.scene import CUBE, STEP
 from plaudit.envs.panda.tasks import Facts, Lift
-from plaudit.envs.panda.world import STEP, World
 from plaudit.errors import EnvError, nearest
 from plaudit.types import AnyArray, FloatArray, Observation
+
+if TYPE_CHECKING:
+    from plaudit.envs.panda.world import World
 
 Outcome = Literal["success", "miss", "drop", "near_goal", "wrong_place"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -28,11 +30,13 @@ CLOSING = 4  # steps that fingers get to close
 class ScriptedExpert:
     """Acts in every scene of a world at once, each towards its own outcome."""
 
-    def __init__(self, world: World, outcomes: Sequence[str] = ("success",), noise: float = 0.0, seed: int = 0):
+    def __init__(self, world: "World", outcomes: Sequence[str] = ("success",), noise: float = 0.0, seed: int = 0):
         """
         outcomes: one a scene; fewer are repeated
         noise: standard deviation of what is added to an action, of which 1 is the most
         """
+        if not outcomes:
+            raise EnvError(f"name at least one outcome of {', '.join(OUTCOMES)}")
         for outcome in outcomes:
             if outcome not in OUTCOMES:
                 raise EnvError(f"there is no outcome '{outcome}'; {nearest(outcome, OUTCOMES)}")
@@ -44,18 +48,32 @@ class ScriptedExpert:
         self.start()
 
     def start(self) -> None:
-        """The scenes were reset."""
-        facts, count = self._world.facts(), self._world.num_envs
+        """All scenes are reset before the next action: it begins anew."""
+        self._begun = False
+
+    def act(self, observation: Observation | None = None) -> FloatArray:
+        """The next actions, [N, 4] in -1..1."""
+        facts = self._world.facts()
+        if not self._begun:
+            self._begin(facts)
+        target, gripper = self._push(facts) if self._world.task_name == "push" else self._pick(facts)
+        move = np.clip((target - facts.tip) / STEP, -1, 1)
+        actions = np.concatenate([move, gripper[:, None]], axis=1)
+        return np.clip(actions + self._rng.normal(0, 1, actions.shape) * self._noise, -1, 1).astype(np.float32)
+
+    def _begin(self, facts: Facts) -> None:
+        """Decide where each scene's cube is taken, and where its fingers close."""
+        self._begun, count = True, self._world.num_envs
         self._closed = np.zeros(count, int)  # steps since the fingers began to close
         self._let_go = np.zeros(count, bool)
         self._aside, self._goal = np.zeros((count, 3)), facts.goal.copy()
         angle = self._rng.uniform(-np.pi, np.pi, count)
+        way = facts.goal - facts.cube
         if self._world.task_name == "push":
-            way = facts.goal - facts.cube
             angle = np.arctan2(way[:, 1], way[:, 0]) + np.where(angle > 0, np.pi / 2, -np.pi / 2)  # to one side of it
-            short = 0.06 * way / np.linalg.norm(way[:, :2], axis=1, keepdims=True)
         sideways = np.stack([np.cos(angle), np.sin(angle), np.zeros(count)], axis=1)
-        self._fail("miss", self._aside, 0.06 * sideways)  # where the fingers close or push, beside the cube
+        beside = 0.06 if self._world.task_name == "push" else np.array([0.055, 0.085, 0])  # open fingers reach out in y
+        self._fail("miss", self._aside, beside * sideways)  # where they close or push, beside the cube
         if self._world.task_name == "lift":
             self._goal[:] = facts.cube + (0, 0, Lift.height + 0.04)
             self._fail("near_goal", self._goal, np.array([0, 0, -0.08]))
@@ -65,20 +83,12 @@ class ScriptedExpert:
             self._fail("wrong_place", self._goal, 0.12 * sideways)
             self._fail("drop", self._goal, 0.12 * sideways + (0, 0, 0.1))  # on a way that does not cross the goal
         else:
-            self._fail("near_goal", self._goal, -short)
+            self._fail("near_goal", self._goal, -0.06 * way / np.linalg.norm(way[:, :2], axis=1, keepdims=True))
             self._fail("wrong_place", self._goal, 0.1 * sideways)
 
     def _fail(self, outcome: Outcome, places: AnyArray, shift: AnyArray) -> None:
         """Move the places of the scenes with this outcome."""
         places += np.where((self.outcome == outcome)[:, None], shift, 0.0)
-
-    def act(self, observation: Observation | None = None) -> FloatArray:
-        """The next actions, [N, 4]."""
-        facts = self._world.facts()
-        target, gripper = self._push(facts) if self._world.task_name == "push" else self._pick(facts)
-        move = np.clip((target - facts.tip) / STEP, -1, 1)
-        actions = np.concatenate([move, gripper[:, None]], axis=1)
-        return (actions + self._rng.normal(0, 1, actions.shape) * self._noise).astype(np.float32)
 
     def _pick(self, facts: Facts) -> tuple[AnyArray, AnyArray]:
         over = facts.cube + self._aside
@@ -110,9 +120,11 @@ class ScriptedExpert:
         target = behind * ground + np.where(off < ALIGNED, CUBE, HOVER)[:, None] * (0, 0, 1)
         back = facts.tip - STEP / 2 * ahead + (0, 0, STEP)  # away from the cube first: lifting would drag it along
         target = np.where((low & (off >= ALIGNED))[:, None], back, target)
-        slowly = np.minimum(0.25 * far + 0.004, 0.02)  # so that it does not slide on
+        fastest = np.where(self.outcome == "drop", 0.01, 0.02)[:, None]  # m a step: the cube is not to slide on
+        slowly = np.minimum(0.25 * far + 0.004, fastest)
         onwards = (facts.cube + self._aside + (along + slowly) * ahead) * ground + (0, 0, CUBE)
         target = np.where(pushing[:, None], onwards, target)
-        self._let_go |= (far[:, 0] < 0.008) | ((self.outcome == "drop") & (far[:, 0] < 0.07))
-        target = np.where(self._let_go[:, None], back, target)
+        self._let_go |= (far[:, 0] < 0.008) | ((self.outcome == "drop") & (far[:, 0] < 0.075))
+        aside = np.where((facts.tip[:, 2] < 2 * HOVER)[:, None], back, facts.tip)  # up and away, then wait
+        target = np.where(self._let_go[:, None], aside, target)
         return target, np.full(len(target), -1.0)

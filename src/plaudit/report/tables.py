@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from rich.table import Table
 
 from plaudit.data.formats import Dataset
 from plaudit.data.store import Store
+from plaudit.envs.bench import Speed
+from plaudit.envs.catalog import Card
 
 
 def dataset_table(dataset: Dataset) -> Table:
@@ -71,6 +74,29 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
         threshold = "-" if labels.threshold is None else f"{labels.threshold:g}"
         history.add_row(str(version.number), labels.source, _when(labels.time), said, mean, threshold, note)
     return [_facts(f"{store.folder}: episode {episode_id}", facts), history]
+
+
+def env_table(cards: Sequence[Card]) -> list[Any]:
+    """A line for each environment; then what to install for those that lack something."""
+    table = Table("name", "task", "cameras", "state", "actions", box=None, pad_edge=False)
+    lacking = Table(box=None, show_header=False, title="not installed here:", title_justify="left", pad_edge=False)
+    for card in cards:
+        table.add_row(card.name, card.about, card.cameras, card.state, card.actions)
+        if card.install:
+            lacking.add_row(card.name, card.install)
+    return [table, lacking] if lacking.row_count else [table]
+
+
+def speed_table(title: str, speeds: Mapping[str, Speed]) -> Table:
+    """A line for each kind of observation."""
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    table.add_column("observed")
+    for column in ("steps/s", "images/s", "ms a step"):
+        table.add_column(column, justify="right")
+    for observed, speed in speeds.items():
+        images = f"{speed.frames:,.0f}" if speed.frames else "-"
+        table.add_row(observed, f"{speed.steps:,.0f}", images, f"{1000 / speed.steps:.3f}")
+    return table
 
 
 def _facts(title: str, facts: dict[str, Any]) -> Table:

@@ -1,20 +1,39 @@
-"""Scripted demonstrations, and failures on demand, into a store with the simulator's verdict on each step."""
+"""Scripted episodes of the built-in tasks, into a store: demonstrations to learn from, failures to judge by.
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+Noise makes no two alike, and now and then makes one come out otherwise than it was told to. Such an episode would carry
+the wrong name, so it is left out and tried again from another seed, and the report counts it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda.tasks import TASKS
+from plaudit.errors import EnvError
 from plaudit.policies.expert import ScriptedExpert
+from plaudit.protocols import Simulation
 from plaudit.rollout.rounds import SimulatorJudge, run_round
-from plaudit.types import FloatArray, Observation
+from plaudit.types import Episode, FloatArray, Labels, Observation
+
+SIDE_BY_SIDE = 16  # episodes at a time
+TRIES = 10  # for each episode, on the average, before giving up
+
+Track = Callable[[Sequence[int]], Iterable[int]]
 
 
 @dataclass(frozen=True)
 class DemoReport:
-    kept: int
-    left_out: int  # whose outcome was not the one that was wanted
+    """What was recorded."""
+
+    ids: tuple[int, ...]  # in the store
+    kept: Counter[str]  # outcome -> episodes
+    left_out: Counter[str]  # outcome -> episodes that were to end so and did not
+    missing: int  # episodes asked for that no try gave
 
 
 def record_demos(
@@ -26,35 +45,65 @@ def record_demos(
     noise: float = 0.2,
     seed: int = 0,
     keep_all: bool = False,
-    track: Callable[[Sequence[int]], Iterable[int]] = lambda items: items,
+    track: Track = iter,
 ) -> DemoReport:
-    """Record until `episodes` turned out as wanted, outcomes in turn."""
-    world = env.build(1)
+    """Append scripted episodes with the simulator's labels, each as soon as it is whole.
+
+    outcomes: how they are to end, in turn
+    noise: on the actions, of which 1 is the most
+    seed: of the first episode, the others count up from it
+    keep_all: whether to keep those that ended otherwise
+    """
+    if not isinstance(env, PandaConfig):
+        raise EnvError(f"there is no scripted expert for '{env.type}'; there is for: {', '.join(TASKS)}")
+    ids: list[int] = []
+    kept: Counter[str] = Counter()
+    left_out: Counter[str] = Counter()
+    wanted = [outcomes[i % len(outcomes)] for i in range(episodes)]
+    found = _as_told(env, wanted, noise, seed, keep_all, left_out)
+    for _, (outcome, episode, labels) in zip(track(range(episodes)), found, strict=False):
+        ids.append(store.append(episode))
+        store.ledger.append(ids[-1], labels)
+        kept[outcome] += 1
+    return DemoReport(tuple(ids), kept, left_out, episodes - len(ids))
+
+
+def play(env: Any, *, seed: int, outcome: str = "success", noise: float = 0.0) -> tuple[Episode, Labels]:
+    """One episode of any environment, to look at: the expert acts in a built-in task, chance in others."""
+    simulation = env.build(1)
+    scripted = isinstance(env, PandaConfig)
+    act = ScriptedExpert(simulation, [outcome], noise, seed).act if scripted else RandomActions(simulation, seed)
     judge = SimulatorJudge()
-    left_out = 0
-    attempt = 0
-    for number in track(range(episodes)):
-        outcome = outcomes[number % len(outcomes)]
-        while True:
-            expert = ScriptedExpert(world, [outcome], noise, seed=seed + attempt)
-            played = run_round(world, _from_start(expert), [seed + attempt], judge)
-            attempt += 1
-            if keep_all or bool(played.succeeded[0]) == (outcome == "success"):
-                break
-            left_out += 1
-        [(episode, labels)] = played.episodes(world, judge.source, outcome=outcome)
-        store.ledger.append(store.append(episode), labels)
-    return DemoReport(episodes, left_out)
+    shown = run_round(simulation, act, [seed], judge).episodes(simulation, judge.source)[0]
+    simulation.close()
+    return shown
 
 
-def _from_start(expert: ScriptedExpert) -> Any:
-    started = False
+class RandomActions:
+    """For environments that have no expert."""
 
-    def act(observation: Observation) -> FloatArray:
-        nonlocal started
-        if not started:
-            expert.start()
-            started = True
-        return expert.act(observation)
+    def __init__(self, simulation: Simulation, seed: int):
+        self._shape, self._rng = (simulation.num_envs, simulation.action_dim), np.random.default_rng(seed)
 
-    return act
+    def __call__(self, observation: Observation) -> FloatArray:
+        return self._rng.uniform(-1, 1, self._shape).astype(np.float32)
+
+
+def _as_told(
+    env: PandaConfig, wanted: Sequence[str], noise: float, seed: int, keep_all: bool, left_out: Counter[str]
+) -> Iterator[tuple[str, Episode, Labels]]:
+    """Episodes with the wanted outcomes, those of a round together; one that came out otherwise is wanted again."""
+    world, judge = env.build(min(SIDE_BY_SIDE, len(wanted))), SimulatorJudge()
+    told: dict[str, Any] = {"policy": "scripted", "noise": noise}
+    waiting, first = list(wanted), seed
+    while waiting and first < seed + TRIES * len(wanted) + world.num_envs:
+        now, waiting = waiting[: world.num_envs], waiting[world.num_envs :]
+        expert = ScriptedExpert(world, now, noise, seed=first)
+        round = run_round(world, expert.act, range(first, first + world.num_envs), judge)
+        first += world.num_envs
+        for outcome, (episode, labels) in zip(now, round.episodes(world, judge.source, **told), strict=False):
+            if keep_all or labels.succeeded == (outcome == "success"):
+                yield outcome, replace(episode, meta={**episode.meta, "outcome": outcome}), labels
+            else:
+                left_out[outcome] += 1
+                waiting.append(outcome)

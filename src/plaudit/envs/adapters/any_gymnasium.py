@@ -8,7 +8,6 @@ environment without images in its observations is drawn with `render()`: it has 
 
 import sys
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -53,7 +52,7 @@ class GymnasiumConfig(AdapterConfig):
             if isinstance(simulator, MujocoViews):
                 images = simulator.draw()
             elif rendered:
-                images = {self.cameras[0]: np.asarray(simulator.render())}
+                images = {self.cameras[0]: self._drawn(simulator)}
             else:
                 images = {camera: at(observation, own_images[camera]) for camera in self.images}
             fitted = {camera: resized(image, self.image_size) for camera, image in images.items()}
@@ -88,6 +87,12 @@ class GymnasiumConfig(AdapterConfig):
             raise EnvError(f"{self.id} needs a package that is not installed: {error}") from error
         return MujocoViews(made, {self.cameras[0]: FREE}) if rendered and uses_mujoco(made) else made
 
+    def _drawn(self, simulator: gym.Env[Any, Any]) -> AnyArray:
+        try:
+            return np.asarray(simulator.render())
+        except gym.error.DependencyNotInstalled as error:  # drawing may take more than making did
+            raise EnvError(f"{self.id} cannot be drawn: {error}") from error
+
     def _check_cameras(self, rendered: bool, own_images: Mapping[str, Path]) -> None:
         if rendered and len(self.cameras) > 1:
             raise EnvError(f"{self.id} is drawn from one side; name one camera, not {', '.join(self.cameras)}")
@@ -121,8 +126,10 @@ def split(space: gym.Space[Any], name: str, path: Path = ()) -> tuple[dict[Path,
 
 
 def uses_mujoco(simulator: gym.Env[Any, Any]) -> bool:
-    """Whether it draws with Gymnasium's MuJoCo renderer; that module cannot be imported where MuJoCo is not."""
-    return "mujoco" in sys.modules and isinstance(simulator.unwrapped, import_module("gymnasium.envs.mujoco").MujocoEnv)
+    """Whether it draws with Gymnasium's MuJoCo renderer. One that does has imported that module; for the others it is
+    not imported here, since it takes packages that they may do without."""
+    drawing = sys.modules.get("gymnasium.envs.mujoco")
+    return drawing is not None and isinstance(simulator.unwrapped, drawing.MujocoEnv)
 
 
 def at(observation: Any, path: Path) -> AnyArray:

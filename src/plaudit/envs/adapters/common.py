@@ -84,10 +84,12 @@ class Adapted(gym.Env[dict[str, Any], FloatArray]):
         self.metadata = {"render_modes": [], "render_fps": fps}  # images are observations here
         self.simulator, self.name = simulator, name
         self.task, self.fps, self.max_steps = task, fps, max_steps
+        self.state_size, self.images = state_size, dict(images)
         self._read, self._success = read, success
         self._low, self._high = action_bounds(simulator.action_space, name)
-        self.action_space: spaces.Box = spaces.Box(-1.0, 1.0, self._low.shape, np.float32)
-        self.observation_space: spaces.Dict = spaces.Dict(
+        self.action_size = len(self._low)
+        self.action_space = spaces.Box(-1.0, 1.0, self._low.shape, np.float32)
+        self.observation_space = spaces.Dict(
             {
                 "state": spaces.Box(-np.inf, np.inf, (state_size,), np.float32),
                 **{camera: spaces.Box(0, 255, (*size, 3), np.uint8) for camera, size in images.items()},

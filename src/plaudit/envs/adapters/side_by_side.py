@@ -20,11 +20,8 @@ class SideBySide:
         first = copies[0]
         self._copies = list(copies)
         self.num_envs = len(copies)
-        spaces = first.observation_space.spaces
-        self.cameras: Mapping[str, tuple[int, int]] = {
-            name: (space.shape[0], space.shape[1]) for name, space in spaces.items() if name != "state"
-        }
-        self.state_dim, self.action_dim = spaces["state"].shape[0], first.action_space.shape[0]
+        self.cameras: Mapping[str, tuple[int, int]] = first.images
+        self.state_dim, self.action_dim = first.state_size, first.action_size
         self.fps, self.max_steps, self.task = first.fps, first.max_steps, first.task
         self._seen: list[dict[str, AnyArray]] = []
         self._known: list[dict[str, float | bool]] = []

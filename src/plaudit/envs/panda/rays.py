@@ -2,8 +2,8 @@
 
 Most of a picture does not move. What stands still is cast once and kept, as colours and as distances; a new frame
 casts only the rays that could meet something that moves, against what moves alone, and lays the hits over the kept
-picture where they are nearer. Which rays those are is decided on blocks of pixels: every moving geom is wrapped in a few
-spheres, and a block counts when the cone around it touches one. A camera on the hand sees everything move, so its
+picture where they are nearer. Which rays those are is decided on blocks of pixels: every moving geom is wrapped in a
+few spheres, and a block counts when the cone around it touches one. A camera on the hand sees everything move, so its
 still part is cast anew each time.
 
 All environments go through together: one call to the batch, one shading of all hits. Colours are flat, ambient plus
@@ -13,49 +13,20 @@ Lambert from one distant light, no shadows.
 from dataclasses import dataclass
 from itertools import pairwise
 
-import mujoco
 import numpy as np
-from mujoco.batch import Batch
 
-from plaudit.envs.panda.scene import FIXED, MOVING
+from plaudit.envs.panda.engine import Batch, Model, mujoco
+from plaudit.envs.panda.look import Look
+from plaudit.envs.panda.scene import FIXED, MOVING, SKY
 from plaudit.types import AnyArray, ByteArray
 
-SKY = np.array([0.80, 0.85, 0.90])
 _GROUPS = {group: np.arange(mujoco.mjNGROUP) == group for group in (FIXED, MOVING)}
-
-
-@dataclass
-class Look:
-    """How N scenes look: what domain randomisation changes. All arrays may be written in place."""
-
-    colour: AnyArray  # [N, ngeom, 3] in 0..1
-    light: AnyArray  # [N, 3] unit vector towards the light
-    ambient: AnyArray  # [N] share of the light that comes from everywhere
-    camera_pos: AnyArray  # [N, ncam, 3] m, in the parent's frame
-    camera_rot: AnyArray  # [N, ncam, 3, 3] in the parent's frame
-
-    @classmethod
-    def plain(cls, model: mujoco.MjModel, count: int) -> "Look":
-        def repeat(values: AnyArray) -> AnyArray:
-            return np.repeat(np.array(values, np.float64)[None], count, axis=0)
-
-        light = -model.light_dir[0] / np.linalg.norm(model.light_dir[0])
-        rotations = np.zeros((model.ncam, 9))
-        for rotation, quaternion in zip(rotations, model.cam_quat, strict=True):
-            mujoco.mju_quat2Mat(rotation, quaternion)
-        return cls(
-            colour=repeat(model.geom_rgba[:, :3]),
-            light=repeat(light),
-            ambient=repeat(model.light_ambient[0, 0]),
-            camera_pos=repeat(model.cam_pos),
-            camera_rot=repeat(rotations.reshape(-1, 3, 3)),
-        )
 
 
 class RayCamera:
     """One camera of a batch of scenes."""
 
-    def __init__(self, model: mujoco.MjModel, name: str, size: tuple[int, int], batch: Batch, look: Look):
+    def __init__(self, model: Model, name: str, size: tuple[int, int], batch: Batch, look: Look):
         self.id, self.size = model.camera(name).id, size
         self._batch, self._look = batch, look
         self._body = int(model.cam_bodyid[self.id])
@@ -66,7 +37,7 @@ class RayCamera:
         self._spheres = _spheres(model)
         self._rays = _pixel_rays(size, float(model.cam_fovy[self.id]))
         self._blocks = _Blocks.of(self._rays, size, max(2, min(size) // 24))  # small enough to hug a finger
-        self._faces = _Blocks.of(self._rays, size, 8)
+        self._faces = _Blocks.of(self._rays, size, max(2, min(size) // 8))  # finer than the foot of the arm can be
         pixels, count = size[0] * size[1], batch.nsim
         self._still = np.zeros((count, pixels, 3), np.uint8)
         self._depth = np.full((count, pixels), np.inf, np.float32)
@@ -90,6 +61,9 @@ class RayCamera:
         scene = scene[seen]
         picture[scene, pixel[seen]] = self._shade(ids[scene], geom[seen], normal[seen])
         return picture.reshape(len(ids), *self.size, 3)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def _pose(self, ids: AnyArray) -> tuple[AnyArray, AnyArray]:
         """Where the camera is, [n, 3], and how it is turned, [n, 3, 3], in the world."""
@@ -148,17 +122,14 @@ class RayCamera:
         ids, pixel = view.ids[place][:, None], blocks.pixels[block]
         first, facing = first[place, block], facing[place, block]
         self._still[ids, pixel] = self._shade(ids[:, 0], first, facing)[:, None]
-        toward = (view.rotation[place].transpose(0, 2, 1) @ facing[:, :, None])[
-            ..., 0
-        ]  # the normal, as the camera has it
+        toward = (view.rotation[place].transpose(0, 2, 1) @ facing[:, :, None])[..., 0]  # the normal, for the camera
         slope = (self._rays[pixel] @ toward[:, :, None])[..., 0]  # a plane is as far as its first corner, by the slopes
         self._depth[ids, pixel] = (distance.reshape(count, -1, 4)[place, block, 0] * slope[:, 0])[:, None] / slope
         return blocks.expand(~one_face)
 
     def _shade(self, ids: AnyArray, geom: AnyArray, normal: AnyArray) -> ByteArray:
-        ambient = self._look.ambient[ids]
         facing = np.maximum(np.einsum("nk,nk->n", normal, self._look.light[ids]), 0.0)
-        light = (ambient + (1.0 - ambient) * facing) * 255
+        light = (self._look.ambient[ids] + self._look.diffuse[ids] * facing) * 255
         return (self._look.colour[ids, geom] * light[:, None] + 0.5).astype(np.uint8)
 
 
@@ -196,7 +167,7 @@ class _Blocks:
         return cls(
             pixels=pixels,
             corners=np.where(corners < 0, pixels[:, :1], corners),
-            whole=inside.all(axis=1),
+            whole=np.all(inside, axis=1),
             middle=middle.astype(np.float32),
             angle=float(np.arccos(cosine)) + 1e-3,  # float32 cosines of small angles are that coarse
         )
@@ -229,7 +200,7 @@ def _pixel_rays(size: tuple[int, int], fovy: float) -> AnyArray:
     return rays / np.linalg.norm(rays, axis=1, keepdims=True)
 
 
-def _spheres(model: mujoco.MjModel) -> _Spheres:
+def _spheres(model: Model) -> _Spheres:
     """Each geom's box is cut into near-cubes, and a sphere drawn around each."""
     geoms: list[int] = []
     centers: list[AnyArray] = []

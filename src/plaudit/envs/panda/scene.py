@@ -9,11 +9,18 @@ controller takes its own weight.
 Only what may touch has contacts: fingers and hand with the cube and the table, the cube with the table.
 """
 
+from collections.abc import Sequence
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import mujoco
 import numpy as np
+
+from plaudit.errors import EnvError, nearest
+
+if TYPE_CHECKING:
+    from plaudit.envs.panda.engine import Model
+
+# ruff: noqa: E501 -- an element of MJCF a line
 
 CUBE: Final = 0.02  # half an edge, m
 MARKER: Final = 0.025  # radius, m: a little of it shows through every face of a cube at the goal
@@ -24,11 +31,14 @@ LOW: Final = np.array([0.3, -0.25, 0.012])  # where the finger tips may go, m
 HIGH: Final = np.array([0.7, 0.25, 0.35])
 TIMESTEP: Final = 0.00625  # s
 SUBSTEPS: Final = 8  # of physics in a control step: 20 Hz
+STEP: Final = 0.04  # the way of the hand for an action of 1, m
 START: Final = (0.5, 0.0, 0.2)  # of the finger tips, m
 HOME: Final = (0.0, 0.0459, 0.0, -2.3763, 0.0, 2.4222, 0.7854)  # the joints' angles there, rad
 HAND_DOWN: Final = "0 1 0 0"
 MOVING, FIXED = 1, 0  # geom groups
 CAMERAS: Final = ("front", "side", "wrist")
+LARGEST: Final = 1280  # edge of a picture, pixels
+SKY: Final = np.array([0.80, 0.85, 0.90])
 
 _WHITE, _GREY, _DARK = "0.92 0.93 0.94 1", "0.55 0.57 0.60 1", "0.16 0.17 0.19 1"
 
@@ -66,7 +76,9 @@ def scene_xml() -> str:
 <mujoco model="plaudit panda">
   <compiler angle="radian" autolimits="true"/>
   <option timestep="{TIMESTEP}" integrator="implicitfast" cone="elliptic" impratio="10" iterations="20" ls_iterations="50"/>
-  <visual><global offwidth="1280" offheight="1280"/><headlight ambient="0 0 0" diffuse="0 0 0" specular="0 0 0"/></visual>
+  <visual><global offwidth="{LARGEST}" offheight="{LARGEST}"/><headlight ambient="0 0 0" diffuse="0 0 0" specular="0 0 0"/><map znear="0.005" zfar="20"/></visual>
+  <statistic extent="1" center="0.5 0 0.1"/>
+  <asset><texture type="skybox" builtin="flat" rgb1="{" ".join(map(str, SKY))}" width="8" height="48"/></asset>
   <default>
     <geom contype="0" conaffinity="0" group="{MOVING}"/>
     <default class="arm"><joint axis="0 0 1" damping="4" armature="0.1" limited="false"/></default>
@@ -80,14 +92,14 @@ def scene_xml() -> str:
     <geom name="wall" type="box" size="0.02 3 2" pos="-0.6 0 0.6" group="{FIXED}" rgba="0.62 0.68 0.74 1"/>
     <geom name="table" type="box" size="0.45 0.55 0.2" pos="0.4 0 -0.2" group="{FIXED}" rgba="0.72 0.60 0.45 1" contype="2" conaffinity="5" condim="4" friction="1 0.02 0.0001" solref="0.01 1"/>
     <camera name="front" pos="1.12 0 0.42" xyaxes="0 1 0 -0.42 0 0.907" fovy="38"/>
-    <camera name="side" pos="0.5 -0.75 0.32" xyaxes="1 0 0 0 0.25 0.968" fovy="40"/>
+    <camera name="side" pos="0.5 -0.8 0.38" xyaxes="1 0 0 0 0.342 0.940" fovy="34"/>
     <body name="base"><geom name="base" type="capsule" size="0.07" fromto="0 0 0 0 0 0.14" group="{FIXED}" rgba="{_WHITE}"/>
     {arm}
       <body name="hand" gravcomp="1" pos="0 0 0.107" quat="0.9238795 0 0 -0.3826834">
         <inertial pos="0 0 0.03" mass="0.5" diaginertia="0.002 0.002 0.002"/>
         <geom class="cover" type="box" size="0.03 0.1 0.028" pos="0 0 0.03" rgba="{_WHITE}"/>
-        <camera name="wrist" pos="0.09 0 0.05" xyaxes="0 1 0 0.9 0 0.436" fovy="75"/>
-        <site name="tip" pos="0 0 {TIP}"/>
+        <camera name="wrist" pos="0.1 0 0" xyaxes="0 1 0 0.978 0 0.208" fovy="80"/>
+        <site name="tip" pos="0 0 {TIP}" rgba="0 0 0 0"/>
         {fingers}
       </body>
     {closing}
@@ -115,7 +127,26 @@ def scene_xml() -> str:
 </mujoco>"""
 
 
+def check_cameras(cameras: Sequence[str]) -> None:
+    """Refuse cameras that the scene has not got."""
+    if not cameras:
+        raise EnvError(f"name at least one camera of {', '.join(CAMERAS)}; to have no images, set obs to 'state'")
+    for camera in cameras:
+        if camera not in CAMERAS:
+            raise EnvError(f"there is no camera '{camera}'; {nearest(camera, CAMERAS)}")
+        if list(cameras).count(camera) > 1:
+            raise EnvError(f"camera '{camera}' is named twice")
+
+
+def check_size(size: tuple[int, int]) -> None:
+    """Refuse pictures that cannot be."""
+    if min(size) < 1 or max(size) > LARGEST:
+        raise EnvError(f"image_size is {list(size)}; height and width must be from 1 to {LARGEST}")
+
+
 @cache
-def scene_model() -> mujoco.MjModel:
+def scene_model() -> "Model":
     """The compiled scene; callers share it and change nothing in it."""
+    from plaudit.envs.panda.engine import mujoco  # here, so that a config can be read where MuJoCo is not
+
     return mujoco.MjModel.from_xml_string(scene_xml())

@@ -1,28 +1,39 @@
 """N scenes of a task, stepped together: MuJoCo's own batch over native threads, everything else vectorised numpy.
 
-Every scene draws its start from its own seed, so a scene is the same, bit for bit, alone or among a thousand others and
-with any number of threads. Nothing here ends an episode: success is reported, and whoever is in charge of the
-reward decides what it means.
+Every scene draws its start and its looks from its own seed, so a scene is the same, bit for bit, alone or among a
+thousand others and with any number of threads. Nothing here ends an episode: success is reported, and whoever is in
+charge of the reward decides what it means.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Literal, get_args
 
-import mujoco
 import numpy as np
-from mujoco.batch import Batch
 
-from plaudit.envs.panda.rays import Look, RayCamera
-from plaudit.envs.panda.scene import CAMERAS, CUBE, HIGH, LOW, OPEN, SUBSTEPS, TIMESTEP, TIP, scene_model
+from plaudit.envs.panda.engine import Batch, mujoco
+from plaudit.envs.panda.gl_camera import GlCamera
+from plaudit.envs.panda.look import Look
+from plaudit.envs.panda.rays import RayCamera
+from plaudit.envs.panda.scene import (
+    CUBE,
+    HIGH,
+    LOW,
+    OPEN,
+    STEP,
+    SUBSTEPS,
+    TIMESTEP,
+    TIP,
+    check_cameras,
+    check_size,
+    scene_model,
+)
+from plaudit.envs.panda.state import ARM_STATE, LIMIT, NEAR, SCENE_STATE
 from plaudit.envs.panda.tasks import TASKS, Facts
 from plaudit.errors import EnvError, InvalidAction, nearest
-from plaudit.types import AnyArray, BoolArray, FloatArray, Observation
-
-STEP: Final = 0.04  # the way of the hand for an action of 1, m
-NEAR: Final = 0.1  # m: ways between things are told in this unit
-PROPRIO, FULL = 15, 32  # sizes of the state
+from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray, Observation
 
 Obs = Literal["state", "pixels", "both"]
+RenderBackend = Literal["rays", "gl"]
 
 
 class World:
@@ -40,60 +51,75 @@ class World:
         cameras: Sequence[str] = ("front",),
         image_size: tuple[int, int] = (64, 64),
         max_steps: int = 50,
+        randomize: bool = False,
+        render_backend: RenderBackend = "rays",
         threads: int = 0,
     ):
         """
         obs: "state" (everything the simulation knows), "pixels" (cameras, and what the arm knows of itself), "both"
+        randomize: whether a seed also decides colours, light and where exactly cameras stand
+        render_backend: "rays" (needs no OpenGL) or "gl" (MuJoCo's own renderer)
         threads: of physics and rays; 0 for one a core
         """
-        if task not in TASKS:
-            raise EnvError(f"there is no task '{task}'; {nearest(task, TASKS)}")
-        if num_envs < 1:
-            raise EnvError(f"num_envs is {num_envs}; it must be at least 1")
-        for camera in cameras:
-            if camera not in CAMERAS:
-                raise EnvError(f"there is no camera '{camera}'; {nearest(camera, CAMERAS)}")
-        if min(image_size) < 1:
-            raise EnvError(f"image_size is {list(image_size)}; height and width must be at least 1")
+        _check_choice("task", task, TASKS)
+        _check_choice("obs", obs, get_args(Obs))
+        _check_choice("render_backend", render_backend, get_args(RenderBackend))
+        for name, value, least in (("num_envs", num_envs, 1), ("max_steps", max_steps, 1), ("threads", threads, 0)):
+            if value < least:
+                raise EnvError(f"{name} is {value}; it must be at least {least}")
+        check_cameras(cameras)
+        check_size(image_size)
         self.num_envs, self.max_steps = num_envs, max_steps
         self._task, self.task_name, self.task = TASKS[task], task, TASKS[task].words
-        self._full = obs != "pixels"
-        self.state_dim = FULL if self._full else PROPRIO
+        self.state_names = ARM_STATE + (SCENE_STATE if obs != "pixels" else ())
+        self.state_dim = len(self.state_names)
         self.cameras: Mapping[str, tuple[int, int]] = {} if obs == "state" else dict.fromkeys(cameras, image_size)
-        model = scene_model()
-        self._batch = Batch(model, num_envs, nthread=threads, persistent=True)
+        self._model, self._backend, self._randomize = scene_model(), render_backend, randomize
+        self._batch = Batch(self._model, num_envs, nthread=threads, persistent=True)
         self._qpos, self._qvel = self._batch.bind("qpos"), self._batch.bind("qvel")
         self._mocap, self._ctrl = self._batch.bind("mocap_pos"), self._batch.bind("ctrl")
         self._touch, self._site = self._batch.bind("sensordata"), self._batch.bind("site_xpos")
         self._tip_before = np.zeros((num_envs, 3))
-        self._look = Look.plain(model, num_envs)
-        self._eyes = {c: RayCamera(model, c, size, self._batch, self._look) for c, size in self.cameras.items()}
+        self._look = Look.plain(self._model, num_envs)
+        self._eyes = {camera: self._eye(camera, size) for camera, size in self.cameras.items()}
+        self._pictures = {c: np.zeros((num_envs, *size, 3), np.uint8) for c, size in self.cameras.items()}
+        self._views: dict[tuple[str, tuple[int, int]], RayCamera | GlCamera] = {}
         self._everyone = np.arange(num_envs)
-        self._shown = False
+        self._started = False
 
     def reset(self, seeds: Sequence[int], ids: AnyArray | None = None) -> Observation:
         """Start scenes `ids` (all when not given) from their seeds; returns what is seen of all of them."""
-        ids = self._everyone if ids is None else np.asarray(ids)
+        if ids is None:
+            ids = self._everyone
+        elif not self._started:
+            raise EnvError("the first reset starts all scenes; leave out ids")
         if len(seeds) != len(ids):
             raise EnvError(f"{len(seeds)} seeds for {len(ids)} scenes; give one each")
+        if min(seeds, default=0) < 0:
+            raise EnvError(f"a seed is {min(seeds)}; it must be 0 or more")
         self._batch.reset(ids, keyframe=0, stage=mujoco.mjtStage.mjSTAGE_NONE)
         for i, seed in zip(ids, seeds, strict=True):
             start = self._task.start(np.random.default_rng(seed))
             x, y, turn = start.cube
             self._qpos[i, 9:] = (x, y, CUBE, np.cos(turn / 2), 0, 0, np.sin(turn / 2))
             self._mocap[i, 1] = start.goal
+            if self._randomize:
+                self._look.randomize(i, seed, self._model)
         self._batch.forward(ids)
         self._tip_before[ids] = self._site[ids, 0]
-        for eye in self._eyes.values():
-            eye.look_again(ids if self._shown else self._everyone)
-        self._shown = True
-        return self._observe()
+        if self._randomize or not self._started:  # else what stands still looks as it did
+            for eye in self._eyes.values():
+                eye.look_again(ids)
+        self._started = True
+        return self._observe(ids, self.facts())
 
     def step(self, actions: AnyArray, active: BoolArray | None = None) -> tuple[Observation, Mapping[str, AnyArray]]:
-        """One control step of the scenes that are `active` (all when not given).
+        """One control step of the scenes that are `active` (all when not given); the others stay as they are.
 
         Returns what is seen of all of them, and what only a simulation knows: success, grasp, reward (dense), [N] each.
         """
+        if not self._started:
+            raise EnvError("nothing has started yet; call reset(seeds) before step(actions)")
         actions = self._checked(actions)
         ids = self._everyone if active is None else np.flatnonzero(active)
         tip = self._site[ids, 0]
@@ -104,19 +130,37 @@ class World:
         facts = self.facts()
         success = self._task.success(facts)
         reward = np.where(success, 1.0, self._task.dense(facts)).astype(np.float32)
-        return self._observe(facts), {"success": success, "grasp": facts.grasped, "reward": reward}
+        return self._observe(ids, facts), {"success": success, "grasp": facts.grasped, "reward": reward}
 
     def facts(self) -> Facts:
+        """What is where now, in copies."""
         return Facts(
             tip=self._site[:, 0].copy(),
             cube=self._qpos[:, 9:12].copy(),
             speed=np.linalg.norm(self._qvel[:, 9:12], axis=1),
             goal=self._mocap[:, 1].copy(),
-            grasped=(self._touch > 0).all(axis=1),
+            grasped=np.all(self._touch > 0, axis=1),
         )
 
+    def view(self, camera: str, size: tuple[int, int]) -> ByteArray:
+        """All scenes through any camera in any size, [N, H, W, 3]: for people, beside the observations."""
+        if not self._started:
+            raise EnvError("there is nothing to see yet; call reset(seeds) first")
+        check_cameras([camera])
+        check_size(size)
+        if (camera, size) not in self._views:
+            self._views[camera, size] = self._eye(camera, size)
+        eye = self._views[camera, size]
+        eye.look_again(self._everyone)
+        return eye.render(self._everyone)
+
     def close(self) -> None:
-        """Nothing is open."""
+        for eye in (*self._eyes.values(), *self._views.values()):
+            eye.close()
+
+    def _eye(self, camera: str, size: tuple[int, int]) -> RayCamera | GlCamera:
+        kind = GlCamera if self._backend == "gl" else RayCamera
+        return kind(self._model, camera, size, self._batch, self._look)
 
     def _checked(self, actions: AnyArray) -> AnyArray:
         actions = np.asarray(actions, np.float64)
@@ -129,22 +173,33 @@ class World:
             raise InvalidAction(f"the action of scene {bad} holds NaN or infinity: {actions[bad].tolist()}")
         return np.clip(actions, -1, 1)
 
-    def _observe(self, facts: Facts | None = None) -> Observation:
-        images = {camera: eye.render(self._everyone) for camera, eye in self._eyes.items()}
-        return Observation(images=images, state=self._state(facts or self.facts()))
+    def _observe(self, ids: AnyArray, facts: Facts) -> Observation:
+        """Draw the scenes that changed; hand out copies of all."""
+        if len(ids):
+            for camera, eye in self._eyes.items():
+                self._pictures[camera][ids] = eye.render(ids)
+        images = {camera: pictures.copy() for camera, pictures in self._pictures.items()}
+        return Observation(images=images, state=self._state(facts))
 
     def _state(self, facts: Facts) -> FloatArray:
-        """What the arm knows of itself: joints, fingers, tips, their way in the last step, where they were sent; then
-        the cube, its way from the tips and to the goal, how it is turned, whether it is held."""
+        """The numbers named in ARM_STATE and SCENE_STATE, in their order."""
         parts = [
             self._qpos[:, :7],
             self._qpos[:, 7:8] / OPEN,
             facts.tip,
             (facts.tip - self._tip_before) / STEP,
             self._ctrl / OPEN,
+            facts.cube,
+            (facts.cube - facts.tip) / NEAR,
+            facts.goal,
+            (facts.goal - facts.cube) / NEAR,
+            self._qpos[:, 12:16],
+            facts.grasped[:, None],
         ]
-        if self._full:
-            cube = facts.cube
-            parts += [cube, (cube - facts.tip) / NEAR, facts.goal, (facts.goal - cube) / NEAR]
-            parts += [self._qpos[:, 12:16], facts.grasped[:, None]]
-        return np.concatenate(parts, axis=1).astype(np.float32)
+        numbers = np.concatenate(parts, axis=1)[:, : self.state_dim]
+        return np.clip(numbers, -LIMIT, LIMIT).astype(np.float32)
+
+
+def _check_choice(what: str, value: str, known: Sequence[str] | Mapping[str, object]) -> None:
+    if value not in known:
+        raise EnvError(f"there is no {what} '{value}'; {nearest(value, known)}")

@@ -1,0 +1,114 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("plaudit.envs.panda.engine", exc_type=ImportError)  # the tests below need MuJoCo 4
+
+from plaudit.envs import gl
+from plaudit.envs.panda.engine import mujoco
+from plaudit.envs.panda.gl_camera import GlCamera
+from plaudit.envs.panda.scene import CAMERAS
+from plaudit.envs.panda.world import World
+from plaudit.errors import EnvError
+
+SIZE = (96, 96)
+
+
+def opengl():
+    """A reason to skip, where this machine has no OpenGL at all."""
+    return not any(gl._there(name) for name in gl.HEADLESS) and not gl._display()
+
+
+needs_gl = pytest.mark.skipif(opengl(), reason="no OpenGL library can be loaded here")
+
+
+def pair(camera, count=3):
+    """The same scenes, some steps in, drawn by rays; and a camera that draws them with OpenGL."""
+    world = World("pick_place", count, obs="pixels", cameras=(camera,), image_size=SIZE, randomize=True)
+    world.reset(range(count))
+    rng = np.random.default_rng(0)
+    seen = [world.step(rng.uniform(-1, 1, (count, 4)))[0] for _ in range(8)]
+    return world, seen[-1].images[camera], GlCamera(world._model, camera, SIZE, world._batch, world._look)
+
+
+def inside(geoms):
+    """Which pixels see the same geom as all their neighbours, so that edges play no part."""
+    same = np.ones(geoms.shape, bool)
+    for shift in (-1, 1):
+        for axis in (1, 2):
+            same &= geoms == np.roll(geoms, shift, axis)
+    return same
+
+
+def ray_geoms(world, camera):
+    eye = world._eyes[camera]
+    count = world.num_envs
+    origin, rotation = eye._pose(np.arange(count))
+    rays = eye._rays @ rotation.transpose(0, 2, 1)
+    return world._batch.ray(origin[:, None], rays)[1].reshape(count, *SIZE)
+
+
+@needs_gl
+@pytest.mark.parametrize("camera", CAMERAS)
+def test_rays_and_opengl_see_the_same_things_in_the_same_places_and_colours(camera):
+    world, picture, camera_gl = pair(camera)
+    geoms, geoms_gl = ray_geoms(world, camera), camera_gl.geoms(np.arange(3))
+    clear = inside(geoms) & inside(geoms_gl)
+    assert clear.mean() > 0.8
+    assert (geoms == geoms_gl).mean() > 0.97
+    assert (geoms == geoms_gl)[clear].mean() >= 0.99
+    drawn = camera_gl.render(np.arange(3))
+    apart = np.abs(picture.astype(int) - drawn.astype(int)).max(axis=-1)
+    assert (apart[clear] <= 8).mean() > 0.97  # round things are made of flat faces there, and shade a little otherwise
+    camera_gl.close()
+
+
+@needs_gl
+def test_a_world_draws_with_opengl_when_asked_to():
+    world = World("lift", 2, obs="both", image_size=SIZE, randomize=True, render_backend="gl")
+    rays = World("lift", 2, obs="both", image_size=SIZE, randomize=True)
+    one, other = world.reset([1, 2]).images["front"], rays.reset([1, 2]).images["front"]
+    assert np.abs(one.astype(int) - other.astype(int)).mean() < 3
+    assert not np.array_equal(one[0], one[1])
+    world.close()
+
+
+def test_an_opengl_that_does_not_start_is_a_sentence(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no context")
+
+    fail.__globals__["__name__"] = "mujoco.renderer"  # as if MuJoCo's own lines had failed
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    monkeypatch.setattr(gl, "_there", lambda _: True)
+    monkeypatch.setattr(mujoco, "Renderer", fail)
+    try:
+        with pytest.raises(EnvError, match=r"the renderer 'egl' did not start \(RuntimeError: no context\); run: apt"):
+            World("lift", obs="pixels", render_backend="gl")
+    finally:
+        fail.__globals__["__name__"] = __name__
+
+
+def test_an_opengl_that_is_not_there_is_a_sentence_and_rays_go_on(monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    monkeypatch.setattr(gl, "_there", lambda _: False)
+    with pytest.raises(EnvError, match="MUJOCO_GL is 'osmesa', which is not on this machine; run: apt-get install"):
+        World("lift", obs="pixels", render_backend="gl")
+    assert World("lift", obs="pixels").reset([0]).images["front"].any()
+
+
+@needs_gl
+def test_no_variable_has_to_be_set_where_there_is_no_display():
+    program = """
+import os
+for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
+    os.environ.pop(name, None)
+import gymnasium as gym
+import plaudit.envs
+env = gym.make("plaudit/Lift-v0", obs="pixels", render_backend="gl")
+print(env.reset(seed=0)[0]["front"].shape)
+env.close()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "(64, 64, 3)", done.stderr

@@ -1,0 +1,235 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("plaudit.envs.panda.engine", exc_type=ImportError)  # the tests below need MuJoCo 4
+
+from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda.scene import CUBE
+from plaudit.envs.panda.state import ARM_STATE, SCENE_STATE
+from plaudit.envs.panda.world import World
+from plaudit.errors import ConfigError, EnvError, InvalidAction, UnknownName
+from plaudit.protocols import Simulation
+from plaudit.registry import ENV_REGISTRY
+
+TASKS = ("lift", "pick_place", "push")
+
+
+def shaken(world, steps=10, active=None):
+    """The last observation, after scene i got the random actions of generator i."""
+    rngs = [np.random.default_rng(i) for i in range(world.num_envs)]
+    return [world.step(np.stack([rng.uniform(-1, 1, 4) for rng in rngs]), active)[0] for _ in range(steps)][-1]
+
+
+def same(one, other, count):
+    return np.array_equal(one.state[:count], other.state[:count]) and all(
+        np.array_equal(one.images[camera][:count], other.images[camera][:count]) for camera in one.images
+    )
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_scene_is_the_same_bit_for_bit_among_any_number_and_with_any_threads(task):
+    def run(num_envs, threads):
+        world = World(task, num_envs, obs="both", cameras=("front", "wrist"), image_size=(32, 32), threads=threads)
+        world.reset(range(7, 7 + num_envs))
+        return shaken(world)
+
+    alone = run(1, 1)
+    assert same(alone, run(5, 1), 1)
+    assert same(run(5, 1), run(5, 3), 5)
+
+
+def test_looking_changes_nothing():
+    blind, seeing = World("pick_place", 3), World("pick_place", 3, obs="both", cameras=("front", "side", "wrist"))
+    for world in (blind, seeing):
+        world.reset([1, 2, 3])
+    assert np.array_equal(shaken(blind).state, shaken(seeing).state)
+
+
+def test_a_reset_of_some_scenes_leaves_the_others_alone():
+    world = World("push", 3, obs="both")
+    world.reset([1, 2, 3])
+    before = shaken(world)
+    after = world.reset([2], ids=np.array([1]))
+    fresh = World("push", 1, obs="both").reset([2])
+    assert np.array_equal(after.images["front"][[0, 2]], before.images["front"][[0, 2]])
+    assert np.array_equal(after.state[[0, 2]], before.state[[0, 2]])
+    assert np.array_equal(after.images["front"][1], fresh.images["front"][0])
+    assert np.array_equal(after.state[1], fresh.state[0])
+
+
+def test_scenes_that_are_not_active_stand_still():
+    world = World("lift", 2, obs="both")
+    start = world.reset([1, 2])
+    seen = shaken(world, active=np.array([True, False]))
+    assert np.array_equal(seen.state[1], start.state[1])
+    assert np.array_equal(seen.images["front"][1], start.images["front"][1])
+    assert not np.array_equal(seen.images["front"][0], start.images["front"][0])
+
+
+def test_observations_are_copies():
+    world = World("lift", 2, obs="both")
+    start = world.reset([1, 2])
+    image, state = start.images["front"].copy(), start.state.copy()
+    shaken(world)
+    assert np.array_equal(start.images["front"], image) and np.array_equal(start.state, state)
+    start.images["front"][:] = 0
+    assert world.step(np.zeros((2, 4)), np.array([False, False]))[0].images["front"].any()
+
+
+def test_the_state_has_a_name_for_each_number():
+    world = World("pick_place", 2)
+    seen = world.reset([1, 2])
+    facts = world.facts()
+    assert world.state_names == ARM_STATE + SCENE_STATE and seen.state.shape == (2, len(world.state_names)) == (2, 32)
+    place = world.state_names.index
+    assert np.allclose(seen.state[:, place("tip_x") : place("tip_z") + 1], facts.tip)
+    assert np.allclose(seen.state[:, place("cube_x") : place("cube_z") + 1], facts.cube)
+    assert np.allclose(seen.state[:, place("goal_x") : place("goal_z") + 1], facts.goal)
+    assert World("lift", obs="pixels").state_names == ARM_STATE and len(ARM_STATE) == 15
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_cube_at_rest_stays_at_rest(task):
+    world = World(task, 4)
+    world.reset(range(4))
+    before = world.facts().cube
+    for _ in range(40):
+        world.step(np.tile([0, 0, 0, 1.0], (4, 1)))
+    assert np.abs(world.facts().cube - before).max() < 1e-3
+    assert world.facts().speed.max() < 1e-3
+
+
+def test_the_hand_goes_where_it_is_sent_and_no_further_than_the_table():
+    world = World("lift", 1)
+    world.reset([0])
+    before = world.facts().tip[0]
+    world.step([[0, 1, 0, 1]])
+    after = world.facts().tip[0]
+    assert after[1] - before[1] > 0.02 and np.abs(after - before)[[0, 2]].max() < 0.01
+    for _ in range(20):
+        world.step([[0, 0, -1, -1]])
+    assert world.facts().tip[0, 2] > 0.0
+
+
+def test_grasp_tells_whether_both_fingers_hold_the_cube():
+    world = World("lift", 1)
+    world.reset([0])
+    held = []
+    for gripper, lift in [(1.0, 0.0)] * 12 + [(-1.0, 0.0)] * 6 + [(-1.0, 1.0)] * 5 + [(1.0, 0.0)] * 3:
+        facts = world.facts()
+        way = (facts.cube - facts.tip)[0] / 0.04
+        _, known = world.step(np.clip([[*way[:2], lift or way[2], gripper]], -1, 1))
+        held.append(bool(known["grasp"][0]))
+    assert not any(held[:12]) and all(held[17:23]) and not held[-1]
+
+
+def test_a_cube_that_leaves_the_table_keeps_the_state_within_its_limits():
+    world = World("lift", 1)
+    world.reset([0])
+    world._qpos[0, 9:12] = (2.0, 0.0, -1.0)
+    seen = shaken(world, 60)
+    assert world.facts().cube[0, 2] < CUBE - 5 and np.abs(seen.state).max() == 50
+
+
+def test_a_world_is_a_simulation():
+    assert isinstance(PandaConfig(type="lift").build(2), Simulation)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"task": "lfit"}, "there is no task 'lfit'; did you mean 'lift'?"),
+        ({"obs": "pixls"}, "there is no obs 'pixls'; did you mean 'pixels'?"),
+        ({"cameras": ("wirst",)}, "there is no camera 'wirst'; did you mean 'wrist'?"),
+        ({"cameras": ()}, "name at least one camera of front, side, wrist; to have no images, set obs to 'state'"),
+        ({"cameras": ("front", "front")}, "camera 'front' is named twice"),
+        ({"image_size": (0, 64)}, r"image_size is \[0, 64\]; height and width must be from 1 to 1280"),
+        ({"image_size": (64, 4000)}, r"image_size is \[64, 4000\]; height and width must be from 1 to 1280"),
+        ({"render_backend": "vulkan"}, "there is no render_backend 'vulkan'; known: gl, rays"),
+        ({"num_envs": 0}, "num_envs is 0; it must be at least 1"),
+        ({"max_steps": 0}, "max_steps is 0; it must be at least 1"),
+        ({"threads": -1}, "threads is -1; it must be at least 0"),
+    ],
+)
+def test_a_world_that_cannot_be_is_refused_in_a_sentence(settings, sentence):
+    with pytest.raises(EnvError, match=sentence):
+        World(**{"task": "lift", **settings})
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"type": "lift", "cameras": ["wirst"]}, "key 'cameras': there is no camera 'wirst'; did you mean 'wrist'?"),
+        ({"type": "lift", "camera": ["wrist"]}, "unknown key 'camera'; did you mean 'cameras'?"),
+        (
+            {"type": "lift", "image_size": [0, 64]},
+            "key 'image_size.0' is 0: input should be greater than or equal to 1",
+        ),
+        ({"type": "lift", "obs": "pixls"}, "key 'obs' is \"pixls\": input should be 'state', 'pixels' or 'both'"),
+        ({"type": "lift", "render_backend": "egl"}, "key 'render_backend' is \"egl\": input should be 'rays' or 'gl'"),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused_by_its_key(values, sentence):
+    with pytest.raises(ConfigError) as refused:
+        ENV_REGISTRY.parse(values)
+    assert str(refused.value) == sentence
+
+
+def test_an_unknown_name_gets_the_nearest():
+    with pytest.raises(UnknownName, match="there is no env 'pickplace'; did you mean 'pick_place'"):
+        ENV_REGISTRY.parse({"type": "pickplace"})
+
+
+def test_actions_that_are_none_are_refused_and_nothing_moves():
+    world = World("lift", 2)
+    with pytest.raises(EnvError, match="nothing has started yet; call reset"):
+        world.step(np.zeros((2, 4)))
+    start = world.reset([0, 1])
+    with pytest.raises(InvalidAction, match=r"actions must be \[2, 4\] \(dx, dy, dz, gripper\), got \[4\]"):
+        world.step(np.zeros(4))
+    with pytest.raises(InvalidAction, match=r"the action of scene 1 holds NaN or infinity: \[0.0, nan, 0.0, 0.0\]"):
+        world.step([[0, 0, 0, 0], [0, np.nan, 0, 0]])
+    unmoved, _ = world.step(np.zeros((2, 4)), np.array([False, False]))
+    assert np.array_equal(unmoved.state, start.state)
+
+
+def test_seeds_that_are_none_are_refused():
+    world = World("lift", 2)
+    with pytest.raises(EnvError, match="the first reset starts all scenes"):
+        world.reset([1], ids=np.array([0]))
+    with pytest.raises(EnvError, match="3 seeds for 2 scenes; give one each"):
+        world.reset([1, 2, 3])
+    with pytest.raises(EnvError, match="a seed is -1; it must be 0 or more"):
+        world.reset([0, -1])
+
+
+HIDE = """
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name in {names}:
+            raise ModuleNotFoundError(f"No module named '{{name}}'", name=name)
+sys.meta_path.insert(0, Hidden())
+from plaudit.envs.panda.config import PandaConfig
+config = PandaConfig(type="lift")
+try:
+    config.build()
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("hidden", "sentence"),
+    [
+        ("mujoco", "MissingExtra mujoco is not installed; run: pip install 'plaudit[sim]'"),
+        ("mujoco.batch", "is not installed; run: pip install 'plaudit[sim]'"),
+    ],
+)
+def test_without_mujoco_configs_are_read_and_building_says_what_to_install(hidden, sentence):
+    done = subprocess.run([sys.executable, "-c", HIDE.format(names=[hidden])], capture_output=True, text=True)
+    assert sentence in done.stdout and not done.stderr
+    assert hidden == "mujoco" or "MissingExtra mujoco 4 or newer (there is " in done.stdout

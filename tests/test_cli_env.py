@@ -1,0 +1,55 @@
+"""The commands on environments, as a user types them."""
+
+import av
+import pytest
+from PIL import Image
+
+pytest.importorskip("plaudit.envs.panda.engine", exc_type=ImportError)  # the tests below need MuJoCo 4
+
+from plaudit.data.store import Store
+from test_cli import plaudit
+
+
+def test_list_shows_the_tasks_and_what_to_install(tmp_path):
+    said = plaudit("env", "list", cwd=tmp_path)
+    assert "lift the red cube" in said and "32 / 15" in said and "metaworld" in said
+
+
+def test_view_draws_a_sheet_or_a_video(tmp_path):
+    said = plaudit("env", "view", "push", "--outcome", "miss", "--size", "32", cwd=tmp_path)
+    assert "push.png shows 50 steps of push; the episode does not succeed" in said
+    assert Image.open(tmp_path / "push.png").width > 500
+    words = ["--camera", "front", "--camera", "wrist", "--randomize", "--size", "32x40", "--out", "film.mp4"]
+    assert "the episode succeeds" in plaudit("env", "view", "lift", *words, cwd=tmp_path)
+    with av.open(str(tmp_path / "film.mp4")) as film:
+        assert (film.streams.video[0].height, film.streams.video[0].width) == (320, 800)
+
+
+def test_bench_measures_with_and_without_images(tmp_path):
+    said = plaudit("env", "bench", "lift", "--num-envs", 2, "--seconds", 0.1, "--size", 16, cwd=tmp_path)
+    assert "steps/s" in said and "state and images of 16" in said
+
+
+def test_record_adds_to_a_store(tmp_path):
+    words = ["--outcomes", "success,miss", "--noise", 0.05, "--size", 16]
+    said = plaudit("env", "record", "store", "--episodes", 3, *words, cwd=tmp_path)
+    assert "3 episodes recorded into store: 2 success, 1 miss" in said
+    plaudit("env", "record", "store", "--episodes", 2, "--seed", 50, "--camera", "side", *words, cwd=tmp_path)
+    assert [list(episode.frames) for _, episode in Store.open(tmp_path / "store")] == [["front"]] * 3 + [["side"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["view", "lfit"], "there is no env 'lfit'; did you mean 'lift'?"),
+        (["view", "lift", "--camera", "wirst"], "key 'cameras': there is no camera 'wirst'; did you mean 'wrist'?"),
+        (["view", "lift", "--size", "0"], "command line: key 'image_size.0' is 0"),
+        (["view", "lift", "--size", "big"], "--size takes an edge like 128, or height x width like 96x128, not 'big'"),
+        (["view", "lift", "--outcome", "mis"], "there is no outcome 'mis'; did you mean 'miss'?"),
+        (["view", "lift", "--out", "x.gif"], "x.gif is neither a .png nor an .mp4; name one of these"),
+        (["record", "store", "--env", "gymnasium", "--set", "id=Pendulum-v1"], "there is no scripted expert for"),
+        (["record", "store", "--outcomes", "success,"], "there is no outcome ''; known: drop, miss"),
+    ],
+)
+def test_mistakes_are_answered_in_a_sentence(tmp_path, words, sentence):
+    assert sentence in plaudit("env", *words, cwd=tmp_path, ok=False)
