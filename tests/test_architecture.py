@@ -93,7 +93,8 @@ def test_some_packages_are_kept_to_one_place(path):
         "data.store",
         "data.replay",
         "rollout.loop",
-        "envs.tabletop",
+        "envs",
+        "train.config",
         "cli",
     ],
 )

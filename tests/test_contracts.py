@@ -6,10 +6,9 @@ import pytest
 from conftest import counting_episode
 from plaudit.contracts import check_labeler, check_policy, check_robot
 from plaudit.data.normalize import Normalizer
-from plaudit.envs.tabletop import Tabletop
 from plaudit.errors import ContractError
-from plaudit.policies.scripted import ScriptedLift
 from plaudit.types import Labels, Observation
+from tabletop import ScriptedLift, Tabletop
 
 
 class Judge:

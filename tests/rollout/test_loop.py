@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from plaudit.data.normalize import Normalizer
-from plaudit.envs.tabletop import Tabletop
-from plaudit.policies.scripted import ScriptedLift
 from plaudit.rollout.loop import run_episode
 from plaudit.types import Observation
+from tabletop import ScriptedLift, Tabletop
 
 
 class Counter:

@@ -1,16 +1,17 @@
-"""A drawn table: a gripper, a cube, two cameras. Numpy and Pillow, no simulator, the same pixels on every machine.
+"""A drawn table: a gripper, a cube, two cameras, and a script that lifts the cube. A robot and a policy for tests.
 
-It exists so that recording, labelling, formats and windows can be tried and tested in seconds where no robot and no
-physics engine is at hand. It is a picture of a task, not a task to learn: the cube sticks to a closed gripper and
-that is all the physics there is.
+Numpy and Pillow, no simulator, the same pixels on every machine: the cube sticks to a closed gripper and that is all
+the physics there is.
 """
 
 from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from plaudit.types import AnyArray, ByteArray, FloatArray, Observation
+from plaudit.protocols import Normalizer
+from plaudit.types import AnyArray, ByteArray, FloatArray, Observation, Weights
 
 TABLE, CUBE, LIFTED = 0.12, 0.10, 0.45  # heights of the table top, the cube, and of a cube that counts as lifted
 REACH = 0.06  # how far off centre the gripper may close and still hold the cube
@@ -100,3 +101,48 @@ def _canvas(width: int, height: int, colour: tuple[int, ...]) -> tuple[Image.Ima
 def _shrink(image: Image.Image) -> ByteArray:
     """Drawn twice as large and averaged, so that edges move by less than a pixel."""
     return np.asarray(image.reduce(2))
+
+
+HIGH_ENOUGH = 0.6  # over the line that counts as lifted, and still in the picture
+Outcome = Literal["success", "miss", "drop"]
+
+
+class ScriptedLift:
+    """Lifts the cube of `Tabletop`, or fails in a way that looks nearly right."""
+
+    def __init__(self, outcome: Outcome = "success"):
+        self.components: Mapping[str, Any] = {}
+        self._outcome = outcome
+        self._closed = 0
+
+    def predict(self, observation: Observation, normalizer: Normalizer | None = None) -> FloatArray:
+        """One action, [1, 3]."""
+        x, z, _, cube_x, cube_z = observation.state
+        target = cube_x + (0.13 if self._outcome == "miss" else 0.0)
+        over = abs(target - x) < 0.015
+        if self._closed == 0 and not (over and z < TABLE + 0.02):
+            return np.array([[target - x, (TABLE - z) if over else 0.0, -1.0]], np.float32)
+        self._closed += 1
+        lift = 0.06 if self._closed > 4 and z < HIGH_ENOUGH else 0.0
+        let_go = self._outcome == "drop" and (cube_z > 0.3 or self._closed > 20)
+        return np.array([[0.0, lift, -1.0 if let_go else 1.0]], np.float32)
+
+    def guided_inference(
+        self,
+        observation: Observation,
+        normalizer: Normalizer | None,
+        previous: FloatArray,
+        delay: int,
+        executed: int,
+    ) -> FloatArray:
+        """A chunk of one has nothing left to agree with."""
+        return self.predict(observation, normalizer)
+
+    def warmup(self) -> None:
+        """Nothing is slow the first time."""
+
+    def freeze_all_model_params(self) -> None:
+        """There are none."""
+
+    def load_weights(self, weights: Weights) -> None:
+        """There are none."""

@@ -1,0 +1,40 @@
+"""The command line: one command a verb. Each parses, builds, runs and says in a few lines what happened."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from plaudit import __version__
+from plaudit.cli.common import out, tell
+from plaudit.cli.data import data
+from plaudit.cli.env import env
+from plaudit.cli.train import demo, train_
+from plaudit.errors import PlauditError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app.add_typer(data, name="data", help="Bring episodes in and out, look at them, label them, check them.")
+app.add_typer(env, name="env", help="Look at simulated tasks, time them, record scripted episodes.")
+app.command("train")(train_)
+app.command("demo")(demo)
+
+
+def main() -> None:
+    """What the `plaudit` command runs."""
+    try:
+        app()
+    except PlauditError as error:
+        for sentence in str(error).splitlines():
+            tell("error", sentence)
+        sys.exit(1)
+    except OSError as error:  # a folder we may not write to, a disk that went away
+        tell("error", f"{error.filename}: {error.strerror}")
+        sys.exit(1)
+
+
+@app.callback(invoke_without_command=True)
+def top(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    """Train robot policies from what the camera sees."""
+    if version:
+        out.print(f"plaudit {__version__}")
+        raise typer.Exit

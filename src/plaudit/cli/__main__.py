@@ -1,0 +1,3 @@
+from plaudit.cli import main
+
+main()

@@ -1,0 +1,229 @@
+"""`plaudit data`: episodes in and out, looked at, labelled, checked."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from plaudit.cli.common import err, out, progress, stop, tell
+from plaudit.errors import DataError
+
+data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+StoreArgument = Annotated[Path, typer.Argument(help="An episode store.", metavar="STORE", show_default=False)]
+EpisodesOption = Annotated[
+    str | None, typer.Option("--episodes", help="Which, by id: '0,3,7-9'. All of them when not given.")
+]
+
+
+@data.command("import")
+def import_(
+    source: Annotated[Path, typer.Argument(help="A data set of another layout; it is only read.", show_default=False)],
+    store: Annotated[Path, typer.Argument(help="The store to add to; made if it does not exist.", show_default=False)],
+    reward_frame: Annotated[
+        Literal["next", "same"] | None,
+        typer.Option(help="LeRobot: whether next.reward judges the next frame (the default) or its own row's."),
+    ] = None,
+    task: Annotated[str, typer.Option(help="The instruction, for layouts that keep none.")] = "",
+    fps: Annotated[float, typer.Option(help="Frames per second, for layouts that keep none.")] = 0.0,
+) -> None:
+    """Copy a data set into a store.
+
+    LeRobot v2 and v3, folders of .npy and of .pkl are told apart by looking at them.
+
+    An interrupted import goes on where it stopped when run again. A broken episode is named and left out.
+    """
+    from plaudit.data.formats import ReadOptions
+    from plaudit.data.transfer import import_dataset
+
+    try:
+        report = import_dataset(source, store, ReadOptions(reward_frame, task, fps), progress("importing"))
+    except KeyboardInterrupt:
+        stop("interrupted; what is in the store stays, run the same command to go on")
+    for sentence in report.failed:
+        tell("warning", sentence)
+    if report.ignored:
+        tell("note", f"features with no place in an episode, not taken: {', '.join(report.ignored)}")
+    here = f", {report.already_here} were here already" if report.already_here else ""
+    lost = f", {len(report.failed)} left out (see above)" if report.failed else ""
+    out.print(f"{len(report.ids)} episodes imported into {store}, {report.labelled} with labels{here}{lost}")
+    if report.failed:
+        err.print("put those right at their source and run the same command again to add them")
+        raise typer.Exit(1)
+
+
+@data.command("export")
+def export(
+    store: StoreArgument,
+    target: Annotated[Path, typer.Argument(help="A folder that does not exist yet.", show_default=False)],
+    to: Annotated[Literal["lerobot", "npy", "pkl"], typer.Option("--to", help="The layout to write.")] = "lerobot",
+    episodes: EpisodesOption = None,
+    camera: Annotated[list[str] | None, typer.Option(help="Only this camera; may be given several times.")] = None,
+    images: Annotated[bool, typer.Option("--images", help="LeRobot: exact PNG images instead of video.")] = False,
+    codec: Annotated[Literal["av1", "h264", "hevc"], typer.Option(help="LeRobot: how videos are encoded.")] = "av1",
+    quality: Annotated[int | None, typer.Option(help="Constant rate factor of the codec; lower is better.")] = None,
+    reward_frame: Annotated[
+        Literal["next", "same"], typer.Option(help="LeRobot: which frame a row's next.reward judges.")
+    ] = "next",
+    fps: Annotated[float, typer.Option(help="For episodes that do not know theirs.")] = 0.0,
+) -> None:
+    """Write episodes as another layout.
+
+    With their newest labels, as LeRobot v3.0, .npy or .pkl, into a new folder and nowhere else.
+    """
+    from plaudit.data.formats import WriteOptions
+    from plaudit.data.store import Store
+    from plaudit.data.transfer import export_dataset
+
+    opened = Store.open(store)
+    options = WriteOptions(camera or (), not images, codec, quality, reward_frame, fps)
+    try:
+        left_out = export_dataset(opened, target, to, options, _choose(opened, episodes), progress("exporting"))
+    except KeyboardInterrupt:
+        stop(f"interrupted; {target} was not made")
+    for sentence in left_out:
+        tell("warning", sentence)
+    out.print(f"{len(_choose(opened, episodes)) - len(left_out)} episodes exported to {target} as {to}")
+
+
+@data.command("info")
+def info(
+    path: Annotated[Path, typer.Argument(help="A store, or a data set of another layout.", show_default=False)],
+    episode: Annotated[int | None, typer.Option(help="One episode of a store, with its label history.")] = None,
+) -> None:
+    """Say what a folder holds."""
+    from plaudit.data.formats import open_dataset
+    from plaudit.data.store import Store, is_store
+    from plaudit.report.tables import dataset_table, episode_table, store_table
+
+    if not is_store(path):
+        out.print(dataset_table(open_dataset(path)))
+    elif episode is not None:
+        out.print(*episode_table(Store.open(path), episode), sep="\n")
+    else:
+        out.print(*store_table(Store.open(path)), sep="\n")
+
+
+@data.command("check")
+def check(
+    store: StoreArgument,
+    repair: Annotated[bool, typer.Option("--repair", help="Put right what can be, and say what was.")] = False,
+) -> None:
+    """Verify every checksum; repair with --repair.
+
+    Changes nothing without it.
+    """
+    from plaudit.data.check import check as run_check
+
+    try:
+        report = run_check(store, repair=repair, track=progress("checking"))
+    except KeyboardInterrupt:
+        stop("interrupted")
+    for sentence in report.repaired:
+        tell("repaired", sentence)
+    for sentence in report.problems:
+        tell("problem", sentence)
+    if not report.ok:
+        hint = "" if repair else f"; 'plaudit data check {store} --repair' puts right what can be"
+        err.print(f"{len(report.problems)} problems{hint}")
+        raise typer.Exit(1)
+    out.print(f"{store} is sound: {report.episodes} episodes, {report.nbytes:,} bytes, {report.labels} label versions")
+
+
+@data.command("label")
+def label(
+    store: StoreArgument,
+    cutoffs: Annotated[
+        Path | None, typer.Argument(help="A file {episode: first success frame, [[first, last], ...] or null}.")
+    ] = None,
+    by: Annotated[
+        Literal["id", "source"] | None,
+        typer.Option(help="Whether the file counts by the store's ids or by its source's episode numbers."),
+    ] = None,
+    restore: Annotated[
+        str | None,
+        typer.Option(metavar="EPISODE:VERSION", help="Make an old version of an episode's labels count again."),
+    ] = None,
+    note: Annotated[str, typer.Option(help="Why, in words; kept with the labels.")] = "",
+) -> None:
+    """Label episodes by the frame from which they show success. Every labelling is a new version; none is lost."""
+    from plaudit.data.cutoffs import label_store, read_cutoffs
+    from plaudit.data.store import Store
+
+    opened = Store.open(store)
+    if restore is not None:
+        episode_id, _, version = restore.partition(":")
+        if not (episode_id.isdigit() and version.isdigit()):
+            raise DataError(f"--restore takes EPISODE:VERSION, like 3:1, not '{restore}'")
+        new = opened.ledger.restore(int(episode_id), int(version))
+        out.print(f"episode {episode_id}: version {version} counts again, as version {new}")
+        return
+    if cutoffs is None:
+        raise DataError("name a label file like {0: 53, 1: null}, or --restore an old version")
+    ids = label_store(opened, read_cutoffs(cutoffs), by=by, note=note)
+    yes, no = 0, 0
+    for episode_id in ids:
+        labels = opened.ledger.labels(episode_id)
+        assert labels is not None
+        frames = labels.frames[opened.episode(episode_id).recorded]
+        yes, no = yes + int((frames == 1).sum()), no + int((frames == 0).sum())
+    out.print(f"{len(ids)} episodes labelled: {yes} success frames, {no} failure frames ({yes + no} total)")
+
+
+@data.command("sheet")
+def sheet(
+    store: StoreArgument,
+    episode: Annotated[int, typer.Argument(help="The episode's id.", show_default=False)],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The PNG; episode_N.png when not given.")
+    ] = None,
+    frames: Annotated[int, typer.Option(min=2, help="How many moments to show.")] = 24,
+    columns: Annotated[int, typer.Option(min=1, help="How many in a row.")] = 8,
+    version: Annotated[int | None, typer.Option(help="Of the labels; the newest when not given.")] = None,
+) -> None:
+    """Draw an episode on one picture, with the verdicts."""
+    from plaudit.data.store import Store
+    from plaudit.report.sheet import draw_sheet, save_sheet
+
+    opened = Store.open(store)
+    ledger = opened.ledger
+    found = opened.episode(episode)
+    labels = ledger.labels(episode) if version is None else ledger.version(episode, version).labels()
+    title = f"Episode {episode}" + (f": {found.task}" if found.task else "")
+    path = output or Path(f"episode_{episode}.png")
+    save_sheet(draw_sheet(found, labels, title=title, frames=frames, columns=columns), path)
+    out.print(f"{path} shows episode {episode}")
+
+
+@data.command("stats")
+def stats(
+    store: StoreArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")] = Path("stats.json"),
+) -> None:
+    """Compute what a policy normalises with.
+
+    Mean and standard deviation of the states and actions.
+    """
+    from plaudit.data.normalize import Normalizer
+    from plaudit.data.store import Store
+
+    normalizer = Normalizer.from_store(Store.open(store))
+    normalizer.save(output)
+    out.print(
+        f"{output} has the statistics of {', '.join(f'{k} [{len(s.mean)}]' for k, s in normalizer.stats.items())}"
+    )
+
+
+def _choose(store: Any, text: str | None) -> list[int]:
+    """Episode ids from '0,3,7-9'."""
+    if text is None:
+        return store.ids
+    chosen: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.strip().isdigit() or (last and not last.strip().isdigit()):
+            raise DataError(f"--episodes takes ids like '0,3,7-9', not '{text}'")
+        chosen += range(int(first), int(last or first) + 1)
+    for episode_id in chosen:
+        store.place(episode_id)
+    return chosen

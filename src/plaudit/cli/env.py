@@ -1,0 +1,151 @@
+"""`plaudit env`: simulated tasks, looked at, timed, recorded."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from plaudit.cli.common import out, progress, stop, tell
+from plaudit.errors import DataError
+
+env = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+EnvArgument = Annotated[str, typer.Argument(help="A name that 'plaudit env list' shows.", show_default=False)]
+CameraOption = Annotated[list[str] | None, typer.Option(help="Which camera; may be given several times.")]
+SizeOption = Annotated[str, typer.Option(help="Of the images: an edge, like 128, or height x width, like 96x128.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A further setting of the environment, like id=Pusher-v5."),
+]
+
+
+@env.command("list")
+def env_list() -> None:
+    """Say what environments there are.
+
+    States are counted with everything the simulation knows / with what the arm itself measures.
+    """
+    from plaudit.envs.catalog import cards
+    from plaudit.report.tables import env_table
+
+    out.print(*env_table(cards()), sep="\n")
+
+
+@env.command("view")
+def env_view(
+    name: EnvArgument,
+    output: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A .png or an .mp4; NAME.png when not given.")
+    ] = None,
+    outcome: Annotated[str, typer.Option(help="How the scripted expert is to end: success, miss, ...")] = "success",
+    noise: Annotated[float, typer.Option(help="On the expert's actions, of which 1 is the most.")] = 0.05,
+    seed: Annotated[int, typer.Option(min=0, help="Which episode.")] = 0,
+    camera: CameraOption = None,
+    size: SizeOption = "128",
+    randomize: Annotated[bool, typer.Option("--randomize", help="Colours, light and cameras by the seed.")] = False,
+    settings: SetOption = None,
+) -> None:
+    """Show one episode, as a contact sheet or a video.
+
+    A scripted expert acts in the built-in tasks, chance in the others.
+    """
+    from plaudit.report.clip import save_clip
+    from plaudit.report.sheet import draw_sheet, save_sheet
+    from plaudit.rollout.demos import play
+
+    path = output or Path(f"{name}.png")
+    if path.suffix not in (".png", ".mp4"):
+        raise DataError(f"{path} is neither a .png nor an .mp4; name one of these")
+    config = _env_config(name, "both", camera, size, [*(["randomize=true"] if randomize else []), *(settings or [])])
+    episode, labels = play(config, seed=seed, outcome=outcome, noise=noise)
+    if path.suffix == ".mp4":
+        save_clip(episode, path)
+    else:
+        save_sheet(draw_sheet(episode, labels, title=f"{name}, seed {seed}: {episode.task}"), path)
+    how = "succeeds" if labels.succeeded else "does not succeed"
+    out.print(f"{path} shows {episode.steps} steps of {name}; the episode {how}")
+
+
+@env.command("bench")
+def env_bench(
+    name: EnvArgument,
+    num_envs: Annotated[int, typer.Option(min=1, help="Copies side by side.")] = 16,
+    threads: Annotated[int | None, typer.Option(min=0, help="Of a built-in task; 0 for one a core.")] = None,
+    camera: CameraOption = None,
+    size: SizeOption = "64",
+    seconds: Annotated[float, typer.Option(min=0.1, help="To measure for, each time.")] = 3.0,
+    settings: SetOption = None,
+) -> None:
+    """Time it on this machine, without images and with them."""
+    from plaudit.envs.bench import measure
+    from plaudit.report.tables import speed_table
+
+    more = [*([f"threads={threads}"] if threads is not None else []), *(settings or [])]
+    kinds = {"state": "state", f"state and images of {size}": "both"}
+    speeds = {
+        observed: measure(_env_config(name, obs, camera, size, more), num_envs, seconds)
+        for observed, obs in progress("measuring")(list(kinds.items()))
+    }
+    out.print(speed_table(f"{name}, {num_envs} side by side", speeds))
+
+
+@env.command("record")
+def env_record(
+    store: Annotated[Path, typer.Argument(help="The store to add to; made if it does not exist.", show_default=False)],
+    name: Annotated[str, typer.Option("--env", help="A built-in task.")] = "lift",
+    episodes: Annotated[int, typer.Option(min=1, help="How many to keep.")] = 20,
+    outcomes: Annotated[str, typer.Option(help="How they are to end, in turn: success,miss,...")] = "success",
+    noise: Annotated[float, typer.Option(help="On the actions, of which 1 is the most.")] = 0.2,
+    obs: Annotated[Literal["state", "pixels", "both"], typer.Option(help="What to record.")] = "both",
+    camera: CameraOption = None,
+    size: SizeOption = "64",
+    seed: Annotated[int, typer.Option(min=0, help="Of the first episode; the others count up.")] = 0,
+    keep_all: Annotated[bool, typer.Option("--keep-all", help="Also those that ended otherwise than told.")] = False,
+    settings: SetOption = None,
+) -> None:
+    """Record scripted episodes with the simulator's labels.
+
+    Each is in the store as soon as it is over; Ctrl-C keeps those that are.
+    """
+    from plaudit.data.store import Store, is_store
+    from plaudit.rollout.demos import record_demos
+
+    config = _env_config(name, obs, camera, size, settings)
+    with Store.open(store, write=True) if is_store(store) else Store.create(store) as opened:
+        before = len(opened)
+        try:
+            report = record_demos(
+                config,
+                opened,
+                episodes=episodes,
+                outcomes=[outcome.strip() for outcome in outcomes.split(",")],
+                noise=noise,
+                seed=seed,
+                keep_all=keep_all,
+                track=progress("recording"),
+            )
+        except KeyboardInterrupt:
+            stop(f"interrupted; {len(opened) - before} episodes are in {store} and stay")
+    out.print(f"{len(report.ids)} episodes recorded into {store}: {_count(report.kept)}")
+    if report.left_out:
+        tell("note", f"left out because they ended otherwise than told: {_count(report.left_out)}")
+    if report.missing:
+        tell("warning", f"{report.missing} episodes are missing after many tries; try less noise than {noise:g}")
+        raise typer.Exit(1)
+
+
+def _env_config(name: str, obs: str, cameras: list[str] | None, size: str, settings: list[str] | None) -> Any:
+    """An environment's config from what the `env` commands are given."""
+    from plaudit.envs.catalog import env_config
+
+    edges = size.lower().split("x")
+    if not 1 <= len(edges) <= 2 or not all(edge.isdigit() for edge in edges):
+        raise DataError(f"--size takes an edge like 128, or height x width like 96x128, not '{size}'")
+    given = [f"obs={obs}", f"image_size=[{edges[0]},{edges[-1]}]"]
+    given += [f"cameras=[{','.join(cameras)}]"] if cameras else []
+    return env_config(name, [*given, *(settings or [])])
+
+
+def _count(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in counts.items())

@@ -1,0 +1,61 @@
+"""`plaudit train` and `plaudit demo`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from plaudit.cli.common import out, progress, stop, training_bar
+from plaudit.errors import DataError
+
+
+def train_(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="learner=sac env=lift scripted_demos=20 learner.lr=1e-3 ..."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file to start from; see examples/configs.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="The folder of a run to go on with.", metavar="RUN")] = None,
+    folder: Annotated[Path, typer.Option(help="Where runs are put.")] = Path("runs"),
+) -> None:
+    """Train a policy in a simulation.
+
+    Writes a run folder with metrics, checkpoints, the policy's weights and a report. Ctrl-C stops after the round at
+    hand, and --resume goes on as if it had not.
+    """
+    from plaudit.report.run import write_report
+    from plaudit.train.config import load_train_config
+    from plaudit.train.folder import RunFolder
+    from plaudit.train.loop import train
+
+    if resume is not None and (overrides or config):
+        raise DataError("--resume goes on with a run as it was configured; leave out the other arguments")
+    if resume is not None:
+        run = RunFolder.reopen(resume)
+    else:
+        asked = load_train_config(config, overrides or [])
+        name = asked.name or f"{asked.env.type}_{asked.learner.type}_{asked.seed}"
+        run = RunFolder.create(folder / name, asked)
+    with training_bar(run.config.steps) as (watch, stopped):
+        end = train(run, watch, progress)
+    write_report(run.path)
+    held = "not evaluated yet" if end.evaluated is None else f"{end.evaluated:.0%} success on seeds held back"
+    out.print(f"{run.path}: {end.step:,} steps, {end.episodes:,} episodes, {held}; see {run.path / 'report.html'}")
+    if stopped():
+        stop(f"stopped; go on with: plaudit train --resume {run.path}")
+
+
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where to put everything; it must not exist.")] = Path("runs/demo"),
+    episodes: Annotated[int, typer.Option(min=5, help="How many to record.")] = 15,
+) -> None:
+    """Run the main job in small.
+
+    Records scripted episodes, carries them through LeRobot's format, checks and draws them, then learns the task.
+    """
+    from plaudit.demo import TRAINING_STEPS, run_demo
+
+    with training_bar(TRAINING_STEPS) as (watch, stopped):
+        run_demo(folder, episodes, out, progress, watch)
+    if stopped():
+        stop(f"stopped; the training goes on with: plaudit train --resume {folder / 'run'}")
