@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 help:
 	@echo "make demo   set up, then record, carry, check and show a few episodes (runs/demo)"
 	@echo "make test   set up, then lint, type check and test"
-	@echo "make test-simulators   the adapters with gym_hil, Fetch and Meta-World, which need an older MuJoCo: their own set-up"
+	@echo "make test-simulators   of these, the adapters with gym_hil, Fetch and Meta-World: they need an older MuJoCo"
 	@echo "make lint   ruff and pyright alone"
 	@echo "make bench  every benchmark in its quick form"
 	@echo "make clean  remove the environment and the demo"
@@ -36,9 +36,10 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-test: lint
+test: lint test-simulators
 	$(BIN)/pytest -n 2
 
+# Simulators that do not run with the MuJoCo of the built-in tasks, in an environment of their own.
 $(SIMULATORS)/.ready: pyproject.toml scripts/setup.sh
 	@scripts/setup.sh $(SIMULATORS) ".[dev,simulators]"
 	@touch $@

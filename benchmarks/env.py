@@ -5,8 +5,8 @@
 The peers need an older MuJoCo and so an environment of their own (`make .venv-simulators/.ready`); they run from
 here, in the same minutes, on the same machine. Image throughput is control steps a second with images in the
 observation, from as many cameras as the peer has: front and wrist for gym_hil, front for Fetch. Without a GPU their
-frames are drawn by Mesa's software renderer, which uses all cores, and most of that time goes into shadows; each peer is measured
-as its users have it and with shadows off, and the bar is against the faster.
+frames are drawn by Mesa's software renderer, which uses all cores, and most of that time goes into shadows; each peer
+is measured as its users have it and with shadows off, and the bar is against the faster.
 """
 
 import argparse

@@ -64,10 +64,24 @@ LIST
     say "could not install them; before using a window or a GL renderer, run: apt-get install ${missing[*]}"
 }
 
+# gym-hil brings evdev, which is compiled here: a compiler, and the headers of Python and Linux.
+compiler() {
+  local python header missing=()
+  python=$("$venv/bin/python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+  header=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
+  command -v gcc >/dev/null || missing+=(gcc libc6-dev)
+  [ -e /usr/include/linux/input.h ] || missing+=(linux-libc-dev)
+  [ -e "$header" ] || missing+=("$python-dev")
+  [ ${#missing[@]} -eq 0 ] && return
+  say "installing what evdev is compiled with: ${missing[*]}"
+  apt_install "${missing[@]}" || say "could not install them; if the next step fails, run: apt-get install ${missing[*]}"
+}
+
 [ -x "$venv/bin/python" ] || { make_environment && system_libraries; }
 if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
   say "installing $torch"
   "$venv/bin/pip" install --quiet --disable-pip-version-check "$torch"
 fi
+case $requirement in *simulators*) compiler ;; esac
 say "installing plaudit: $requirement"
 "$venv/bin/pip" install --quiet --disable-pip-version-check -e "$requirement"
