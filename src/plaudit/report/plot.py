@@ -6,6 +6,7 @@ from html import escape
 import numpy as np
 
 COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e08e0b", "#6b4c9a", "#5c6670")
+FEW = 40  # points that are drawn as dots too
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 34, 44
 
 Series = Sequence[tuple[float, float]]  # x, y
@@ -47,9 +48,13 @@ def line_chart(
         for curve in curves:
             path = " ".join(at(px, py) for px, py in curve)
             parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
-        top = _TOP + 6 + 16 * number
-        parts.append(f'<rect x="{width - _RIGHT - 150}" y="{top - 8}" width="10" height="10" fill="{colour}"/>')
-        parts.append(_text(width - _RIGHT - 135, top + 1, name))
+            if len(curve) <= FEW:
+                dots = (at(px, py).split(",") for px, py in curve)
+                parts += [f'<circle cx="{cx}" cy="{cy}" r="2.6" fill="{colour}"/>' for cx, cy in dots]
+        if len(lines) > 1:  # the title names a single one
+            left = width - _RIGHT - 130 * (len(lines) - number)
+            parts.append(f'<rect x="{left}" y="9" width="10" height="10" fill="{colour}"/>')
+            parts.append(_text(left + 15, 18, name))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'font-family="system-ui, sans-serif"><rect width="100%" height="100%" fill="white"/>{"".join(parts)}</svg>'
@@ -61,7 +66,7 @@ def _ticks(low: float, high: float) -> list[float]:
     raw = (high - low) / 5
     power = 10 ** np.floor(np.log10(raw))
     step = power * min((m for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999), default=10)
-    return [float(v) for v in np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1) * step]
+    return [float(v) for v in np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1) * step + 0.0]
 
 
 def _short(number: float) -> str:
