@@ -11,7 +11,6 @@ Lambert from one distant light, no shadows.
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -41,6 +40,7 @@ class RayCamera:
         pixels, count = size[0] * size[1], batch.nsim
         self._still = np.zeros((count, pixels, 3), np.uint8)
         self._depth = np.full((count, pixels), np.inf, np.float32)
+        self._plane = np.zeros((count, len(self._faces.pixels), 3))  # dot a ray: 1 / distance; 0 where no one face is
 
     def look_again(self, ids: AnyArray) -> None:
         """The still part of these scenes has changed: cast it anew."""
@@ -57,7 +57,7 @@ class RayCamera:
         picture = self._still[ids]
         scene, pixel = self._blocks.expand(self._touched(view))
         distance, geom, normal = self._cast(view, scene, pixel, MOVING)
-        seen = (geom >= 0) & (distance < self._depth[ids[scene], pixel])
+        seen = (geom >= 0) & (distance < self._depth_at(ids[scene], pixel))
         scene = scene[seen]
         picture[scene, pixel[seen]] = self._shade(ids[scene], geom[seen], normal[seen])
         return picture.reshape(len(ids), *self.size, 3)
@@ -80,24 +80,28 @@ class RayCamera:
         centers = self._geom_pos[view.ids][:, spheres.geom] + (turned @ spheres.center[:, :, None])[..., 0]
         towards = (centers - view.origin[:, None]) @ view.rotation  # in the camera's frame
         far = np.maximum(np.linalg.norm(towards, axis=2), 1e-9)
-        angle = np.arcsin(np.minimum(spheres.radius / far, 1.0)) + self._blocks.angle
-        towards = (towards / far[..., None]).astype(np.float32)
-        nearest = np.cos(np.minimum(angle, np.pi)).astype(np.float32)
-        return (towards @ self._blocks.middle.T >= nearest[..., None]).any(axis=1)
+        opening = np.arcsin(np.minimum(spheres.radius / far, 1.0))
+        opening[spheres.radius >= far] = np.pi  # from inside a sphere, it is all around
+        nearest = np.cos(np.minimum(opening + self._blocks.angle, np.pi))
+        compared = np.concatenate([towards / far[..., None], nearest[..., None]], axis=2).astype(np.float32)
+        return (compared @ self._blocks.compared).max(axis=1) >= 0
 
     def _cast(self, view: "_View", scene: AnyArray, pixel: AnyArray, group: int) -> tuple[AnyArray, AnyArray, AnyArray]:
         """Distance, geom (-1 for none) and normal for rays given by place in `view.ids`, in order, and pixel."""
-        if not len(scene):
-            return np.zeros(0), np.zeros(0, int), np.zeros((0, 3))
+        distance, geom, normal = np.empty(len(scene)), np.empty(len(scene), np.int32), np.empty((len(scene), 3))
         edges = np.searchsorted(scene, np.arange(len(view.ids) + 1))
-        most = int(np.diff(edges).max())
-        rays = np.empty((len(view.ids), most, 3))
-        for i, (first, last) in enumerate(pairwise(edges.tolist())):
-            np.matmul(self._rays[pixel[first:last]], view.rotation[i].T, out=rays[i, : last - first])
-            rays[i, last - first :] = view.rotation[i, :, 2]  # a batch wants as many of each: the rest look backwards
-        found = self._batch.ray(view.origin[:, None], rays, _GROUPS[group], ids=view.ids, normal=True)
-        flat = scene * most + np.arange(len(scene)) - edges[scene]
-        distance, geom, normal = (values.reshape(-1, *values.shape[2:])[flat] for values in found)
+        counts = np.diff(edges)
+        for places in _alike(counts):
+            most = counts[places].max()
+            rays = np.empty((len(places), most, 3))
+            for row, i in zip(rays, places, strict=True):
+                np.matmul(self._rays[pixel[edges[i] : edges[i + 1]]], view.rotation[i].T, out=row[: counts[i]])
+                row[counts[i] :] = view.rotation[i, :, 2]  # to fill up: these look backwards
+            origin = view.origin[places, None]
+            found = self._batch.ray(origin, rays, _GROUPS[group], ids=view.ids[places], normal=True)
+            for i, *values in zip(places, *found, strict=True):
+                for into, value in zip((distance, geom, normal), values, strict=True):
+                    into[edges[i] : edges[i + 1]] = value[: counts[i]]
         return distance, geom, normal
 
     def _keep_still(self, view: "_View", scene: AnyArray, pixel: AnyArray) -> None:
@@ -118,19 +122,36 @@ class RayCamera:
         first, facing = geom[..., 0], normal[:, :, 0]
         one_face = (geom == first[..., None]).all(2) & (np.abs(normal - facing[:, :, None]) < 1e-6).all((2, 3))
         one_face &= (first >= 0) & self._flat[first] & blocks.whole
-        place, block = np.nonzero(one_face)
-        ids, pixel = view.ids[place][:, None], blocks.pixels[block]
-        first, facing = first[place, block], facing[place, block]
-        self._still[ids, pixel] = self._shade(ids[:, 0], first, facing)[:, None]
-        toward = (view.rotation[place].transpose(0, 2, 1) @ facing[:, :, None])[..., 0]  # the normal, for the camera
-        slope = (self._rays[pixel] @ toward[:, :, None])[..., 0]  # a plane is as far as its first corner, by the slopes
-        self._depth[ids, pixel] = (distance.reshape(count, -1, 4)[place, block, 0] * slope[:, 0])[:, None] / slope
+        ids = np.repeat(view.ids, first.shape[1])
+        colour = self._shade(ids, first.ravel(), facing.reshape(-1, 3)).reshape(count, -1, 3)
+        self._still[view.ids] = np.take(colour, blocks.block_of, axis=1)
+        toward = facing @ view.rotation  # the normal, as the camera has it
+        slope = np.einsum("nkj,kj->nk", toward, self._rays[blocks.corners[:, 0]])
+        away = distance.reshape(count, -1, 4)[..., 0] * slope
+        scale = np.divide(1.0, away, where=one_face, out=np.zeros_like(away))
+        self._plane[view.ids] = toward * scale[..., None]
         return blocks.expand(~one_face)
+
+    def _depth_at(self, ids: AnyArray, pixel: AnyArray) -> AnyArray:
+        """How far away what stands still is, along these rays."""
+        depth = self._depth[ids, pixel]
+        if self._rides:
+            nearness = np.einsum("nk,nk->n", self._rays[pixel], self._plane[ids, self._faces.block_of[pixel]])
+            np.divide(1.0, nearness, out=depth, where=nearness > 0, casting="same_kind")
+        return depth
 
     def _shade(self, ids: AnyArray, geom: AnyArray, normal: AnyArray) -> ByteArray:
         facing = np.maximum(np.einsum("nk,nk->n", normal, self._look.light[ids]), 0.0)
         light = (self._look.ambient[ids] + self._look.diffuse[ids] * facing) * 255
         return (self._look.colour[ids, geom] * light[:, None] + 0.5).astype(np.uint8)
+
+
+def _alike(counts: AnyArray) -> list[AnyArray]:
+    """Put scenes with about as many rays together, since a call to the batch casts as many in each of its scenes."""
+    busy = np.argsort(counts, kind="stable")[np.count_nonzero(counts == 0) :]
+    even = len(busy) * counts.max(initial=0) < 1.2 * counts.sum()
+    groups = 1 if even else -(-len(busy) // 4)
+    return [np.sort(places) for places in np.array_split(busy, groups)] if len(busy) else []
 
 
 @dataclass(frozen=True)
@@ -147,9 +168,10 @@ class _Blocks:
     """The picture cut into K squares."""
 
     pixels: AnyArray  # [K, edge^2], -1 past the picture's edge
+    block_of: AnyArray  # [H * W] the block that a pixel is in
     corners: AnyArray  # [K, 4] pixels; of a block that is cut off, any of its own
     whole: AnyArray  # [K] not cut off by the picture's edge
-    middle: AnyArray  # [K, 3] float32 unit vectors in the camera's frame
+    compared: AnyArray  # [4, K] float32: unit vectors to the middles, in the camera's frame, over -1
     angle: float  # half the opening of the widest block's cone, rad
 
     @classmethod
@@ -163,12 +185,15 @@ class _Blocks:
         middle = (rays[pixels] * inside[..., None]).sum(axis=1)
         middle /= np.linalg.norm(middle, axis=1, keepdims=True)
         cosine = np.where(inside, (rays[pixels] @ middle[:, :, None])[..., 0], 1.0).min()
+        block_of = np.empty(height * width, int)
+        block_of[pixels[inside]] = np.nonzero(inside)[0]
         corners = pixels[:, [0, edge - 1, edge * (edge - 1), edge * edge - 1]]
         return cls(
             pixels=pixels,
+            block_of=block_of,
             corners=np.where(corners < 0, pixels[:, :1], corners),
             whole=np.all(inside, axis=1),
-            middle=middle.astype(np.float32),
+            compared=np.vstack([middle.T, np.full(len(middle), -1)]).astype(np.float32),
             angle=float(np.arccos(cosine)) + 1e-3,  # float32 cosines of small angles are that coarse
         )
 
@@ -201,28 +226,31 @@ def _pixel_rays(size: tuple[int, int], fovy: float) -> AnyArray:
 
 
 def _spheres(model: Model) -> _Spheres:
-    """Each geom's box is cut into near-cubes, and a sphere drawn around each."""
+    """A chain of spheres for a round geom; a box is cut into near-cubes, and a sphere drawn around each."""
     geoms: list[int] = []
     centers: list[AnyArray] = []
     radii: list[float] = []
-    for geom in np.flatnonzero(model.geom_group == MOVING):
-        half = _half_extent(int(model.geom_type[geom]), model.geom_size[geom])
-        parts = np.ceil(half / half.min() - 1e-6).astype(int)
-        for index in np.ndindex(*parts):
-            geoms.append(int(geom))
-            centers.append(half * ((2 * np.array(index) + 1) / parts - 1))
-            radii.append(float(np.linalg.norm(half / parts)))
+    for geom in np.flatnonzero(model.geom_group == MOVING).tolist():
+        found, radius = _wrap(int(model.geom_type[geom]), np.array(model.geom_size[geom]))
+        geoms += [geom] * len(found)
+        centers += list(found)
+        radii += [radius] * len(found)
     return _Spheres(np.array(geoms), np.array(centers), np.array(radii))
 
 
-def _half_extent(kind: int, size: AnyArray) -> AnyArray:
-    """Half the edges of the box around a geom, in its own frame."""
+def _wrap(kind: int, size: AnyArray) -> tuple[AnyArray, float]:
+    """Centers [n, 3], in the geom's frame, and the radius of spheres that hold all of a geom."""
     shapes = mujoco.mjtGeom
-    if kind == shapes.mjGEOM_SPHERE:
-        return np.full(3, size[0]) / np.sqrt(3)  # the sphere around this box is the sphere itself
-    if kind == shapes.mjGEOM_CAPSULE:
-        return np.array([size[0], size[0], size[0] + size[1]])
+    if kind in (shapes.mjGEOM_SPHERE, shapes.mjGEOM_CAPSULE):
+        radius, half = size[0], size[1] if kind == shapes.mjGEOM_CAPSULE else 0.0
+        gaps = int(np.ceil(2 * half / radius))  # each at most a radius long
+        centers = np.zeros((gaps + 1, 3))
+        centers[:, 2] = np.linspace(-half, half, gaps + 1)
+        return centers, float(np.hypot(radius, half / max(gaps, 1)))
     if kind == shapes.mjGEOM_CYLINDER:
-        return np.array([size[0], size[0], size[1]])
-    assert kind == shapes.mjGEOM_BOX, f"no spheres for geoms of type {kind}"
-    return np.array(size)
+        size = np.array([size[0], size[0], size[1]])
+    else:
+        assert kind == shapes.mjGEOM_BOX, f"no spheres for geoms of type {kind}"
+    parts = np.ceil(size / size.min() - 1e-6).astype(int)
+    centers = [size * ((2 * np.array(index) + 1) / parts - 1) for index in np.ndindex(*parts)]
+    return np.array(centers), float(np.linalg.norm(size / parts))
