@@ -10,6 +10,7 @@ All environments go through together: one call to the batch, one shading of all 
 Lambert from one distant light, no shadows.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,10 +34,10 @@ class RayCamera:
         self._body_pos, self._body_mat = batch.bind("xpos"), batch.bind("xmat")
         self._geom_pos, self._geom_mat = batch.bind("geom_xpos"), batch.bind("geom_xmat")
         self._flat = np.isin(model.geom_type, (mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_PLANE))
-        self._spheres = _spheres(model)
+        self._moving, self._corners = _spheres(model, MOVING, _wrap), _spheres(model, FIXED, _interrupt)
         self._rays = _pixel_rays(size, float(model.cam_fovy[self.id]))
         self._blocks = _Blocks.of(self._rays, size, max(2, min(size) // 24))  # small enough to hug a finger
-        self._faces = _Blocks.of(self._rays, size, max(2, min(size) // 8))  # finer than the foot of the arm can be
+        self._faces = _Blocks.of(self._rays, size, max(2, min(size) // 8))
         pixels, count = size[0] * size[1], batch.nsim
         self._still = np.zeros((count, pixels, 3), np.uint8)
         self._depth = np.full((count, pixels), np.inf, np.float32)
@@ -55,7 +56,7 @@ class RayCamera:
         if self._rides:
             self._keep_still(view, *self._keep_faces(view))
         picture = self._still[ids]
-        scene, pixel = self._blocks.expand(self._touched(view))
+        scene, pixel = self._blocks.expand(self._touched(view, self._blocks, self._moving))
         distance, geom, normal = self._cast(view, scene, pixel, MOVING)
         seen = (geom >= 0) & (distance < self._depth_at(ids[scene], pixel))
         scene = scene[seen]
@@ -73,18 +74,17 @@ class RayCamera:
         parent = self._body_mat[ids, self._body].reshape(-1, 3, 3)
         return self._body_pos[ids, self._body] + (parent @ pos[:, :, None])[:, :, 0], parent @ rot
 
-    def _touched(self, view: "_View") -> AnyArray:
-        """[n, K] whether a block's cone touches a sphere around something that moves."""
-        spheres = self._spheres
+    def _touched(self, view: "_View", blocks: "_Blocks", spheres: "_Spheres") -> AnyArray:
+        """[n, K] whether a block's cone touches a sphere: whether the angle between their middles is at most the sum of
+        half their openings, told by its cosine."""
         turned = self._geom_mat[view.ids][:, spheres.geom].reshape(len(view.ids), -1, 3, 3)
         centers = self._geom_pos[view.ids][:, spheres.geom] + (turned @ spheres.center[:, :, None])[..., 0]
         towards = (centers - view.origin[:, None]) @ view.rotation  # in the camera's frame
-        far = np.maximum(np.linalg.norm(towards, axis=2), 1e-9)
-        opening = np.arcsin(np.minimum(spheres.radius / far, 1.0))
-        opening[spheres.radius >= far] = np.pi  # from inside a sphere, it is all around
-        nearest = np.cos(np.minimum(opening + self._blocks.angle, np.pi))
-        compared = np.concatenate([towards / far[..., None], nearest[..., None]], axis=2).astype(np.float32)
-        return (compared @ self._blocks.compared).max(axis=1) >= 0
+        far = np.maximum(np.linalg.norm(towards, axis=2, keepdims=True), 1e-9)
+        sine = np.minimum(spheres.radius[:, None] / far, 1.0)  # of half the opening of the cone around a sphere
+        cosine = np.where(sine < 1.0, np.sqrt(1.0 - sine**2), -2.0)  # from inside a sphere, it is all around
+        cones = np.concatenate([towards / far, cosine, sine], axis=2).astype(np.float32)
+        return (cones @ blocks.cones).max(axis=1) >= 0
 
     def _cast(self, view: "_View", scene: AnyArray, pixel: AnyArray, group: int) -> tuple[AnyArray, AnyArray, AnyArray]:
         """Distance, geom (-1 for none) and normal for rays given by place in `view.ids`, in order, and pixel."""
@@ -114,14 +114,17 @@ class RayCamera:
         self._still[ids, pixel], self._depth[ids, pixel] = colour, distance
 
     def _keep_faces(self, view: "_View") -> tuple[AnyArray, AnyArray]:
-        """Keep the blocks whose four corners see one flat face: so does the rest of them. Returns the other rays."""
+        """Keep the blocks whose four corners see one flat face, and so does the rest of them. Returns the other rays.
+
+        For a straight edge to enter between the corners of a block, it takes the corner of a box; round things may.
+        """
         blocks, count = self._faces, len(view.ids)
         scene = np.repeat(np.arange(count), blocks.corners.size)
         distance, geom, normal = self._cast(view, scene, np.tile(blocks.corners.ravel(), count), FIXED)
         geom, normal = geom.reshape(count, -1, 4), normal.reshape(count, -1, 4, 3)
         first, facing = geom[..., 0], normal[:, :, 0]
         one_face = (geom == first[..., None]).all(2) & (np.abs(normal - facing[:, :, None]) < 1e-6).all((2, 3))
-        one_face &= (first >= 0) & self._flat[first] & blocks.whole
+        one_face &= (first >= 0) & self._flat[first] & blocks.whole & ~self._touched(view, blocks, self._corners)
         ids = np.repeat(view.ids, first.shape[1])
         colour = self._shade(ids, first.ravel(), facing.reshape(-1, 3)).reshape(count, -1, 3)
         self._still[view.ids] = np.take(colour, blocks.block_of, axis=1)
@@ -171,8 +174,7 @@ class _Blocks:
     block_of: AnyArray  # [H * W] the block that a pixel is in
     corners: AnyArray  # [K, 4] pixels; of a block that is cut off, any of its own
     whole: AnyArray  # [K] not cut off by the picture's edge
-    compared: AnyArray  # [4, K] float32: unit vectors to the middles, in the camera's frame, over -1
-    angle: float  # half the opening of the widest block's cone, rad
+    cones: AnyArray  # [5, K] float32: unit vector to the middle, in the camera's frame; -cos, sin of half the opening
 
     @classmethod
     def of(cls, rays: AnyArray, size: tuple[int, int], edge: int) -> "_Blocks":
@@ -184,7 +186,8 @@ class _Blocks:
         inside = pixels >= 0
         middle = (rays[pixels] * inside[..., None]).sum(axis=1)
         middle /= np.linalg.norm(middle, axis=1, keepdims=True)
-        cosine = np.where(inside, (rays[pixels] @ middle[:, :, None])[..., 0], 1.0).min()
+        cosine = np.where(inside, (rays[pixels] @ middle[:, :, None])[..., 0], 1.0).min(axis=1)
+        opening = np.arccos(np.minimum(cosine, 1.0)) + 1e-3  # float32 cosines of small angles are that coarse
         block_of = np.empty(height * width, int)
         block_of[pixels[inside]] = np.nonzero(inside)[0]
         corners = pixels[:, [0, edge - 1, edge * (edge - 1), edge * edge - 1]]
@@ -193,8 +196,7 @@ class _Blocks:
             block_of=block_of,
             corners=np.where(corners < 0, pixels[:, :1], corners),
             whole=np.all(inside, axis=1),
-            compared=np.vstack([middle.T, np.full(len(middle), -1)]).astype(np.float32),
-            angle=float(np.arccos(cosine)) + 1e-3,  # float32 cosines of small angles are that coarse
+            cones=np.vstack([middle.T, -np.cos(opening), np.sin(opening)]).astype(np.float32),
         )
 
     def expand(self, chosen: AnyArray) -> tuple[AnyArray, AnyArray]:
@@ -209,7 +211,7 @@ class _Blocks:
 
 @dataclass(frozen=True)
 class _Spheres:
-    """Spheres that wrap the geoms that move."""
+    """Spheres around geoms, or around parts of them."""
 
     geom: AnyArray  # [S]
     center: AnyArray  # [S, 3] in the geom's frame
@@ -225,13 +227,13 @@ def _pixel_rays(size: tuple[int, int], fovy: float) -> AnyArray:
     return rays / np.linalg.norm(rays, axis=1, keepdims=True)
 
 
-def _spheres(model: Model) -> _Spheres:
-    """A chain of spheres for a round geom; a box is cut into near-cubes, and a sphere drawn around each."""
+def _spheres(model: Model, group: int, wrap: Callable[[int, AnyArray], tuple[AnyArray, float]]) -> _Spheres:
+    """What `wrap` draws around each geom of a group."""
     geoms: list[int] = []
     centers: list[AnyArray] = []
     radii: list[float] = []
-    for geom in np.flatnonzero(model.geom_group == MOVING).tolist():
-        found, radius = _wrap(int(model.geom_type[geom]), np.array(model.geom_size[geom]))
+    for geom in np.flatnonzero(model.geom_group == group).tolist():
+        found, radius = wrap(int(model.geom_type[geom]), np.array(model.geom_size[geom]))
         geoms += [geom] * len(found)
         centers += list(found)
         radii += [radius] * len(found)
@@ -239,7 +241,8 @@ def _spheres(model: Model) -> _Spheres:
 
 
 def _wrap(kind: int, size: AnyArray) -> tuple[AnyArray, float]:
-    """Centers [n, 3], in the geom's frame, and the radius of spheres that hold all of a geom."""
+    """Centers [n, 3], in the geom's frame, and the radius of spheres that hold all of a geom: a chain of them for a
+    round one; a box is cut into near-cubes, and a sphere drawn around each."""
     shapes = mujoco.mjtGeom
     if kind in (shapes.mjGEOM_SPHERE, shapes.mjGEOM_CAPSULE):
         radius, half = size[0], size[1] if kind == shapes.mjGEOM_CAPSULE else 0.0
@@ -254,3 +257,12 @@ def _wrap(kind: int, size: AnyArray) -> tuple[AnyArray, float]:
     parts = np.ceil(size / size.min() - 1e-6).astype(int)
     centers = [size * ((2 * np.array(index) + 1) / parts - 1) for index in np.ndindex(*parts)]
     return np.array(centers), float(np.linalg.norm(size / parts))
+
+
+def _interrupt(kind: int, size: AnyArray) -> tuple[AnyArray, float]:
+    """Spheres where a geom could show between the corners of a block: those of a flat geom, or all of a round one."""
+    if kind == mujoco.mjtGeom.mjGEOM_PLANE:
+        size = size * (1, 1, 0)
+    elif kind != mujoco.mjtGeom.mjGEOM_BOX:
+        return _wrap(kind, size)
+    return size * (np.array(list(np.ndindex(2, 2, 2))) * 2 - 1), 0.0
