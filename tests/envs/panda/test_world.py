@@ -204,6 +204,10 @@ def test_seeds_that_are_none_are_refused():
         world.reset([1, 2, 3])
     with pytest.raises(EnvError, match="a seed is -1; it must be 0 or more"):
         world.reset([0, -1])
+    world.reset([0, 1])
+    for ids in ([1, 0], [1, 2]):
+        with pytest.raises(EnvError, match="they must be ascending numbers from 0 to 1"):
+            world.reset([0, 1], ids=np.array(ids))
 
 
 HIDE = """

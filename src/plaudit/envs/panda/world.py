@@ -93,6 +93,10 @@ class World:
             ids = self._everyone
         elif not self._started:
             raise EnvError("the first reset starts all scenes; leave out ids")
+        if np.any(np.diff(ids) < 1) or not np.isin(ids, self._everyone).all():
+            raise EnvError(
+                f"ids are {np.asarray(ids).tolist()}; they must be ascending numbers from 0 to {self.num_envs - 1}"
+            )
         if len(seeds) != len(ids):
             raise EnvError(f"{len(seeds)} seeds for {len(ids)} scenes; give one each")
         if min(seeds, default=0) < 0:
