@@ -59,25 +59,12 @@ def main() -> None:
 
 
 def our_rate(count: int, threads: int, size: int, cameras: tuple[str, ...], seconds: float) -> float:
-    """Control steps a second, all scenes together, of random actions with a reset every 50."""
-    from plaudit.envs.panda.world import World
+    """Control steps a second, all scenes together; without cameras, of states alone."""
+    from plaudit.envs.bench import measure
+    from plaudit.envs.panda.config import PandaConfig
 
-    kind = {"obs": "both", "cameras": cameras, "image_size": (size, size)} if cameras else {}
-    world = World("pick_place", count, threads=threads, **kind)
-    rng = np.random.default_rng(0)
-    steps = 0
-
-    def episode(steps: int) -> None:
-        world.reset(range(count))
-        for _ in range(steps):
-            world.step(rng.uniform(-1, 1, (count, 4)))
-
-    episode(2)
-    began = time.perf_counter()
-    while (spent := time.perf_counter() - began) < seconds:
-        episode(50)
-        steps += 50 * count
-    return steps / spent
+    images = {"obs": "both", "cameras": cameras, "image_size": (size, size)} if cameras else {}
+    return measure(PandaConfig(type="pick_place", threads=threads, **images), count, seconds).steps
 
 
 def call_peer(python: Path, name: str, size: int, shadows: bool, seconds: float) -> float:

@@ -145,12 +145,12 @@ def as_vec_env(base: Any, world: Any, *, dense: bool) -> Any:
             super().__init__(world.num_envs, box, spaces.Box(-1, 1, (world.action_dim,), np.float32))
             self.rng = np.random.default_rng(0)
 
-        def _seeds(self, count: int) -> list[int]:
+        def fresh(self, count: int) -> list[int]:
             return self.rng.integers(0, HELD_BACK, count).tolist()
 
         def reset(self) -> Any:
             self.steps = np.zeros(self.num_envs, int)
-            return world.reset(self._seeds(self.num_envs)).state
+            return world.reset(self.fresh(self.num_envs)).state
 
         def step_async(self, actions: Any) -> None:
             self.actions = actions
@@ -168,8 +168,8 @@ def as_vec_env(base: Any, world: Any, *, dense: bool) -> Any:
                 for n in ended:
                     cut = bool(late[n] and (dense or not success[n]))
                     infos[n] = {"terminal_observation": state[n].copy(), "TimeLimit.truncated": cut}
-                fresh = world.reset(self._seeds(len(ended)), ended).state
-                state = np.where(over[:, None], fresh, state)
+                begun = world.reset(self.fresh(len(ended)), ended).state
+                state = np.where(over[:, None], begun, state)
                 self.steps[ended] = 0
             return state, reward, over, infos
 

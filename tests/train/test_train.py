@@ -1,4 +1,4 @@
-"""Whole runs, through the command that users type."""
+"""Whole runs, through the functions and the command that users call."""
 
 import json
 import random
@@ -10,52 +10,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
 from conftest import counting_episode
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError, TargetNotEmpty
-from plaudit.train.config import load_train_config
+from plaudit.train.config import TrainConfig, load_train_config
 from plaudit.train.folder import RunFolder
 from plaudit.train.loop import Progress, train
 
 SMALL = {
-    "sac": [
-        "learner=sac",
-        "env=lift",
-        "num_envs=4",
-        "steps=1600",
-        "scripted_demos=3",
-        "learner.updates_per_step=0.05",
-        "learner.hidden=[16]",
-        "checkpoint_every=300",
-        "evaluation.every=500",
-        "evaluation.episodes=4",
-    ],
-    "ppo": [
-        "learner=ppo",
-        "env=push",
-        "reward.kind=dense",
-        "num_envs=8",
-        "steps=3200",
-        "learner.hidden=[16]",
-        "learner.epochs=2",
-        "checkpoint_every=400",
-        "evaluation.every=800",
-        "evaluation.episodes=4",
-    ],
+    "sac": "learner=sac env=lift num_envs=4 steps=1600 scripted_demos=3 learner.updates_per_step=0.05 "
+    "learner.hidden=[16] checkpoint_every=300 evaluation.every=500 evaluation.episodes=4",
+    "ppo": "learner=ppo env=push reward.kind=dense num_envs=8 steps=3200 learner.hidden=[16] learner.epochs=2 "
+    "checkpoint_every=400 evaluation.every=800 evaluation.episodes=4",
 }
 
 
-def run(folder: Path, *overrides: str, rounds: int | None = None) -> Progress:
-    """In this process; stopped, as by Ctrl-C, after some rounds."""
+def asked(words: str) -> TrainConfig:
+    return load_train_config(None, words.split())
+
+
+def run(folder: Path, words: str = "", rounds: int | None = None) -> Progress:
+    """A new run, or one to go on with; stopped, as by Ctrl-C, after some rounds."""
     left = [rounds]
 
     def watch(_: Progress) -> bool:
         left[0] = None if left[0] is None else left[0] - 1
         return left[0] != 0
 
-    run = RunFolder.reopen(folder) if folder.exists() else RunFolder.create(folder, load_train_config(None, overrides))
-    return train(run, watch, lambda what: lambda items: items)
+    run = RunFolder.create(folder, asked(words)) if words else RunFolder.reopen(folder)
+    return train(run, watch, lambda what: iter)
 
 
 def curve(folder: Path) -> list[dict[str, Any]]:
@@ -66,16 +51,16 @@ def curve(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("learner", SMALL)
 def test_the_same_seed_makes_the_same_curve(tmp_path: Path, learner: str):
-    run(tmp_path / "one", *SMALL[learner])
-    run(tmp_path / "two", *SMALL[learner])
-    run(tmp_path / "other", *SMALL[learner], "seed=1")
+    run(tmp_path / "one", SMALL[learner])
+    run(tmp_path / "two", SMALL[learner])
+    run(tmp_path / "other", SMALL[learner] + " seed=1")
     assert curve(tmp_path / "one") == curve(tmp_path / "two") != curve(tmp_path / "other")
 
 
 @pytest.mark.parametrize("learner", SMALL)
 def test_a_run_that_was_stopped_and_resumed_makes_the_curve_of_one_that_was_not(tmp_path: Path, learner: str):
-    run(tmp_path / "whole", *SMALL[learner])
-    run(tmp_path / "parts", *SMALL[learner], rounds=2)
+    run(tmp_path / "whole", SMALL[learner])
+    run(tmp_path / "parts", SMALL[learner], rounds=2)
     run(tmp_path / "parts", rounds=3)
     run(tmp_path / "parts")
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
@@ -83,8 +68,8 @@ def test_a_run_that_was_stopped_and_resumed_makes_the_curve_of_one_that_was_not(
 
 @pytest.mark.parametrize("learner", SMALL)
 def test_a_run_that_was_killed_and_resumed_makes_the_curve_of_one_that_was_not(tmp_path: Path, learner: str):
-    run(tmp_path / "whole", *SMALL[learner])
-    RunFolder.create(tmp_path / "killed", load_train_config(None, SMALL[learner]))
+    run(tmp_path / "whole", SMALL[learner])
+    RunFolder.create(tmp_path / "killed", asked(SMALL[learner]))
     command = [sys.executable, "-m", "plaudit.cli", "train", "--resume", str(tmp_path / "killed")]
     for attempt in range(2):
         before = set((tmp_path / "killed/checkpoints").glob("[0-9]*"))
@@ -98,43 +83,64 @@ def test_a_run_that_was_killed_and_resumed_makes_the_curve_of_one_that_was_not(t
     assert curve(tmp_path / "killed") == curve(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("learner", ["sac", "ppo"])
+def test_a_policy_of_pixels_trains_and_resumes(tmp_path: Path, learner: str):
+    own = {
+        "sac": "scripted_demos=2 learner.updates_per_step=0.05 learner.batch_size=16",
+        "ppo": "reward.kind=dense learner.epochs=1",
+    }
+    words = (
+        f"learner={learner} env=lift env.obs=pixels env.cameras=[front,wrist] env.image_size=[24,24] num_envs=2 "
+        f"steps=300 learner.hidden=[16] evaluation.episodes=2 evaluation.every=100 checkpoint_every=100 {own[learner]}"
+    )
+    run(tmp_path / "whole", words)
+    run(tmp_path / "parts", words, rounds=1)
+    run(tmp_path / "parts")
+    assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
+    assert any(name.startswith("eye/eyes.wrist") for name in load_file(tmp_path / "whole/policy.safetensors"))
+
+
+def test_cameras_may_record_while_the_policy_learns_from_the_state(tmp_path: Path):
+    run(
+        tmp_path / "run",
+        "learner=ppo env=lift env.obs=both env.image_size=[16,16] policy_cameras=[] keep_episodes=true num_envs=2 "
+        "steps=100 evaluation.episodes=1 learner.hidden=[8] learner.epochs=1",
+    )
+    store = Store.open(tmp_path / "run/episodes")
+    assert len(store) == 2 and store.episode(0).frames["front"].shape[1:] == (16, 16, 3)
+    assert store.ledger.labels(0).source == "simulator"
+    assert not any(name.startswith("eye/") for name in load_file(tmp_path / "run/policy.safetensors"))
+
+
+def test_somebody_elses_environment_trains_too(tmp_path: Path):
+    end = run(
+        tmp_path / "run",
+        "learner=sac env=gymnasium env.id=Pendulum-v1 env.max_steps=20 num_envs=2 steps=80 learner.batch_size=8 "
+        "learner.updates_per_step=0.1 evaluation.episodes=1",
+    )
+    assert (end.step, end.episodes, end.evaluated) == (80, 4, 0.0)
+
+
 def test_sac_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
     """Does it learn at all: a policy that was taught nothing lifts the cube in none of fifty episodes."""
-    options = [
-        "learner=sac",
-        "env=lift",
-        "scripted_demos=20",
-        "steps=12000",
-        "evaluation.every=1000",
-        "evaluation.stop_at=0.3",
-    ]
-    end = run(tmp_path / "run", *options)
+    words = "learner=sac env=lift scripted_demos=20 steps=12000 evaluation.every=1000 evaluation.stop_at=0.3"
+    end = run(tmp_path / "run", words)
     assert end.evaluated is not None and end.evaluated >= 0.3
     first = next(line for line in curve(tmp_path / "run") if "eval/success" in line)
     assert first["eval/success"] < 0.1
 
 
-def test_episodes_of_a_run_can_be_looked_at_afterwards(tmp_path: Path):
-    options = [
-        "learner=ppo",
-        "env=lift",
-        "env.obs=both",
-        "env.image_size=[16,16]",
-        "num_envs=2",
-        "steps=100",
-        "keep_episodes=true",
-    ]
-    run(tmp_path / "run", *options, "evaluation.episodes=1", "learner.hidden=[8]", "learner.epochs=1")
-    store = Store.open(tmp_path / "run/episodes")
-    assert len(store) == 2 and store.episode(0).frames["front"].shape[1:] == (16, 16, 3)
-    assert store.ledger.labels(0).source == "simulator"
+def test_a_run_that_is_good_enough_stays_as_it_is_when_resumed(tmp_path: Path):
+    words = SMALL["ppo"] + " evaluation.stop_at=0.01 evaluation.every=400"
+    first = run(tmp_path / "run", words.replace("steps=3200", "steps=40000"))
+    again = run(tmp_path / "run")
+    assert first.step == again.step and again.evaluated >= 0.01
 
 
 def test_a_folder_with_a_run_is_not_written_over(tmp_path: Path):
-    config = load_train_config(None, SMALL["ppo"])
-    RunFolder.create(tmp_path / "run", config)
+    RunFolder.create(tmp_path / "run", asked(SMALL["ppo"]))
     with pytest.raises(TargetNotEmpty, match="--resume"):
-        RunFolder.create(tmp_path / "run", config)
+        RunFolder.create(tmp_path / "run", asked(SMALL["ppo"]))
 
 
 def test_resuming_what_is_no_run_is_refused(tmp_path: Path):
@@ -146,5 +152,5 @@ def test_demonstrations_without_labels_are_refused(tmp_path: Path):
     with Store.create(tmp_path / "demos") as store:
         store.append(counting_episode())
     with pytest.raises(DataError, match="no labels"):
-        run(tmp_path / "run", "learner=sac", "env=lift", f"demos={tmp_path / 'demos'}")
+        run(tmp_path / "run", f"learner=sac env=lift demos={tmp_path / 'demos'}")
     assert not (tmp_path / "run").exists()

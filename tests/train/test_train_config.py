@@ -28,6 +28,7 @@ def test_a_file_and_the_command_line_add_up(tmp_path: Path):
         ("steps=many", "key 'steps'"),
         ("env.image_size=[0,64]", "key 'env.image_size.0' is 0"),
         ("nonsense", "not KEY=VALUE"),
+        ("policy_cameras=[front]", "policy_cameras has 'front', which the environment does not show"),
     ],
 )
 def test_a_mistake_is_answered_with_what_was_meant(override: str, said: str):

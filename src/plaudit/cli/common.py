@@ -1,7 +1,7 @@
 """What all commands share: the two consoles, progress bars, how Ctrl-C is heard."""
 
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -16,8 +16,12 @@ err = Console(highlight=False, markup=False, soft_wrap=True, stderr=True)
 
 
 @contextmanager
-def training_bar(steps: int) -> Iterator[tuple[Any, Any]]:
-    """What a training run tells of itself, as a bar on a terminal; and whether Ctrl-C was pressed meanwhile."""
+def training_bar(steps: int) -> Iterator[tuple[Callable[[Any], bool], Callable[[], bool]]]:
+    """What a training run tells of itself, as a bar on a terminal; and whether Ctrl-C was pressed meanwhile.
+
+    Pressed once, it lets the run come to the end of its round; pressed again, it interrupts. The bar appears with the
+    first round, so that others may be shown before.
+    """
     asked: list[int] = []
     columns = (
         BarColumn(),
@@ -26,21 +30,26 @@ def training_bar(steps: int) -> Iterator[tuple[Any, Any]]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bar:
-        task = bar.add_task("first round", total=steps, visible=False)
+    bar = Progress(*columns, console=err, disable=not err.is_terminal, transient=True)
+    task = bar.add_task("", total=steps)
 
-        def watch(now: Any) -> bool:
-            held = "" if now.evaluated is None else f", {now.evaluated:.0%} on seeds held back"
-            bar.update(
-                task, completed=now.step, description=f"success {now.success:.0%} in training{held}", visible=True
-            )
-            return not asked
+    def watch(now: Any) -> bool:
+        bar.start()
+        held = "" if now.evaluated is None else f", {now.evaluated:.0%} on seeds held back"
+        bar.update(task, completed=now.step, description=f"success {now.success:.0%} in training{held}")
+        return not asked
 
-        before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
-        try:
-            yield watch, lambda: bool(asked)
-        finally:
-            signal.signal(signal.SIGINT, before)
+    def interrupt(number: int, _: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield watch, lambda: bool(asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        bar.stop()
 
 
 def progress(what: str) -> Any:

@@ -36,8 +36,11 @@ def train_(
         asked = load_train_config(config, overrides or [])
         name = asked.name or f"{asked.env.type}_{asked.learner.type}_{asked.seed}"
         run = RunFolder.create(folder / name, asked)
-    with training_bar(run.config.steps) as (watch, stopped):
-        end = train(run, watch, progress)
+    try:
+        with training_bar(run.config.steps) as (watch, stopped):
+            end = train(run, watch, progress)
+    except KeyboardInterrupt:
+        stop(f"interrupted; go on from the last checkpoint with: plaudit train --resume {run.path}")
     write_report(run.path)
     held = "not evaluated yet" if end.evaluated is None else f"{end.evaluated:.0%} success on seeds held back"
     out.print(f"{run.path}: {end.step:,} steps, {end.episodes:,} episodes, {held}; see {run.path / 'report.html'}")
@@ -55,7 +58,10 @@ def demo(
     """
     from plaudit.demo import TRAINING_STEPS, run_demo
 
-    with training_bar(TRAINING_STEPS) as (watch, stopped):
-        run_demo(folder, episodes, out, progress, watch)
+    try:
+        with training_bar(TRAINING_STEPS) as (watch, stopped):
+            run_demo(folder, episodes, out, progress, watch)
+    except KeyboardInterrupt:
+        stop(f"interrupted; what was made is in {folder}")
     if stopped():
         stop(f"stopped; the training goes on with: plaudit train --resume {folder / 'run'}")

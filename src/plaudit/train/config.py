@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from plaudit.config import Config, load, place_of, read_tree
-from plaudit.errors import ConfigError
+from plaudit.errors import ConfigError, nearest
 from plaudit.registry import ENV_REGISTRY, LEARNER_REGISTRY
 
 BUILT_IN = ("lift", "pick_place", "push")
@@ -41,6 +41,9 @@ class TrainConfig(Config):
     name: str | None = Field(
         default=None, pattern=r"^[\w.-]+$"
     )  # of the folder under runs/; None: env, learner and seed
+    # Which cameras the learner looks at. None: all that the environment has; []: none, it learns from the state while
+    # cameras record.
+    policy_cameras: tuple[str, ...] | None = None
     reward: RewardConfig = Field(default_factory=RewardConfig)
     evaluation: EvalConfig = Field(default_factory=EvalConfig)
     steps: PositiveInt = 40_000  # of all environments together
@@ -56,6 +59,16 @@ class TrainConfig(Config):
     # Of torch on the processor. None: one for a learner of states, whose small products gain little from more and wait
     # long on a busy machine; as torch likes for one of images.
     threads: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _cameras_are_there(self) -> Self:
+        there = self.env.cameras if self.env.obs != "state" else ()
+        for camera in self.policy_cameras or ():
+            if camera not in there:
+                raise ValueError(
+                    f"policy_cameras has '{camera}', which the environment does not show; {nearest(camera, there)}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _demonstrations_can_be_had(self) -> Self:

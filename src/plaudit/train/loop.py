@@ -163,7 +163,8 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
     simulation = config.env.build(config.num_envs)
     audience = config.env.build(min(config.evaluation.episodes, 64))
     device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
-    cameras = simulation.cameras
+    chosen = simulation.cameras if config.policy_cameras is None else config.policy_cameras
+    cameras = {camera: simulation.cameras[camera] for camera in chosen}
     if config.threads or not cameras:
         torch.set_num_threads(config.threads or 1)
     learner = config.learner.build(Spaces(simulation.state_dim, simulation.action_dim, cameras), config.seed, device)
@@ -176,7 +177,7 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
             study.restore(facts["study"])
             now = Progress(facts["step"], facts["episodes"], facts["success"], facts["evaluated"], facts["seconds"])
         since = time.monotonic() - now.seconds
-        going = now.step < config.steps
+        going = now.step < config.steps and not _good_enough(now, config)
         while going:
             seeds = [_seed(config.seed, now.episodes + i) for i in range(config.num_envs)]
             played = run_round(simulation, study.act(now.step), seeds, judge, end_on_success=config.reward.ends)
@@ -195,7 +196,7 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
                 now = replace(now, evaluated=success)
                 folder.log(now.step, {"eval/success": success, "time/seconds": now.seconds})
                 folder.save_policy(learner.weights())
-                last |= config.evaluation.stop_at is not None and success >= config.evaluation.stop_at
+                last |= _good_enough(now, config)
             going = watch(now) and not last
             if not going or _passed(before.step, now.step, config.checkpoint_every):
                 folder.checkpoint(now.step, learner, {**vars(now), "study": study.facts()})
@@ -213,6 +214,11 @@ def evaluate(simulation: Simulation, learner: Ppo | Sac, episodes: int) -> float
         played = run_round(simulation, lambda seen: learner.act(seen, explore=False), seeds, SimulatorJudge())
         succeeded += played.succeeded.tolist()
     return float(np.mean(succeeded[:episodes]))
+
+
+def _good_enough(now: Progress, config: TrainConfig) -> bool:
+    wanted = config.evaluation.stop_at
+    return wanted is not None and now.evaluated is not None and now.evaluated >= wanted
 
 
 def _seed(run: int, episode: int) -> int:
