@@ -5,9 +5,9 @@
 
 Solved means 90% success on 50 seeds held back. Every run is a process of its own with the machine to itself, and its
 clock runs from the first step, evaluations included. The peer gets the same task, the same batched physics, the
-same demonstrations in its replay buffer (with a success ending an episode, and its own defaults otherwise), the same
-evaluation, and twice what our run with that seed took, in time and in steps: what it has not solved by then counts as
-unsolved. Writes the curves as an SVG.
+same demonstrations in its replay buffer, as many updates a step, its own defaults otherwise, the same evaluation, and
+twice what our run with that seed took, in time and in steps: what it has not solved by then counts as unsolved. Writes
+the curves as an SVG.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from plaudit.rollout.demos import record_demos
 from plaudit.rollout.rounds import SimulatorJudge, run_round
 from plaudit.train.loop import DEMOS, HELD_BACK
 
+PEER = "stable-baselines3"
 SOLVED, EPISODES, N_DEMOS = 0.9, 50, 20
 LIMITS = {"sac": 180.0, "ppo": 600.0}  # seconds that a learner may take
 EVERY = {"sac": 1000, "ppo": 25_000}  # steps between evaluations
@@ -35,6 +36,9 @@ OURS = {
     "sac": [f"scripted_demos={N_DEMOS}", "steps=60000"],
     "ppo": ["reward.kind=dense", "num_envs=128", "steps=3000000"],
 }
+
+
+Curve = list[tuple[int, float, float]]  # step, seconds and success at each evaluation
 
 
 def main() -> None:
@@ -55,23 +59,22 @@ def main() -> None:
         return
     if options.quick:
         options.learners, options.tasks, options.seeds, options.peer_seeds = ["sac"], ["lift"], 1, 0
-    results: dict[tuple[str, str], dict[str, list[Any]]] = {}
-    for learner in options.learners:
-        for task in options.tasks:
-            cell: dict[str, list[Any]] = {"plaudit": [], "stable-baselines3": []}
-            results[learner, task] = cell
-            for seed in range(options.seeds):
-                cell["plaudit"].append(run_ours(learner, task, seed))
-                show(learner, task, seed, "plaudit", cell["plaudit"][-1])
-                if seed < options.peer_seeds:
-                    cell["stable-baselines3"].append(call_peer(learner, task, seed, cell["plaudit"][-1]))
-                    show(learner, task, seed, "stable-baselines3", cell["stable-baselines3"][-1])
+    cells = [(learner, task) for learner in options.learners for task in options.tasks]
+    results: dict[tuple[str, str], dict[str, list[Curve]]] = {cell: {"plaudit": [], PEER: []} for cell in cells}
+    for (learner, task), found in results.items():
+        for seed in range(options.seeds):
+            found["plaudit"].append(run_ours(learner, task, seed))
+            show(learner, task, seed, "plaudit", found["plaudit"][-1])
+    for (learner, task), found in results.items():
+        for seed in range(options.peer_seeds):
+            found[PEER].append(call_peer(learner, task, seed, found["plaudit"][seed]))
+            show(learner, task, seed, PEER, found[PEER][-1])
     save_plot(results, options.plot)
     for (learner, task), cell in results.items():
         print_bars(learner, task, cell)
 
 
-def run_ours(learner: str, task: str, seed: int) -> list[tuple[int, float, float]]:
+def run_ours(learner: str, task: str, seed: int) -> Curve:
     """The curve: (step, seconds, success) at each evaluation."""
     with tempfile.TemporaryDirectory() as folder:
         words = [
@@ -88,16 +91,14 @@ def run_ours(learner: str, task: str, seed: int) -> list[tuple[int, float, float
     return [(line["step"], line["time/seconds"], line["eval/success"]) for line in lines if "eval/success" in line]
 
 
-def call_peer(
-    learner: str, task: str, seed: int, ours: list[tuple[int, float, float]]
-) -> list[tuple[int, float, float]]:
+def call_peer(learner: str, task: str, seed: int, ours: Curve) -> Curve:
     budget = [str(2 * ours[-1][1]), str(2 * ours[-1][0])]
     command = [sys.executable, __file__, "--peer", learner, task, str(seed), *budget]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return [tuple(point) for point in json.loads(done.stdout.splitlines()[-1])]
 
 
-def run_peer(learner: str, task: str, seed: int, seconds: float, steps: int) -> list[tuple[int, float, float]]:
+def run_peer(learner: str, task: str, seed: int, seconds: float, steps: int) -> Curve:
     """stable-baselines3 with its defaults; ends when both budgets are spent or the task is solved."""
     from stable_baselines3 import PPO, SAC
     from stable_baselines3.common.callbacks import BaseCallback
@@ -107,7 +108,7 @@ def run_peer(learner: str, task: str, seed: int, seconds: float, steps: int) -> 
     count = {"sac": 16, "ppo": 128}[learner]
     env = as_vec_env(VecEnv, env_config.build(count), dense=learner == "ppo")
     audience = env_config.build(EPISODES)
-    curve: list[tuple[int, float, float]] = []
+    curve: Curve = []
 
     class Watch(BaseCallback):
         def _on_training_start(self) -> None:
@@ -128,8 +129,8 @@ def run_peer(learner: str, task: str, seed: int, seconds: float, steps: int) -> 
     if learner == "ppo":
         model = PPO("MlpPolicy", env, seed=seed, n_steps=50, batch_size=400, device="cpu")
     else:
-        # as many updates as steps, which is what one environment gets by default
-        model = SAC("MlpPolicy", env, seed=seed, train_freq=1, gradient_steps=-1, device="cpu")
+        # one update for two steps, as ours
+        model = SAC("MlpPolicy", env, seed=seed, train_freq=2, gradient_steps=count, device="cpu")
         fill(model, env_config, seed, count)
     model.learn(10**9, callback=Watch())
     return curve
@@ -204,11 +205,11 @@ def fill(model: Any, env: PandaConfig, seed: int, count: int) -> None:
         model.replay_buffer.add(state, after, action, reward, done, [{} for _ in range(count)])
 
 
-def solved_at(curve: list[tuple[int, float, float]]) -> tuple[int, float] | None:
+def solved_at(curve: Curve) -> tuple[int, float] | None:
     return next(((step, seconds) for step, seconds, success in curve if success >= SOLVED), None)
 
 
-def show(learner: str, task: str, seed: int, who: str, curve: list[tuple[int, float, float]]) -> None:
+def show(learner: str, task: str, seed: int, who: str, curve: Curve) -> None:
     found = solved_at(curve)
     last = curve[-1] if curve else (0, 0.0, 0.0)
     said = (
@@ -219,11 +220,11 @@ def show(learner: str, task: str, seed: int, who: str, curve: list[tuple[int, fl
     print(f"{learner} {task:10} seed {seed} {who:18} {said}", flush=True)
 
 
-def print_bars(learner: str, task: str, cell: dict[str, list[Any]]) -> None:
+def print_bars(learner: str, task: str, cell: dict[str, list[Curve]]) -> None:
     ours = [solved_at(curve) for curve in cell["plaudit"]]
     worst = max((found[1] for found in ours if found), default=float("inf")) if all(ours) else float("inf")
     bar(f"{learner}_{task}_seconds_to_90", worst, LIMITS[learner], worst <= LIMITS[learner])
-    for curve, found in zip(cell["stable-baselines3"], ours, strict=False):
+    for curve, found in zip(cell[PEER], ours, strict=False):
         theirs = solved_at(curve)
         spent = theirs or (curve[-1][0], curve[-1][1])
         for name, mine, their in zip(("steps", "seconds"), found or (np.inf, np.inf), spent, strict=True):
@@ -234,7 +235,7 @@ def bar(name: str, figure: float, goal: float, passed: bool) -> None:
     print(f"BAR {name} {figure:.3g} {goal:g} {'pass' if passed else 'miss'}")
 
 
-def save_plot(results: dict[tuple[str, str], dict[str, list[Any]]], path: Path) -> None:
+def save_plot(results: dict[tuple[str, str], dict[str, list[Curve]]], path: Path) -> None:
     charts = []
     for number, ((learner, task), cell) in enumerate(results.items()):
         lines = {who: [[(s, y) for _, s, y in curve] for curve in curves] for who, curves in cell.items() if curves}

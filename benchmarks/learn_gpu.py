@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/learn_gpu.py [--quick]
 
-Needs torch and safetensors alone: no simulator. Two cameras of 128x128, batches of 256 transitions as replay hands them out.
+Needs torch and safetensors, no simulator. Two cameras of 128x128, batches of 256 transitions as replay hands them out.
 """
 
 import argparse

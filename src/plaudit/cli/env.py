@@ -109,9 +109,12 @@ def env_record(
     Each is in the store as soon as it is over; Ctrl-C keeps those that are.
     """
     from plaudit.data.store import Store, is_store
+    from plaudit.policies.expert import check_script
     from plaudit.rollout.demos import record_demos
 
     config = _env_config(name, obs, camera, size, settings)
+    told = [outcome.strip() for outcome in outcomes.split(",")]
+    check_script(told, noise)  # a mistake is told before a store is made
     with Store.open(store, write=True) if is_store(store) else Store.create(store) as opened:
         before = len(opened)
         try:
@@ -119,7 +122,7 @@ def env_record(
                 config,
                 opened,
                 episodes=episodes,
-                outcomes=[outcome.strip() for outcome in outcomes.split(",")],
+                outcomes=told,
                 noise=noise,
                 seed=seed,
                 keep_all=keep_all,

@@ -27,6 +27,17 @@ ALIGNED = 0.012  # how well placed the tips are before they go on, m
 CLOSING = 4  # steps that fingers get to close
 
 
+def check_script(outcomes: Sequence[str], noise: float) -> None:
+    """Whether an expert can be told so."""
+    if not outcomes:
+        raise EnvError(f"name at least one outcome of {', '.join(OUTCOMES)}")
+    for outcome in outcomes:
+        if outcome not in OUTCOMES:
+            raise EnvError(f"there is no outcome '{outcome}'; {nearest(outcome, OUTCOMES)}")
+    if noise < 0:
+        raise EnvError(f"noise is {noise}; it is a standard deviation, 0 or more")
+
+
 class ScriptedExpert:
     """Acts in every scene of a world at once, each towards its own outcome."""
 
@@ -35,13 +46,7 @@ class ScriptedExpert:
         outcomes: one a scene; fewer are repeated
         noise: standard deviation of what is added to an action, of which 1 is the most
         """
-        if not outcomes:
-            raise EnvError(f"name at least one outcome of {', '.join(OUTCOMES)}")
-        for outcome in outcomes:
-            if outcome not in OUTCOMES:
-                raise EnvError(f"there is no outcome '{outcome}'; {nearest(outcome, OUTCOMES)}")
-        if noise < 0:
-            raise EnvError(f"noise is {noise}; it is a standard deviation, 0 or more")
+        check_script(outcomes, noise)
         self._world, self._noise = world, noise
         self._rng = np.random.default_rng(seed)
         self.outcome = np.resize(np.array(outcomes), world.num_envs)
