@@ -51,7 +51,7 @@ class TrainConfig(Config):
     demos: Path | None = None  # a store of demonstrations with labels
     scripted_demos: NonNegativeInt = 0  # made by the scripted expert at the start; built-in tasks only
     demo_noise: float = Field(default=0.2, ge=0)  # on the expert's actions, of which 1 is the most
-    keep_episodes: bool | None = None  # in the run's store; None: when the learner learns from it
+    keep_episodes: bool = False  # in the run's store; sac keeps them in any case, it learns from there
     capacity_gb: float = Field(default=50.0, gt=0)  # of that store; beyond it the oldest go
     checkpoint_every: PositiveInt = 5000  # steps
     seed: NonNegativeInt = 0

@@ -9,9 +9,11 @@ Everything random comes from generators that a checkpoint keeps, and a round sta
 killed and resumed makes the same curve as one that was not.
 """
 
+import shutil
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -162,43 +164,29 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
     config = folder.config
     simulation = config.env.build(config.num_envs)
     audience = config.env.build(min(config.evaluation.episodes, 64))
-    device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
-    chosen = simulation.cameras if config.policy_cameras is None else config.policy_cameras
-    cameras = {camera: simulation.cameras[camera] for camera in chosen}
-    if config.threads or not cameras:
-        torch.set_num_threads(config.threads or 1)
-    learner = config.learner.build(Spaces(simulation.state_dim, simulation.action_dim, cameras), config.seed, device)
+    learner = _learner(config, simulation)
     judge = SimulatorJudge(dense=config.reward.kind == "dense")
-    with _stores(folder, learner, track) as stores:
-        study = _study(learner, stores, simulation, config.seed)
-        facts = folder.restore(learner)
-        now = Progress(0, 0, 0.0, None, 0.0)
-        if facts:
-            study.restore(facts["study"])
-            now = Progress(facts["step"], facts["episodes"], facts["success"], facts["evaluated"], facts["seconds"])
+    with _stores(folder, learner, track) as (episodes, demos):
+        study = _study(learner, episodes, demos, simulation, config.seed)
+        now = _resume(folder, learner, study)
         since = time.monotonic() - now.seconds
         going = now.step < config.steps and not _good_enough(now, config)
         while going:
             seeds = [_seed(config.seed, now.episodes + i) for i in range(config.num_envs)]
             played = run_round(simulation, study.act(now.step), seeds, judge, end_on_success=config.reward.ends)
             metrics = study.learn(played)
-            before, now = now, replace(
-                now,
-                step=now.step + played.steps,
-                episodes=now.episodes + config.num_envs,
-                success=float(played.succeeded.mean()),
-                seconds=time.monotonic() - since,
-            )  # fmt: skip
+            before = now.step
+            now = _after(now, played, time.monotonic() - since)
             folder.log(now.step, {**metrics, **_of_round(played, now)})
             last = now.step >= config.steps
-            if last or _passed(before.step, now.step, config.evaluation.every):
+            if last or _passed(before, now.step, config.evaluation.every):
                 success = evaluate(audience, learner, config.evaluation.episodes)
-                now = replace(now, evaluated=success)
+                now = replace(now, evaluated=success, seconds=time.monotonic() - since)
                 folder.log(now.step, {"eval/success": success, "time/seconds": now.seconds})
                 folder.save_policy(learner.weights())
                 last |= _good_enough(now, config)
             going = watch(now) and not last
-            if not going or _passed(before.step, now.step, config.checkpoint_every):
+            if not going or _passed(before, now.step, config.checkpoint_every):
                 folder.checkpoint(now.step, learner, {**vars(now), "study": study.facts()})
     simulation.close()
     audience.close()
@@ -214,6 +202,34 @@ def evaluate(simulation: Simulation, learner: Ppo | Sac, episodes: int) -> float
         played = run_round(simulation, lambda seen: learner.act(seen, explore=False), seeds, SimulatorJudge())
         succeeded += played.succeeded.tolist()
     return float(np.mean(succeeded[:episodes]))
+
+
+def _learner(config: TrainConfig, simulation: Simulation) -> Ppo | Sac:
+    chosen = simulation.cameras if config.policy_cameras is None else config.policy_cameras
+    cameras = {camera: simulation.cameras[camera] for camera in chosen}
+    if config.threads or not cameras:
+        torch.set_num_threads(config.threads or 1)
+    device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
+    return config.learner.build(Spaces(simulation.state_dim, simulation.action_dim, cameras), config.seed, device)
+
+
+def _resume(folder: RunFolder, learner: Ppo | Sac, study: Study) -> Progress:
+    """Where the newest checkpoint stands, everything put back as it was; the beginning where there is none."""
+    facts = folder.restore(learner)
+    if facts is None:
+        return Progress(0, 0, 0.0, None, 0.0)
+    study.restore(facts["study"])
+    return Progress(**{field.name: facts[field.name] for field in fields(Progress)})
+
+
+def _after(now: Progress, played: Round, seconds: float) -> Progress:
+    return Progress(
+        step=now.step + played.steps,
+        episodes=now.episodes + len(played.length),
+        success=float(played.succeeded.mean()),
+        evaluated=now.evaluated,
+        seconds=seconds,
+    )
 
 
 def _good_enough(now: Progress, config: TrainConfig) -> bool:
@@ -240,48 +256,47 @@ def _of_round(played: Round, now: Progress) -> dict[str, float]:
     }
 
 
-class _stores:
-    """The stores of a run: its own episodes, and demonstrations."""
-
-    def __init__(self, folder: RunFolder, learner: Ppo | Sac, track: Callable[[str], Any]):
-        self._folder, self._learner, self._track = folder, learner, track
-        self.episodes: Store | None = None
-        self.demos: Store | None = None
-
-    def __enter__(self) -> "_stores":
-        config, path = self._folder.config, self._folder.path
-        keep = isinstance(self._learner, Sac) if config.keep_episodes is None else config.keep_episodes
-        if keep or isinstance(self._learner, Sac):
-            self.episodes = _open(path / "episodes", int(config.capacity_gb * 1e9))
-        self.demos = self._demonstrations(config, path)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.episodes is not None:
-            self.episodes.close()
-
-    def _demonstrations(self, config: TrainConfig, path: Path) -> Store | None:
-        if config.demos is not None:
-            return open_demos(config.demos)
-        if not config.scripted_demos:
-            return None
-        with _open(path / "demos", int(config.capacity_gb * 1e9)) as store:
-            missing = config.scripted_demos - len(store)
-            if missing > 0:
-                seed = DEMOS + config.seed * 100_003 + len(store)
-                record_demos(
-                    config.env, store, episodes=missing, noise=config.demo_noise, seed=seed,
-                    track=self._track("demonstrations"),
-                )  # fmt: skip
-        return Store.open(path / "demos")
+@contextmanager
+def _stores(folder: RunFolder, learner: Ppo | Sac, track: Callable[[str], Any]) -> Iterator[tuple[Store | None, ...]]:
+    """The run's own episodes, where they are kept, and the demonstrations, where there are some."""
+    config = folder.config
+    keep = config.keep_episodes or isinstance(learner, Sac)
+    episodes = _open(folder.path / "episodes", config.capacity_gb) if keep else None
+    try:
+        yield episodes, _demonstrations(folder, track)
+    finally:
+        if episodes is not None:
+            episodes.close()
 
 
-def _open(path: Path, capacity: int) -> Store:
-    return Store.open(path, write=True) if path.exists() else Store.create(path, capacity_bytes=capacity)
+def _demonstrations(folder: RunFolder, track: Callable[[str], Any]) -> Store | None:
+    config, path = folder.config, folder.path / "demos"
+    if config.demos is not None:
+        return open_demos(config.demos)
+    if not config.scripted_demos:
+        return None
+    if not path.exists():  # made aside: a run that is killed meanwhile begins them anew, and has the same ones
+        part = path.with_name(".demos.part")
+        shutil.rmtree(part, ignore_errors=True)
+        with Store.create(part) as store:
+            record_demos(
+                config.env,
+                store,
+                episodes=config.scripted_demos,
+                noise=config.demo_noise,
+                seed=DEMOS + config.seed * 100_003,
+                track=track("demonstrations"),
+            )
+        part.rename(path)
+    return Store.open(path)
 
 
-def _study(learner: Ppo | Sac, stores: _stores, simulation: Simulation, seed: int) -> Study:
+def _open(path: Path, capacity_gb: float) -> Store:
+    return Store.open(path, write=True) if path.exists() else Store.create(path, capacity_bytes=int(capacity_gb * 1e9))
+
+
+def _study(learner: Ppo | Sac, episodes: Store | None, demos: Store | None, simulation: Simulation, seed: int) -> Study:
     if isinstance(learner, Ppo):
-        return OnPolicy(learner, stores.episodes, simulation)
-    assert stores.episodes is not None
-    return OffPolicy(learner, stores.episodes, stores.demos, simulation, seed)
+        return OnPolicy(learner, episodes, simulation)
+    assert episodes is not None
+    return OffPolicy(learner, episodes, demos, simulation, seed)
