@@ -28,6 +28,7 @@ def test_a_file_and_the_command_line_add_up(tmp_path: Path):
         ("steps=many", "key 'steps'"),
         ("env.image_size=[0,64]", "key 'env.image_size.0' is 0"),
         ("nonsense", "not KEY=VALUE"),
+        ("learner.critics_in_target=3", "critics_in_target is 3, but there are 2 critics"),
         ("policy_cameras=[front]", "policy_cameras has 'front', which the environment does not show"),
     ],
 )

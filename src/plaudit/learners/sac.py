@@ -9,10 +9,10 @@ target. Reward and end come from the labels alone: `target = reward + discount *
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from plaudit.config import Config
@@ -40,6 +40,12 @@ class SacConfig(Config):
     start_after: int = Field(default=100, ge=0)  # steps of random actions before the first update
     demo_share: float = Field(default=0.5, ge=0, le=1)  # of each batch, when there are demonstrations
     shift: int = Field(default=4, ge=0)  # pixels by which images are moved at random; 0 for none
+
+    @model_validator(mode="after")
+    def _targets_ask_critics_that_are_there(self) -> Self:
+        if self.critics_in_target > self.critics:
+            raise ValueError(f"critics_in_target is {self.critics_in_target}, but there are {self.critics} critics")
+        return self
 
     def build(self, spaces: Spaces, seed: int, device: str) -> "Sac":
         return Sac(self, spaces, seed, device)
@@ -154,7 +160,7 @@ class Sac:
 
     def _few(self) -> Tensor | None:
         """Which critics a target asks: a random few, or all (None)."""
-        if self.config.critics_in_target >= self.config.critics:
+        if self.config.critics_in_target == self.config.critics:
             return None
         shuffled = torch.randperm(self.config.critics, generator=self.rng, device=self.device)
         return shuffled[: self.config.critics_in_target]
