@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from conftest import counting_episode
-from plaudit.contracts import check_labeler, check_policy, check_robot
+from counting import CountingSimulation
+from plaudit.contracts import check_labeler, check_policy, check_robot, check_simulation
 from plaudit.data.normalize import Normalizer
+from plaudit.envs.adapters.any_gymnasium import GymnasiumConfig
+from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import ContractError
 from plaudit.types import Labels, Observation
 from tabletop import ScriptedLift, Tabletop
@@ -91,3 +94,43 @@ def test_a_judge_that_writes_into_the_episode_is_named():
 def test_something_else_is_no_robot():
     with pytest.raises(ContractError, match="object is not a Robot: it lacks reset, act"):
         check_robot(object())
+
+
+def test_the_simulations_here_keep_the_contract():
+    check_simulation(CountingSimulation(3))
+    check_simulation(PandaConfig(type="push", obs="both", cameras=("front", "wrist"), image_size=(16, 20)).build(2))
+    check_simulation(GymnasiumConfig(type="gymnasium", id="Pendulum-v1").build(2))
+
+
+class Moving(CountingSimulation):
+    def step(self, actions, active):
+        return super().step(actions, np.ones_like(active))
+
+
+class Chancy(CountingSimulation):
+    def reset(self, seeds):
+        return super().reset([seed + np.random.default_rng().integers(1, 1000) for seed in seeds])
+
+
+class Silent(CountingSimulation):
+    def step(self, actions, active):
+        observation, known = super().step(actions, active)
+        return observation, {"reward": known["reward"]}
+
+
+class Bright(CountingSimulation):
+    cameras = {"front": (2, 3)}  # noqa: RUF012 - not what it shows
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (Moving, "moved scenes that were not active"),
+        (Chancy, "another start the second time"),
+        (Silent, "must report 'success'"),
+        (Bright, "must show uint8 images"),
+    ],
+)
+def test_a_simulation_that_breaks_the_contract_is_told_how(broken, said):
+    with pytest.raises(ContractError, match=said):
+        check_simulation(broken(2))

@@ -1,4 +1,4 @@
-"""Checks for authors of plugins: does a robot, a policy or a judge keep the protocol it claims to follow?
+"""Checks for authors of plugins: does a robot, a simulation, a policy or a judge keep the protocol it claims to?
 
     def test_my_robot():
         check_robot(MyRobot())
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.errors import ContractError
-from plaudit.protocols import Labeler, Normalizer, Policy, Robot
+from plaudit.protocols import Labeler, Normalizer, Policy, Robot, Simulation
 from plaudit.types import Episode, Labels, Observation
 
 
@@ -53,6 +53,49 @@ def check_robot(robot: Any) -> None:
     if simulated and any(not np.array_equal(seen[camera], again.images[camera]) for camera in seen):
         raise ContractError("reset(seed=0) showed another scene the second time; a simulation must start the same")
     robot.hold()
+
+
+def check_simulation(simulation: Any) -> None:
+    """Reset and step; the same seeds start the same, and what is not active stays as it is."""
+    if not isinstance(simulation, Simulation):
+        raise ContractError(f"{type(simulation).__name__} is not a Simulation: see plaudit.protocols for what it needs")
+    count, active = simulation.num_envs, np.ones(simulation.num_envs, bool)
+    seeds = list(range(count))
+    first = simulation.reset(seeds)
+    _check_observations(first, simulation, "reset()")
+    before = {"state": first.state.copy(), **{camera: image.copy() for camera, image in first.images.items()}}
+    actions = np.zeros((count, simulation.action_dim), np.float32)
+    seen, known = simulation.step(actions, active)
+    _check_observations(seen, simulation, "step()")
+    if known.get("success", np.zeros(0)).shape != (count,) or known["success"].dtype != np.bool_:
+        raise ContractError(f"step() must report 'success' as bool [{count}], it reports {sorted(known)}")
+    for name, values in known.items():
+        if np.shape(values)[:1] != (count,):
+            raise ContractError(
+                f"step() reports '{name}' as {list(np.shape(values))}, not one value a scene, [{count}]"
+            )
+    still, _ = simulation.step(actions + 0.5, ~active)
+    if not np.array_equal(still.state, seen.state):
+        raise ContractError("step() moved scenes that were not active")
+    if not np.array_equal(first.state, before["state"]):
+        raise ContractError("an observation changed after it was returned; hand out copies")
+    again = simulation.reset(seeds)
+    if any(not np.array_equal(before[name], array) for name, array in (("state", again.state), *again.images.items())):
+        raise ContractError("reset() with the same seeds showed another start the second time")
+
+
+def _check_observations(observation: Any, simulation: Simulation, where: str) -> None:
+    if not isinstance(observation, Observation):
+        raise ContractError(f"{where} must return an Observation, got {type(observation).__name__}")
+    wanted = {camera: (simulation.num_envs, *size, 3) for camera, size in simulation.cameras.items()}
+    found = {camera: image.shape for camera, image in observation.images.items() if image.dtype == np.uint8}
+    if wanted != found:
+        raise ContractError(f"{where} must show uint8 images {wanted}, it shows {found}")
+    state, shape = observation.state, (simulation.num_envs, simulation.state_dim)
+    if state.dtype != np.float32 or state.shape != shape or not np.isfinite(state).all():
+        raise ContractError(
+            f"{where}: state must be finite float32 {list(shape)}, got {state.dtype} {list(state.shape)}"
+        )
 
 
 def check_policy(policy: Any, observation: Observation, normalizer: Normalizer, action_dim: int) -> None:
