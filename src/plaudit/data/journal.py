@@ -48,7 +48,7 @@ class Journal:
     def create(path: Path) -> None:
         with path.open("xb") as file:
             os.fsync(file.fileno())
-        sync_folder(path.parent)
+        sync(path.parent)
 
     def read(self) -> list[Record]:
         """The records that came since the last call."""
@@ -190,7 +190,7 @@ def write_atomic(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 _RAISING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
@@ -225,8 +225,8 @@ def sync_file(descriptor: int) -> None:
         os.fdatasync(descriptor)
 
 
-def sync_folder(path: Path) -> None:
-    """Make new and removed names in a folder survive a power cut."""
+def sync(path: Path) -> None:
+    """Make a file's bytes, or a folder's new and removed names, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from plaudit.data.journal import sync_file, sync_folder, write_atomic
+from plaudit.data.journal import sync, sync_file, write_atomic
 from plaudit.errors import EpisodeGone, StoreDamaged
 from plaudit.types import AnyArray, Episode
 
@@ -99,7 +99,7 @@ class Segment:
             for column in schema.columns:
                 segment.file(column).touch(exist_ok=False)
             write_atomic(folder / "schema.json", json.dumps(schema.to_json(), indent=1).encode())
-            sync_folder(folder.parent)
+            sync(folder.parent)
         except OSError:
             shutil.rmtree(folder)
             raise
@@ -198,7 +198,7 @@ class Segment:
     def remove(self) -> None:
         """Give the disk space back. Maps that readers hold stay valid until they let go."""
         shutil.rmtree(self.folder)
-        sync_folder(self.folder.parent)
+        sync(self.folder.parent)
 
 
 def camera_column(camera: str) -> str:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from plaudit.data.catalog import Catalog, Place, place_of
-from plaudit.data.journal import Journal, Record, disk_error, sync_folder, uninterrupted, write_atomic
+from plaudit.data.journal import Journal, Record, disk_error, sync, uninterrupted, write_atomic
 from plaudit.data.ledger import Ledger
 from plaudit.data.segments import STEPS, Schema, Segment, camera_column
 from plaudit.errors import EpisodeGone, SegmentMissing, StoreError, StoreLocked
@@ -80,7 +80,7 @@ class Store:
         marker = {"format": "plaudit store", "version": VERSION, **capacity}
         write_atomic(folder / MARKER, json.dumps(marker, indent=1).encode())
         for path in new_folders:
-            sync_folder(path.parent)
+            sync(path.parent)
         return cls.open(folder, write=True)
 
     @classmethod

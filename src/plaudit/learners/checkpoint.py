@@ -5,7 +5,6 @@ with what is not one. No pickles: a checkpoint from somebody else is data.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from plaudit.data.journal import sync
 from plaudit.errors import BadFile
 
 FORMAT = 1
@@ -42,9 +42,9 @@ def save_checkpoint(folder: Path, learner: Checkpointed, facts: Mapping[str, Any
     save_file(_tensors(learner), beside / "state.safetensors")
     (beside / "facts.json").write_text(json.dumps({"format": FORMAT, "version": learner.version, **facts}, indent=1))
     for path in (*beside.iterdir(), beside):
-        _sync(path)
+        sync(path)
     beside.replace(folder)
-    _sync(folder.parent)
+    sync(folder.parent)
 
 
 def load_checkpoint(folder: Path, learner: Checkpointed) -> dict[str, Any]:
@@ -87,11 +87,3 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, prefix: str, tensors: Mapp
             number, key = name.removeprefix(prefix).split("/")
             state.setdefault(int(number), {})[key] = tensor
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
