@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-from counting import CountingSimulation
 
+from counting import CountingSimulation
 from plaudit.rollout.rounds import SimulatorJudge, run_round
 
 
