@@ -100,9 +100,9 @@ def call_peer(learner: str, task: str, seed: int, ours: Curve) -> Curve:
 
 def run_peer(learner: str, task: str, seed: int, seconds: float, steps: int) -> Curve:
     """stable-baselines3 with its defaults; ends when both budgets are spent or the task is solved."""
-    from stable_baselines3 import PPO, SAC
-    from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.vec_env import VecEnv
+    from stable_baselines3 import PPO, SAC  # type: ignore[import-not-found]
+    from stable_baselines3.common.callbacks import BaseCallback  # type: ignore[import-not-found]
+    from stable_baselines3.common.vec_env import VecEnv  # type: ignore[import-not-found]
 
     env_config = PandaConfig(type=task)  # type: ignore[arg-type]
     count = {"sac": 16, "ppo": 128}[learner]
