@@ -15,7 +15,11 @@ from plaudit.types import AnyArray, ByteArray
 # name -> (encoder, default constant rate factor, other options). AV1 as LeRobot writes it: a key frame every second
 # frame, so that any frame is one decode away.
 CODECS: dict[str, tuple[str, int, dict[str, str]]] = {
-    "av1": ("libsvtav1", 30, {"preset": "8"}),
+    "av1": (
+        "libsvtav1",
+        30,
+        {"preset": "8", "svtav1-params": "lp=1"},
+    ),  # its threads were once seen to wait for each other
     "h264": ("libx264", 18, {"preset": "fast"}),
     "hevc": ("libx265", 20, {"preset": "fast", "x265-params": "log-level=none"}),
 }
