@@ -45,6 +45,10 @@ class InvalidAction(EnvError):
     """An action of the wrong shape, or not finite. Nothing moved."""
 
 
+class RewardError(PlauditError, ValueError):
+    """A reward model that cannot be trained, loaded or used as asked."""
+
+
 class DataError(PlauditError, ValueError):
     """Anything about episodes, labels and the files that hold them."""
 

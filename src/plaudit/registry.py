@@ -104,3 +104,13 @@ LEARNER_REGISTRY = Registry(
         "sac": "plaudit.learners.sac:SacConfig",
     },
 )
+ENCODER_REGISTRY = Registry(
+    "encoder",
+    builtin={
+        "small": "plaudit.rewards.encoders.small:SmallConfig",
+        "resnet10": "plaudit.rewards.encoders.resnet10:Resnet10Config",
+        "efficientnet_lite0": "plaudit.rewards.encoders.efficientnet:EfficientNetConfig",
+        "torchvision": "plaudit.rewards.encoders.others:TorchvisionConfig",
+        "transformers": "plaudit.rewards.encoders.others:TransformersConfig",
+    },
+)

@@ -1,0 +1,142 @@
+"""The reward classifier: does this frame show success?
+
+    image --encoder--> grid [C, h, w] --spatial learned embeddings--> Linear, LayerNorm, Tanh --> look [D]
+    looks of all cameras (and of some moments before, and the state) --> Linear, LayerNorm, ReLU, Linear --> logit
+
+The shape is SERL's (arXiv 2401.16013). The encoder is one for all cameras, frozen or trained with the rest; everything
+after it always learns. The three stages are methods of their own because they are worth keeping apart: a frozen
+encoder's grids are computed once and trained on many times, and a robot that looks at a short history keeps the looks
+of the last moments instead of encoding them again.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from plaudit.config import Config
+from plaudit.errors import RewardError
+from plaudit.registry import ENCODER_REGISTRY
+from plaudit.rewards.encoders import Encoder, grid_of, normalise
+
+Size = tuple[PositiveInt, PositiveInt]  # height, width
+
+
+class ClassifierConfig(Config):
+    """All that is needed to build the network again."""
+
+    encoder: Annotated[Any, ENCODER_REGISTRY.field]
+    cameras: dict[str, Size]  # the frames that come in
+    image_size: Size | None = None  # that they are resized to; None: as they are
+    hidden_dim: PositiveInt = 256
+    latent_dim: PositiveInt = 256  # of what is kept of one camera's image
+    num_spatial_blocks: PositiveInt = 8  # embeddings of each channel
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    state_dim: NonNegativeInt = 0  # numbers of the robot's state that it sees beside the images; 0: none
+    history: NonNegativeInt = 0  # moments before this one that it sees too
+    history_stride: PositiveInt = 1  # steps between them
+    progress: bool = False  # whether it also says how far the task has come
+    # Whether the grid is averaged to one cell first, as the recipes do with `use_pretrain: false`.
+    average_first: bool = False
+
+    @property
+    def moments(self) -> int:
+        return 1 + self.history
+
+    @property
+    def memory(self) -> int:
+        """Frames before the newest that its history reaches back."""
+        return self.history * self.history_stride
+
+
+class SpatialLearnedEmbeddings(nn.Module):
+    """F weighted sums over the grid, learned for each channel: [B, C, h, w] to [B, C * F]."""
+
+    def __init__(self, channels: int, grid: tuple[int, int], features: int):
+        super().__init__()
+        cells = grid[0] * grid[1]
+        spread = 1 / math.sqrt(channels * cells)  # lecun normal, as flax counts the fan-in of this kernel
+        self.kernel = nn.Parameter(torch.randn(channels, *grid, features) * spread)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1:] != self.kernel.shape[:3]:
+            raise RewardError(
+                f"this model pools grids of {tuple(self.kernel.shape[:3])}, the images gave {tuple(x.shape[1:])}; "
+                "use frames of the size that it was trained on"
+            )
+        channels, cells = x.shape[1], x.shape[2] * x.shape[3]
+        # One small product a channel: [C, B, cells] x [C, cells, F].
+        sums = x.reshape(len(x), channels, cells).transpose(0, 1) @ self.kernel.reshape(channels, cells, -1)
+        return sums.transpose(0, 1).reshape(len(x), -1)
+
+
+class BinaryRewardClassifier(nn.Module):
+    """Frames in, one logit each out."""
+
+    def __init__(self, config: ClassifierConfig, *, pretrained: bool = True):
+        """pretrained: whether the encoder is filled with the weights that its config names"""
+        super().__init__()
+        self.config = config
+        self.encoder: Any = config.encoder.build(pretrained=pretrained)
+        self.squeezes = nn.ModuleDict({camera: self._squeeze(size) for camera, size in sorted(config.cameras.items())})
+        look = config.latent_dim * len(config.cameras)
+        self.feel = None
+        if config.state_dim:
+            self.register_buffer("state_mean", torch.zeros(config.state_dim))
+            self.register_buffer("state_std", torch.ones(config.state_dim))
+            self.feel = nn.Sequential(nn.Linear(config.state_dim, 64), nn.LayerNorm(64), nn.Tanh())
+            look += 64
+        self.head = nn.Sequential(
+            nn.Linear(look * config.moments, config.hidden_dim),
+            nn.Dropout(config.dropout),
+            nn.LayerNorm(config.hidden_dim),
+            nn.ReLU(),
+            nn.Linear(config.hidden_dim, 2 if config.progress else 1),
+        )
+
+    def _squeeze(self, size: Size) -> nn.Module:
+        config, encoder = self.config, self.encoder
+        grid = (1, 1) if config.average_first else grid_of(encoder, config.image_size or size)
+        return nn.Sequential(
+            SpatialLearnedEmbeddings(encoder.channels, grid, config.num_spatial_blocks),
+            nn.Dropout(config.dropout),
+            nn.Linear(encoder.channels * config.num_spatial_blocks, config.latent_dim),
+            nn.LayerNorm(config.latent_dim),
+            nn.Tanh(),
+        )
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Pixels [B, H, W, 3], 0 to 255, to the encoder's grid [B, C, h, w]."""
+        encoder: Encoder = self.encoder
+        x = normalise(images, encoder)
+        if self.config.image_size is not None and x.shape[2:] != self.config.image_size:
+            x = F.interpolate(x, self.config.image_size, mode="bilinear", antialias=True)
+        grid = encoder(x)
+        return grid.mean(dim=(2, 3), keepdim=True) if self.config.average_first else grid
+
+    def look(self, grids: Mapping[str, Tensor], state: Tensor | None = None) -> Tensor:
+        """What is kept of one moment, [B, D]: the grids of all cameras and the state [B, S]."""
+        parts = [squeeze(grids[camera]) for camera, squeeze in self.squeezes.items()]
+        if self.feel is not None:
+            if state is None:
+                raise RewardError(f"this model sees {self.config.state_dim} numbers of the robot's state; give them")
+            parts.append(self.feel((state - self.state_mean) / self.state_std))
+        return torch.cat(parts, dim=-1)
+
+    def verdict(self, looks: Tensor) -> Tensor:
+        """Logits [B, 1], or [B, 2] with progress, of looks [B, moments, D], the newest first."""
+        return self.head(looks.flatten(1))
+
+    def forward(self, images: Mapping[str, Tensor], state: Tensor | None = None) -> Tensor:
+        """Logits [B, 1] or [B, 2] of pixels, camera -> [B, H, W, 3]; with a history [B, moments, H, W, 3]."""
+        moments = self.config.moments
+        if moments == 1:
+            looks = self.look({camera: self.encode(pixels) for camera, pixels in images.items()}, state)
+            return self.verdict(looks.unsqueeze(1))
+        grids = {camera: self.encode(pixels.flatten(0, 1)) for camera, pixels in images.items()}
+        looks = self.look(grids, None if state is None else state.flatten(0, 1))
+        return self.verdict(looks.unflatten(0, (-1, moments)))

@@ -1,0 +1,63 @@
+"""Encoders: what turns an image into a grid of features. One file each; a config class builds it.
+
+    encoder = Resnet10Config(weights="resnet10_params.pkl").build()
+    grid = encoder(normalise(frames, encoder))       # [B, C, h, w]
+
+An encoder is an `nn.Module` that carries its own preprocessing: the mean and standard deviation that its weights were
+trained with. A saved reward model builds it with `pretrained=False` and fills it from its own weights.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from plaudit.errors import RewardError
+
+Channels = tuple[float, float, float]
+
+IMAGENET_MEAN: Channels = (123.675, 116.28, 103.53)
+IMAGENET_STD: Channels = (58.395, 57.12, 57.375)
+
+
+class Encoder(Protocol):
+    """What the classifier needs of an encoder, which is also an `nn.Module`."""
+
+    channels: int  # C of what comes out
+    mean: Channels  # of the pixels, 0 to 255; red, green, blue
+    std: Channels
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Normalised images [B, 3, H, W] to features [B, C, h, w]."""
+        ...
+
+
+class EncoderConfig(Protocol):
+    type: str
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether `build()` fills it with weights that were learned elsewhere."""
+        ...
+
+    def build(self, *, pretrained: bool = True) -> Any:
+        """The module; with `pretrained=False`, of the same shape and with random weights."""
+        ...
+
+
+def normalise(images: Tensor, encoder: Encoder) -> Tensor:
+    """Pixels [B, H, W, 3], 0 to 255 as bytes or floats, to what the encoder takes: [B, 3, H, W], channels last."""
+    mean = torch.tensor(encoder.mean, device=images.device)
+    std = torch.tensor(encoder.std, device=images.device)
+    return ((images.float() - mean) / std).permute(0, 3, 1, 2)
+
+
+def grid_of(encoder: Encoder, size: tuple[int, int]) -> tuple[int, int]:
+    """(h, w) of the features of images of (H, W); found by trying."""
+    height, width = size
+    try:
+        with torch.inference_mode():
+            features = encoder(torch.zeros(1, 3, height, width))
+    except RuntimeError as error:
+        raise RewardError(f"images of {height}x{width} are too small for this encoder: {error}") from error
+    return features.shape[2], features.shape[3]
