@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from plaudit.data.batch import to_torch
-from plaudit.learners.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.learners.networks import Spaces
 from plaudit.learners.ppo import Ppo, PpoConfig
 from plaudit.learners.sac import Sac, SacConfig
