@@ -92,7 +92,7 @@ def run_ours(learner: str, task: str, seed: int) -> Curve:
 
 
 def call_peer(learner: str, task: str, seed: int, ours: Curve) -> Curve:
-    budget = [str(2.1 * ours[-1][1]), str(2.1 * ours[-1][0])]
+    budget = [str(2.1 * ours[-1][1]), str(int(2.1 * ours[-1][0]))]
     command = [sys.executable, __file__, "--peer", learner, task, str(seed), *budget]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return [tuple(point) for point in json.loads(done.stdout.splitlines()[-1])]

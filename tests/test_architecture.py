@@ -19,6 +19,7 @@ ROOMS = [
     "registry",
     "config",
     "data",
+    "checkpoint",
     "contracts",
     "envs",
     "robots",

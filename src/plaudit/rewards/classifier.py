@@ -11,7 +11,7 @@ of the last moments instead of encoding them again.
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -81,6 +81,7 @@ class BinaryRewardClassifier(nn.Module):
         """pretrained: whether the encoder is filled with the weights that its config names"""
         super().__init__()
         self.config = config
+        self._frozen = False
         self.encoder: Any = config.encoder.build(pretrained=pretrained)
         self.squeezes = nn.ModuleDict({camera: self._squeeze(size) for camera, size in sorted(config.cameras.items())})
         look = config.latent_dim * len(config.cameras)
@@ -108,6 +109,17 @@ class BinaryRewardClassifier(nn.Module):
             nn.LayerNorm(config.latent_dim),
             nn.Tanh(),
         )
+
+    def freeze_encoder(self) -> None:
+        """The encoder learns no more, and its running statistics stand still."""
+        self._frozen = True
+        self.encoder.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self._frozen:
+            self.encoder.eval()
+        return self
 
     def encode(self, images: Tensor) -> Tensor:
         """Pixels [B, H, W, 3], 0 to 255, to the encoder's grid [B, C, h, w]."""

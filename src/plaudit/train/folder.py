@@ -22,7 +22,7 @@ from torch.utils.tensorboard import SummaryWriter
 from plaudit.config import load
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError, TargetNotEmpty
-from plaudit.learners.checkpoint import Checkpointed, load_checkpoint, save_checkpoint
+from plaudit.checkpoint import Checkpointed, load_checkpoint, save_checkpoint
 from plaudit.train.config import TrainConfig
 from plaudit.types import Weights
 
