@@ -1,4 +1,4 @@
-"""Saving all of something that learns, so that one that goes on is the one that stopped: weights, optimisers, random numbers.
+"""Saving all of something that learns, so that what goes on is what stopped: weights, optimisers, random numbers.
 
 Two files in a folder that appears whole or not at all: `state.safetensors` with every tensor, and `facts.json`
 with what is not one. No pickles: a checkpoint from somebody else is data.

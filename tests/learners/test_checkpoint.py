@@ -4,8 +4,8 @@ import pytest
 import torch
 from test_sac import SPACES, bandit
 
-from plaudit.errors import BadFile
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.errors import BadFile
 from plaudit.learners.sac import Sac, SacConfig
 
 CONFIG = SacConfig(hidden=(16, 16), critics=3)

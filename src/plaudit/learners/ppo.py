@@ -17,8 +17,8 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from plaudit.config import Config
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.config import Config
 from plaudit.learners.networks import Encoder, Linear, Seen, Spaces, mlp, random_shift, seen_of, weights_of
 from plaudit.rollout.rounds import Round
 from plaudit.types import FloatArray, Observation, Weights

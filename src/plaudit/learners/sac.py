@@ -15,8 +15,8 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from plaudit.config import Config
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.config import Config
 from plaudit.learners.networks import Critics, Encoder, Seen, Spaces, TanhGaussian, random_shift, seen_of, weights_of
 from plaudit.types import Batch, FloatArray, Observation, Weights
 

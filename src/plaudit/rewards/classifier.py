@@ -53,6 +53,14 @@ class ClassifierConfig(Config):
         return self.history * self.history_stride
 
 
+def resized(images: Tensor, size: Size) -> Tensor:
+    """Pixels [B, H, W, 3] to (height, width), with the rounding of bytes: in training and on the robot, the same."""
+    if images.shape[1:3] == size:
+        return images
+    x = F.interpolate(images.permute(0, 3, 1, 2).float(), size, mode="bilinear", antialias=True)
+    return x.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+
+
 class SpatialLearnedEmbeddings(nn.Module):
     """F weighted sums over the grid, learned for each channel: [B, C, h, w] to [B, C * F]."""
 
@@ -77,12 +85,15 @@ class SpatialLearnedEmbeddings(nn.Module):
 class BinaryRewardClassifier(nn.Module):
     """Frames in, one logit each out."""
 
-    def __init__(self, config: ClassifierConfig, *, pretrained: bool = True):
-        """pretrained: whether the encoder is filled with the weights that its config names"""
+    state_mean: Tensor  # [S]
+    state_std: Tensor
+
+    def __init__(self, config: ClassifierConfig, encoder: Any = None):
+        """encoder: the module, where it is there already; None: as its config builds it"""
         super().__init__()
         self.config = config
         self._frozen = False
-        self.encoder: Any = config.encoder.build(pretrained=pretrained)
+        self.encoder: Any = config.encoder.build() if encoder is None else encoder
         self.squeezes = nn.ModuleDict({camera: self._squeeze(size) for camera, size in sorted(config.cameras.items())})
         look = config.latent_dim * len(config.cameras)
         self.feel = None
@@ -124,10 +135,9 @@ class BinaryRewardClassifier(nn.Module):
     def encode(self, images: Tensor) -> Tensor:
         """Pixels [B, H, W, 3], 0 to 255, to the encoder's grid [B, C, h, w]."""
         encoder: Encoder = self.encoder
-        x = normalise(images, encoder)
-        if self.config.image_size is not None and x.shape[2:] != self.config.image_size:
-            x = F.interpolate(x, self.config.image_size, mode="bilinear", antialias=True)
-        grid = encoder(x)
+        if self.config.image_size is not None:
+            images = resized(images, self.config.image_size)
+        grid = encoder(normalise(images, encoder))
         return grid.mean(dim=(2, 3), keepdim=True) if self.config.average_first else grid
 
     def look(self, grids: Mapping[str, Tensor], state: Tensor | None = None) -> Tensor:

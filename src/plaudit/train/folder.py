@@ -19,10 +19,10 @@ from typing import Any
 from safetensors.numpy import save_file
 from torch.utils.tensorboard import SummaryWriter
 
+from plaudit.checkpoint import Checkpointed, load_checkpoint, save_checkpoint
 from plaudit.config import load
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError, TargetNotEmpty
-from plaudit.checkpoint import Checkpointed, load_checkpoint, save_checkpoint
 from plaudit.train.config import TrainConfig
 from plaudit.types import Weights
 

@@ -1,0 +1,170 @@
+"""From labelled episodes to a reward model that was measured.
+
+    table = read_frames(store)                     # frames and verdicts
+    parts = split(table)                           # by episode: train, validation, test
+    members: learn on train, keep the epoch with the least loss on validation
+    validation: calibrate, choose the threshold
+    test: measure, and run the controls
+
+The test episodes decide nothing, so that what is said of them holds for episodes to come.
+"""
+
+import json
+import platform
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from plaudit import __version__
+from plaudit.data.store import Store
+from plaudit.rewards.config import RewardTrainConfig
+from plaudit.rewards.controls import ControlResult, failed, run_controls
+from plaudit.rewards.frames import PARTS, FrameTable, Part, read_frames, split, with_blanks
+from plaudit.rewards.measure import Calibration, Scored, Scores, choose_threshold, fit_calibration, measure
+from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel, threshold_facts
+from plaudit.rewards.training import Epoch, Grids, Member, Track, classifier_config, judge_rows, train_member
+from plaudit.types import AnyArray, FloatArray
+
+WORST = 24  # frames shown in a report
+
+
+@dataclass(frozen=True, eq=False)
+class WorstFrame:
+    """One that the model is most wrong about, among those it never saw."""
+
+    episode: int
+    frame: int
+    truth: int
+    probability: float
+    image: AnyArray  # uint8 [H, W, 3]
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A model and everything that was found out about it."""
+
+    model: RewardModel
+    scores: Scores
+    controls: Sequence[ControlResult]
+    tested: Sequence[Scored]
+    worst: Sequence[WorstFrame]
+    curve: Sequence[Epoch]
+
+
+def fit(store: Store, config: RewardTrainConfig, work: Path, watch: Callable[[Epoch], bool], track: Track) -> Fitted:
+    """Train and measure; what takes long is kept in `work`, where the same call goes on after a stop."""
+    begun = time.monotonic()
+    table = read_frames(store, config.image_keys, config.image_size, config.sources, track("reading"))
+    parts = split(table, config.seed)
+    table, parts = with_blanks(table, parts, config.seed)
+    _prepare(work, config, table)
+    trained: list[tuple[Member, Grids]] = []
+    curve: list[Epoch] = []
+    for number in range(config.members):
+        member, grids, epochs = train_member(number, config, table, parts, work, watch, track)
+        trained.append((member, grids))
+        curve += epochs
+    return _measured(store, config, table, parts, trained, curve, time.monotonic() - begun)
+
+
+def _prepare(work: Path, config: RewardTrainConfig, table: FrameTable) -> None:
+    """What an earlier try with the same config and data left is used; what another left is not."""
+    asked = json.dumps({"config": config.model_dump(mode="json"), "data": table.fingerprint}, sort_keys=True)
+    told = work / "asked.json"
+    if work.exists() and not (told.exists() and told.read_text() == asked):
+        shutil.rmtree(work)
+    work.mkdir(parents=True, exist_ok=True)
+    told.write_text(asked)
+
+
+def _measured(
+    store: Store,
+    config: RewardTrainConfig,
+    table: FrameTable,
+    parts: Mapping[Part, AnyArray],
+    trained: Sequence[tuple[Member, Grids]],
+    curve: Sequence[Epoch],
+    seconds: float,
+) -> Fitted:
+    logits = {part: [judge_rows(m.model, g, table, parts[part])[:, 0] for m, g in trained] for part in PARTS[1:]}
+    chosen, tested = parts["validation"], parts["test"]
+    calibrations = [fit_calibration(said, table.truth[chosen]) for said in logits["validation"]]
+    threshold = choose_threshold(_scored(table, chosen, calibrations, logits["validation"]), config.target_fpr)
+    held_out = _scored(table, tested, calibrations, logits["test"])
+    scores = measure(held_out, threshold.value)
+    facts = ModelFacts(
+        classifier=classifier_config(config, table),
+        frozen=config.frozen,
+        calibration=tuple((c.temperature, c.bias) for c in calibrations),
+        threshold=threshold_facts(threshold),
+        scores=scores.to_json(),
+        controls=(),
+        problems=(),
+        data=_data_facts(table, parts, config),
+        training={
+            "config": config.model_dump(mode="json"),
+            "epochs": [m.version for m, _ in trained],
+            "best_epochs": [m.best_epoch for m, _ in trained],
+            "seconds": round(seconds, 1),
+            "device": str(trained[0][0].device),
+            "versions": {"plaudit": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        },
+    )
+    model = RewardModel([m.model for m, _ in trained], facts, config.device)
+    controls = _controls(store, model, table, tested, config)
+    told = {"controls": tuple(asdict(c) for c in controls), "problems": tuple(failed(controls))}
+    model.facts = facts.model_copy(update=told)
+    return Fitted(model, scores, controls, held_out, _worst(table, tested, held_out), curve)
+
+
+def _scored(
+    table: FrameTable, rows: AnyArray, calibrations: Sequence[Calibration], logits: Sequence[FloatArray]
+) -> list[Scored]:
+    """Episode by episode; the lowest member counts."""
+    lowest = np.min([c(said) for c, said in zip(calibrations, logits, strict=True)], axis=0)
+    mine = table.episode[rows]
+    return [Scored(lowest[mine == i], table.truth[rows[mine == i]], int(i)) for i in np.unique(mine)]
+
+
+def _data_facts(table: FrameTable, parts: Mapping[Part, AnyArray], config: RewardTrainConfig) -> DataFacts:
+    episodes = {part: np.unique(table.episode[rows]) for part, rows in parts.items()}
+    return DataFacts(
+        fingerprint=table.fingerprint,
+        episodes={part: int((ids >= 0).sum()) for part, ids in episodes.items()},
+        frames={part: int((~np.isnan(table.truth[rows])).sum()) for part, rows in parts.items()},
+        sources=config.sources,
+    )
+
+
+def _controls(
+    store: Store, model: RewardModel, table: FrameTable, rows: AnyArray, config: RewardTrainConfig
+) -> list[ControlResult]:
+    found = []
+    for episode_id in np.unique(table.episode[rows]).tolist():
+        labels = store.ledger.labels(episode_id, config.sources)
+        assert labels is not None
+        found.append((store.episode(episode_id), labels.frames))
+    return run_controls(lambda episode: model.judge(episode).probability, found, model.threshold, seed=config.seed)
+
+
+def _worst(table: FrameTable, rows: AnyArray, scored: Sequence[Scored]) -> list[WorstFrame]:
+    """Frames with the largest error, at most four of an episode: neighbours look alike."""
+    camera = sorted(table.images)[0]
+    probability = np.concatenate([s.probability for s in scored])  # episodes in the order of their ids, as rows are
+    error = np.nan_to_num(np.abs(probability - table.truth[rows]))
+    shown: list[WorstFrame] = []
+    counts: dict[int, int] = {}
+    for place in np.argsort(-error):
+        row, episode = rows[place], int(table.episode[rows[place]])
+        if len(shown) == WORST or error[place] < 0.05:
+            break
+        if counts.get(episode, 0) < 4:
+            counts[episode] = counts.get(episode, 0) + 1
+            truth, said = int(table.truth[row]), float(probability[place])
+            shown.append(WorstFrame(episode, int(table.frame[row]), truth, said, np.array(table.images[camera][row])))
+    return shown

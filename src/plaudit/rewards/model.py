@@ -1,0 +1,262 @@
+"""A trained reward model: a folder that describes itself, and the object that judges with it.
+
+    lift_reward/
+      model.json             network, preprocessing, cameras, calibration, threshold, scores, controls, data
+      member_0.safetensors   weights; further members of an ensemble leave out an encoder that they share
+      report.html            what a person looks at before believing it
+
+    model = RewardModel.load("lift_reward")
+    model.judge(episode).probability          # [T+1] P(success) of each frame
+    watcher = model.watch(num_envs)           # the same while it happens
+    watcher.start(observation); watcher.see(observation).probability
+
+Nothing has to match by hand: frames of another size, a camera that is not there and weights of another network are
+each refused with a sentence. A model that failed a control is loaded only when forced.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from pydantic import NonNegativeInt
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from plaudit.config import Config, load
+from plaudit.errors import BadFile, RewardError
+from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig, Size
+from plaudit.rewards.measure import Calibration, Threshold
+from plaudit.rewards.training import device_of, placed, precision
+from plaudit.types import AnyArray, Episode, FloatArray, Observation
+
+MINI_BATCH = 256  # images scored at a time
+FORMAT = 1
+
+
+class DataFacts(Config):
+    """What a model was trained on."""
+
+    fingerprint: str  # of episodes and verdicts
+    episodes: dict[str, NonNegativeInt]  # part -> how many
+    frames: dict[str, NonNegativeInt]
+    sources: tuple[str, ...]  # whose labels
+
+
+class ModelFacts(Config):
+    """All that stands in model.json."""
+
+    format: Literal[1] = FORMAT
+    classifier: ClassifierConfig
+    frozen: bool  # whether the encoder is as it was before training, and one for all members
+    calibration: tuple[tuple[float, float], ...]  # temperature and bias of each member
+    threshold: dict[str, float]  # value, and the false-positive rate it was chosen for and showed
+    scores: dict[str, Any]  # on held-out episodes
+    controls: tuple[dict[str, Any], ...]
+    problems: tuple[str, ...]  # why it should not be trusted; () for none
+    data: DataFacts
+    training: dict[str, Any]  # config, epochs, seconds, versions
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """What a model says of B frames."""
+
+    probability: FloatArray  # [B] P(success), calibrated; the lowest of all members
+    progress: FloatArray | None  # [B] 0 at the start to 1 at success, where the model learned it
+
+
+class RewardModel:
+    """Judges frames. Build with `load`, or from what a training returned."""
+
+    def __init__(self, members: Sequence[BinaryRewardClassifier], facts: ModelFacts, device: str = "auto"):
+        if len(members) != len(facts.calibration):
+            raise RewardError(f"{len(members)} members with {len(facts.calibration)} calibrations")
+        self.facts, self.members = facts, list(members)
+        self.shape = facts.classifier
+        self._calibrations = [Calibration(*pair) for pair in facts.calibration]
+        self.to_device(device)
+        self.fingerprint = _fingerprint(self.members)
+
+    @property
+    def threshold(self) -> float:
+        return self.facts.threshold["value"]
+
+    @property
+    def cameras(self) -> Mapping[str, Size]:
+        return self.shape.cameras
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "auto", *, force: bool = False) -> Self:
+        """force: take a model although it failed a control"""
+        folder = Path(folder)
+        if not (folder / "model.json").is_file():
+            raise BadFile(folder, "this is not a reward model: it has no model.json; 'plaudit train-reward' makes one")
+        facts = load(ModelFacts, folder / "model.json")
+        if facts.problems and not force:
+            raise RewardError(
+                f"{folder} is marked as not to be trusted: {'; '.join(facts.problems)}; train a better one, or "
+                "force it (--force-reward-model, reward.force=true)"
+            )
+        members: list[BinaryRewardClassifier] = []
+        for number in range(len(facts.calibration)):
+            shared = facts.frozen and members
+            encoder = members[0].encoder if shared else facts.classifier.encoder.build(pretrained=False)
+            member = BinaryRewardClassifier(facts.classifier, encoder)
+            fill(member, _read(folder / f"member_{number}.safetensors"), folder / f"member_{number}.safetensors")
+            members.append(member)
+        return cls(members, facts, device)
+
+    def save(self, folder: Path) -> None:
+        """Into a folder that is there; see `plaudit.data.transfer.new_folder` for one that appears whole."""
+        for number, member in enumerate(self.members):
+            tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in member.state_dict().items()}
+            if self.facts.frozen and number:
+                tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("encoder.")}
+            save_file(tensors, folder / f"member_{number}.safetensors")
+        described = self.facts.classifier.model_copy(update={"encoder": self.shape.encoder.described()})
+        facts = self.facts.model_copy(update={"classifier": described})
+        (folder / "model.json").write_text(facts.model_dump_json(indent=1))
+
+    def to_device(self, device: str) -> None:
+        self.device = device_of(device)
+        for member in self.members:
+            placed(member, self.device).eval().requires_grad_(False)
+
+    def judge(self, episode: Episode) -> Judgement:
+        """Every frame of an episode."""
+        self.check(episode.frames, episode.state)
+        moments, stride = self.shape.moments, self.shape.history_stride
+        looks = self.look(episode.frames, episode.state)
+        windows = torch.from_numpy(np.maximum(np.arange(episode.steps + 1)[:, None] - np.arange(moments) * stride, 0))
+        return self.verdict([look[windows] for look in looks])
+
+    def score(self, images: Mapping[str, AnyArray], state: FloatArray | None = None) -> Judgement:
+        """Frames that have nothing to do with each other, camera -> [B, H, W, 3], for a model without a history."""
+        if self.shape.history:
+            raise RewardError(f"this model looks at {self.shape.moments} moments; use watch() or judge()")
+        self.check(images, state)
+        return self.verdict([look.unsqueeze(1) for look in self.look(images, state)])
+
+    def watch(self, count: int) -> "Watcher":
+        """For `count` robots or scenes, while they move."""
+        return Watcher(self, count)
+
+    def look(self, images: Mapping[str, AnyArray], state: FloatArray | None = None) -> list[Tensor]:
+        """What each member keeps of B frames, [B, D], in mini-batches."""
+        count = len(next(iter(images.values())))
+        chunks = [slice(start, start + MINI_BATCH) for start in range(0, count, MINI_BATCH)]
+        with torch.inference_mode(), precision(self.device):
+            parts = [self._look({c: images[c][chunk] for c in self.cameras}, state, chunk) for chunk in chunks]
+        return [torch.cat(list(looks)) for looks in zip(*parts, strict=True)]
+
+    def _look(self, images: Mapping[str, AnyArray], state: FloatArray | None, chunk: slice) -> list[Tensor]:
+        pixels = {camera: torch.from_numpy(np.ascontiguousarray(i)).to(self.device) for camera, i in images.items()}
+        felt = None if not self.shape.state_dim or state is None else torch.from_numpy(state[chunk]).to(self.device)
+        grids: Mapping[str, Tensor] = {}
+        looks = []
+        for member in self.members:
+            if not grids or not self.facts.frozen:
+                grids = {camera: member.encode(images) for camera, images in pixels.items()}
+            looks.append(member.look(grids, felt))
+        return looks
+
+    def verdict(self, windows: Sequence[Tensor]) -> Judgement:
+        """Of what each member kept of some moments, [B, moments, D]."""
+        with torch.inference_mode(), precision(self.device):
+            said = [m.verdict(w).float().cpu().numpy() for m, w in zip(self.members, windows, strict=True)]
+        probability = np.min([c(logits[:, 0]) for c, logits in zip(self._calibrations, said, strict=True)], axis=0)
+        progress = np.mean([Calibration()(logits[:, 1]) for logits in said], axis=0) if self.shape.progress else None
+        return Judgement(probability, progress)
+
+    def check(self, images: Mapping[str, AnyArray], state: FloatArray | None) -> None:
+        """Whether these are frames such as it was trained on."""
+        for camera, size in self.cameras.items():
+            if camera not in images:
+                raise RewardError(
+                    f"this reward model looks at camera '{camera}', which is not there; there are: "
+                    f"{', '.join(sorted(images)) or 'none'}"
+                )
+            found = tuple(images[camera].shape[1:3])
+            if found != tuple(size):
+                raise RewardError(
+                    f"camera '{camera}' gives {found[0]}x{found[1]} images, this reward model was trained on "
+                    f"{size[0]}x{size[1]}; record in that size, or train a model for this one"
+                )
+        dims = 0 if state is None else state.shape[1]
+        if self.shape.state_dim and dims != self.shape.state_dim:
+            raise RewardError(
+                f"this reward model sees a state of {self.shape.state_dim} numbers, this robot's has {dims}"
+            )
+
+
+class Watcher:
+    """A model that follows N scenes: keeps what it needs of the moments before."""
+
+    def __init__(self, model: RewardModel, count: int):
+        self._model, self._count = model, count
+        self._kept: deque[list[Tensor]] = deque(maxlen=model.shape.memory + 1)
+
+    def start(self, observation: Observation) -> Judgement:
+        """The first frames of new episodes."""
+        self._kept.clear()
+        self._model.check(observation.images, observation.state)
+        return self.see(observation)
+
+    def see(self, observation: Observation) -> Judgement:
+        """The next frames, of all N scenes."""
+        if len(observation.state) != self._count:
+            raise RewardError(f"{len(observation.state)} scenes where {self._count} were being watched")
+        self._kept.appendleft(self._model.look(observation.images, observation.state))
+        shape, last = self._model.shape, len(self._kept) - 1
+        moments = [self._kept[min(i * shape.history_stride, last)] for i in range(shape.moments)]
+        return self._model.verdict([torch.stack(looks, dim=1) for looks in zip(*moments, strict=True)])
+
+
+def fill(member: BinaryRewardClassifier, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Put weights in; weights of another network are refused with the first tensor that does not fit."""
+    mine = {**member.state_dict()}
+    shared = {name for name in mine if name.startswith("encoder.")} if not _has_encoder(tensors) else set()
+    for name, tensor in mine.items():
+        if name in shared:
+            continue
+        if name not in tensors:
+            raise BadFile(path, f"these are weights of another network: {name} {list(tensor.shape)} is missing")
+        if tensors[name].shape != tensor.shape:
+            raise BadFile(
+                path,
+                f"these are weights of another network: {name} is {list(tensors[name].shape)}, "
+                f"model.json describes {list(tensor.shape)}",
+            )
+    for name in tensors:
+        if name not in mine:
+            raise BadFile(path, f"these are weights of another network: nothing takes {name}")
+    member.load_state_dict(dict(tensors), strict=not shared)
+
+
+def _has_encoder(tensors: Mapping[str, Tensor]) -> bool:
+    return any(name.startswith("encoder.") for name in tensors)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise BadFile(path, f"weights that cannot be read ({error}); train or copy the model again") from error
+
+
+def _fingerprint(members: Sequence[BinaryRewardClassifier]) -> str:
+    digest = hashlib.sha256()
+    for member in members:
+        for name, tensor in sorted(member.state_dict().items()):
+            digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def threshold_facts(threshold: Threshold) -> dict[str, float]:
+    return {name: float(value) for name, value in vars(threshold).items()}
