@@ -89,6 +89,7 @@ def episodes(rng: np.random.Generator, count: int, steps: int) -> Round:
         reward=reward,
         success=reward > 2,
         probability=reward,
+        start=np.zeros(count, np.float32),
         privileged={},
         length=np.full(count, steps),
         terminated=np.zeros(count, bool),

@@ -17,6 +17,7 @@ def round_of(reward, length, terminated, state=None, actions=None) -> Round:
         reward=reward,
         success=reward > 0,
         probability=reward,
+        start=np.zeros(count, np.float32),
         privileged={},
         length=np.array(length),
         terminated=np.array(terminated),

@@ -28,6 +28,13 @@ def test_episodes_are_recorded_as_told_with_the_simulators_labels(tmp_path):
         assert len({episode.meta["seed"] for _, episode in store}) == 7
 
 
+def test_a_demonstration_goes_on_for_a_few_steps_after_its_success(tmp_path):
+    with Store.create(tmp_path / "store") as store:
+        record_demos(LIFT, store, episodes=2, noise=0.0, linger=3)
+        for episode_id, episode in store:
+            assert store.ledger.labels(episode_id).success[-4:].all() and episode.terminated
+
+
 def test_the_same_arguments_record_the_same_episodes(tmp_path):
     stores = [Store.create(tmp_path / name) for name in "ab"]
     for store in stores:

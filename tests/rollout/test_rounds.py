@@ -53,6 +53,36 @@ def test_the_judge_in_charge_decides_reward_and_end_not_the_simulator():
     assert played.privileged["success"].tolist() == [[False]]  # kept for measuring
 
 
+def test_an_episode_may_linger_after_its_success_and_is_terminated_all_the_same():
+    played = run_round(CountingSimulation(3), ones, [1, 4, 9], SimulatorJudge(), linger=2)
+    assert played.length.tolist() == [3, 5, 5]  # the second's last step is cut by the time limit
+    assert played.terminated.tolist() == [True, True, False]
+    assert played.success[:3, 0].tolist() == [True, False, False]  # judged on, whatever it shows
+
+
+def test_the_simulators_failure_ends_an_episode_that_lingers():
+    class Doomed(CountingSimulation):
+        def step(self, actions, active):
+            seen, known = super().step(actions, active)
+            return seen, {**known, "failure": self._count == self._seeds + 1}
+
+    played = run_round(Doomed(1), ones, [2], SimulatorJudge(), linger=3)
+    assert played.length.tolist() == [3] and played.terminated.tolist() == [True]
+
+
+def test_the_judge_is_told_of_a_new_round_and_judges_its_first_frames():
+    class Remembering(SimulatorJudge):
+        starts = 0
+
+        def start(self, observation):
+            self.starts += 1
+            return np.array([0.25, 0.75], np.float32)
+
+    simulation, judge = CountingSimulation(2), Remembering()
+    pairs = run_round(simulation, ones, [2, 3], judge).episodes(simulation, "simulator")
+    assert [labels.start for _, labels in pairs] == [0.25, 0.75] and judge.starts == 1
+
+
 @pytest.mark.parametrize("count", [1, 4])
 def test_as_many_episodes_as_seeds(count):
     assert run_round(CountingSimulation(count), ones, [3] * count, SimulatorJudge()).steps == 3 * count

@@ -45,6 +45,7 @@ def record_demos(
     noise: float = 0.2,
     seed: int = 0,
     keep_all: bool = False,
+    linger: int = 0,
     track: Track = iter,
 ) -> DemoReport:
     """Append scripted episodes with the simulator's labels, each as soon as it is whole.
@@ -53,6 +54,7 @@ def record_demos(
     noise: on the actions, of which 1 is the most
     seed: of the first episode, the others count up from it
     keep_all: whether to keep those that ended otherwise
+    linger: steps that an episode goes on for after its success
     """
     if not isinstance(env, PandaConfig):
         raise EnvError(f"there is no scripted expert for '{env.type}'; there is for: {', '.join(TASKS)}")
@@ -60,7 +62,7 @@ def record_demos(
     kept: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
     wanted = [outcomes[i % len(outcomes)] for i in range(episodes)]
-    found = _as_told(env, wanted, noise, seed, keep_all, left_out)
+    found = _as_told(env, wanted, noise, seed, keep_all, linger, left_out)
     for _, (outcome, episode, labels) in zip(track(range(episodes)), found, strict=False):
         ids.append(store.append(episode))
         store.ledger.append(ids[-1], labels)
@@ -68,13 +70,15 @@ def record_demos(
     return DemoReport(tuple(ids), kept, left_out, episodes - len(ids))
 
 
-def play(env: Any, *, seed: int, outcome: str = "success", noise: float = 0.0) -> tuple[Episode, Labels]:
+def play(
+    env: Any, *, seed: int, outcome: str = "success", noise: float = 0.0, linger: int = 0
+) -> tuple[Episode, Labels]:
     """One episode of any environment, to look at: the expert acts in a built-in task, chance in others."""
     simulation = env.build(1)
     scripted = isinstance(env, PandaConfig)
     act = ScriptedExpert(simulation, [outcome], noise, seed).act if scripted else RandomActions(simulation, seed)
     judge = SimulatorJudge()
-    shown = run_round(simulation, act, [seed], judge).episodes(simulation, judge.source)[0]
+    shown = run_round(simulation, act, [seed], judge, linger=linger).episodes(simulation, judge.source)[0]
     simulation.close()
     return shown
 
@@ -90,7 +94,13 @@ class RandomActions:
 
 
 def _as_told(
-    env: PandaConfig, wanted: Sequence[str], noise: float, seed: int, keep_all: bool, left_out: Counter[str]
+    env: PandaConfig,
+    wanted: Sequence[str],
+    noise: float,
+    seed: int,
+    keep_all: bool,
+    linger: int,
+    left_out: Counter[str],
 ) -> Iterator[tuple[str, Episode, Labels]]:
     """Episodes with the wanted outcomes, those of a round together; one that came out otherwise is wanted again."""
     world, judge = env.build(min(SIDE_BY_SIDE, len(wanted))), SimulatorJudge()
@@ -99,7 +109,7 @@ def _as_told(
     while waiting and first < seed + TRIES * len(wanted) + world.num_envs:
         now, waiting = waiting[: world.num_envs], waiting[world.num_envs :]
         expert = ScriptedExpert(world, now, noise, seed=first)
-        round = run_round(world, expert.act, range(first, first + world.num_envs), judge)
+        round = run_round(world, expert.act, range(first, first + world.num_envs), judge, linger=linger)
         first += world.num_envs
         for outcome, (episode, labels) in zip(now, round.episodes(world, judge.source, **told), strict=False):
             if keep_all or labels.succeeded == (outcome == "success"):

@@ -8,7 +8,7 @@ every simulator in every checkpoint.)
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,7 +16,22 @@ from plaudit.protocols import Simulation
 from plaudit.types import AnyArray, BoolArray, ByteArray, Episode, FloatArray, Labels, Observation, RewardSignal
 
 Act = Callable[[Observation], FloatArray]  # observations of N scenes -> actions [N, A]
-Judge = Callable[[Observation, Mapping[str, AnyArray]], RewardSignal]
+
+
+class Judge(Protocol):
+    """Who gives the rewards of a round and says when an episode has succeeded.
+
+    start = judge.start(observation)            # after the reset
+    signal = judge(observation, known)          # after each step
+    """
+
+    def start(self, observation: Observation) -> FloatArray:
+        """P(success) [N] of the first frames. A new round begins: whatever was remembered of the last is forgotten."""
+        ...
+
+    def __call__(self, observation: Observation, known: Mapping[str, AnyArray]) -> RewardSignal:
+        """The verdict on what is seen of all N scenes; `known` is what only the simulation knows, [N] each."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +44,7 @@ class Round:
     reward: FloatArray  # [T, N] as the judge said
     success: BoolArray  # [T, N] as the judge said
     probability: FloatArray  # [T, N] the judge's
+    start: FloatArray  # [N] the judge's probability for the first frames
     privileged: Mapping[str, AnyArray]  # name -> [T, N]
     length: AnyArray  # [N] steps of each episode
     terminated: BoolArray  # [N] ended by success or failure, not by the time limit
@@ -67,7 +83,7 @@ class Round:
                 reward=self.reward[:steps, n].copy(),
                 success=self.success[:steps, n].copy(),
                 probability=self.probability[:steps, n].copy(),
-                start=0.0,
+                start=float(self.start[n]),
                 source=source,
             )
             cut.append((episode, labels))
@@ -82,6 +98,9 @@ class SimulatorJudge:
     def __init__(self, *, dense: bool = False):
         self._dense = dense
 
+    def start(self, observation: Observation) -> FloatArray:
+        return np.zeros(len(observation.state), np.float32)
+
     def __call__(self, observation: Observation, known: Mapping[str, AnyArray]) -> RewardSignal:
         success = known["success"]
         probability = success.astype(np.float32)
@@ -89,14 +108,25 @@ class SimulatorJudge:
 
 
 def run_round(
-    simulation: Simulation, act: Act, seeds: Sequence[int], judge: Judge, *, end_on_success: bool = True
+    simulation: Simulation,
+    act: Act,
+    seeds: Sequence[int],
+    judge: Judge,
+    *,
+    end_on_success: bool = True,
+    linger: int = 0,
 ) -> Round:
-    """Run one episode from each seed; the judge gives the rewards and, unless told otherwise, its success ends one."""
+    """Run one episode from each seed; the judge gives the rewards and, unless told otherwise, its success ends one.
+
+    linger: steps that an episode goes on for after its first success, so that there is more than one frame of it
+    """
     observation = simulation.reset(seeds)
+    start = judge.start(observation)
     seen, taken, said, knew = [observation], [], [], []
     active = np.ones(simulation.num_envs, bool)
     length = np.zeros(simulation.num_envs, int)
-    terminated = np.zeros(simulation.num_envs, bool)
+    terminated = np.zeros(simulation.num_envs, bool)  # also while it lingers, which a time limit may cut short
+    waited = np.zeros(simulation.num_envs, int)  # steps since the success that ends it
     for _ in range(simulation.max_steps):
         actions = act(observation)
         observation, known = simulation.step(actions, active)
@@ -106,9 +136,10 @@ def run_round(
         said.append(signal)
         knew.append(known)
         length += active
-        over = known.get("failure", np.zeros_like(active)) | (signal.success & end_on_success)
-        terminated |= active & over
-        active &= ~over
+        waited += terminated
+        failed = known.get("failure", np.zeros_like(active))
+        terminated |= active & (failed | (signal.success & end_on_success))
+        active &= ~(failed | (terminated & (waited >= linger)))
         if not active.any():
             break
     return Round(
@@ -118,6 +149,7 @@ def run_round(
         reward=np.stack([signal.reward for signal in said]),
         success=np.stack([signal.success for signal in said]),
         probability=np.stack([signal.probability for signal in said]),
+        start=start,
         privileged={name: np.stack([known[name] for known in knew]) for name in knew[0]},
         length=length,
         terminated=terminated,
