@@ -51,6 +51,8 @@ class RunFolder:
             )
         if config.demos is not None:
             open_demos(config.demos)  # a mistake is told before anything is made
+        if config.collect is not None:
+            config.collect.check()
         path.mkdir(parents=True, exist_ok=True)
         (path / "config.json").write_text(config.model_dump_json(indent=1))
         return cls(path, config)
