@@ -93,6 +93,8 @@ def test_some_packages_are_kept_to_one_place(path):
         "data.store",
         "data.replay",
         "rollout.loop",
+        "rollout.collect",
+        "rollout.wrappers",
         "envs",
         "train.config",
         "cli",
