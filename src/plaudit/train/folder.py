@@ -7,6 +7,7 @@ runs/lift_sac_0/
   checkpoints/          the last two, each whole
   episodes/  demos/     stores
   policy.safetensors    the actor's weights of the newest evaluation
+  collecting            where episodes are collected: the name by which the store knows this run
   report.html
 """
 
