@@ -27,32 +27,31 @@ GROUPS = (
     (4, 5, 2, 6, 112, 192),
     (1, 3, 1, 6, 192, 320),
 )
-HEAD = 1280  # channels of the last convolution
-MIDDLE = 5  # groups up to the last one at 1/16 of the size
+MIDDLE = 11  # blocks of the body, up to the last one at 1/16 of the size
 
 
 class EfficientNetConfig(Config):
     type: Literal["efficientnet_lite0"] = "efficientnet_lite0"
     weights: Literal["imagenet"] | Path | None = "imagenet"  # or a file of the same names; None: random
-    # How far to go: "full" is 1280 channels at 1/32 of the size; "middle" is 112 at 1/16, which says less of what there
-    # is and more of where, in two thirds of the time.
-    depth: Literal["full", "middle"] = "full"
 
     @property
     def pretrained(self) -> bool:
         return self.weights is not None
 
+    @property
+    def splits(self) -> bool:
+        return True
+
     def build(self, *, pretrained: bool = True) -> "EfficientNetLite0":
-        encoder = EfficientNetLite0(self.depth)
+        encoder = EfficientNetLite0()
         if pretrained and self.weights is not None:
             path = imagenet_weights() if self.weights == "imagenet" else Path(self.weights)
             # Counters of batches are the only tensors that are no floats, and nothing reads them.
             found = {n: value for n, value in read_tensors(path).items() if not n.endswith("num_batches_tracked")}
             state = encoder.state_dict()
             wanted = {n: tuple(t.shape) for n, t in state.items() if not n.endswith("num_batches_tracked")}
-            beyond = tuple(n for n in EfficientNetLite0("full").state_dict() if n not in state)
             encoder.load_state_dict(
-                state | take(found, wanted, path=path, network="EfficientNet-Lite0", skip=("_fc.", *beyond))
+                state | take(found, wanted, path=path, network="EfficientNet-Lite0", skip=("_fc.",))
             )
         return encoder
 
@@ -71,36 +70,44 @@ def imagenet_weights() -> Path:
 
 
 class EfficientNetLite0(nn.Module):
-    """[B, 3, H, W] to [B, 1280, H/32, W/32], or to [B, 112, H/16, W/16] in the middle; rounded up."""
+    """[B, 3, H, W] to [B, 1280, H/32, W/32], rounded up; in the middle, [B, 112, H/16, W/16]."""
 
+    channels = 1280
     mean: Channels = (127.0, 127.0, 127.0)
     std: Channels = (128.0, 128.0, 128.0)
 
-    def __init__(self, depth: Literal["full", "middle"] = "full"):
+    def __init__(self) -> None:
         super().__init__()
-        self.goes_on = depth == "full"
-        groups = GROUPS if self.goes_on else GROUPS[:MIDDLE]
-        self.channels = HEAD if self.goes_on else groups[-1][-1]
         self._conv_stem = SameConv2d(3, 32, 3, stride=2)
         self._bn0 = _norm(32)
         self._blocks = nn.ModuleList()
-        for count, kernel, stride, widening, channels_in, channels_out in groups:
+        for count, kernel, stride, widening, channels_in, channels_out in GROUPS:
             self._blocks.append(InvertedBlock(channels_in, channels_out, kernel, stride, widening))
             for _ in range(count - 1):
                 self._blocks.append(InvertedBlock(channels_out, channels_out, kernel, 1, widening))
-        if self.goes_on:
-            self._conv_head = SameConv2d(groups[-1][-1], HEAD, 1)
-            self._bn1 = _norm(HEAD)
+        self._conv_head = SameConv2d(320, self.channels, 1)
+        self._bn1 = _norm(self.channels)
         self._relu6 = nn.ReLU6()
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out")
 
     def forward(self, images: Tensor) -> Tensor:
+        return self.tail(self.body(images))
+
+    def body(self, images: Tensor) -> Tensor:
         x = self._relu6(self._bn0(self._conv_stem(images)))
-        for block in self._blocks:
+        for block in self._blocks[:MIDDLE]:
             x = block(x)
-        return self._relu6(self._bn1(self._conv_head(x))) if self.goes_on else x
+        return x
+
+    def tail(self, x: Tensor) -> Tensor:
+        for block in self._blocks[MIDDLE:]:
+            x = block(x)
+        return self._relu6(self._bn1(self._conv_head(x)))
+
+    def tail_modules(self) -> list[nn.Module]:
+        return [*self._blocks[MIDDLE:], self._conv_head, self._bn1]
 
 
 class InvertedBlock(nn.Module):

@@ -20,8 +20,9 @@ class SmallConfig(Config):
     def pretrained(self) -> bool:
         return False
 
-    def described(self) -> "SmallConfig":
-        return self
+    @property
+    def splits(self) -> bool:
+        return False
 
     def build(self, *, pretrained: bool = True) -> "SmallEncoder":
         return SmallEncoder(self.widths)
