@@ -24,8 +24,8 @@ from plaudit import __version__
 from plaudit.data.store import Store
 from plaudit.rewards.config import RewardTrainConfig
 from plaudit.rewards.controls import ControlResult, failed, run_controls
-from plaudit.rewards.frames import PARTS, FrameTable, Part, read_frames, split, with_blanks
-from plaudit.rewards.measure import Calibration, Scored, Scores, choose_threshold, fit_calibration, measure
+from plaudit.rewards.frames import PARTS, FrameTable, Part, read_frames, split, thinned, with_blanks
+from plaudit.rewards.measure import Calibration, Scored, Scores, choose_threshold, fit_calibration, fit_shift, measure
 from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel, threshold_facts
 from plaudit.rewards.training import Epoch, Grids, Member, Track, classifier_config, judge_rows, train_member
 from plaudit.types import AnyArray, FloatArray
@@ -60,7 +60,8 @@ def fit(store: Store, config: RewardTrainConfig, work: Path, watch: Callable[[Ep
     """Train and measure; what takes long is kept in `work`, where the same call goes on after a stop."""
     begun = time.monotonic()
     table = read_frames(store, config.image_keys, config.image_size, config.sources, track("reading"))
-    parts = split(table, config.seed)
+    parts = split(table, config.seed, config.validation_share, config.test_share)
+    parts["train"] = thinned(table, parts["train"], config.train_fps)
     table, parts = with_blanks(table, parts, config.seed)
     _prepare(work, config, table)
     trained: list[tuple[Member, Grids]] = []
@@ -94,14 +95,16 @@ def _measured(
     logits = {part: [judge_rows(m.model, g, table, parts[part])[:, 0] for m, g in trained] for part in PARTS[1:]}
     chosen, tested = parts["validation"], parts["test"]
     calibrations = [fit_calibration(said, table.truth[chosen]) for said in logits["validation"]]
-    threshold = choose_threshold(_scored(table, chosen, calibrations, logits["validation"]), config.target_fpr)
+    looked_at = _scored(table, chosen, calibrations, logits["validation"])
+    threshold, shift = choose_threshold(looked_at, config.target_fpr), fit_shift(looked_at)
     held_out = _scored(table, tested, calibrations, logits["test"])
-    scores = measure(held_out, threshold.value)
+    scores = measure(held_out, threshold.value, shift=shift)
     facts = ModelFacts(
         classifier=classifier_config(config, table),
         shared_encoder=config.frozen and not config.split,
         calibration=tuple((c.temperature, c.bias) for c in calibrations),
         threshold=threshold_facts(threshold),
+        cutoff_shift=shift,
         scores=scores.to_json(),
         controls=(),
         problems=(),

@@ -20,7 +20,6 @@ from plaudit.types import AnyArray, ByteArray, FloatArray
 
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
-SHARES = {"validation": 0.15, "test": 0.15}  # of the episodes; the rest is for training
 FEWEST = 4  # episodes, of which one each is held back for validation and test
 
 TRUSTED = ("human", "simulator", "dataset", "cutoff")  # whose labels a model may learn from
@@ -39,6 +38,7 @@ class FrameTable:
     truth: FloatArray  # [F] 1, 0, or NaN where nobody said
     progress: FloatArray  # [F] 0 at an episode's start to 1 at its first success; NaN where there was none
     episode: AnyArray  # [F] id in the store
+    fps: FloatArray  # [F] of the episode; 0 where unknown
     frame: AnyArray  # [F] number in the episode
     first: AnyArray  # [F] row of the episode's first frame
     fingerprint: str  # of episodes and verdicts
@@ -75,7 +75,7 @@ def read_frames(
     total = sum(map(len, rows))
     images = {camera: _scratch((total, *(image_size or size), 3)) for camera, size in sizes.items()}
     columns: dict[str, list[AnyArray]] = {
-        name: [] for name in ("state", "truth", "progress", "episode", "frame", "first")
+        name: [] for name in ("state", "truth", "progress", "episode", "fps", "frame", "first")
     }
     digest = hashlib.sha256()
     start = 0
@@ -96,6 +96,7 @@ def read_frames(
         columns["truth"].append(truth)
         columns["progress"].append(_progress(truth))
         columns["episode"].append(np.full(len(kept), episode_id))
+        columns["fps"].append(np.full(len(kept), episode.fps, np.float32))
         columns["frame"].append(kept)
         columns["first"].append(np.full(len(kept), start))
         digest.update(repr(sorted(store.place(episode_id).line["crc"].items())).encode() + truth.tobytes())
@@ -109,23 +110,36 @@ def read_frames(
     return FrameTable(cameras=sizes, images=images, fingerprint=digest.hexdigest()[:16], **whole)
 
 
-def split(table: FrameTable, seed: int) -> dict[Part, AnyArray]:
-    """Rows for training, for choosing and for the final measure. An episode is in one of them, never in two: its frames
-    are so alike that one seen in training gives the others away. Successes and failures are shared out alike."""
+def split(table: FrameTable, seed: int, validation: float = 0.15, test: float = 0.15) -> dict[Part, AnyArray]:
+    """Rows for training, for choosing and for the final measure, with these shares of the episodes.
+
+    An episode is in one of them, never in two: its frames are so alike that one seen in training gives the others away.
+    Successes and failures are shared out alike. Without a share of their own, tests are on the validation episodes.
+    """
     rng = np.random.default_rng(seed)
     ids = np.unique(table.episode)
     succeeded = np.array([np.any(table.truth[table.episode == i] == 1) for i in ids])
     chosen: dict[Part, list[int]] = {part: [] for part in PARTS}
     for kind in (True, False):
         mine = rng.permutation(ids[succeeded == kind]).tolist()
-        for part in ("validation", "test"):
-            count = max(round(SHARES[part] * len(mine)), 1 if len(mine) >= 3 else 0)
+        for part, share in zip(PARTS[1:], (validation, test), strict=True):
+            count = max(round(share * len(mine)), 1 if share and len(mine) >= 3 else 0)
             chosen[part] += mine[:count]
             mine = mine[count:]
         chosen["train"] += mine
+    chosen["test"] = chosen["test"] or chosen["validation"]
     rows: dict[Part, AnyArray] = {part: table.rows_of(episodes) for part, episodes in chosen.items()}
     _check(table, rows, len(ids))
     return rows
+
+
+def thinned(table: FrameTable, rows: AnyArray, fps: float | None) -> AnyArray:
+    """Of these, the rows that somebody judged, and at most so many a second."""
+    rows = rows[~np.isnan(table.truth[rows])]
+    if fps is None:
+        return rows
+    every = np.maximum(np.rint(table.fps[rows] / fps), 1).astype(int)
+    return rows[table.frame[rows] % every == 0]
 
 
 def with_blanks(
@@ -145,6 +159,7 @@ def with_blanks(
         "truth": np.zeros(count, np.float32),
         "progress": np.full(count, np.nan, np.float32),
         "episode": -1 - np.arange(count),
+        "fps": np.zeros(count, np.float32),
         "frame": np.zeros(count, int),
         "first": rows,
     }

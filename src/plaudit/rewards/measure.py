@@ -278,18 +278,30 @@ def first_success(probability: AnyArray, threshold: float, confirm: Confirm = (1
     return _first(_confirmed(called_success(probability, threshold), confirm))
 
 
-def decode_cutoff(probability: AnyArray) -> int | None:
+def decode_cutoff(probability: AnyArray, shift: int = 0) -> int | None:
     """The cutoff that makes the probabilities most likely: failure before it, success from it on; None for never.
 
     Unlike `first_success` it sees the whole episode, so a flicker does not fool it: it is for labels, not for robots.
     Moving the cutoff one frame earlier turns log(1 - p) of that frame into log p, so the best one has the largest sum
     of log-odds from it on, if any sum is positive. Where success ends before the episode does, give it the part before.
+
+    shift: frames that this judge is known to be late by, see `fit_shift`
     """
     p = np.clip(np.asarray(probability, np.float64), 1e-4, 1 - 1e-4)  # no single frame decides for all
     gain = np.cumsum((np.log(p) - np.log1p(-p))[::-1])[::-1]
     if not len(gain) or gain.max() <= 1e-9:
         return None
-    return int(gain.argmax())
+    return min(max(int(gain.argmax()) - shift, 0), len(gain) - 1)
+
+
+def fit_shift(episodes: Sequence[Scored]) -> int:
+    """How many frames late the decoded cutoff is in the middle of these episodes; below 0 for early.
+
+    A robot lingers before a grasp and is quick after it, so there are more frames that look almost like success than
+    frames that are only just one, and a judge that is right about most of them turns a few frames late.
+    """
+    errors = [error for error in _decoded_errors(episodes) if error is not None]
+    return round(float(np.median(errors))) if errors else 0
 
 
 @dataclass(frozen=True)
@@ -318,14 +330,14 @@ def cutoff_errors(episodes: Sequence[Scored], threshold: float, confirm: Confirm
     return CutoffErrors(tuple(errors), median, p90, errors.count(None), sum(calls), len(calls))
 
 
-def _decoded_errors(episodes: Sequence[Scored]) -> list[int | None]:
+def _decoded_errors(episodes: Sequence[Scored], shift: int = 0) -> list[int | None]:
     """The same with `decode_cutoff`, which is given the known frames until success ends."""
     errors: list[int | None] = []
     for episode in episodes:
         if episode.first is not None:
             known = np.flatnonzero(episode.judged)
             undone = _first((episode.truth[known] == 0) & (known > episode.first))
-            cutoff = decode_cutoff(episode.probability[known[:undone]])
+            cutoff = decode_cutoff(episode.probability[known[:undone]], shift)
             errors.append(None if cutoff is None else int(known[cutoff]) - episode.first)
     return errors
 
@@ -373,7 +385,10 @@ class Scores:
         return cls(**{**values, "confirm": tuple(tree["confirm"])})
 
 
-def measure(episodes: Sequence[Scored], threshold: float, confirm: Confirm = (1, 1), seed: int = 0) -> Scores:
+def measure(
+    episodes: Sequence[Scored], threshold: float, confirm: Confirm = (1, 1), seed: int = 0, shift: int = 0
+) -> Scores:
+    """shift: of decoded cutoffs, see `fit_shift`"""
     episodes = [episode for episode in episodes if episode.judged.any()]
     if not episodes:
         raise RewardError("no frame of these episodes has a truth; label some of them first")
@@ -384,7 +399,7 @@ def measure(episodes: Sequence[Scored], threshold: float, confirm: Confirm = (1,
     calibrated = reliability(probability, truth)
     rate = false_positive_rate(episodes, threshold, seed)
     cutoffs = cutoff_errors(episodes, threshold, confirm)
-    decoded = _decoded_errors(episodes)
+    decoded = _decoded_errors(episodes, shift)
     decoded_median, decoded_p90 = _spread(decoded)
     return Scores(
         episodes=len(episodes),

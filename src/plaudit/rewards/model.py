@@ -56,6 +56,7 @@ class ModelFacts(Config):
     shared_encoder: bool  # whether all of it stood still in training, and is one for all members
     calibration: tuple[tuple[float, float], ...]  # temperature and bias of each member
     threshold: dict[str, float]  # value, and the false-positive rate it was chosen for and showed
+    cutoff_shift: int = 0  # frames that its decoded cutoffs are late by, and which are taken off
     scores: dict[str, Any]  # on held-out episodes
     controls: tuple[dict[str, Any], ...]
     problems: tuple[str, ...]  # why it should not be trusted; () for none

@@ -116,25 +116,26 @@ class Live:
 class Kept:
     """A frozen encoder's features of every image and of some augmented copies, computed once."""
 
-    def __init__(self, grids: Mapping[str, Tensor], device: torch.device, rng: torch.Generator):
-        """grids: camera -> [views, F, C, h, w]; view 0 is the image as it is"""
+    def __init__(self, grids: Mapping[str, Tensor], place: Tensor, device: torch.device, rng: torch.Generator):
+        """
+        grids: camera -> [n, C, h, w]
+        place: [views, F] which of these a view of a row is, -1 where it was not computed; view 0 is the image as it is
+        """
         self._grids = {camera: _near(kept, device) for camera, kept in grids.items()}
-        self._device, self._rng = device, rng
+        self._place, self._device, self._rng = place, device, rng
 
     def draw(self, windows: AnyArray) -> Mapping[str, Tensor]:
-        views = len(next(iter(self._grids.values())))
-        view = torch.randint(views, (len(windows), 1), generator=self._rng)
-        return self._take(view.expand(windows.shape).flatten(), torch.from_numpy(windows).flatten())
+        view = torch.randint(len(self._place), (len(windows), 1), generator=self._rng)
+        return self._take(self._place[view, torch.from_numpy(windows)].flatten())
 
     def clean(self, rows: AnyArray) -> Mapping[str, Tensor]:
-        return self._take(torch.zeros(len(rows), dtype=torch.int64), torch.from_numpy(rows))
+        return self._take(self._place[0, torch.from_numpy(rows)])
 
-    def _take(self, view: Tensor, rows: Tensor) -> Mapping[str, Tensor]:
-        taken = {}
-        for camera, kept in self._grids.items():
-            numbers = (view * kept.shape[1] + rows).to(kept.device)
-            taken[camera] = kept.flatten(0, 1).index_select(0, numbers).to(self._device).float()
-        return taken
+    def _take(self, numbers: Tensor) -> Mapping[str, Tensor]:
+        return {
+            camera: kept.index_select(0, numbers.to(kept.device)).to(self._device).float()
+            for camera, kept in self._grids.items()
+        }
 
 
 def _near(kept: Tensor, device: torch.device) -> Tensor:
@@ -145,26 +146,40 @@ def _near(kept: Tensor, device: torch.device) -> Tensor:
 
 
 def keep_grids(
-    model: BinaryRewardClassifier, table: FrameTable, config: RewardTrainConfig, work: Path, track: Track
-) -> dict[str, Tensor]:
-    """Run the encoder over all images and views; goes on where an earlier try stopped."""
+    model: BinaryRewardClassifier,
+    table: FrameTable,
+    parts: Mapping[Part, AnyArray],
+    config: RewardTrainConfig,
+    work: Path,
+    track: Track,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Run the encoder over the images it will be asked for: all views of those to learn from, the others as they are.
+
+    Goes on where an earlier try stopped.
+    """
+    learned = np.unique(table.windows(parts["train"], model.config.moments, model.config.history_stride))
+    measured = np.union1d(np.concatenate([parts["validation"], parts["test"]]), learned)
+    wanted = [measured, *[learned] * (config.views - 1)]
+    place = np.full((config.views, len(table)), -1)
+    for view, rows in enumerate(wanted):
+        place[view, rows] = sum(map(len, wanted[:view])) + np.arange(len(rows))
     device = next(model.parameters()).device
-    changed = [_changes(table, config, view) for view in range(config.views)]
-    chunks = [(view, row) for view in range(config.views) for row in range(0, len(table), CHUNK)]
+    changes = [_changes(table, config, view) for view in range(config.views)]
+    chunks = [(view, rows[i : i + CHUNK]) for view, rows in enumerate(wanted) for i in range(0, len(rows), CHUNK)]
     found: dict[str, Tensor] = {}
     for camera in model.config.cameras:
         path, counter = work / f"grids.{camera}.f16", work / f"grids.{camera}.done"
         done = int(counter.read_text()) if counter.exists() else 0
-        shape = (config.views, len(table), *_encoded(model, table.images[camera][:1], device).shape[1:])
+        shape = (sum(map(len, wanted)), *_encoded(model, table.images[camera][:1], device).shape[1:])
         kept = np.memmap(path, np.float16, "r+" if done else "w+", shape=shape)
-        for number, (view, row) in enumerate(track(f"encoding {camera}")(chunks[done:]), done + 1):
-            pixels = torch.from_numpy(table.images[camera][row : row + CHUNK]).to(device)
+        for number, (view, rows) in enumerate(track(f"encoding {camera}")(chunks[done:]), done + 1):
+            pixels = torch.from_numpy(table.images[camera][rows]).to(device)
             if view:
-                pixels = changed[view][row : row + CHUNK].apply(pixels)
-            kept[view, row : row + CHUNK] = _encoded(model, pixels, device).half().cpu().numpy()
+                pixels = changes[view][torch.from_numpy(rows)].apply(pixels)
+            kept[place[view, rows]] = _encoded(model, pixels, device).half().cpu().numpy()
             counter.write_text(str(number))
         found[camera] = torch.from_numpy(kept)
-    return found
+    return found, torch.from_numpy(place)
 
 
 def _encoded(model: BinaryRewardClassifier, pixels: Any, device: torch.device) -> Tensor:
@@ -317,13 +332,13 @@ def train_member(
     track: Track,
 ) -> tuple[Member, Grids, list[Epoch]]:
     """Train one classifier, from where an earlier try stopped."""
-    learnable = parts["train"][~np.isnan(table.truth[parts["train"]])]
+    learnable = parts["train"]
     steps = config.epochs * math.ceil(len(learnable) / config.batch_size)
     member = Member(number, classifier_config(config, table), config, table, steps)
     kept = work / f"member_{number}"
     curve = member.load(kept)
     if config.frozen:
-        grids: Grids = Kept(keep_grids(member.model, table, config, work, track), member.device, member.rng)
+        grids: Grids = Kept(*keep_grids(member.model, table, parts, config, work, track), member.device, member.rng)
     else:
         grids = Live(member.model, table, config, member.rng)
     seconds = curve[-1].seconds if curve else 0.0
