@@ -26,11 +26,18 @@ class UnknownName(PlauditError, ValueError):
     """A name that the registry does not know."""
 
 
-class MissingExtra(PlauditError, ImportError):
-    """An optional package that this call needs and that is not installed."""
+class MissingPackage(PlauditError, ImportError):
+    """A package that this call needs and that is not installed."""
+
+    def __init__(self, package: str, install: str):
+        super().__init__(f"{package} is not installed; run: pip install {install}")
+
+
+class MissingExtra(MissingPackage):
+    """One that comes with an extra of ours."""
 
     def __init__(self, package: str, extra: str):
-        super().__init__(f"{package} is not installed; run: pip install 'plaudit[{extra}]'")
+        super().__init__(package, f"'plaudit[{extra}]'")
 
 
 class ContractError(PlauditError, ValueError):

@@ -23,6 +23,8 @@ from numpy.lib import format as npy_format
 from plaudit.errors import BadFile, UnsafeFile
 from plaudit.types import AnyArray
 
+UnpicklingError = pickle.UnpicklingError  # for those who call a reader that raises it, such as torch.load
+
 _PLAIN_DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248]|[US]\d{1,6})")
 _OBJECT_DTYPE = re.compile(r"\|?O8?")
 

@@ -44,6 +44,13 @@ class EncoderConfig(Protocol):
         """The module; with `pretrained=False`, of the same shape and with random weights."""
         ...
 
+    def described(self) -> Any:
+        """The same encoder as a config that needs no other file: `build(pretrained=False)` makes it anywhere.
+
+        This is what a saved reward model carries beside its own weights.
+        """
+        ...
+
 
 def normalise(images: Tensor, encoder: Encoder) -> Tensor:
     """Pixels [B, H, W, 3], 0 to 255 as bytes or floats, to what the encoder takes: [B, 3, H, W], channels last."""
@@ -54,10 +61,36 @@ def normalise(images: Tensor, encoder: Encoder) -> Tensor:
 
 def grid_of(encoder: Encoder, size: tuple[int, int]) -> tuple[int, int]:
     """(h, w) of the features of images of (H, W); found by trying."""
-    height, width = size
+    try:
+        shape = features_of(encoder, size)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).split("\n")[0]
+        raise RewardError(
+            f"this encoder takes no images of {size[0]}x{size[1]} ({reason}); {_smallest(encoder)}"
+        ) from error
+    return shape[2], shape[3]
+
+
+def features_of(encoder: Any, size: tuple[int, int]) -> tuple[int, ...]:
+    """The shape of what comes out for one black image of (H, W).
+
+    In evaluation mode: batch norms would learn from it in training mode, and forget some of what they know.
+    """
+    training = encoder.training
+    encoder.eval()
     try:
         with torch.inference_mode():
-            features = encoder(torch.zeros(1, 3, height, width))
-    except RuntimeError as error:
-        raise RewardError(f"images of {height}x{width} are too small for this encoder: {error}") from error
-    return features.shape[2], features.shape[3]
+            return tuple(encoder(torch.zeros(1, 3, *size)).shape)
+    finally:
+        encoder.train(training)
+
+
+def _smallest(encoder: Encoder) -> str:
+    """The tail of a sentence: what size would do."""
+    for side in (16, 32, 64, 128, 224):
+        try:
+            features_of(encoder, (side, side))
+        except (RuntimeError, ValueError):
+            continue
+        return f"it takes {side}x{side}: set image_size"
+    return "nor squares of 16 to 224 pixels"

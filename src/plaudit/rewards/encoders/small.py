@@ -26,6 +26,9 @@ class SmallConfig(Config):
     def build(self, *, pretrained: bool = True) -> "SmallEncoder":
         return SmallEncoder(self.widths)
 
+    def described(self) -> "SmallConfig":
+        return self
+
 
 class SmallEncoder(nn.Module):
     mean: Channels = (127.5, 127.5, 127.5)
