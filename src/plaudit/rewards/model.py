@@ -91,6 +91,10 @@ class RewardModel:
     def cameras(self) -> Mapping[str, Size]:
         return self.shape.cameras
 
+    @property
+    def has_progress(self) -> bool:
+        return self.shape.progress
+
     @classmethod
     def load(cls, folder: str | Path, device: str = "auto", *, force: bool = False) -> Self:
         """force: take a model although it failed a control"""
@@ -200,6 +204,7 @@ class Watcher:
 
     def __init__(self, model: RewardModel, count: int):
         self._model, self._count = model, count
+        self.threshold, self.has_progress, self.fingerprint = model.threshold, model.has_progress, model.fingerprint
         self._kept: deque[list[Tensor]] = deque(maxlen=model.shape.memory + 1)
 
     def start(self, observation: Observation) -> Judgement:

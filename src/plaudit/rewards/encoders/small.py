@@ -20,9 +20,6 @@ class SmallConfig(Config):
     def pretrained(self) -> bool:
         return False
 
-    def described(self) -> "SmallConfig":
-        return self
-
     def build(self, *, pretrained: bool = True) -> "SmallEncoder":
         return SmallEncoder(self.widths)
 
