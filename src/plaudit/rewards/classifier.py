@@ -137,7 +137,8 @@ class BinaryRewardClassifier(nn.Module):
         encoder: Encoder = self.encoder
         if self.config.image_size is not None:
             images = resized(images, self.config.image_size)
-        grid = encoder(normalise(images, encoder))
+        dtype = next(self.encoder.parameters()).dtype  # half the bytes in a model that only looks, on a GPU
+        grid = encoder(normalise(images, encoder).to(dtype)).float()
         return grid.mean(dim=(2, 3), keepdim=True) if self.config.average_first else grid
 
     def look(self, grids: Mapping[str, Tensor], state: Tensor | None = None) -> Tensor:
