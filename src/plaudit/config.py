@@ -7,7 +7,7 @@ number and 1 is not a boolean, while a list may fill a tuple and a string a path
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -29,11 +29,19 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def load(cls: type[ModelT], path: str | Path | None = None, overrides: Sequence[str] = ()) -> ModelT:
-    """Read `cls` from a file and `a.b=c` overrides; the overrides win."""
+def load(
+    cls: type[ModelT],
+    path: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    translate: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> ModelT:
+    """Read `cls` from a file and `a.b=c` overrides; the overrides win.
+
+    translate: keys under other names -> those of `cls`, in plain values that are not checked yet
+    """
     merged, given = read_tree(path, overrides)
     try:
-        return parse(cls, merged)
+        return parse(cls, translate(merged))
     except ConfigError as error:
         raise ConfigError(
             (where, f"{place_of(where, path, given)}: {sentence}") for where, sentence in error.problems

@@ -19,6 +19,7 @@ from plaudit.rewards.measure import (
     precision_recall,
     reliability,
     roc_auc,
+    wilson,
 )
 
 NAN = math.nan
@@ -184,6 +185,13 @@ def test_no_mistake_in_twenty_episodes_still_leaves_room_for_some():
     rate = false_positive_rate([failing(*[0.1] * 500)] * 20, 0.5)
     assert (rate.value, rate.low) == (0, 0)
     assert rate.high == pytest.approx(3.84 / (20 + 3.84), rel=0.01)
+
+
+def test_wilson_by_the_textbook():
+    rate = wilson(5, 10)
+    assert (rate.value, rate.low, rate.high) == (0.5, pytest.approx(0.2366, abs=1e-4), pytest.approx(0.7634, abs=1e-4))
+    assert wilson(0, 10).low == 0 and wilson(10, 10).high == 1
+    assert wilson(0, 0).high == 1 and math.isnan(wilson(0, 0).value)
 
 
 def test_more_frames_of_the_same_episodes_do_not_narrow_the_interval():

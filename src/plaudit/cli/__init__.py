@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from plaudit import __version__
+from plaudit.cli.collect import collect_
 from plaudit.cli.common import out, tell
 from plaudit.cli.data import data
 from plaudit.cli.env import env
@@ -15,6 +16,7 @@ from plaudit.errors import PlauditError
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data, name="data", help="Bring episodes in and out, look at them, label them, check them.")
 app.add_typer(env, name="env", help="Look at simulated tasks, time them, record scripted episodes.")
+app.command("collect")(collect_)
 app.command("train")(train_)
 app.command("demo")(demo)
 

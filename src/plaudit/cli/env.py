@@ -57,7 +57,7 @@ def env_view(
     path = output or Path(f"{name}.png")
     if path.suffix not in (".png", ".mp4"):
         raise DataError(f"{path} is neither a .png nor an .mp4; name one of these")
-    config = _env_config(name, "both", camera, size, [*(["randomize=true"] if randomize else []), *(settings or [])])
+    config = env_config_of(name, "both", camera, size, [*(["randomize=true"] if randomize else []), *(settings or [])])
     episode, labels = play(config, seed=seed, outcome=outcome, noise=noise)
     if path.suffix == ".mp4":
         save_clip(episode, path)
@@ -84,7 +84,7 @@ def env_bench(
     more = [*([f"threads={threads}"] if threads is not None else []), *(settings or [])]
     kinds = {"state": "state", f"state and images of {size}": "both"}
     speeds = {
-        observed: measure(_env_config(name, obs, camera, size, more), num_envs, seconds)
+        observed: measure(env_config_of(name, obs, camera, size, more), num_envs, seconds)
         for observed, obs in progress("measuring")(list(kinds.items()))
     }
     out.print(speed_table(f"{name}, {num_envs} side by side", speeds))
@@ -112,7 +112,7 @@ def env_record(
     from plaudit.policies.expert import check_script
     from plaudit.rollout.demos import record_demos
 
-    config = _env_config(name, obs, camera, size, settings)
+    config = env_config_of(name, obs, camera, size, settings)
     told = [outcome.strip() for outcome in outcomes.split(",")]
     check_script(told, noise)  # a mistake is told before a store is made
     with Store.open(store, write=True) if is_store(store) else Store.create(store) as opened:
@@ -138,7 +138,7 @@ def env_record(
         raise typer.Exit(1)
 
 
-def _env_config(name: str, obs: str, cameras: list[str] | None, size: str, settings: list[str] | None) -> Any:
+def env_config_of(name: str, obs: str, cameras: list[str] | None, size: str, settings: list[str] | None) -> Any:
     """An environment's config from what the `env` commands are given."""
     from plaudit.envs.catalog import env_config
 

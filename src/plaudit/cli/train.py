@@ -1,7 +1,7 @@
 """`plaudit train` and `plaudit demo`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,8 +44,19 @@ def train_(
     write_report(run.path)
     held = "not evaluated yet" if end.evaluated is None else f"{end.evaluated:.0%} success on seeds held back"
     out.print(f"{run.path}: {end.step:,} steps, {end.episodes:,} episodes, {held}; see {run.path / 'report.html'}")
+    if run.config.collect is not None:
+        _tell_collected(run.config.collect)
     if stopped():
         stop(f"stopped; go on with: plaudit train --resume {run.path}")
+
+
+def _tell_collected(config: Any) -> None:
+    from plaudit.data.store import Store
+    from plaudit.rollout.collect import Intake
+
+    kept = Intake(Store.open(config.store), config.targets).kept
+    out.print(f"{config.store} has {kept['success']} successes and {kept['failure']} failures")
+    out.print(f"'plaudit data export {config.store} FOLDER --to npy' (or pkl) writes them as two folders")
 
 
 def demo(

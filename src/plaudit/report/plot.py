@@ -1,10 +1,11 @@
-"""Line charts as SVG: enough for learning curves, sharp at any size, and nothing to install."""
+"""Charts as SVG: enough for learning curves and for a judge, sharp at any size, and nothing to install."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
 
 import numpy as np
 
+YES, NO = "#2e8b57", "#5c6670"  # success and failure, as on a contact sheet
 COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e08e0b", "#6b4c9a", "#5c6670")
 FEW = 40  # points that are drawn as dots too
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 34, 44
@@ -38,7 +39,7 @@ def line_chart(
     for tick in _ticks(low, high):
         parts += [_rule(at(0, tick), at(x_max, tick)), _text(_LEFT - 6, _y(at(0, tick)) + 4, _short(tick), "end")]
     for tick in _ticks(0, x_max):
-        parts.append(_text(float(at(tick, low).split(",")[0]), height - _BOTTOM + 16, _short(tick), "middle"))
+        parts.append(_text(_x(at(tick, low)), height - _BOTTOM + 16, _short(tick), "middle"))
     parts.append(_text(_LEFT + across / 2, height - 8, x, "middle"))
     parts.append(_text(_LEFT - 44, 18, y) if y else "")
     if mark is not None:
@@ -55,6 +56,99 @@ def line_chart(
             left = width - _RIGHT - 130 * (len(lines) - number)
             parts.append(f'<rect x="{left}" y="9" width="10" height="10" fill="{colour}"/>')
             parts.append(_text(left + 15, 18, name))
+    return _svg(width, height, parts)
+
+
+def reliability_diagram(
+    said: Sequence[float],
+    was: Sequence[float],
+    count: Sequence[int],
+    *,
+    title: str,
+    size: tuple[int, int] = (420, 360),
+) -> str:
+    """A dot a bin: what the judge said, mean probability, against the share that was a success; counts stand on top.
+
+    The line from each dot to the diagonal is how far the judge is off there.
+    """
+    width, height = size
+    top = _TOP + 20  # room for the counts
+    across, down = width - _LEFT - _RIGHT, height - top - _BOTTOM
+
+    def at(px: float, py: float) -> str:
+        return f"{_LEFT + px * across:.1f},{top + (1 - py) * down:.1f}"
+
+    parts = [_text(_LEFT, 18, title, size=14, weight=600), _text(_LEFT - 8, top - 10, "frames", "end", size=10)]
+    for tick in np.linspace(0, 1, 6):
+        parts += [_rule(at(0, tick), at(1, tick)), _rule(at(tick, 0), at(tick, 1))]
+        parts.append(_text(_LEFT - 8, _y(at(0, tick)) + 4, f"{tick:.0%}", "end"))
+        parts.append(_text(_x(at(tick, 0)), height - _BOTTOM + 18, f"{tick:.0%}", "middle"))
+    parts.append(_rule(at(0, 0), at(1, 1), "#444", "4 4"))
+    parts.append(_text(_LEFT + across / 2, height - 8, "the judge said", "middle"))
+    parts.append(_text(14, top + down / 2, "was a success", "middle", turned=True))
+    most = max(count, default=0)
+    for place, (px, py, frames) in enumerate(zip(said, was, count)):
+        middle = _LEFT + (place + 0.5) / len(count) * across
+        parts.append(_text(middle, top - 10, _short(frames), "middle", size=10))
+        if frames:
+            radius = 3 + 9 * (frames / most) ** 0.5
+            parts.append(_rule(at(px, py), at(px, px), COLOURS[1], thick=2))
+            cx, cy = at(px, py).split(",")
+            hint = f"{frames:,} frames: said {px:.1%}, was {py:.1%}"
+            parts.append(
+                f'<circle cx="{cx}" cy="{cy}" r="{radius:.1f}" fill="{COLOURS[0]}" fill-opacity="0.85">'
+                f"<title>{hint}</title></circle>"
+            )
+    return _svg(width, height, parts)
+
+
+def histogram(
+    bars: Mapping[str, Sequence[int]],
+    colours: Sequence[str],
+    *,
+    title: str,
+    x: str,
+    mark: tuple[float, str] | None = None,
+    size: tuple[int, int] = (420, 360),
+) -> str:
+    """Counts in bins of equal width from 0 to 1, the bars of each name side by side; `mark` is a line upright there.
+
+    Heights are logarithms: the few frames on the wrong side are what one looks for, beside thousands on the right one.
+    """
+    width, height = size
+    across, down = width - _LEFT - _RIGHT, height - _TOP - _BOTTOM
+    bins = max(len(counts) for counts in bars.values())
+    most = max(10, *(count for counts in bars.values() for count in counts))
+    top = np.log10(1 + most) * 1.08
+
+    def at(px: float, count: float) -> str:
+        return f"{_LEFT + px * across:.1f},{_TOP + (1 - np.log10(1 + count) / top) * down:.1f}"
+
+    parts = [_text(_LEFT, 18, title, size=14, weight=600)]
+    for tick in [0] + [10**power for power in range(int(np.log10(most)) + 1)]:
+        parts += [_rule(at(0, tick), at(1, tick)), _text(_LEFT - 8, _y(at(0, tick)) + 4, _short(tick), "end")]
+    for tick in np.linspace(0, 1, 6):
+        parts.append(_text(_x(at(tick, 0)), height - _BOTTOM + 18, f"{tick:.0%}", "middle"))
+    parts.append(_text(_LEFT + across / 2, height - 8, x, "middle"))
+    thick = 0.8 / bins / len(bars)
+    for number, (name, counts) in enumerate(bars.items()):
+        for place, count in enumerate(counts):
+            left, y = at((place + 0.1) / bins + number * thick, count).split(",")
+            shape = f'x="{left}" y="{y}" width="{thick * across - 1:.1f}" height="{_y(at(0, 0)) - float(y):.1f}"'
+            hint = f"{name}, {place / bins:.0%} to {(place + 1) / bins:.0%}: {count:,}"
+            parts.append(f'<rect {shape} fill="{colours[number]}"><title>{escape(hint)}</title></rect>')
+        corner = width - _RIGHT - 80 * (len(bars) - number)
+        parts.append(f'<rect x="{corner}" y="9" width="10" height="10" fill="{colours[number]}"/>')
+        parts.append(_text(corner + 15, 18, name))
+    if mark is not None:
+        place, said = mark
+        parts.append(_rule(f"{_LEFT + place * across:.1f},{_TOP}", at(place, 0), "#444", "4 4"))
+        side, anchor = (5, "start") if place < 0.5 else (-5, "end")
+        parts.append(_text(_LEFT + place * across + side, _TOP + 12, said, anchor))
+    return _svg(width, height, parts)
+
+
+def _svg(width: int, height: int, parts: Sequence[str]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'font-family="system-ui, sans-serif"><rect width="100%" height="100%" fill="white"/>{"".join(parts)}</svg>'
@@ -70,18 +164,26 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _short(number: float) -> str:
-    return f"{number / 1000:g}k" if abs(number) >= 10_000 else f"{number:g}"
+    return f"{number / 1000:.4g}k" if abs(number) >= 10_000 else f"{number:g}"
+
+
+def _x(point: str) -> float:
+    return float(point.split(",")[0])
 
 
 def _y(point: str) -> float:
     return float(point.split(",")[1])
 
 
-def _text(x: float, y: float, words: str, anchor: str = "start", size: int = 11, weight: int = 400) -> str:
+def _text(
+    x: float, y: float, words: str, anchor: str = "start", size: int = 11, weight: int = 400, turned: bool = False
+) -> str:
     style = f'text-anchor="{anchor}" font-size="{size}" font-weight="{weight}" fill="#333"'
+    style += f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(words)}</text>'
 
 
-def _rule(start: str, end: str, colour: str = "#e4e4e0", dash: str = "") -> str:
+def _rule(start: str, end: str, colour: str = "#e4e4e0", dash: str = "", thick: float = 1) -> str:
     (x1, y1), (x2, y2) = start.split(","), end.split(",")
-    return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{colour}" stroke-dasharray="{dash}"/>'
+    style = f'stroke="{colour}" stroke-dasharray="{dash}" stroke-width="{thick}"'
+    return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" {style}/>'

@@ -1,18 +1,11 @@
 """The report of a training run: one HTML page that stands alone, with its curves and what it was asked to do."""
 
 import json
-from html import escape
 from pathlib import Path
 from typing import Any
 
+from plaudit.report.page import page, row, section, table, words
 from plaudit.report.plot import line_chart
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1340px; margin: 32px auto; padding: 0 20px }
-h1 { font-size: 22px; margin: 0 0 4px } .facts { color: #555; margin: 0 0 20px } .charts { display: flex; flex-wrap: wrap; gap: 16px }
-svg { border: 1px solid #e4e4e0; border-radius: 6px } pre { background: #f7f7f5; padding: 14px; border-radius: 6px; overflow-x: auto }
-table { border-collapse: collapse; margin: 20px 0 } td, th { padding: 3px 14px 3px 0; text-align: left } td { font-variant-numeric: tabular-nums }
-"""  # noqa: E501
 
 
 def write_report(folder: Path) -> Path:
@@ -21,18 +14,20 @@ def write_report(folder: Path) -> Path:
     config = json.loads((folder / "config.json").read_text())
     charts = [_success(lines, config), *(_chart(lines, name) for name in _curves(lines))]
     evaluations = [line for line in lines if "eval/success" in line]
-    rows = "".join(
-        f"<tr><td>{line['step']:,}</td><td>{line['eval/success']:.0%}</td><td>{line['time/seconds']:.0f} s</td></tr>"
-        for line in evaluations
-    )
+    rows = [
+        (f"{line['step']:,}", f"{line['eval/success']:.0%}", f"{line['time/seconds']:.0f} s") for line in evaluations
+    ]
     title = f"{config['env']['type']} with {config['learner']['type']}, seed {config['seed']}"
-    page = f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>
-<style>{_STYLE}</style><h1>{escape(title)}</h1><p class="facts">{escape(_summary(lines, evaluations))}</p>
-<div class="charts">{"".join(charts)}</div>
-<table><tr><th>step</th><th>success on seeds held back</th><th>after</th></tr>{rows}</table>
-<h2>Config</h2><pre>{escape(json.dumps(config, indent=1))}</pre></html>"""
     path = folder / "report.html"
-    path.write_text(page)
+    path.write_text(
+        page(
+            title,
+            _summary(lines, evaluations),
+            row(*charts),
+            section("Evaluations", table(rows, header=("step", "success on seeds held back", "after"))),
+            section("Config", f"<pre>{words(json.dumps(config, indent=1))}</pre>"),
+        )
+    )
     return path
 
 

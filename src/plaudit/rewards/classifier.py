@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from plaudit.config import Config
 from plaudit.errors import RewardError
 from plaudit.registry import ENCODER_REGISTRY
-from plaudit.rewards.encoders import Encoder, grid_of, normalise
+from plaudit.rewards.encoders import SplitEncoder, grid_of, normalise
 
 Size = tuple[PositiveInt, PositiveInt]  # height, width
 
@@ -40,6 +40,9 @@ class ClassifierConfig(Config):
     history: NonNegativeInt = 0  # moments before this one that it sees too
     history_stride: PositiveInt = 1  # steps between them
     progress: bool = False  # whether it also says how far the task has come
+    # Whether the first part of the encoder stands still and the rest learns; what is kept of an image is then the grid
+    # between the two.
+    split_encoder: bool = False
     # Whether the grid is averaged to one cell first, as the recipes do with `use_pretrain: false`.
     average_first: bool = False
 
@@ -122,27 +125,49 @@ class BinaryRewardClassifier(nn.Module):
         )
 
     def freeze_encoder(self) -> None:
-        """The encoder learns no more, and its running statistics stand still."""
+        """The encoder, or its first part where it is split, learns no more, and its running statistics stand still."""
         self._frozen = True
-        self.encoder.requires_grad_(False).eval()
+        self.encoder.requires_grad_(False)
+        for module in self._learning():
+            module.requires_grad_(True)
+        self.train(self.training)
+
+    def _learning(self) -> list[nn.Module]:
+        """The modules of a frozen encoder that learn all the same."""
+        encoder: SplitEncoder = self.encoder
+        return encoder.tail_modules() if self.config.split_encoder else []
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self._frozen:
             self.encoder.eval()
+            for module in self._learning():
+                module.train(mode)
         return self
 
     def encode(self, images: Tensor) -> Tensor:
-        """Pixels [B, H, W, 3], 0 to 255, to the encoder's grid [B, C, h, w]."""
-        encoder: Encoder = self.encoder
+        """Pixels [B, H, W, 3], 0 to 255, to the encoder's grid [B, C, h, w], or to the one in its middle."""
+        encoder: Any = self.encoder
         if self.config.image_size is not None:
             images = resized(images, self.config.image_size)
-        dtype = next(self.encoder.parameters()).dtype  # half the bytes in a model that only looks, on a GPU
-        grid = encoder(normalise(images, encoder).to(dtype)).float()
+        x = normalise(images, encoder).to(self._encoder_type)
+        return encoder.body(x) if self.config.split_encoder else self._averaged(encoder(x))
+
+    @property
+    def _encoder_type(self) -> torch.dtype:
+        """Half the bytes in a model that only looks, on a GPU."""
+        return next(self.encoder.parameters()).dtype
+
+    def _averaged(self, grid: Tensor) -> Tensor:
+        grid = grid.float()
         return grid.mean(dim=(2, 3), keepdim=True) if self.config.average_first else grid
 
     def look(self, grids: Mapping[str, Tensor], state: Tensor | None = None) -> Tensor:
         """What is kept of one moment, [B, D]: the grids of all cameras and the state [B, S]."""
+        if self.config.split_encoder:
+            grids = {
+                camera: self._averaged(self.encoder.tail(grid.to(self._encoder_type))) for camera, grid in grids.items()
+            }
         parts = [squeeze(grids[camera]) for camera, squeeze in self.squeezes.items()]
         if self.feel is not None:
             if state is None:

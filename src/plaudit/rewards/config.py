@@ -1,20 +1,22 @@
 """What a reward model is trained with. Defaults are for real camera images and a few dozen labelled episodes."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from plaudit.config import Config
 from plaudit.registry import ENCODER_REGISTRY
 from plaudit.rewards.augment import AugmentConfig
 from plaudit.rewards.classifier import Size
-from plaudit.rewards.encoders.small import SmallConfig
+from plaudit.rewards.encoders.efficientnet import EfficientNetConfig
 from plaudit.rewards.frames import TRUSTED
 
 
 class RewardTrainConfig(Config):
-    encoder: Annotated[Any, ENCODER_REGISTRY.field] = Field(default_factory=SmallConfig)
-    freeze_encoder: bool | None = None  # None: frozen if it was trained elsewhere, trained with the rest if not
+    encoder: Annotated[Any, ENCODER_REGISTRY.field] = Field(default_factory=EfficientNetConfig)
+    # Whether the encoder stands still: all of it, its first part ("body") or nothing. None: the body of one that was
+    # trained elsewhere, all of it where it has no parts, and nothing of one that begins from scratch.
+    freeze_encoder: bool | Literal["body"] | None = None
     image_keys: tuple[str, ...] = ()  # cameras; () for all that the episodes have
     image_size: Size | None = None  # (height, width) that frames are resized to; None: as they are
     hidden_dim: PositiveInt = 256
@@ -42,4 +44,16 @@ class RewardTrainConfig(Config):
 
     @property
     def frozen(self) -> bool:
-        return self.encoder.pretrained if self.freeze_encoder is None else self.freeze_encoder
+        """Whether a first part or all of the encoder stands still, so that what it makes of an image can be kept."""
+        return self.encoder.pretrained if self.freeze_encoder is None else bool(self.freeze_encoder)
+
+    @property
+    def split(self) -> bool:
+        """Whether only the first part does."""
+        return self.frozen and self.encoder.splits and self.freeze_encoder in (None, "body")
+
+    @model_validator(mode="after")
+    def _has_a_body_to_freeze(self) -> Self:
+        if self.freeze_encoder == "body" and not self.encoder.splits:
+            raise ValueError(f"encoder '{self.encoder.type}' has no parts; freeze all of it (true) or nothing (false)")
+        return self

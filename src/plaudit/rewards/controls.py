@@ -83,7 +83,7 @@ def run_controls(
 def failed(results: Sequence[ControlResult]) -> list[str]:
     """A sentence for each control that was called success too often."""
     return [
-        f"{r.name}: {r.rate:.0%} of {r.frames} frames called success, at most {r.limit:.0%} may be"
+        f"{r.name}: {r.rate:.0%} of {r.frames:,} frames called success, at most {r.limit:.0%} may be"
         for r in results
         if not r.passed
     ]

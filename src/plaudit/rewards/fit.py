@@ -99,7 +99,7 @@ def _measured(
     scores = measure(held_out, threshold.value)
     facts = ModelFacts(
         classifier=classifier_config(config, table),
-        frozen=config.frozen,
+        shared_encoder=config.frozen and not config.split,
         calibration=tuple((c.temperature, c.bias) for c in calibrations),
         threshold=threshold_facts(threshold),
         scores=scores.to_json(),

@@ -257,14 +257,17 @@ def false_positive_rate(episodes: Sequence[Scored], threshold: float, seed: int 
     return Rate(
         value=float(called.sum() / failures.sum()),
         low=float(np.quantile(draws, 0.025)),
-        high=float(max(np.quantile(draws, 0.975), share * _wilson_high(int(wrong.sum()), len(wrong)))),
+        high=float(max(np.quantile(draws, 0.975), share * wilson(int(wrong.sum()), len(wrong)).high)),
     )
 
 
-def _wilson_high(hits: int, of: int) -> float:
+def wilson(hits: int, of: int) -> Rate:
+    """A share of things that are independent, as episodes are, with Wilson's interval."""
+    if not of:
+        return Rate(math.nan, 0.0, 1.0)
     p, z2 = hits / of, _Z**2
-    spread = _Z * math.sqrt(p * (1 - p) / of + z2 / (4 * of**2))
-    return (p + z2 / (2 * of) + spread) / (1 + z2 / of)
+    middle, spread = p + z2 / (2 * of), _Z * math.sqrt(p * (1 - p) / of + z2 / (4 * of**2))
+    return Rate(p, max(0.0, (middle - spread) / (1 + z2 / of)), min(1.0, (middle + spread) / (1 + z2 / of)))
 
 
 # When the task was done

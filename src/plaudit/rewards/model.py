@@ -56,7 +56,7 @@ class ModelFacts(Config):
 
     format: Literal[1] = FORMAT
     classifier: ClassifierConfig
-    frozen: bool  # whether the encoder is as it was before training, and one for all members
+    shared_encoder: bool  # whether all of it stood still in training, and is one for all members
     calibration: tuple[tuple[float, float], ...]  # temperature and bias of each member
     threshold: dict[str, float]  # value, and the false-positive rate it was chosen for and showed
     scores: dict[str, Any]  # on held-out episodes
@@ -113,7 +113,7 @@ class RewardModel:
             )
         members: list[BinaryRewardClassifier] = []
         for number in range(len(facts.calibration)):
-            shared = facts.frozen and members
+            shared = facts.shared_encoder and members
             encoder = members[0].encoder if shared else facts.classifier.encoder.build(pretrained=False)
             member = BinaryRewardClassifier(facts.classifier, encoder)
             fill(member, _read(folder / f"member_{number}.safetensors"), folder / f"member_{number}.safetensors")
@@ -124,7 +124,7 @@ class RewardModel:
         """Into a folder that is there; see `plaudit.data.transfer.new_folder` for one that appears whole."""
         for number, member in enumerate(self.members):
             tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in member.state_dict().items()}
-            if self.facts.frozen and number:
+            if self.facts.shared_encoder and number:
                 tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("encoder.")}
             save_file(tensors, folder / f"member_{number}.safetensors")
         described = self.facts.classifier.model_copy(update={"encoder": self.shape.encoder.described()})
@@ -172,9 +172,7 @@ class RewardModel:
 
     def _here(self, values: Images) -> Tensor:
         if isinstance(values, np.ndarray):
-            values = torch.from_numpy(
-                np.require(values, requirements=["C", "W"])
-            )  # a store's frames cannot be written to
+            values = torch.from_numpy(np.require(values, requirements=["C", "W"]))  # a store's cannot be written to
         return values.to(self.device, non_blocking=True)
 
     def _look_once(self, *inputs: Tensor) -> list[Tensor]:
@@ -184,7 +182,7 @@ class RewardModel:
         grids: Mapping[str, Tensor] = {}
         looks = []
         for member in self._running:
-            if not grids or not self.facts.frozen:
+            if not grids or not self.facts.shared_encoder:
                 grids = {camera: member.encode(images) for camera, images in pixels.items()}
             looks.append(member.look(grids, felt))
         return looks

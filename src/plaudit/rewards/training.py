@@ -73,6 +73,7 @@ def classifier_config(config: RewardTrainConfig, table: FrameTable) -> Classifie
     return ClassifierConfig(
         encoder=config.encoder,
         cameras={camera: (height, width) for camera, (height, width) in table.cameras.items()},
+        split_encoder=config.split,
         state_dim=table.state.shape[1] if config.use_state else 0,
         **shared,
     )
@@ -213,10 +214,9 @@ class Member:
         """An encoder that was trained elsewhere moves more slowly than what is new."""
         config, encoder = self.config, set(self.model.encoder.parameters())
         rest = [p for p in self.model.parameters() if p not in encoder]
-        if config.frozen:
-            return [{"params": rest}]
+        learning = [p for p in self.model.encoder.parameters() if p.requires_grad]
         rate = config.lr * (config.encoder_lr if config.encoder.pretrained else 1.0)
-        return [{"params": rest}, {"params": list(encoder), "lr": rate}]
+        return [{"params": rest}, *([{"params": learning, "lr": rate}] if learning else [])]
 
     def learn(self, grids: Grids, rows: AnyArray) -> tuple[float, float]:
         """One epoch over balanced batches of the training rows; the mean loss and accuracy."""

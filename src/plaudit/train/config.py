@@ -2,8 +2,8 @@
 
     plaudit train learner=sac env=pick_place scripted_demos=20 learner.lr=3e-4
 
-Other stacks write the same things under other names. Those names are known here, and each is answered
-with ours: a config is never half understood.
+Other stacks write the same things under other names. Those names are known here: the blocks that collect data are taken
+as they are (train/collect.py), and each other key is answered with ours. A config is never half understood.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from plaudit.config import Config, load, place_of, read_tree
+from plaudit.config import Config, load
 from plaudit.errors import ConfigError, nearest
 from plaudit.registry import ENV_REGISTRY, LEARNER_REGISTRY
+from plaudit.train.collect import CollectConfig, translate_collect
 
 BUILT_IN = ("lift", "pick_place", "push")
 
@@ -52,6 +53,7 @@ class TrainConfig(Config):
     scripted_demos: NonNegativeInt = 0  # made by the scripted expert at the start; built-in tasks only
     demo_noise: float = Field(default=0.2, ge=0)  # on the expert's actions, of which 1 is the most
     keep_episodes: bool = False  # in the run's store; sac keeps them in any case, it learns from there
+    collect: CollectConfig | None = None  # episodes with the simulator's labels, for a judge to learn from
     capacity_gb: float = Field(default=50.0, gt=0)  # of that store; beyond it the oldest go
     checkpoint_every: PositiveInt = 5000  # steps
     seed: NonNegativeInt = 0
@@ -68,6 +70,18 @@ class TrainConfig(Config):
                 raise ValueError(
                     f"policy_cameras has '{camera}', which the environment does not show; {nearest(camera, there)}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _there_is_something_to_collect(self) -> Self:
+        if self.collect is None:
+            return self
+        if self.env.obs == "state":
+            raise ValueError("collect keeps what cameras see; write 'env.obs: both' (and 'policy_cameras: []')")
+        for camera in self.collect.cameras or ():
+            if camera not in self.env.cameras:
+                known = nearest(camera, self.env.cameras)
+                raise ValueError(f"collect.cameras has '{camera}', which the environment does not show; {known}")
         return self
 
     @model_validator(mode="after")
@@ -91,9 +105,6 @@ OTHER_NAMES: Mapping[str, str] = {
     "reward.mode": "write 'reward.kind'; a reward always replaces, nothing is mixed in behind your back",
     "reward.resnet": _MODEL,
     "reward.reward_model": _MODEL,
-    "reward.collect_data": "write 'keep_episodes: true'; every episode is then stored with its verdict",
-    "reward.data_collection": "write 'keep_episodes: true'; 'plaudit data export --to npy' makes the two folders",
-    "reward_data_collection": "write 'keep_episodes: true'; 'plaudit data export --to pkl' makes the two folders",
     "reward_training": "a reward model is trained by another command",
     "algorithm.gamma": "write 'learner.gamma'",
     "algorithm.gae_lambda": "write 'learner.gae_lambda'",
@@ -131,16 +142,20 @@ OTHER_NAMES: Mapping[str, str] = {
 
 def load_train_config(path: Path | None, overrides: Sequence[str]) -> TrainConfig:
     """From a file and `a.b=c` overrides; `env=lift` is short for `env.type=lift`, and so is `learner=sac`."""
-    full = [_full(override) for override in overrides]
-    tree, given = read_tree(path, full)
+    return load(TrainConfig, path, [_full(override) for override in overrides], _translated)
+
+
+def _translated(tree: dict[str, Any]) -> dict[str, Any]:
+    """The blocks of other stacks as ours; what has no translation is an error that says what to write."""
+    tree = translate_collect(tree)
     strange = [
-        (where, f"{place_of(where, path, given)}: key '{'.'.join(where)}' goes by another name here; {hint}")
+        (where, f"key '{'.'.join(where)}' goes by another name here; {hint}")
         for where in _leaves(tree)
         if (hint := _hint(".".join(where)))
     ]
     if strange:
         raise ConfigError(strange)
-    return load(TrainConfig, path, full)
+    return tree
 
 
 def _full(override: str) -> str:

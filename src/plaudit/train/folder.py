@@ -7,6 +7,7 @@ runs/lift_sac_0/
   checkpoints/          the last two, each whole
   episodes/  demos/     stores
   policy.safetensors    the actor's weights of the newest evaluation
+  collecting            where episodes are collected: the name by which the store knows this run
   report.html
 """
 
@@ -51,6 +52,8 @@ class RunFolder:
             )
         if config.demos is not None:
             open_demos(config.demos)  # a mistake is told before anything is made
+        if config.collect is not None:
+            config.collect.check()
         path.mkdir(parents=True, exist_ok=True)
         (path / "config.json").write_text(config.model_dump_json(indent=1))
         return cls(path, config)

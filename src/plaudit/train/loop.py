@@ -29,6 +29,7 @@ from plaudit.learners.sac import Sac
 from plaudit.protocols import Simulation
 from plaudit.rollout.demos import record_demos
 from plaudit.rollout.rounds import Act, Round, SimulatorJudge, run_round
+from plaudit.train.collect import collecting
 from plaudit.train.config import TrainConfig
 from plaudit.train.folder import RunFolder, open_demos
 from plaudit.types import Labels, Observation
@@ -166,19 +167,23 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
     audience = config.env.build(min(config.evaluation.episodes, 64))
     learner = _learner(config, simulation)
     judge = SimulatorJudge(dense=config.reward.kind == "dense")
-    with _stores(folder, learner, track) as (episodes, demos):
+    with _stores(folder, learner, track) as (episodes, demos), collecting(config.collect, folder.path) as collected:
         study = _study(learner, episodes, demos, simulation, config.seed)
         now = _resume(folder, learner, study)
         since = time.monotonic() - now.seconds
-        going = now.step < config.steps and not _good_enough(now, config)
+        enough = collected is not None and collected.enough
+        going = now.step < config.steps and not enough and not _good_enough(now, config)
         while going:
             seeds = [_seed(config.seed, now.episodes + i) for i in range(config.num_envs)]
             played = run_round(simulation, study.act(now.step), seeds, judge, end_on_success=config.reward.ends)
-            metrics = study.learn(played)
+            metrics = dict(study.learn(played))
+            if collected is not None:
+                metrics |= collected.take(played, simulation)
+                enough = collected.enough
             before = now.step
             now = _after(now, played, time.monotonic() - since)
             folder.log(now.step, {**metrics, **_of_round(played, now)})
-            last = now.step >= config.steps
+            last = enough or now.step >= config.steps
             if last or _passed(before, now.step, config.evaluation.every):
                 success = evaluate(audience, learner, config.evaluation.episodes)
                 now = replace(now, evaluated=success, seconds=time.monotonic() - since)

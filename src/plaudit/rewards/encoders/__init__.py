@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from plaudit.errors import RewardError
 
@@ -33,12 +33,29 @@ class Encoder(Protocol):
         ...
 
 
+class SplitEncoder(Encoder, Protocol):
+    """One whose first part can stand still, and be run once, while the rest learns: it is `tail(body(images))`."""
+
+    def body(self, images: Tensor) -> Tensor: ...
+
+    def tail(self, x: Tensor) -> Tensor: ...
+
+    def tail_modules(self) -> list[nn.Module]:
+        """What `tail` runs through."""
+        ...
+
+
 class EncoderConfig(Protocol):
     type: str
 
     @property
     def pretrained(self) -> bool:
         """Whether `build()` fills it with weights that were learned elsewhere."""
+        ...
+
+    @property
+    def splits(self) -> bool:
+        """Whether it is a `SplitEncoder`."""
         ...
 
     def build(self, *, pretrained: bool = True) -> Any:

@@ -27,6 +27,7 @@ GROUPS = (
     (4, 5, 2, 6, 112, 192),
     (1, 3, 1, 6, 192, 320),
 )
+MIDDLE = 11  # blocks of the body, up to the last one at 1/16 of the size
 
 
 class EfficientNetConfig(Config):
@@ -36,6 +37,10 @@ class EfficientNetConfig(Config):
     @property
     def pretrained(self) -> bool:
         return self.weights is not None
+
+    @property
+    def splits(self) -> bool:
+        return True
 
     def build(self, *, pretrained: bool = True) -> "EfficientNetLite0":
         encoder = EfficientNetLite0()
@@ -65,7 +70,7 @@ def imagenet_weights() -> Path:
 
 
 class EfficientNetLite0(nn.Module):
-    """[B, 3, H, W] to [B, 1280, H/32, W/32], rounded up."""
+    """[B, 3, H, W] to [B, 1280, H/32, W/32], rounded up; in the middle, [B, 112, H/16, W/16]."""
 
     channels = 1280
     mean: Channels = (127.0, 127.0, 127.0)
@@ -88,10 +93,21 @@ class EfficientNetLite0(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out")
 
     def forward(self, images: Tensor) -> Tensor:
+        return self.tail(self.body(images))
+
+    def body(self, images: Tensor) -> Tensor:
         x = self._relu6(self._bn0(self._conv_stem(images)))
-        for block in self._blocks:
+        for block in self._blocks[:MIDDLE]:
+            x = block(x)
+        return x
+
+    def tail(self, x: Tensor) -> Tensor:
+        for block in self._blocks[MIDDLE:]:
             x = block(x)
         return self._relu6(self._bn1(self._conv_head(x)))
+
+    def tail_modules(self) -> list[nn.Module]:
+        return [*self._blocks[MIDDLE:], self._conv_head, self._bn1]
 
 
 class InvertedBlock(nn.Module):

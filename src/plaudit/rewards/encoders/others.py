@@ -42,6 +42,10 @@ class TorchvisionConfig(Config):
     def pretrained(self) -> bool:
         return self.weights is not None
 
+    @property
+    def splits(self) -> bool:
+        return False
+
     def build(self, *, pretrained: bool = True) -> "TorchvisionEncoder":
         models = _torchvision()
         known = models.list_models(module=models)
@@ -108,6 +112,10 @@ class TransformersConfig(Config):
     @property
     def pretrained(self) -> bool:
         return self.architecture is None
+
+    @property
+    def splits(self) -> bool:
+        return False
 
     def build(self, *, pretrained: bool = True) -> "TransformersEncoder":
         transformers = _transformers()

@@ -39,6 +39,10 @@ class Resnet10Config(Config):
     def pretrained(self) -> bool:
         return self.weights is not None
 
+    @property
+    def splits(self) -> bool:
+        return True
+
     def build(self, *, pretrained: bool = True) -> "Resnet10":
         encoder = Resnet10(self.padding)
         if pretrained and self.weights is not None:
@@ -71,8 +75,17 @@ class Resnet10(nn.Module):
                 nn.init.kaiming_normal_(module.weight)
 
     def forward(self, images: Tensor) -> Tensor:
+        return self.tail(self.body(images))
+
+    def body(self, images: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
-        return self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.layer3(self.layer2(self.layer1(x)))
+
+    def tail(self, x: Tensor) -> Tensor:
+        return self.layer4(x)
+
+    def tail_modules(self) -> list[nn.Module]:
+        return [self.layer4]
 
 
 class BasicBlock(nn.Module):

@@ -20,6 +20,10 @@ class SmallConfig(Config):
     def pretrained(self) -> bool:
         return False
 
+    @property
+    def splits(self) -> bool:
+        return False
+
     def build(self, *, pretrained: bool = True) -> "SmallEncoder":
         return SmallEncoder(self.widths)
 

@@ -1,0 +1,200 @@
+"""The report of a judge: one HTML page that says how far to trust it, and shows where it is wrong."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from plaudit.report.page import facts_table, note, page, picture, row, section, table, words
+from plaudit.report.plot import NO, YES, histogram, line_chart, reliability_diagram
+from plaudit.rewards.controls import ControlResult, failed
+from plaudit.rewards.measure import Rate, Reliability, Scores, wilson
+from plaudit.types import ByteArray
+
+_CHART = (420, 360)
+
+
+@dataclass(frozen=True, eq=False)
+class WorstFrame:
+    """A frame that the judge was wrong about, or nearly."""
+
+    episode: int
+    frame: int
+    truth: float  # 1 or 0
+    probability: float  # that the judge gave it
+    image: ByteArray  # uint8 [H, W, 3]
+
+
+def write_judge_report(
+    path: Path,
+    title: str,
+    scores: Scores,
+    controls: Sequence[ControlResult],
+    reliability: Reliability,
+    worst: Sequence[WorstFrame],
+    curve: Sequence[Mapping[str, float]],
+    facts: Mapping[str, str],
+) -> None:
+    """`curve` has a line a moment of training: `step`, and values by name; `loss/train` and `loss/held out` share one
+    chart. A judge that was not trained has none, and its page no such section."""
+    path.write_text(
+        page(
+            title,
+            _headline(scores),
+            *(f'<p class="bad">{words(sentence)}</p>' for sentence in _warnings(scores, controls)),
+            row(section("Episodes", _episodes(scores)), section("Frames", _frames(scores)), wide=True),
+            row(
+                section("Probabilities", row(_diagram(reliability), _histogram(reliability, scores.threshold))),
+                section("Controls", _controls(controls)),
+                wide=True,
+            ),
+            section("Worst frames", row(*map(_worst, worst)) if worst else note("None was kept.")),
+            section("Training", row(*_curves(curve))) if curve else "",
+            section("Facts", facts_table(facts)),
+        )
+    )
+
+
+def _headline(scores: Scores) -> str:
+    successes = scores.episodes_hit + scores.episodes_missed
+    failures = scores.episodes_false + scores.episodes_rejected
+    said = f"Calls {scores.episodes_hit} of {successes} successes and {scores.episodes_false} of {failures} failures"
+    if not math.isnan(scores.cutoff_median):
+        said += f"; the first frame called is off by {_frames_off(scores.cutoff_median)} (median)"
+    if not math.isnan(scores.fpr):
+        said += f"; {_percent(scores.fpr)} of failure frames get through"
+    return f"{said}. Measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames."
+
+
+def _warnings(scores: Scores, controls: Sequence[ControlResult]) -> list[str]:
+    warnings = [f"Control failed: {sentence}." for sentence in failed(controls)]
+    if scores.threshold > 1:
+        warnings.append(
+            "No frame is ever called: the surest failure is at 100%, and the threshold had to lie above it."
+        )
+    return warnings
+
+
+def _episodes(scores: Scores) -> str:
+    hit = wilson(scores.episodes_hit, scores.episodes_hit + scores.episodes_missed)
+    false = wilson(scores.episodes_false, scores.episodes_false + scores.episodes_rejected)
+    k, n = scores.confirm
+    confusion = table(
+        [
+            ("success", words(f"{scores.episodes_hit}", "good"), _bad(scores.episodes_missed), _interval(hit)),
+            ("failure", _bad(scores.episodes_false), words(f"{scores.episodes_rejected}", "good"), _interval(false)),
+        ],
+        header=("truth", "called", "not called", "called, with 95% interval"),
+    )
+    cutoffs = table(
+        [
+            ("as it happens", _off(scores.cutoff_median), _off(scores.cutoff_p90), f"{scores.episodes_missed}"),
+            ("seen whole", _off(scores.decoded_median), _off(scores.decoded_p90), f"{scores.decoded_missed}"),
+        ],
+        header=("first success frame", "median error", "90th percentile", "missed"),
+    )
+    rule = f"A success once {k} of {n} frames are called." if n > 1 else "A success once one frame is called."
+    return confusion + cutoffs + note(rule)
+
+
+def _frames(scores: Scores) -> str:
+    rate = Rate(scores.fpr, scores.fpr_low, scores.fpr_high)
+    rows = [
+        ("threshold", f"{scores.threshold:.4g}", "from here on a frame is called"),
+        ("failures called", _interval(rate), "false positives, with a 95% interval by episodes"),
+        ("precision", _percent(scores.precision), "of the frames called, are a success"),
+        ("recall", _percent(scores.recall), f"of {scores.success_frames:,} success frames, are called"),
+        ("accuracy", _percent(scores.accuracy), f"of all {scores.frames:,} frames"),
+        ("ROC AUC", _number(scores.roc_auc), "chance that a success scores above a failure"),
+        ("calibration error", _percent(scores.ece), "how far probabilities are off, on average"),
+        ("Brier score", _number(scores.brier), "mean squared error; 0.25 says nothing"),
+        ("log loss", _number(scores.log_loss), "nats; 0.69 says nothing"),
+    ]
+    return table([(name, value, words(meaning, "faint")) for name, value, meaning in rows])
+
+
+def _controls(controls: Sequence[ControlResult]) -> str:
+    rows = []
+    for control in controls:
+        look = "good" if control.passed else "bad"
+        verdict = (
+            words("passed" if control.passed else "failed", look) if control.frames else words("not asked", "faint")
+        )
+        rate = words(f"{control.rate:.0%} of {control.frames:,}", look) if control.frames else words("-", "faint")
+        rows.append((words(control.name), rate, verdict))
+    limits = ", ".join(sorted({f"{control.limit:.0%}" for control in controls}))
+    if not rows:
+        return note("Not run.")
+    told = note(f"Made up so that no frame shows success; at most {limits} may be called.")
+    return table(rows, header=("made up", "frames called", "")) + told
+
+
+def _diagram(reliability: Reliability) -> str:
+    said, was, count = (array.tolist() for array in (reliability.probability, reliability.success, reliability.count))
+    return reliability_diagram(said, was, count, title="Calibration", size=_CHART)
+
+
+def _histogram(reliability: Reliability, threshold: float) -> str:
+    successes = [round(share * count) if count else 0 for share, count in zip(reliability.success, reliability.count)]
+    failures = [int(count) - yes for count, yes in zip(reliability.count, successes)]
+    return histogram(
+        {"failure": failures, "success": successes},
+        (NO, YES),
+        title="Frames",
+        x="the judge said",
+        mark=(min(threshold, 1.0), f"threshold {threshold:.3g}"),
+        size=_CHART,
+    )
+
+
+def _curves(curve: Sequence[Mapping[str, float]]) -> list[str]:
+    """A chart for each part of the names before the first slash."""
+    names = list(dict.fromkeys(name for line in curve for name in line if name != "step"))
+    charts = []
+    for group in dict.fromkeys(name.split("/")[0] for name in names):
+        lines = {
+            name.removeprefix(f"{group}/"): [[(line["step"], line[name]) for line in curve if name in line]]
+            for name in names
+            if name.split("/")[0] == group
+        }
+        charts.append(line_chart(lines, title=group, x="training step", y="", size=_CHART))
+    return charts
+
+
+def _worst(worst: WorstFrame) -> str:
+    wrong = "failure" if worst.truth == 0 else "success"
+    return picture(
+        worst.image,
+        f"episode {worst.episode}, frame {worst.frame}",
+        words(wrong, "good" if worst.truth == 1 else "") + f", judged {_percent(worst.probability)}",
+    )
+
+
+def _bad(count: int) -> str:
+    return words(f"{count}", "bad" if count else "good")
+
+
+def _interval(rate: Rate) -> str:
+    if math.isnan(rate.value):
+        return "-"
+    return f"{_percent(rate.value)} ({_percent(rate.low)} to {_percent(rate.high)})"
+
+
+def _percent(share: float) -> str:
+    """Sharper near the ends, where judges live: 99.97%, 0.04%, 85%."""
+    if math.isnan(share):
+        return "-"
+    near = min(share, 1 - share)
+    return f"{share:.0%}" if near <= 0 else f"{share:.1%}" if near >= 0.001 else f"{share:.2%}"
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4f}"
+
+
+def _off(frames: float) -> str:
+    return "-" if math.isnan(frames) else _frames_off(frames)
+
+
+def _frames_off(frames: float) -> str:
+    return f"{frames:g} frame" if frames == 1 else f"{frames:.3g} frames"

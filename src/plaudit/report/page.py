@@ -1,0 +1,81 @@
+"""What all our HTML pages share: one file that stands alone, one look, a few pieces.
+
+Every piece escapes the words it is given; what it returns is HTML and goes into a page as it is.
+"""
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from html import escape
+
+import numpy as np
+from PIL import Image
+
+from plaudit.types import ByteArray
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1340px; margin: 32px auto; padding: 0 20px }
+h1 { font-size: 22px; margin: 0 0 4px } h2 { font-size: 17px; margin: 32px 0 10px }
+.facts { color: #555; margin: 0 0 20px } .bad { color: #b3261e } .good { color: #22754a } .faint { color: #777 }
+p.faint { max-width: 340px; margin: 0 }
+p.bad { background: #fdf0ef; border-left: 4px solid #b3261e; padding: 6px 12px; margin: 0 0 8px; border-radius: 4px }
+.row { display: flex; flex-wrap: wrap; gap: 16px; align-items: flex-start } .row.wide { gap: 0 56px }
+svg { border: 1px solid #e4e4e0; border-radius: 6px }
+pre { background: #f7f7f5; padding: 14px; border-radius: 6px; overflow-x: auto }
+table { border-collapse: collapse; margin: 0 0 20px } td { font-variant-numeric: tabular-nums }
+td, th { padding: 3px 18px 3px 0; text-align: left; vertical-align: top } tr + tr td { border-top: 1px solid #eeeeea }
+figure { margin: 0; width: 152px; font-size: 12px; line-height: 1.35 }
+figure img { width: 100%; border-radius: 4px; display: block; margin-bottom: 4px; image-rendering: pixelated }
+"""
+_THUMBNAIL = (320, 240)  # pixels, width and height, that no picture on a page exceeds
+
+
+def page(title: str, summary: str, *body: str) -> str:
+    """A whole page; the summary stands under the title, the body is HTML."""
+    return f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>
+<style>{_STYLE}</style><h1>{escape(title)}</h1><p class="facts">{escape(summary)}</p>
+{"".join(body)}</html>
+"""
+
+
+def row(*pieces: str, wide: bool = False) -> str:
+    """Side by side, as many as fit."""
+    return f'<div class="row{" wide" if wide else ""}">{"".join(pieces)}</div>\n'
+
+
+def section(heading: str, *body: str) -> str:
+    return f"<section><h2>{escape(heading)}</h2>\n{''.join(body)}</section>\n"
+
+
+def words(text: str, look: str = "") -> str:
+    """A span; look is one of good, bad and faint."""
+    return f'<span class="{look}">{escape(text)}</span>'
+
+
+def note(text: str) -> str:
+    """A faint line or two under a table."""
+    return f'<p class="faint">{escape(text)}</p>\n'
+
+
+def table(rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> str:
+    """Cells are HTML: `words` makes them."""
+    top = "<tr>" + "".join(f"<th>{cell}</th>" for cell in header) + "</tr>" if header else ""
+    lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>\n" for cells in rows)
+    return f"<table>{top}{lines}</table>\n"
+
+
+def facts_table(facts: Mapping[str, str]) -> str:
+    return table([(words(name, "faint"), words(value)) for name, value in facts.items()])
+
+
+def picture(image: ByteArray, *caption: str) -> str:
+    """uint8 [H, W, 3] inside the page, with lines of HTML under it.
+
+    JPEG, and no larger than it is shown: as PNG a few dozen camera images are ten megabytes.
+    """
+    thumbnail = Image.fromarray(np.ascontiguousarray(image))
+    thumbnail.thumbnail(_THUMBNAIL)
+    file = io.BytesIO()
+    thumbnail.save(file, format="JPEG", quality=92, subsampling=0)
+    source = "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
+    return f'<figure><img src="{source}" alt=""><figcaption>{"<br>".join(caption)}</figcaption></figure>\n'

@@ -1,0 +1,62 @@
+"""Collecting, as a user types it."""
+
+import pytest
+
+pytest.importorskip("plaudit.envs.panda.engine", exc_type=ImportError)  # the tests below need MuJoCo 4
+
+from plaudit.data.store import Store
+from test_cli import plaudit
+
+SMALL = ["--image-size", "8x12", "--noise", 0.05]
+TRAINING = """
+env: {type: lift, obs: both, image_size: [8, 8], max_steps: 5}
+policy_cameras: []
+learner: {type: ppo, hidden: [8], epochs: 1}
+num_envs: 2
+steps: 1000
+evaluation: {episodes: 1}
+"""
+
+
+def test_collect_fills_a_store_and_adds_only_what_is_missing(tmp_path):
+    words = ["collect", "store", *SMALL, "--target-success", 1]
+    said = plaudit(*words, "--target-failure", 2, "--camera", "wrist", cwd=tmp_path)
+    assert "store has 1 successes and 2 failures, 3 of them new" in said
+    assert Store.open(tmp_path / "store").episode(0).frames["wrist"].shape[1:] == (8, 12, 3)
+    said = plaudit(*words, "--max-negative-trajectories", 3, "--camera", "wrist", cwd=tmp_path)
+    assert "store has 1 successes and 3 failures, 1 of them new" in said
+    seeds = [episode.meta["seed"] for _, episode in Store.open(tmp_path / "store")]
+    assert len(set(seeds)) == 4 and seeds[3] > max(seeds[:3])
+
+
+def test_what_was_collected_comes_out_in_both_old_layouts(tmp_path):
+    plaudit("collect", "store", *SMALL, "--target-success", 1, "--target-failure", 1, cwd=tmp_path)
+    for layout, folder in (("npy", "negative"), ("pkl", "failure")):
+        assert "2 episodes exported" in plaudit("data", "export", "store", layout, "--to", layout, cwd=tmp_path)
+        assert len(list((tmp_path / layout / folder).iterdir())) == 1
+        assert "2 episodes imported" in plaudit("data", "import", layout, f"{layout}_again", cwd=tmp_path)
+
+
+def test_collect_with_a_config_is_a_training_run(tmp_path):
+    block = "reward_data_collection: {enabled: True, save_dir: data, target_success: 0, target_failure: 3}"
+    (tmp_path / "run.yaml").write_text(TRAINING + block)
+    said = plaudit("collect", "--config", "run.yaml", cwd=tmp_path)
+    assert "runs/lift_ppo_0: 20 steps, 4 episodes" in said and "data has 0 successes and 3 failures" in said
+    assert len(Store.open(tmp_path / "data")) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "name a store to add to, or a training run with --config"),
+        (["store", "--env", "lfit"], "there is no env 'lfit'; did you mean 'lift'?"),
+        (["store", "--image-size", "big"], "takes an edge like 128, or height x width like 96x128, not 'big'"),
+        (["store", "--outcomes", "miss,drop"], "no outcome succeeds; add success to the outcomes"),
+        (["--config", "run.yaml", "--noise", "0.1"], "--config stands alone"),
+        (["--config", "run.yaml"], "run.yaml does not say where to collect"),
+        (["store", "--set", "max_steps=2", "--target-success", "1"], "brought nothing that is missing any more"),
+    ],
+)
+def test_mistakes_are_answered_in_a_sentence(tmp_path, words, sentence):
+    (tmp_path / "run.yaml").write_text(TRAINING)
+    assert sentence in plaudit("collect", *words, cwd=tmp_path, ok=False)
