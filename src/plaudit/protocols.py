@@ -78,7 +78,8 @@ class Simulation(Protocol):
         """Send actions [N, A], within [-1, 1], to those that are still active, [N].
 
         Returns what is seen of all, and what only a simulation knows, [N] each: `success`, and where there are such
-        things `reward` (its own), `failure` (it cannot go on) and others.
+        things `reward` (its own), `shaping` (the same without anything paid for success, for a judge to add to),
+        `failure` (it cannot go on) and others.
         """
         ...
 

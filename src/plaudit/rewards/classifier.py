@@ -150,16 +150,24 @@ class BinaryRewardClassifier(nn.Module):
         encoder: Any = self.encoder
         if self.config.image_size is not None:
             images = resized(images, self.config.image_size)
-        x = normalise(images, encoder)
+        x = normalise(images, encoder).to(self._encoder_type)
         return encoder.body(x) if self.config.split_encoder else self._averaged(encoder(x))
 
+    @property
+    def _encoder_type(self) -> torch.dtype:
+        """Half the bytes in a model that only looks, on a GPU."""
+        return next(self.encoder.parameters()).dtype
+
     def _averaged(self, grid: Tensor) -> Tensor:
+        grid = grid.float()
         return grid.mean(dim=(2, 3), keepdim=True) if self.config.average_first else grid
 
     def look(self, grids: Mapping[str, Tensor], state: Tensor | None = None) -> Tensor:
         """What is kept of one moment, [B, D]: the grids of all cameras and the state [B, S]."""
         if self.config.split_encoder:
-            grids = {camera: self._averaged(self.encoder.tail(grid)) for camera, grid in grids.items()}
+            grids = {
+                camera: self._averaged(self.encoder.tail(grid.to(self._encoder_type))) for camera, grid in grids.items()
+            }
         parts = [squeeze(grids[camera]) for camera, squeeze in self.squeezes.items()]
         if self.feel is not None:
             if state is None:

@@ -32,11 +32,14 @@ from plaudit.config import Config, load
 from plaudit.errors import BadFile, RewardError
 from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.rewards.measure import Calibration, Threshold
-from plaudit.rewards.training import device_of, placed, precision
+from plaudit.rewards.swift import Execution, executed, halved
+from plaudit.rewards.training import device_of, placed
 from plaudit.types import AnyArray, Episode, FloatArray, Observation
 
-MINI_BATCH = 256  # images scored at a time
+MINI_BATCH = 256  # images of a camera scored at a time
 FORMAT = 1
+
+Images = AnyArray | Tensor  # uint8 [B, H, W, 3]; a tensor may lie in pinned memory, or on the GPU already
 
 
 class DataFacts(Config):
@@ -80,6 +83,7 @@ class RewardModel:
             raise RewardError(f"{len(members)} members with {len(facts.calibration)} calibrations")
         self.facts, self.members = facts, list(members)
         self.shape = facts.classifier
+        self.mini_batch = MINI_BATCH
         self._calibrations = [Calibration(*pair) for pair in facts.calibration]
         self.to_device(device)
         self.fingerprint = _fingerprint(self.members)
@@ -91,6 +95,10 @@ class RewardModel:
     @property
     def cameras(self) -> Mapping[str, Size]:
         return self.shape.cameras
+
+    @property
+    def has_progress(self) -> bool:
+        return self.shape.progress
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "auto", *, force: bool = False) -> Self:
@@ -124,10 +132,14 @@ class RewardModel:
         facts = self.facts.model_copy(update={"classifier": described})
         (folder / "model.json").write_text(facts.model_dump_json(indent=1))
 
-    def to_device(self, device: str) -> None:
+    def to_device(self, device: str, execution: Execution = "eager") -> None:
+        """execution: how a GPU is told what to do; see `plaudit.rewards.swift`"""
         self.device = device_of(device)
         for member in self.members:
             placed(member, self.device).eval().requires_grad_(False)
+        on_gpu = self.device.type == "cuda"
+        self._running = halved(self.members) if on_gpu else self.members
+        self._look = executed(self._look_once, execution) if on_gpu else self._look_once
 
     def judge(self, episode: Episode) -> Judgement:
         """Every frame of an episode."""
@@ -137,7 +149,7 @@ class RewardModel:
         windows = torch.from_numpy(np.maximum(np.arange(episode.steps + 1)[:, None] - np.arange(moments) * stride, 0))
         return self.verdict([look[windows] for look in looks])
 
-    def score(self, images: Mapping[str, AnyArray], state: FloatArray | None = None) -> Judgement:
+    def score(self, images: Mapping[str, Images], state: FloatArray | None = None) -> Judgement:
         """Frames that have nothing to do with each other, camera -> [B, H, W, 3], for a model without a history."""
         if self.shape.history:
             raise RewardError(f"this model looks at {self.shape.moments} moments; use watch() or judge()")
@@ -148,20 +160,29 @@ class RewardModel:
         """For `count` robots or scenes, while they move."""
         return Watcher(self, count)
 
-    def look(self, images: Mapping[str, AnyArray], state: FloatArray | None = None) -> list[Tensor]:
+    def look(self, images: Mapping[str, Images], state: FloatArray | None = None) -> list[Tensor]:
         """What each member keeps of B frames, [B, D], in mini-batches."""
-        count = len(next(iter(images.values())))
-        chunks = [slice(start, start + MINI_BATCH) for start in range(0, count, MINI_BATCH)]
-        with torch.inference_mode(), precision(self.device):
-            parts = [self._look({c: images[c][chunk] for c in self.cameras}, state, chunk) for chunk in chunks]
-        return [torch.cat(list(looks)) for looks in zip(*parts, strict=True)]
+        inputs: list[Images] = [images[camera] for camera in self.cameras]
+        if self.shape.state_dim:
+            assert state is not None
+            inputs.append(state)
+        starts = range(0, len(inputs[0]), self.mini_batch)
+        with torch.inference_mode():
+            parts = [self._look(*(self._here(i[start : start + self.mini_batch]) for i in inputs)) for start in starts]
+            return [torch.cat(looks) for looks in zip(*parts, strict=True)]
 
-    def _look(self, images: Mapping[str, AnyArray], state: FloatArray | None, chunk: slice) -> list[Tensor]:
-        pixels = {camera: torch.from_numpy(np.ascontiguousarray(i)).to(self.device) for camera, i in images.items()}
-        felt = None if not self.shape.state_dim or state is None else torch.from_numpy(state[chunk]).to(self.device)
+    def _here(self, values: Images) -> Tensor:
+        if isinstance(values, np.ndarray):
+            values = torch.from_numpy(np.require(values, requirements=["C", "W"]))  # a store's cannot be written to
+        return values.to(self.device, non_blocking=True)
+
+    def _look_once(self, *inputs: Tensor) -> list[Tensor]:
+        """Of one mini-batch: the pixels of all cameras, then the state where the model sees it."""
+        pixels = dict(zip(self.cameras, inputs, strict=False))
+        felt = inputs[-1] if self.shape.state_dim else None
         grids: Mapping[str, Tensor] = {}
         looks = []
-        for member in self.members:
+        for member in self._running:
             if not grids or not self.facts.shared_encoder:
                 grids = {camera: member.encode(images) for camera, images in pixels.items()}
             looks.append(member.look(grids, felt))
@@ -169,13 +190,13 @@ class RewardModel:
 
     def verdict(self, windows: Sequence[Tensor]) -> Judgement:
         """Of what each member kept of some moments, [B, moments, D]."""
-        with torch.inference_mode(), precision(self.device):
-            said = [m.verdict(w).float().cpu().numpy() for m, w in zip(self.members, windows, strict=True)]
+        with torch.inference_mode():
+            said = [m.verdict(w).cpu().numpy() for m, w in zip(self.members, windows, strict=True)]
         probability = np.min([c(logits[:, 0]) for c, logits in zip(self._calibrations, said, strict=True)], axis=0)
         progress = np.mean([Calibration()(logits[:, 1]) for logits in said], axis=0) if self.shape.progress else None
         return Judgement(probability, progress)
 
-    def check(self, images: Mapping[str, AnyArray], state: FloatArray | None) -> None:
+    def check(self, images: Mapping[str, Images], state: FloatArray | None) -> None:
         """Whether these are frames such as it was trained on."""
         for camera, size in self.cameras.items():
             if camera not in images:
@@ -201,6 +222,7 @@ class Watcher:
 
     def __init__(self, model: RewardModel, count: int):
         self._model, self._count = model, count
+        self.threshold, self.has_progress, self.fingerprint = model.threshold, model.has_progress, model.fingerprint
         self._kept: deque[list[Tensor]] = deque(maxlen=model.shape.memory + 1)
 
     def start(self, observation: Observation) -> Judgement:

@@ -120,7 +120,8 @@ class World:
     def step(self, actions: AnyArray, active: BoolArray | None = None) -> tuple[Observation, Mapping[str, AnyArray]]:
         """One control step of the scenes that are `active` (all when not given); the others stay as they are.
 
-        Returns what is seen of all of them, and what only a simulation knows: success, grasp, reward (dense), [N] each.
+        Returns what is seen of all of them, and what only a simulation knows, [N] each: success, grasp, reward (dense),
+        and shaping, which is that reward without what it pays for success.
         """
         if not self._started:
             raise EnvError("nothing has started yet; call reset(seeds) before step(actions)")
@@ -133,8 +134,10 @@ class World:
         self._batch.step(ids, nstep=SUBSTEPS, stage=mujoco.mjtStage.mjSTAGE_VEL)
         facts = self.facts()
         success = self._task.success(facts)
-        reward = np.where(success, 1.0, self._task.dense(facts)).astype(np.float32)
-        return self._observe(ids, facts), {"success": success, "grasp": facts.grasped, "reward": reward}
+        shaping = self._task.dense(facts)
+        reward = np.where(success, np.float32(1), shaping)
+        known = {"success": success, "grasp": facts.grasped, "reward": reward, "shaping": shaping}
+        return self._observe(ids, facts), known
 
     def facts(self) -> Facts:
         """What is where now, in copies."""
