@@ -31,7 +31,7 @@ from plaudit.rewards.encoders.weights import read_torch
 from plaudit.rewards.fit import Fitted
 from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel, fill
 
-LARGEST = 512  # pixels of an edge that is thought of
+LARGEST = 256  # pixels of an edge that is thought of
 
 
 class PtConfig(Config):

@@ -120,9 +120,11 @@ def _full(override: str) -> str:
 
 
 def _of_folders(tree: Tree) -> Tree:
+    """What is not said is as in RLinf, which freezes an encoder that comes with weights."""
     tree = merged(dict(FOLDERS_DEFAULTS), tree)
     tree.setdefault("latent_dim", tree["hidden_dim"])
-    if tree["encoder"].get("weights") is not None:
+    encoder = tree["encoder"]
+    if isinstance(encoder, dict) and encoder.get("weights") is not None:
         tree.setdefault("freeze_encoder", True)
     return tree
 
@@ -150,8 +152,8 @@ def _notes(recipe: RewardRecipe) -> list[str]:
     if encoder.type != "resnet10" or encoder.pretrained:
         return []
     return [
-        "nothing is downloaded: ResNet-10 begins from random weights and all of it is trained; to begin from published "
-        "ones, give their file with --pretrained-encoder-path"
+        "nothing is downloaded: ResNet-10 begins from random weights; to begin from published ones, give their file "
+        "with --pretrained-encoder-path"
     ]
 
 

@@ -318,8 +318,8 @@ class Member:
         """The loss on frames as they are and as many as there are; keeps the model if it is the best so far."""
         judged = rows[~np.isnan(self.table.truth[rows])]
         logits = judge_rows(self.model, grids, self.table, rows)[np.isin(rows, judged), 0]
-        truth = self.table.truth[judged]
-        loss = float(np.mean(np.logaddexp(0, np.where(truth > 0.5, -logits, logits))))
+        truth = torch.from_numpy(self.table.truth[judged])
+        loss = float(F.binary_cross_entropy_with_logits(torch.from_numpy(logits), truth))
         self._check(loss, self.version)
         if loss < self.best_loss:
             self.best_loss, self.best_epoch = loss, self.version
@@ -385,7 +385,8 @@ def train_member(
             saved = time.monotonic()
         if not going:
             raise Stopped
-    member.save(checkpoints, curve)
+    if number < config.members - 1:  # so that a stop in the next one does not cost this one
+        member.save(checkpoints, curve)
     member.model.load_state_dict(member.best.state_dict())
     return member, grids, curve
 

@@ -105,7 +105,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "reward.mode": "write 'reward.kind'; a reward always replaces, nothing is mixed in behind your back",
     "reward.resnet": _MODEL,
     "reward.reward_model": _MODEL,
-    "reward_training": "a reward model is trained by another command",
+    "reward_training": "a reward model is trained by 'plaudit train-reward', which takes this block as it is",
     "algorithm.gamma": "write 'learner.gamma'",
     "algorithm.gae_lambda": "write 'learner.gae_lambda'",
     "algorithm.clip_ratio_high": "write 'learner.clip'",
