@@ -88,6 +88,8 @@ class SpatialLearnedEmbeddings(nn.Module):
 class BinaryRewardClassifier(nn.Module):
     """Frames in, one logit each out."""
 
+    pixel_mean: Tensor  # [3] the encoder's
+    pixel_std: Tensor
     state_mean: Tensor  # [S]
     state_std: Tensor
 
@@ -97,6 +99,8 @@ class BinaryRewardClassifier(nn.Module):
         self.config = config
         self._frozen = False
         self.encoder: Any = config.encoder.build() if encoder is None else encoder
+        self.register_buffer("pixel_mean", torch.tensor(self.encoder.mean), persistent=False)
+        self.register_buffer("pixel_std", torch.tensor(self.encoder.std), persistent=False)
         self.squeezes = nn.ModuleDict({camera: self._squeeze(size) for camera, size in sorted(config.cameras.items())})
         look = config.latent_dim * len(config.cameras)
         self.feel = None
@@ -150,7 +154,7 @@ class BinaryRewardClassifier(nn.Module):
         encoder: Any = self.encoder
         if self.config.image_size is not None:
             images = resized(images, self.config.image_size)
-        x = normalise(images, encoder).to(self._encoder_type)
+        x = normalise(images, self.pixel_mean, self.pixel_std).to(self._encoder_type)
         return encoder.body(x) if self.config.split_encoder else self._averaged(encoder(x))
 
     @property
