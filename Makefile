@@ -51,6 +51,7 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/replay.py --quick
 	$(BIN)/python benchmarks/env.py --quick
 	$(BIN)/python benchmarks/learn.py --quick
+	$(BIN)/python benchmarks/reward.py --quick
 
 clean:
 	rm -rf $(VENV) $(SIMULATORS) runs/demo

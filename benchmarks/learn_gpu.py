@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from plaudit.data.batch import to_torch
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.data.batch import to_torch
 from plaudit.learners.networks import Spaces
 from plaudit.learners.ppo import Ppo, PpoConfig
 from plaudit.learners.sac import Sac, SacConfig

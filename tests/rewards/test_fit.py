@@ -189,6 +189,13 @@ def test_other_work_that_lies_there_is_not_used(tmp_path, squares):
     assert [epoch.epoch for epoch in seen] == [1, 2]
 
 
+def test_a_camera_may_have_dots_in_its_name(tmp_path):
+    store = square_store(tmp_path / "store", cameras=("observation.image",))
+    fitted = make(store, tmp_path / "model", CONFIG.model_copy(update={"epochs": 1}))
+    assert list(RewardModel.load(tmp_path / "model", force=True).cameras) == ["observation.image"]
+    assert fitted.model.fingerprint == RewardModel.load(tmp_path / "model", force=True).fingerprint
+
+
 def test_state_history_and_progress_can_be_learned_too(tmp_path, squares):
     config = CONFIG.model_copy(update={"use_state": True, "history": 2, "progress": True, "epochs": 3})
     model = make(squares, tmp_path / "model", config).model

@@ -254,8 +254,8 @@ if __name__ == "__main__":
         print("starting", flush=True)
     remote = Remote(FakeHome)
     remote.ask("score", bright(1))
-    print(remote._process.pid, flush=True)
     try:
+        print(remote._process.pid, flush=True)
         time.sleep(60)
     except KeyboardInterrupt:
         print("interrupted", remote.ask("score", bright(2)).probability.item(), flush=True)

@@ -47,14 +47,14 @@ class Store:
         store.episode(episode_id).frames["front"]  # a view of the file, not a copy
     """
 
-    def __init__(self, folder: Path, lock: IO[str] | None):
+    def __init__(self, folder: Path, lock: IO[str] | None, labels: Path | None = None):
         """Not for users: see `open` and `create`."""
         settings = _read_settings(folder / MARKER)
         self.folder = folder
         self.capacity_episodes: int | None = settings["capacity_episodes"]  # beyond this, the oldest go
         self.capacity_bytes: int | None = settings["capacity_bytes"]
         self.repaired: list[str] = []  # what opening for writing had to put right, a sentence each
-        self.ledger = Ledger(folder / "labels")
+        self.ledger = Ledger(labels or folder / "labels")
         self._lock_file = lock
         self._guard = threading.RLock()
         self._journal = Journal(folder / "journal")
@@ -84,18 +84,23 @@ class Store:
         return cls.open(folder, write=True)
 
     @classmethod
-    def open(cls, folder: str | Path, *, write: bool = False, write_off_missing: bool = False) -> Self:
+    def open(
+        cls, folder: str | Path, *, write: bool = False, write_off_missing: bool = False, labels: Path | None = None
+    ) -> Self:
         """For reading, by any number of processes; or for writing, by one.
 
-        `write_off_missing` is how a repair gets past segments that somebody deleted.
+        write_off_missing: how a repair gets past segments that somebody deleted
+        labels: a ledger somewhere else, made if it is not there: for verdicts that are nobody else's business
         """
         folder = Path(folder)
         if not is_store(folder):
             there = "holds no store" if folder.is_dir() else "does not exist"
             raise StoreError(f"{folder} {there}; 'plaudit data import' makes one")
+        if labels is not None and not labels.exists():
+            Journal.create(labels)
         held = lock(folder) if write else None
         try:
-            store = cls(folder, held)
+            store = cls(folder, held, labels)
             try:
                 store.refresh()
             except SegmentMissing:

@@ -14,14 +14,14 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import Config
 from plaudit.learners.networks import Encoder, Linear, Seen, Spaces, mlp, random_shift, seen_of, weights_of
 from plaudit.rollout.rounds import Round
-from plaudit.types import FloatArray, Observation, Weights
+from plaudit.types import Batch, FloatArray, Observation, Weights
 
 
 class PpoConfig(Config):
@@ -38,6 +38,8 @@ class PpoConfig(Config):
     target_kl: PositiveFloat | None = 0.1  # an update stops when the policy has moved this far; None: never
     hidden: tuple[PositiveInt, ...] = (128, 128)
     log_std: float = -0.5  # of the actions, at the start
+    clone_updates: NonNegativeInt = 2000  # batches of demonstrations, where there are some, before the first round
+    clone_batch_size: PositiveInt = 256
     shift: int = Field(default=4, ge=0)  # pixels by which images are moved at random; 0 for none
 
     def build(self, spaces: Spaces, seed: int, device: str) -> "Ppo":
@@ -98,6 +100,23 @@ class Ppo:
         means = {name: sum(metrics[name] for metrics in seen) / len(seen) for name in seen[0]}
         return {**means, "policy/std": float(self.net.log_std.detach().exp().mean()), "policy/minibatches": len(seen)}
 
+    def clone(self, batch: Batch[Tensor]) -> float:
+        """One step towards the actions of a demonstration, which is how a sparse reward is found at all; the loss."""
+        seen = Seen({c: self._moved(batch.images[c]) for c in self.spaces.cameras}, batch.state)
+        density, _ = self.net(seen, batch.actions.clamp(-1, 1))
+        loss = -density.mean()
+        self._descend(loss)
+        return float(loss.detach())
+
+    def _moved(self, images: Tensor) -> Tensor:
+        return random_shift(images, self.rng, self.config.shift) if self.config.shift else images
+
+    def _descend(self, loss: Tensor) -> None:
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.net.parameters(), self.config.grad_clip)
+        self.optimizer.step()
+
     def _minibatches(self, count: int) -> Iterator[Tensor]:
         for _ in range(self.config.epochs):
             order = torch.randperm(count, generator=self.rng, device=self.device)
@@ -139,8 +158,7 @@ class Ppo:
     def _step(self, data: "_Data", rows: Tensor) -> dict[str, float]:
         config = self.config
         seen = data.seen[rows]
-        if config.shift:
-            seen = Seen({c: random_shift(i, self.rng, config.shift) for c, i in seen.images.items()}, seen.state)
+        seen = Seen({camera: self._moved(images) for camera, images in seen.images.items()}, seen.state)
         density, value = self.net(seen, data.actions[rows])
         log_ratio = density - data.density[rows]
         ratio = log_ratio.exp()
@@ -151,10 +169,7 @@ class Ppo:
         value_loss = 0.5 * (value - data.returns[rows]).square().mean()
         entropy = self.net.log_std.sum() + 0.5 * math.log(2 * math.pi * math.e) * self.spaces.action_dim
         loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
-        self.optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.net.parameters(), config.grad_clip)
-        self.optimizer.step()
+        self._descend(loss)
         with torch.no_grad():
             kl = (ratio - 1 - log_ratio).mean()
             clip_share = ((ratio - 1).abs() > config.clip).float().mean()

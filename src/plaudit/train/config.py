@@ -20,14 +20,65 @@ from plaudit.train.collect import CollectConfig, translate_collect
 BUILT_IN = ("lift", "pick_place", "push")
 
 
+class CheckpointBlock(Config):
+    """A reward model as the recipes name it. What describes the network is held against what the model says itself."""
+
+    checkpoint_path: Path  # a folder, or a .pt
+    image_keys: tuple[str, ...] | None = None
+    image_size: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None  # channels, height, width
+    hidden_dim: PositiveInt | None = None
+    num_spatial_blocks: PositiveInt | None = None
+    pretrained_encoder_path: Path | None = None  # not read: the weights of the encoder are in the checkpoint
+    use_pretrain: bool | None = None
+    freeze_encoder: bool | None = None
+    reward_type: Literal["binary", "continuous"] | None = None
+
+
 class RewardConfig(Config):
-    kind: Literal["sparse", "dense"] = "sparse"  # the simulator's verdict, or its shaped reward
-    # None: a sparse success ends the episode, a dense reward goes on to the time limit (ending early would cost reward)
+    # Without a reward model: the simulator's verdict, or its shaped reward.
+    kind: Literal["sparse", "dense"] = "sparse"
+    # None: success ends the episode, unless a dense reward of the simulator is paid (ending early would cost reward)
     end_on_success: bool | None = None
+    # With one: it pays and it ends the episode, and what the simulator knows is only logged.
+    use_reward_model: bool | None = None  # None: if one is named
+    model: Path | None = None  # its folder, or a .pt
+    reward_model: CheckpointBlock | None = None  # the same, as spec-like recipes write it
+    resnet: CheckpointBlock | None = None  # likewise
+    reward_model_type: Literal["resnet"] | None = None  # a model says itself what it is
+    mode: Literal["replace", "add", "terminal"] = "replace"  # of the simulator's own reward; see rewards/judge.py
+    reward_type: Literal["binary", "continuous"] = "binary"
+    threshold: float | None = Field(default=None, gt=0)  # None: the model's own
+    confirm: tuple[PositiveInt, PositiveInt] = (2, 3)  # (k, n): k of the last n frames must show success
+    shaping: float = Field(default=0.0, ge=0)  # weight of potential-based shaping by the model's progress
+    force: bool = False  # take a model that failed a control
+    place: Literal["inline", "process"] = "inline"  # where it runs
+    device: str | None = None  # that it runs on; None: the learner's
+    audit_share: float = Field(default=0.25, ge=0, le=1)  # of the episodes, whose truth is looked up
+    alarm_gap: float = Field(default=0.2, gt=0, le=1)  # judged minus true success among these that rings
+    alarm_window: PositiveInt = 60  # audited episodes that count
+    alarm_least: PositiveInt = 30  # audited episodes before it may ring
+    on_alarm: Literal["stop", "warn"] = "stop"
+
+    @property
+    def model_path(self) -> Path | None:
+        """None where the simulator is in charge."""
+        blocks = [block.checkpoint_path for block in (self.reward_model, self.resnet) if block is not None]
+        named = [*([self.model] if self.model is not None else []), *blocks]
+        return None if self.use_reward_model is False or not named else named[0]
 
     @property
     def ends(self) -> bool:
-        return self.kind == "sparse" if self.end_on_success is None else self.end_on_success
+        pays_on = self.model_path is None and self.kind == "dense"
+        return not pays_on if self.end_on_success is None else self.end_on_success
+
+    @model_validator(mode="after")
+    def _one_model_is_named(self) -> Self:
+        named = [self.model, self.reward_model, self.resnet]
+        if sum(name is not None for name in named) > 1:
+            raise ValueError("a reward model is named more than once; keep 'model' and leave out the others")
+        if self.use_reward_model and not any(name is not None for name in named):
+            raise ValueError("use_reward_model needs a model: write 'reward.model' with its folder")
+        return self
 
 
 class EvalConfig(Config):
@@ -73,6 +124,14 @@ class TrainConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _a_reward_model_has_something_to_see(self) -> Self:
+        if self.reward.model_path is not None and self.env.obs == "state":
+            raise ValueError(
+                "a reward model looks at camera images; write env.obs=both (a policy of states: policy_cameras=[])"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _there_is_something_to_collect(self) -> Self:
         if self.collect is None:
             return self
@@ -88,24 +147,16 @@ class TrainConfig(Config):
     def _demonstrations_can_be_had(self) -> Self:
         if self.demos is not None and self.scripted_demos:
             raise ValueError("name a store of demos or ask for scripted_demos, not both")
-        if (self.demos is not None or self.scripted_demos) and self.learner.type != "sac":
-            raise ValueError(f"only sac learns from demonstrations; {self.learner.type} cannot use them")
         if self.scripted_demos and self.env.type not in BUILT_IN:
             raise ValueError(f"only the built-in tasks ({', '.join(BUILT_IN)}) have an expert for scripted_demos")
         return self
 
 
-_MODEL = "the classifier describes itself in its folder; name that folder and nothing else"
 _GROUPS = "there are no worker groups in one process; leave it out"
 # Keys of the ManiSkill recipes of RLinf, and what to write instead.
 OTHER_NAMES: Mapping[str, str] = {
     "reward.group_name": _GROUPS,
-    "reward.use_reward_model": "training on a learned reward is another command's work; here write 'reward.kind'",
-    "reward.reward_model_type": "leave it out: a reward model's folder says what it is",
-    "reward.mode": "write 'reward.kind'; a reward always replaces, nothing is mixed in behind your back",
-    "reward.resnet": _MODEL,
-    "reward.reward_model": _MODEL,
-    "reward_training": "a reward model is trained by 'plaudit train-reward', which takes this block as it is",
+    "reward_training": "a reward model is trained by 'plaudit train-reward --config FILE'",
     "algorithm.gamma": "write 'learner.gamma'",
     "algorithm.gae_lambda": "write 'learner.gae_lambda'",
     "algorithm.clip_ratio_high": "write 'learner.clip'",

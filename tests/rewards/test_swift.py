@@ -1,0 +1,51 @@
+"""What of a GPU's ways can be seen without one: the copies that it looks with."""
+
+import numpy as np
+import pytest
+import torch
+
+from plaudit.rewards.swift import halved
+from tiny_reward import noise_episode, tiny_model
+
+
+def test_the_encoder_of_a_copy_takes_half_the_bytes_and_the_model_stays_as_it_was():
+    model = tiny_model(members=2)
+    copies = halved(model.members)
+    assert {p.dtype for copy in copies for p in copy.encoder.parameters()} == {torch.bfloat16}
+    assert {p.dtype for copy in copies for p in copy.head.parameters()} == {torch.float32}
+    assert {p.dtype for member in model.members for p in member.parameters()} == {torch.float32}
+
+
+def test_what_members_share_their_copies_share():
+    members = tiny_model(members=2).members
+    members[1].encoder = members[0].encoder
+    copies = halved(members)
+    assert copies[0].encoder is copies[1].encoder is not members[0].encoder
+
+
+def test_batch_norms_keep_their_precision_and_take_what_comes():
+    (member,) = tiny_model().members
+    member.encoder.layers.append(torch.nn.BatchNorm2d(8))
+    (copy,) = halved([member.eval()])
+    assert copy.encoder.layers[-1].running_var.dtype == torch.float32
+    assert copy.encode(torch.zeros(1, 16, 16, 3, dtype=torch.uint8)).dtype == torch.float32
+
+
+def test_a_copy_says_almost_the_same():
+    (member,) = tiny_model().members
+    (copy,) = halved([member.eval()])
+    images = {"front": torch.from_numpy(noise_episode().frames["front"])}
+    with torch.inference_mode():
+        assert copy(images).numpy() == pytest.approx(member(images).numpy(), abs=0.02)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("execution", ["eager", "graph"])
+def test_a_gpu_says_almost_what_a_processor_says(execution):
+    model, frames = tiny_model(), noise_episode(40).frames
+    expected = model.score(frames).probability
+    model.to_device("cuda", execution)
+    for rows in (slice(0, 32), slice(8, 40), slice(0, 5), slice(0, 32)):  # a graph is played again, or is another
+        part = {"front": frames["front"][rows]}
+        assert model.score(part).probability == pytest.approx(expected[rows], abs=0.02)
+        assert model.score({"front": torch.from_numpy(np.array(part["front"])).pin_memory()}).probability.shape
