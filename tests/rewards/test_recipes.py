@@ -94,6 +94,11 @@ def test_the_maniskill_block_is_read(tmp_path):
     assert (recipe.epochs, recipe.batch_size, recipe.lr, notes) == (100, 64, 1e-4, [])
 
 
+def test_our_example_is_such_a_block():
+    recipe, notes = read_recipe(Path(__file__).parents[2] / "examples/configs/pickcube_train_reward.yaml", {})
+    assert recipe.data == (Path("runs/pickcube_data"),) and recipe.encoder.type == "small" and notes == []
+
+
 def test_what_is_not_used_is_told(tmp_path):
     block = {**MANISKILL["reward_training"], "micro_batch_size": 16}
     _, notes = read(tmp_path, {"reward_training": block})
