@@ -94,6 +94,13 @@ def test_the_maniskill_block_is_read(tmp_path):
     assert (recipe.epochs, recipe.batch_size, recipe.lr, notes) == (100, 64, 1e-4, [])
 
 
+def test_a_key_of_their_block_may_be_given_on_the_command_line(tmp_path):
+    recipe, _ = read(tmp_path, MANISKILL, "reward_training.epochs=3", "seed=4")
+    assert (recipe.epochs, recipe.seed, recipe.lr) == (3, 4, 1e-4)
+    with pytest.raises(ConfigError, match=r"^command line: unknown key 'reward_training.epoch'"):
+        read(tmp_path, MANISKILL, "reward_training.epoch=3")
+
+
 def test_our_example_is_such_a_block():
     recipe, notes = read_recipe(Path(__file__).parents[2] / "examples/configs/pickcube_train_reward.yaml", {})
     assert recipe.data == (Path("runs/pickcube_data"),) and recipe.encoder.type == "small" and notes == []

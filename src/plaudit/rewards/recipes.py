@@ -34,6 +34,8 @@ FOLDERS_DEFAULTS: Mapping[str, Any] = {  # of RLinf's train_reward_model
     "num_spatial_blocks": 8,
 }
 
+_BLOCKS = ("reward_training", "policy", "dataset")  # of other stacks
+
 Tree = dict[str, Any]
 
 
@@ -82,15 +84,17 @@ def read_recipe(
     """
     file_tree, _ = read_tree(path, [])
     given, _ = read_tree(None, [_full(override) for override in overrides])
+    theirs = {key: given.pop(key) for key in _BLOCKS if key in given}  # reward_training.epochs=3
     asked = merged(dict(flags), given)
     notes: list[str] = []
     try:
-        tree = merged(_translated(file_tree, notes), asked)
+        tree = merged(_translated(merged(file_tree, theirs), notes), asked)
         _check_names(tree)
         recipe = parse(RewardRecipe, _completed(_of_folders(tree) if folders else tree))
     except ConfigError as error:
+        told = {**asked, **theirs}
         raise ConfigError(
-            (where, f"{place_of(where, path, asked)}: {sentence}") for where, sentence in error.problems
+            (where, f"{place_of(where, path, told)}: {sentence}") for where, sentence in error.problems
         ) from None
     return recipe, [*notes, *_notes(recipe)]
 
