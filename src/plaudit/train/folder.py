@@ -7,6 +7,7 @@ runs/lift_sac_0/
   checkpoints/          the last two, each whole
   episodes/  demos/     stores
   policy.safetensors    the actor's weights of the newest evaluation
+  first.mp4  last.mp4   the policy before it learned anything, and the newest
   collecting            where episodes are collected: the name by which the store knows this run
   report.html
 """
@@ -83,10 +84,14 @@ class RunFolder:
         for old in sorted(self._checkpoints.glob("[0-9]*"))[:-KEPT]:
             shutil.rmtree(old)
 
-    def restore(self, learner: Checkpointed) -> dict[str, Any] | None:
+    def load(self, learner: Checkpointed) -> dict[str, Any] | None:
         """The newest checkpoint's facts, its learner put back; None where there is none yet."""
         found = sorted(self._checkpoints.glob("[0-9]*"))
-        facts = load_checkpoint(found[-1], learner) if found else None
+        return load_checkpoint(found[-1], learner) if found else None
+
+    def restore(self, learner: Checkpointed) -> dict[str, Any] | None:
+        """The same, to go on from there: what was logged of later steps is taken back."""
+        facts = self.load(learner)
         step = facts["step"] if facts else -1
         kept = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
         (self.path / "metrics.jsonl").write_text("".join(kept))
