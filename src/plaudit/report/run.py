@@ -60,9 +60,7 @@ def success_chart(lines: list[dict[str, Any]], config: dict[str, Any], size: tup
         curves["judged, in training"] = [_smooth(_points(lines, "reward/success_once"))]
     else:
         curves["in training"] = [_smooth(_points(lines, "train/success"))]
-    rang = _rang(lines)
-    moment = None if rang is None else (rang["step"], "alarm")
-    wanted = config["evaluation"]["stop_at"]
+    wanted, moment = config["evaluation"]["stop_at"], _moment(lines)
     return line_chart(curves, title="Success", x="steps", y="", y_range=(0, 1), mark=wanted, moment=moment, size=size)
 
 
@@ -70,15 +68,13 @@ def judge_charts(lines: list[dict[str, Any]]) -> list[str]:
     """How far the judge in charge is to be trusted, and what it costs; none where the simulator judges."""
     if not any("reward/agreement" in line for line in lines):
         return []
-    agreement = {
+    curves = {
         "agreement": [_smooth(_points(lines, "reward/agreement"))],
-        "gap": [_points(lines, "reward/gap")],
+        "judged minus true": [_points(lines, "reward/gap")],
     }
-    rang = _rang(lines)
-    moment = None if rang is None else (rang["step"], "alarm")
     return [
         line_chart(
-            agreement, title="Judge and truth", x="steps", y="", y_range=(-0.2, 1), moment=moment, size=(420, 320)
+            curves, title="Judge", x="steps", y="", y_range=(-0.2, 1), moment=_moment(lines), size=(_SMALL[0], 320)
         )
     ]
 
@@ -109,6 +105,12 @@ def _summary(lines: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> 
 def _rang(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The line of the round that the alarm rang in first."""
     return next((line for line in lines if line.get("reward/alarm")), None)
+
+
+def _moment(lines: list[dict[str, Any]]) -> tuple[float, str] | None:
+    """That of the alarm, for a chart."""
+    rang = _rang(lines)
+    return None if rang is None else (rang["step"], "alarm")
 
 
 def _points(lines: list[dict[str, Any]], name: str) -> list[tuple[float, float]]:
