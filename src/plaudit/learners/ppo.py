@@ -40,7 +40,9 @@ class PpoConfig(Config):
     log_std: float = -0.5  # of the actions, at the start
     clone_updates: NonNegativeInt = 2000  # batches of demonstrations, where there are some, before the first round
     clone_batch_size: PositiveInt = 256
-    shift: int = Field(default=4, ge=0)  # pixels by which images are moved at random; 0 for none
+    # Pixels by which images of demonstrations are moved at random. Those of a round are not: it would change the
+    # densities that the old ones are compared with, and undo in a few updates what was learned.
+    shift: int = Field(default=4, ge=0)
 
     def build(self, spaces: Spaces, seed: int, device: str) -> "Ppo":
         return Ppo(self, spaces, seed, device)
@@ -158,7 +160,6 @@ class Ppo:
     def _step(self, data: "_Data", rows: Tensor) -> dict[str, float]:
         config = self.config
         seen = data.seen[rows]
-        seen = Seen({camera: self._moved(images) for camera, images in seen.images.items()}, seen.state)
         density, value = self.net(seen, data.actions[rows])
         log_ratio = density - data.density[rows]
         ratio = log_ratio.exp()

@@ -138,7 +138,7 @@ class RewardModel:
         for member in self.members:
             placed(member, self.device).eval().requires_grad_(False)
         on_gpu = self.device.type == "cuda"
-        self._running = halved(self.members) if on_gpu else self.members
+        self._running = halved(self.members, execution) if on_gpu else self.members
         self._look = executed(self._look_once, execution) if on_gpu else self._look_once
 
     def judge(self, episode: Episode) -> Judgement:

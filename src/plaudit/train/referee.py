@@ -168,7 +168,11 @@ def referee(config: TrainConfig, simulation: Simulation) -> Iterator[Referee]:
         yield Referee(SimulatorJudge(dense=reward.kind == "dense"), simulation)
         return
     asked = RewardWorkerConfig(
-        checkpoint_path=path, device=reward.device or config.device, place=reward.place, force=reward.force
+        checkpoint_path=path,
+        device=reward.device or config.device,
+        execution=reward.execution,
+        place=reward.place,
+        force=reward.force,
     )
     with RewardWorker(asked) as worker:
         yield LearnedReferee(worker, config, simulation)
