@@ -68,4 +68,4 @@ def test_a_batch_of_any_size_is_compiled_as_one_of_a_power_of_two():
         return [2 * x]
 
     x = torch.arange(37.0)[:, None]
-    assert torch.equal(Filled(look)(x)[0], 2 * x) and sizes == [64]
+    assert torch.equal(Filled(look, 0)(x)[0], 2 * x) and sizes == [64]

@@ -49,7 +49,8 @@ class PpoConfig(Config):
 
 
 class ActorCritic(nn.Module):
-    """A Gaussian policy and a value, each with its own layers on top of one encoder."""
+    """A Gaussian policy and a value that share nothing: a value that has yet to learn would spoil the policy's eye, which
+    may have learned from demonstrations."""
 
     def __init__(self, spaces: Spaces, hidden: tuple[int, ...], log_std: float):
         super().__init__()
@@ -57,15 +58,15 @@ class ActorCritic(nn.Module):
         self.pi = nn.Sequential(
             mlp([self.eye.size, *hidden], nn.Tanh), Linear(hidden[-1], spaces.action_dim, gain=0.01)
         )
+        self.value_eye = Encoder(spaces)
         self.v = nn.Sequential(mlp([self.eye.size, *hidden], nn.Tanh), Linear(hidden[-1], 1))
         self.log_std = nn.Parameter(torch.full((spaces.action_dim,), log_std))
 
     def forward(self, seen: Seen, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log density of actions [B, A] and value, [B] each."""
-        features = self.eye(seen)
-        z = (actions - self.pi(features)) / self.log_std.exp()
+        z = (actions - self.pi(self.eye(seen))) / self.log_std.exp()
         log_density = (-0.5 * z.square() - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
-        return log_density, self.v(features).squeeze(-1)
+        return log_density, self.v(self.value_eye(seen)).squeeze(-1)
 
 
 class Ppo:

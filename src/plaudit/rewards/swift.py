@@ -15,6 +15,7 @@ it take 5.1 ms eager, 2.6 compiled, and 1.4 compiled with this group norm; recor
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -26,6 +27,8 @@ Execution = Literal["eager", "graph", "compile", "compile+graph"]
 Look = Callable[..., list[Tensor]]
 
 WARM_UP = 3  # runs before a graph is recorded, in which cuDNN chooses its kernels
+# cuDNN tries its kernels and keeps the quickest, for each size of batch.
+QUICKEST = partial(torch.backends.cudnn.flags, enabled=True, benchmark=True)
 FEWEST = 16  # images of a compiled batch
 MOST_GRAPHS = 4  # full mini-batches, as many scenes as a run has, and two more; each holds memory of its own
 
@@ -75,25 +78,31 @@ def _halve(module: nn.Module) -> None:
             setattr(module, name, buffer.bfloat16())
 
 
-def executed(look: Look, execution: Execution) -> Look:
+def executed(look: Look, execution: Execution, axis: int = 0) -> Look:
+    """axis: of what it returns, along which the batch lies"""
     if execution.startswith("compile"):
-        look = Filled(torch.compile(look, dynamic=False))
+        look = Filled(torch.compile(look, dynamic=False), axis)
     return Recorded(look) if execution.endswith("graph") else look
 
 
 class Filled:
     """Runs a compiled function on batches filled up to a power of two: each size is compiled anew, for seconds."""
 
-    def __init__(self, look: Look):
-        self._look = look
+    def __init__(self, look: Look, axis: int):
+        """axis: of the outputs, along which the batch lies"""
+        self._look, self._axis = look, axis
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
+        with QUICKEST():
+            return self._run(inputs)
+
+    def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         count = len(inputs[0])
         size = max(FEWEST, 1 << (count - 1).bit_length())
         if size == count:
             return self._look(*inputs)
         full = [torch.cat([given, given[-1:].expand(size - count, *given.shape[1:])]) for given in inputs]
-        return [output[:count] for output in self._look(*full)]
+        return [output.narrow(self._axis, 0, count) for output in self._look(*full)]
 
 
 class Recorded:
@@ -119,7 +128,7 @@ class Graph:
         self._inputs = [given.clone() for given in inputs]  # where the graph reads from
         beside = torch.cuda.Stream()
         beside.wait_stream(torch.cuda.current_stream())
-        with torch.backends.cudnn.flags(benchmark=True):
+        with QUICKEST():
             with torch.cuda.stream(beside):
                 for _ in range(WARM_UP):
                     look(*self._inputs)
