@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -78,10 +78,17 @@ class Judgement:
 class RewardModel:
     """Judges frames. Build with `load`, or from what a training returned."""
 
-    def __init__(self, members: Sequence[BinaryRewardClassifier], facts: ModelFacts, device: str = "auto"):
+    def __init__(
+        self,
+        members: Sequence[BinaryRewardClassifier],
+        facts: ModelFacts,
+        device: str = "auto",
+        notes: Sequence[str] = (),
+    ):
+        """notes: sentences on what was understood of a file that does not describe itself"""
         if len(members) != len(facts.calibration):
             raise RewardError(f"{len(members)} members with {len(facts.calibration)} calibrations")
-        self.facts, self.members = facts, list(members)
+        self.facts, self.members, self.notes = facts, list(members), tuple(notes)
         self.shape = facts.classifier
         self.mini_batch = MINI_BATCH
         self._calibrations = [Calibration(*pair) for pair in facts.calibration]
@@ -101,17 +108,22 @@ class RewardModel:
         return self.shape.progress
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "auto", *, force: bool = False) -> Self:
-        """force: take a model although it failed a control"""
+    def load(cls, folder: str | Path, device: str = "auto", *, force: bool = False) -> "RewardModel":
+        """Of a model's folder, or of a single .pt file (see `plaudit.rewards.pt`).
+
+        force: take a model although it failed a control
+        """
         folder = Path(folder)
+        if folder.suffix == ".pt" and not folder.is_dir():
+            from plaudit.rewards.pt import load_pt  # which builds on this module
+
+            model = load_pt(folder, device=device)
+            _trust(folder, model.facts, force)
+            return model
         if not (folder / "model.json").is_file():
             raise BadFile(folder, "this is not a reward model: it has no model.json; 'plaudit train-reward' makes one")
         facts = load(ModelFacts, folder / "model.json")
-        if facts.problems and not force:
-            raise RewardError(
-                f"{folder} is marked as not to be trusted: {'; '.join(facts.problems)}; train a better one, or "
-                "force it (--force-reward-model, reward.force=true)"
-            )
+        _trust(folder, facts, force)
         members: list[BinaryRewardClassifier] = []
         for number in range(len(facts.calibration)):
             shared = facts.shared_encoder and members
@@ -128,9 +140,12 @@ class RewardModel:
             if self.facts.shared_encoder and number:
                 tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("encoder.")}
             save_file(tensors, folder / f"member_{number}.safetensors")
-        described = self.facts.classifier.model_copy(update={"encoder": self.shape.encoder.described()})
-        facts = self.facts.model_copy(update={"classifier": described})
-        (folder / "model.json").write_text(facts.model_dump_json(indent=1))
+        (folder / "model.json").write_text(self.described().model_dump_json(indent=1))
+
+    def described(self) -> ModelFacts:
+        """Its facts, with an encoder that needs no other file."""
+        shape = self.facts.classifier.model_copy(update={"encoder": self.shape.encoder.described()})
+        return self.facts.model_copy(update={"classifier": shape})
 
     def to_device(self, device: str, execution: Execution = "eager") -> None:
         """execution: how a GPU is told what to do; see `plaudit.rewards.swift`"""
@@ -263,6 +278,14 @@ class Watcher:
         return self._model.verdict([torch.stack(looks, dim=1) for looks in zip(*moments, strict=True)])
 
 
+def _trust(path: Path, facts: ModelFacts, force: bool) -> None:
+    if facts.problems and not force:
+        raise RewardError(
+            f"{path} is marked as not to be trusted: {'; '.join(facts.problems)}; train a better one, or "
+            "force it (--force-reward-model, reward.force=true)"
+        )
+
+
 def fill(member: BinaryRewardClassifier, tensors: Mapping[str, Tensor], path: Path) -> None:
     """Put weights in; weights of another network are refused with the first tensor that does not fit."""
     mine = {**member.state_dict()}
@@ -276,7 +299,7 @@ def fill(member: BinaryRewardClassifier, tensors: Mapping[str, Tensor], path: Pa
             raise BadFile(
                 path,
                 f"these are weights of another network: {name} is {list(tensors[name].shape)}, "
-                f"model.json describes {list(tensor.shape)}",
+                f"this one has {list(tensor.shape)}",
             )
     for name in tensors:
         if name not in mine:
