@@ -49,8 +49,8 @@ class PpoConfig(Config):
 
 
 class ActorCritic(nn.Module):
-    """A Gaussian policy and a value that share nothing: a value that has yet to learn would spoil the policy's eye, which
-    may have learned from demonstrations."""
+    """A Gaussian policy and a value that share nothing: a value that has yet to learn would spoil the eye of a policy
+    that learned from demonstrations."""
 
     def __init__(self, spaces: Spaces, hidden: tuple[int, ...], log_std: float):
         super().__init__()
