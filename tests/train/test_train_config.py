@@ -5,6 +5,8 @@ import pytest
 from plaudit.errors import ConfigError
 from plaudit.train.config import OTHER_NAMES, load_train_config
 
+SEEING = ["learner=ppo", "env=lift", "env.obs=both", "policy_cameras=[]"]
+
 
 def test_names_stand_for_their_type_and_overrides_reach_inside():
     config = load_train_config(None, ["learner=sac", "env=pick_place", "learner.lr=0.01", "env.image_size=[32,48]"])
@@ -48,23 +50,89 @@ def test_every_key_of_the_other_stacks_is_answered_with_ours(key: str, tmp_path:
 
 
 def test_a_whole_recipe_is_answered_key_by_key():
-    recipe = ["reward.use_reward_model=True", "reward.resnet.checkpoint_path=best.pt", "runner.resume_dir=null"]
+    recipe = ["reward.use_reward_model=True", "reward.resnet.checkpoint_path=best.pt", "reward.group_name=Judges"]
+    elsewhere = ["runner.resume_dir=null", "cluster.component_placement.reward=0-1"]
     with pytest.raises(ConfigError) as caught:
-        load_train_config(None, ["learner=ppo", "env=lift", *recipe])
-    assert len(caught.value.problems) == 3
+        load_train_config(None, [*SEEING, *recipe, *elsewhere])
+    assert [".".join(where) for where, _ in caught.value.problems] == [
+        "reward.group_name",
+        "runner.resume_dir",
+        "cluster.component_placement.reward",
+    ]
 
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["learner=ppo", "env=lift", "scripted_demos=3"], "only sac learns from demonstrations"),
         (["learner=sac", "env=gymnasium", "env.id=Pendulum-v1", "scripted_demos=3"], "only the built-in tasks"),
         (["learner=sac", "env=lift", "scripted_demos=3", "demos=somewhere"], "not both"),
+        (["learner=ppo", "env=lift", "learner.clone_updates=-1"], "key 'learner.clone_updates' is -1"),
     ],
 )
 def test_demonstrations_that_cannot_be_had_are_refused(overrides: list[str], said: str):
     with pytest.raises(ConfigError, match=said):
         load_train_config(None, overrides)
+
+
+RECIPE = """
+reward:
+  use_reward_model: %s
+  mode: replace
+  reward_model_type: resnet
+  %s:
+    checkpoint_path: best.pt
+    image_keys: [front]
+    image_size: [3, 64, 64]
+    hidden_dim: 256
+    num_spatial_blocks: 8
+    pretrained_encoder_path: resnet10_pretrained.pt
+    use_pretrain: True
+    freeze_encoder: True
+    reward_type: continuous
+"""
+
+
+@pytest.mark.parametrize("block", ["reward_model", "resnet"])
+def test_a_reward_model_is_named_as_the_recipes_name_it(block: str, tmp_path: Path):
+    path = tmp_path / "run.yaml"
+    path.write_text(RECIPE % (True, block))
+    reward = load_train_config(path, SEEING).reward
+    assert (reward.model_path, reward.reward_type, reward.ends) == (Path("best.pt"), "continuous", True)
+    path.write_text(RECIPE % (False, block))
+    assert load_train_config(path, SEEING).reward.model_path is None
+
+
+def test_a_recipe_that_only_collects_need_not_name_a_model():
+    words = ["reward.use_reward_model=False", "reward.reward_model.image_keys=[front]"]
+    assert load_train_config(None, [*SEEING, *words]).reward.model_path is None
+
+
+def test_a_config_reads_the_same_after_it_was_written(tmp_path: Path):
+    (tmp_path / "run.yaml").write_text(RECIPE % (True, "resnet"))
+    config = load_train_config(tmp_path / "run.yaml", SEEING)
+    (tmp_path / "config.json").write_text(config.model_dump_json())
+    assert load_train_config(tmp_path / "config.json", []) == config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["reward.use_reward_model=true"], "use_reward_model needs a model: write 'reward.model' with its folder"),
+        (["reward.model=a", "reward.resnet.checkpoint_path=b"], "a reward model is named more than once"),
+        (["reward.model=a", "env.obs=state"], "a reward model looks at camera images; write env.obs=both"),
+        (["reward.model=a", "reward.confirm=[3,2]"], "3 of the last 2 frames can never be called"),
+        (["reward.model=a", "reward.alarm_window=20"], "waits for more episodes than it remembers can never ring"),
+        (["reward.model=a", "reward.mode=multiply"], "'replace', 'add' or 'terminal'"),
+        (
+            ["reward.reward_type=binary", "reward.resnet.reward_type=continuous"],
+            "reward_type is binary, and continuous in its block; write one of them",
+        ),
+    ],
+)
+def test_a_reward_model_that_cannot_be_meant_is_refused(overrides: list[str], said: str):
+    with pytest.raises(ConfigError) as caught:
+        load_train_config(None, [*SEEING, *overrides])
+    assert said in str(caught.value)
 
 
 PRESETS = sorted((Path(__file__).parents[2] / "examples/configs").glob("*.yaml"))

@@ -115,5 +115,5 @@ def stop(sentence: str) -> NoReturn:
 
 
 def tell(kind: str, sentence: str) -> None:
-    styles = {"error": "bold red", "problem": "bold red", "repaired": "green"}
+    styles = {"error": "bold red", "problem": "bold red", "alarm": "bold red", "repaired": "green"}
     err.print(Text.assemble((f"{kind}:", styles.get(kind, "yellow")), f" {sentence}"))

@@ -16,12 +16,16 @@ def train_(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file to start from; see examples/configs.")] = None,
     resume: Annotated[Path | None, typer.Option(help="The folder of a run to go on with.", metavar="RUN")] = None,
+    reward_model: Annotated[
+        Path | None, typer.Option(help="With --resume: go on with another reward model in charge.", metavar="MODEL")
+    ] = None,
     folder: Annotated[Path, typer.Option(help="Where runs are put.")] = Path("runs"),
 ) -> None:
     """Train a policy in a simulation.
 
     Writes a run folder with metrics, checkpoints, the policy's weights and a report. Ctrl-C stops after the round at
-    hand, and --resume goes on as if it had not.
+    hand, and --resume goes on as if it had not. Returns 1 when a run was stopped because its reward model is not to be
+    trusted any more.
     """
     from plaudit.report.run import write_report
     from plaudit.train.config import load_train_config
@@ -31,25 +35,42 @@ def train_(
 
     if resume is not None and (overrides or config):
         raise DataError("--resume goes on with a run as it was configured; leave out the other arguments")
+    if resume is None and reward_model is not None:
+        raise DataError(f"--reward-model goes with --resume; for a new run write reward.model={reward_model}")
     if resume is not None:
         run = RunFolder.reopen(resume)
+        run = run if reward_model is None else run.hand_over(reward_model)
     else:
         asked = load_train_config(config, overrides or [])
         name = asked.name or f"{asked.env.type}_{asked.learner.type}_{asked.seed}"
         run = RunFolder.create(folder / name, asked)
+    for sentence in run.introduction:
+        out.print(sentence)
     try:
         with training_bar(run.config.steps) as (watch, stopped):
             end = train(run, watch, progress)
     except KeyboardInterrupt:
         stop(f"interrupted; go on from the last checkpoint with: plaudit train --resume {run.path}")
-    film(run)
+    if not stopped():
+        film(run)
     write_report(run.path)
     held = "not evaluated yet" if end.evaluated is None else f"{end.evaluated:.0%} success on seeds held back"
     out.print(f"{run.path}: {end.step:,} steps, {end.episodes:,} episodes, {held}; see {run.path / 'report.html'}")
     if run.config.collect is not None:
         _tell_collected(run.config.collect)
+    if end.alarm is not None:
+        _tell_alarm(run, end.alarm)
     if stopped():
         stop(f"stopped; go on with: plaudit train --resume {run.path}")
+
+
+def _tell_alarm(run: Any, sentence: str) -> None:
+    if run.config.reward.on_alarm == "warn":
+        tell("warning", sentence)
+        return
+    tell("alarm", sentence)
+    out.print(f"then go on with: plaudit train --resume {run.path} --reward-model NEW")
+    raise typer.Exit(1)
 
 
 def _tell_collected(config: Any) -> None:

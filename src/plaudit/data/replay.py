@@ -58,6 +58,7 @@ class Replay:
         sources: Collection[str] | None = None,
         cameras: Collection[str] | None = None,
         end_on_success: bool = True,
+        end_as_recorded: Sequence[bool] = (),
         seed: int | None = None,
         threads: int | None = None,
         allocate: Allocate | None = None,
@@ -67,6 +68,8 @@ class Replay:
         horizon: windows of this many actions, `[B, H, A]`; None for single actions, `[B, A]`
         sources: whose labels count ("human", "classifier", ...); None: whoever judged last
         cameras: which to gather; None for all, () for none
+        end_as_recorded: of each store, whether an episode that was recorded as ended has no future even where the
+            judge sees no success; () for yes
         threads: that copy frames at once; None for one a core, four at most
         """
         if not stores:
@@ -76,8 +79,9 @@ class Replay:
         self.shares = np.asarray(shares or [1 / len(stores)] * len(stores))
         if len(self.shares) != len(stores) or (self.shares < 0).any() or abs(self.shares.sum() - 1) > 1e-6:
             raise DataError(f"shares must be one a store and sum to 1, got {list(shares)} for {len(stores)} stores")
-        returns = Returns(gamma, n_step, end_on_success)
-        self._tables = [StepTable(store, returns, sources, cameras) for store in stores]
+        recorded = end_as_recorded or [True] * len(stores)
+        returns = [Returns(gamma, n_step, end_on_success, ends) for ends in recorded]
+        self._tables = [StepTable(s, r, sources, cameras) for s, r in zip(stores, returns, strict=True)]
         self._horizon = horizon
         self._allocate = allocate or default_allocate(pin=False)
         self._workers = threads or min(MOST_THREADS, os.cpu_count() or 1)

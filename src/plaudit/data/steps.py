@@ -39,6 +39,7 @@ class Returns:
     gamma: float = 0.99
     n_step: int = 1
     end_on_success: bool = True  # a step that the judge calls success is terminal
+    end_as_recorded: bool = True  # so is the last step of an episode that was recorded as ended, whoever judges
 
 
 class StepTable:
@@ -104,7 +105,7 @@ class StepTable:
             self._blocks[episode_id] = self._add(episode_id, place)
         block = self._rows[self._blocks[episode_id]]
         done = labels.success.copy() if self.returns.end_on_success else np.zeros(place.steps, bool)
-        done[-1] |= place.line["terminated"]
+        done[-1] |= place.line["terminated"] and self.returns.end_as_recorded
         block["reward"], block["discount"], block["span"] = n_step_returns(labels.reward, done, self.returns)
         block["valid"] = _usable(block, labels, place)
 

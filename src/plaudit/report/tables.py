@@ -106,12 +106,13 @@ def judge_table(title: str, scores: Scores, controls: Sequence[ControlResult]) -
     """How good a judge is, in a few lines."""
     asked = [control for control in controls if control.frames]
     passed = sum(control.passed for control in asked)
+    found = f"off by {off(scores.cutoff_median)}, 90th percentile {off(scores.cutoff_p90)}"
     facts = {
         "precision, recall": f"{percent(scores.precision)}, {percent(scores.recall)}",
         "ROC AUC": number(scores.roc_auc),
         "failure frames called": interval(Rate(scores.fpr, scores.fpr_low, scores.fpr_high)),
         "threshold": f"{scores.threshold:.4g}",
-        "first success frame": f"off by {off(scores.cutoff_median)}, 90th percentile {off(scores.cutoff_p90)}",
+        "first success frame": found if scores.episodes_hit else "never called",
         "calibration error": percent(scores.ece),
         "controls": f"{passed} of {len(asked)} passed",
     }

@@ -16,7 +16,7 @@ each refused with a sentence. A model that failed a control is loaded only when 
 
 import hashlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -153,13 +153,16 @@ class RewardModel:
         for member in self.members:
             placed(member, self.device).eval().requires_grad_(False)
         on_gpu = self.device.type == "cuda"
-        self._running = halved(self.members) if on_gpu else self.members
+        self._running = halved(self.members, execution) if on_gpu else self.members
         self._look = executed(self._look_once, execution) if on_gpu else self._look_once
+        self._say = executed(self._say_once, execution, axis=1) if on_gpu else self._say_once
 
     def judge(self, episode: Episode) -> Judgement:
         """Every frame of an episode."""
-        self.check(episode.frames, episode.state)
         moments, stride = self.shape.moments, self.shape.history_stride
+        if moments == 1:
+            return self.score(episode.frames, episode.state)
+        self.check(episode.frames, episode.state)
         looks = self.look(episode.frames, episode.state)
         windows = torch.from_numpy(np.maximum(np.arange(episode.steps + 1)[:, None] - np.arange(moments) * stride, 0))
         return self.verdict([look[windows] for look in looks])
@@ -169,22 +172,34 @@ class RewardModel:
         if self.shape.history:
             raise RewardError(f"this model looks at {self.shape.moments} moments; use watch() or judge()")
         self.check(images, state)
-        return self.verdict([look.unsqueeze(1) for look in self.look(images, state)])
+        with torch.inference_mode():
+            said = [self._say(*batch)[0] for batch in self._mini_batches(images, state)]
+            return self._judgement(torch.cat(said, dim=1))
 
     def watch(self, count: int) -> "Watcher":
         """For `count` robots or scenes, while they move."""
         return Watcher(self, count)
 
     def look(self, images: Mapping[str, Images], state: FloatArray | None = None) -> list[Tensor]:
-        """What each member keeps of B frames, [B, D], in mini-batches."""
+        """What each member keeps of B frames, [B, D]."""
+        with torch.inference_mode():
+            parts = [self._look(*batch) for batch in self._mini_batches(images, state)]
+            return [torch.cat(looks) for looks in zip(*parts, strict=True)]
+
+    def verdict(self, windows: Sequence[Tensor]) -> Judgement:
+        """Of what each member kept of some moments, [B, moments, D]."""
+        with torch.inference_mode():
+            said = [member.verdict(window) for member, window in zip(self._running, windows, strict=True)]
+            return self._judgement(torch.stack(said))
+
+    def _mini_batches(self, images: Mapping[str, Images], state: FloatArray | None) -> Iterator[tuple[Tensor, ...]]:
+        """The pixels of all cameras, then the state where the model sees it."""
         inputs: list[Images] = [images[camera] for camera in self.cameras]
         if self.shape.state_dim:
             assert state is not None
             inputs.append(state)
-        starts = range(0, len(inputs[0]), self.mini_batch)
-        with torch.inference_mode():
-            parts = [self._look(*(self._here(i[start : start + self.mini_batch]) for i in inputs)) for start in starts]
-            return [torch.cat(looks) for looks in zip(*parts, strict=True)]
+        for start in range(0, len(inputs[0]), self.mini_batch):
+            yield tuple(self._here(values[start : start + self.mini_batch]) for values in inputs)
 
     def _here(self, values: Images) -> Tensor:
         if isinstance(values, np.ndarray):
@@ -192,7 +207,7 @@ class RewardModel:
         return values.to(self.device, non_blocking=True)
 
     def _look_once(self, *inputs: Tensor) -> list[Tensor]:
-        """Of one mini-batch: the pixels of all cameras, then the state where the model sees it."""
+        """Of one mini-batch."""
         pixels = dict(zip(self.cameras, inputs, strict=False))
         felt = inputs[-1] if self.shape.state_dim else None
         grids: Mapping[str, Tensor] = {}
@@ -203,12 +218,17 @@ class RewardModel:
             looks.append(member.look(grids, felt))
         return looks
 
-    def verdict(self, windows: Sequence[Tensor]) -> Judgement:
-        """Of what each member kept of some moments, [B, moments, D]."""
-        with torch.inference_mode():
-            said = [m.verdict(w).cpu().numpy() for m, w in zip(self.members, windows, strict=True)]
-        probability = np.min([c(logits[:, 0]) for c, logits in zip(self._calibrations, said, strict=True)], axis=0)
-        progress = np.mean([Calibration()(logits[:, 1]) for logits in said], axis=0) if self.shape.progress else None
+    def _say_once(self, *inputs: Tensor) -> list[Tensor]:
+        """The same, to the end: logits [members, B, outputs] of single moments, without a stop in between."""
+        looks = self._look_once(*inputs)
+        said = [member.verdict(look.unsqueeze(1)) for member, look in zip(self._running, looks, strict=True)]
+        return [torch.stack(said)]
+
+    def _judgement(self, logits: Tensor) -> Judgement:
+        """Of logits [members, B, outputs]."""
+        said = logits.float().cpu().numpy()
+        probability = np.min([c(mine[:, 0]) for c, mine in zip(self._calibrations, said, strict=True)], axis=0)
+        progress = np.mean([Calibration()(mine[:, 1]) for mine in said], axis=0) if self.shape.progress else None
         return Judgement(probability, progress)
 
     def check(self, images: Mapping[str, Images], state: FloatArray | None) -> None:
@@ -250,6 +270,8 @@ class Watcher:
         """The next frames, of all N scenes."""
         if len(observation.state) != self._count:
             raise RewardError(f"{len(observation.state)} scenes where {self._count} were being watched")
+        if not self._model.shape.history:
+            return self._model.score(observation.images, observation.state)
         self._kept.appendleft(self._model.look(observation.images, observation.state))
         shape, last = self._model.shape, len(self._kept) - 1
         moments = [self._kept[min(i * shape.history_stride, last)] for i in range(shape.moments)]

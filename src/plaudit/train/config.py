@@ -23,7 +23,7 @@ BUILT_IN = ("lift", "pick_place", "push")
 class CheckpointBlock(Config):
     """A reward model as the recipes name it. What describes the network is held against what the model says itself."""
 
-    checkpoint_path: Path  # a folder, or a .pt
+    checkpoint_path: Path | None = None  # a folder, or a .pt; None in a recipe that only collects
     image_keys: tuple[str, ...] | None = None
     image_size: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None  # channels, height, width
     hidden_dim: PositiveInt | None = None
@@ -34,6 +34,9 @@ class CheckpointBlock(Config):
     reward_type: Literal["binary", "continuous"] | None = None
 
 
+BLOCKS = ("reward_model", "resnet")  # the names that a CheckpointBlock has in the recipes
+
+
 class RewardConfig(Config):
     # Without a reward model: the simulator's verdict, or its shaped reward.
     kind: Literal["sparse", "dense"] = "sparse"
@@ -42,17 +45,18 @@ class RewardConfig(Config):
     # With one: it pays and it ends the episode, and what the simulator knows is only logged.
     use_reward_model: bool | None = None  # None: if one is named
     model: Path | None = None  # its folder, or a .pt
-    reward_model: CheckpointBlock | None = None  # the same, as spec-like recipes write it
+    reward_model: CheckpointBlock | None = None  # the same, as the ManiSkill recipes write it
     resnet: CheckpointBlock | None = None  # likewise
-    reward_model_type: Literal["resnet"] | None = None  # a model says itself what it is
+    reward_model_type: Literal["resnet"] | None = None  # as they write it; a model says itself what it is
     mode: Literal["replace", "add", "terminal"] = "replace"  # of the simulator's own reward; see rewards/judge.py
     reward_type: Literal["binary", "continuous"] = "binary"
-    threshold: float | None = Field(default=None, gt=0)  # None: the model's own
+    threshold: float | None = Field(default=None, gt=0)  # from which a frame shows success; None: the model's own
     confirm: tuple[PositiveInt, PositiveInt] = (2, 3)  # (k, n): k of the last n frames must show success
     shaping: float = Field(default=0.0, ge=0)  # weight of potential-based shaping by the model's progress
     force: bool = False  # take a model that failed a control
     place: Literal["inline", "process"] = "inline"  # where it runs
     device: str | None = None  # that it runs on; None: the learner's
+    execution: Literal["eager", "compile", "graph", "compile+graph"] = "eager"  # on a GPU, see rewards/swift.py
     audit_share: float = Field(default=0.25, ge=0, le=1)  # of the episodes, whose truth is looked up
     alarm_gap: float = Field(default=0.2, gt=0, le=1)  # judged minus true success among these that rings
     alarm_window: PositiveInt = 60  # audited episodes that count
@@ -60,24 +64,53 @@ class RewardConfig(Config):
     on_alarm: Literal["stop", "warn"] = "stop"
 
     @property
+    def block(self) -> CheckpointBlock | None:
+        return self.resnet if self.reward_model is None else self.reward_model
+
+    @property
+    def named(self) -> Path | None:
+        """The model, whether it is used or not."""
+        return self.model if self.model is not None or self.block is None else self.block.checkpoint_path
+
+    @property
     def model_path(self) -> Path | None:
         """None where the simulator is in charge."""
-        blocks = [block.checkpoint_path for block in (self.reward_model, self.resnet) if block is not None]
-        named = [*([self.model] if self.model is not None else []), *blocks]
-        return None if self.use_reward_model is False or not named else named[0]
+        return None if self.use_reward_model is False else self.named
 
     @property
     def ends(self) -> bool:
+        """Whether success ends the episode."""
         pays_on = self.model_path is None and self.kind == "dense"
         return not pays_on if self.end_on_success is None else self.end_on_success
 
     @model_validator(mode="after")
     def _one_model_is_named(self) -> Self:
-        named = [self.model, self.reward_model, self.resnet]
-        if sum(name is not None for name in named) > 1:
+        blocks = [block for block in (self.reward_model, self.resnet) if block is not None]
+        twice = self.model is not None and any(block.checkpoint_path is not None for block in blocks)
+        if len(blocks) > 1 or twice:
             raise ValueError("a reward model is named more than once; keep 'model' and leave out the others")
-        if self.use_reward_model and not any(name is not None for name in named):
+        if self.use_reward_model and self.named is None:
             raise ValueError("use_reward_model needs a model: write 'reward.model' with its folder")
+        return self
+
+    @model_validator(mode="after")
+    def _it_pays_in_one_way(self) -> Self:
+        inside = None if self.block is None else self.block.reward_type
+        if inside not in (None, self.reward_type):
+            raise ValueError(f"reward_type is {self.reward_type}, and {inside} in its block; write one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _success_and_alarm_are_possible(self) -> Self:
+        if self.confirm[0] > self.confirm[1]:
+            raise ValueError(
+                "confirm is {}: {} of the last {} frames can never be called".format(list(self.confirm), *self.confirm)
+            )
+        if self.alarm_least > self.alarm_window:
+            raise ValueError(
+                f"alarm_least is {self.alarm_least} and alarm_window {self.alarm_window}; an alarm that waits for more "
+                "episodes than it remembers can never ring"
+            )
         return self
 
 
@@ -198,7 +231,7 @@ def load_train_config(path: Path | None, overrides: Sequence[str]) -> TrainConfi
 
 def _translated(tree: dict[str, Any]) -> dict[str, Any]:
     """The blocks of other stacks as ours; what has no translation is an error that says what to write."""
-    tree = translate_collect(tree)
+    tree = _with_reward_type(translate_collect(tree))
     strange = [
         (where, f"key '{'.'.join(where)}' goes by another name here; {hint}")
         for where in _leaves(tree)
@@ -207,6 +240,14 @@ def _translated(tree: dict[str, Any]) -> dict[str, Any]:
     if strange:
         raise ConfigError(strange)
     return tree
+
+
+def _with_reward_type(tree: dict[str, Any]) -> dict[str, Any]:
+    """The recipes say in the block of the checkpoint what it pays."""
+    reward = tree.get("reward")
+    blocks = [reward[name] for name in BLOCKS if isinstance(reward.get(name), dict)] if isinstance(reward, dict) else []
+    inside = [block["reward_type"] for block in blocks if block.get("reward_type") is not None]
+    return {**tree, "reward": {"reward_type": inside[0], **tree["reward"]}} if inside else tree
 
 
 def _full(override: str) -> str:

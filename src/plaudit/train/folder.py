@@ -8,6 +8,8 @@ runs/lift_sac_0/
   episodes/  demos/     stores
   policy.safetensors    the actor's weights of the newest evaluation
   first.mp4  last.mp4   the policy before it learned anything, and the newest
+  demos.labels          with a reward model in charge: what it says of the demonstrations
+  reward_models.jsonl   those that were in charge before the one in config.json, and up to which step
   collecting            where episodes are collected: the name by which the store knows this run
   report.html
 """
@@ -15,6 +17,7 @@ runs/lift_sac_0/
 import json
 import shutil
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +26,24 @@ from torch.utils.tensorboard import SummaryWriter
 
 from plaudit.checkpoint import Checkpointed, load_checkpoint, save_checkpoint
 from plaudit.config import load
+from plaudit.data.journal import write_atomic
 from plaudit.data.store import Store
-from plaudit.errors import BadFile, DataError, TargetNotEmpty
+from plaudit.errors import BadFile, DataError, RewardError, TargetNotEmpty
+from plaudit.rewards.model import RewardModel
 from plaudit.train.config import TrainConfig
+from plaudit.train.referee import introduced
 from plaudit.types import Weights
 
 KEPT = 2  # checkpoints
 
 
-def open_demos(path: Path) -> Store:
-    store = Store.open(path)
-    if not len(store.ledger):
-        raise DataError(f"{path} has no labels; label it first (plaudit data label)")
+def open_demos(config: TrainConfig) -> Store | None:
+    """The store that is named in the config. A reward model needs no labels there, it gives its own."""
+    if config.demos is None:
+        return None
+    store = Store.open(config.demos)
+    if not len(store.ledger) and config.reward.model_path is None:
+        raise DataError(f"{config.demos} has no labels; label it first (plaudit data label)")
     return store
 
 
@@ -51,19 +60,57 @@ class RunFolder:
             raise TargetNotEmpty(
                 f"{path} holds a run already; go on with it (plaudit train --resume {path}) or give this one a name="
             )
-        if config.demos is not None:
-            open_demos(config.demos)  # a mistake is told before anything is made
-        if config.collect is not None:
-            config.collect.check()
+        run = cls(path, config)
+        run.check()
         path.mkdir(parents=True, exist_ok=True)
-        (path / "config.json").write_text(config.model_dump_json(indent=1))
-        return cls(path, config)
+        run._write_config()
+        return run
 
     @classmethod
     def reopen(cls, path: Path) -> "RunFolder":
         if not (path / "config.json").is_file():
             raise BadFile(path, "this is not a run: it has no config.json; runs are made by 'plaudit train'")
         return cls(path, load(TrainConfig, path / "config.json"))
+
+    def check(self) -> None:
+        """Tell a mistake before anything is made."""
+        open_demos(self.config)
+        if self.config.collect is not None:
+            self.config.collect.check()
+        _ = self.introduction
+
+    @cached_property
+    def introduction(self) -> tuple[str, ...]:
+        """The reward model in charge and what to know of it, in sentences; () where there is none."""
+        return introduced(self.config)
+
+    def hand_over(self, model: Path) -> "RunFolder":
+        """Put another reward model in charge from the newest checkpoint on; returns the run as it is to go on.
+
+        What the last one judged, this one then judges again, and the alarm begins anew.
+        """
+        before = self.config.reward
+        if before.model_path is None:
+            raise RewardError(
+                f"the simulator gives the rewards of {self.path}; begin a new run with reward.model={model}"
+            )
+        named = before.model_copy(update={"model": model, "reward_model": None, "resnet": None})
+        after = RunFolder(self.path, self.config.model_copy(update={"reward": named}))
+        after.check()
+        facts = self._newest_facts()
+        fingerprint = facts["referee"]["model"] if facts else None
+        if fingerprint == RewardModel.load(model, "cpu", force=named.force).fingerprint:
+            raise RewardError(f"{model} is the reward model that is in charge of {self.path} already; train another")
+        past = {"step": facts["step"] if facts else 0, "model": str(before.model_path), "fingerprint": fingerprint}
+        history = self.path / "reward_models.jsonl"
+        lines = history.read_text().splitlines() if history.exists() else []
+        if json.dumps(past) not in lines[-1:]:  # it is, where this was killed before the next line
+            write_atomic(history, "".join(f"{line}\n" for line in (*lines, json.dumps(past))).encode())
+        after._write_config()
+        return after
+
+    def _write_config(self) -> None:
+        write_atomic(self.path / "config.json", self.config.model_dump_json(indent=1).encode())
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         """Metrics by the names in docs/metrics.md."""
@@ -86,8 +133,7 @@ class RunFolder:
 
     def load(self, learner: Checkpointed) -> dict[str, Any] | None:
         """The newest checkpoint's facts, its learner put back; None where there is none yet."""
-        found = sorted(self._checkpoints.glob("[0-9]*"))
-        return load_checkpoint(found[-1], learner) if found else None
+        return load_checkpoint(self._newest, learner) if self._newest else None
 
     def restore(self, learner: Checkpointed) -> dict[str, Any] | None:
         """The same, to go on from there: what was logged of later steps is taken back."""
@@ -105,6 +151,14 @@ class RunFolder:
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+
+    def _newest_facts(self) -> dict[str, Any] | None:
+        return json.loads((self._newest / "facts.json").read_text()) if self._newest else None
+
+    @property
+    def _newest(self) -> Path | None:
+        """The newest checkpoint."""
+        return max(self._checkpoints.glob("[0-9]*"), default=None)
 
     @property
     def _checkpoints(self) -> Path:

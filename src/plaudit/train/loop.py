@@ -9,13 +9,10 @@ Everything random comes from generators that a checkpoint keeps, and a round sta
 killed and resumed makes the same curve as one that was not.
 """
 
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,16 +25,16 @@ from plaudit.learners.networks import Spaces
 from plaudit.learners.ppo import Ppo
 from plaudit.learners.sac import Sac
 from plaudit.protocols import Simulation
-from plaudit.rollout.demos import record_demos
 from plaudit.rollout.rounds import Act, Judge, Round, SimulatorJudge, run_round
 from plaudit.train.collect import collecting
 from plaudit.train.config import TrainConfig
-from plaudit.train.folder import RunFolder, open_demos
+from plaudit.train.folder import RunFolder
 from plaudit.train.referee import Referee, referee
-from plaudit.types import Labels, Observation
+from plaudit.train.stores import Kept, stores
+from plaudit.types import Observation
 
 SIDE_BY_SIDE = 64  # episodes of an evaluation, at most
-TRAINING, HELD_BACK, DEMOS = 0, 1_000_000_000, 2_000_000_000  # where the seeds of each kind begin
+TRAINING, HELD_BACK = 0, 1_000_000_000  # where the seeds of each kind begin; see also stores.py
 
 
 @dataclass(frozen=True)
@@ -73,10 +70,12 @@ class Study(Protocol):
 class OnPolicy:
     """PPO: each round is used once. It is stored only when asked for. Demonstrations are cloned before the first."""
 
-    def __init__(self, learner: Ppo, store: Store | None, demos: Store | None, charge: Referee, seed: int):
-        self._learner, self._store, self._demos, self._charge, self._seed = learner, store, demos, charge, seed
+    def __init__(self, learner: Ppo, kept: Kept | None, demos: Store | None, seed: int):
+        self._learner, self._kept, self._demos, self._seed = learner, kept, demos, seed
 
     def prepare(self, track: Callable[[str], Any]) -> None:
+        if self._kept is not None:
+            self._kept.go_back_to(0)
         if self._demos is None:
             return
         config, cameras = self._learner.config, tuple(self._learner.spaces.cameras)
@@ -88,40 +87,46 @@ class OnPolicy:
         return lambda observation: self._learner.act(observation, explore=True)
 
     def learn(self, played: Round) -> Mapping[str, float]:
-        if self._store is not None:
-            pairs = self._charge.episodes(played)
-            ids = self._store.extend([episode for episode, _ in pairs])
-            self._store.ledger.extend(zip(ids, (labels for _, labels in pairs), strict=True))
+        if self._kept is not None:
+            self._kept.add(played)
         return self._learner.update(played)
 
     def facts(self) -> dict[str, Any]:
-        return {}
+        return {} if self._kept is None else {"kept": self._kept.count}
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        """The learner is all there is."""
+        if self._kept is not None:
+            self._kept.go_back_to(facts["kept"])
 
 
 class OffPolicy:
     """SAC: episodes go to the store with their verdicts, batches come from replay, mixed with demonstrations."""
 
-    def __init__(self, learner: Sac, store: Store, demos: Store | None, charge: Referee, seed: int):
+    def __init__(
+        self, learner: Sac, kept: Kept, demos: Store | None, seed: int, *, end_on_success: bool, believe_demos: bool
+    ):
+        """believe_demos: whether a demonstration that was recorded as ended has ended, whatever the judge sees"""
         config = learner.config
-        self._learner, self._store, self._charge = learner, store, charge
+        self._learner, self._kept = learner, kept
         options: dict[str, Any] = {
             "gamma": config.gamma,
             "n_step": config.n_step,
             "cameras": tuple(learner.spaces.cameras),
+            "end_on_success": end_on_success,
             "seed": seed,
         }
-        self._replay = (
-            Replay.mix(demos, store, config.demo_share, **options) if demos is not None else Replay(store, **options)
-        )
+        if demos is not None:
+            ends = (believe_demos, True)
+            self._replay = Replay.mix(demos, kept.store, config.demo_share, end_as_recorded=ends, **options)
+        else:
+            self._replay = Replay(kept.store, **options)
         self._rng = np.random.default_rng([seed, 1])  # of the actions before anything was learned
-        self._kept = 0  # episodes so far; the store numbers them from 0
         self._owed = 0.0  # updates, a fraction of one at most between rounds
 
     def prepare(self, track: Callable[[str], Any]) -> None:
-        """Demonstrations come with every batch."""
+        """There may be episodes of a run that was killed before its first checkpoint."""
+        self._kept.go_back_to(0)
+        self._replay.refresh()
 
     def act(self, steps: int) -> Act:
         if steps < self._learner.config.start_after:
@@ -132,7 +137,7 @@ class OffPolicy:
         return self._rng.uniform(-1, 1, (len(observation.state), self._learner.spaces.action_dim)).astype(np.float32)
 
     def learn(self, played: Round) -> Mapping[str, float]:
-        self._keep(played)
+        self._kept.add(played)
         self._replay.refresh()
         self._owed += played.steps * self._learner.config.updates_per_step
         metrics: Mapping[str, float] = {}
@@ -142,36 +147,20 @@ class OffPolicy:
             self._owed -= 1
         return metrics
 
-    def _keep(self, played: Round) -> None:
-        """Store what was played; after a resume, the first of it may be there already from before the stop."""
-        pairs = self._charge.episodes(played)
-        alive = set(self._store.ids)
-        there = [i for i in range(self._kept, self._kept + len(pairs)) if i in alive]
-        there += self._store.extend([episode for episode, _ in pairs[len(there) :]])
-        self._store.ledger.extend(zip(there, (labels for _, labels in pairs), strict=True))
-        self._kept += len(pairs)
-
     def facts(self) -> dict[str, Any]:
         states = {"replay": self._replay.rng, "random": self._rng}
         return {
-            "kept": self._kept,
+            "kept": self._kept.count,
             "owed": self._owed,
             "rng": {name: rng.bit_generator.state for name, rng in states.items()},
         }
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        self._kept, self._owed = facts["kept"], facts["owed"]
+        self._kept.go_back_to(facts["kept"])
+        self._owed = facts["owed"]
         self._replay.rng.bit_generator.state = facts["rng"]["replay"]
         self._rng.bit_generator.state = facts["rng"]["random"]
-        later = [i for i in self._store.ids if i >= self._kept]
-        self._store.ledger.extend((i, _not_yet(self._store.place(i).steps, self._charge.source)) for i in later)
         self._replay.refresh()
-
-
-def _not_yet(steps: int, source: str) -> Labels:
-    """For an episode recorded after the checkpoint: it counts again once the resumed run has come to it."""
-    unknown = np.full(steps, np.nan, np.float32)
-    return Labels(unknown, np.zeros(steps, bool), source=source, note="later than the resumed checkpoint")
 
 
 def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[[str], Any]) -> Progress:
@@ -185,10 +174,10 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
     audience = _audience(config, learner)
     with (
         referee(config, simulation) as charge,
-        _stores(folder, learner, charge, track) as (episodes, demos),
+        stores(folder, charge, track) as (kept, demos),
         collecting(config.collect, folder.path) as collected,
     ):
-        study = _study(learner, episodes, demos, charge, config.seed)
+        study = _study(config, learner, kept, demos, charge)
         now = _resume(folder, learner, study, charge, track)
         since = time.monotonic() - now.seconds
         enough = collected is not None and collected.enough
@@ -316,54 +305,10 @@ def _of_round(played: Round, now: Progress) -> dict[str, float]:
     }
 
 
-@contextmanager
-def _stores(
-    folder: RunFolder, learner: Ppo | Sac, charge: Referee, track: Callable[[str], Any]
-) -> Iterator[tuple[Store | None, ...]]:
-    """The run's own episodes, where they are kept, and the demonstrations, where there are some."""
-    config = folder.config
-    keep = config.keep_episodes or isinstance(learner, Sac)
-    episodes = _open(folder.path / "episodes", config.capacity_gb) if keep else None
-    try:
-        if episodes is not None:
-            charge.judge_again(episodes, track)
-        demos = _demonstrations(folder, charge, track)
-        judged = None if demos is None else charge.judge_demos(demos, folder.path / "demos.labels", track)
-        yield episodes, judged
-    finally:
-        if episodes is not None:
-            episodes.close()
-
-
-def _demonstrations(folder: RunFolder, charge: Referee, track: Callable[[str], Any]) -> Store | None:
-    config, path = folder.config, folder.path / "demos"
-    if config.demos is not None:
-        return open_demos(config.demos)
-    if not config.scripted_demos:
-        return None
-    if not path.exists():  # made aside: a run that is killed meanwhile begins them anew, and has the same ones
-        part = path.with_name(".demos.part")
-        shutil.rmtree(part, ignore_errors=True)
-        with Store.create(part) as store:
-            record_demos(
-                config.env,
-                store,
-                episodes=config.scripted_demos,
-                noise=config.demo_noise,
-                seed=DEMOS + config.seed * 100_003,
-                linger=charge.linger,
-                track=track("demonstrations"),
-            )
-        part.rename(path)
-    return Store.open(path)
-
-
-def _open(path: Path, capacity_gb: float) -> Store:
-    return Store.open(path, write=True) if path.exists() else Store.create(path, capacity_bytes=int(capacity_gb * 1e9))
-
-
-def _study(learner: Ppo | Sac, episodes: Store | None, demos: Store | None, charge: Referee, seed: int) -> Study:
+def _study(config: TrainConfig, learner: Ppo | Sac, kept: Kept | None, demos: Store | None, charge: Referee) -> Study:
     if isinstance(learner, Ppo):
-        return OnPolicy(learner, episodes, demos, charge, seed)
-    assert episodes is not None
-    return OffPolicy(learner, episodes, demos, charge, seed)
+        return OnPolicy(learner, kept, demos, config.seed)
+    assert kept is not None
+    return OffPolicy(
+        learner, kept, demos, config.seed, end_on_success=config.reward.ends, believe_demos=charge.believes_demos
+    )

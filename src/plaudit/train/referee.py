@@ -4,6 +4,9 @@ With a model in charge the learner sees nothing of the simulator's own success: 
 episode, and demonstrations are judged by it too. What is true is logged beside it. Of a random few episodes, judged and
 true success are compared, as a person would audit a robot; when the model sees more successes than there are, the
 policy has learned to please the model, and the alarm stops the run.
+
+An episode that the model ended is stored as one that was cut off: that it ended is the model's verdict and stands in
+its labels. So another model may take over and find no success there, and nothing is left of the first one's opinion.
 """
 
 import time
@@ -18,20 +21,23 @@ import numpy as np
 from plaudit.data.store import Store
 from plaudit.errors import RewardError
 from plaudit.protocols import Simulation
-from plaudit.rewards.judge import Alarm, JudgeConfig, ModelJudge, relabel
+from plaudit.rewards.classifier import Size
+from plaudit.rewards.judge import Alarm, JudgeConfig, ModelJudge, facts_of, relabel
+from plaudit.rewards.model import ModelFacts, RewardModel
 from plaudit.rewards.worker import RewardWorker, RewardWorkerConfig
 from plaudit.rollout.rounds import Judge, Round, SimulatorJudge
-from plaudit.train.config import RewardConfig, TrainConfig
+from plaudit.train.config import CheckpointBlock, RewardConfig, TrainConfig
 from plaudit.types import AnyArray, Episode, FloatArray, Labels, Observation, RewardSignal
 
-LINGER = 10  # steps that scripted demonstrations go on for after success, so that a careful judge sees it too
+LINGER = 10  # so that a careful judge sees the success too
 
 
 class Referee:
     """The simulator: its flag, or its dense reward."""
 
     source = SimulatorJudge.source
-    linger = 0
+    linger = 0  # steps that scripted demonstrations go on for after success
+    believes_demos = True  # whether a demonstration that was recorded as ended has ended for it too
 
     def __init__(self, judge: Judge, simulation: Simulation):
         self.judge, self._simulation = judge, simulation
@@ -73,16 +79,17 @@ class LearnedReferee(Referee):
 
     source = ModelJudge.source
     linger = LINGER
+    believes_demos = False
 
     def __init__(self, worker: RewardWorker, config: TrainConfig, simulation: Simulation):
         reward = config.reward
-        _check_cameras(worker, simulation)
+        _check_cameras(worker.cameras, simulation.cameras)
         self._worker, self._reward, self._seed = worker, reward, config.seed
         self._rule = judge_config(reward, config.learner.gamma)
         judge = ModelJudge(worker, self._rule, config.num_envs, simulation.max_steps)
         self._clock = Clock(judge)
         super().__init__(self._clock, simulation)
-        self._labels = judge.facts
+        self._who = judge.facts
         self._alarm = Alarm(reward.alarm_gap, reward.alarm_window, reward.alarm_least)
 
     @property
@@ -91,19 +98,26 @@ class LearnedReferee(Referee):
 
     @property
     def threshold(self) -> float | None:
-        return self._labels["threshold"]
+        return self._who["threshold"]
 
     def episodes(self, played: Round) -> list[tuple[Episode, Labels]]:
-        return [(episode, replace(labels, **self._labels)) for episode, labels in super().episodes(played)]
+        return [
+            (replace(episode, terminated=episode.terminated and not self._ended(labels)), replace(labels, **self._who))
+            for episode, labels in super().episodes(played)
+        ]
+
+    def _ended(self, labels: Labels) -> bool:
+        """Whether it was the verdict on the last step that ended the episode."""
+        return self._reward.ends and bool(labels.success[-1])
 
     def judge_demos(self, demos: Store, path: Path, track: Callable[[str], Any]) -> Store:
         """The same episodes with this model's verdicts, which stand in a file of the run and nowhere else."""
         judged = Store.open(demos.folder, labels=path)
-        relabel(judged, judged.ledger, self._worker, self._rule, track=track("judging demonstrations"))
-        found = [labels for i in judged.ids if (labels := judged.ledger.labels(i)) is not None]
-        if not any(labels.succeeded for labels in found):
+        ids = [i for i in demos.ids if not _excluded(demos, i)]
+        relabel(judged, judged.ledger, self._worker, self._rule, ids, track("judging demonstrations"))
+        if not any(labels.succeeded for i in ids if (labels := judged.ledger.labels(i)) is not None):
             raise RewardError(
-                f"the reward model sees success in none of the {len(found)} demonstrations of {demos.folder}; they may "
+                f"the reward model sees success in none of the {len(ids)} demonstrations of {demos.folder}; they may "
                 "end with their first frame of success, where a careful judge wants to see a few more (record them "
                 "with --linger), or show another task"
             )
@@ -111,7 +125,7 @@ class LearnedReferee(Referee):
 
     def judge_again(self, store: Store, track: Callable[[str], Any]) -> None:
         """After a new model took over; episodes that a resumed run has not come to yet stay unjudged."""
-        ids = [i for i in store.ids if (labels := store.ledger.labels(i)) is not None and labels.judged.any()]
+        ids = [i for i in store.ids if store.ledger.newest(i) is not None and not _excluded(store, i)]
         relabel(store, store.ledger, self._worker, self._rule, ids, track("judging again"))
 
     def report(self, played: Round, first: int) -> dict[str, float]:
@@ -136,7 +150,7 @@ class LearnedReferee(Referee):
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """What the alarm had noted, of this model and no other."""
-        if facts.get("model") == self._worker.fingerprint:
+        if facts["model"] == self._worker.fingerprint:
             self._alarm = Alarm.from_json(facts["alarm"])
 
 
@@ -165,8 +179,20 @@ class Clock:
 
 
 def judge_config(reward: RewardConfig, gamma: float) -> JudgeConfig:
-    shared = {name: getattr(reward, name) for name in ("mode", "reward_type", "threshold", "confirm", "shaping")}
-    return JudgeConfig(**shared, gamma=gamma)
+    return JudgeConfig(
+        mode=reward.mode,
+        reward_type=reward.reward_type,
+        threshold=reward.threshold,
+        confirm=reward.confirm,
+        shaping=reward.shaping,
+        gamma=gamma,
+    )
+
+
+def _excluded(store: Store, episode_id: int) -> bool:
+    """Whether the newest verdict leaves all of it out; an episode that nobody has judged yet is not left out."""
+    labels = store.ledger.labels(episode_id)
+    return labels is not None and not labels.judged.any()
 
 
 @contextmanager
@@ -177,18 +203,77 @@ def referee(config: TrainConfig, simulation: Simulation) -> Iterator[Referee]:
         yield Referee(SimulatorJudge(dense=reward.kind == "dense"), simulation)
         return
     asked = RewardWorkerConfig(
-        checkpoint_path=path, device=reward.device or config.device, place=reward.place, force=reward.force
+        checkpoint_path=path,
+        device=reward.device or config.device,
+        execution=reward.execution,
+        place=reward.place,
+        force=reward.force,
     )
     with RewardWorker(asked) as worker:
         yield LearnedReferee(worker, config, simulation)
 
 
-def _check_cameras(worker: RewardWorker, simulation: Simulation) -> None:
-    for camera, size in worker.cameras.items():
-        found = simulation.cameras.get(camera)
-        if found != tuple(size):
+def introduced(config: TrainConfig) -> tuple[str, ...]:
+    """Who judges, and what of the config is not taken at its word, in sentences; none for the simulator.
+
+    A model that cannot judge this run, or is not the one that the config describes, is refused.
+    """
+    reward, env = config.reward, config.env
+    if reward.model_path is None:
+        return ()
+    model = RewardModel.load(reward.model_path, "cpu", force=reward.force)
+    rule = judge_config(reward, config.learner.gamma)
+    _check_cameras(model.cameras, dict.fromkeys(env.cameras, env.image_size))
+    ModelJudge(model.watch(1), rule, num_envs=1, max_steps=1)  # refuses a model that cannot do what the rule asks
+    if reward.block is not None:
+        _hold_against(reward.block, model.facts)
+    cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in model.cameras.items())
+    who = f"{reward.model_path} ({model.fingerprint}) judges: threshold {facts_of(model, rule)['threshold']:.4g}, "
+    return f"{who}{rule.rule}, cameras {cameras}", *_notes(reward, model.facts)
+
+
+def _check_cameras(wanted: Mapping[str, Size], there: Mapping[str, Any]) -> None:
+    for camera, size in wanted.items():
+        found = there.get(camera)
+        if found is None or tuple(found) != tuple(size):
             has = "has no such camera" if found is None else f"shows it in {found[0]}x{found[1]}"
             raise RewardError(
                 f"the reward model looks at camera '{camera}' in {size[0]}x{size[1]}, and this environment {has}; "
-                f"write env.obs=both env.cameras=[{camera}] env.image_size=[{size[0]},{size[1]}] policy_cameras=[]"
+                f"write env.obs=both env.cameras=[{','.join(wanted)}] env.image_size=[{size[0]},{size[1]}] "
+                "policy_cameras=[]"
             )
+
+
+def _hold_against(block: CheckpointBlock, facts: ModelFacts) -> None:
+    """What a recipe says of the network, and the network."""
+    shape = facts.classifier
+    sizes = {(3, *size) for size in (*shape.cameras.values(), *([shape.image_size] if shape.image_size else []))}
+    said_and_is = {
+        "image_keys": (block.image_keys and sorted(block.image_keys), sorted(shape.cameras)),
+        "image_size": (block.image_size and list(block.image_size), [list(size) for size in sorted(sizes)]),
+        "hidden_dim": (block.hidden_dim, shape.hidden_dim),
+        "num_spatial_blocks": (block.num_spatial_blocks, shape.num_spatial_blocks),
+    }
+    for name, (said, found) in said_and_is.items():
+        fits = said in found if name == "image_size" else said == found
+        if said is not None and not fits:
+            raise RewardError(
+                f"the config says that {name} of the reward model is {said}, and the model itself that it is {found}; "
+                "name the model that is meant, or leave the key out"
+            )
+
+
+def _notes(reward: RewardConfig, facts: ModelFacts) -> list[str]:
+    """What a recipe says and nothing depends on."""
+    shape, block, notes = facts.classifier, reward.block or CheckpointBlock(), []
+    frozen = facts.shared_encoder or shape.split_encoder
+    for name, said, found in (
+        ("use_pretrain", block.use_pretrain, not shape.average_first),
+        ("freeze_encoder", block.freeze_encoder, frozen),
+        ("reward_model_type", reward.reward_model_type, shape.encoder.type.removesuffix("10")),
+    ):
+        if said not in (None, found):
+            notes.append(f"the config says {name} is {said}, the model says {found}; the model is believed")
+    if block.pretrained_encoder_path is not None:
+        notes.append(f"{block.pretrained_encoder_path} is not read: the encoder's weights are in the model")
+    return notes
