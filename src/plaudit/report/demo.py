@@ -10,7 +10,7 @@ import numpy as np
 from plaudit.data.store import Store
 from plaudit.report.judge import frame_picture, headline, trust
 from plaudit.report.page import figures, page, row, section, table, warning, words
-from plaudit.report.run import alarm, films, judge_charts, read_run, success_chart
+from plaudit.report.run import alarm, films, judge_chart, read_run, success_chart
 from plaudit.rewards.controls import ControlResult
 from plaudit.rewards.measure import JudgedFrame, Scored, Scores, reliability
 
@@ -58,7 +58,7 @@ def write_demo_report(
             *map(warning, problems),
             alarm(lines),
             _stages(stages),
-            section("Learning, judged and true", row(success_chart(lines, config, (760, 320)), *judge_charts(lines))),
+            section("Learning, judged and true", row(success_chart(lines, config, (760, 320)), judge_chart(lines))),
             films(run),
             section("The judge", f"<p>{words(headline(scores))}</p>", trust(scores, controls, reliability(said, true))),
             _frames(Store.open(data), sorted(facts["classifier"]["cameras"])[0], held_out),

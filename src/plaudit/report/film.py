@@ -5,7 +5,7 @@ where it calls success; on the right stands what is true, as soon as it is.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from plaudit.types import BoolArray, ByteArray, FloatArray
 
 _INK, _FAINT, _YES, _NO = (24, 27, 32), (150, 156, 164), (58, 178, 104), (224, 142, 11)
 _STRIP, _GAP = 26, 4  # pixels: what is written under a scene, and between scenes
+_HEIGHT = 240  # pixels that smaller frames are enlarged to, in whole steps
 _STAY = 0.8  # seconds that the end is shown for
 _QUALITY = 26  # rate factor of H.264: drawn scenes are flat
 
@@ -32,6 +33,7 @@ class Scene:
 
 def save_film(path: Path, scenes: Sequence[Scene], fps: float, columns: int = 2) -> None:
     """An H.264 video that browsers play."""
+    scenes = [_enlarged(scene) for scene in scenes]
     longest = max(len(scene.frames) for scene in scenes)
     height, width = scenes[0].frames.shape[1:3]
     rows = -(-len(scenes) // columns)
@@ -47,6 +49,11 @@ def save_film(path: Path, scenes: Sequence[Scene], fps: float, columns: int = 2)
     writer.close()
 
 
+def _enlarged(scene: Scene) -> Scene:
+    times = max(1, _HEIGHT // scene.frames.shape[1])
+    return replace(scene, frames=scene.frames.repeat(times, axis=1).repeat(times, axis=2))
+
+
 def _tile(scene: Scene, t: int) -> ByteArray:
     height, width = scene.frames.shape[1:3]
     tile = Image.new("RGB", (width, height + _STRIP), _INK)
@@ -54,7 +61,7 @@ def _tile(scene: Scene, t: int) -> ByteArray:
     draw, middle, font = ImageDraw.Draw(tile), height + _STRIP // 2, ImageFont.load_default(12)
     if scene.called is not None:
         said = float(scene.probability[t])
-        left, right = 44, width // 2 + 14
+        left, right = 48, width // 2 + 18
         draw.text((8, middle), "judge", font=font, fill=_FAINT, anchor="lm")
         draw.rectangle([left, middle - 5, right, middle + 4], outline=_FAINT)
         if said > 0.01:

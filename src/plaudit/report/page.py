@@ -17,7 +17,7 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1340px; margin: 32px auto; padding: 0 20px }
 h1 { font-size: 22px; margin: 0 0 4px } h2 { font-size: 17px; margin: 32px 0 10px }
 .facts { color: #555; margin: 0 0 20px } .bad { color: #b3261e } .good { color: #22754a } .faint { color: #777 }
-p.faint { max-width: 340px; margin: 0 } section > p.faint { max-width: 760px; margin: 0 0 10px }
+p.faint { max-width: 340px; margin: 0 }
 p.bad { background: #fdf0ef; border-left: 4px solid #b3261e; padding: 6px 12px; margin: 0 0 8px; border-radius: 4px }
 .row { display: flex; flex-wrap: wrap; gap: 16px; align-items: flex-start } .row.wide { gap: 0 56px }
 svg { border: 1px solid #e4e4e0; border-radius: 6px }
@@ -29,7 +29,7 @@ figure img { width: 100%; border-radius: 4px; display: block; margin-bottom: 4px
 figure.film { width: 480px; max-width: 100%; font-size: 14px }
 figure.film video { width: 100%; border-radius: 6px; display: block; margin-bottom: 6px }
 .figures { display: flex; flex-wrap: wrap; gap: 8px 44px; margin: 0 0 22px }
-.figures b { display: block; font-size: 30px; line-height: 1.2; font-weight: 600; font-variant-numeric: tabular-nums }
+.figures b { display: block; font-size: 30px; line-height: 1.2; color: #222; font-variant-numeric: tabular-nums }
 .figures div { color: #555; max-width: 220px; line-height: 1.35 }
 """
 _THUMBNAIL = (320, 240)  # pixels, width and height, that no picture on a page exceeds

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plaudit.report.page import note, page, row, section, table, video, warning, words
+from plaudit.report.page import page, row, section, table, video, warning, words
 from plaudit.report.plot import line_chart
 
 _SMALL = (420, 220)
@@ -24,7 +24,7 @@ def write_report(folder: Path) -> Path:
             title,
             _summary(lines, evaluations),
             alarm(lines),
-            row(success_chart(lines, config), *judge_charts(lines)),
+            row(success_chart(lines, config), judge_chart(lines)),
             films(folder),
             section("Learning", row(*(_chart(lines, name) for name in _curves(lines)))),
             section("Evaluations", table(rows, header=("step", "success on seeds held back", "after"))),
@@ -56,38 +56,35 @@ def success_chart(lines: list[dict[str, Any]], config: dict[str, Any], size: tup
     """With a reward model in charge, what it said of the episodes in training and what is true of them."""
     curves = {"held-back seeds": [[(line["step"], line["eval/success"]) for line in lines if "eval/success" in line]]}
     if any("reward/success_once" in line for line in lines):
-        curves["true, in training"] = [_smooth(_points(lines, "env/success_once"))]
         curves["judged, in training"] = [_smooth(_points(lines, "reward/success_once"))]
+        curves["true, in training"] = [_smooth(_points(lines, "env/success_once"))]
     else:
         curves["in training"] = [_smooth(_points(lines, "train/success"))]
     wanted, moment = config["evaluation"]["stop_at"], _moment(lines)
     return line_chart(curves, title="Success", x="steps", y="", y_range=(0, 1), mark=wanted, moment=moment, size=size)
 
 
-def judge_charts(lines: list[dict[str, Any]]) -> list[str]:
-    """How far the judge in charge is to be trusted, and what it costs; none where the simulator judges."""
+def judge_chart(lines: list[dict[str, Any]]) -> str:
+    """How far the judge in charge is to be trusted; nothing where the simulator judges."""
     if not any("reward/agreement" in line for line in lines):
-        return []
+        return ""
     curves = {
         "agreement": [_smooth(_points(lines, "reward/agreement"))],
         "judged minus true": [_points(lines, "reward/gap")],
     }
-    return [
-        line_chart(
-            curves, title="Judge", x="steps", y="", y_range=(-0.2, 1), moment=_moment(lines), size=(_SMALL[0], 320)
-        )
-    ]
+    moment, size = _moment(lines), (_SMALL[0], 320)
+    return line_chart(curves, title="Judge", x="steps", y="", y_range=(-0.2, 1), moment=moment, size=size)
 
 
 def films(folder: Path) -> str:
     """The first and the last policy, where the run has been filmed."""
     shown = {"first.mp4": "Before it learned anything.", "last.mp4": "The last policy."}
     there = [(folder / name, said) for name, said in shown.items() if (folder / name).exists()]
-    told = note(
-        "Held-back seeds, the same in both; under each scene what the judge said of the frame, and what is true."
+    told = words(
+        "Held-back seeds, the same in both. Under each scene: how sure the judge is, and what is true.", "faint"
     )
     found = row(*(video(path.read_bytes(), words(said)) for path, said in there))
-    return section("First and last policy", told, found) if there else ""
+    return section("First and last policy", f"<p>{told}</p>", found) if there else ""
 
 
 def _summary(lines: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> str:
