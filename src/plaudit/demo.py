@@ -224,7 +224,11 @@ class Demo:
                 "evaluation",
                 "the policy on fresh seeds, counted by what is true",
                 self.examine,
-                f"plaudit demo --folder {self.folder} --seed {self.seed}    # what is done already is not done again",
+                "python -c "
+                + shlex.quote(
+                    "from pathlib import Path; from plaudit.train.folder import RunFolder; from plaudit.train.show "
+                    f'import examine; print(examine(RunFolder.reopen(Path("{self.run}")), {recipe.examined}))'
+                ),
             ),
         ]
 

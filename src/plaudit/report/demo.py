@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from plaudit.rewards.controls import ControlResult
 from plaudit.rewards.measure import JudgedFrame, Scored, Scores, reliability
 
 _SHOWN = 8  # frames of a kind
+_WIDTH = 120  # characters of a command in a line
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def write_demo_report(
             films(run),
             section("The judge", f"<p>{words(headline(scores))}</p>", trust(scores, controls, reliability(said, true))),
             _frames(Store.open(data), sorted(facts["classifier"]["cameras"])[0], held_out),
-            section("The same by hand", f"<pre>{words(chr(10).join(stage.command for stage in stages))}</pre>"),
+            section("The same by hand", f"<pre>{words(_commands(stages))}</pre>"),
         )
     )
 
@@ -71,6 +73,12 @@ def _stages(stages: Sequence[Stage]) -> str:
     rows = [(words(f"{n}. {s.name}"), words(s.result), words(clock(s.seconds))) for n, s in enumerate(stages, 1)]
     rows.append((words("together", "faint"), "", words(clock(sum(stage.seconds for stage in stages)))))
     return section("Stages", table(rows, header=("stage", "what came of it", "time")))
+
+
+def _commands(stages: Sequence[Stage]) -> str:
+    """One after the other, long ones over several lines."""
+    lines = (wrap(s.command, _WIDTH, break_long_words=False, break_on_hyphens=False) for s in stages)
+    return "\n".join(" \\\n    ".join(pieces) for pieces in lines)
 
 
 def clock(seconds: float) -> str:
