@@ -88,6 +88,14 @@ def test_no_episode_is_in_two_parts(squares):
     assert all(any(i < 6 for i in ids) and any(i >= 6 for i in ids) for ids in episodes)  # both kinds in each
 
 
+def test_each_part_has_its_share_of_the_episodes(tmp_path):
+    table = read_frames(square_store(tmp_path / "store", 20, 40), image_size=(4, 4))
+    counts = [len(np.unique(table.episode[rows])) for rows in split(table, seed=0).values()]
+    assert counts == [42, 9, 9]
+    both = split(table, seed=0, test=0.0)
+    assert np.array_equal(both["test"], both["validation"])
+
+
 def test_batches_are_balanced_and_what_is_measured_is_as_it_comes(squares):
     table = read_frames(squares)
     parts = split(table, seed=0)
