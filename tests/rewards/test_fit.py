@@ -11,7 +11,7 @@ import torch
 from bright_square import CUTOFF, STEPS, square_episode, square_store
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, PlauditError, RewardError, TargetNotEmpty
-from plaudit.rewards import training
+from plaudit.rewards import grids
 from plaudit.rewards.config import RewardTrainConfig
 from plaudit.rewards.encoders.small import SmallConfig
 from plaudit.rewards.fit import Fitted
@@ -164,7 +164,7 @@ def test_a_training_that_was_stopped_and_killed_goes_on_as_if_it_was_not(tmp_pat
 def test_encoding_that_was_interrupted_goes_on_where_it_was(tmp_path, squares, monkeypatch):
     config = FROZEN.model_copy(update={"epochs": 2})
     whole = make(squares, tmp_path / "whole", config)
-    monkeypatch.setattr(training, "CHUNK", 32)
+    monkeypatch.setattr(grids, "CHUNK", 32)
     counts: list[int] = []
 
     def track(stop_after: int) -> Callable:
