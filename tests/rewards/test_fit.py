@@ -11,7 +11,7 @@ import torch
 from bright_square import CUTOFF, STEPS, square_episode, square_store
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, PlauditError, RewardError, TargetNotEmpty
-from plaudit.rewards import grids
+from plaudit.rewards import grids, training
 from plaudit.rewards.config import RewardTrainConfig
 from plaudit.rewards.encoders.small import SmallConfig
 from plaudit.rewards.fit import Fitted
@@ -147,7 +147,8 @@ def kill_at(epoch: int) -> Callable[[Epoch], bool]:
 def test_a_training_that_was_stopped_and_killed_goes_on_as_if_it_was_not(tmp_path, squares, config, monkeypatch):
     config = config.model_copy(update={"members": 2, "epochs": 4, "patience": 9})
     whole = make(squares, tmp_path / "whole", config)
-    monkeypatch.setattr(training, "KEEP_EVERY", 0.0)
+    for module in (grids, training):
+        monkeypatch.setattr(module, "KEEP_EVERY", 0.0)
     with pytest.raises(Stopped):
         make(squares, tmp_path / "parts", config, stop_at(2))
     assert not (tmp_path / "parts").exists() and work_folder(tmp_path / "parts").is_dir()
