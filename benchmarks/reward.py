@@ -31,7 +31,7 @@ from plaudit.rewards.encoders import normalise
 from plaudit.rewards.frames import read_frames, split
 from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel
 from plaudit.rewards.swift import Execution
-from plaudit.rewards.training import Kept, Live, Member, classifier_config, keep_grids
+from plaudit.rewards.training import Live, Member, classifier_config, keep_grids
 from plaudit.rewards.worker import RewardWorker, RewardWorkerConfig
 from plaudit.types import ByteArray, Episode, Labels
 
@@ -134,16 +134,15 @@ def measure_kept(repeats: int, size: int = 128, episodes: int = 10, steps: int =
         parts = split(table, config.seed)
         member = Member(0, classifier_config(config, table), config, table, steps=1000)
         begun = time.perf_counter()
-        kept = keep_grids(member.model, table, config, Path(folder), lambda _: iter)
+        kept = keep_grids(table, parts, config, Path(folder), lambda _: iter)
         filled = time.perf_counter() - begun
 
         def epoch(grids: Any) -> None:
             member.learn(grids, parts["train"])
             member.validate(grids, parts["validation"])
 
-        from_cache = Kept(kept, member.device, member.rng)
-        computed = Live(member.model, table, config, member.rng)
-        spent = in_turn({"kept": lambda: epoch(from_cache), "computed": lambda: epoch(computed)}, repeats)
+        computed = Live(member.model, table, config)
+        spent = in_turn({"kept": lambda: epoch(kept), "computed": lambda: epoch(computed)}, repeats)
     print(
         f"resnet10 at {size}x{size}, frozen, {len(table)} frames: an epoch takes {spent['computed']:.2f} s, "
         f"{1e3 * spent['kept']:.0f} ms with kept features, which took {filled:.1f} s to fill ({config.views} views)"

@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import numpy as np
 from PIL import Image
 
-from plaudit.report.judge import WorstFrame, _percent, write_judge_report
+from plaudit.report.judge import percent, write_judge_report
 from plaudit.report.plot import NO, YES, histogram, reliability_diagram
 from plaudit.rewards.controls import ControlResult
-from plaudit.rewards.measure import Scored, Scores, measure, reliability
+from plaudit.rewards.measure import Scored, Scores, WorstFrame, measure, reliability
 
 TRUTH, PROBABILITY = [0, 0, 0, 1, 1], [0.1, 0.2, 0.7, 0.8, 0.9]
 PASSED, FAILED = ControlResult("still", 500, 0, 0.05), ControlResult("blank white", 8, 8, 0.05)
@@ -120,7 +120,7 @@ def test_the_histogram_counts_frames_by_truth(tmp_path):
 
 
 def test_percentages_are_sharper_near_the_ends():
-    assert [_percent(p) for p in (0, 0.0004, 0.012, 0.85, 0.9997, 1)] == [
+    assert [percent(p) for p in (0, 0.0004, 0.012, 0.85, 0.9997, 1)] == [
         "0%",
         "0.04%",
         "1.2%",
@@ -128,4 +128,4 @@ def test_percentages_are_sharper_near_the_ends():
         "99.97%",
         "100%",
     ]
-    assert _percent(math.nan) == "-"
+    assert percent(math.nan) == "-"

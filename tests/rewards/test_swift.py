@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from plaudit.rewards.swift import halved
+from plaudit.rewards.swift import ChannelsLastGroupNorm, Filled, halved
 from tiny_reward import noise_episode, tiny_model
 
 
 def test_the_encoder_of_a_copy_takes_half_the_bytes_and_the_model_stays_as_it_was():
     model = tiny_model(members=2)
-    copies = halved(model.members)
+    copies = halved(model.members, "eager")
     assert {p.dtype for copy in copies for p in copy.encoder.parameters()} == {torch.bfloat16}
     assert {p.dtype for copy in copies for p in copy.head.parameters()} == {torch.float32}
     assert {p.dtype for member in model.members for p in member.parameters()} == {torch.float32}
@@ -19,21 +20,21 @@ def test_the_encoder_of_a_copy_takes_half_the_bytes_and_the_model_stays_as_it_wa
 def test_what_members_share_their_copies_share():
     members = tiny_model(members=2).members
     members[1].encoder = members[0].encoder
-    copies = halved(members)
+    copies = halved(members, "eager")
     assert copies[0].encoder is copies[1].encoder is not members[0].encoder
 
 
 def test_batch_norms_keep_their_precision_and_take_what_comes():
     (member,) = tiny_model().members
     member.encoder.layers.append(torch.nn.BatchNorm2d(8))
-    (copy,) = halved([member.eval()])
+    (copy,) = halved([member.eval()], "eager")
     assert copy.encoder.layers[-1].running_var.dtype == torch.float32
     assert copy.encode(torch.zeros(1, 16, 16, 3, dtype=torch.uint8)).dtype == torch.float32
 
 
 def test_a_copy_says_almost_the_same():
     (member,) = tiny_model().members
-    (copy,) = halved([member.eval()])
+    (copy,) = halved([member.eval()], "eager")
     images = {"front": torch.from_numpy(noise_episode().frames["front"])}
     with torch.inference_mode():
         assert copy(images).numpy() == pytest.approx(member(images).numpy(), abs=0.02)
@@ -49,3 +50,22 @@ def test_a_gpu_says_almost_what_a_processor_says(execution):
         part = {"front": frames["front"][rows]}
         assert model.score(part).probability == pytest.approx(expected[rows], abs=0.02)
         assert model.score({"front": torch.from_numpy(np.array(part["front"])).pin_memory()}).probability.shape
+
+
+def test_a_group_norm_with_channels_last_is_a_group_norm():
+    norm = nn.GroupNorm(4, 16)
+    nn.init.uniform_(norm.weight)
+    nn.init.uniform_(norm.bias)
+    x = torch.randn(3, 16, 5, 7).to(memory_format=torch.channels_last)
+    assert torch.allclose(ChannelsLastGroupNorm(norm)(x), norm(x), atol=1e-5)
+
+
+def test_a_batch_of_any_size_is_compiled_as_one_of_a_power_of_two():
+    sizes = []
+
+    def look(x: torch.Tensor) -> list[torch.Tensor]:
+        sizes.append(len(x))
+        return [2 * x]
+
+    x = torch.arange(37.0)[:, None]
+    assert torch.equal(Filled(look, 0)(x)[0], 2 * x) and sizes == [64]

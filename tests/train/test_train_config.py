@@ -135,8 +135,9 @@ def test_a_reward_model_that_cannot_be_meant_is_refused(overrides: list[str], sa
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "preset", sorted((Path(__file__).parents[2] / "examples/configs").glob("*.yaml")), ids=lambda p: p.stem
-)
+PRESETS = sorted((Path(__file__).parents[2] / "examples/configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("preset", [p for p in PRESETS if p.stem != "pickcube_train_reward"], ids=lambda p: p.stem)
 def test_every_preset_is_a_whole_config(preset: Path):
     assert load_train_config(preset, []).steps > 0

@@ -10,6 +10,7 @@ from plaudit.cli.collect import collect_
 from plaudit.cli.common import out, tell
 from plaudit.cli.data import data
 from plaudit.cli.env import env
+from plaudit.cli.reward import train_reward
 from plaudit.cli.train import demo, train_
 from plaudit.errors import PlauditError
 
@@ -17,6 +18,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 app.add_typer(data, name="data", help="Bring episodes in and out, look at them, label them, check them.")
 app.add_typer(env, name="env", help="Look at simulated tasks, time them, record scripted episodes.")
 app.command("collect")(collect_)
+app.command("train-reward")(train_reward)
 app.command("train")(train_)
 app.command("demo")(demo)
 

@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 
 import typer
@@ -15,12 +15,35 @@ out = Console(highlight=False, markup=False, soft_wrap=True)
 err = Console(highlight=False, markup=False, soft_wrap=True, stderr=True)
 
 
-@contextmanager
-def training_bar(steps: int) -> Iterator[tuple[Callable[[Any], bool], Callable[[], bool]]]:
-    """What a training run tells of itself, as a bar on a terminal; and whether Ctrl-C was pressed meanwhile.
+Watching = tuple[Callable[[Any], bool], Callable[[], bool]]
 
-    Pressed once, it lets the run come to the end of its round; pressed again, it interrupts. The bar appears with the
-    first round, so that others may be shown before.
+
+def training_bar(steps: int) -> AbstractContextManager[Watching]:
+    """Of a policy, by the steps of its environments."""
+
+    def told(now: Any) -> tuple[int, str]:
+        held = "" if now.evaluated is None else f", {now.evaluated:.0%} on seeds held back"
+        return now.step, f"success {now.success:.0%} in training{held}"
+
+    return _stoppable_bar(steps, told)
+
+
+def epochs_bar(members: int, epochs: int) -> AbstractContextManager[Watching]:
+    """Of a reward model, by epochs; one that gets no better ends before its last."""
+
+    def told(now: Any) -> tuple[int, str]:
+        who = f"member {now.member + 1} of {members}, " if members > 1 else ""
+        return now.member * epochs + now.epoch, f"{who}loss {now.train_loss:.3f}, {now.validation_loss:.3f} held out"
+
+    return _stoppable_bar(members * epochs, told)
+
+
+@contextmanager
+def _stoppable_bar(total: int, told: Callable[[Any], tuple[int, str]]) -> Iterator[Watching]:
+    """What a training tells of itself, as a bar on a terminal; and whether Ctrl-C was pressed meanwhile.
+
+    Pressed once, it lets the training come to the end of its round or epoch; pressed again, it interrupts. The bar
+    appears with the first of these, so that others may be shown before.
     """
     asked: list[int] = []
     columns = (
@@ -31,12 +54,12 @@ def training_bar(steps: int) -> Iterator[tuple[Callable[[Any], bool], Callable[[
         TimeRemainingColumn(),
     )
     bar = Progress(*columns, console=err, disable=not err.is_terminal, transient=True)
-    task = bar.add_task("", total=steps)
+    task = bar.add_task("", total=total)
 
     def watch(now: Any) -> bool:
+        done, words = told(now)
         bar.start()
-        held = "" if now.evaluated is None else f", {now.evaluated:.0%} on seeds held back"
-        bar.update(task, completed=now.step, description=f"success {now.success:.0%} in training{held}")
+        bar.update(task, completed=done, description=words)
         return not asked
 
     def interrupt(number: int, _: Any) -> None:

@@ -40,14 +40,17 @@ class PpoConfig(Config):
     log_std: float = -0.5  # of the actions, at the start
     clone_updates: NonNegativeInt = 2000  # batches of demonstrations, where there are some, before the first round
     clone_batch_size: PositiveInt = 256
-    shift: int = Field(default=4, ge=0)  # pixels by which images are moved at random; 0 for none
+    # Pixels by which images of demonstrations are moved at random. Those of a round are not: it would change the
+    # densities that the old ones are compared with, and undo in a few updates what was learned.
+    shift: int = Field(default=4, ge=0)
 
     def build(self, spaces: Spaces, seed: int, device: str) -> "Ppo":
         return Ppo(self, spaces, seed, device)
 
 
 class ActorCritic(nn.Module):
-    """A Gaussian policy and a value, each with its own layers on top of one encoder."""
+    """A Gaussian policy and a value that share nothing: a value that has yet to learn would spoil the eye of a policy
+    that learned from demonstrations."""
 
     def __init__(self, spaces: Spaces, hidden: tuple[int, ...], log_std: float):
         super().__init__()
@@ -55,15 +58,15 @@ class ActorCritic(nn.Module):
         self.pi = nn.Sequential(
             mlp([self.eye.size, *hidden], nn.Tanh), Linear(hidden[-1], spaces.action_dim, gain=0.01)
         )
+        self.value_eye = Encoder(spaces)
         self.v = nn.Sequential(mlp([self.eye.size, *hidden], nn.Tanh), Linear(hidden[-1], 1))
         self.log_std = nn.Parameter(torch.full((spaces.action_dim,), log_std))
 
     def forward(self, seen: Seen, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log density of actions [B, A] and value, [B] each."""
-        features = self.eye(seen)
-        z = (actions - self.pi(features)) / self.log_std.exp()
+        z = (actions - self.pi(self.eye(seen))) / self.log_std.exp()
         log_density = (-0.5 * z.square() - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
-        return log_density, self.v(features).squeeze(-1)
+        return log_density, self.v(self.value_eye(seen)).squeeze(-1)
 
 
 class Ppo:
@@ -158,7 +161,6 @@ class Ppo:
     def _step(self, data: "_Data", rows: Tensor) -> dict[str, float]:
         config = self.config
         seen = data.seen[rows]
-        seen = Seen({camera: self._moved(images) for camera, images in seen.images.items()}, seen.state)
         density, value = self.net(seen, data.actions[rows])
         log_ratio = density - data.density[rows]
         ratio = log_ratio.exp()

@@ -2,27 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from plaudit.report.page import facts_table, note, page, picture, row, section, table, words
 from plaudit.report.plot import NO, YES, histogram, line_chart, reliability_diagram
 from plaudit.rewards.controls import ControlResult, failed
-from plaudit.rewards.measure import Rate, Reliability, Scores, wilson
-from plaudit.types import ByteArray
+from plaudit.rewards.measure import Rate, Reliability, Scores, WorstFrame, wilson
 
 _CHART = (420, 360)
-
-
-@dataclass(frozen=True, eq=False)
-class WorstFrame:
-    """A frame that the judge was wrong about, or nearly."""
-
-    episode: int
-    frame: int
-    truth: float  # 1 or 0
-    probability: float  # that the judge gave it
-    image: ByteArray  # uint8 [H, W, 3]
 
 
 def write_judge_report(
@@ -62,7 +49,7 @@ def _headline(scores: Scores) -> str:
     if not math.isnan(scores.cutoff_median):
         said += f"; the first frame called is off by {_frames_off(scores.cutoff_median)} (median)"
     if not math.isnan(scores.fpr):
-        said += f"; {_percent(scores.fpr)} of failure frames get through"
+        said += f"; {percent(scores.fpr)} of failure frames get through"
     return f"{said}. Measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames."
 
 
@@ -81,15 +68,15 @@ def _episodes(scores: Scores) -> str:
     k, n = scores.confirm
     confusion = table(
         [
-            ("success", words(f"{scores.episodes_hit}", "good"), _bad(scores.episodes_missed), _interval(hit)),
-            ("failure", _bad(scores.episodes_false), words(f"{scores.episodes_rejected}", "good"), _interval(false)),
+            ("success", words(f"{scores.episodes_hit}", "good"), _bad(scores.episodes_missed), interval(hit)),
+            ("failure", _bad(scores.episodes_false), words(f"{scores.episodes_rejected}", "good"), interval(false)),
         ],
         header=("truth", "called", "not called", "called, with 95% interval"),
     )
     cutoffs = table(
         [
-            ("as it happens", _off(scores.cutoff_median), _off(scores.cutoff_p90), f"{scores.episodes_missed}"),
-            ("seen whole", _off(scores.decoded_median), _off(scores.decoded_p90), f"{scores.decoded_missed}"),
+            ("as it happens", off(scores.cutoff_median), off(scores.cutoff_p90), f"{scores.episodes_missed}"),
+            ("seen whole", off(scores.decoded_median), off(scores.decoded_p90), f"{scores.decoded_missed}"),
         ],
         header=("first success frame", "median error", "90th percentile", "missed"),
     )
@@ -101,14 +88,14 @@ def _frames(scores: Scores) -> str:
     rate = Rate(scores.fpr, scores.fpr_low, scores.fpr_high)
     rows = [
         ("threshold", f"{scores.threshold:.4g}", "from here on a frame is called"),
-        ("failures called", _interval(rate), "false positives, with a 95% interval by episodes"),
-        ("precision", _percent(scores.precision), "of the frames called, are a success"),
-        ("recall", _percent(scores.recall), f"of {scores.success_frames:,} success frames, are called"),
-        ("accuracy", _percent(scores.accuracy), f"of all {scores.frames:,} frames"),
-        ("ROC AUC", _number(scores.roc_auc), "chance that a success scores above a failure"),
-        ("calibration error", _percent(scores.ece), "how far probabilities are off, on average"),
-        ("Brier score", _number(scores.brier), "mean squared error; 0.25 says nothing"),
-        ("log loss", _number(scores.log_loss), "nats; 0.69 says nothing"),
+        ("failures called", interval(rate), "false positives, with a 95% interval by episodes"),
+        ("precision", percent(scores.precision), "of the frames called, are a success"),
+        ("recall", percent(scores.recall), f"of {scores.success_frames:,} success frames, are called"),
+        ("accuracy", percent(scores.accuracy), f"of all {scores.frames:,} frames"),
+        ("ROC AUC", number(scores.roc_auc), "chance that a success scores above a failure"),
+        ("calibration error", percent(scores.ece), "how far probabilities are off, on average"),
+        ("Brier score", number(scores.brier), "mean squared error; 0.25 says nothing"),
+        ("log loss", number(scores.log_loss), "nats; 0.69 says nothing"),
     ]
     return table([(name, value, words(meaning, "faint")) for name, value, meaning in rows])
 
@@ -166,7 +153,7 @@ def _worst(worst: WorstFrame) -> str:
     return picture(
         worst.image,
         f"episode {worst.episode}, frame {worst.frame}",
-        words(wrong, "good" if worst.truth == 1 else "") + f", judged {_percent(worst.probability)}",
+        words(wrong, "good" if worst.truth == 1 else "") + f", judged {percent(worst.probability)}",
     )
 
 
@@ -174,13 +161,13 @@ def _bad(count: int) -> str:
     return words(f"{count}", "bad" if count else "good")
 
 
-def _interval(rate: Rate) -> str:
+def interval(rate: Rate) -> str:
     if math.isnan(rate.value):
         return "-"
-    return f"{_percent(rate.value)} ({_percent(rate.low)} to {_percent(rate.high)})"
+    return f"{percent(rate.value)} ({percent(rate.low)} to {percent(rate.high)})"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     """Sharper near the ends, where judges live: 99.97%, 0.04%, 85%."""
     if math.isnan(share):
         return "-"
@@ -188,11 +175,11 @@ def _percent(share: float) -> str:
     return f"{share:.0%}" if near <= 0 else f"{share:.1%}" if near >= 0.001 else f"{share:.2%}"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.4f}"
 
 
-def _off(frames: float) -> str:
+def off(frames: float) -> str:
     return "-" if math.isnan(frames) else _frames_off(frames)
 
 

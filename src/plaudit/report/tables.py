@@ -12,6 +12,9 @@ from plaudit.data.formats import Dataset
 from plaudit.data.store import Store
 from plaudit.envs.bench import Speed
 from plaudit.envs.catalog import Card
+from plaudit.report.judge import interval, number, off, percent
+from plaudit.rewards.controls import ControlResult
+from plaudit.rewards.measure import Rate, Scores
 
 
 def dataset_table(dataset: Dataset) -> Table:
@@ -97,6 +100,23 @@ def speed_table(title: str, speeds: Mapping[str, Speed]) -> Table:
         images = f"{speed.frames:,.0f}" if speed.frames else "-"
         table.add_row(observed, f"{speed.steps:,.0f}", images, f"{1000 / speed.steps:.3f}")
     return table
+
+
+def judge_table(title: str, scores: Scores, controls: Sequence[ControlResult]) -> Table:
+    """How good a judge is, in a few lines."""
+    asked = [control for control in controls if control.frames]
+    passed = sum(control.passed for control in asked)
+    found = f"off by {off(scores.cutoff_median)}, 90th percentile {off(scores.cutoff_p90)}"
+    facts = {
+        "precision, recall": f"{percent(scores.precision)}, {percent(scores.recall)}",
+        "ROC AUC": number(scores.roc_auc),
+        "failure frames called": interval(Rate(scores.fpr, scores.fpr_low, scores.fpr_high)),
+        "threshold": f"{scores.threshold:.4g}",
+        "first success frame": found if scores.episodes_hit else "never called",
+        "calibration error": percent(scores.ece),
+        "controls": f"{passed} of {len(asked)} passed",
+    }
+    return _facts(title, facts)
 
 
 def _facts(title: str, facts: dict[str, Any]) -> Table:

@@ -64,6 +64,11 @@ def resized(images: Tensor, size: Size) -> Tensor:
     return x.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
 
 
+def module_name(camera: str) -> str:
+    """A camera's name in a network, where dots have a meaning of their own."""
+    return camera.replace(".", "/")
+
+
 class SpatialLearnedEmbeddings(nn.Module):
     """F weighted sums over the grid, learned for each channel: [B, C, h, w] to [B, C * F]."""
 
@@ -101,7 +106,8 @@ class BinaryRewardClassifier(nn.Module):
         self.encoder: Any = config.encoder.build() if encoder is None else encoder
         self.register_buffer("pixel_mean", torch.tensor(self.encoder.mean), persistent=False)
         self.register_buffer("pixel_std", torch.tensor(self.encoder.std), persistent=False)
-        self.squeezes = nn.ModuleDict({camera: self._squeeze(size) for camera, size in sorted(config.cameras.items())})
+        self._cameras = sorted(config.cameras)
+        self.squeezes = nn.ModuleDict({module_name(c): self._squeeze(config.cameras[c]) for c in self._cameras})
         look = config.latent_dim * len(config.cameras)
         self.feel = None
         if config.state_dim:
@@ -172,7 +178,7 @@ class BinaryRewardClassifier(nn.Module):
             grids = {
                 camera: self._averaged(self.encoder.tail(grid.to(self._encoder_type))) for camera, grid in grids.items()
             }
-        parts = [squeeze(grids[camera]) for camera, squeeze in self.squeezes.items()]
+        parts = [self.squeezes[module_name(camera)](grids[camera]) for camera in self._cameras]
         if self.feel is not None:
             if state is None:
                 raise RewardError(f"this model sees {self.config.state_dim} numbers of the robot's state; give them")

@@ -28,14 +28,14 @@ class RewardTrainConfig(Config):
     history_stride: PositiveInt = 3  # steps between them
     progress: bool = False  # whether it also learns how far the task has come, for shaping
     sources: tuple[str, ...] = TRUSTED  # whose labels to learn from
-    validation_share: float = Field(
-        default=0.15, gt=0, lt=0.5
-    )  # of the episodes: the best epoch, threshold, calibration
-    test_share: float = Field(default=0.15, ge=0, lt=0.5)  # of the episodes: to measure it; 0: on those of validation
+    # Of the episodes: those that choose the best epoch, the threshold and the calibration, and those that measure what
+    # came of it; without any of the latter, it is measured on the former.
+    validation_share: float = Field(default=0.15, gt=0, lt=0.5)
+    test_share: float = Field(default=0.15, ge=0, lt=0.5)
     train_fps: PositiveFloat | None = 10.0  # learn from at most so many frames a second, neighbours are nearly alike
     epochs: PositiveInt = 15  # at most
     patience: PositiveInt = 6  # epochs without a better held-out loss before it stops
-    batch_size: PositiveInt = 128
+    batch_size: int = Field(default=128, ge=2)  # half of it successes
     lr: PositiveFloat = 3e-4  # falls to zero along a cosine
     encoder_lr: PositiveFloat = 0.2  # of an encoder that is trained and was trained elsewhere, as a share of `lr`
     weight_decay: float = Field(default=1e-2, ge=0)

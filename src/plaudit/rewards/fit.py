@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,23 +26,30 @@ from plaudit.data.store import Store
 from plaudit.rewards.config import RewardTrainConfig
 from plaudit.rewards.controls import ControlResult, failed, run_controls
 from plaudit.rewards.frames import PARTS, FrameTable, Part, read_frames, split, thinned, with_blanks
-from plaudit.rewards.measure import Calibration, Scored, Scores, choose_threshold, fit_calibration, fit_shift, measure
+from plaudit.rewards.measure import (
+    Calibration,
+    Scored,
+    Scores,
+    WorstFrame,
+    choose_threshold,
+    fit_calibration,
+    fit_shift,
+    measure,
+)
 from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel, threshold_facts
-from plaudit.rewards.training import Epoch, Grids, Member, Track, classifier_config, judge_rows, train_member
+from plaudit.rewards.training import (
+    Epoch,
+    Grids,
+    Member,
+    Track,
+    classifier_config,
+    judge_rows,
+    keep_grids,
+    train_member,
+)
 from plaudit.types import AnyArray, FloatArray
 
 WORST = 24  # frames shown in a report
-
-
-@dataclass(frozen=True, eq=False)
-class WorstFrame:
-    """One that the model is most wrong about, among those it never saw."""
-
-    episode: int
-    frame: int
-    truth: int
-    probability: float
-    image: AnyArray  # uint8 [H, W, 3]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,25 +60,33 @@ class Fitted:
     scores: Scores
     controls: Sequence[ControlResult]
     tested: Sequence[Scored]
-    worst: Sequence[WorstFrame]
-    curve: Sequence[Epoch]
+    worst: Sequence[WorstFrame]  # among those tested
+    curve: Sequence[Epoch]  # of all members, one after the other
+    optimizers: Sequence[Mapping[str, Any]]  # the state of each member's, after its last epoch
 
 
 def fit(store: Store, config: RewardTrainConfig, work: Path, watch: Callable[[Epoch], bool], track: Track) -> Fitted:
     """Train and measure; what takes long is kept in `work`, where the same call goes on after a stop."""
     begun = time.monotonic()
-    table = read_frames(store, config.image_keys, config.image_size, config.sources, track("reading"))
+    scratch = existing_parent(work)
+    table = read_frames(store, config.image_keys, config.image_size, config.sources, track("reading"), scratch)
     parts = split(table, config.seed, config.validation_share, config.test_share)
     parts["train"] = thinned(table, parts["train"], config.train_fps)
-    table, parts = with_blanks(table, parts, config.seed)
+    table, parts = with_blanks(table, parts, config.seed, scratch)
     _prepare(work, config, table)
+    kept = keep_grids(table, parts, config, work, track) if config.frozen else None
     trained: list[tuple[Member, Grids]] = []
     curve: list[Epoch] = []
     for number in range(config.members):
-        member, grids, epochs = train_member(number, config, table, parts, work, watch, track)
+        member, grids, epochs = train_member(number, config, table, parts, kept, work, watch)
         trained.append((member, grids))
         curve += epochs
     return _measured(store, config, table, parts, trained, curve, time.monotonic() - begun)
+
+
+def existing_parent(path: Path) -> Path:
+    """The nearest folder above that is there: the disk that it will lie on."""
+    return next(parent for parent in path.absolute().parents if parent.is_dir())
 
 
 def _prepare(work: Path, config: RewardTrainConfig, table: FrameTable) -> None:
@@ -122,7 +138,8 @@ def _measured(
     controls = _controls(store, model, table, tested, config)
     told = {"controls": tuple(asdict(c) for c in controls), "problems": tuple(failed(controls))}
     model.facts = facts.model_copy(update=told)
-    return Fitted(model, scores, controls, held_out, _worst(table, tested, held_out), curve)
+    optimizers = [member.optimizer.state_dict() for member, _ in trained]
+    return Fitted(model, scores, controls, held_out, _worst(table, tested, held_out), curve, optimizers)
 
 
 def _scored(
@@ -168,6 +185,6 @@ def _worst(table: FrameTable, rows: AnyArray, scored: Sequence[Scored]) -> list[
             break
         if counts.get(episode, 0) < 4:
             counts[episode] = counts.get(episode, 0) + 1
-            truth, said = int(table.truth[row]), float(probability[place])
+            truth, said = float(table.truth[row]), float(probability[place])
             shown.append(WorstFrame(episode, int(table.frame[row]), truth, said, np.array(table.images[camera][row])))
     return shown

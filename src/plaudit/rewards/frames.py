@@ -8,6 +8,7 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -61,10 +62,12 @@ def read_frames(
     image_size: Size | None = None,
     sources: Collection[str] = TRUSTED,
     track: Track = iter,
+    scratch: Path | None = None,
 ) -> FrameTable:
     """
     cameras: which to take; () for all that the store has
     sources: whose labels count, the newest of them for each episode
+    scratch: a folder on a disk with room for the frames; None: where temporary files go
     """
     labelled = [i for i in store.ids if store.ledger.newest(i, sources) is not None]
     if not labelled:
@@ -73,7 +76,7 @@ def read_frames(
     sizes = _sizes(store, labelled, cameras)
     rows = [np.arange(store.place(i).rows)[store.episode(i).recorded] for i in labelled]
     total = sum(map(len, rows))
-    images = {camera: _scratch((total, *(image_size or size), 3)) for camera, size in sizes.items()}
+    images = {camera: _scratch((total, *(image_size or size), 3), scratch) for camera, size in sizes.items()}
     columns: dict[str, list[AnyArray]] = {
         name: [] for name in ("state", "truth", "progress", "episode", "fps", "frame", "first")
     }
@@ -122,8 +125,9 @@ def split(table: FrameTable, seed: int, validation: float = 0.15, test: float = 
     chosen: dict[Part, list[int]] = {part: [] for part in PARTS}
     for kind in (True, False):
         mine = rng.permutation(ids[succeeded == kind]).tolist()
+        total = len(mine)
         for part, share in zip(PARTS[1:], (validation, test), strict=True):
-            count = max(round(share * len(mine)), 1 if share and len(mine) >= 3 else 0)
+            count = max(round(share * total), 1 if share and total >= 3 else 0)
             chosen[part] += mine[:count]
             mine = mine[count:]
         chosen["train"] += mine
@@ -143,14 +147,14 @@ def thinned(table: FrameTable, rows: AnyArray, fps: float | None) -> AnyArray:
 
 
 def with_blanks(
-    table: FrameTable, parts: Mapping[Part, AnyArray], seed: int
+    table: FrameTable, parts: Mapping[Part, AnyArray], seed: int, scratch: Path | None = None
 ) -> tuple[FrameTable, dict[Part, AnyArray]]:
     """The same with some training frames that show nothing, as failures: a camera that is covered, dark or broken must
     not be paid, and no robot ever records one. They are episodes of one frame with ids below 0."""
     rng = np.random.default_rng([seed, 2])
     count = max(16, len(parts["train"]) // 50)
     images = {
-        camera: np.concatenate([known, _blank(rng, count, known.shape[1:])]) for camera, known in table.images.items()
+        camera: _longer(known, _blank(rng, count, known.shape[1:]), scratch) for camera, known in table.images.items()
     }
     rows = len(table) + np.arange(count)
     chosen = rng.choice(parts["train"], count)
@@ -245,6 +249,12 @@ def _progress(truth: FloatArray) -> FloatArray:
     return np.minimum(np.arange(len(truth)) / max(successes[0], 1), 1).astype(np.float32)
 
 
-def _scratch(shape: tuple[int, ...]) -> ByteArray:
+def _scratch(shape: tuple[int, ...], folder: Path | None) -> ByteArray:
     """Room for frames, in a file without a name: more of them than memory holds go to the disk."""
-    return np.memmap(tempfile.TemporaryFile(), np.uint8, "w+", shape=shape)
+    return np.memmap(tempfile.TemporaryFile(dir=folder), np.uint8, "w+", shape=shape)
+
+
+def _longer(frames: ByteArray, more: ByteArray, folder: Path | None) -> ByteArray:
+    both = _scratch((len(frames) + len(more), *frames.shape[1:]), folder)
+    both[: len(frames)], both[len(frames) :] = frames, more
+    return both

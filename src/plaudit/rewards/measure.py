@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 
 from plaudit.errors import RewardError
-from plaudit.types import AnyArray, BoolArray, FloatArray
+from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray
 
 Confirm = tuple[int, int]  # k of the last n frames must be called before the episode is
 
@@ -68,6 +68,17 @@ class Scored:
     def called(self, threshold: float) -> BoolArray:
         """[F]"""
         return called_success(self.probability, threshold)
+
+
+@dataclass(frozen=True, eq=False)
+class WorstFrame:
+    """A frame that the judge was wrong about, or nearly, to be looked at."""
+
+    episode: int
+    frame: int
+    truth: float  # 1 or 0
+    probability: float  # that the judge gave it
+    image: ByteArray  # uint8 [H, W, 3]
 
 
 # Frames, one by one

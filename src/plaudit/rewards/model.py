@@ -16,10 +16,10 @@ each refused with a sentence. A model that failed a control is loaded only when 
 
 import hashlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -78,10 +78,17 @@ class Judgement:
 class RewardModel:
     """Judges frames. Build with `load`, or from what a training returned."""
 
-    def __init__(self, members: Sequence[BinaryRewardClassifier], facts: ModelFacts, device: str = "auto"):
+    def __init__(
+        self,
+        members: Sequence[BinaryRewardClassifier],
+        facts: ModelFacts,
+        device: str = "auto",
+        notes: Sequence[str] = (),
+    ):
+        """notes: sentences on what was understood of a file that does not describe itself"""
         if len(members) != len(facts.calibration):
             raise RewardError(f"{len(members)} members with {len(facts.calibration)} calibrations")
-        self.facts, self.members = facts, list(members)
+        self.facts, self.members, self.notes = facts, list(members), tuple(notes)
         self.shape = facts.classifier
         self.mini_batch = MINI_BATCH
         self._calibrations = [Calibration(*pair) for pair in facts.calibration]
@@ -101,17 +108,22 @@ class RewardModel:
         return self.shape.progress
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "auto", *, force: bool = False) -> Self:
-        """force: take a model although it failed a control"""
+    def load(cls, folder: str | Path, device: str = "auto", *, force: bool = False) -> "RewardModel":
+        """Of a model's folder, or of a single .pt file (see `plaudit.rewards.pt`).
+
+        force: take a model although it failed a control
+        """
         folder = Path(folder)
+        if folder.suffix == ".pt" and not folder.is_dir():
+            from plaudit.rewards.pt import load_pt  # which builds on this module
+
+            model = load_pt(folder, device=device)
+            _trust(folder, model.facts, force)
+            return model
         if not (folder / "model.json").is_file():
             raise BadFile(folder, "this is not a reward model: it has no model.json; 'plaudit train-reward' makes one")
         facts = load(ModelFacts, folder / "model.json")
-        if facts.problems and not force:
-            raise RewardError(
-                f"{folder} is marked as not to be trusted: {'; '.join(facts.problems)}; train a better one, or "
-                "force it (--force-reward-model, reward.force=true)"
-            )
+        _trust(folder, facts, force)
         members: list[BinaryRewardClassifier] = []
         for number in range(len(facts.calibration)):
             shared = facts.shared_encoder and members
@@ -128,9 +140,12 @@ class RewardModel:
             if self.facts.shared_encoder and number:
                 tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("encoder.")}
             save_file(tensors, folder / f"member_{number}.safetensors")
-        described = self.facts.classifier.model_copy(update={"encoder": self.shape.encoder.described()})
-        facts = self.facts.model_copy(update={"classifier": described})
-        (folder / "model.json").write_text(facts.model_dump_json(indent=1))
+        (folder / "model.json").write_text(self.described().model_dump_json(indent=1))
+
+    def described(self) -> ModelFacts:
+        """Its facts, with an encoder that needs no other file."""
+        shape = self.facts.classifier.model_copy(update={"encoder": self.shape.encoder.described()})
+        return self.facts.model_copy(update={"classifier": shape})
 
     def to_device(self, device: str, execution: Execution = "eager") -> None:
         """execution: how a GPU is told what to do; see `plaudit.rewards.swift`"""
@@ -138,13 +153,16 @@ class RewardModel:
         for member in self.members:
             placed(member, self.device).eval().requires_grad_(False)
         on_gpu = self.device.type == "cuda"
-        self._running = halved(self.members) if on_gpu else self.members
+        self._running = halved(self.members, execution) if on_gpu else self.members
         self._look = executed(self._look_once, execution) if on_gpu else self._look_once
+        self._say = executed(self._say_once, execution, axis=1) if on_gpu else self._say_once
 
     def judge(self, episode: Episode) -> Judgement:
         """Every frame of an episode."""
-        self.check(episode.frames, episode.state)
         moments, stride = self.shape.moments, self.shape.history_stride
+        if moments == 1:
+            return self.score(episode.frames, episode.state)
+        self.check(episode.frames, episode.state)
         looks = self.look(episode.frames, episode.state)
         windows = torch.from_numpy(np.maximum(np.arange(episode.steps + 1)[:, None] - np.arange(moments) * stride, 0))
         return self.verdict([look[windows] for look in looks])
@@ -154,22 +172,34 @@ class RewardModel:
         if self.shape.history:
             raise RewardError(f"this model looks at {self.shape.moments} moments; use watch() or judge()")
         self.check(images, state)
-        return self.verdict([look.unsqueeze(1) for look in self.look(images, state)])
+        with torch.inference_mode():
+            said = [self._say(*batch)[0] for batch in self._mini_batches(images, state)]
+            return self._judgement(torch.cat(said, dim=1))
 
     def watch(self, count: int) -> "Watcher":
         """For `count` robots or scenes, while they move."""
         return Watcher(self, count)
 
     def look(self, images: Mapping[str, Images], state: FloatArray | None = None) -> list[Tensor]:
-        """What each member keeps of B frames, [B, D], in mini-batches."""
+        """What each member keeps of B frames, [B, D]."""
+        with torch.inference_mode():
+            parts = [self._look(*batch) for batch in self._mini_batches(images, state)]
+            return [torch.cat(looks) for looks in zip(*parts, strict=True)]
+
+    def verdict(self, windows: Sequence[Tensor]) -> Judgement:
+        """Of what each member kept of some moments, [B, moments, D]."""
+        with torch.inference_mode():
+            said = [member.verdict(window) for member, window in zip(self._running, windows, strict=True)]
+            return self._judgement(torch.stack(said))
+
+    def _mini_batches(self, images: Mapping[str, Images], state: FloatArray | None) -> Iterator[tuple[Tensor, ...]]:
+        """The pixels of all cameras, then the state where the model sees it."""
         inputs: list[Images] = [images[camera] for camera in self.cameras]
         if self.shape.state_dim:
             assert state is not None
             inputs.append(state)
-        starts = range(0, len(inputs[0]), self.mini_batch)
-        with torch.inference_mode():
-            parts = [self._look(*(self._here(i[start : start + self.mini_batch]) for i in inputs)) for start in starts]
-            return [torch.cat(looks) for looks in zip(*parts, strict=True)]
+        for start in range(0, len(inputs[0]), self.mini_batch):
+            yield tuple(self._here(values[start : start + self.mini_batch]) for values in inputs)
 
     def _here(self, values: Images) -> Tensor:
         if isinstance(values, np.ndarray):
@@ -177,7 +207,7 @@ class RewardModel:
         return values.to(self.device, non_blocking=True)
 
     def _look_once(self, *inputs: Tensor) -> list[Tensor]:
-        """Of one mini-batch: the pixels of all cameras, then the state where the model sees it."""
+        """Of one mini-batch."""
         pixels = dict(zip(self.cameras, inputs, strict=False))
         felt = inputs[-1] if self.shape.state_dim else None
         grids: Mapping[str, Tensor] = {}
@@ -188,12 +218,17 @@ class RewardModel:
             looks.append(member.look(grids, felt))
         return looks
 
-    def verdict(self, windows: Sequence[Tensor]) -> Judgement:
-        """Of what each member kept of some moments, [B, moments, D]."""
-        with torch.inference_mode():
-            said = [m.verdict(w).cpu().numpy() for m, w in zip(self.members, windows, strict=True)]
-        probability = np.min([c(logits[:, 0]) for c, logits in zip(self._calibrations, said, strict=True)], axis=0)
-        progress = np.mean([Calibration()(logits[:, 1]) for logits in said], axis=0) if self.shape.progress else None
+    def _say_once(self, *inputs: Tensor) -> list[Tensor]:
+        """The same, to the end: logits [members, B, outputs] of single moments, without a stop in between."""
+        looks = self._look_once(*inputs)
+        said = [member.verdict(look.unsqueeze(1)) for member, look in zip(self._running, looks, strict=True)]
+        return [torch.stack(said)]
+
+    def _judgement(self, logits: Tensor) -> Judgement:
+        """Of logits [members, B, outputs]."""
+        said = logits.float().cpu().numpy()
+        probability = np.min([c(mine[:, 0]) for c, mine in zip(self._calibrations, said, strict=True)], axis=0)
+        progress = np.mean([Calibration()(mine[:, 1]) for mine in said], axis=0) if self.shape.progress else None
         return Judgement(probability, progress)
 
     def check(self, images: Mapping[str, Images], state: FloatArray | None) -> None:
@@ -235,10 +270,20 @@ class Watcher:
         """The next frames, of all N scenes."""
         if len(observation.state) != self._count:
             raise RewardError(f"{len(observation.state)} scenes where {self._count} were being watched")
+        if not self._model.shape.history:
+            return self._model.score(observation.images, observation.state)
         self._kept.appendleft(self._model.look(observation.images, observation.state))
         shape, last = self._model.shape, len(self._kept) - 1
         moments = [self._kept[min(i * shape.history_stride, last)] for i in range(shape.moments)]
         return self._model.verdict([torch.stack(looks, dim=1) for looks in zip(*moments, strict=True)])
+
+
+def _trust(path: Path, facts: ModelFacts, force: bool) -> None:
+    if facts.problems and not force:
+        raise RewardError(
+            f"{path} is marked as not to be trusted: {'; '.join(facts.problems)}; train a better one, or "
+            "force it (--force-reward-model, reward.force=true)"
+        )
 
 
 def fill(member: BinaryRewardClassifier, tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -254,7 +299,7 @@ def fill(member: BinaryRewardClassifier, tensors: Mapping[str, Tensor], path: Pa
             raise BadFile(
                 path,
                 f"these are weights of another network: {name} is {list(tensors[name].shape)}, "
-                f"model.json describes {list(tensor.shape)}",
+                f"this one has {list(tensor.shape)}",
             )
     for name in tensors:
         if name not in mine:

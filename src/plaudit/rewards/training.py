@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.data.journal import write_atomic
 from plaudit.errors import RewardError
 from plaudit.rewards.augment import Changes
 from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
@@ -79,10 +80,26 @@ def classifier_config(config: RewardTrainConfig, table: FrameTable) -> Classifie
     )
 
 
+def build_classifier(shape: ClassifierConfig, config: RewardTrainConfig, number: int) -> BinaryRewardClassifier:
+    """A member of an ensemble before its first step. An encoder that does not learn is the same in all of them."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed if config.frozen else _seed(config, number))
+        encoder = config.encoder.build()
+        torch.manual_seed(_seed(config, number))
+        model = BinaryRewardClassifier(shape, encoder)
+    if config.frozen:
+        model.freeze_encoder()
+    return model
+
+
+def _seed(config: RewardTrainConfig, number: int) -> int:
+    return config.seed + 1000 * number
+
+
 class Grids(Protocol):
     """Where the encoder's features of the table's rows come from."""
 
-    def draw(self, windows: AnyArray) -> Mapping[str, Tensor]:
+    def draw(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
         """For training, augmented: camera -> [B * moments, C, h, w] of rows [B, moments]."""
         ...
 
@@ -94,15 +111,13 @@ class Grids(Protocol):
 class Live:
     """Encodes in every step, so that the encoder can learn."""
 
-    def __init__(
-        self, model: BinaryRewardClassifier, table: FrameTable, config: RewardTrainConfig, rng: torch.Generator
-    ):
-        self._model, self._table, self._augment, self._rng = model, table, config.augment, rng
+    def __init__(self, model: BinaryRewardClassifier, table: FrameTable, config: RewardTrainConfig):
+        self._model, self._table, self._augment = model, table, config.augment
         self._device = next(model.parameters()).device
 
-    def draw(self, windows: AnyArray) -> Mapping[str, Tensor]:
+    def draw(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
         batch, moments = windows.shape
-        changes = Changes.draw(batch, self._augment, self._rng)[torch.arange(batch).repeat_interleave(moments)]
+        changes = Changes.draw(batch, self._augment, rng)[torch.arange(batch).repeat_interleave(moments)]
         rows = windows.reshape(-1)
         return {c: self._model.encode(changes.apply(self._pixels(c, rows))) for c in self._model.config.cameras}
 
@@ -114,18 +129,18 @@ class Live:
 
 
 class Kept:
-    """A frozen encoder's features of every image and of some augmented copies, computed once."""
+    """A frozen encoder's features of every image and of some augmented copies, computed once for all members."""
 
-    def __init__(self, grids: Mapping[str, Tensor], place: Tensor, device: torch.device, rng: torch.Generator):
+    def __init__(self, grids: Mapping[str, Tensor], place: Tensor, device: torch.device):
         """
         grids: camera -> [n, C, h, w]
         place: [views, F] which of these a view of a row is, -1 where it was not computed; view 0 is the image as it is
         """
         self._grids = {camera: _near(kept, device) for camera, kept in grids.items()}
-        self._place, self._device, self._rng = place, device, rng
+        self._place, self._device = place, device
 
-    def draw(self, windows: AnyArray) -> Mapping[str, Tensor]:
-        view = torch.randint(len(self._place), (len(windows), 1), generator=self._rng)
+    def draw(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
+        view = torch.randint(len(self._place), (len(windows), 1), generator=rng)
         return self._take(self._place[view, torch.from_numpy(windows)].flatten())
 
     def clean(self, rows: AnyArray) -> Mapping[str, Tensor]:
@@ -146,45 +161,64 @@ def _near(kept: Tensor, device: torch.device) -> Tensor:
 
 
 def keep_grids(
-    model: BinaryRewardClassifier,
-    table: FrameTable,
-    parts: Mapping[Part, AnyArray],
-    config: RewardTrainConfig,
-    work: Path,
-    track: Track,
-) -> tuple[dict[str, Tensor], Tensor]:
+    table: FrameTable, parts: Mapping[Part, AnyArray], config: RewardTrainConfig, work: Path, track: Track
+) -> Kept:
     """Run the encoder over the images it will be asked for: all views of those to learn from, the others as they are.
 
     Goes on where an earlier try stopped.
     """
+    device = device_of(config.device)
+    model = build_classifier(classifier_config(config, table), config, 0)
+    placed(model, device).eval()
     learned = np.unique(table.windows(parts["train"], model.config.moments, model.config.history_stride))
     measured = np.union1d(np.concatenate([parts["validation"], parts["test"]]), learned)
     wanted = [measured, *[learned] * (config.views - 1)]
     place = np.full((config.views, len(table)), -1)
     for view, rows in enumerate(wanted):
         place[view, rows] = sum(map(len, wanted[:view])) + np.arange(len(rows))
-    device = next(model.parameters()).device
     changes = [_changes(table, config, view) for view in range(config.views)]
+
+    def encode(camera: str, view: int, rows: AnyArray) -> Tensor:
+        pixels = torch.from_numpy(table.images[camera][rows]).to(device)
+        if view:
+            pixels = changes[view][torch.from_numpy(rows)].apply(pixels)
+        with torch.inference_mode(), precision(device):
+            return model.encode(pixels).half().cpu()
+
     chunks = [(view, rows[i : i + CHUNK]) for view, rows in enumerate(wanted) for i in range(0, len(rows), CHUNK)]
     found: dict[str, Tensor] = {}
     for camera in model.config.cameras:
-        path, counter = work / f"grids.{camera}.f16", work / f"grids.{camera}.done"
-        done = int(counter.read_text()) if counter.exists() else 0
-        shape = (sum(map(len, wanted)), *_encoded(model, table.images[camera][:1], device).shape[1:])
-        kept = np.memmap(path, np.float16, "r+" if done else "w+", shape=shape)
-        for number, (view, rows) in enumerate(track(f"encoding {camera}")(chunks[done:]), done + 1):
-            pixels = torch.from_numpy(table.images[camera][rows]).to(device)
-            if view:
-                pixels = changes[view][torch.from_numpy(rows)].apply(pixels)
-            kept[place[view, rows]] = _encoded(model, pixels, device).half().cpu().numpy()
-            counter.write_text(str(number))
-        found[camera] = torch.from_numpy(kept)
-    return found, torch.from_numpy(place)
+        shape = (sum(map(len, wanted)), *encode(camera, 0, measured[:1]).shape[1:])
+        pieces = _Pieces(work / f"grids.{camera}", shape)
+        try:
+            for view, rows in track(f"encoding {camera}")(chunks[pieces.done :]):
+                pieces.put(place[view, rows], encode(camera, view, rows).numpy())
+        finally:
+            pieces.keep()
+        found[camera] = torch.from_numpy(pieces.array)
+    return Kept(found, torch.from_numpy(place), device)
 
 
-def _encoded(model: BinaryRewardClassifier, pixels: Any, device: torch.device) -> Tensor:
-    with torch.inference_mode(), precision(device):
-        return model.encode(torch.as_tensor(pixels).to(device))
+class _Pieces:
+    """An array in a file that is filled piece by piece, from where an earlier try stopped."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...]):
+        self._counter = path.with_name(f"{path.name}.done")
+        self.done = int(self._counter.read_text()) if self._counter.exists() else 0
+        self.array = np.memmap(path, np.float16, "r+" if self.done else "w+", shape=shape)
+        self._saved = time.monotonic()
+
+    def put(self, where: AnyArray, values: AnyArray) -> None:
+        self.array[where] = values
+        self.done += 1
+        if time.monotonic() - self._saved > KEEP_EVERY:
+            self.keep()
+
+    def keep(self) -> None:
+        """What is counted is on the disk."""
+        self.array.flush()
+        write_atomic(self._counter, str(self.done).encode())
+        self._saved = time.monotonic()
 
 
 def _changes(table: FrameTable, config: RewardTrainConfig, view: int) -> Changes:
@@ -200,14 +234,8 @@ class Member:
     def __init__(self, number: int, shape: ClassifierConfig, config: RewardTrainConfig, table: FrameTable, steps: int):
         """steps: gradient steps of the whole training, which the learning rate's cosine spans"""
         self.device = device_of(config.device)
-        seed = config.seed + 1000 * number
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed if config.frozen else seed)  # one that does not learn is one for all
-            encoder = config.encoder.build()
-            torch.manual_seed(seed)
-            model = BinaryRewardClassifier(shape, encoder)
-        if config.frozen:
-            model.freeze_encoder()
+        seed = _seed(config, number)
+        model = build_classifier(shape, config, number)
         if shape.state_dim:
             model.state_mean.copy_(torch.from_numpy(table.state.mean(axis=0)))
             model.state_std.copy_(torch.from_numpy(np.maximum(table.state.std(axis=0), 1e-3)))
@@ -244,11 +272,7 @@ class Member:
                 logits = self._logits(grids, batch)
                 truth = torch.from_numpy(self.table.truth[batch]).to(self.device)
                 loss = self._loss(logits, truth, batch)
-                if not torch.isfinite(loss):
-                    raise RewardError(
-                        f"the loss became {float(loss)} in epoch {self.version + 1}; nothing was written, lower the "
-                        f"learning rate (it is {self.config.lr:g}) or look at the images (plaudit data sheet)"
-                    )
+                self._check(float(loss.detach()), self.version + 1)
                 self.optimizer.zero_grad()
                 loss.backward()
                 nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -258,12 +282,19 @@ class Member:
         self.version += 1
         return float(torch.stack(losses).mean()), float(torch.stack(right).mean())
 
+    def _check(self, loss: float, epoch: int) -> None:
+        if not math.isfinite(loss):
+            raise RewardError(
+                f"the loss became {loss} in epoch {epoch}; no model was written, lower the learning rate (it is "
+                f"{self.config.lr:g}) or look at the images (plaudit data sheet)"
+            )
+
     def _logits(self, grids: Grids, batch: AnyArray) -> Tensor:
         shape = self.model.config
         windows = self.table.windows(batch, shape.moments, shape.history_stride)
         state = torch.from_numpy(self.table.state[windows.reshape(-1)]).to(self.device) if shape.state_dim else None
         with precision(self.device):
-            looks = self.model.look(grids.draw(windows), state)
+            looks = self.model.look(grids.draw(windows, self.rng), state)
             return self.model.verdict(looks.unflatten(0, (-1, shape.moments))).float()
 
     def _loss(self, logits: Tensor, truth: Tensor, batch: AnyArray) -> Tensor:
@@ -287,8 +318,9 @@ class Member:
         """The loss on frames as they are and as many as there are; keeps the model if it is the best so far."""
         judged = rows[~np.isnan(self.table.truth[rows])]
         logits = judge_rows(self.model, grids, self.table, rows)[np.isin(rows, judged), 0]
-        truth = self.table.truth[judged]
-        loss = float(np.mean(np.logaddexp(0, np.where(truth > 0.5, -logits, logits))))
+        truth = torch.from_numpy(self.table.truth[judged])
+        loss = float(F.binary_cross_entropy_with_logits(torch.from_numpy(logits), truth))
+        self._check(loss, self.version)
         if loss < self.best_loss:
             self.best_loss, self.best_epoch = loss, self.version
             self.best.load_state_dict(self.model.state_dict())
@@ -302,9 +334,11 @@ class Member:
 
     def save(self, folder: Path, curve: list[Epoch]) -> None:
         """Among the checkpoints in a folder; it replaces those before it."""
+        here, before = folder / f"{self.version:06d}", _checkpoints(folder)
+        if here in before:
+            return
         facts = {"best_loss": self.best_loss, "best_epoch": self.best_epoch, "step": self.step}
-        before = _checkpoints(folder)
-        save_checkpoint(folder / f"{self.version:06d}", self, {**facts, "curve": [vars(epoch) for epoch in curve]})
+        save_checkpoint(here, self, {**facts, "curve": [vars(epoch) for epoch in curve]})
         for old in before:
             shutil.rmtree(old)
 
@@ -327,20 +361,17 @@ def train_member(
     config: RewardTrainConfig,
     table: FrameTable,
     parts: Mapping[Part, AnyArray],
+    kept: Kept | None,
     work: Path,
     watch: Callable[[Epoch], bool],
-    track: Track,
 ) -> tuple[Member, Grids, list[Epoch]]:
-    """Train one classifier, from where an earlier try stopped."""
+    """Train one classifier, from where an earlier try stopped; with a frozen encoder on what was kept of the images."""
     learnable = parts["train"]
     steps = config.epochs * math.ceil(len(learnable) / config.batch_size)
     member = Member(number, classifier_config(config, table), config, table, steps)
-    kept = work / f"member_{number}"
-    curve = member.load(kept)
-    if config.frozen:
-        grids: Grids = Kept(*keep_grids(member.model, table, parts, config, work, track), member.device, member.rng)
-    else:
-        grids = Live(member.model, table, config, member.rng)
+    checkpoints = work / f"member_{number}"
+    curve = member.load(checkpoints)
+    grids = Live(member.model, table, config) if kept is None else kept
     seconds = curve[-1].seconds if curve else 0.0
     since, saved = time.monotonic() - seconds, time.monotonic()
     while member.version < config.epochs and member.version - member.best_epoch < config.patience:
@@ -350,10 +381,12 @@ def train_member(
         curve.append(Epoch(number, member.version, loss, right, held, new_best, time.monotonic() - since))
         going = watch(curve[-1])
         if not going or time.monotonic() - saved > KEEP_EVERY:
-            member.save(kept, curve)
+            member.save(checkpoints, curve)
             saved = time.monotonic()
         if not going:
             raise Stopped
+    if number < config.members - 1:  # so that a stop in the next one does not cost this one
+        member.save(checkpoints, curve)
     member.model.load_state_dict(member.best.state_dict())
     return member, grids, curve
 

@@ -194,7 +194,11 @@ def referee(config: TrainConfig, simulation: Simulation) -> Iterator[Referee]:
         yield Referee(SimulatorJudge(dense=reward.kind == "dense"), simulation)
         return
     asked = RewardWorkerConfig(
-        checkpoint_path=path, device=reward.device or config.device, place=reward.place, force=reward.force
+        checkpoint_path=path,
+        device=reward.device or config.device,
+        execution=reward.execution,
+        place=reward.place,
+        force=reward.force,
     )
     with RewardWorker(asked) as worker:
         yield LearnedReferee(worker, config, simulation)
@@ -216,7 +220,7 @@ def introduced(config: TrainConfig) -> tuple[str, ...]:
         _hold_against(reward.block, model.facts)
     cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in model.cameras.items())
     who = f"{reward.model_path} ({model.fingerprint}) judges: threshold {facts_of(model, rule)['threshold']:.4g}, "
-    return f"{who}{rule.rule}, cameras {cameras}", *_notes(reward, model.facts)
+    return f"{who}{rule.rule}, cameras {cameras}", *model.notes, *_notes(reward, model.facts)
 
 
 def _check_cameras(wanted: Mapping[str, Size], there: Mapping[str, Any]) -> None:

@@ -55,7 +55,7 @@ def _load(root: Path, options: ReadOptions, file: Path, index: int) -> tuple[Epi
             task=options.task,
             fps=options.fps,
             origin=Origin("npy", str(root), index, file_digest(file)),
-            meta={"folder": file.parent.name},
+            meta={"folder": file.parent.name, "file": file.stem},
         )
     except (InvalidEpisode, ValueError) as error:
         raise BadFile(file, f"{error}") from error

@@ -74,7 +74,7 @@ def _convert(tree: Any, root: Path, file: Path, index: int, options: ReadOptions
         task=options.task,
         fps=options.fps,
         origin=Origin("pkl", str(root), index, file_digest(file)),
-        meta={"folder": file.parent.name},
+        meta={"folder": file.parent.name, "file": file.stem},
     )
     rewards = np.array([float(np.asarray(step["reward"]).reshape(())) for step in steps], np.float32)
     return episode, Labels(reward=rewards, success=success, source="simulator")

@@ -10,10 +10,11 @@ the file:
 
 The module has torchvision's names. The weights were learned in Flax with its SAME padding, see `same.py`; the first
 convolution is the exception, which was written with three pixels on every side. `padding: torchvision` is for
-weights that were learned, or tuned further, with torchvision's symmetrical padding.
+weights that were learned, or tuned further, with torchvision's symmetrical padding, and `normalise: unit` for those
+that were shown pixels from 0 to 1 and not by the mean and deviation of ImageNet.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,12 +29,20 @@ from plaudit.rewards.encoders.same import SameConv2d, SameMaxPool2d
 from plaudit.rewards.encoders.weights import Shape, read_tensors, take
 
 Padding = Literal["same", "torchvision"]
+Normalise = Literal["imagenet", "unit"]
+
+NORMALISATIONS: Mapping[Normalise, tuple[Channels, Channels]] = {  # mean and deviation of pixels, 0 to 255
+    "imagenet": (IMAGENET_MEAN, IMAGENET_STD),
+    "unit": ((0.0, 0.0, 0.0), (255.0, 255.0, 255.0)),
+}
 
 
 class Resnet10Config(Config):
     type: Literal["resnet10"] = "resnet10"
     weights: Path | None = None  # one of the published files; None: random
-    padding: Padding = "same"  # "torchvision" only for weights that were trained that way
+    # Other values only for weights that were trained that way.
+    padding: Padding = "same"
+    normalise: Normalise = "imagenet"
 
     @property
     def pretrained(self) -> bool:
@@ -44,7 +53,7 @@ class Resnet10Config(Config):
         return True
 
     def build(self, *, pretrained: bool = True) -> "Resnet10":
-        encoder = Resnet10(self.padding)
+        encoder = Resnet10(self.padding, self.normalise)
         if pretrained and self.weights is not None:
             encoder.load_state_dict(load_published(self.weights))
         return encoder
@@ -57,11 +66,10 @@ class Resnet10(nn.Module):
     """[B, 3, H, W] to [B, 512, H/32, W/32], rounded up."""
 
     channels = 512
-    mean: Channels = IMAGENET_MEAN
-    std: Channels = IMAGENET_STD
 
-    def __init__(self, padding: Padding = "same"):
+    def __init__(self, padding: Padding = "same", normalise: Normalise = "imagenet"):
         super().__init__()
+        self.mean, self.std = NORMALISATIONS[normalise]
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = _norm(64)
         self.relu = nn.ReLU()

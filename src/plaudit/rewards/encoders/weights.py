@@ -41,7 +41,7 @@ def read_tensors(path: Path) -> dict[str, Any]:
     if start[8:9] == b"{":
         return _read_safetensors(path)
     if start.startswith((_ZIP, _OLD_TORCH)):
-        tree = _read_torch(path)
+        tree = read_torch(path)
     elif start.startswith(_PICKLE):
         tree = load_pickle(path)
     elif start == _LFS_POINTER:
@@ -96,7 +96,8 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
         raise BadFile(path, f"this safetensors file is damaged ({error}); copy it again from its source") from error
 
 
-def _read_torch(path: Path) -> Any:
+def read_torch(path: Path) -> Any:
+    """What `torch.save` wrote, as long as it is tensors and plain containers."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:

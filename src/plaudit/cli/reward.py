@@ -1,0 +1,236 @@
+"""`plaudit train-reward`: a classifier that tells success from its images, and how far to trust it."""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.text import Text
+
+from plaudit.cli.common import epochs_bar, out, progress, stop, tell
+from plaudit.errors import DataError
+
+if TYPE_CHECKING:
+    from plaudit.data.store import Store
+    from plaudit.rewards.fit import Fitted
+    from plaudit.rewards.recipes import RewardRecipe
+
+# Flags that are keys of a RewardRecipe by the same name and are handed on as they are.
+_KEYS = (
+    *("image_keys", "batch_size", "epochs", "lr", "hidden_dim", "latent_dim", "num_spatial_blocks", "members"),
+    *("use_state", "history", "history_stride", "progress", "target_fpr", "seed", "device"),
+)
+
+
+def train_reward(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[STORE] [KEY=VALUE]...",
+            help="A store, or a data set of another layout; then keys of the config, like augment.shift=0.1.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML or JSON: our keys, or the config of another stack (docs/reward_model.md).")
+    ] = None,
+    out_: Annotated[
+        Path | None, typer.Option("--out", help="The folder to make; runs/reward_model when not given.")
+    ] = None,
+    positive_dir: Annotated[Path | None, typer.Option(help="A folder of .npy trajectories that succeed.")] = None,
+    negative_dir: Annotated[Path | None, typer.Option(help="A folder of those that do not.")] = None,
+    output_checkpoint: Annotated[Path | None, typer.Option(help="The model once more, as one .pt file.")] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            help="resnet10, efficientnet_lite0, small, torchvision:NAME or transformers:NAME_OR_FOLDER.",
+            show_default="efficientnet_lite0; resnet10 with --positive-dir",
+        ),
+    ] = None,
+    pretrained_encoder_path: Annotated[
+        Path | None, typer.Option(help="A file of weights for the backbone; for resnet10 any of the published ones.")
+    ] = None,
+    freeze_encoder: Annotated[
+        Literal["true", "body", "false"] | None, typer.Option(help="What of the encoder stands still.")
+    ] = None,
+    image_keys: Annotated[
+        list[str] | None, typer.Option("--image-key", help="A camera; may be given several times. All when not given.")
+    ] = None,
+    image_size: Annotated[
+        tuple[int, int, int] | None,
+        typer.Option(metavar="C H W", help="What images are resized to; as they are when not given."),
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Frames of a batch, half of them successes.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="At most; it stops when it gets no better.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate; falls to zero along a cosine.")] = None,
+    hidden_dim: Annotated[int | None, typer.Option(help="Width of the classifier.")] = None,
+    latent_dim: Annotated[int | None, typer.Option(help="Numbers kept of one camera's image.")] = None,
+    num_spatial_blocks: Annotated[int | None, typer.Option(help="Learned poolings of each channel.")] = None,
+    members: Annotated[int | None, typer.Option(help="Of an ensemble; the lowest probability counts.")] = None,
+    use_state: Annotated[bool | None, typer.Option("--use-state", help="Look at the robot's state too.")] = None,
+    history: Annotated[int | None, typer.Option(help="Look at so many moments before, too.")] = None,
+    history_stride: Annotated[int | None, typer.Option(help="Steps between these moments.")] = None,
+    progress_: Annotated[
+        bool | None, typer.Option("--progress", help="Also learn how far the task has come, for shaping.")
+    ] = None,
+    target_fpr: Annotated[
+        float | None, typer.Option(help="Share of failure frames that may be called success.")
+    ] = None,
+    sources: Annotated[str | None, typer.Option(help="Whose labels to learn from, like 'human,cutoff'.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; a GPU where there is one.")] = None,
+    visualize_positive: Annotated[
+        bool, typer.Option("--visualize-positive", help="Write every success frame as a picture before training.")
+    ] = False,
+    vis_output_dir: Annotated[Path, typer.Option(help="Where to.")] = Path("positive_samples_vis"),
+) -> None:
+    """Train a reward model from labelled episodes.
+
+    Some episodes are held back to choose its threshold, and others to measure it; the report says how far to trust it.
+    Ctrl-C stops after the epoch at hand, and the same command goes on.
+    """
+    from plaudit.rewards.recipes import read_recipe
+    from plaudit.train.reward import check_free
+
+    store, overrides = _apart(words or [])
+    folders = positive_dir is not None or negative_dir is not None
+    flags = _flags(context.params) | _data(store, positive_dir, negative_dir)
+    recipe, notes = read_recipe(config, flags, overrides, folders=folders)
+    check_free(recipe.out, "--out")
+    if recipe.output_checkpoint is not None:
+        check_free(recipe.output_checkpoint, "--output-checkpoint")
+    for note in notes:
+        tell("note", note)
+    try:
+        with _episodes(recipe) as episodes:
+            if visualize_positive:
+                _visualize(episodes, recipe, vis_output_dir)
+            fitted = _train(episodes, recipe)
+    except KeyboardInterrupt:
+        stop("interrupted; the same command goes on with what was done")
+    _tell_result(fitted, recipe)
+
+
+def _apart(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The store, which is no KEY=VALUE, and the rest."""
+    stores = [word for word in words if "=" not in word]
+    if len(stores) > 1:
+        raise DataError(f"one store or data set at a time, not {' and '.join(stores)}")
+    return (stores[0] if stores else None), [word for word in words if "=" in word]
+
+
+def _data(store: str | None, positive: Path | None, negative: Path | None) -> dict[str, Any]:
+    if (positive is None) != (negative is None):
+        raise DataError("--positive-dir and --negative-dir belong together; give both")
+    if positive is not None and store is not None:
+        raise DataError(f"name {store}, or --positive-dir and --negative-dir, not both")
+    given = [str(path) for path in (store, positive, negative) if path is not None]
+    return {"data": given} if given else {}
+
+
+def _flags(params: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, by the keys of a recipe."""
+    from plaudit.rewards.recipes import encoder_of
+
+    params = {**params, "progress": params["progress_"]}
+    flags = {key: params[key] for key in _KEYS if params[key] not in (None, [])}
+    for flag, key in (("out_", "out"), ("output_checkpoint", "output_checkpoint")):
+        if params[flag] is not None:
+            flags[key] = str(params[flag])
+    if params["sources"] is not None:
+        flags["sources"] = [source.strip() for source in params["sources"].split(",")]
+    if params["freeze_encoder"] is not None:
+        flags["freeze_encoder"] = {"true": True, "false": False}.get(params["freeze_encoder"], "body")
+    if params["image_size"] is not None:
+        channels, *size = params["image_size"]
+        if channels != 3:
+            raise DataError(f"--image-size takes channels, height and width; images have 3 channels, not {channels}")
+        flags["image_size"] = size
+    encoder = {} if params["backbone"] is None else encoder_of(params["backbone"])
+    if params["pretrained_encoder_path"] is not None:
+        encoder["weights"] = str(params["pretrained_encoder_path"])
+    return flags | ({"encoder": encoder} if encoder else {})
+
+
+@contextmanager
+def _episodes(recipe: "RewardRecipe") -> Iterator["Store"]:
+    """The store; a data set of another layout as one that is there for as long as it is needed."""
+    from plaudit.data.store import Store, is_store
+    from plaudit.rewards.fit import existing_parent
+
+    stores = [path for path in recipe.data if is_store(path)]
+    if not recipe.data:
+        raise DataError("name a store or a data set to learn from, or --positive-dir and --negative-dir")
+    if stores and len(recipe.data) > 1:
+        raise DataError(f"{stores[0]} is a store, and one store at a time is learned from; name it alone")
+    if stores:
+        yield Store.open(stores[0])
+        return
+    scratch = existing_parent(recipe.out) / f".{recipe.out.name}.import"
+    shutil.rmtree(scratch, ignore_errors=True)  # of a command that was killed
+    try:
+        yield _imported(recipe.data, scratch)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _imported(sources: Sequence[Path], scratch: Path) -> "Store":
+    """Into a folder under the first source's name, which is what messages call it."""
+    from plaudit.data.store import Store
+    from plaudit.data.transfer import import_dataset
+
+    folder, labelled = scratch / sources[0].name, 0
+    for source in sources:
+        report = import_dataset(source, folder, track=progress(f"importing {source.name}"))
+        labelled += report.labelled
+        for sentence in report.failed:
+            tell("warning", sentence)
+    if not labelled:
+        raise DataError(
+            f"{sources[0]} has no labels; import it (plaudit data import {sources[0]} STORE), label it (plaudit data "
+            "label) and name the store"
+        )
+    return Store.open(folder)
+
+
+def _visualize(episodes: "Store", recipe: "RewardRecipe", folder: Path) -> None:
+    from plaudit.report.positives import save_positives
+
+    cameras = recipe.image_keys or sorted(episodes.episode(episodes.ids[0]).frames)
+    count = save_positives(episodes, folder, cameras, recipe.sources, progress("drawing"))
+    out.print(f"{folder} shows {count} success frames")
+
+
+def _train(episodes: "Store", recipe: "RewardRecipe") -> "Fitted":
+    from plaudit.rewards.pt import save_pt
+    from plaudit.rewards.training import Stopped
+    from plaudit.train.reward import make_reward_model, work_folder
+
+    if len(episodes):
+        recipe.check_cameras(sorted(episodes.episode(episodes.ids[0]).frames))
+    try:
+        with epochs_bar(recipe.members, recipe.epochs) as (watch, _):
+            fitted = make_reward_model(episodes, recipe.out, recipe.training, watch, progress)
+    except Stopped:
+        stop(f"stopped; the same command goes on with what is in {work_folder(recipe.out)}")
+    if recipe.output_checkpoint is not None:
+        save_pt(recipe.output_checkpoint, fitted)
+    return fitted
+
+
+def _tell_result(fitted: "Fitted", recipe: "RewardRecipe") -> None:
+    from plaudit.report.tables import judge_table
+
+    scores, problems = fitted.scores, fitted.model.facts.problems
+    held = f"{recipe.out}: measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames"
+    out.print(judge_table(held, scores, fitted.controls))
+    for problem in problems:
+        tell("problem", f"a control failed, {problem}")
+    if problems:
+        out.print(
+            Text("the model is saved and marked: it is refused as a reward unless forced (--force-reward-model)", "red")
+        )
+    file = "" if recipe.output_checkpoint is None else f" and {recipe.output_checkpoint}"
+    out.print(f"the model is in {recipe.out}{file}; look at {recipe.out / 'report.html'} before you believe it")

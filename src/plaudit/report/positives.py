@@ -1,0 +1,42 @@
+"""Every frame that is labelled a success, as a picture: what a reward model is about to learn, to be seen first."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from plaudit.data.store import Store
+from plaudit.types import Episode
+
+Track = Callable[[Sequence[int]], Iterable[int]]
+
+
+def save_positives(
+    store: Store, folder: Path, cameras: Sequence[str], sources: Collection[str], track: Track = iter
+) -> int:
+    """`positive_000001_frame049.png` and so on, into a folder that may be there; returns how many.
+
+    An episode goes by the folder and the number that its file had, and by its id where it was recorded here. Where
+    there are several cameras, their names come last.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    count = 0
+    for episode_id in track(store.ids):
+        episode, labels = store.episode(episode_id), store.ledger.labels(episode_id, sources)
+        if labels is None:
+            continue
+        first = episode.recorded.start or 0  # frames are counted as they were recorded
+        for frame in np.flatnonzero(labels.frames[episode.recorded] == 1):
+            for camera in cameras:
+                tail = f"_{camera}" if len(cameras) > 1 else ""
+                path = folder / f"{_name(episode, episode_id)}_frame{frame:03d}{tail}.png"
+                Image.fromarray(np.ascontiguousarray(episode.frames[camera][first + frame])).save(path)
+                count += 1
+    return count
+
+
+def _name(episode: Episode, episode_id: int) -> str:
+    if "file" not in episode.meta:
+        return f"positive_{episode_id:06d}"
+    return f"{episode.meta['folder']}_{episode.meta['file'].removeprefix('episode_')}"

@@ -1,0 +1,216 @@
+"""Training a reward model, as a user types it: our way, and the three ways that were published elsewhere."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bright_square import CUTOFF, square_frames, square_store
+from plaudit.cli import main
+from plaudit.data.formats import WriteOptions
+from plaudit.data.store import Store
+from plaudit.data.transfer import export_dataset
+from plaudit.rewards.encoders.resnet10 import Resnet10
+from plaudit.rewards.model import RewardModel
+
+SMALL = ("encoder={type: small, widths: [8, 16]}", "hidden_dim=16", "latent_dim=16")
+FAST = (*SMALL, "epochs=6", "lr=3e-3", "batch_size=32")
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys) -> Run:
+    """The command in this process, from the folder of the test, with the network shut; returns what it printed."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("this command opened a network connection")
+
+    def run(*words: object, ok: bool = True) -> str:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(socket.socket, "connect", refuse)
+        monkeypatch.setattr(sys, "argv", ["plaudit", "train-reward", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = "".join(capsys.readouterr())
+        assert (ended.value.code == 0) == ok, said
+        return said
+
+    return run
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return square_store(tmp_path / "store")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def write_folders(folder: Path, camera: str = "base_camera") -> None:
+    """As RLinf's collector writes them: floats from 0 to 1, channels first."""
+    for kind in ("positive", "negative"):
+        (folder / kind).mkdir(parents=True)
+        for number in range(6):
+            success = kind == "positive"
+            frames = square_frames(success, number if success else 10 + number)
+            labels = (np.arange(len(frames)) >= CUTOFF) * np.float32(success)
+            images = {camera: (frames.transpose(0, 3, 1, 2) / 255).astype(np.float32)}
+            tree = np.array({"images": images, "labels": labels}, dtype=object)
+            np.save(folder / kind / f"{number:06d}.npy", tree, allow_pickle=True)
+
+
+def test_from_a_store_to_a_model_and_a_table(run, tmp_path, store):
+    said = run("store", *FAST, "--out", "judge", "--seed", 3)
+    assert "judge: measured on 2 held-out episodes, 24 frames" in said
+    for line in ("precision, recall", "ROC AUC", "failure frames called", "threshold", "first success frame"):
+        assert line in said
+    assert "7 of 7 passed" in said and "look at judge/report.html before you believe it" in said
+    assert names(tmp_path) == ["judge", "store"]
+    model = RewardModel.load(tmp_path / "judge")
+    assert model.facts.training["config"]["seed"] == 3 and model.facts.scores["accuracy"] == 1
+
+
+def test_the_flags_of_two_folders(run, tmp_path):
+    write_folders(tmp_path / "reward_data")
+    said = run(
+        *("--positive-dir", "./reward_data/positive", "--negative-dir", "./reward_data/negative"),
+        *("--output-checkpoint", "./checkpoints/reward_model.pt", "--backbone", "resnet10"),
+        *("--image-key", "base_camera", "--image-size", 3, 32, 32, "--batch-size", 64, "--epochs", 1, "--lr", 1e-4),
+        *("--hidden-dim", 32, "--num-spatial-blocks", 2, "--visualize-positive", "--vis-output-dir", "./show"),
+    )
+    assert "note: nothing is downloaded" in said and "show shows 36 success frames" in said
+    assert "the model is in checkpoints/reward_model and checkpoints/reward_model.pt" in said
+    assert names(tmp_path) == ["checkpoints", "reward_data", "show"]
+    assert names(tmp_path / "show")[0] == "positive_000000_frame006.png" and len(names(tmp_path / "show")) == 36
+    assert Image.open(tmp_path / "show/positive_000005_frame011.png").size == (24, 24)
+    model = RewardModel.load(tmp_path / "checkpoints/reward_model.pt", force=True)
+    assert model.cameras == {"base_camera": (24, 24)} and model.shape.image_size == (32, 32)
+    assert model.fingerprint == RewardModel.load(tmp_path / "checkpoints/reward_model", force=True).fingerprint
+
+
+def test_the_published_weights_may_be_given_and_are_frozen(run, tmp_path):
+    write_folders(tmp_path)
+    weights = Resnet10().state_dict()
+    torch.save(weights, tmp_path / "resnet10_pretrained.pt")
+    said = run(
+        *("--positive-dir", "positive", "--negative-dir", "negative", "--image-size", 3, 32, 32, "--epochs", 2),
+        *("--pretrained-encoder-path", "resnet10_pretrained.pt", "--out", "judge"),
+    )
+    assert "nothing is downloaded" not in said
+    member = RewardModel.load(tmp_path / "judge", "cpu", force=True).members[0]
+    assert all(torch.equal(member.encoder.state_dict()[name], tensor) for name, tensor in weights.items())
+
+
+def test_lerobots_reward_classifier(run, tmp_path, store):
+    export_dataset(store, tmp_path / "labeled", "lerobot", WriteOptions(video=False))
+    policy = {"type": "reward_classifier", "model_name": "helper2424/resnet10", "image_size": 32, "num_cameras": 1}
+    policy |= {"num_classes": 2, "hidden_dim": 32, "latent_dim": 32}
+    dataset = {"repo_id": "someone/labeled", "root": str(tmp_path / "labeled"), "video_backend": "pyav"}
+    (tmp_path / "classifier.json").write_text(json.dumps({"policy": policy, "dataset": dataset}))
+    said = run("--config", "classifier.json", "epochs=1", "--out", "judge")
+    assert "ResNet-10 begins from random weights" in said and "the model is in judge" in said
+    shape = RewardModel.load(tmp_path / "judge", force=True).shape
+    assert (shape.encoder.type, shape.image_size, shape.hidden_dim) == ("resnet10", (32, 32), 32)
+    assert names(tmp_path) == ["classifier.json", "judge", "labeled", "store"]
+
+
+def test_the_maniskill_recipe(run, tmp_path, store, monkeypatch):
+    export_dataset(store, tmp_path / "data", "pkl")
+    monkeypatch.setenv("EMBODIED_PATH", str(tmp_path))
+    (tmp_path / "maniskill_train_resnet_reward.yaml").write_text("""
+reward_training:
+  enabled: True
+  only: True
+  data_path: "${oc.env:EMBODIED_PATH}/data"
+  epochs: 8
+  micro_batch_size: 32
+  global_batch_size: 32
+  lr: 3.0e-3
+  save_dir: "${oc.env:EMBODIED_PATH}/logs/reward_checkpoints"
+""")
+    run("--config", "maniskill_train_resnet_reward.yaml", *SMALL)
+    assert names(tmp_path / "logs/reward_checkpoints") == ["reward_model", "reward_model_best.pt"]
+    model = RewardModel.load(tmp_path / "logs/reward_checkpoints/reward_model_best.pt")
+    assert list(model.cameras) == ["main"] and model.facts.scores["roc_auc"] == 1
+
+
+def test_a_broken_file_is_named_and_left_out(run, tmp_path):
+    write_folders(tmp_path)
+    (tmp_path / "positive/000003.npy").write_bytes(b"nonsense")
+    said = run("--positive-dir", "positive", "--negative-dir", "negative", "--out", "judge", *FAST, "image_size=null")
+    assert "warning: episode 3 was left out" in said
+    assert sum(RewardModel.load(tmp_path / "judge", force=True).facts.data.episodes.values()) == 11
+
+
+def test_a_failed_control_is_told(run, tmp_path):
+    store = square_store(tmp_path / "plain")
+    white = square_store(tmp_path / "white", 0, 0)
+    for episode_id, episode in store:
+        frames = np.array(episode.frames["front"])
+        frames[CUTOFF:] = 255 if episode_id < 6 else 0
+        white.ledger.append(white.append(replace(episode, frames={"front": frames})), store.ledger.labels(episode_id))
+    said = run("white", "--out", "judge", *FAST)
+    assert "problem: a control failed, blank white: 100% of 8 frames called success" in said
+    assert "the model is saved and marked: it is refused as a reward unless forced" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "error: name a store or a data set to learn from, or --positive-dir and --negative-dir"),
+        (["nowhere"], "error: nowhere does not exist"),
+        (["store", "other"], "error: one store or data set at a time, not store and other"),
+        (["--positive-dir", "p"], "error: --positive-dir and --negative-dir belong together; give both"),
+        (["store", "--positive-dir", "p", "--negative-dir", "n"], "error: name store, or --positive-dir and"),
+        (["store", "--image-size", "1", "24", "24"], "error: --image-size takes channels, height and width; images"),
+        (["store", "--out", "full"], "error: full is there already; nothing was trained, name another with --out"),
+        (["store", "--output-checkpoint", "full/m.pt"], "error: full/m.pt is there already; nothing was trained"),
+        (["store", "--output-checkpoint", "m.pt", "--members", "2"], "a .pt file holds one network, and members is 2"),
+        (["store", "--backbone", "resnet11"], "there is no encoder 'resnet11'; did you mean 'resnet10'?"),
+        (["store", "--image-key", "wrist", *FAST], "has no camera 'wrist', it has: front; name cameras that all"),
+        (["store", "--lr", "1e30", *SMALL], "error: the loss became nan in epoch 1; no model was written"),
+        (["store", "epoch=3"], "error: command line: unknown key 'epoch'; did you mean 'epochs'?"),
+        (["store", "num_cameras=2"], "error: num_cameras is 2 and there are 1: front"),
+        (["unlabelled"], "error: unlabelled has no labels; import it (plaudit data import unlabelled STORE)"),
+    ],
+)
+def test_a_mistake_is_answered_with_one_sentence_and_nothing_is_written(run, tmp_path, store, words, sentence):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/m.pt").write_text("x")
+    unlabelled = Store.create(tmp_path / "bare")
+    unlabelled.append(store.episode(0))
+    export_dataset(unlabelled, tmp_path / "unlabelled", "lerobot", WriteOptions(video=False))
+    before = names(tmp_path)
+    said = run(*words, ok=False)
+    assert sentence in said and len(said.strip().splitlines()) == 1
+    assert [name for name in names(tmp_path) if name != "runs"] == before
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_ctrl_c_stops_after_the_epoch_and_the_same_command_goes_on(tmp_path, store):
+    words = ["train-reward", "store", *SMALL, "epochs=3000", "patience=3000", "--out", "judge"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "plaudit.cli", *words]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment)
+    while not (tmp_path / ".judge.work").exists():
+        time.sleep(0.02)
+        assert process.poll() is None
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130 and said.strip().endswith("goes on with what is in .judge.work")
+    (kept,) = (tmp_path / ".judge.work/member_0").iterdir()
+    assert int(kept.name) > 0 and not (tmp_path / "judge").exists()
