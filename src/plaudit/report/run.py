@@ -44,11 +44,15 @@ def _summary(lines: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> 
 
 
 def _success(lines: list[dict[str, Any]], config: dict[str, Any]) -> str:
+    played = {name: [(line["step"], line[name]) for line in lines if name in line] for name in _PLAYED}
     curves = {
         "held-back seeds": [[(line["step"], line["eval/success"]) for line in lines if "eval/success" in line]],
-        "in training": [_smooth([(line["step"], line["train/success"]) for line in lines if "train/success" in line])],
+        **{said: [_smooth(played[name])] for name, said in _PLAYED.items() if played[name]},
     }
     return line_chart(curves, title="Success", x="steps", y="", y_range=(0, 1), mark=config["evaluation"]["stop_at"])
+
+
+_PLAYED = {"train/success": "in training", "env/success_once": "of these, true"}  # the second beside a reward model
 
 
 def _smooth(points: list[tuple[float, float]], over: int = 5) -> list[tuple[float, float]]:
