@@ -8,7 +8,7 @@ SIMULATORS := .venv-simulators
 BIN := $(VENV)/bin
 
 help:
-	@echo "make demo   set up, then record, carry, check and show a few episodes (runs/demo)"
+	@echo "make demo   set up, then collect, train a judge, train a policy with it, evaluate (runs/demo)"
 	@echo "make test   set up, then lint, type check and test"
 	@echo "make test-simulators   of these, the adapters with gym_hil, Fetch and Meta-World: they need an older MuJoCo"
 	@echo "make lint   ruff and pyright alone"

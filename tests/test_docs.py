@@ -28,9 +28,9 @@ def test_files_named_in_code_style_exist(page):
 
 def test_every_command_in_the_readme_exists():
     commands = set(
-        re.findall(r"^plaudit ((?:data |env )?[a-z]+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+        re.findall(r"^plaudit ((?:data |env )?[a-z-]+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
     )
-    assert {"data import", "env view", "train"} <= commands
+    assert {"data import", "env view", "train-reward", "train"} <= commands
     for command in commands:
         words = [sys.executable, "-m", "plaudit.cli", *command.split(), "--help"]
         done = subprocess.run(words, capture_output=True, text=True)

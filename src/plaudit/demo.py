@@ -1,69 +1,279 @@
-"""The main job in small, as `make demo` runs it; it grows with the package."""
+"""The whole way in small, as `make demo` runs it: labelled episodes, a judge that learns from their images, a policy
+that learns from the judge alone, and a count of how often that policy truly succeeds.
 
-from collections.abc import Callable
+    runs/demo/
+      data/           the episodes, a store
+      judge/          the reward model
+      run/            the training run
+      demo.json       which stages are done, and how long each took
+      report.html     all of it on one page
+
+Each stage is what a command does, with the words that stand in the report. One that was stopped goes on when the demo
+is run again on the same folder.
+"""
+
+import json
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from plaudit.data.check import check
-from plaudit.data.formats import WriteOptions
-from plaudit.data.store import Store
-from plaudit.data.transfer import export_dataset, import_dataset
+from plaudit.data.store import Store, is_store
 from plaudit.envs.panda.config import PandaConfig
-from plaudit.errors import TargetNotEmpty
-from plaudit.policies.expert import OUTCOMES
+from plaudit.errors import DataError, TargetNotEmpty
+from plaudit.report.demo import Stage, clock, write_demo_report
+from plaudit.report.judge import percent
 from plaudit.report.run import write_report
-from plaudit.report.sheet import draw_sheet, save_sheet
-from plaudit.report.tables import store_table
-from plaudit.rollout.demos import record_demos
+from plaudit.rewards.recipes import read_recipe
+from plaudit.rewards.training import Stopped
+from plaudit.rollout.collect import Targets
+from plaudit.rollout.scripted import collect
 from plaudit.train.config import load_train_config
 from plaudit.train.folder import RunFolder
-from plaudit.train.loop import Progress, train
+from plaudit.train.loop import train
+from plaudit.train.reward import make_reward_model
+from plaudit.train.show import Outcome, examine, film
 
-TRAINING_STEPS = 20_000
-TRAINING = ["env=lift", "learner=sac", "scripted_demos=20", f"steps={TRAINING_STEPS}", "evaluation.stop_at=0.9"]
+BAR = 0.9  # true success that the policy has to reach
+
+# What is told of each epoch or round and says whether to go on; and whether somebody asked to stop.
+Watching = tuple[Callable[[Any], bool], Callable[[], bool]]
 
 
-def run_demo(
-    folder: Path,
-    episodes: int,
-    console: Console,
-    progress: Callable[[str], Any],
-    watch: Callable[[Progress], bool],
-) -> None:
-    """Record, label, export, import, check, show; then learn the task."""
-    if folder.exists() and any(folder.iterdir()):
-        raise TargetNotEmpty(f"{folder} holds something already; nothing was written, name another with --folder")
-    env = PandaConfig(type="lift", obs="both", cameras=("front", "wrist"), image_size=(96, 96))
-    with Store.create(folder / "recorded") as recorded:
-        record_demos(env, recorded, episodes=episodes, outcomes=OUTCOMES, noise=0.1, track=progress("recording"))
-        console.print(f"1. recorded {len(recorded)} scripted episodes, good and bad ones, into {recorded.folder}")
-        exact = WriteOptions(
-            video=False
-        )  # a codec smears the hard edges of these pictures; camera images it hardly does
-        export_dataset(recorded, folder / "lerobot", "lerobot", exact, track=progress("exporting"))
-        console.print(f"2. exported them as a LeRobot v3.0 data set, {folder / 'lerobot'}")
-    import_dataset(folder / "lerobot", folder / "imported", track=progress("importing"))
-    report = check(folder / "imported")
-    console.print(f"3. imported that into {folder / 'imported'}: {report.episodes} episodes, every checksum right")
-    _draw(folder, console)
-    run = RunFolder.create(folder / "run", load_train_config(None, TRAINING))
-    console.print("5. learning to lift, from 20 scripted demonstrations and the simulator's verdicts: about a minute")
-    end = train(run, watch, progress)
-    write_report(run.path)
-    console.print(
-        f"   {end.evaluated or 0:.0%} success on seeds held back, after {end.step:,} steps and {end.seconds:.0f} s; "
-        f"the curve is in {run.path / 'report.html'}"
+@dataclass(frozen=True)
+class Recipe:
+    """What the stages are told, in the words of their commands."""
+
+    successes: int = 60
+    failures: int = 120
+    judge: tuple[str, ...] = (
+        "encoder=small",
+        "train_fps=null",
+        "batch_size=64",
+        "epochs=3",
+        "lr=1e-3",
+        "target_fpr=0.005",
     )
+    policy: tuple[str, ...] = (
+        "learner=sac",
+        "env=lift",
+        "env.obs=both",
+        "policy_cameras=[]",
+        "scripted_demos=20",
+        "steps=30000",
+        "evaluation.every=1000",
+        "evaluation.episodes=200",
+        "evaluation.stop_at=0.95",
+    )
+    examined: int = 100  # episodes of the last stage
 
 
-def _draw(folder: Path, console: Console) -> None:
-    store = Store.open(folder / "imported")
-    for episode_id, outcome in zip(store.ids, OUTCOMES, strict=False):
-        title = f"Episode {episode_id}: {store.episode(episode_id).task} ({outcome})"
-        picture = draw_sheet(store.episode(episode_id), store.ledger.labels(episode_id), title=title)
-        save_sheet(picture, folder / f"episode_{episode_id}.png")
-    shown = ", ".join(f"_{n} ({outcome})" for n, outcome in enumerate(OUTCOMES))
-    console.print(f"4. drew contact sheets, {folder}/episode{shown}\n")
-    console.print(*store_table(store), "", sep="\n")
+@dataclass(frozen=True)
+class Screen:
+    """How the stages are watched: on a terminal these are bars, in a test hardly anything."""
+
+    console: Console
+    track: Callable[[str], Any]  # wraps a sequence in a bar of this name
+    epochs: Callable[[int, int], AbstractContextManager[Watching]]  # of a judge: members, epochs of each
+    steps: Callable[[int], AbstractContextManager[Watching]]  # of a policy
+
+
+class Diary:
+    """Which stages are done, what came of each and how long it took, over all sittings."""
+
+    def __init__(self, path: Path, seed: int):
+        self._path = path
+        if path.exists():
+            self._told: dict[str, Any] = json.loads(path.read_text())
+            if self._told["seed"] != seed:
+                raise DataError(
+                    f"{path.parent} was begun with --seed {self._told['seed']}; go on with that, or name another "
+                    "folder with --folder"
+                )
+        elif path.parent.exists() and any(path.parent.iterdir()):
+            raise TargetNotEmpty(f"{path.parent} holds something that is not a demo; name another with --folder")
+        else:
+            self._told = {"seed": seed, "seconds": {}, "results": {}, "outcome": None}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._write()
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        begun, before = time.monotonic(), self.seconds(stage)
+        try:
+            yield
+        finally:
+            self._told["seconds"][stage] = before + time.monotonic() - begun
+            self._write()
+
+    def seconds(self, stage: str) -> float:
+        return self._told["seconds"].get(stage, 0.0)
+
+    def result(self, stage: str) -> str | None:
+        """In a sentence; None for a stage that is not done."""
+        return self._told["results"].get(stage)
+
+    def finish(self, stage: str, result: str) -> None:
+        self._told["results"][stage] = result
+        self._write()
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome(**self._told["outcome"])
+
+    @outcome.setter
+    def outcome(self, outcome: Outcome) -> None:
+        self._told["outcome"] = asdict(outcome)
+
+    def _write(self) -> None:
+        new = self._path.with_suffix(".part")
+        new.write_text(json.dumps(self._told, indent=1))
+        new.replace(self._path)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stage of the way."""
+
+    name: str
+    about: str
+    work: Callable[[], str]  # does what is left of it; returns what came of it, in a sentence
+    command: str  # that does the same
+
+
+class Demo:
+    """The stages. Each does what is left of it and returns what came of it."""
+
+    def __init__(self, folder: Path, screen: Screen, recipe: Recipe, seed: int):
+        self.folder, self.screen, self.recipe, self.seed = folder, screen, recipe, seed
+        self.data, self.judge, self.run = folder / "data", folder / "judge", folder / "run"
+        self.policy = [*recipe.policy, f"reward.model={self.judge}", f"seed={seed}"]
+        self.diary = Diary(folder / "demo.json", seed)
+        self._first_seed = 1000 * seed  # of the collected episodes
+
+    def collect(self) -> str:
+        env = PandaConfig(type="lift", obs="both")
+        targets = Targets(self.recipe.successes, self.recipe.failures)
+        with Store.open(self.data, write=True) if is_store(self.data) else Store.create(self.data) as store:
+            kept = collect(env, store, targets, seed=self._first_seed, track=self.screen.track("collecting")).kept
+        return f"{kept['success']} successes and {kept['failure']} failures, labelled by the simulator"
+
+    def teach(self) -> str:
+        config = read_recipe(None, {"seed": self.seed}, self.recipe.judge)[0].training
+        with self.screen.epochs(config.members, config.epochs) as (watch, _):
+            fitted = make_reward_model(Store.open(self.data), self.judge, config, watch, self.screen.track)
+        scores, asked = fitted.scores, [control for control in fitted.controls if control.frames]
+        return (
+            f"precision {percent(scores.precision)} and recall {percent(scores.recall)} on the frames of "
+            f"{scores.episodes} episodes held out, {sum(c.passed for c in asked)} of {len(asked)} controls passed"
+        )
+
+    def learn(self) -> str:
+        there = (self.run / "config.json").exists()
+        run = RunFolder.reopen(self.run) if there else RunFolder.create(self.run, load_train_config(None, self.policy))
+        with self.screen.steps(run.config.steps) as (watch, stopped):
+            end = train(run, watch, self.screen.track)
+        if stopped():
+            raise Stopped
+        agreement = [line["reward/agreement"] for line in run.metrics() if "reward/agreement" in line]
+        alarm = "" if end.alarm is None else f"; the alarm rang: {end.alarm}"
+        return (
+            f"{end.step:,} steps, {end.evaluated or 0:.0%} true success on held-back seeds; judge and truth agreed on "
+            f"{percent(sum(agreement) / len(agreement))} of {end.episodes:,} episodes in training{alarm}"
+        )
+
+    def examine(self) -> str:
+        run = RunFolder.reopen(self.run)
+        outcome = self.diary.outcome = examine(run, self.recipe.examined)
+        film(run)
+        write_report(self.run)
+        return (
+            f"{outcome.true} of {outcome.episodes} truly succeed on seeds that nothing was chosen by, "
+            f"the judge says {outcome.judged}"
+        )
+
+    def parts(self) -> list[Part]:
+        """In the order in which they are done."""
+        recipe, seed = self.recipe, f"seed={self.seed}"
+        counts = f"--target-success {recipe.successes} --target-failure {recipe.failures}"
+        return [
+            Part(
+                "collect",
+                "episodes from a script, good ones and bad ones",
+                self.collect,
+                f"plaudit collect {self.data} --env lift {counts} --seed {self._first_seed}",
+            ),
+            Part(
+                "judge",
+                "a classifier learns from their images what success looks like",
+                self.teach,
+                f"plaudit train-reward {self.data} {shlex.join(recipe.judge)} {seed} --out {self.judge}",
+            ),
+            Part(
+                "policy",
+                "SAC learns to lift the cube; nobody but the judge tells it when it has",
+                self.learn,
+                f"plaudit train {shlex.join(self.policy)} name={self.run.name} --folder {self.folder}",
+            ),
+            Part(
+                "evaluation",
+                "the policy on fresh seeds, counted by what is true",
+                self.examine,
+                "python -c "
+                + shlex.quote(
+                    "from pathlib import Path; from plaudit.train.folder import RunFolder; from plaudit.train.show "
+                    f'import examine; print(examine(RunFolder.reopen(Path("{self.run}")), {recipe.examined}))'
+                ),
+            ),
+        ]
+
+    def report(self) -> Path:
+        outcome, path = self.diary.outcome, self.folder / "report.html"
+        stages = [
+            Stage(part.name, self.diary.result(part.name) or "", self.diary.seconds(part.name), part.command)
+            for part in self.parts()
+        ]
+        numbers = {
+            f"of {outcome.episodes} held-back episodes truly succeed": f"{outcome.success:.0%}",
+            "were called a success by the judge": f"{outcome.judged / outcome.episodes:.0%}",
+            "of these verdicts are right": f"{outcome.agreed / outcome.episodes:.0%}",
+            "from nothing to the policy": clock(sum(stage.seconds for stage in stages)),
+        }
+        write_demo_report(
+            path,
+            "From labelled episodes to a policy: lift the red cube",
+            "A script plays, a classifier learns from the images what success looks like, and a policy learns from "
+            f"the classifier's word alone. Seed {self.seed}.",
+            numbers,
+            [] if outcome.success >= BAR else [f"The policy is below the bar of {BAR:.0%} true success."],
+            stages,
+            data=self.data,
+            judge=self.judge,
+            run=self.run,
+        )
+        return path
+
+
+def run_demo(folder: Path, screen: Screen, seed: int = 0, recipe: Recipe = Recipe()) -> Outcome:  # noqa: B008 - frozen
+    """All stages that are not done yet, then the report. `Stopped` where whoever watches wanted no more."""
+    demo = Demo(folder, screen, recipe, seed)
+    for number, part in enumerate(demo.parts(), 1):
+        screen.console.print(f"{number}. {part.name}: {part.about}")
+        result = demo.diary.result(part.name)
+        if result is None:
+            with demo.diary.timed(part.name):
+                result = part.work()
+            demo.diary.finish(part.name, result)
+        screen.console.print(f"   {result}: {clock(demo.diary.seconds(part.name))}")
+    path, outcome = demo.report(), demo.diary.outcome
+    together = clock(sum(demo.diary.seconds(part.name) for part in demo.parts()))
+    screen.console.print(
+        f"{outcome.success:.0%} true success over {outcome.episodes} held-back episodes after {together}, with no "
+        f"success signal but the judge's; look at {path}"
+    )
+    return outcome

@@ -1,19 +1,100 @@
-import io
+"""The demo in small: every stage, but too little of each for a policy to come of it."""
 
-from PIL import Image
+import io
+import json
+import re
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
 from rich.console import Console
 
 from plaudit.data.store import Store
-from plaudit.demo import run_demo
+from plaudit.demo import Recipe, Screen, run_demo
+from plaudit.errors import DataError, TargetNotEmpty
+from plaudit.rewards.training import Stopped
+
+SMALL = Recipe(
+    successes=6,
+    failures=6,
+    judge=("encoder=small", "encoder.widths=[8,16]", "epochs=2", "hidden_dim=32", "validation_share=0.3"),
+    policy=(
+        *("learner=sac", "learner.hidden=[16]", "learner.updates_per_step=0.05", "learner.batch_size=32"),
+        *("env=lift", "env.obs=both", "policy_cameras=[]", "scripted_demos=2", "num_envs=4", "steps=400"),
+        *("reward.force=true", "reward.threshold=0.01"),  # a judge of so little is unsure and may fail a control
+        *("evaluation.episodes=4", "evaluation.every=200"),
+    ),
+    examined=4,
+)
 
 
-def test_the_demo_records_carries_checks_shows_and_starts_to_learn(tmp_path):
-    said = io.StringIO()
-    run_demo(tmp_path / "demo", 10, Console(file=said, width=120), lambda _: iter, watch=lambda _: False)  # one round
-    store = Store.open(tmp_path / "demo/imported")
-    assert [labels.succeeded for i in store.ids if (labels := store.ledger.labels(i))] == ([True] + [False] * 4) * 2
-    for n in range(5):
-        assert Image.open(tmp_path / f"demo/episode_{n}.png").size[0] > 1000
-    assert "2 of 10" in said.getvalue()
-    assert len(Store.open(tmp_path / "demo/run/demos")) == 20
-    assert "<svg" in (tmp_path / "demo/run/report.html").read_text()
+def screen(said: io.StringIO, epochs: int | None = None, rounds: int | None = None) -> Screen:
+    """Somebody who watches, and wants no more after so many epochs or rounds."""
+
+    def bar(most: int | None):
+        @contextmanager
+        def watching(*_: int):
+            seen: list[object] = []
+            yield lambda now: not seen.append(now) and len(seen) != most, lambda: len(seen) == most
+
+        return watching
+
+    return Screen(Console(file=said, width=400), lambda _: iter, bar(epochs), bar(rounds))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Of a demo that was stopped in its second stage and in its third, and then went on to its end."""
+    folder = tmp_path_factory.mktemp("runs") / "demo"
+    for wanted in ({"epochs": 1}, {"rounds": 1}):
+        with pytest.raises(Stopped):
+            run_demo(folder, screen(io.StringIO(), **wanted), recipe=SMALL)
+    run_demo(folder, screen(io.StringIO()), recipe=SMALL)
+    return folder
+
+
+def test_each_stage_leaves_what_its_command_leaves(folder):
+    store = Store.open(folder / "data")
+    succeeded = [labels.succeeded for i in store.ids if (labels := store.ledger.labels(i)) is not None]
+    assert (succeeded.count(True), succeeded.count(False)) == (6, 6)
+    for name in ("judge/model.json", "judge/report.html", "run/policy.safetensors", "run/report.html"):
+        assert (folder / name).exists(), name
+
+
+def test_a_stage_that_was_stopped_went_on_where_it_was(folder):
+    epochs = [json.loads(line)["epoch"] for line in (folder / "judge/curve.jsonl").read_text().splitlines()]
+    assert epochs == [1, 2]
+    metrics = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in metrics if "train/success" in line] == sorted({line["step"] for line in metrics})
+    assert len(Store.open(folder / "data")) == 12
+
+
+def test_a_demo_that_is_done_is_only_reported_again(folder):
+    said, before = io.StringIO(), (folder / "demo.json").read_text()
+    (folder / "report.html").unlink()
+    outcome = run_demo(folder, screen(said, epochs=0, rounds=0), recipe=SMALL)
+    assert (folder / "demo.json").read_text() == before and (folder / "report.html").exists()
+    assert outcome.episodes == 4
+    assert f"{outcome.success:.0%} true success over 4 held-back episodes" in said.getvalue()
+    assert len(re.findall(r"^\d\. ", said.getvalue(), re.MULTILINE)) == 4
+
+
+def test_the_report_stands_alone_and_has_curve_diagram_frames_and_films(folder):
+    page = (folder / "report.html").read_text()
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+    charts = [re.findall(r"<text[^>]*>([^<]*)", chart) for chart in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]
+    assert {"judged, in training", "true, in training", "held-back seeds"} <= set(charts[0])
+    assert any("was a success" in words for words in charts)
+    assert len(re.findall(r'<video src="data:video/mp4', page)) == 2
+    assert len(re.findall(r'<img src="data:image/jpeg', page)) >= 3
+    for command in ("collect", "train-reward", "train"):
+        assert f"plaudit {command} " in page
+
+
+def test_a_folder_of_another_demo_or_of_something_else_is_not_touched(folder, tmp_path):
+    with pytest.raises(DataError, match="begun with --seed 0"):
+        run_demo(folder, screen(io.StringIO()), seed=1, recipe=SMALL)
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(TargetNotEmpty, match="not a demo"):
+        run_demo(tmp_path, screen(io.StringIO()), recipe=SMALL)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

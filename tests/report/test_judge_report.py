@@ -12,7 +12,7 @@ from PIL import Image
 from plaudit.report.judge import percent, write_judge_report
 from plaudit.report.plot import NO, YES, histogram, reliability_diagram
 from plaudit.rewards.controls import ControlResult
-from plaudit.rewards.measure import Scored, Scores, WorstFrame, measure, reliability
+from plaudit.rewards.measure import JudgedFrame, Scored, Scores, measure, reliability
 
 TRUTH, PROBABILITY = [0, 0, 0, 1, 1], [0.1, 0.2, 0.7, 0.8, 0.9]
 PASSED, FAILED = ControlResult("still", 500, 0, 0.05), ControlResult("blank white", 8, 8, 0.05)
@@ -46,7 +46,7 @@ def test_the_headline_says_what_was_called_and_on_what(tmp_path):
 
 
 def test_the_page_stands_alone(tmp_path):
-    page = report(tmp_path, worst=[WorstFrame(3, 2, 0.0, 0.7, np.zeros((8, 8, 3), np.uint8))])
+    page = report(tmp_path, worst=[JudgedFrame(3, 2, 0.0, 0.7, np.zeros((8, 8, 3), np.uint8))])
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
     assert "@import" not in page and "<script" not in page
 
@@ -75,7 +75,7 @@ def test_numbers_that_could_not_be_measured_are_dashes(tmp_path):
 
 def test_worst_frames_are_inside_the_page_with_their_captions(tmp_path):
     image = np.full((480, 640, 3), (200, 100, 50), np.uint8)
-    page = report(tmp_path, worst=[WorstFrame(12, 43, 1.0, 0.03, image)])
+    page = report(tmp_path, worst=[JudgedFrame(12, 43, 1.0, 0.03, image)])
     (data,) = re.findall(r'src="data:image/jpeg;base64,([^"]+)"', page)
     shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
     assert shown.shape == (240, 320, 3)

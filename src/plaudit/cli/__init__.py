@@ -1,5 +1,6 @@
 """The command line: one command a verb. Each parses, builds, runs and says in a few lines what happened."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -25,6 +26,7 @@ app.command("demo")(demo)
 
 def main() -> None:
     """What the `plaudit` command runs."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads spin otherwise, on cores that others need
     try:
         app()
     except PlauditError as error:

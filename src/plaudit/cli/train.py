@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from plaudit.cli.common import out, progress, stop, tell, training_bar
+from plaudit.cli.common import epochs_bar, out, progress, stop, tell, training_bar
 from plaudit.errors import DataError
 
 
@@ -31,6 +31,7 @@ def train_(
     from plaudit.train.config import load_train_config
     from plaudit.train.folder import RunFolder
     from plaudit.train.loop import train
+    from plaudit.train.show import film
 
     if resume is not None and (overrides or config):
         raise DataError("--resume goes on with a run as it was configured; leave out the other arguments")
@@ -50,6 +51,8 @@ def train_(
             end = train(run, watch, progress)
     except KeyboardInterrupt:
         stop(f"interrupted; go on from the last checkpoint with: plaudit train --resume {run.path}")
+    if not stopped():
+        film(run)
     write_report(run.path)
     held = "not evaluated yet" if end.evaluated is None else f"{end.evaluated:.0%} success on seeds held back"
     out.print(f"{run.path}: {end.step:,} steps, {end.episodes:,} episodes, {held}; see {run.path / 'report.html'}")
@@ -80,19 +83,21 @@ def _tell_collected(config: Any) -> None:
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where to put everything; it must not exist.")] = Path("runs/demo"),
-    episodes: Annotated[int, typer.Option(min=5, help="How many to record.")] = 15,
+    folder: Annotated[Path, typer.Option(help="Where to put everything.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
 ) -> None:
-    """Run the main job in small.
+    """Run the whole way in small, in two to three minutes.
 
-    Records scripted episodes, carries them through LeRobot's format, checks and draws them, then learns the task.
+    Collects labelled episodes, trains a reward model on their images, trains a policy with that model in charge, then
+    counts its true successes on fresh seeds. Ctrl-C stops, and the same command goes on.
     """
-    from plaudit.demo import TRAINING_STEPS, run_demo
+    from plaudit.demo import BAR, Screen, run_demo
+    from plaudit.rewards.training import Stopped
 
     try:
-        with training_bar(TRAINING_STEPS) as (watch, stopped):
-            run_demo(folder, episodes, out, progress, watch)
-    except KeyboardInterrupt:
-        stop(f"interrupted; what was made is in {folder}")
-    if stopped():
-        stop(f"stopped; the training goes on with: plaudit train --resume {folder / 'run'}")
+        outcome = run_demo(folder, Screen(out, progress, epochs_bar, training_bar), seed)
+    except (KeyboardInterrupt, Stopped):
+        stop(f"stopped; go on with: plaudit demo --folder {folder} --seed {seed}")
+    if outcome.success < BAR:
+        tell("problem", f"that is below the bar of {BAR:.0%}")
+        raise typer.Exit(1)

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from plaudit.report.page import facts_table, note, page, picture, row, section, table, words
+from plaudit.report.page import facts_table, note, page, picture, row, section, table, warning, words
 from plaudit.report.plot import NO, YES, histogram, line_chart, reliability_diagram
 from plaudit.rewards.controls import ControlResult, failed
-from plaudit.rewards.measure import Rate, Reliability, Scores, WorstFrame, wilson
+from plaudit.rewards.measure import JudgedFrame, Rate, Reliability, Scores, wilson
 
 _CHART = (420, 360)
 
@@ -18,7 +18,7 @@ def write_judge_report(
     scores: Scores,
     controls: Sequence[ControlResult],
     reliability: Reliability,
-    worst: Sequence[WorstFrame],
+    worst: Sequence[JudgedFrame],
     curve: Sequence[Mapping[str, float]],
     facts: Mapping[str, str],
 ) -> None:
@@ -27,22 +27,29 @@ def write_judge_report(
     path.write_text(
         page(
             title,
-            _headline(scores),
-            *(f'<p class="bad">{words(sentence)}</p>' for sentence in _warnings(scores, controls)),
-            row(section("Episodes", _episodes(scores)), section("Frames", _frames(scores)), wide=True),
-            row(
-                section("Probabilities", row(_diagram(reliability), _histogram(reliability, scores.threshold))),
-                section("Controls", _controls(controls)),
-                wide=True,
-            ),
-            section("Worst frames", row(*map(_worst, worst)) if worst else note("None was kept.")),
+            headline(scores),
+            trust(scores, controls, reliability),
+            section("Worst frames", row(*map(frame_picture, worst)) if worst else note("None was kept.")),
             section("Training", row(*_curves(curve))) if curve else "",
             section("Facts", facts_table(facts)),
         )
     )
 
 
-def _headline(scores: Scores) -> str:
+def trust(scores: Scores, controls: Sequence[ControlResult], reliability: Reliability) -> str:
+    """How far to: what it calls, what its probabilities are worth, and which controls it passed."""
+    return (
+        "".join(warning(sentence) for sentence in _warnings(scores, controls))
+        + row(section("Episodes", _episodes(scores)), section("Frames", _frames(scores)), wide=True)
+        + row(
+            section("Probabilities", row(_diagram(reliability), _histogram(reliability, scores.threshold))),
+            section("Controls", _controls(controls)),
+            wide=True,
+        )
+    )
+
+
+def headline(scores: Scores) -> str:
     successes = scores.episodes_hit + scores.episodes_missed
     failures = scores.episodes_false + scores.episodes_rejected
     said = f"Calls {scores.episodes_hit} of {successes} successes and {scores.episodes_false} of {failures} failures"
@@ -148,13 +155,10 @@ def _curves(curve: Sequence[Mapping[str, float]]) -> list[str]:
     return charts
 
 
-def _worst(worst: WorstFrame) -> str:
-    wrong = "failure" if worst.truth == 0 else "success"
-    return picture(
-        worst.image,
-        f"episode {worst.episode}, frame {worst.frame}",
-        words(wrong, "good" if worst.truth == 1 else "") + f", judged {percent(worst.probability)}",
-    )
+def frame_picture(shown: JudgedFrame) -> str:
+    truth = words("success", "good") if shown.truth == 1 else words("failure")
+    where = words(f"episode {shown.episode}, frame {shown.frame}", "faint")
+    return picture(shown.image, f"{truth}, judged {percent(shown.probability)}", where)
 
 
 def _bad(count: int) -> str:

@@ -26,6 +26,11 @@ table { border-collapse: collapse; margin: 0 0 20px } td { font-variant-numeric:
 td, th { padding: 3px 18px 3px 0; text-align: left; vertical-align: top } tr + tr td { border-top: 1px solid #eeeeea }
 figure { margin: 0; width: 152px; font-size: 12px; line-height: 1.35 }
 figure img { width: 100%; border-radius: 4px; display: block; margin-bottom: 4px; image-rendering: pixelated }
+figure.film { width: 480px; max-width: 100%; font-size: 14px }
+figure.film video { width: 100%; border-radius: 6px; display: block; margin-bottom: 6px }
+.figures { display: flex; flex-wrap: wrap; gap: 8px 44px; margin: 0 0 22px }
+.figures b { display: block; font-size: 30px; line-height: 1.2; color: #222; font-variant-numeric: tabular-nums }
+.figures div { color: #555; max-width: 220px; line-height: 1.35 }
 """
 _THUMBNAIL = (320, 240)  # pixels, width and height, that no picture on a page exceeds
 
@@ -57,6 +62,11 @@ def note(text: str) -> str:
     return f'<p class="faint">{escape(text)}</p>\n'
 
 
+def warning(text: str) -> str:
+    """A red sentence that nobody overlooks."""
+    return f'<p class="bad">{escape(text)}</p>\n'
+
+
 def table(rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> str:
     """Cells are HTML: `words` makes them."""
     top = "<tr>" + "".join(f"<th>{cell}</th>" for cell in header) + "</tr>" if header else ""
@@ -66,6 +76,19 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> str:
 
 def facts_table(facts: Mapping[str, str]) -> str:
     return table([(words(name, "faint"), words(value)) for name, value in facts.items()])
+
+
+def figures(numbers: Mapping[str, str]) -> str:
+    """A line of large numbers, each with a few words under it: words -> number."""
+    cells = (f"<div><b>{escape(number)}</b>{escape(meaning)}</div>" for meaning, number in numbers.items())
+    return f'<div class="figures">{"".join(cells)}</div>\n'
+
+
+def video(mp4: bytes, *caption: str) -> str:
+    """A film inside the page, over and over without a sound, with lines of HTML under it."""
+    source = "data:video/mp4;base64," + base64.b64encode(mp4).decode()
+    film = f'<video src="{source}" autoplay loop muted playsinline controls></video>'
+    return f'<figure class="film">{film}<figcaption>{"<br>".join(caption)}</figcaption></figure>\n'
 
 
 def picture(image: ByteArray, *caption: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 YES, NO = "#2e8b57", "#5c6670"  # success and failure, as on a contact sheet
 COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e08e0b", "#6b4c9a", "#5c6670")
 FEW = 40  # points that are drawn as dots too
+_ALARM = "#b3261e"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 34, 44
 
 Series = Sequence[tuple[float, float]]  # x, y
@@ -22,8 +23,13 @@ def line_chart(
     size: tuple[int, int] = (640, 320),
     y_range: tuple[float, float] | None = None,
     mark: float | None = None,
+    moment: tuple[float, str] | None = None,
 ) -> str:
-    """Each name has one or several curves of one colour; `mark` draws a dashed line across at that height."""
+    """Each name has one or several curves of one colour.
+
+    mark: a dashed line across at that height
+    moment: a red line upright at that x, and what happened there
+    """
     width, height = size
     points = np.array([p for curves in lines.values() for curve in curves for p in curve] or [(0, 0)], float)
     x_max = float(points[:, 0].max()) or 1.0
@@ -44,6 +50,11 @@ def line_chart(
     parts.append(_text(_LEFT - 44, 18, y) if y else "")
     if mark is not None:
         parts.append(_rule(at(0, mark), at(x_max, mark), "#444", "4 4"))
+    if moment is not None:
+        place, said = _x(at(moment[0], low)), moment[1]
+        parts.append(_rule(f"{place:.1f},{_TOP}", at(moment[0], low), _ALARM, thick=2))
+        side, anchor = (5, "start") if place < _LEFT + across / 2 else (-5, "end")
+        parts.append(_text(place + side, _TOP + 12, said, anchor, weight=600, colour=_ALARM))
     for number, (name, curves) in enumerate(lines.items()):
         colour = COLOURS[number % len(COLOURS)]
         for curve in curves:
@@ -176,9 +187,16 @@ def _y(point: str) -> float:
 
 
 def _text(
-    x: float, y: float, words: str, anchor: str = "start", size: int = 11, weight: int = 400, turned: bool = False
+    x: float,
+    y: float,
+    words: str,
+    anchor: str = "start",
+    size: int = 11,
+    weight: int = 400,
+    turned: bool = False,
+    colour: str = "#333",
 ) -> str:
-    style = f'text-anchor="{anchor}" font-size="{size}" font-weight="{weight}" fill="#333"'
+    style = f'text-anchor="{anchor}" font-size="{size}" font-weight="{weight}" fill="{colour}"'
     style += f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(words)}</text>'
 

@@ -4,15 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plaudit.report.page import page, row, section, table, words
+from plaudit.report.page import page, row, section, table, video, warning, words
 from plaudit.report.plot import line_chart
+
+_SMALL = (420, 220)
 
 
 def write_report(folder: Path) -> Path:
     """From the run's own files; can be written again at any time."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    config = json.loads((folder / "config.json").read_text())
-    charts = [_success(lines, config), *(_chart(lines, name) for name in _curves(lines))]
+    lines, config = read_run(folder)
     evaluations = [line for line in lines if "eval/success" in line]
     rows = [
         (f"{line['step']:,}", f"{line['eval/success']:.0%}", f"{line['time/seconds']:.0f} s") for line in evaluations
@@ -23,12 +23,68 @@ def write_report(folder: Path) -> Path:
         page(
             title,
             _summary(lines, evaluations),
-            row(*charts),
+            alarm(lines),
+            row(success_chart(lines, config), judge_chart(lines)),
+            films(folder),
+            section("Learning", row(*(_chart(lines, name) for name in _curves(lines)))),
             section("Evaluations", table(rows, header=("step", "success on seeds held back", "after"))),
             section("Config", f"<pre>{words(json.dumps(config, indent=1))}</pre>"),
         )
     )
     return path
+
+
+def read_run(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Its metrics, a line a moment, and its config."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return lines, json.loads((folder / "config.json").read_text())
+
+
+def alarm(lines: list[dict[str, Any]]) -> str:
+    """A red sentence where the judge in charge was caught; nothing where it was not."""
+    rang = _rang(lines)
+    if rang is None:
+        return ""
+    return warning(
+        f"The alarm rang after {rang['step']:,} steps: the judge called {rang['reward/gap']:.0%} more of the audited "
+        "episodes a success than were. What the policy learned from then on is to please the judge; look at these "
+        "episodes, label the false successes and train the judge again."
+    )
+
+
+def success_chart(lines: list[dict[str, Any]], config: dict[str, Any], size: tuple[int, int] = (640, 320)) -> str:
+    """With a reward model in charge, what it said of the episodes in training and what is true of them."""
+    curves = {"held-back seeds": [[(line["step"], line["eval/success"]) for line in lines if "eval/success" in line]]}
+    if any("reward/success_once" in line for line in lines):
+        curves["judged, in training"] = [_smooth(_points(lines, "reward/success_once"))]
+        curves["true, in training"] = [_smooth(_points(lines, "env/success_once"))]
+    else:
+        curves["in training"] = [_smooth(_points(lines, "train/success"))]
+    wanted, moment = config["evaluation"]["stop_at"], _moment(lines)
+    return line_chart(curves, title="Success", x="steps", y="", y_range=(0, 1), mark=wanted, moment=moment, size=size)
+
+
+def judge_chart(lines: list[dict[str, Any]]) -> str:
+    """How far the judge in charge is to be trusted; nothing where the simulator judges."""
+    if not any("reward/agreement" in line for line in lines):
+        return ""
+    curves = {
+        "agreement": [_smooth(_points(lines, "reward/agreement"))],
+        "judged minus true": [_points(lines, "reward/gap")],
+    }
+    moment, size = _moment(lines), (_SMALL[0], 320)
+    return line_chart(curves, title="Judge", x="steps", y="", y_range=(-0.2, 1), moment=moment, size=size)
+
+
+def films(folder: Path) -> str:
+    """The first and the last policy, where the run has been filmed."""
+    shown = {"first.mp4": "Before it learned anything.", "last.mp4": "The last policy."}
+    there = [(folder / name, said) for name, said in shown.items() if (folder / name).exists()]
+    told = words(
+        "Held-back seeds, the same in both. Under each scene: how sure the judge is, and what is true.", "faint"
+    )
+    found = row(*(video(path.read_bytes(), words(said)) for path, said in there))
+    return section("First and last policy", f"<p>{told}</p>", found) if there else ""
 
 
 def _summary(lines: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> str:
@@ -43,16 +99,19 @@ def _summary(lines: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> 
     return said
 
 
-def _success(lines: list[dict[str, Any]], config: dict[str, Any]) -> str:
-    played = {name: [(line["step"], line[name]) for line in lines if name in line] for name in _PLAYED}
-    curves = {
-        "held-back seeds": [[(line["step"], line["eval/success"]) for line in lines if "eval/success" in line]],
-        **{said: [_smooth(played[name])] for name, said in _PLAYED.items() if played[name]},
-    }
-    return line_chart(curves, title="Success", x="steps", y="", y_range=(0, 1), mark=config["evaluation"]["stop_at"])
+def _rang(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The line of the round that the alarm rang in first."""
+    return next((line for line in lines if line.get("reward/alarm")), None)
 
 
-_PLAYED = {"train/success": "in training", "env/success_once": "of these, true"}  # the second beside a reward model
+def _moment(lines: list[dict[str, Any]]) -> tuple[float, str] | None:
+    """That of the alarm, for a chart."""
+    rang = _rang(lines)
+    return None if rang is None else (rang["step"], "alarm")
+
+
+def _points(lines: list[dict[str, Any]], name: str) -> list[tuple[float, float]]:
+    return [(line["step"], line[name]) for line in lines if name in line]
 
 
 def _smooth(points: list[tuple[float, float]], over: int = 5) -> list[tuple[float, float]]:
@@ -64,10 +123,9 @@ def _smooth(points: list[tuple[float, float]], over: int = 5) -> list[tuple[floa
 
 
 def _curves(lines: list[dict[str, Any]]) -> list[str]:
-    names = {name for line in lines for name in line if name.startswith(("loss/", "policy/", "value/", "train/reward"))}
-    return sorted(names)
+    kinds = ("loss/", "policy/", "value/", "train/reward", "time/compute_model_rewards")
+    return sorted({name for line in lines for name in line if name.startswith(kinds)})
 
 
 def _chart(lines: list[dict[str, Any]], name: str) -> str:
-    points = [(line["step"], line[name]) for line in lines if name in line]
-    return line_chart({name: [points]}, title=name, x="steps", y="", size=(420, 220))
+    return line_chart({name: [_points(lines, name)]}, title=name, x="steps", y="", size=_SMALL)

@@ -29,9 +29,9 @@ from plaudit.rewards.frames import PARTS, FrameTable, Part, read_frames, split, 
 from plaudit.rewards.grids import Grids, Track, judge_rows, keep_grids
 from plaudit.rewards.measure import (
     Calibration,
+    JudgedFrame,
     Scored,
     Scores,
-    WorstFrame,
     choose_threshold,
     fit_calibration,
     fit_shift,
@@ -53,7 +53,7 @@ class Fitted:
     scores: Scores
     controls: Sequence[ControlResult]
     tested: Sequence[Scored]
-    worst: Sequence[WorstFrame]  # among those tested
+    worst: Sequence[JudgedFrame]  # among those tested
     curve: Sequence[Epoch]  # of all members, one after the other
     optimizers: Sequence[Mapping[str, Any]]  # the state of each member's, after its last epoch
 
@@ -165,12 +165,12 @@ def _controls(
     return run_controls(lambda episode: model.judge(episode).probability, found, model.threshold, seed=config.seed)
 
 
-def _worst(table: FrameTable, rows: AnyArray, scored: Sequence[Scored]) -> list[WorstFrame]:
+def _worst(table: FrameTable, rows: AnyArray, scored: Sequence[Scored]) -> list[JudgedFrame]:
     """Frames with the largest error, at most four of an episode: neighbours look alike."""
     camera = sorted(table.images)[0]
     probability = np.concatenate([s.probability for s in scored])  # episodes in the order of their ids, as rows are
     error = np.nan_to_num(np.abs(probability - table.truth[rows]))
-    shown: list[WorstFrame] = []
+    shown: list[JudgedFrame] = []
     counts: dict[int, int] = {}
     for place in np.argsort(-error):
         row, episode = rows[place], int(table.episode[rows[place]])
@@ -179,5 +179,5 @@ def _worst(table: FrameTable, rows: AnyArray, scored: Sequence[Scored]) -> list[
         if counts.get(episode, 0) < 4:
             counts[episode] = counts.get(episode, 0) + 1
             truth, said = float(table.truth[row]), float(probability[place])
-            shown.append(WorstFrame(episode, int(table.frame[row]), truth, said, np.array(table.images[camera][row])))
+            shown.append(JudgedFrame(episode, int(table.frame[row]), truth, said, np.array(table.images[camera][row])))
     return shown

@@ -69,10 +69,19 @@ class Scored:
         """[F]"""
         return called_success(self.probability, threshold)
 
+    def to_json(self) -> dict[str, Any]:
+        """NaN becomes None: JSON has no NaN."""
+        truth = [None if np.isnan(value) else int(value) for value in self.truth]
+        return {"episode": self.episode, "truth": truth, "probability": self.probability.tolist()}
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Self:
+        return cls(np.array(tree["probability"], np.float32), np.array(tree["truth"], np.float32), tree["episode"])
+
 
 @dataclass(frozen=True, eq=False)
-class WorstFrame:
-    """A frame that the judge was wrong about, or nearly, to be looked at."""
+class JudgedFrame:
+    """A frame and what the judge said of it, to be looked at."""
 
     episode: int
     frame: int

@@ -7,6 +7,7 @@ runs/lift_sac_0/
   checkpoints/          the last two, each whole
   episodes/  demos/     stores
   policy.safetensors    the actor's weights of the newest evaluation
+  first.mp4  last.mp4   the policy before it learned anything, and the newest
   demos.labels          with a reward model in charge: what it says of the demonstrations
   reward_models.jsonl   those that were in charge before the one in config.json, and up to which step
   collecting            where episodes are collected: the name by which the store knows this run
@@ -130,10 +131,13 @@ class RunFolder:
         for old in sorted(self._checkpoints.glob("[0-9]*"))[:-KEPT]:
             shutil.rmtree(old)
 
-    def restore(self, learner: Checkpointed) -> dict[str, Any] | None:
+    def load(self, learner: Checkpointed) -> dict[str, Any] | None:
         """The newest checkpoint's facts, its learner put back; None where there is none yet."""
-        newest = self._newest
-        facts = load_checkpoint(newest, learner) if newest else None
+        return load_checkpoint(self._newest, learner) if self._newest else None
+
+    def restore(self, learner: Checkpointed) -> dict[str, Any] | None:
+        """The same, to go on from there: what was logged of later steps is taken back."""
+        facts = self.load(learner)
         step = facts["step"] if facts else -1
         kept = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
         (self.path / "metrics.jsonl").write_text("".join(kept))

@@ -10,8 +10,9 @@ killed and resumed makes the same curve as one that was not.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,7 +25,7 @@ from plaudit.learners.networks import Spaces
 from plaudit.learners.ppo import Ppo
 from plaudit.learners.sac import Sac
 from plaudit.protocols import Simulation
-from plaudit.rollout.rounds import Act, Round, SimulatorJudge, run_round
+from plaudit.rollout.rounds import Act, Judge, Round, SimulatorJudge, run_round
 from plaudit.train.collect import collecting
 from plaudit.train.config import TrainConfig
 from plaudit.train.folder import RunFolder
@@ -32,6 +33,7 @@ from plaudit.train.referee import Referee, referee
 from plaudit.train.stores import Kept, stores
 from plaudit.types import Observation
 
+SIDE_BY_SIDE = 64  # episodes of an evaluation, at most
 TRAINING, HELD_BACK = 0, 1_000_000_000  # where the seeds of each kind begin; see also stores.py
 
 
@@ -168,7 +170,7 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
     """
     config = folder.config
     simulation = config.env.build(config.num_envs)
-    learner = _learner(config, simulation)
+    learner = make_learner(config, simulation)
     audience = _audience(config, learner)
     with (
         referee(config, simulation) as charge,
@@ -212,20 +214,36 @@ def _audience(config: TrainConfig, learner: Ppo | Sac) -> Simulation:
     env = config.env
     if env.obs == "both" and not learner.spaces.cameras:
         env = env.model_copy(update={"obs": "state"})
-    return env.build(min(config.evaluation.episodes, 64))
+    episodes = config.evaluation.episodes
+    return env.build(-(-episodes // -(-episodes // SIDE_BY_SIDE)))  # in rounds of about the same size
 
 
 def evaluate(simulation: Simulation, learner: Ppo | Sac, episodes: int) -> float:
     """Share of episodes, on seeds held back, that the simulator saw succeed."""
-    succeeded: list[bool] = []
-    while len(succeeded) < episodes:
-        seeds = [HELD_BACK + len(succeeded) + i for i in range(simulation.num_envs)]
-        played = run_round(simulation, lambda seen: learner.act(seen, explore=False), seeds, SimulatorJudge())
-        succeeded += played.succeeded.tolist()
-    return float(np.mean(succeeded[:episodes]))
+    played = list(play_held_back(simulation, learner, episodes, SimulatorJudge()))
+    return float(np.mean(np.concatenate([round.succeeded for round in played])[:episodes]))
 
 
-def _learner(config: TrainConfig, simulation: Simulation) -> Ppo | Sac:
+def play_held_back(
+    simulation: Simulation,
+    learner: Ppo | Sac,
+    episodes: int,
+    judge: Judge,
+    *,
+    offset: int = 0,
+    end_on_success: bool = True,
+) -> Iterator[Round]:
+    """At least so many episodes of the policy's middle actions.
+
+    offset: of the seeds; those from 0 on decide when a run stops, later ones say without a bias how good it is then
+    """
+    for first in range(0, episodes, simulation.num_envs):
+        seeds = [HELD_BACK + offset + first + i for i in range(simulation.num_envs)]
+        act = partial(learner.act, explore=False)
+        yield run_round(simulation, act, seeds, judge, end_on_success=end_on_success)
+
+
+def make_learner(config: TrainConfig, simulation: Simulation) -> Ppo | Sac:
     chosen = simulation.cameras if config.policy_cameras is None else config.policy_cameras
     cameras = {camera: simulation.cameras[camera] for camera in chosen}
     if config.threads or not cameras:

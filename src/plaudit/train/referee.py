@@ -47,6 +47,11 @@ class Referee:
         """Why it is not to be trusted any more."""
         return None
 
+    @property
+    def threshold(self) -> float | None:
+        """Of the probability, from which a frame is called; None: it is not one who guesses."""
+        return None
+
     def episodes(self, played: Round) -> list[tuple[Episode, Labels]]:
         """A round as episodes and verdicts."""
         return played.episodes(self._simulation, self.source)
@@ -90,6 +95,10 @@ class LearnedReferee(Referee):
     @property
     def alarm(self) -> str | None:
         return self._alarm.sentence if self._alarm.ringing else None
+
+    @property
+    def threshold(self) -> float | None:
+        return self._who["threshold"]
 
     def episodes(self, played: Round) -> list[tuple[Episode, Labels]]:
         return [

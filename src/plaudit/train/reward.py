@@ -4,6 +4,7 @@ runs/reward_model/
   model.json             network, preprocessing, cameras, calibration, threshold, scores, controls, data
   member_0.safetensors   weights, of each member
   curve.jsonl            one line an epoch
+  held_out.jsonl         one line an episode that it was measured on: what it said of each frame, and what is true
   report.html            what a person looks at before believing it
 
 While it trains there is `.reward_model.work` beside it, from which the same call goes on after Ctrl-C or kill -9. It
@@ -12,9 +13,10 @@ is removed when the model is there, and when the training failed in a way that i
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -48,10 +50,15 @@ def make_reward_model(
         raise
     with new_folder(target) as folder:
         fitted.model.save(folder)
-        (folder / "curve.jsonl").write_text("".join(json.dumps(asdict(epoch)) + "\n" for epoch in fitted.curve))
+        _write_lines(folder / "curve.jsonl", [asdict(epoch) for epoch in fitted.curve])
+        _write_lines(folder / "held_out.jsonl", [scored.to_json() for scored in fitted.tested])
         write_report(folder / "report.html", target.name, fitted, config)
     shutil.rmtree(work)
     return fitted
+
+
+def _write_lines(path: Path, trees: Sequence[Mapping[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(tree) + "\n" for tree in trees))
 
 
 def check_free(target: Path, option: str) -> None:

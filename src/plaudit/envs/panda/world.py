@@ -112,7 +112,7 @@ class World:
         self._batch.forward(ids)
         self._tip_before[ids] = self._site[ids, 0]
         if self._randomize or not self._started:  # else what stands still looks as it did
-            for eye in self._eyes.values():
+            for eye in (*self._eyes.values(), *self._views.values()):
                 eye.look_again(ids)
         self._started = True
         return self._observe(ids, self.facts())
@@ -157,9 +157,8 @@ class World:
         check_size(size)
         if (camera, size) not in self._views:
             self._views[camera, size] = self._eye(camera, size)
-        eye = self._views[camera, size]
-        eye.look_again(self._everyone)
-        return eye.render(self._everyone)
+            self._views[camera, size].look_again(self._everyone)
+        return self._views[camera, size].render(self._everyone)
 
     def close(self) -> None:
         for eye in (*self._eyes.values(), *self._views.values()):
