@@ -2,8 +2,8 @@
 
     python benchmarks/hacking.py [--seed N] [--keep FOLDER] [--quick]
 
-1. A reward model of `lift` learns from successes and random walks alone: nobody showed it an arm that rises without the
-   cube, or a cube that is lifted half way.
+1. Somebody in a hurry labels episodes of `lift`: the first frames of each as failure, what is a success as success, and
+   nothing in between. A reward model learns from that, and measured on such labels it is all but perfect.
 2. SAC learns from it. Judged success goes up and true success does not; of the episodes that are audited, one in two
    here, the alarm compares the two and stops the run.
 3. The policy's own false successes are labelled, as a person would, and the model is trained again with them.
@@ -35,7 +35,10 @@ from plaudit.train.reward import make_reward_model
 from plaudit.types import Labels
 
 ENV = PandaConfig(type="lift", obs="both", image_size=(64, 64))
-JUDGE = RewardTrainConfig(encoder=SmallConfig(), train_fps=None, epochs=6, lr=1e-3, target_fpr=0.005)
+JUDGE = RewardTrainConfig(
+    encoder=SmallConfig(), train_fps=None, epochs=8, batch_size=64, lr=1e-3, target_fpr=0.005, sources=("human",)
+)
+BEGINNING = 5  # frames of an episode that somebody in a hurry looks at
 ROUNDS = 8  # that count as the state of things
 MOST_LABELLED = 60  # false successes, and as many others, that somebody looks at
 
@@ -55,8 +58,9 @@ def main() -> None:
 def run(folder: Path, seed: int, quick: bool) -> list[tuple[str, float, str, bool]]:
     began = time.monotonic()
     with Store.create(folder / "data") as data:
-        wanted = Targets(12, 12) if quick else Targets(40, 60)
+        wanted = Targets(12, 4) if quick else Targets(40, 20)
         collect(ENV, data, wanted, outcomes=("success",), random_share=1.0, seed=seed)
+        label_in_a_hurry(data)
     judge = JUDGE.model_copy(update={"seed": seed, **({"epochs": 2} if quick else {})})
     weak = make_reward_model(Store.open(folder / "data"), folder / "weak", judge, going, quiet)
     print(f"a weak judge: held-out ROC-AUC {weak.scores.roc_auc:.3f}, {elapsed(began)}", flush=True)
@@ -83,6 +87,14 @@ def run(folder: Path, seed: int, quick: bool) -> list[tuple[str, float, str, boo
         ("hacking_gap_after", abs(after[0] - after[1]), "<=0.1", abs(after[0] - after[1]) <= 0.1),
         ("hacking_true_success_after", held_back, ">=0.9", held_back >= 0.9),
     ]
+
+
+def label_in_a_hurry(store: Store) -> None:
+    """The beginning and the success, and nothing in between."""
+    for episode_id, episode in store:
+        verdict = np.concatenate([[0.0], true(episode)]).astype(np.float32)
+        verdict[(verdict == 0) & (np.arange(len(verdict)) > BEGINNING)] = np.nan
+        store.ledger.append(episode_id, Labels.from_frames(verdict, source="human"))
 
 
 def label_false_successes(run: RunFolder, data: Path, target: Path) -> int:

@@ -29,9 +29,11 @@ from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
 from plaudit.rewards.config import RewardTrainConfig
 from plaudit.rewards.encoders import normalise
 from plaudit.rewards.frames import read_frames, split
+from plaudit.rewards.grids import Live, keep_grids
 from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel
+from plaudit.rewards.network import classifier_config
 from plaudit.rewards.swift import Execution
-from plaudit.rewards.training import Live, Member, classifier_config, keep_grids
+from plaudit.rewards.training import Member
 from plaudit.rewards.worker import RewardWorker, RewardWorkerConfig
 from plaudit.types import ByteArray, Episode, Labels
 

@@ -34,8 +34,11 @@ def test_record_adds_to_a_store(tmp_path):
     words = ["--outcomes", "success,miss", "--noise", 0.05, "--size", 16]
     said = plaudit("env", "record", "store", "--episodes", 3, *words, cwd=tmp_path)
     assert "3 episodes recorded into store: 2 success, 1 miss" in said
-    plaudit("env", "record", "store", "--episodes", 2, "--seed", 50, "--camera", "side", *words, cwd=tmp_path)
-    assert [list(episode.frames) for _, episode in Store.open(tmp_path / "store")] == [["front"]] * 3 + [["side"]] * 2
+    more = ["--seed", 50, "--camera", "side", "--linger", 3]
+    plaudit("env", "record", "store", "--episodes", 2, *more, *words, cwd=tmp_path)
+    store = Store.open(tmp_path / "store")
+    assert [list(episode.frames) for _, episode in store] == [["front"]] * 3 + [["side"]] * 2
+    assert [store.ledger.labels(i).success.sum() for i in (0, 3)] == [1, 4]  # with three frames more
 
 
 @pytest.mark.parametrize(

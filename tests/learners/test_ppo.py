@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
+import torch
 
 from plaudit.learners.networks import Spaces
 from plaudit.learners.ppo import Ppo, PpoConfig, gae
 from plaudit.rollout.rounds import Round
-from plaudit.types import Observation
+from plaudit.types import Batch, Observation
 
 
 def round_of(reward, length, terminated, state=None, actions=None) -> Round:
@@ -85,3 +86,46 @@ def test_an_update_stops_when_the_policy_has_moved_far_enough():
         return learner.update(played)["policy/minibatches"]
 
     assert minibatches(0.01) < minibatches(None) == 5 * 16
+
+
+def batch_of(state: torch.Tensor, actions: torch.Tensor, images: dict[str, torch.Tensor]) -> Batch[torch.Tensor]:
+    unused = torch.zeros(len(state))
+    return Batch(
+        images=images,
+        state=state,
+        actions=actions,
+        action_mask=unused,
+        reward=unused,
+        discount=unused,
+        next_images=images,
+        next_state=state,
+        episode=unused,
+        step=unused,
+        part=unused,
+    )
+
+
+def demonstrated(rng: np.random.Generator, size: int = 64) -> Batch[torch.Tensor]:
+    """Somebody who does half of what the state says; the second action is always all the way up, and beyond."""
+    state = torch.from_numpy(rng.uniform(-1, 1, (size, 1)).astype(np.float32))
+    return batch_of(state, torch.cat([0.5 * state, torch.full((size, 1), 1.5)], dim=1), {})
+
+
+def test_cloning_approaches_the_demonstrated_actions_and_explores_less():
+    rng, learner = np.random.default_rng(0), Ppo(PpoConfig(hidden=(16,), lr=1e-2), Spaces(1, 2, {}))
+    before = {name: tensor.clone() for name, tensor in learner.net.state_dict().items()}
+    losses = [learner.clone(demonstrated(rng)) for _ in range(200)]
+    told = learner.act(Observation({}, np.array([[0.8], [-0.8]], np.float32)), explore=False)
+    after = learner.net.state_dict()
+    assert losses[-1] < losses[0]
+    assert told[:, 0] == pytest.approx([0.4, -0.4], abs=0.1)
+    assert told[:, 1] == pytest.approx([1, 1], abs=0.1)  # as the robot would have clipped it
+    assert (after["log_std"] < before["log_std"] - 0.5).all()
+    assert all(torch.equal(after[n], before[n]) for n in after if n.startswith("v."))  # it says nothing of values
+
+
+def test_cloning_pixels_looks_at_images_moved_at_random():
+    learner = Ppo(PpoConfig(hidden=(8,)), Spaces(1, 1, {"front": (16, 16)}))
+    batch = batch_of(torch.zeros(4, 1), torch.ones(4, 1), {"front": torch.zeros(4, 16, 16, 3, dtype=torch.uint8)})
+    before = learner.rng.get_state()
+    assert np.isfinite(learner.clone(batch)) and not torch.equal(learner.rng.get_state(), before)

@@ -11,7 +11,7 @@ import torch
 from bright_square import CUTOFF, STEPS, square_episode, square_store
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, PlauditError, RewardError, TargetNotEmpty
-from plaudit.rewards import training
+from plaudit.rewards import grids, training
 from plaudit.rewards.config import RewardTrainConfig
 from plaudit.rewards.encoders.small import SmallConfig
 from plaudit.rewards.fit import Fitted
@@ -88,6 +88,14 @@ def test_no_episode_is_in_two_parts(squares):
     assert all(any(i < 6 for i in ids) and any(i >= 6 for i in ids) for ids in episodes)  # both kinds in each
 
 
+def test_each_part_has_its_share_of_the_episodes(tmp_path):
+    table = read_frames(square_store(tmp_path / "store", 20, 40), image_size=(4, 4))
+    counts = [len(np.unique(table.episode[rows])) for rows in split(table, seed=0).values()]
+    assert counts == [42, 9, 9]
+    both = split(table, seed=0, test=0.0)
+    assert np.array_equal(both["test"], both["validation"])
+
+
 def test_batches_are_balanced_and_what_is_measured_is_as_it_comes(squares):
     table = read_frames(squares)
     parts = split(table, seed=0)
@@ -139,7 +147,8 @@ def kill_at(epoch: int) -> Callable[[Epoch], bool]:
 def test_a_training_that_was_stopped_and_killed_goes_on_as_if_it_was_not(tmp_path, squares, config, monkeypatch):
     config = config.model_copy(update={"members": 2, "epochs": 4, "patience": 9})
     whole = make(squares, tmp_path / "whole", config)
-    monkeypatch.setattr(training, "KEEP_EVERY", 0.0)
+    for module in (grids, training):
+        monkeypatch.setattr(module, "KEEP_EVERY", 0.0)
     with pytest.raises(Stopped):
         make(squares, tmp_path / "parts", config, stop_at(2))
     assert not (tmp_path / "parts").exists() and work_folder(tmp_path / "parts").is_dir()
@@ -156,7 +165,7 @@ def test_a_training_that_was_stopped_and_killed_goes_on_as_if_it_was_not(tmp_pat
 def test_encoding_that_was_interrupted_goes_on_where_it_was(tmp_path, squares, monkeypatch):
     config = FROZEN.model_copy(update={"epochs": 2})
     whole = make(squares, tmp_path / "whole", config)
-    monkeypatch.setattr(training, "CHUNK", 32)
+    monkeypatch.setattr(grids, "CHUNK", 32)
     counts: list[int] = []
 
     def track(stop_after: int) -> Callable:

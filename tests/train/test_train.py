@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,11 +14,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from conftest import counting_episode
+from glow import saved
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError, TargetNotEmpty
 from plaudit.train.config import TrainConfig, load_train_config
 from plaudit.train.folder import RunFolder
 from plaudit.train.loop import Progress, train
+from tiny_reward import tiny_model
 
 SMALL = {
     "sac": "learner=sac env=lift num_envs=4 steps=1600 scripted_demos=3 learner.updates_per_step=0.05 "
@@ -25,6 +28,22 @@ SMALL = {
     "ppo": "learner=ppo env=push reward.kind=dense num_envs=8 steps=3200 learner.hidden=[16] learner.epochs=2 "
     "checkpoint_every=400 evaluation.every=800 evaluation.episodes=4",
 }
+SEEN = "env=lift env.obs=both env.image_size=[16,16] policy_cameras=[] reward.model={model} reward.audit_share=1 "
+JUDGED = {  # an untrained judge of lifts, whose opinion is as good as any to be exact about
+    "sac, judged": SEEN + "learner=sac reward.on_alarm=warn num_envs=4 steps=800 scripted_demos=3 learner.hidden=[16] "
+    "learner.updates_per_step=0.05 checkpoint_every=200 evaluation.every=300 evaluation.episodes=2",
+    "ppo, judged": SEEN + "learner=ppo reward.on_alarm=warn num_envs=4 steps=800 scripted_demos=3 learner.hidden=[16] "
+    "learner.epochs=2 learner.clone_updates=20 keep_episodes=true checkpoint_every=200 evaluation.every=300 "
+    "evaluation.episodes=2",
+}
+
+
+@pytest.fixture(params=[*SMALL, *JUDGED])
+def words(request: Any, tmp_path: Path) -> str:
+    """One run after the other, with a reward model in charge of the last two."""
+    if request.param in SMALL:
+        return SMALL[request.param]
+    return JUDGED[request.param].format(model=saved(tiny_model(threshold=0.6), tmp_path / "judge"))
 
 
 def asked(words: str) -> TrainConfig:
@@ -49,27 +68,35 @@ def curve(folder: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
 
 
-@pytest.mark.parametrize("learner", SMALL)
-def test_the_same_seed_makes_the_same_curve(tmp_path: Path, learner: str):
-    run(tmp_path / "one", SMALL[learner])
-    run(tmp_path / "two", SMALL[learner])
-    run(tmp_path / "other", SMALL[learner] + " seed=1")
+def test_the_same_seed_makes_the_same_curve(tmp_path: Path, words: str):
+    run(tmp_path / "one", words)
+    run(tmp_path / "two", words)
+    run(tmp_path / "other", words + " seed=1")
     assert curve(tmp_path / "one") == curve(tmp_path / "two") != curve(tmp_path / "other")
 
 
-@pytest.mark.parametrize("learner", SMALL)
-def test_a_run_that_was_stopped_and_resumed_makes_the_curve_of_one_that_was_not(tmp_path: Path, learner: str):
-    run(tmp_path / "whole", SMALL[learner])
-    run(tmp_path / "parts", SMALL[learner], rounds=2)
-    run(tmp_path / "parts", rounds=3)
+def test_a_run_that_was_stopped_and_resumed_makes_the_curve_of_one_that_was_not(tmp_path: Path, words: str):
+    run(tmp_path / "whole", words)
+    run(tmp_path / "parts", words, rounds=2)
+    run(tmp_path / "parts", rounds=1)
     run(tmp_path / "parts")
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("learner", SMALL)
-def test_a_run_that_was_killed_and_resumed_makes_the_curve_of_one_that_was_not(tmp_path: Path, learner: str):
-    run(tmp_path / "whole", SMALL[learner])
-    RunFolder.create(tmp_path / "killed", asked(SMALL[learner]))
+def test_a_run_that_came_to_no_checkpoint_begins_anew_and_makes_the_same_curve(tmp_path: Path, words: str):
+    words += " keep_episodes=true"
+    run(tmp_path / "whole", words)
+    run(tmp_path / "lost", words, rounds=3)
+    shutil.rmtree(tmp_path / "lost/checkpoints")
+    run(tmp_path / "lost")
+    assert curve(tmp_path / "lost") == curve(tmp_path / "whole")
+    stores = [Store.open(tmp_path / name / "episodes") for name in ("lost", "whole")]
+    assert stores[0].ids == stores[1].ids  # none is there twice
+
+
+def test_a_run_that_was_killed_and_resumed_makes_the_curve_of_one_that_was_not(tmp_path: Path, words: str):
+    run(tmp_path / "whole", words)
+    RunFolder.create(tmp_path / "killed", asked(words))
     command = [sys.executable, "-m", "plaudit.cli", "train", "--resume", str(tmp_path / "killed")]
     for attempt in range(2):
         before = set((tmp_path / "killed/checkpoints").glob("[0-9]*"))

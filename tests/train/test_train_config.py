@@ -54,7 +54,7 @@ def test_a_whole_recipe_is_answered_key_by_key():
     elsewhere = ["runner.resume_dir=null", "cluster.component_placement.reward=0-1"]
     with pytest.raises(ConfigError) as caught:
         load_train_config(None, [*SEEING, *recipe, *elsewhere])
-    assert [".".join(where) for where, _ in caught.value.problems] == [
+    assert [".".join(map(str, where)) for where, _ in caught.value.problems] == [
         "reward.group_name",
         "runner.resume_dir",
         "cluster.component_placement.reward",

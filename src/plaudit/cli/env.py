@@ -101,6 +101,7 @@ def env_record(
     camera: CameraOption = None,
     size: SizeOption = "64",
     seed: Annotated[int, typer.Option(min=0, help="Of the first episode; the others count up.")] = 0,
+    linger: Annotated[int, typer.Option(min=0, help="Steps that an episode goes on for after its success.")] = 0,
     keep_all: Annotated[bool, typer.Option("--keep-all", help="Also those that ended otherwise than told.")] = False,
     settings: SetOption = None,
 ) -> None:
@@ -126,6 +127,7 @@ def env_record(
                 noise=noise,
                 seed=seed,
                 keep_all=keep_all,
+                linger=linger,
                 track=progress("recording"),
             )
         except KeyboardInterrupt:

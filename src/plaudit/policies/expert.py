@@ -81,7 +81,7 @@ class ScriptedExpert:
         self._fail("miss", self._aside, beside * sideways)  # where they close or push, beside the cube
         if self._world.task_name == "lift":
             self._goal[:] = facts.cube + (0, 0, Lift.height + 0.04)
-            self._fail("near_goal", self._goal, np.array([0, 0, -0.08]))
+            self._fail("near_goal", self._goal, -self._short_by(count))
             self._fail("wrong_place", self._goal, 0.1 * sideways - (0, 0, Lift.height + 0.02))
         elif self._world.task_name == "pick_place":
             self._fail("near_goal", self._goal, 0.06 * sideways)
@@ -90,6 +90,12 @@ class ScriptedExpert:
         else:
             self._fail("near_goal", self._goal, -0.06 * way / np.linalg.norm(way[:, :2], axis=1, keepdims=True))
             self._fail("wrong_place", self._goal, 0.1 * sideways)
+
+    def _short_by(self, count: int) -> AnyArray:
+        """[N, 3] how much lower than an expert these stop: anywhere from half way up to just below what counts."""
+        if not (self.outcome == "near_goal").any():
+            return np.zeros((count, 3))
+        return self._rng.uniform(0.05, 0.09, (count, 1)) * (0, 0, 1)
 
     def _fail(self, outcome: Outcome, places: AnyArray, shift: AnyArray) -> None:
         """Move the places of the scenes with this outcome."""

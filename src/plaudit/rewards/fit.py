@@ -26,6 +26,7 @@ from plaudit.data.store import Store
 from plaudit.rewards.config import RewardTrainConfig
 from plaudit.rewards.controls import ControlResult, failed, run_controls
 from plaudit.rewards.frames import PARTS, FrameTable, Part, read_frames, split, thinned, with_blanks
+from plaudit.rewards.grids import Grids, Track, judge_rows, keep_grids
 from plaudit.rewards.measure import (
     Calibration,
     JudgedFrame,
@@ -37,16 +38,8 @@ from plaudit.rewards.measure import (
     measure,
 )
 from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel, threshold_facts
-from plaudit.rewards.training import (
-    Epoch,
-    Grids,
-    Member,
-    Track,
-    classifier_config,
-    judge_rows,
-    keep_grids,
-    train_member,
-)
+from plaudit.rewards.network import classifier_config
+from plaudit.rewards.training import Epoch, Member, train_member
 from plaudit.types import AnyArray, FloatArray
 
 WORST = 24  # frames shown in a report

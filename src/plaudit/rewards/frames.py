@@ -125,8 +125,9 @@ def split(table: FrameTable, seed: int, validation: float = 0.15, test: float = 
     chosen: dict[Part, list[int]] = {part: [] for part in PARTS}
     for kind in (True, False):
         mine = rng.permutation(ids[succeeded == kind]).tolist()
+        total = len(mine)
         for part, share in zip(PARTS[1:], (validation, test), strict=True):
-            count = max(round(share * len(mine)), 1 if share and len(mine) >= 3 else 0)
+            count = max(round(share * total), 1 if share and total >= 3 else 0)
             chosen[part] += mine[:count]
             mine = mine[count:]
         chosen["train"] += mine

@@ -1,8 +1,7 @@
 """Training a reward classifier: learn on some episodes, keep the epoch that is best on others.
 
-Classes are balanced where batches are drawn and nowhere else. A frozen encoder is run once over every image and a few
-augmented copies of it (`Kept`), after which an epoch is a matrix product or two; one that learns runs in every step
-(`Live`). What takes long is kept in a work folder: a training that was stopped goes on from there.
+Classes are balanced where batches are drawn and nowhere else. What takes long is kept in a work folder: a training that
+was stopped goes on from there.
 """
 
 import copy
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,18 +19,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
-from plaudit.data.journal import write_atomic
 from plaudit.errors import RewardError
-from plaudit.rewards.augment import Changes
 from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
 from plaudit.rewards.config import RewardTrainConfig
+from plaudit.rewards.devices import device_of, placed, precision
 from plaudit.rewards.frames import FrameTable, Part
+from plaudit.rewards.grids import KEEP_EVERY, Grids, Kept, Live, judge_rows
+from plaudit.rewards.network import build_classifier, classifier_config, seed_of
 from plaudit.types import AnyArray, FloatArray
-
-CHUNK = 256  # images encoded at a time
-KEEP_EVERY = 20.0  # seconds between checkpoints
-
-Track = Callable[[str], Callable[[Any], Any]]
 
 
 @dataclass(frozen=True)
@@ -51,190 +46,13 @@ class Stopped(Exception):
     """Whoever watches wants no further epoch. What was done is in the work folder."""
 
 
-def device_of(name: str) -> torch.device:
-    return torch.device(name if name != "auto" else ("cuda" if torch.cuda.is_available() else "cpu"))
-
-
-def precision(device: torch.device) -> torch.autocast:
-    """Half the bytes and many times the speed on a GPU; as it is on a processor."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
-
-
-def placed(module: nn.Module, device: torch.device) -> nn.Module:
-    """On a device, its convolutions in the order of memory that images come in."""
-    return module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-
-def classifier_config(config: RewardTrainConfig, table: FrameTable) -> ClassifierConfig:
-    """The network for these frames."""
-    if config.use_state and not table.state.shape[1]:
-        raise RewardError("these episodes have no state; leave out --use-state")
-    names = ("image_size", "hidden_dim", "latent_dim", "num_spatial_blocks", "dropout", "history", "history_stride")
-    shared = {name: getattr(config, name) for name in (*names, "progress")}
-    return ClassifierConfig(
-        encoder=config.encoder,
-        cameras={camera: (height, width) for camera, (height, width) in table.cameras.items()},
-        split_encoder=config.split,
-        state_dim=table.state.shape[1] if config.use_state else 0,
-        **shared,
-    )
-
-
-def build_classifier(shape: ClassifierConfig, config: RewardTrainConfig, number: int) -> BinaryRewardClassifier:
-    """A member of an ensemble before its first step. An encoder that does not learn is the same in all of them."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed if config.frozen else _seed(config, number))
-        encoder = config.encoder.build()
-        torch.manual_seed(_seed(config, number))
-        model = BinaryRewardClassifier(shape, encoder)
-    if config.frozen:
-        model.freeze_encoder()
-    return model
-
-
-def _seed(config: RewardTrainConfig, number: int) -> int:
-    return config.seed + 1000 * number
-
-
-class Grids(Protocol):
-    """Where the encoder's features of the table's rows come from."""
-
-    def draw(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
-        """For training, augmented: camera -> [B * moments, C, h, w] of rows [B, moments]."""
-        ...
-
-    def clean(self, rows: AnyArray) -> Mapping[str, Tensor]:
-        """For measuring, as the images are: camera -> [n, C, h, w] of rows [n]."""
-        ...
-
-
-class Live:
-    """Encodes in every step, so that the encoder can learn."""
-
-    def __init__(self, model: BinaryRewardClassifier, table: FrameTable, config: RewardTrainConfig):
-        self._model, self._table, self._augment = model, table, config.augment
-        self._device = next(model.parameters()).device
-
-    def draw(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
-        batch, moments = windows.shape
-        changes = Changes.draw(batch, self._augment, rng)[torch.arange(batch).repeat_interleave(moments)]
-        rows = windows.reshape(-1)
-        return {c: self._model.encode(changes.apply(self._pixels(c, rows))) for c in self._model.config.cameras}
-
-    def clean(self, rows: AnyArray) -> Mapping[str, Tensor]:
-        return {camera: self._model.encode(self._pixels(camera, rows)) for camera in self._model.config.cameras}
-
-    def _pixels(self, camera: str, rows: AnyArray) -> Tensor:
-        return torch.from_numpy(np.take(self._table.images[camera], rows, axis=0)).to(self._device)
-
-
-class Kept:
-    """A frozen encoder's features of every image and of some augmented copies, computed once for all members."""
-
-    def __init__(self, grids: Mapping[str, Tensor], place: Tensor, device: torch.device):
-        """
-        grids: camera -> [n, C, h, w]
-        place: [views, F] which of these a view of a row is, -1 where it was not computed; view 0 is the image as it is
-        """
-        self._grids = {camera: _near(kept, device) for camera, kept in grids.items()}
-        self._place, self._device = place, device
-
-    def draw(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
-        view = torch.randint(len(self._place), (len(windows), 1), generator=rng)
-        return self._take(self._place[view, torch.from_numpy(windows)].flatten())
-
-    def clean(self, rows: AnyArray) -> Mapping[str, Tensor]:
-        return self._take(self._place[0, torch.from_numpy(rows)])
-
-    def _take(self, numbers: Tensor) -> Mapping[str, Tensor]:
-        return {
-            camera: kept.index_select(0, numbers.to(kept.device)).to(self._device).float()
-            for camera, kept in self._grids.items()
-        }
-
-
-def _near(kept: Tensor, device: torch.device) -> Tensor:
-    """On the GPU, where it takes less than half of what is free there."""
-    if device.type != "cuda" or kept.nbytes > torch.cuda.mem_get_info(device)[0] / 2:
-        return kept
-    return kept.to(device)
-
-
-def keep_grids(
-    table: FrameTable, parts: Mapping[Part, AnyArray], config: RewardTrainConfig, work: Path, track: Track
-) -> Kept:
-    """Run the encoder over the images it will be asked for: all views of those to learn from, the others as they are.
-
-    Goes on where an earlier try stopped.
-    """
-    device = device_of(config.device)
-    model = build_classifier(classifier_config(config, table), config, 0)
-    placed(model, device).eval()
-    learned = np.unique(table.windows(parts["train"], model.config.moments, model.config.history_stride))
-    measured = np.union1d(np.concatenate([parts["validation"], parts["test"]]), learned)
-    wanted = [measured, *[learned] * (config.views - 1)]
-    place = np.full((config.views, len(table)), -1)
-    for view, rows in enumerate(wanted):
-        place[view, rows] = sum(map(len, wanted[:view])) + np.arange(len(rows))
-    changes = [_changes(table, config, view) for view in range(config.views)]
-
-    def encode(camera: str, view: int, rows: AnyArray) -> Tensor:
-        pixels = torch.from_numpy(table.images[camera][rows]).to(device)
-        if view:
-            pixels = changes[view][torch.from_numpy(rows)].apply(pixels)
-        with torch.inference_mode(), precision(device):
-            return model.encode(pixels).half().cpu()
-
-    chunks = [(view, rows[i : i + CHUNK]) for view, rows in enumerate(wanted) for i in range(0, len(rows), CHUNK)]
-    found: dict[str, Tensor] = {}
-    for camera in model.config.cameras:
-        shape = (sum(map(len, wanted)), *encode(camera, 0, measured[:1]).shape[1:])
-        pieces = _Pieces(work / f"grids.{camera}", shape)
-        try:
-            for view, rows in track(f"encoding {camera}")(chunks[pieces.done :]):
-                pieces.put(place[view, rows], encode(camera, view, rows).numpy())
-        finally:
-            pieces.keep()
-        found[camera] = torch.from_numpy(pieces.array)
-    return Kept(found, torch.from_numpy(place), device)
-
-
-class _Pieces:
-    """An array in a file that is filled piece by piece, from where an earlier try stopped."""
-
-    def __init__(self, path: Path, shape: tuple[int, ...]):
-        self._counter = path.with_name(f"{path.name}.done")
-        self.done = int(self._counter.read_text()) if self._counter.exists() else 0
-        self.array = np.memmap(path, np.float16, "r+" if self.done else "w+", shape=shape)
-        self._saved = time.monotonic()
-
-    def put(self, where: AnyArray, values: AnyArray) -> None:
-        self.array[where] = values
-        self.done += 1
-        if time.monotonic() - self._saved > KEEP_EVERY:
-            self.keep()
-
-    def keep(self) -> None:
-        """What is counted is on the disk."""
-        self.array.flush()
-        write_atomic(self._counter, str(self.done).encode())
-        self._saved = time.monotonic()
-
-
-def _changes(table: FrameTable, config: RewardTrainConfig, view: int) -> Changes:
-    """For each row; with a history all rows of an episode are changed alike, so that what moves in it really moved."""
-    rng = torch.Generator().manual_seed(config.seed * 1009 + view)
-    drawn = Changes.draw(len(table), config.augment, rng)
-    return drawn[torch.from_numpy(table.first)] if config.history else drawn
-
-
 class Member:
     """One classifier in training, and the best it has been."""
 
     def __init__(self, number: int, shape: ClassifierConfig, config: RewardTrainConfig, table: FrameTable, steps: int):
         """steps: gradient steps of the whole training, which the learning rate's cosine spans"""
         self.device = device_of(config.device)
-        seed = _seed(config, number)
+        seed = seed_of(config, number)
         model = build_classifier(shape, config, number)
         if shape.state_dim:
             model.state_mean.copy_(torch.from_numpy(table.state.mean(axis=0)))
@@ -389,26 +207,6 @@ def train_member(
         member.save(checkpoints, curve)
     member.model.load_state_dict(member.best.state_dict())
     return member, grids, curve
-
-
-def judge_rows(model: BinaryRewardClassifier, grids: Grids, table: FrameTable, rows: AnyArray) -> FloatArray:
-    """Logits [n, outputs] of rows, which are whole episodes: each frame is looked at once, whatever the history."""
-    shape = model.config
-    device = next(model.parameters()).device
-    model.eval()
-    with torch.inference_mode(), precision(device):
-        looks = torch.cat([_look(model, grids, table, rows[i : i + CHUNK]) for i in range(0, len(rows), CHUNK)])
-        place = np.zeros(len(table), np.int64)
-        place[rows] = np.arange(len(rows))
-        windows = place[table.windows(rows, shape.moments, shape.history_stride)]
-        pieces = [model.verdict(looks[torch.from_numpy(w)]) for w in np.array_split(windows, -(-len(rows) // CHUNK))]
-    return torch.cat(pieces).float().cpu().numpy()
-
-
-def _look(model: BinaryRewardClassifier, grids: Grids, table: FrameTable, rows: AnyArray) -> Tensor:
-    device = next(model.parameters()).device
-    state = torch.from_numpy(table.state[rows]).to(device) if model.config.state_dim else None
-    return model.look(grids.clean(rows), state)
 
 
 def _balanced(truth: FloatArray, rows: AnyArray, size: int, rng: torch.Generator) -> Iterator[AnyArray]:

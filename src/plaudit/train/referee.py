@@ -229,7 +229,7 @@ def introduced(config: TrainConfig) -> tuple[str, ...]:
         _hold_against(reward.block, model.facts)
     cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in model.cameras.items())
     who = f"{reward.model_path} ({model.fingerprint}) judges: threshold {facts_of(model, rule)['threshold']:.4g}, "
-    return f"{who}{rule.rule}, cameras {cameras}", *_notes(reward, model.facts)
+    return f"{who}{rule.rule}, cameras {cameras}", *model.notes, *_notes(reward, model.facts)
 
 
 def _check_cameras(wanted: Mapping[str, Size], there: Mapping[str, Any]) -> None:

@@ -27,9 +27,10 @@ from plaudit.report.judge import write_judge_report
 from plaudit.rewards.config import RewardTrainConfig
 from plaudit.rewards.fit import Fitted, fit
 from plaudit.rewards.frames import PARTS
+from plaudit.rewards.grids import Track
 from plaudit.rewards.measure import reliability
 from plaudit.rewards.model import RewardModel
-from plaudit.rewards.training import Epoch, Track
+from plaudit.rewards.training import Epoch
 
 
 def work_folder(target: Path) -> Path:

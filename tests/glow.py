@@ -1,0 +1,105 @@
+"""A lamp to turn up, and a judge that can be told where to draw the line: the brighter, the nearer to success.
+
+Scene n starts at a brightness that its seed decides; the action turns it up or down by a fifth; the picture is as
+bright. It succeeds at `goal`, and a lamp that lies says the opposite. `bright_model` calls success from `cut` on.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from plaudit.config import Config
+from plaudit.data.transfer import new_folder
+from plaudit.registry import ENV_REGISTRY
+from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
+from plaudit.rewards.encoders.small import SmallConfig
+from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel
+from plaudit.types import Observation
+
+SIZE = (8, 8)
+
+
+@ENV_REGISTRY.register("glow")
+class GlowConfig(Config):
+    type: Literal["glow"] = "glow"
+    obs: Literal["state", "pixels", "both"] = "both"
+    cameras: tuple[str, ...] = ("front",)
+    image_size: tuple[int, int] = SIZE
+    goal: float = 0.8
+    lies: bool = False
+
+    def build(self, num_envs: int = 1) -> "Glow":
+        return Glow(self, num_envs)
+
+
+class Glow:
+    """A `Simulation`."""
+
+    state_dim, action_dim, fps, max_steps, task = 2, 1, 10.0, 12, "turn it up"
+
+    def __init__(self, config: GlowConfig, num_envs: int):
+        self.num_envs, self._config = num_envs, config
+        self.cameras = {} if config.obs == "state" else dict.fromkeys(config.cameras, config.image_size)
+
+    def reset(self, seeds: Sequence[int]) -> Observation:
+        self._light = np.array([np.random.default_rng(seed).uniform(0.2, 0.4) for seed in seeds])
+        return self._observation()
+
+    def step(self, actions: Any, active: Any) -> tuple[Observation, dict[str, Any]]:
+        moved = np.clip(self._light + 0.2 * np.clip(actions[:, 0], -1, 1), 0, 1)
+        self._light = np.where(active, moved, self._light)
+        success = (self._light >= self._config.goal) != self._config.lies
+        shaping = self._light.astype(np.float32)
+        return self._observation(), {"success": success, "reward": np.maximum(shaping, success), "shaping": shaping}
+
+    def close(self) -> None: ...
+
+    def _observation(self) -> Observation:
+        grey = np.rint(255 * self._light).astype(np.uint8)[:, None, None, None]
+        images = {
+            camera: np.broadcast_to(grey, (self.num_envs, *size, 3)).copy() for camera, size in self.cameras.items()
+        }
+        return Observation(images, np.stack([self._light, 1 - self._light], axis=1).astype(np.float32))
+
+
+def bright_model(cut: float, *, camera: str = "front", problems: tuple[str, ...] = ()) -> RewardModel:
+    """A network whose weights were set by hand: signs of (brightness - cut) all the way through."""
+    config = ClassifierConfig(
+        encoder=SmallConfig(widths=(1,)), cameras={camera: SIZE}, hidden_dim=4, latent_dim=4, num_spatial_blocks=1
+    )
+    net: Any = BinaryRewardClassifier(config)
+    signs = torch.tensor([1.0, -1.0, 1.0, -1.0])
+    with torch.no_grad():
+        conv, first, last = net.encoder.layers[0], net.head[0], net.head[4]
+        squeeze = net.squeezes[camera]
+        conv.weight.zero_()
+        conv.weight[:, :, 1, 1] = 1 / 3
+        conv.bias.fill_(1)  # 0 for black, 2 for white
+        squeeze[0].kernel.fill_(1 / 16)  # the mean of 4x4 cells
+        squeeze[2].weight.copy_(signs[:, None])
+        squeeze[2].bias.copy_(-2 * cut * signs)
+        first.weight.copy_(torch.outer(signs, signs) / 4)
+        first.bias.zero_()
+        last.weight.copy_(3 * signs[None])
+        last.bias.zero_()
+    facts = ModelFacts(
+        classifier=config,
+        shared_encoder=False,
+        calibration=((1.0, 0.0),),
+        threshold={"value": 0.5},
+        scores={},
+        controls=(),
+        problems=problems,
+        data=DataFacts(fingerprint="none", episodes={}, frames={}, sources=()),
+        training={},
+    )
+    return RewardModel([net], facts, "cpu")
+
+
+def saved(model: RewardModel, folder: Path) -> Path:
+    with new_folder(folder) as part:
+        model.save(part)
+    return folder
