@@ -26,7 +26,7 @@ from rich.console import Console
 from plaudit.data.store import Store, is_store
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import DataError, TargetNotEmpty
-from plaudit.report.demo import Stage, clock, write_demo_report
+from plaudit.report.demo import Stage, clock, read_judge, write_demo_report
 from plaudit.report.judge import percent
 from plaudit.report.run import write_report
 from plaudit.rewards.recipes import read_recipe
@@ -168,9 +168,11 @@ class Demo:
 
     def teach(self) -> str:
         config = read_recipe(None, {"seed": self.seed}, self.recipe.judge)[0].training
-        with self.screen.epochs(config.members, config.epochs) as (watch, _):
-            fitted = make_reward_model(Store.open(self.data), self.judge, config, watch, self.screen.track)
-        scores, asked = fitted.scores, [control for control in fitted.controls if control.frames]
+        if not self.judge.exists():  # it appears whole
+            with self.screen.epochs(config.members, config.epochs) as (watch, _):
+                make_reward_model(Store.open(self.data), self.judge, config, watch, self.screen.track)
+        scores, controls, _ = read_judge(self.judge)
+        asked = [control for control in controls if control.frames]
         return (
             f"precision {percent(scores.precision)} and recall {percent(scores.recall)} on the frames of "
             f"{scores.episodes} episodes held out, {sum(c.passed for c in asked)} of {len(asked)} controls passed"

@@ -47,9 +47,7 @@ def write_demo_report(
     data, judge, run: folders that the stages made
     """
     lines, config = read_run(run)
-    facts = json.loads((judge / "model.json").read_text())
-    held_out = [Scored.from_json(json.loads(line)) for line in (judge / "held_out.jsonl").read_text().splitlines()]
-    scores, controls = Scores.from_json(facts["scores"]), [ControlResult(**tree) for tree in facts["controls"]]
+    scores, controls, held_out = read_judge(judge)
     said = np.concatenate([scored.probability for scored in held_out])
     true = np.concatenate([scored.truth for scored in held_out])
     path.write_text(
@@ -63,10 +61,17 @@ def write_demo_report(
             section("Learning, judged and true", row(success_chart(lines, config, (760, 320)), judge_chart(lines))),
             films(run),
             section("The judge", f"<p>{words(headline(scores))}</p>", trust(scores, controls, reliability(said, true))),
-            _frames(Store.open(data), sorted(facts["classifier"]["cameras"])[0], held_out),
+            _frames(Store.open(data), held_out),
             section("The same by hand", f"<pre>{words(_commands(stages))}</pre>"),
         )
     )
+
+
+def read_judge(folder: Path) -> tuple[Scores, list[ControlResult], list[Scored]]:
+    """How good it was found to be, and what it said of each episode that it was measured on."""
+    facts = json.loads((folder / "model.json").read_text())
+    held_out = [Scored.from_json(json.loads(line)) for line in (folder / "held_out.jsonl").read_text().splitlines()]
+    return Scores.from_json(facts["scores"]), [ControlResult(**tree) for tree in facts["controls"]], held_out
 
 
 def _stages(stages: Sequence[Stage]) -> str:
@@ -87,16 +92,16 @@ def clock(seconds: float) -> str:
     return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
 
 
-def _frames(store: Store, camera: str, held_out: Sequence[Scored]) -> str:
+def _frames(store: Store, held_out: Sequence[Scored]) -> str:
     """A few of each kind as they come, and those that it is most wrong about."""
     rng = np.random.default_rng(0)
     shuffled = [held_out[i] for i in rng.permutation(len(held_out))]
     parts = []
     for truth, kind in ((1, "Frames of success"), (0, "Frames of failure")):
         places = [(s, int(rng.choice(np.flatnonzero(s.truth == truth)))) for s in shuffled if (s.truth == truth).any()]
-        parts.append(section(f"{kind}, drawn at random", _pictures(store, camera, places[:_SHOWN])))
+        parts.append(section(f"{kind}, drawn at random", _pictures(store, places[:_SHOWN])))
     worst = sorted(((s, int(_error(s).argmax())) for s in held_out), key=lambda place: -_error(place[0])[place[1]])
-    parts.append(section("The worst frame of each of the worst episodes", _pictures(store, camera, worst[:_SHOWN])))
+    parts.append(section("The worst frame of each of the worst episodes", _pictures(store, worst[:_SHOWN])))
     return "".join(parts)
 
 
@@ -104,11 +109,13 @@ def _error(scored: Scored) -> np.ndarray:
     return np.nan_to_num(np.abs(scored.probability - scored.truth))
 
 
-def _pictures(store: Store, camera: str, places: Sequence[tuple[Scored, int]]) -> str:
+def _pictures(store: Store, places: Sequence[tuple[Scored, int]]) -> str:
+    """All cameras of a moment side by side."""
     shown = []
     for scored, place in places:
         episode = store.episode(scored.episode)
         frame = int(np.arange(episode.steps + 1)[episode.recorded][place])
         truth, said = float(scored.truth[place]), float(scored.probability[place])
-        shown.append(JudgedFrame(scored.episode, frame, truth, said, episode.frames[camera][frame]))
+        image = np.concatenate([frames[frame] for frames in episode.frames.values()], axis=1)
+        shown.append(JudgedFrame(scored.episode, frame, truth, said, image))
     return row(*map(frame_picture, shown))

@@ -26,6 +26,7 @@ table { border-collapse: collapse; margin: 0 0 20px } td { font-variant-numeric:
 td, th { padding: 3px 18px 3px 0; text-align: left; vertical-align: top } tr + tr td { border-top: 1px solid #eeeeea }
 figure { margin: 0; width: 152px; font-size: 12px; line-height: 1.35 }
 figure img { width: 100%; border-radius: 4px; display: block; margin-bottom: 4px; image-rendering: pixelated }
+figure.wide { width: 260px }
 figure.film { width: 480px; max-width: 100%; font-size: 14px }
 figure.film video { width: 100%; border-radius: 6px; display: block; margin-bottom: 6px }
 .figures { display: flex; flex-wrap: wrap; gap: 8px 44px; margin: 0 0 22px }
@@ -101,4 +102,5 @@ def picture(image: ByteArray, *caption: str) -> str:
     file = io.BytesIO()
     thumbnail.save(file, format="JPEG", quality=92, subsampling=0)
     source = "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
-    return f'<figure><img src="{source}" alt=""><figcaption>{"<br>".join(caption)}</figcaption></figure>\n'
+    look = ' class="wide"' if image.shape[1] > 1.5 * image.shape[0] else ""
+    return f'<figure{look}><img src="{source}" alt=""><figcaption>{"<br>".join(caption)}</figcaption></figure>\n'
