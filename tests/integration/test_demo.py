@@ -15,6 +15,7 @@ from plaudit.errors import DataError, TargetNotEmpty
 from plaudit.rewards.training import Stopped
 
 SMALL = Recipe(
+    cameras=("front",),
     successes=6,
     failures=6,
     judge=("encoder=small", "encoder.widths=[8,16]", "epochs=2", "hidden_dim=32", "validation_share=0.3"),
