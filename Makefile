@@ -52,6 +52,8 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/env.py --quick
 	$(BIN)/python benchmarks/learn.py --quick
 	$(BIN)/python benchmarks/reward.py --quick
+	$(BIN)/python benchmarks/hacking.py --quick
+	$(BIN)/python benchmarks/round_trip.py --quick
 
 clean:
 	rm -rf $(VENV) $(SIMULATORS) runs/demo

@@ -1,0 +1,100 @@
+"""From nothing to a policy whose only success signal is a learned reward: time and true success, seed by seed.
+
+    python benchmarks/round_trip.py [--seeds 0,1,2] [--ppo] [--pixels] [--quick]
+
+Runs the demo (collect, train a judge, learn from it with SAC) for each seed and counts the true successes of the last
+policy on 100 seeds that decided nothing. With --ppo the same judge then teaches PPO, with --pixels a SAC whose policy
+sees the camera instead of the state (for a machine with a GPU: hours without one).
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from plaudit.demo import Recipe, Screen, Watching, run_demo
+from plaudit.train.config import load_train_config
+from plaudit.train.folder import RunFolder
+from plaudit.train.loop import train
+from plaudit.train.show import examine
+
+LIMIT = 360  # seconds of the demo
+GOAL = 0.9
+COMMON = "env=lift scripted_demos=20 evaluation.episodes=100 evaluation.stop_at=0.95"
+POLICIES = {
+    "ppo": f"{COMMON} learner=ppo env.obs=both policy_cameras=[] num_envs=64 steps=200000 evaluation.every=6400 "
+    "reward.on_alarm=warn",
+    "sac_pixels": f"{COMMON} learner=sac env.obs=pixels steps=60000 evaluation.every=4000",
+}
+SMALL = Recipe(
+    successes=10,
+    failures=10,
+    judge=("encoder=small", "train_fps=null", "epochs=1"),
+    policy=(
+        *("learner=sac", "env=lift", "env.obs=both", "policy_cameras=[]", "scripted_demos=3", "steps=800"),
+        *("reward.force=true", "reward.threshold=0.01", "evaluation.episodes=10"),  # a judge of so little is unsure
+    ),
+    examined=10,
+)
+QUICK = "reward.force=true reward.threshold=0.01 steps=800 evaluation.episodes=10 learner.clone_updates=20"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--ppo", action="store_true")
+    parser.add_argument("--pixels", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="a demo in small, and PPO for a moment: whether it runs")
+    options = parser.parse_args()
+    seeds = [0] if options.quick else [int(seed) for seed in options.seeds.split(",")]
+    others = [
+        name for name, wanted in (("ppo", options.ppo or options.quick), ("sac_pixels", options.pixels)) if wanted
+    ]
+    bars: list[str] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for seed in seeds:
+            folder = Path(temporary) / str(seed)
+            success, seconds = round_trip(folder, seed, options.quick)
+            print(f"seed {seed}: sac {success:.0%} of 100 fresh seeds, {seconds:.0f} s from nothing", flush=True)
+            bars += [bar(f"demo_{seed}_success", success, GOAL, success >= GOAL)]
+            bars += [bar(f"demo_{seed}_seconds", seconds, LIMIT, seconds <= LIMIT)]
+            for name in others:
+                success, seconds = learn(name, folder, seed, options.quick)
+                print(f"seed {seed}: {name} {success:.0%}, {seconds:.0f} s with the same judge", flush=True)
+                bars += [bar(f"{name}_{seed}_success", success, GOAL, success >= GOAL)]
+    print(*bars, sep="\n")
+
+
+def round_trip(folder: Path, seed: int, quick: bool) -> tuple[float, float]:
+    """The demo; true success and seconds."""
+    screen = Screen(Console(), lambda _: iter, lambda *_: unwatched(), lambda _: unwatched())
+    outcome = run_demo(folder, screen, seed, **({"recipe": SMALL} if quick else {}))
+    told = json.loads((folder / "demo.json").read_text())
+    return outcome.success, sum(told["seconds"].values())
+
+
+@contextmanager
+def unwatched() -> Iterator[Watching]:
+    yield lambda _: True, lambda: False
+
+
+def learn(name: str, folder: Path, seed: int, quick: bool) -> tuple[float, float]:
+    words = f"{POLICIES[name]} reward.model={folder / 'judge'} seed={seed} {QUICK if quick else ''}"
+    run = RunFolder.create(folder / name, load_train_config(None, words.split()))
+    began = time.monotonic()
+    train(run, lambda _: True, lambda _: iter)
+    return examine(run, 100).success, time.monotonic() - began
+
+
+def bar(name: str, figure: float, goal: Any, passed: bool) -> str:
+    return f"BAR {name} {figure:.3g} {goal} {'pass' if passed else 'miss'}"
+
+
+if __name__ == "__main__":
+    main()
