@@ -85,7 +85,7 @@ def test_labels_have_a_history_that_can_be_gone_back_in(tmp_path):
         (["data", "label", "s", "none.json"], "error: none.json: there is no such label file"),
         (
             ["demo", "--folder", "full"],
-            "error: full holds something that is not a demo; name another with --folder",
+            "error: full holds something that is not a demo; nothing was written, name another with --folder",
         ),
     ],
 )

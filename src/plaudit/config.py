@@ -99,7 +99,7 @@ def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location
     if kind == "missing":
         return [(where, f"key '{key}' is missing; it has no default")]
     if inner is not None:
-        return [(where, f"key '{key}': {inner}")]
+        return [(where, f"key '{key}': {inner}" if where else str(inner))]  # a mistake of the whole has no key
     return [(where, f"key '{key}' is {json.dumps(detail['input'], default=str)}: {detail['msg'].lower()}")]
 
 

@@ -99,7 +99,9 @@ class Diary:
                     "folder with --folder"
                 )
         elif path.parent.exists() and any(path.parent.iterdir()):
-            raise TargetNotEmpty(f"{path.parent} holds something that is not a demo; name another with --folder")
+            raise TargetNotEmpty(
+                f"{path.parent} holds something that is not a demo; nothing was written, name another with --folder"
+            )
         else:
             self._told = {"seed": seed, "seconds": {}, "results": {}, "outcome": None}
             path.parent.mkdir(parents=True, exist_ok=True)

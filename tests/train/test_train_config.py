@@ -141,3 +141,8 @@ PRESETS = sorted((Path(__file__).parents[2] / "examples/configs").glob("*.yaml")
 @pytest.mark.parametrize("preset", [p for p in PRESETS if p.stem != "pickcube_train_reward"], ids=lambda p: p.stem)
 def test_every_preset_is_a_whole_config(preset: Path):
     assert load_train_config(preset, []).steps > 0
+
+
+def test_a_mistake_of_the_whole_names_no_key():
+    with pytest.raises(ConfigError, match=r"^command line: a reward model looks at camera images; write env.obs=both"):
+        load_train_config(None, ["learner=sac", "env=lift", "reward.model=judge"])
