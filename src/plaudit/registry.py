@@ -96,7 +96,14 @@ ENV_REGISTRY = Registry(
 )
 ROBOT_REGISTRY = Registry("robot")
 POLICY_REGISTRY = Registry("policy")
-LABELER_REGISTRY = Registry("labeler")
+LABELER_REGISTRY = Registry(
+    "labeler",
+    builtin={
+        "simulator": "plaudit.labelers.simulator:SimulatorConfig",
+        "classifier": "plaudit.labelers.classifier:ClassifierLabelerConfig",
+        "vlm": "plaudit.labelers.vlm.config:VlmConfig",
+    },
+)
 LEARNER_REGISTRY = Registry(
     "learner",
     builtin={

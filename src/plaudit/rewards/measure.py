@@ -295,10 +295,10 @@ def wilson(hits: int, of: int) -> Rate:
 
 def first_success(probability: AnyArray, threshold: float, confirm: Confirm = (1, 1)) -> int | None:
     """The first frame at which k of the last n frames are called: what a robot could know at that moment."""
-    return _first(_confirmed(called_success(probability, threshold), confirm))
+    return _first(confirmed(called_success(probability, threshold), confirm))
 
 
-def decode_cutoff(probability: AnyArray, shift: int = 0) -> int | None:
+def decode_cutoff(probability: AnyArray, shift: int = 0, even: float = 0.5) -> int | None:
     """The cutoff that makes the probabilities most likely: failure before it, success from it on; None for never.
 
     Unlike `first_success` it sees the whole episode, so a flicker does not fool it: it is for labels, not for robots.
@@ -306,9 +306,11 @@ def decode_cutoff(probability: AnyArray, shift: int = 0) -> int | None:
     of log-odds from it on, if any sum is positive. Where success ends before the episode does, give it the part before.
 
     shift: frames that this judge is known to be late by, see `fit_shift`
+    even: the probability that speaks neither for success nor against it; a judge that is to be strict has a high one
     """
-    p = np.clip(np.asarray(probability, np.float64), 1e-4, 1 - 1e-4)  # no single frame decides for all
-    gain = np.cumsum((np.log(p) - np.log1p(-p))[::-1])[::-1]
+    least, most = 1e-4, 1 - 1e-4  # no single frame decides for all
+    p, even = np.clip(np.asarray(probability, np.float64), least, most), min(max(even, least), most)
+    gain = np.cumsum((np.log(p / even) - np.log((1 - p) / (1 - even)))[::-1])[::-1]
     if not len(gain) or gain.max() <= 1e-9:
         return None
     return min(max(int(gain.argmax()) - shift, 0), len(gain) - 1)
@@ -341,7 +343,7 @@ def cutoff_errors(episodes: Sequence[Scored], threshold: float, confirm: Confirm
     errors: list[int | None] = []
     calls: list[bool] = []
     for episode in episodes:
-        call = _first(_confirmed(episode.called(threshold), confirm) & episode.judged)
+        call = _first(confirmed(episode.called(threshold), confirm) & episode.judged)
         if episode.first is not None:
             errors.append(None if call is None else call - episode.first)
         elif episode.judged.any():
@@ -449,7 +451,7 @@ def measure(
     )
 
 
-def _confirmed(called: BoolArray, confirm: Confirm) -> BoolArray:
+def confirmed(called: BoolArray, confirm: Confirm) -> BoolArray:
     """[F] where k of the last n are called."""
     k, n = confirm
     if not 1 <= k <= n:
