@@ -129,3 +129,18 @@ def test_cloning_pixels_looks_at_images_moved_at_random():
     batch = batch_of(torch.zeros(4, 1), torch.ones(4, 1), {"front": torch.zeros(4, 16, 16, 3, dtype=torch.uint8)})
     before = learner.rng.get_state()
     assert np.isfinite(learner.clone(batch)) and not torch.equal(learner.rng.get_state(), before)
+
+
+def test_after_cloning_the_value_learns_before_the_policy_does():
+    rng, learner = np.random.default_rng(0), Ppo(PpoConfig(hidden=(8,), value_rounds=1), Spaces(1, 2, {}))
+    learner.clone(demonstrated(rng))
+    actions = rng.normal(size=(4, 8, 2)).astype(np.float32)
+    played = round_of(rng.normal(size=(4, 8)), [4] * 8, [False] * 8, actions=actions)
+
+    def learned() -> set[str]:
+        before = {name: tensor.clone() for name, tensor in learner.net.state_dict().items()}
+        learner.update(played)
+        return {name.split(".")[0] for name, t in learner.net.state_dict().items() if not torch.equal(t, before[name])}
+
+    assert learned() == {"v"}
+    assert learned() == {"v", "pi", "log_std"}

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from plaudit.rewards.swift import ChannelsLastGroupNorm, Filled, halved
+from plaudit.rewards.swift import BlockConv, ChannelsLastGroupNorm, Filled, halved
 from tiny_reward import noise_episode, tiny_model
 
 
@@ -50,6 +50,19 @@ def test_a_gpu_says_almost_what_a_processor_says(execution):
         part = {"front": frames["front"][rows]}
         assert model.score(part).probability == pytest.approx(expected[rows], abs=0.02)
         assert model.score({"front": torch.from_numpy(np.array(part["front"])).pin_memory()}).probability.shape
+
+
+@pytest.mark.parametrize("size", [(16, 24), (17, 23)])
+def test_a_first_convolution_over_blocks_is_that_convolution(size):
+    conv = nn.Conv2d(3, 8, 7, stride=2, padding=3, bias=False)
+    x = torch.randn(2, 3, *size)
+    assert BlockConv.fits(conv)
+    assert torch.allclose(BlockConv(conv)(x), conv(x), atol=1e-5)
+
+
+def test_other_convolutions_stay_as_they_are():
+    assert not BlockConv.fits(nn.Conv2d(3, 8, 7, stride=2, padding=3))
+    assert not BlockConv.fits(nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False))
 
 
 def test_a_group_norm_with_channels_last_is_a_group_norm():

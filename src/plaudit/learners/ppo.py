@@ -40,6 +40,9 @@ class PpoConfig(Config):
     log_std: float = -0.5  # of the actions, at the start
     clone_updates: NonNegativeInt = 2000  # batches of demonstrations, where there are some, before the first round
     clone_batch_size: PositiveInt = 256
+    # Rounds after cloning from which only the value learns: with one that knows nothing, every advantage is noise, and a
+    # few updates of noise undo what was cloned.
+    value_rounds: NonNegativeInt = 2
     # Pixels by which images of demonstrations are moved at random. Those of a round are not: it would change the
     # densities that the old ones are compared with, and undo in a few updates what was learned.
     shift: int = Field(default=4, ge=0)
@@ -75,6 +78,7 @@ class Ppo:
     def __init__(self, config: PpoConfig, spaces: Spaces, seed: int = 0, device: str = "cpu"):
         self.config, self.spaces, self.device = config, spaces, torch.device(device)
         self.version = 0
+        self.cloned = False
         self.rng = torch.Generator(device).manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -95,9 +99,10 @@ class Ppo:
         """Learn from one round of episodes, once."""
         self.version += 1
         data = self._prepare(played)
+        acting = not self.cloned or self.version > self.config.value_rounds
         seen: list[dict[str, float]] = []
         for rows in self._minibatches(len(data.returns)):
-            seen.append(self._step(data, rows))
+            seen.append(self._step(data, rows, acting))
             if self.config.target_kl is not None and seen[-1]["policy/kl"] > self.config.target_kl:
                 break
         means = {name: sum(metrics[name] for metrics in seen) / len(seen) for name in seen[0]}
@@ -106,6 +111,7 @@ class Ppo:
     def clone(self, batch: Batch[Tensor]) -> float:
         """One step towards the actions of a demonstration, which is how a sparse reward is found at all; the loss."""
         seen = Seen({c: self._moved(batch.images[c]) for c in self.spaces.cameras}, batch.state)
+        self.cloned = True
         density, _ = self.net(seen, batch.actions.clamp(-1, 1))
         loss = -density.mean()
         self._descend(loss)
@@ -130,10 +136,10 @@ class Ppo:
         return weights_of(self.version, {"eye": self.net.eye, "actor": self.net.pi})
 
     def save(self, path: str) -> None:
-        save_checkpoint(Path(path), self, {})
+        save_checkpoint(Path(path), self, {"cloned": self.cloned})
 
     def load(self, path: str) -> None:
-        load_checkpoint(Path(path), self)
+        self.cloned = load_checkpoint(Path(path), self)["cloned"]
 
     def _prepare(self, played: Round) -> "_Data":
         """Values, advantages and old densities of every step, in one pass over the round."""
@@ -158,7 +164,8 @@ class Ppo:
             returns=advantage + values[:-1][valid],
         )
 
-    def _step(self, data: "_Data", rows: Tensor) -> dict[str, float]:
+    def _step(self, data: "_Data", rows: Tensor, acting: bool) -> dict[str, float]:
+        """acting: whether the policy learns too, or the value alone"""
         config = self.config
         seen = data.seen[rows]
         density, value = self.net(seen, data.actions[rows])
@@ -170,7 +177,9 @@ class Ppo:
         policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
         value_loss = 0.5 * (value - data.returns[rows]).square().mean()
         entropy = self.net.log_std.sum() + 0.5 * math.log(2 * math.pi * math.e) * self.spaces.action_dim
-        loss = policy_loss + config.value_weight * value_loss - config.entropy_weight * entropy
+        loss = config.value_weight * value_loss
+        if acting:
+            loss = loss + policy_loss - config.entropy_weight * entropy
         self._descend(loss)
         with torch.no_grad():
             kl = (ratio - 1 - log_ratio).mean()
