@@ -94,8 +94,25 @@ ENV_REGISTRY = Registry(
         "maniskill": "plaudit.envs.adapters.maniskill:ManiSkillConfig",
     },
 )
-ROBOT_REGISTRY = Registry("robot")
-POLICY_REGISTRY = Registry("policy")
+ROBOT_REGISTRY = Registry(
+    "robot",
+    builtin={
+        "sim": "plaudit.robots.sim:SimRobotConfig",
+        "igris_b": "plaudit.robots.igris_b:IgrisBConfig",
+        "igris_c": "plaudit.robots.igris_c:IgrisCConfig",
+        "lerobot": "plaudit.robots.lerobot:LeRobotConfig",
+    },
+)
+POLICY_REGISTRY = Registry(
+    "policy",
+    builtin={
+        "gaussian": "plaudit.policies.gaussian:GaussianConfig",
+        "flow": "plaudit.policies.flow:FlowConfig",
+        "openpi": "plaudit.policies.openpi:OpenpiConfig",
+        "scripted": "plaudit.policies.scripted:ScriptedConfig",
+        "replay": "plaudit.policies.replay:ReplayConfig",
+    },
+)
 LABELER_REGISTRY = Registry(
     "labeler",
     builtin={
