@@ -15,12 +15,20 @@ class Plain:
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.model = Qwen3VLForConditionalGeneration.from_pretrained(folder).eval()
         self.processor = Qwen2VLImageProcessorPil(
-            patch_size=16, image_mean=[0.5] * 3, image_std=[0.5] * 3, size={"shortest_edge": 32 * 32, "longest_edge": 10**7}
+            patch_size=16,
+            image_mean=[0.5] * 3,
+            image_std=[0.5] * 3,
+            size={"shortest_edge": 32 * 32, "longest_edge": 10**7},
         )
 
     def inputs(self, messages):
         """Of a chat whose images are data: URLs."""
-        urls = [part["image_url"]["url"] for m in messages for part in m["content"] if isinstance(part, dict) and "image_url" in part]
+        urls = [
+            part["image_url"]["url"]
+            for m in messages
+            for part in m["content"]
+            if isinstance(part, dict) and "image_url" in part
+        ]
         images = [Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))) for url in urls]
         seen = self.processor(images, return_tensors="pt")
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)

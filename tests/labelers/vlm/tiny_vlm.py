@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from plaudit.labelers.vlm.config import INSTRUCTION, QUESTION, REASON
+from plaudit.labelers.vlm.prompt import FORMS
 from plaudit.types import Episode
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
@@ -60,7 +61,10 @@ def make_tokenizer(words: str = "Yes yes No no user assistant system") -> PreTra
 
 
 def make_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLConfig:
-    ids = {name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in ("image_pad", "video_pad", "vision_start", "vision_end")}
+    ids = {
+        name: tokenizer.convert_tokens_to_ids(f"<|{name}|>")
+        for name in ("image_pad", "video_pad", "vision_start", "vision_end")
+    }
     return Qwen3VLConfig(
         text_config={
             "vocab_size": len(tokenizer),
@@ -109,9 +113,10 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Any:
         merger.linear_fc2.weight[0] = 0
     text.embed_tokens.weight[:, 0] = 8
     visual.merger.linear_fc2.bias[0] = 8
-    words = [tokenizer(word)["input_ids"][0] for word in ("Yes", "yes", " yes", "No", "no", " No")]
+    spelled = [tokenizer(form)["input_ids"] for forms in FORMS.values() for form in forms]
+    words = [ids[0] for ids in spelled if len(ids) == 1]
     model.lm_head.weight[:, 0] = 0
-    model.lm_head.weight[words, 0] = 4
+    model.lm_head.weight[words, 0] = 12
     return model
 
 
@@ -124,7 +129,9 @@ def save_tiny(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def moving(steps: int = 5, seed: int = 0, size: tuple[int, int] = (64, 64), cameras=("front",), **facts: Any) -> Episode:
+def moving(
+    steps: int = 5, seed: int = 0, size: tuple[int, int] = (64, 64), cameras=("front",), **facts: Any
+) -> Episode:
     """A bright square that moves over noise."""
     rng = np.random.default_rng(seed)
     height, width = size

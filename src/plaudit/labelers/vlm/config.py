@@ -35,7 +35,9 @@ class EndpointConfig(Config):
     base_url: str  # http://localhost:8000/v1
     api_key_env: str = "OPENAI_API_KEY"  # the variable that holds the key; most local servers need none
     timeout: PositiveFloat = 120.0  # seconds that one answer may take
-    retries: NonNegativeInt = 4  # of a request that failed; waits double from 0.5 s to 8 s, or are what Retry-After says
+    retries: NonNegativeInt = (
+        4  # of a request that failed; waits double from 0.5 s to 8 s, or are what Retry-After says
+    )
     parallel: PositiveInt = 8  # requests under way at a time
     image_format: Literal["png", "jpeg"] = "png"  # jpeg: a tenth of the bytes, and not quite the same picture
 
@@ -57,7 +59,9 @@ class VlmConfig(Config):
     # What it sees
     cameras: tuple[str, ...] = ()  # in this order; (): all of an episode, so name one where one will do: each adds time
     image_size: int = Field(default=224, ge=32)  # frames get about the pixels of a square with this edge; shape is kept
-    stride: PositiveInt = 1  # every so manieth frame is shown, and the last; those between keep the number of the one before
+    stride: PositiveInt = (
+        1  # every so manieth frame is shown, and the last; those between keep the number of the one before
+    )
 
     # transformers
     allow_download: bool = False  # whether to fetch the model from the hub when it is not on this machine
@@ -65,7 +69,9 @@ class VlmConfig(Config):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"  # auto: bfloat16 on a GPU, float32 on a processor
     attention: Literal["auto", "flash_attention_2", "sdpa"] = "auto"  # auto: the first where it is installed, on a GPU
     compile: bool = False  # fuse kernels with torch.compile: a minute at the start, a third less time an episode
-    token_budget: PositiveInt = 32768  # tokens of the episodes that go through the model together; a 50-frame one: 3,500
+    token_budget: PositiveInt = (
+        32768  # tokens of the episodes that go through the model together; a 50-frame one: 3,500
+    )
 
     # openai
     endpoint: EndpointConfig | None = None

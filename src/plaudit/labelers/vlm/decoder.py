@@ -1,7 +1,7 @@
 """The half of a Qwen3-VL that answers: tokens and features to log-odds, in one pass over all episodes of a batch.
 
-The weights are transformers' own, the mathematics too; what is left out is what scoring does not need: no cache, no mask
-(see `attention`), no words but yes and no, and those only where an answer is read.
+The weights are transformers' own, the mathematics too; left out is what scoring does not need: no cache, no mask (see
+`attention`), no words but yes and no, and those only where an answer is read.
 """
 
 from collections.abc import Sequence

@@ -30,8 +30,18 @@ from pydantic import BaseModel, ValidationError
 from plaudit.errors import JudgeError, MissingExtra, PlauditError
 from plaudit.labelers.vlm.config import VlmConfig
 from plaudit.labelers.vlm.images import data_url, resized, size_of
-from plaudit.labelers.vlm.prompt import FORMS, Asked, Image, Message, Reasoned, answer_of, ask, asked_words
-from plaudit.labelers.vlm.prompt import conversation, reasoning
+from plaudit.labelers.vlm.prompt import (
+    FORMS,
+    Asked,
+    Image,
+    Message,
+    Reasoned,
+    answer_of,
+    ask,
+    asked_words,
+    conversation,
+    reasoning,
+)
 from plaudit.types import Episode, FloatArray
 
 LISTED = 20  # the most that the protocol allows
@@ -77,7 +87,8 @@ class EndpointScorer:
         self._openai = _openai()
         self._client = self._openai.OpenAI(
             base_url=self.endpoint.base_url,
-            api_key=os.environ.get(self.endpoint.api_key_env) or "none",  # the client wants one, most local servers do not
+            api_key=os.environ.get(self.endpoint.api_key_env)
+            or "none",  # the client wants one, most local servers do not
             timeout=self.endpoint.timeout,
             max_retries=self.endpoint.retries,
         )
@@ -103,7 +114,12 @@ class EndpointScorer:
     def _log_odds(self, asked: Asked, moments: int, image: Image) -> float:
         """Of the last of so many moments."""
         reply = self._complete(
-            conversation(asked, moments, image), max_tokens=1, temperature=1.0, top_p=1.0, logprobs=True, top_logprobs=LISTED
+            conversation(asked, moments, image),
+            max_tokens=1,
+            temperature=1.0,
+            top_p=1.0,
+            logprobs=True,
+            top_logprobs=LISTED,
         )
         logprobs = reply.choices[0].logprobs
         if logprobs is None or not logprobs.content or not logprobs.content[0].top_logprobs:
@@ -132,7 +148,7 @@ class EndpointScorer:
 
     def _to_size(self, asked: Asked, camera: str) -> Any:
         frames = torch.from_numpy(asked.pictures(camera))
-        return resized(frames, size_of(*frames.shape[1:3], self.config.image_size)).contiguous().numpy()
+        return resized(frames, size_of(frames.shape, self.config.image_size)).contiguous().numpy()
 
     def _complete(self, messages: list[Message], **options: Any) -> Reply:
         with self._sentences():
@@ -142,7 +158,9 @@ class EndpointScorer:
         try:
             reply = Reply.model_validate_json(raw.content)
         except ValidationError as error:
-            raise JudgeError(f"{self.endpoint.base_url} answered what is no chat completion: {raw.text[:80]!r}") from error
+            raise JudgeError(
+                f"{self.endpoint.base_url} answered what is no chat completion: {raw.text[:80]!r}"
+            ) from error
         if not reply.choices:
             raise JudgeError(f"{self.endpoint.base_url} answered with no choices")
         return reply
@@ -155,11 +173,13 @@ class EndpointScorer:
             yield
         except openai.APITimeoutError as error:
             raise JudgeError(
-                f"{url} did not answer within {self.endpoint.timeout:g} s, {times} times; raise endpoint.timeout, or lower "
-                "endpoint.parallel"
+                f"{url} did not answer within {self.endpoint.timeout:g} s, {times} times; raise endpoint.timeout, "
+                "or lower endpoint.parallel"
             ) from error
         except openai.APIConnectionError as error:
-            raise JudgeError(f"{url} cannot be reached ({error.__cause__}), {times} times; is the server up?") from error
+            raise JudgeError(
+                f"{url} cannot be reached ({error.__cause__}), {times} times; is the server up?"
+            ) from error
         except openai.RateLimitError as error:
             raise JudgeError(
                 f"{url} is busy (HTTP 429), {times} times; lower endpoint.parallel, or raise endpoint.retries"
@@ -179,8 +199,8 @@ def log_odds_of(listed: Sequence[Word], frame: int) -> float:
     if not any(found.values()):
         likeliest = ", ".join(repr(word.token) for word in sorted(listed, key=lambda word: -word.logprob)[:3])
         raise JudgeError(
-            f"neither yes nor no is among the {len(listed)} likeliest answers at frame {frame} (these are: {likeliest}); ask "
-            "a question that yes or no answers, of a model that answers at once"
+            f"neither yes nor no is among the {len(listed)} likeliest answers at frame {frame} ({likeliest}, ...); "
+            "ask a question that yes or no answers, of a model that answers at once"
         )
     yes, no = (np.logaddexp.reduce(logs) if logs else least for logs in (found["yes"], found["no"]))
     if not np.isfinite(yes - no):

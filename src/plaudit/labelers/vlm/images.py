@@ -1,12 +1,13 @@
 """Frames as a Qwen3-VL takes them: to size, to patches, to data: URLs. No torchvision.
 
-A model cuts an image into patches of 16x16 and merges 2x2 of them into a token, so each edge is a multiple of 32. Frames
-are brought to such a size here, also for an endpoint, whose own resizing (another filter) then has nothing left to do.
+A model cuts an image into patches of 16x16 and merges 2x2 of them into a token, so each edge is a multiple of 32.
+Frames are brought to such a size here, for an endpoint too, whose own resizing (another filter) then has nothing to do.
 """
 
 import base64
 import io
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -16,18 +17,23 @@ from torch.nn import functional as F
 
 from plaudit.types import ByteArray
 
-PATCH, MERGE, TIMES = 16, 2, 2  # pixels; patches a token, along an edge; copies of an image, for a network that knows video
+PATCH, MERGE, TIMES = (
+    16,
+    2,
+    2,
+)  # pixels; patches a token, along an edge; copies of an image, for a network that knows video
 TOKEN = PATCH * MERGE  # pixels along the edge of a token
 
 Size = tuple[int, int]  # height, width
 
 
-def size_of(height: int, width: int, edge: int) -> Size:
-    """The nearest size in whole tokens with the shape of the frame and the area of a square.
+def size_of(shape: Sequence[int], edge: int) -> Size:
+    """Of frames [N, H, W, 3]: the nearest size in whole tokens with their shape and the area of a square.
 
-    >>> size_of(480, 640, 224)
+    >>> size_of((50, 480, 640, 3), 224)
     (192, 256)
     """
+    _, height, width, _ = shape
     scale = edge / math.sqrt(height * width)
     return _whole(height * scale), _whole(width * scale)
 

@@ -6,7 +6,7 @@ and laid out by numpy. Both end at a control token, where no tokenizer merges ac
 whole's.
 
 Positions have three rows (time, height, width), as `Qwen3VLModel.get_rope_index` has it: text counts up in all three,
-the tokens of an image share a time and spread over its rows and columns, and what follows goes on after the longer edge.
+the tokens of an image share a time and spread over rows and columns, and what follows goes on after the longer edge.
 """
 
 from collections.abc import Sequence
@@ -95,7 +95,9 @@ class Writer:
         counts = [part.shape[1] for part in columns]
         return Piece(np.repeat(ids, counts), np.concatenate(columns, axis=1), places, now)
 
-    def _cut(self, instruction: str, question: str, cameras: tuple[str, ...], sizes: tuple[Size, ...]) -> tuple[Piece, Piece]:
+    def _cut(
+        self, instruction: str, question: str, cameras: tuple[str, ...], sizes: tuple[Size, ...]
+    ) -> tuple[Piece, Piece]:
         asked = Asked(instruction, question, dict.fromkeys(cameras, np.zeros((0, 1, 1, 3), np.uint8)), np.arange(0))
         one, two, three = (self.render(conversation(asked, moments, image)) for moments in (1, 2, 3))
         whole = all(longer.startswith(shorter) for shorter, longer in pairwise((one, two, three)))
@@ -105,7 +107,9 @@ class Writer:
                 "cannot be scored in one pass; use an Instruct model"
             )
         if one.count(IMAGE) != len(cameras):
-            raise JudgeError(f"this model's chat template shows {one.count(IMAGE)} images where {len(cameras)} were given")
+            raise JudgeError(
+                f"this model's chat template shows {one.count(IMAGE)} images where {len(cameras)} were given"
+            )
         return self.piece(one, sizes), self.piece(two[len(one) :], sizes)
 
 

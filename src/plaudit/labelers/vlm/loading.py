@@ -77,8 +77,8 @@ def check_known(name: str, described: Any) -> None:
     """Whether this is a network that we know how to run."""
     if described.model_type != "qwen3_vl":
         raise JudgeError(
-            f"'{name}' is a '{described.model_type}' and no Qwen3-VL, the only kind that is run in this process; serve it "
-            "with vLLM and set backend: openai"
+            f"'{name}' is a '{described.model_type}' and no Qwen3-VL, the only kind that is run in this process; "
+            "serve it with vLLM and set backend: openai"
         )
     for part, facts in KNOWN.items():
         for fact, known in facts.items():

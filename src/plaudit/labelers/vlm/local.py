@@ -52,9 +52,9 @@ class LocalScorer:
         self._tokenizer = loaded.tokenizer
         self._writer = Writer(loaded.tokenizer, loaded.template)
         attend = attend_by(attention_on(self.device, config.attention))
-        words = [_tokens(loaded.tokenizer, word) for word in ("yes", "no")]
+        yes, no = (_tokens(loaded.tokenizer, word) for word in ("yes", "no"))
         self.vision = Vision(loaded.model.model.visual, attend, config.compile)
-        self.decoder = Decoder(loaded.model, *words, attend, config.compile)
+        self.decoder = Decoder(loaded.model, yes, no, attend, config.compile)
         facts = [loaded.fingerprint, str(loaded.model.dtype), asked_words(config)]
         self.fingerprint = hashlib.sha256("\n".join(facts).encode()).hexdigest()
         on_cpu = config.device == "auto" and self.device.type == "cpu"
@@ -90,7 +90,7 @@ class LocalScorer:
 
     def job(self, number: int, episode: Episode) -> Job:
         asked = ask(self.config, episode)
-        sizes = [size_of(*images.shape[1:3], self.config.image_size) for images in asked.frames.values()]
+        sizes = [size_of(images.shape, self.config.image_size) for images in asked.frames.values()]
         layout = self._writer.layout(asked, sizes)
         context: int = self.model.config.text_config.max_position_embeddings
         if layout.tokens > context:
@@ -136,16 +136,15 @@ class LocalScorer:
     def reason(self, episode: Episode) -> Reasoned:
         """Ask for words, about the last frame; for audits."""
         try:
-            asked = ask(self.config, episode)
-            return answer_of(self._generate(asked))
+            return answer_of(self._generate(ask(self.config, episode)))
         except PlauditError as error:
             return Reasoned("", None, str(error))
         except torch.OutOfMemoryError:
-            return Reasoned("", None, f"{asked.moments} frames do not fit into the memory of {self.device}; set a stride")
+            return Reasoned("", None, f"its frames do not fit into the memory of {self.device}; set a stride")
 
     @torch.inference_mode()
     def _generate(self, asked: Asked) -> str:
-        sizes = [size_of(*images.shape[1:3], self.config.image_size) for images in asked.frames.values()]
+        sizes = [size_of(images.shape, self.config.image_size) for images in asked.frames.values()]
         text = self._writer.render(reasoning(asked, self.config.reason_question, image))
         piece = self._writer.piece(text, list(sizes) * asked.moments)
         ids = self._there(piece.ids)[None]
@@ -158,7 +157,9 @@ class LocalScorer:
             attention_mask=torch.ones_like(ids),
             mm_token_type_ids=(ids == self._writer.image_id).int(),
             pixel_values=torch.cat([shot for moment in zip(*pictures, strict=True) for shot in moment]),
-            image_grid_thw=torch.tensor([(1, h // PATCH, w // PATCH) for h, w in sizes] * asked.moments).to(self.device),
+            image_grid_thw=torch.tensor([(1, h // PATCH, w // PATCH) for h, w in sizes] * asked.moments).to(
+                self.device
+            ),
             generation_config=type(self.model.generation_config)(
                 max_new_tokens=self.config.reason_tokens,
                 do_sample=False,
@@ -173,7 +174,7 @@ class LocalScorer:
 
 
 def filled(layouts: Sequence[Layout]) -> tuple[IntArray, IntArray, IntArray]:
-    """Token ids [B, L] and positions [3, B, L], filled up at their ends; answers [A] as places among the B x L tokens."""
+    """Token ids [B, L] and positions [3, B, L], filled up at their ends; answers [A], each a place among the B x L."""
     length = max(layout.tokens for layout in layouts)
     ids = np.zeros((len(layouts), length), np.int64)
     positions = np.zeros((3, len(layouts), length), np.int64)
@@ -196,12 +197,14 @@ def _checked(job: Job, log_odds: FloatArray) -> FloatArray | PlauditError:
     bad = np.flatnonzero(~np.isfinite(log_odds))
     if len(bad):
         frame = job.asked.shown[bad[0]]
-        return JudgeError(f"the model's answer at frame {frame} is not a number ({len(bad)} in all); try dtype: float32")
+        return JudgeError(
+            f"the model's answer at frame {frame} is not a number ({len(bad)} in all); try dtype: float32"
+        )
     return job.asked.held(log_odds)
 
 
 def _too_large(job: Job, device: torch.device) -> JudgeError:
     return JudgeError(
-        f"{job.asked.moments} frames ({job.layout.tokens:,} tokens) do not fit into the memory of {device}; set a stride, "
-        "fewer cameras or a smaller image_size"
+        f"{job.asked.moments} frames ({job.layout.tokens:,} tokens) do not fit into the memory of {device}; "
+        "set a stride, fewer cameras or a smaller image_size"
     )

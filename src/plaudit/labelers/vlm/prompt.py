@@ -141,5 +141,7 @@ def answer_of(text: str) -> Reasoned:
     """Read the answer at the end of what was generated."""
     found = _ANSWER.search(text.strip())
     if found is None:
-        return Reasoned(text, None, f"the model's text does not end in 'Answer: Yes' or 'Answer: No': ...{text[-80:]!r}")
+        return Reasoned(
+            text, None, f"the model's text does not end in 'Answer: Yes' or 'Answer: No': ...{text[-80:]!r}"
+        )
     return Reasoned(text, found[1].lower() == "yes")
