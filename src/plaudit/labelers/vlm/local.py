@@ -144,22 +144,9 @@ class LocalScorer:
 
     @torch.inference_mode()
     def _generate(self, asked: Asked) -> str:
-        sizes = [size_of(images.shape, self.config.image_size) for images in asked.frames.values()]
-        text = self._writer.render(reasoning(asked, self.config.reason_question, image))
-        piece = self._writer.piece(text, list(sizes) * asked.moments)
-        ids = self._there(piece.ids)[None]
-        pictures = [
-            patches(resized(self._there(asked.pictures(camera)), size), self.model.dtype)
-            for camera, size in zip(asked.frames, sizes, strict=True)
-        ]
+        inputs = self.inputs(asked)
         written = self.model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            mm_token_type_ids=(ids == self._writer.image_id).int(),
-            pixel_values=torch.cat([shot for moment in zip(*pictures, strict=True) for shot in moment]),
-            image_grid_thw=torch.tensor([(1, h // PATCH, w // PATCH) for h, w in sizes] * asked.moments).to(
-                self.device
-            ),
+            **inputs,
             generation_config=type(self.model.generation_config)(
                 max_new_tokens=self.config.reason_tokens,
                 do_sample=False,
@@ -167,7 +154,25 @@ class LocalScorer:
                 pad_token_id=self._tokenizer.pad_token_id,
             ),
         )
-        return self._tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True)
+        return self._tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+
+    def inputs(self, asked: Asked) -> dict[str, Tensor]:
+        """Of transformers' own forward, for a chat that asks for words."""
+        sizes = [size_of(images.shape, self.config.image_size) for images in asked.frames.values()]
+        text = self._writer.render(reasoning(asked, self.config.reason_question, image))
+        ids = self._there(self._writer.piece(text, sizes * asked.moments).ids)[None]
+        pictures = [
+            patches(resized(self._there(asked.pictures(camera)), size), self.model.dtype)
+            for camera, size in zip(asked.frames, sizes, strict=True)
+        ]
+        grids = [(1, height // PATCH, width // PATCH) for height, width in sizes]
+        return {
+            "input_ids": ids,
+            "attention_mask": torch.ones_like(ids),
+            "mm_token_type_ids": (ids == self._writer.image_id).int(),
+            "pixel_values": torch.cat([shot for moment in zip(*pictures, strict=True) for shot in moment]),
+            "image_grid_thw": torch.tensor(grids * asked.moments).to(self.device),
+        }
 
     def _there(self, values: AnyArray) -> Tensor:
         return torch.from_numpy(values).to(self.device, non_blocking=True)

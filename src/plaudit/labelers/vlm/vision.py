@@ -5,6 +5,7 @@ one by one, 50 frames times 27 blocks of tiny kernels, and its patches through a
 product of matrices for hundreds of frames.
 """
 
+import math
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 from plaudit.labelers.vlm.attention import Attend
 from plaudit.labelers.vlm.images import MERGE, PATCH, patches
 
-AT_ONCE = 256  # frames that go through together: products are large enough, and memory stays small
+AT_ONCE = 256  # the most frames that go through together: products are large enough, and memory stays small
 
 
 class Linear(NamedTuple):
@@ -53,7 +54,7 @@ class Vision:
 
     def __call__(self, frames: Tensor) -> Features:
         """uint8 [N, h, w, 3], edges in whole tokens."""
-        seen = [self._see(part) for part in frames.split(AT_ONCE)]
+        seen = [self._see(part) for part in frames.tensor_split(math.ceil(len(frames) / AT_ONCE))]
         deep = [torch.cat(parts) for parts in zip(*(features.deep for features in seen), strict=True)]
         return Features(torch.cat([features.first for features in seen]), deep)
 
