@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python benchmarks/vlm.py [--quick] [--no-compile]
 
-Needs torch and transformers, and no download: on a GPU the model has the shape of Qwen3-VL-8B (Cosmos-Reason2-8B is one)
-with random weights in bfloat16, and episodes have 50 frames of 224x224. Without a GPU it is a tiny model on a processor,
-which shows that all of it runs, and says little about speed.
+Needs torch and transformers, and no download: on a GPU the model has the shape of Qwen3-VL-8B (Cosmos-Reason2-8B is
+one) with random weights in bfloat16, and episodes have 50 frames of 224x224. Without a GPU it is a tiny model on a
+processor, which shows that all of it runs, and says little about speed.
 
     one pass       `LocalScorer.score`, from frames in memory to log-odds in numpy: what a user gets
     plain          transformers' own forward over the same tokens of one episode, up to its last hidden state
@@ -263,7 +263,7 @@ def flops(config: Qwen3VLConfig, tokens: int, frames: int, patches: int) -> floa
 
 def random_model(shape: dict[str, Any], device: torch.device) -> Loaded:
     tokenizer = small_tokenizer()
-    ids = {name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in SPECIAL}
+    ids: dict[str, Any] = {name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in SPECIAL}
     config = Qwen3VLConfig(
         **shape,
         image_token_id=ids["image_pad"],

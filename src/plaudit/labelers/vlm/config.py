@@ -68,9 +68,9 @@ class VlmConfig(Config):
     device: str = "auto"  # cuda where there is one, cpu otherwise
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"  # auto: bfloat16 on a GPU, float32 on a processor
     attention: Literal["auto", "flash_attention_2", "sdpa"] = "auto"  # auto: the first where it is installed, on a GPU
-    compile: bool = False  # fuse kernels with torch.compile: a minute at the start, a third less time an episode
+    compile: bool = False  # fuse kernels with torch.compile, which takes a minute at the start and with each new length
     token_budget: PositiveInt = (
-        32768  # tokens of the episodes that go through the model together; a 50-frame one: 3,500
+        32768  # tokens of the episodes that go through the model together; a 50-frame one: 3,700
     )
 
     # openai
@@ -87,6 +87,11 @@ class VlmConfig(Config):
         if self.backend == "transformers" and self.endpoint is not None:
             raise ValueError("an endpoint is given, but the backend is 'transformers'; set backend: openai")
         return self
+
+    @property
+    def reads_task(self) -> bool:
+        """Whether the verdict depends on the episode's own instruction."""
+        return not self.task
 
     def build(self) -> FrameLabeler:
         return FrameLabeler(self.scorer(), self.rule)

@@ -94,7 +94,7 @@ class EndpointScorer:
         )
         # An endpoint does not tell its weights, so its name for them has to do.
         facts = ["openai", config.model, self.endpoint.image_format, asked_words(config)]
-        self.fingerprint = hashlib.sha256("\n".join(facts).encode()).hexdigest()
+        self.fingerprint = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[FloatArray | PlauditError]:
         parallel = self.endpoint.parallel

@@ -56,7 +56,7 @@ class LocalScorer:
         self.vision = Vision(loaded.model.model.visual, attend, config.compile)
         self.decoder = Decoder(loaded.model, yes, no, attend, config.compile)
         facts = [loaded.fingerprint, str(loaded.model.dtype), asked_words(config)]
-        self.fingerprint = hashlib.sha256("\n".join(facts).encode()).hexdigest()
+        self.fingerprint = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
         on_cpu = config.device == "auto" and self.device.type == "cpu"
         self.notes = ("torch sees no CUDA GPU here, so the model runs on the processor",) if on_cpu else ()
 
