@@ -198,10 +198,7 @@ def agree(scorer: LocalScorer, episode: Episode) -> None:
         say(f"transformers' own forward failed: {str(error).splitlines()[0][:150]}")
         return
     with torch.inference_mode():
-        rows = hidden[0, torch.from_numpy(job.layout.answers).to(scorer.device)].float()
-        said = rows @ scorer.decoder.words.T
-        half = scorer.decoder.yes
-        theirs = said[:, :half].logsumexp(1) - said[:, half:].logsumexp(1)
+        theirs = scorer.decoder.compared(hidden[0, torch.from_numpy(job.layout.answers).to(scorer.device)])
         ours = scorer.forward([job])
     say(f"log-odds: spread {ours.std():.3g}, largest difference from transformers' {(ours - theirs).abs().max():.3g}")
 

@@ -33,6 +33,8 @@ def test_a_gpu_that_is_not_there_is_answered_with_what_to_do(tiny, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(JudgeError, match="torch sees no CUDA GPU here; set device: cpu"):
         VlmConfig(model=str(tiny), device="cuda").scorer()
+    with pytest.raises(JudgeError, match="device 'gpu' is none that torch knows"):
+        VlmConfig(model=str(tiny), device="gpu").scorer()
     assert VlmConfig(model=str(tiny)).scorer().notes == (
         "torch sees no CUDA GPU here, so the model runs on the processor",
     )

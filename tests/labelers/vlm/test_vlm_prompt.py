@@ -68,7 +68,7 @@ def test_a_template_that_rewrites_turns_is_refused():
     tokenizer: Any = make_tokenizer()
     thinking = tokenizer.chat_template + "{%- if add_generation_prompt %}{{- '<think>\\n' }}{%- endif %}"
     with pytest.raises(JudgeError, match=r"changes turns once others follow .* use an Instruct model"):
-        Writer(tokenizer, thinking).layout(ask(VlmConfig(), moving()), [(64, 64)])
+        Writer(tokenizer, thinking)
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ class Decoder:
         config = model.config.text_config
         self._eps: float = config.rms_norm_eps
         self._layers = [_layer(layer) for layer in self._model.layers]
-        self.words = model.lm_head.weight[[*yes, *no]].float()
-        self.yes = len(yes)
+        self._words = model.lm_head.weight[[*yes, *no]].float()
+        self._yes = len(yes)
         self._run = torch.compile(run_layer) if compiled else run_layer
 
     def read(self, ids: Tensor, positions: Tensor, places: Tensor, features: Features) -> Tensor:
@@ -58,9 +58,12 @@ class Decoder:
 
     def log_odds(self, x: Tensor, answers: Tensor) -> Tensor:
         """[A] log P(yes) - log P(no) of the word after each of these tokens; what all words sum to cancels out."""
-        read = F.rms_norm(x.flatten(0, 1)[answers], x.shape[-1:], self._model.norm.weight, self._eps)
-        said = read.float() @ self.words.T
-        return said[:, : self.yes].logsumexp(1) - said[:, self.yes :].logsumexp(1)
+        return self.compared(F.rms_norm(x.flatten(0, 1)[answers], x.shape[-1:], self._model.norm.weight, self._eps))
+
+    def compared(self, last: Tensor) -> Tensor:
+        """[A] the same, from the last hidden states [A, D]."""
+        said = last.float() @ self._words.T
+        return said[:, : self._yes].logsumexp(1) - said[:, self._yes :].logsumexp(1)
 
 
 def run_layer(x: Tensor, cos: Tensor, sin: Tensor, layer: Layer, eps: float, attend: Attend) -> Tensor:

@@ -2,12 +2,11 @@
 
 A chat completion shows the words that could come next at its end only, so every frame is a request of its own: the chat
 up to its question, one token, and the log-probabilities of the 20 likeliest. The last frame is asked about first. Its
-chat begins with all the others, so a server that caches prefixes (all three do) computes each frame once; and where the
-endpoint is down an episode has failed after one request and not after fifty.
+chat begins with all the others, so a server that caches prefixes (vLLM and SGLang do) computes each frame once; and
+where the endpoint is down an episode has failed after one request and not after fifty.
 
-Only listed words can be read. Where one of yes and no is missing, its log-probability is taken to be that of the least
-listed, which it is at most: the score is then nearer to zero than the truth, and never surer. Where both are, the
-episode gets an error.
+Only listed words can be read. Where one of yes and no is missing, it counts as the least listed word, since none of its
+spellings is likelier: that moves the score towards zero. Where both are missing, the episode gets an error.
 
 The client of the `openai` package waits and tries again (connections, timeouts, HTTP 408, 409, 429 and 5xx: 0.5 s,
 doubled up to 8 s, with jitter, or as long as Retry-After says).
@@ -88,7 +87,7 @@ class EndpointScorer:
         self._client = self._openai.OpenAI(
             base_url=self.endpoint.base_url,
             api_key=os.environ.get(self.endpoint.api_key_env)
-            or "none",  # the client wants one, most local servers do not
+            or "none",  # the client insists, most local servers do not
             timeout=self.endpoint.timeout,
             max_retries=self.endpoint.retries,
         )

@@ -57,6 +57,7 @@ class Writer:
         self._tokenizer, self._template = tokenizer, template
         self.image_id: int = tokenizer.convert_tokens_to_ids(IMAGE)
         self._pieces = lru_cache(maxsize=64)(self._cut)  # most episodes of a store have the same task
+        self._cut("", "", ("camera",), ((TOKEN, TOKEN),))  # a template that will not do is told of before any episode
 
     def layout(self, asked: Asked, sizes: Sequence[Size]) -> Layout:
         """sizes: of the cameras' images, as the model sees them"""

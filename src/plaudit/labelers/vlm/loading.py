@@ -64,7 +64,12 @@ def load_model(config: VlmConfig, device: torch.device, dtype: torch.dtype) -> L
 
 
 def device_on(name: str) -> torch.device:
-    device = torch.device(name if name != "auto" else ("cuda" if torch.cuda.is_available() else "cpu"))
+    try:
+        device = torch.device(name if name != "auto" else ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        raise JudgeError(
+            f"the judge's device '{name}' is none that torch knows; set auto, cuda, cuda:1 or cpu"
+        ) from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise JudgeError(
             f"the judge's device is '{name}', and torch sees no CUDA GPU here; set device: cpu, which takes minutes an "
