@@ -86,8 +86,7 @@ class EndpointScorer:
         self._openai = _openai()
         self._client = self._openai.OpenAI(
             base_url=self.endpoint.base_url,
-            api_key=os.environ.get(self.endpoint.api_key_env)
-            or "none",  # the client insists, local servers do not
+            api_key=os.environ.get(self.endpoint.api_key_env) or "none",  # the client insists, local servers do not
             timeout=self.endpoint.timeout,
             max_retries=self.endpoint.retries,
         )
