@@ -56,6 +56,10 @@ class RewardError(PlauditError, ValueError):
     """A reward model that cannot be trained, loaded or used as asked."""
 
 
+class JudgeError(PlauditError, ValueError):
+    """A judge that cannot be loaded or asked, or an episode that it cannot judge. The episode stays unlabelled."""
+
+
 class DataError(PlauditError, ValueError):
     """Anything about episodes, labels and the files that hold them."""
 
