@@ -90,6 +90,7 @@ class Drafts:
         """Not for users: see `open`."""
         self.path = journal
         self.history = History()
+        self.saved: float | None = None  # when a change was last written, seconds since 1970
         self._lock = lock
         self._journal = Journal(journal)
         self._others: dict[Path, tuple[Journal, History]] = {}
@@ -153,12 +154,16 @@ class Drafts:
         self._lock.close()
 
     def _write(self, **line: object) -> Step | None:
+        now = time.time()
         with uninterrupted():
             try:
-                self._journal.append([{**line, "time": round(time.time(), 3)}])
+                self._journal.append([{**line, "time": round(now, 3)}])
             except OSError as error:
                 raise disk_error(error, self.path.parent, "this change was not saved and not made") from error
-            return self.history.apply(line)
+            step = self.history.apply(line)
+            if step is not None:
+                self.saved = now
+            return step
 
     def _read(self) -> str | None:
         """Catch up with the file, mended where it must be; returns whose it is."""

@@ -25,6 +25,7 @@ from plaudit.labelers.human.verdict import SOURCE
 from plaudit.types import FloatArray, Labels
 
 Order = Literal["unlabelled", "disagreement"]
+AT_A_TIME = 100  # episodes whose judges are compared in one go: some 50 ms
 
 
 class Queue:
@@ -37,8 +38,10 @@ class Queue:
         self._store, self._drafts = store, drafts
         self._left: set[int] = set()
         self._scores: dict[int, float] = {}
+        self._unscored: set[int] = set()
         self._seen = (-1, 0)  # the store's revision and the ledger's length
-        self.update()
+        while self.update():
+            pass
         self.rows.sort(key=lambda i: (i not in self._left, *self._key(i)))
 
     def __len__(self) -> int:
@@ -64,23 +67,29 @@ class Queue:
         return self.rows[row] if 0 <= row < len(self.rows) else None
 
     def update(self) -> bool:
-        """Take in what store and ledger have seen since; False when that is nothing."""
+        """Take in what store and ledger have seen since; False when that is nothing.
+
+        Many labels at once are compared a few at a time, so that nobody waits: call it again until it returns False.
+        """
         ledger, now = self._store.ledger, (self._store.revision, len(self._store.ledger))
-        if now == self._seen:
+        if now == self._seen and not self._unscored:
             return False
-        alive = self._store.ids
-        known = set(self.rows)
-        new = [i for i in alive if i not in known]
-        if self.order == "disagreement":
-            for episode_id in ledger.changed_since(self._seen[1]) | set(new):
-                self._scores[episode_id] = self._disagreement(episode_id)
-        self._seen = now
+        alive, known = self._store.ids, set(self.rows)
         here = set(alive)
-        self._left = {i for i in alive if not self._settled(i)}
+        new = [i for i in alive if i not in known]
+        changed = (ledger.changed_since(self._seen[1]) & here) | set(new)
+        self._seen = now
         self.rows = [i for i in self.rows if i in here] + new
-        places = [row for row, i in enumerate(self.rows) if i in self._left]
-        for row, episode_id in zip(places, sorted(self._left, key=self._key)):
-            self.rows[row] = episode_id
+        if self.order == "disagreement":
+            self._unscored = (self._unscored | changed) & here
+            scored = {self._unscored.pop() for _ in range(min(AT_A_TIME, len(self._unscored)))}
+            self._scores |= {i: self._disagreement(i) for i in scored}
+            changed |= scored
+        self._left = (self._left & here | changed) - {i for i in changed if self._settled(i)}
+        if self.order == "disagreement":
+            places = [row for row, i in enumerate(self.rows) if i in self._left]
+            for row, episode_id in zip(places, sorted(self._left, key=self._key)):
+                self.rows[row] = episode_id
         return True
 
     def _key(self, episode_id: int) -> tuple[float, int]:
