@@ -1,8 +1,6 @@
 """A labeling session without a window: edits, undo, what is left behind and found again, what arrives meanwhile."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -130,9 +128,7 @@ def test_who_labels_stands_in_the_note(folder):
     assert Store.open(folder).ledger.labels(0).note == "by anna"
 
 
-@pytest.mark.parametrize(
-    "repeated, cutoff, frames", [("last", 3, [0, 0, 0, 1, 1]), ("first", 2, [np.nan, 0, 0, 1, 1])]
-)
+@pytest.mark.parametrize("repeated, cutoff, frames", [("last", 3, [0, 0, 0, 1, 1]), ("first", 2, [np.nan, 0, 0, 1, 1])])
 def test_a_repeated_frame_is_not_asked_about(tmp_path, repeated, cutoff, frames):
     folder = counted_store(tmp_path / "store", 1, repeated=repeated)
     with Session.open(folder) as session:
@@ -299,13 +295,13 @@ def test_two_sessions_at_once_are_given_different_episodes_and_both_write(folder
 
 
 def test_drafts_of_two_killed_sessions_are_brought_together(folder):
+    processes = []
     for _ in range(2):
-        process = run(KILLED, folder)
-        process.stdout.readline()
-        if _ == 0:
-            first = process
-    os.kill(first.pid, signal.SIGKILL), os.kill(process.pid, signal.SIGKILL)
-    first.wait(), process.wait()
+        processes.append(run(KILLED, folder))
+        processes[-1].stdout.readline()
+    for process in processes:
+        process.kill()
+        process.wait()
     with Session.open(folder) as session:
         assert set(session.drafts.history.drafts) == {0, 1}
         assert len(list((folder / "drafts").glob("*.journal"))) == 1

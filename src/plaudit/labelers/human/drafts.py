@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from plaudit.data.journal import Journal, Record, disk_error, mend, uninterrupted
-from plaudit.errors import StoreDamaged, StoreError
+from plaudit.errors import StoreDamaged
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class History:
         match line["op"]:
             case "at":
                 self.last = line["episode"]
-                self.frames |= {episode: frame for episode, frame in line["frames"]}
+                self.frames |= dict(line["frames"])
             case "change":
                 step = Step(line["episode"], line["frame"], line["before"], line["after"], line["what"])
                 self.undone.clear()
@@ -178,7 +178,7 @@ class Drafts:
         return lines[0].get("by") if lines else None
 
     def _take_over(self, other: "Drafts") -> None:
-        """The drafts of a session that ran beside this one; where both have one, ours counts and theirs is an undo away."""
+        """The drafts of a session that ran beside ours; where both have one, ours counts and theirs is an undo away."""
         for episode, theirs in other.history.drafts.items():
             ours = self.history.drafts.get(episode)
             for text in (theirs,) if ours is None else (theirs, ours):

@@ -36,8 +36,8 @@ class Help(QWidget):
             f"QFrame#card {{ background: {look.PANEL}; border: 1px solid {look.LINE}; border-radius: 12px; }}"
         )
         columns = QHBoxLayout(card)
-        columns.setContentsMargins(36, 30, 36, 30)
-        columns.setSpacing(44)
+        columns.setContentsMargins(28, 24, 28, 24)
+        columns.setSpacing(30)
         for title, acts in GROUPS.items():
             columns.addLayout(_column(title, acts))
         middle = QHBoxLayout(self)

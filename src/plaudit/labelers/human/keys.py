@@ -42,21 +42,21 @@ LOOK = (
     Act("faster", ("+", "="), "faster"),
 )
 JUDGE = (
-    Act("zero", ("0",), "no success: the frame or the marked range", lambda s: s.judge(False)),
-    Act("one", ("1",), "success: the frame or the marked range", lambda s: s.judge(True)),
-    Act("from_here", ("S",), "success from here to the end, none before", lambda s: s.success_from_here()),
-    Act("mark_start", ("I", "["), "mark a range: it begins here", lambda s: s.cursor.mark_start()),
-    Act("mark_end", ("O", "]"), "mark a range: it ends here", lambda s: s.cursor.mark_end()),
-    Act("unmark", ("Esc",), "forget the marked range", lambda s: s.cursor.unmark()),
+    Act("zero", ("0",), "no success: this frame, or the range", lambda s: s.judge(False)),
+    Act("one", ("1",), "success: this frame, or the range", lambda s: s.judge(True)),
+    Act("from_here", ("S",), "success from here on, none before", lambda s: s.success_from_here()),
+    Act("mark_start", ("I", "["), "a range begins here", lambda s: s.cursor.mark_start()),
+    Act("mark_end", ("O", "]"), "a range ends here", lambda s: s.cursor.mark_end()),
+    Act("unmark", ("Esc",), "forget the range", lambda s: s.cursor.unmark()),
     Act("fail", ("F",), "the whole episode fails", lambda s: s.fail()),
-    Act("exclude", ("X",), "leave the episode out: nobody learns from it", lambda s: s.exclude()),
+    Act("exclude", ("X",), "exclude: nobody learns from it", lambda s: s.exclude()),
     Act("clear", ("C",), "clear: nothing is judged", lambda s: s.clear()),
 )
 GO_ON = (
-    Act("complete", ("Return", "Enter"), "complete: write the label, next episode", lambda s: s.complete()),
-    Act("undo", ("Z", "Ctrl+Z"), "undo, also a Complete", lambda s: s.undo(), repeats=True),
+    Act("complete", ("Return", "Enter"), "complete: write the label, go on", lambda s: s.complete()),
+    Act("undo", ("Z", "Ctrl+Z"), "undo, a Complete too", lambda s: s.undo(), repeats=True),
     Act("redo", ("Y", "Ctrl+Shift+Z", "Ctrl+Y"), "redo", lambda s: s.redo(), repeats=True),
-    Act("next", ("PgDown", "N"), "next in the queue; the draft stays", lambda s: s.turn(1)),
+    Act("next", ("PgDown", "N"), "next in the queue, as a draft", lambda s: s.turn(1)),
     Act("previous", ("PgUp", "P"), "previous in the queue", lambda s: s.turn(-1)),
     Act("help", ("?", "F1"), "show or hide the keys"),
 )

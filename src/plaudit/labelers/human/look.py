@@ -1,4 +1,4 @@
-"""Colours of the window. Dark and calm, for an hour of looking at pictures; blue and orange, which all eyes tell apart."""
+"""Colours of the window: dark and calm for an hour of looking; blue and orange, which all eyes tell apart."""
 
 BACKGROUND, PANEL, RAISED, LINE = "#15181c", "#1b1f24", "#262b32", "#39414b"
 INK, FAINT, BRIGHT = "#dfe3e8", "#8d97a3", "#ffffff"

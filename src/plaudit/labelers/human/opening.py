@@ -25,7 +25,9 @@ def store_for(path: Path, into: Path | None = None, track: Track = iter) -> tupl
     try:
         report = import_dataset(path, store, track=track)
     except PermissionError as error:
-        raise DataError(f"{store} cannot be made ({error.strerror}); say where the store of {path} should be") from error
+        raise DataError(
+            f"{store} cannot be made ({error.strerror}); say where the store of {path} should be"
+        ) from error
     except StoreLocked as error:
         return store, [f"{error}; it is labelled as it is now, and what is added meanwhile appears by itself"]
     count = len(report.ids) + report.already_here

@@ -7,9 +7,10 @@ Judges are compared by the newest label of each source. Two of them differ on an
 
     mean over the frames both judged of |P_a - P_b|,  plus 1 where one saw success in it and the other did not
 
-with P the probability where the judge gave one, its 0 or 1 elsewhere; an episode's score is that of its two judges furthest
-apart, so those with opposite outcomes come before all others. A person's own label is one of those compared: a label of
-mine that the classifier contradicts is shown to me again, and once my label is newer than all others the matter is settled.
+with P the probability where the judge gave one, its 0 or 1 elsewhere; an episode's score is that of the two judges who
+are furthest apart, so those with opposite outcomes come before all others. A person's own label is one of those
+compared: a label of mine that the classifier contradicts is shown to me again, and once my label is newer than all
+others the matter is settled.
 
 Rows keep their places while one works: a row that is done stays where it was, with a tick, and those left are put in
 order again among their own places when labels arrive.
@@ -32,7 +33,7 @@ class Queue:
     """The episodes of a store in the order a person should see them."""
 
     def __init__(self, store: Store, order: Order, drafts: Collection[int]):
-        """drafts: the episodes with an unfinished verdict, as they are at any time; they are left whatever the ledger says"""
+        """drafts: the episodes with an unfinished verdict, now and later; they are left, whatever the ledger says"""
         self.order = order
         self.rows: list[int] = []
         self._store, self._drafts = store, drafts
@@ -122,7 +123,7 @@ def _apart(one: Labels, other: Labels) -> float:
 
 
 def said(labels: Labels) -> FloatArray:
-    """[T+1] the probability of success of each frame where the judge gave one, 0 or 1 otherwise, NaN where not judged."""
+    """[T+1] P(success) of each frame where the judge gave one, 0 or 1 otherwise, NaN where not judged."""
     if labels.probability is None:
         return labels.frames
     return np.concatenate([[labels.start], labels.probability]).astype(np.float32)

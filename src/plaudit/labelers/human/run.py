@@ -1,10 +1,10 @@
 """From a folder to a window: the way in for the command line, and the sentences for when there can be no window.
 
-Where Qt finds no screen or misses a system library, it ends the whole process (SIGABRT) or, worse, goes on with a window
-that nobody sees. So that is found out before, in a process of its own. Nothing of Qt is imported with this module.
+Where Qt finds no screen or misses a system library, it ends the whole process (SIGABRT) or, worse, goes on with a
+window that nobody sees. So that is found out before, in a process of its own. Importing this module imports no Qt.
 
-Where episodes come from a cluster, this is still a process of its own on the machine with the screen, watching the store:
-a window inside a Ray actor would block the actor's other methods for as long as it is open.
+Where episodes come from a cluster, this is still a process of its own on the machine with the screen, watching the
+store: a window inside a Ray actor would block the actor's other methods for as long as it is open.
 """
 
 import importlib.util
@@ -69,21 +69,20 @@ def label_by_hand(
     for sentence in sentences:
         say(sentence)
     with Session.open(folder, order=order, name=name) as session:
-        run_window(session, poll=poll, keys_log=keys_log)
+        _show(session, poll, keys_log)
         return LabelledByHand(folder, session.completed, len(session.queue), len(session.drafts.history.drafts))
 
 
-def run_window(session: Session, *, poll: bool = True, keys_log: Path | None = None) -> None:
-    """Show a session until its window is closed, or Ctrl-C is pressed in the terminal."""
-    check_window()
+def _show(session: Session, poll: bool, keys_log: Path | None) -> None:
+    """Until its window is closed, or Ctrl-C is pressed in the terminal."""
     from PySide6.QtWidgets import QApplication
 
     from plaudit.labelers.human.window import LabelWindow
 
     app = QApplication.instance() or QApplication([])
     window = LabelWindow(session, poll=poll, keys_log=keys_log)
-    window.show()
     with _closed_by_signals(window):
+        window.show()
         app.exec()
 
 
@@ -115,8 +114,8 @@ def check_window() -> None:
     screen = platform or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if sys.platform.startswith("linux") and not screen:
         raise NoWindow(
-            "there is no screen to open a window on (neither DISPLAY nor WAYLAND_DISPLAY is set); run this on a desktop, "
-            "over 'ssh -X', or with QT_QPA_PLATFORM=vnc and a VNC viewer. Label files need no window: plaudit data label"
+            "there is no screen to open a window on (neither DISPLAY nor WAYLAND_DISPLAY is set); run this on a desktop or "
+            "over 'ssh -X', or with QT_QPA_PLATFORM=vnc and a VNC viewer; 'plaudit data label' needs no screen"
         )
     said = _try_qt()
     if said is not None:
@@ -124,7 +123,7 @@ def check_window() -> None:
 
 
 def _try_qt() -> str | None:
-    """What Qt says when it cannot start, or would only draw into memory without having been told to; None when it can."""
+    """What Qt says when it cannot start, or would draw into memory only without being told to; None when it can."""
     program = "from PySide6.QtWidgets import QApplication; print(QApplication([]).platformName())"
     try:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

@@ -180,8 +180,7 @@ class Session:
             self.show(neighbour)
 
     def poll(self) -> bool:
-        """See what came into the store and the ledger; False when that is nothing. An unchanged store costs two reads of
-        no bytes."""
+        """See what came into the store and the ledger; False for nothing, which costs two reads of no bytes."""
         self.store.refresh()
         self.store.ledger.refresh()
         if not self.queue.update():
@@ -240,8 +239,8 @@ class Session:
         return Verdict.of_labels(episode, labels)
 
     def _find_drafts(self) -> None:
-        """Begin where the last session ended. Drafts of episodes that are gone go too, and so do those that had become a
-        label when a crash came before they were crossed out."""
+        """Begin where the last session ended. Drafts of episodes that are gone go too, and so do those that had become
+        a label when a crash came before they were crossed out."""
         history = self.drafts.history
         for episode_id, text in list(history.drafts.items()):
             try:

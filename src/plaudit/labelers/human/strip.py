@@ -38,14 +38,14 @@ class Slider(QSlider):
         self.setFixedHeight(24)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
 
-    def mousePressEvent(self, event: QMouseEvent) -> None:
-        self.mouseMoveEvent(event)
+    def mousePressEvent(self, ev: QMouseEvent) -> None:
+        self.mouseMoveEvent(ev)
 
-    def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        if event.buttons() & Qt.MouseButton.LeftButton:
-            self.setValue(frame_at(event.position().x(), self.maximum() + 1, self.width()))
+    def mouseMoveEvent(self, ev: QMouseEvent) -> None:
+        if ev.buttons() & Qt.MouseButton.LeftButton:
+            self.setValue(frame_at(ev.position().x(), self.maximum() + 1, self.width()))
 
-    def paintEvent(self, event: QPaintEvent) -> None:
+    def paintEvent(self, ev: QPaintEvent) -> None:
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setPen(Qt.PenStyle.NoPen)
@@ -140,13 +140,15 @@ class Strip(QWidget):
         painter = QPainter(canvas)
         painter.setPen(Qt.PenStyle.NoPen)
         for first, last, value in self._verdict.runs:
-            painter.fillRect(self._cells(first, last), QColor(look.verdict_colour(value, look.STRIP_SUCCESS, look.STRIP_FAILURE)))
+            painter.fillRect(
+                self._cells(first, last), QColor(look.verdict_colour(value, look.STRIP_SUCCESS, look.STRIP_FAILURE))
+            )
             if value != value:
                 painter.fillRect(self._cells(first, last), _hatching(self._verdict.excluded))
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        self._draw_cutoff(painter)
         for number, opinion in enumerate(self._opinions):
             self._draw_curve(painter, opinion, QColor(look.CURVES[number % len(look.CURVES)]))
-        self._draw_cutoff(painter)
         self._draw_legend(painter)
         painter.end()
         return canvas
@@ -166,19 +168,17 @@ class Strip(QWidget):
             painter.drawPolyline(QPolygonF(points))
 
     def _draw_cutoff(self, painter: QPainter) -> None:
-        """A flag where success begins."""
+        """A line with two arrowheads where success begins."""
         cutoff = self._verdict.cutoff
         if not cutoff:
             return
         x = self._cells(cutoff, cutoff).left()
-        painter.setPen(QPen(QColor(look.BACKGROUND), 2))
+        painter.setPen(QPen(QColor(look.BRIGHT), 1))
         painter.drawLine(QPointF(x, 0), QPointF(x, CELLS))
-        text = f"from {cutoff}"
-        width = QFontMetrics(painter.font()).horizontalAdvance(text) + 12
-        left = x + 1 if x + width < self.width() else x - width - 1
-        painter.fillRect(QRectF(left, CELLS - 22, width, 22), QColor(look.BACKGROUND))
-        painter.setPen(QColor(look.BRIGHT))
-        painter.drawText(QRectF(left, CELLS - 22, width, 22), Qt.AlignmentFlag.AlignCenter, text)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(QColor(look.BRIGHT))
+        for edge, tip in ((0, 8), (CELLS, CELLS - 8)):
+            painter.drawPolygon(QPolygonF([QPointF(x - 6, edge), QPointF(x + 6, edge), QPointF(x, tip)]))
 
     def _draw_selection(self, painter: QPainter, first: int, last: int) -> None:
         cells = self._cells(first, last).adjusted(1, 1, -1, -1)

@@ -1,8 +1,8 @@
 """The window: draws a session, and turns keys, clicks and time into acts on it.
 
-Everything a person can do is an act (keys.py), whether by key or by button, and goes through `act`. The widgets show what
-they are told and know nothing of the session's rules. No child takes the keyboard, so every key works wherever one has
-clicked, and no dialog ever asks anything: what cannot be done is said in the status line.
+Everything a person can do is an act (keys.py), whether by key or by button, and goes through `act`. The widgets show
+what they are told and know nothing of the session's rules. No child takes the keyboard, so every key works wherever one
+has clicked, and no dialog ever asks anything: what cannot be done is said in the status line.
 """
 
 from contextlib import nullcontext
