@@ -72,7 +72,7 @@ def png(window: LabelWindow) -> bytes:
     """In 256 colours, a third of the size."""
     buffer = QBuffer()
     buffer.open(QIODevice.OpenModeFlag.WriteOnly)
-    window.grab().save(buffer, b"PNG")  # pyright: ignore[reportCallIssue, reportArgumentType]
+    window.grab().save(buffer, "PNG")  # pyright: ignore[reportCallIssue, reportArgumentType]
     small = BytesIO()
     image = Image.open(BytesIO(bytes(buffer.data().data()))).convert("RGB")
     image.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=2).save(small, "PNG", optimize=True)

@@ -40,6 +40,11 @@ def test_no_key_has_two_meanings():
     assert sum(map(len, GROUPS.values())) == len(ACTS)
 
 
+def test_the_document_has_every_key():
+    page = (Path(__file__).parents[3] / "docs/judges.md").read_text().split("### Keys")[1].split("###")[0]
+    assert [act.keys[0] for act in ACTS.values() if f"`{act.keys[0]}`" not in page] == []
+
+
 def test_a_script_labels_a_store(tmp_path):
     folder = counted_store(tmp_path / "store")
     with Session.open(folder) as session:

@@ -12,10 +12,10 @@ from by_hand import counted_store
 from conftest import counting_episode, labelled_store
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset
-from plaudit.errors import DataError, MissingExtra, UnknownFormat
+from plaudit.errors import DataError, MissingExtra, NoWindow, UnknownFormat
 from plaudit.labelers.human import run
 from plaudit.labelers.human.opening import store_for
-from plaudit.labelers.human.run import NoWindow, check_window
+from plaudit.labelers.human.run import check_window
 from plaudit.labelers.human.session import Session
 
 
@@ -70,7 +70,7 @@ def test_no_screen_is_one_clear_sentence(monkeypatch):
     for name in ("QT_QPA_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
-    with pytest.raises(NoWindow, match=r"there is no screen to open a window on .* run this on a desktop or"):
+    with pytest.raises(NoWindow, match=r"there is no screen for a window .* run this on a desktop, over"):
         check_window()
 
 

@@ -130,19 +130,17 @@ class Drafts:
 
     def open_elsewhere(self) -> set[int]:
         """The episodes that other sessions on this store, alive now, have in hand."""
-        for path in set(self.path.parent.glob("*.journal")) - {self.path} - set(self._others):
-            self._others[path] = (Journal(path), History())
         taken = set()
-        for path, (journal, history) in list(self._others.items()):
+        for path in set(self.path.parent.glob("*.journal")) - {self.path}:
             lock = _try_lock(path)
             if lock is not None:  # nobody holds it: that session is over
-                lock.close()
-                del self._others[path]
+                _let_go(path, lock)
                 continue
-            for line in journal.read():
-                history.apply(line)
-            if history.last is not None:
-                taken.add(history.last)
+            with suppress(FileNotFoundError):  # it ended just now
+                journal, history = self._others.setdefault(path, (Journal(path), History()))
+                for line in journal.read():
+                    history.apply(line)
+                taken |= {history.last} - {None}
         return taken
 
     def close(self) -> None:
@@ -150,8 +148,8 @@ class Drafts:
         if self._lock.closed:
             return
         if not self.history.drafts:
-            _remove(self.path)
-        self._lock.close()
+            self.path.unlink(missing_ok=True)
+        _let_go(self.path, self._lock)
 
     def _write(self, **line: object) -> Step | None:
         now = time.time()
@@ -183,8 +181,8 @@ class Drafts:
             ours = self.history.drafts.get(episode)
             for text in (theirs,) if ours is None else (theirs, ours):
                 self.change(episode, other.history.frames.get(episode, 0), text, "a draft of an earlier session")
-        _remove(other.path)
-        other._lock.close()
+        other.path.unlink()
+        _let_go(other.path, other._lock)
 
 
 def _begin(folder: Path, name: str) -> Drafts:
@@ -207,17 +205,15 @@ def _left_behind(folder: Path, name: str) -> list[Drafts]:
         try:
             drafts = Drafts(path, lock)
         except FileNotFoundError:  # its session ended just now, and took it away
-            _remove(path)
-            lock.close()
+            _let_go(path, lock)
             continue
         by = drafts._read()
         if by == name:
             mine.append(drafts)
-        elif by is None:  # killed before its first line
-            _remove(path)
-            lock.close()
-        else:
-            lock.close()
+            continue
+        if by is None:  # killed before its first line
+            path.unlink()
+        _let_go(path, lock)
     return mine
 
 
@@ -231,8 +227,8 @@ def _try_lock(journal: Path) -> IO[str] | None:
     return file
 
 
-def _remove(journal: Path) -> None:
-    """The journal first: a lock without one means nothing, a journal without its lock would look left behind."""
-    with suppress(FileNotFoundError):
-        journal.unlink()
-        journal.with_suffix(".lock").unlink()
+def _let_go(journal: Path, lock: IO[str]) -> None:
+    """A lock outlives its journal by nothing, and never the other way: a journal without one would look left behind."""
+    if not journal.exists():
+        journal.with_suffix(".lock").unlink(missing_ok=True)
+    lock.close()

@@ -55,7 +55,7 @@ JUDGE = (
 GO_ON = (
     Act("complete", ("Return", "Enter"), "complete: write the label, go on", lambda s: s.complete()),
     Act("undo", ("Z", "Ctrl+Z"), "undo, a Complete too", lambda s: s.undo(), repeats=True),
-    Act("redo", ("Y", "Ctrl+Shift+Z", "Ctrl+Y"), "redo", lambda s: s.redo(), repeats=True),
+    Act("redo", ("Y", "Ctrl+Y", "Ctrl+Shift+Z"), "redo", lambda s: s.redo(), repeats=True),
     Act("next", ("PgDown", "N"), "next in the queue, as a draft", lambda s: s.turn(1)),
     Act("previous", ("PgUp", "P"), "previous in the queue", lambda s: s.turn(-1)),
     Act("help", ("?", "F1"), "show or hide the keys"),

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plaudit.errors import MissingExtra, PlauditError
+from plaudit.errors import MissingExtra, NoWindow
 from plaudit.labelers.human.opening import Track, store_for
 from plaudit.labelers.human.queue import Order
 from plaudit.labelers.human.session import Session
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 
 LIBRARIES = "libegl1 libgl1 libxkbcommon0 libdbus-1-3 libfontconfig1"  # of Debian and Ubuntu: all of Qt
 X_LIBRARIES = "libxcb-cursor0 libxkbcommon-x11-0 libxcb-icccm4 libxcb-keysyms1 libxcb-shape0"  # and to show on X
-
-
-class NoWindow(PlauditError):
-    """A window cannot be opened here."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +110,8 @@ def check_window() -> None:
     screen = platform or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if sys.platform.startswith("linux") and not screen:
         raise NoWindow(
-            "there is no screen to open a window on (neither DISPLAY nor WAYLAND_DISPLAY is set); run this on a desktop or "
-            "over 'ssh -X', or with QT_QPA_PLATFORM=vnc and a VNC viewer; 'plaudit data label' needs no screen"
+            "there is no screen for a window (neither DISPLAY nor WAYLAND_DISPLAY is set); run this on a desktop, "
+            "over 'ssh -X', or with QT_QPA_PLATFORM=vnc; 'plaudit data label' needs no screen"
         )
     said = _try_qt()
     if said is not None:

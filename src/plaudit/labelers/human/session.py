@@ -10,12 +10,13 @@ The window (window.py) draws a session and calls these methods; a key script (ke
 opened for reading, so the robot goes on recording into it; what it adds is seen by `poll`.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from plaudit.data.store import Store
-from plaudit.errors import DataError, EpisodeGone
+from plaudit.errors import DataError, EpisodeGone, StoreError
 from plaudit.labelers.human.drafts import Drafts, Step
 from plaudit.labelers.human.opinions import Opinion, opinions_on
 from plaudit.labelers.human.queue import Order, Queue
@@ -90,7 +91,8 @@ class Session:
     def close(self) -> None:
         """Nothing is lost by not calling it; it keeps where one stands, and lets others have the episode."""
         if self.episode_id is not None:
-            self.drafts.at(self.episode_id, {self.episode_id: self.cursor.frame})
+            with suppress(StoreError):  # a full disk: one will stand where the last change was made
+                self.drafts.at(self.episode_id, {self.episode_id: self.cursor.frame})
         self.drafts.close()
         self.episode_id = self.episode = None
 

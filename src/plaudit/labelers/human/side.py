@@ -26,9 +26,10 @@ class QueueModel(QAbstractListModel):
     def __init__(self, session: Session):
         super().__init__()
         self._session = session
+        self._known = len(session.queue.rows)
 
     def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008
-        return len(self._session.queue.rows)
+        return self._known
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         queue = self._session.queue
@@ -42,8 +43,11 @@ class QueueModel(QAbstractListModel):
         return None
 
     def refresh(self) -> None:
-        self.beginResetModel()
-        self.endResetModel()
+        """Qt lays all rows out anew for this, so it is for when there are more or fewer of them."""
+        if self._known != len(self._session.queue.rows):
+            self.beginResetModel()
+            self._known = len(self._session.queue.rows)
+            self.endResetModel()
 
     def _text(self, episode_id: int) -> str:
         session = self._session
@@ -97,14 +101,17 @@ class Side(QFrame):
         self.opinions.setText("".join(lines) or f"<span style='color:{look.FAINT}'>by nobody</span>")
 
     def show_queue(self) -> None:
-        queue = self._session.queue
+        """Which rows there are, and which is open."""
         self._model.refresh()
         if self._session.episode_id is not None:
-            index = self._model.index(queue.rows.index(self._session.episode_id))
-            self.rows.setCurrentIndex(index)
-            self.rows.scrollTo(index)
+            self.rows.setCurrentIndex(self._model.index(self._session.queue.rows.index(self._session.episode_id)))
         else:
             self.rows.clearSelection()
+        self.show_rows()
+
+    def show_rows(self) -> None:
+        """What they say."""
+        self.rows.viewport().update()
 
 
 def _paragraph(opinion: Opinion, colour: str | None) -> str:

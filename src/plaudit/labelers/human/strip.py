@@ -1,10 +1,10 @@
 """The slider and, under it, the strip: every frame's verdict, with what other judges thought drawn over it.
 
 Both put frame i at the same x, so that the handle, the playhead and the strip's cells stand one below the other. The
-strip is drawn once for each change of what it shows, and only the playhead moves while one scrubs.
+cells are drawn once a verdict and the curves once an episode, and only the playhead moves while one scrubs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
@@ -72,14 +72,20 @@ class Strip(QWidget):
         self._verdict, self._opinions = Verdict.nothing(0), list[Opinion]()
         self._frame, self._selection = 0, None
         self._dragged_from: int | None = None
-        self._drawn: QPixmap | None = None
+        self._cells_drawn: QPixmap | None = None
+        self._curves_drawn: QPixmap | None = None
 
     def sizeHint(self) -> QSize:
         return QSize(600, CELLS + LEGEND)
 
-    def show_verdict(self, verdict: Verdict, opinions: Sequence[Opinion]) -> None:
-        self._verdict, self._opinions = verdict, [o for o in opinions if o.curve is not None]
-        self._drawn = None
+    def show_opinions(self, opinions: Sequence[Opinion]) -> None:
+        self._opinions = [o for o in opinions if o.curve is not None]
+        self._curves_drawn = None
+        self.update()
+
+    def show_verdict(self, verdict: Verdict) -> None:
+        self._verdict = verdict
+        self._cells_drawn = None
         self.update()
 
     def show_place(self, frame: int, selection: tuple[int, int] | None) -> None:
@@ -100,15 +106,16 @@ class Strip(QWidget):
             self.marked.emit(self._dragged_from, frame)
 
     def resizeEvent(self, event: object) -> None:
-        self._drawn = None
+        self._cells_drawn = self._curves_drawn = None
 
     def paintEvent(self, event: QPaintEvent) -> None:
         if not self._count:
             return
-        if self._drawn is None:
-            self._drawn = self._draw()
+        self._cells_drawn = self._cells_drawn or self._drawn(self._draw_cells)
+        self._curves_drawn = self._curves_drawn or self._drawn(self._draw_curves)
         painter = QPainter(self)
-        painter.drawPixmap(0, 0, self._drawn)
+        painter.drawPixmap(0, 0, self._cells_drawn)
+        painter.drawPixmap(0, 0, self._curves_drawn)
         if self._selection is not None:
             self._draw_selection(painter, *self._selection)
         x = x_of(self._frame, self._count, self.width())
@@ -131,27 +138,30 @@ class Strip(QWidget):
         right = x_of(last + 0.5, self._count, self.width()) if last < self._count - 1 else float(self.width())
         return QRectF(left, 0, right - left, CELLS)
 
-    def _draw(self) -> QPixmap:
-        """All that stays while one scrubs."""
+    def _drawn(self, draw: Callable[[QPainter], None]) -> QPixmap:
+        """A layer that stays while one scrubs."""
         ratio = self.devicePixelRatioF()
         canvas = QPixmap(self.size() * ratio)
         canvas.setDevicePixelRatio(ratio)
-        canvas.fill(QColor(look.BACKGROUND))
+        canvas.fill(Qt.GlobalColor.transparent)
         painter = QPainter(canvas)
-        painter.setPen(Qt.PenStyle.NoPen)
-        for first, last, value in self._verdict.runs:
-            painter.fillRect(
-                self._cells(first, last), QColor(look.verdict_colour(value, look.STRIP_SUCCESS, look.STRIP_FAILURE))
-            )
-            if value != value:
-                painter.fillRect(self._cells(first, last), _hatching(self._verdict.excluded))
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        self._draw_cutoff(painter)
-        for number, opinion in enumerate(self._opinions):
-            self._draw_curve(painter, opinion, QColor(look.CURVES[number % len(look.CURVES)]))
-        self._draw_legend(painter)
+        draw(painter)
         painter.end()
         return canvas
+
+    def _draw_cells(self, painter: QPainter) -> None:
+        for first, last, value in self._verdict.runs:
+            colour = look.verdict_colour(value, look.STRIP_SUCCESS, look.STRIP_FAILURE)
+            painter.fillRect(self._cells(first, last), QColor(colour))
+            if value != value:
+                painter.fillRect(self._cells(first, last), _hatching(self._verdict.excluded))
+        self._draw_cutoff(painter)
+        self._draw_legend(painter)
+
+    def _draw_curves(self, painter: QPainter) -> None:
+        for number, opinion in enumerate(self._opinions):
+            self._draw_curve(painter, opinion, QColor(look.CURVES[number % len(look.CURVES)]))
 
     def _draw_curve(self, painter: QPainter, opinion: Opinion, colour: QColor) -> None:
         assert opinion.curve is not None

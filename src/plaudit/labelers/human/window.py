@@ -63,18 +63,18 @@ class LabelWindow(QWidget):
                     self._act_on_window(name)
         except PlauditError as error:
             self.status.tell(str(error), problem=True)
-            return
+        else:
+            if session.message:
+                self.status.tell(session.message)
         self._draw_changes(before)
-        if session.message:
-            self.status.tell(session.message)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         act = BY_KEY.get(key_name(event))
         if act is None:
             super().keyPressEvent(event)
+        elif act.name == "unmark" and self.help.isVisible():
+            self.help.hide()
         elif act.repeats or not event.isAutoRepeat():
-            if act.name == "unmark" and self.help.isVisible():
-                self.help.hide()
             self.act(act.name)
 
     def closeEvent(self, event: QCloseEvent) -> None:
@@ -143,6 +143,8 @@ class LabelWindow(QWidget):
 
     def _choose(self, episode_id: int) -> None:
         before = self.session.episode_id, self.session.verdict
+        if episode_id == self.session.episode_id:
+            return
         self.player.pause()
         try:
             self.session.show(episode_id)
@@ -167,10 +169,12 @@ class LabelWindow(QWidget):
                 self.status.tell(self.session.message)
 
     def _draw_changes(self, before: tuple[int | None, Verdict]) -> None:
-        """Only what an act can have changed: most move one frame."""
-        session = self.session
-        if (session.episode_id, session.verdict) != before:
+        """Only what an act has changed: most move one frame."""
+        episode_id, verdict = before
+        if self.session.episode_id != episode_id:
             self._draw_episode()
+        elif self.session.verdict is not verdict:
+            self._draw_verdict()
         else:
             self._draw_place()
 
@@ -180,11 +184,16 @@ class LabelWindow(QWidget):
         self.header.show_session(session)
         self.side.show_opinions(opinions)
         self.side.show_queue()
-        self.strip.show_verdict(session.verdict, [o for o in opinions if o.curve is not None])
+        self.strip.show_opinions(opinions)
         self.slider.blockSignals(True)
         self.slider.setRange(0, max(session.cursor.count - 1, 0))
         self.slider.blockSignals(False)
-        self.status.show_saved(session.drafts.saved)
+        self._draw_verdict()
+
+    def _draw_verdict(self) -> None:
+        self.strip.show_verdict(self.session.verdict)
+        self.side.show_rows()
+        self.status.show_saved(self.session.drafts.saved)
         self._draw_place()
 
     def _draw_place(self) -> None:
