@@ -1,12 +1,16 @@
 """Stores to be labelled by hand: episodes of 5, 6 and 7 frames, filled with the numbers 0.., 50.., 100.."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from conftest import counting_episode
 from plaudit.data.store import Store
 from plaudit.types import Labels
+
+if TYPE_CHECKING:
+    from plaudit.labelers.human.window import LabelWindow
 
 
 def counted_store(folder: Path, episodes: int = 3, **facts: object) -> Path:
@@ -29,6 +33,18 @@ def judged(steps: int, cutoff: int | None, source: str, sure: float = 1.0) -> La
         return labels
     probability = np.where(labels.success, sure, 1 - sure).astype(np.float32)
     return Labels(labels.reward, labels.success, probability, 1 - sure, source, threshold=0.5)
+
+
+def open_window(qtbot, folder: Path, poll: bool = False, **options: Any) -> "LabelWindow":
+    """On the screen that is none; pytest-qt closes it."""
+    from plaudit.labelers.human.session import Session
+    from plaudit.labelers.human.window import LabelWindow
+
+    window = LabelWindow(Session.open(folder), poll=poll, **options)
+    qtbot.addWidget(window)
+    window.resize(1000, 700)
+    window.show()
+    return window
 
 
 def said_of(folder: Path, episode_id: int) -> list[float]:

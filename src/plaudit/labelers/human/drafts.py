@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from plaudit.data.journal import Journal, Record, disk_error, mend, uninterrupted
-from plaudit.errors import StoreDamaged
+from plaudit.errors import StoreDamaged, StoreError
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Drafts:
             if lock is not None:  # nobody holds it: that session is over
                 _let_go(path, lock)
                 continue
-            with suppress(FileNotFoundError):  # it ended just now
+            with suppress(FileNotFoundError, StoreError):  # it ended just now; or is damaged, which its owner will mend
                 journal, history = self._others.setdefault(path, (Journal(path), History()))
                 for line in journal.read():
                     history.apply(line)
@@ -164,7 +164,7 @@ class Drafts:
             return step
 
     def _read(self) -> str | None:
-        """Catch up with the file, mended where it must be; returns whose it is."""
+        """Catch up with the file, mended where it must be; returns whose it is, None for a file without a line."""
         try:
             lines = self._journal.read()
         except StoreDamaged:
@@ -173,7 +173,7 @@ class Drafts:
             lines = self._journal.read()
         for line in lines:
             self.history.apply(line)
-        return lines[0].get("by") if lines else None
+        return lines[0].get("by", "") if lines else None
 
     def _take_over(self, other: "Drafts") -> None:
         """The drafts of a session that ran beside ours; where both have one, ours counts and theirs is an undo away."""
