@@ -40,6 +40,10 @@ class MissingExtra(MissingPackage):
         super().__init__(package, f"'plaudit[{extra}]'")
 
 
+class NoWindow(PlauditError):
+    """A window cannot be opened here: no screen, or Qt misses something of the system."""
+
+
 class ContractError(PlauditError, ValueError):
     """A plugin that breaks the protocol it claims to follow (see `plaudit.contracts`)."""
 
