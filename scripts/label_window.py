@@ -52,7 +52,7 @@ def main(source: Path, target: Path) -> None:
         for i in store.ids:
             store.ledger.extend([(i, made_up(store.place(i).steps, cutoffs[i], judge, rng)) for judge in JUDGES])
         os.chdir(scratch)  # the window shows the store's path
-        window = LabelWindow(Session.open(Path(source.name), name="anna"), poll=False)
+        window = LabelWindow(Session.open(Path(source.name), name=""), poll=False)
         window.resize(1280, 860)
         window.show()
         for episode_id in store.ids[:4]:

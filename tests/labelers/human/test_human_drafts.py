@@ -49,11 +49,11 @@ def test_a_session_without_drafts_leaves_nothing_behind(folder):
 
 
 def test_another_persons_drafts_are_left_alone(folder):
-    with Session.open(folder, name="anna") as session:
+    with Session.open(folder, name="lab") as session:
         session.fail()
     with Session.open(folder, name="bert") as session:
         assert session.verdict.text == "?x5"
-    with Session.open(folder, name="anna") as session:
+    with Session.open(folder, name="lab") as session:
         assert session.verdict.text == "0x5"
 
 

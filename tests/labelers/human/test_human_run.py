@@ -139,7 +139,7 @@ LABELLED = """
             print("shown", flush=True)
 
     window.LabelWindow = Quick
-    done = run.label_by_hand(Path(sys.argv[1]), name="anna")
+    done = run.label_by_hand(Path(sys.argv[1]), name="lab")
     print(done.count, done.left, done.drafts, done.store.name, flush=True)
 """
 
@@ -152,4 +152,4 @@ def test_ctrl_c_in_the_terminal_closes_the_window_and_what_was_done_is_said(tmp_
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "1 2 1 store\n"
     assert process.returncode == 0
-    assert Store.open(folder).ledger.labels(0).note == "by anna"
+    assert Store.open(folder).ledger.labels(0).note == "by lab"

@@ -116,10 +116,10 @@ def test_an_excluded_episode_is_labelled_with_nothing_to_learn_from(folder, sess
 
 
 def test_who_labels_stands_in_the_note(folder):
-    with Session.open(folder, name="anna") as session:
+    with Session.open(folder, name="lab") as session:
         session.fail()
         session.complete()
-    assert Store.open(folder).ledger.labels(0).note == "by anna"
+    assert Store.open(folder).ledger.labels(0).note == "by lab"
 
 
 @pytest.mark.parametrize("repeated, cutoff, frames", [("last", 3, [0, 0, 0, 1, 1]), ("first", 2, [np.nan, 0, 0, 1, 1])])

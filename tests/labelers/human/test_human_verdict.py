@@ -53,11 +53,11 @@ def test_labels_are_those_that_a_label_file_gives(tmp_path, repeated, cutoff):
         label_store(store, {0: cutoff})
     nothing = Verdict.nothing(7 if repeated == "none" else 6)
     said = nothing.failed() if cutoff is None else nothing.success_from(cutoff)
-    mine, theirs = said.labels(store.episode(0), "anna"), store.ledger.labels(0)
+    mine, theirs = said.labels(store.episode(0), "lab"), store.ledger.labels(0)
     assert np.array_equal(mine.frames, theirs.frames, equal_nan=True)
     assert np.array_equal(mine.reward, theirs.reward, equal_nan=True)
     assert np.array_equal(mine.success, theirs.success)
-    assert (mine.source, mine.note) == ("human", "by anna")
+    assert (mine.source, mine.note) == ("human", "by lab")
 
 
 def test_an_excluded_episode_has_no_reward_anywhere_and_says_why():

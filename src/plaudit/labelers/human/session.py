@@ -1,6 +1,6 @@
 """A labeling session: what is open, where one stands in it, what an edit does. No Qt, no clock.
 
-    session = Session.open("store", name="anna")
+    session = Session.open("store", name="lab")
     while session.episode is not None:
         session.cursor.go(53)
         session.success_from_here()     # on disk when it returns, and undone by session.undo()
