@@ -19,7 +19,9 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from plaudit.config import Config
 from plaudit.errors import PlauditError
-from plaudit.rewards.measure import Calibration, called_success, confirmed, decode_cutoff
+from plaudit.rewards.calibration import Calibration
+from plaudit.rewards.cutoffs import confirmed, decode_cutoff
+from plaudit.rewards.scored import called_success
 from plaudit.types import Episode, FloatArray, Labels
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from plaudit.report.page import facts_table, note, page, picture, row, section, table, warning, words
 from plaudit.report.plot import NO, YES, histogram, line_chart, reliability_diagram
+from plaudit.rewards.calibration import Rate, wilson
 from plaudit.rewards.controls import ControlResult, failed
-from plaudit.rewards.measure import JudgedFrame, Rate, Reliability, Scores, wilson
+from plaudit.rewards.measure import Reliability, Scores
+from plaudit.rewards.scored import JudgedFrame
 
 _CHART = (420, 360)
 

@@ -13,8 +13,9 @@ from plaudit.data.store import Store
 from plaudit.envs.bench import Speed
 from plaudit.envs.catalog import Card
 from plaudit.report.judge import interval, number, off, percent
+from plaudit.rewards.calibration import Rate
 from plaudit.rewards.controls import ControlResult
-from plaudit.rewards.measure import Rate, Scores
+from plaudit.rewards.measure import Scores
 
 
 def dataset_table(dataset: Dataset) -> Table:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from plaudit.errors import RewardError
-from plaudit.rewards.measure import called_success
+from plaudit.rewards.scored import called_success
 from plaudit.types import BoolArray, ByteArray, Episode, FloatArray
 
 MOST_EPISODES = 20

@@ -26,8 +26,8 @@ from plaudit.config import Config
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
 from plaudit.errors import RewardError
-from plaudit.rewards.measure import called_success
 from plaudit.rewards.model import Judgement
+from plaudit.rewards.scored import called_success
 from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, Labels, Observation, RewardSignal
 
 Mode = Literal["replace", "add", "terminal"]
