@@ -34,8 +34,8 @@ def likeliest(p: np.ndarray, even: float) -> int | None:
     clipped = np.clip(p, 1e-4, 1 - 1e-4)
     yes, no = np.nan_to_num(np.log(clipped / even)), np.nan_to_num(np.log((1 - clipped) / (1 - even)))
     likelihood = [no[:c].sum() + yes[c:].sum() for c in range(len(p) + 1)]
-    best = int(np.argmax(likelihood))
-    return None if likelihood[best] <= likelihood[-1] + 1e-9 else best
+    best = int(np.flatnonzero(likelihood >= np.max(likelihood) - 1e-9)[-1])  # of two that are alike, the later
+    return None if best == len(p) else best
 
 
 @pytest.mark.parametrize("even", [0.5, 0.2, 0.97])

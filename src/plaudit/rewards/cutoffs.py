@@ -32,7 +32,7 @@ def decode_cutoff(probability: AnyArray, shift: int = 0, even: float = 0.5) -> i
     Unlike `first_success` it sees the whole episode, so a flicker does not fool it: it is for labels, not for robots.
     Moving the cutoff one frame earlier turns log(1 - p) of that frame into log p, so the best one has the largest sum
     of log-odds from it on, if any sum is positive. Where success ends before the episode does, give it the part before.
-    A frame of which nothing was said, NaN, speaks for neither.
+    Of two that are alike it is the later. A frame of which nothing was said, NaN, speaks for neither.
 
     shift: frames that this judge is known to be late by, see `fit_shift`
     even: the probability that speaks neither for success nor against it; a judge that is to be strict has a high one
@@ -40,10 +40,11 @@ def decode_cutoff(probability: AnyArray, shift: int = 0, even: float = 0.5) -> i
     least, most = 1e-4, 1 - 1e-4  # no single frame decides for all
     p, even = np.clip(np.asarray(probability, np.float64), least, most), min(max(even, least), most)
     evidence = np.nan_to_num(np.log(p / even) - np.log((1 - p) / (1 - even)))
-    gain = np.cumsum(evidence[::-1])[::-1]
+    gain = np.cumsum(evidence[::-1])  # of the last frame, of the last two, ...
     if not len(gain) or gain.max() <= 1e-9:
         return None
-    return min(max(int(gain.argmax()) - shift, 0), len(gain) - 1)
+    cutoff = len(gain) - 1 - int(np.argmax(gain >= gain.max() - 1e-9))
+    return min(max(cutoff - shift, 0), len(gain) - 1)
 
 
 def fit_shift(episodes: Sequence[Scored], even: float = 0.5) -> int:
