@@ -147,7 +147,7 @@ def judge(model: RewardModel, store: Store) -> list[Judged]:
                 scored=np.abs(known + 0.5 - cutoff) > NEAR,
                 moment=known / episode.steps,
                 cutoff=cutoff,
-                decoded=decode_cutoff(probability, model.facts.cutoff_shift),
+                decoded=decode_cutoff(probability, model.facts.cutoff_shift, model.threshold),
             )
         )
     return found

@@ -12,7 +12,7 @@ from plaudit.data.formats import Dataset
 from plaudit.data.store import Store
 from plaudit.envs.bench import Speed
 from plaudit.envs.catalog import Card
-from plaudit.report.judge import interval, number, off, percent
+from plaudit.report.judge import Way, interval, live, number, off, percent
 from plaudit.rewards.calibration import Rate
 from plaudit.rewards.controls import ControlResult
 from plaudit.rewards.measure import Scores
@@ -103,21 +103,36 @@ def speed_table(title: str, speeds: Mapping[str, Speed]) -> Table:
     return table
 
 
-def judge_table(title: str, scores: Scores, controls: Sequence[ControlResult]) -> Table:
-    """How good a judge is, in a few lines."""
+def judge_table(
+    title: str, scores: Scores, controls: Sequence[ControlResult], ways: Sequence[Way] | None = None
+) -> Table:
+    """How good a judge is, in a few lines.
+
+    ways: from frames to episodes; only as it happens when not given
+    """
     asked = [control for control in controls if control.frames]
     passed = sum(control.passed for control in asked)
-    found = f"off by {off(scores.cutoff_median)}, 90th percentile {off(scores.cutoff_p90)}"
     facts = {
         "precision, recall": f"{percent(scores.precision)}, {percent(scores.recall)}",
         "ROC AUC": number(scores.roc_auc),
         "failure frames called": interval(Rate(scores.fpr, scores.fpr_low, scores.fpr_high)),
         "threshold": f"{scores.threshold:.4g}",
-        "first success frame": found if scores.episodes_hit else "never called",
+        **({way.name: _said(way) for way in ways} if ways else {"first success frame": _found(live(scores))}),
         "calibration error": percent(scores.ece),
-        "controls": f"{passed} of {len(asked)} passed",
+        "controls": f"{passed} of {len(asked)} passed" if asked else "none asked",
     }
     return _facts(title, facts)
+
+
+def _said(way: Way) -> str:
+    called = (
+        f"{way.hit} of {way.hit + way.missed} successes and {way.false} of {way.false + way.rejected} failures called"
+    )
+    return f"{called}; first success frame {_found(way)}"
+
+
+def _found(way: Way) -> str:
+    return f"off by {off(way.median)}, 90th percentile {off(way.p90)}" if way.hit else "never called"
 
 
 def _facts(title: str, facts: dict[str, Any]) -> Table:

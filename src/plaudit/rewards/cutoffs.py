@@ -10,15 +10,26 @@ first true one.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
+from pydantic import AfterValidator, PositiveInt
 
 from plaudit.errors import RewardError
 from plaudit.rewards.scored import Scored, called_success, first_of
 from plaudit.types import AnyArray, BoolArray
 
 Confirm = tuple[int, int]  # k of the last n frames must be called before the episode is
+
+
+def _can_be_met(confirm: Confirm) -> Confirm:
+    k, n = confirm
+    if k > n:
+        raise ValueError(f"{k} of the last {n} frames can never be called; give (k, n) with k <= n")
+    return confirm
+
+
+ConfirmKey = Annotated[tuple[PositiveInt, PositiveInt], AfterValidator(_can_be_met)]  # the same in a config
 
 
 def first_success(probability: AnyArray, threshold: float, confirm: Confirm = (1, 1)) -> int | None:
@@ -51,7 +62,8 @@ def fit_shift(episodes: Sequence[Scored], even: float = 0.5) -> int:
     """How many frames late the decoded cutoff is in the middle of these episodes; below 0 for early.
 
     A robot lingers before a grasp and is quick after it, so there are more frames that look almost like success than
-    frames that are only just one, and a judge that is right about most of them turns a few frames late.
+    frames that are only just one, and a judge that is right about most of them turns a few frames late; a strict one
+    turns later. So it belongs to one `even`.
     """
     errors = [error for error in decoded_errors(episodes, even=even).errors if error is not None]
     return round(float(np.median(errors))) if errors else 0

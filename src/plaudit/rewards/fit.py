@@ -97,7 +97,8 @@ def _measured(
     chosen, tested = parts["validation"], parts["test"]
     calibrations = [fit_calibration(said, table.truth[chosen]) for said in logits["validation"]]
     looked_at = _scored(table, chosen, calibrations, logits["validation"])
-    threshold, shift = choose_threshold(looked_at, config.target_fpr), fit_shift(looked_at)
+    threshold = choose_threshold(looked_at, config.target_fpr)
+    shift = fit_shift(looked_at, threshold.value)
     held_out = _scored(table, tested, calibrations, logits["test"])
     scores = measure(held_out, threshold.value, shift=shift)
     facts = ModelFacts(

@@ -127,9 +127,8 @@ def measure(
     confirm: Confirm = (1, 1),
     seed: int = 0,
     shift: int = 0,
-    even: float = 0.5,
 ) -> Scores:
-    """shift, even: of decoded cutoffs, see `decode_cutoff`"""
+    """shift: of decoded cutoffs, see `fit_shift`; the threshold is where they are even"""
     episodes = [episode for episode in episodes if episode.judged.any()]
     if not episodes:
         raise RewardError("no frame of these episodes has a truth; label some of them first")
@@ -140,7 +139,7 @@ def measure(
     calibrated = reliability(probability, truth)
     rate = false_positive_rate(episodes, threshold, seed)
     cutoffs = cutoff_errors(episodes, threshold, confirm)
-    decoded = decoded_errors(episodes, shift, even)
+    decoded = decoded_errors(episodes, shift, threshold)
     return Scores(
         episodes=len(episodes),
         frames=len(truth),
