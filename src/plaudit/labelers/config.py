@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
 from pydantic import Field
 
 from plaudit.config import Config, place_of, read_tree
+from plaudit.data.journal import write_atomic
 from plaudit.errors import ConfigError, UnknownName, nearest
 from plaudit.labelers.decoded import Decoded
 from plaudit.labelers.frames import Decode, EpisodeJudge, FrameLabeler, Rule
@@ -116,3 +118,20 @@ def doubts(config: LabelerConfig, judge: EpisodeJudge) -> list[str]:
         f"this judge's rule was fitted on {fitted.fingerprint} and it is {judge.facts['model']} now: its threshold may "
         "let anything through; run plaudit judge calibrate again"
     ]
+
+
+def save_calibrated(
+    output: Path,
+    path: Path | None,
+    name: str | None,
+    flags: Mapping[str, Any],
+    overrides: Sequence[str],
+    rule: Rule,
+    calibrated: Calibrated,
+) -> None:
+    """The judge that `read_judge` got from the same, as a file, with its rule. What stands in `${...}` stays so."""
+    given = OmegaConf.load(path) if path is not None else OmegaConf.create({"type": name})
+    told = {"rule": rule.model_dump(mode="json"), "calibrated": calibrated.model_dump(mode="json")}
+    tree = OmegaConf.merge(given, OmegaConf.from_dotlist(list(overrides)), dict(flags), told)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(output, OmegaConf.to_yaml(tree).encode())

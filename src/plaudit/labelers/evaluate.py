@@ -98,13 +98,15 @@ def compare(
     truths: Mapping[int, FloatArray],
     rule: Rule,
     failures: Mapping[int, str] | None = None,
+    notes: Sequence[str] = (),
 ) -> Evaluation:
     """Labels that are there beside the truth; nobody is asked, so nobody can be asked about controls."""
     shared = [i for i in verdicts if i in truths]
     if not shared:
         why = next(iter((failures or {}).values()), "it has labelled none of them")
         raise RewardError(f"the judge has no verdict on any of the {len(truths)} episodes to compare: {why}")
-    threshold, notes = _threshold({i: verdicts[i] for i in shared})
+    threshold, mixed = _threshold({i: verdicts[i] for i in shared})
+    notes = [*notes, *mixed]
     graded = threshold is not None
     calls = [_scored(i, verdicts[i].frames, truths[i]) for i in shared]
     scored = [_scored(i, probability_of(verdicts[i]), truths[i]) for i in shared] if graded else calls

@@ -1,14 +1,21 @@
-"""The page of `plaudit judge eval`: how far to trust a judge, and where it and the reference part.
+"""What `plaudit judge eval` leaves: how far to trust a judge, and where it and the reference part.
 
-It shares its parts with the page of a reward model (report/judge.py). What is added is what labels can tell of any judge:
-what they say of whole episodes, and the episodes on which it is most wrong, frame by frame.
+runs/judge_eval/vlm_0/
+  report.html       for a person
+  scores.json       the same numbers for a program, and what was measured
+  episodes.jsonl    one line an episode: what the judge said of each frame, and what is true
+
+The page shares its parts with that of a reward model (report/judge.py). What is added is what labels can tell of any
+judge: what they say of whole episodes, and the episodes on which it is most wrong, frame by frame.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from plaudit.data.transfer import new_folder
 from plaudit.labelers.evaluate import Evaluation
 from plaudit.labelers.run import by_sentence
 from plaudit.report.judge import Way, frame_picture, headline, live, percent, seen_whole, trust
@@ -17,6 +24,15 @@ from plaudit.report.plot import timeline
 from plaudit.rewards.scored import Scored
 
 _EPISODES = 12  # drawn
+
+
+def save_evaluation(target: Path, title: str, found: Evaluation, facts: Mapping[str, str]) -> None:
+    """A folder that appears whole."""
+    with new_folder(target) as folder:
+        (folder / "scores.json").write_text(json.dumps({"facts": dict(facts), **found.to_json()}, indent=1))
+        lines = (json.dumps(scored.to_json()) + "\n" for scored in found.scored)
+        (folder / "episodes.jsonl").write_text("".join(lines))
+        write_evaluation(folder / "report.html", title, found, facts)
 
 
 def write_evaluation(path: Path, title: str, found: Evaluation, facts: Mapping[str, str]) -> None:

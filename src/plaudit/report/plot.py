@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import pairwise
 
 import numpy as np
 
@@ -189,7 +190,8 @@ def timeline(
         colour = "#e4e4e0" if np.isnan(value) else YES if value else NO
         x, span = left + first * wide, (last - first) * wide
         parts.append(f'<rect x="{x:.1f}" y="{height - bottom + 5}" width="{span:.1f}" height="9" fill="{colour}"/>')
-        if not np.isnan(value):
+    for first, last, known in _runs([not np.isnan(value) for value in truth]):
+        if known:
             path = " ".join(at(frame, probability[frame]) for frame in range(first, last))
             parts.append(f'<polyline points="{path}" fill="none" stroke="{COLOURS[0]}" stroke-width="1.6"/>')
     parts.append(_rule(at(-0.5, min(threshold, 1)), at(len(truth) - 0.5, min(threshold, 1)), "#444", "4 4"))
@@ -202,7 +204,7 @@ def _runs(values: Sequence[float]) -> list[tuple[int, int, float]]:
     """First, last + 1 and value of each run of one value; NaN is one too."""
     array = np.nan_to_num(np.asarray(values, float), nan=-1)
     edges = [0, *(np.flatnonzero(np.diff(array)) + 1).tolist(), len(array)]
-    return [(first, last, values[first]) for first, last in zip(edges, edges[1:]) if last > first]
+    return [(first, last, values[first]) for first, last in pairwise(edges) if last > first]
 
 
 def _svg(width: int, height: int, parts: Sequence[str]) -> str:

@@ -12,9 +12,12 @@ from plaudit.data.formats import Dataset
 from plaudit.data.store import Store
 from plaudit.envs.bench import Speed
 from plaudit.envs.catalog import Card
+from plaudit.labelers.config import Calibrated
+from plaudit.labelers.frames import Rule
 from plaudit.report.judge import Way, interval, live, number, off, percent
 from plaudit.rewards.calibration import Rate
 from plaudit.rewards.controls import ControlResult
+from plaudit.rewards.cutoffs import CutoffErrors
 from plaudit.rewards.measure import Scores
 
 
@@ -120,6 +123,20 @@ def judge_table(
         **({way.name: _said(way) for way in ways} if ways else {"first success frame": _found(live(scores))}),
         "calibration error": percent(scores.ece),
         "controls": f"{passed} of {len(asked)} passed" if asked else "none asked",
+    }
+    return _facts(title, facts)
+
+
+def calibration_table(title: str, rule: Rule, calibrated: Calibrated, cutoffs: CutoffErrors) -> Table:
+    """A rule, and what it is worth on episodes that did not choose it."""
+    rate = Rate(calibrated.fpr, calibrated.fpr_low, calibrated.fpr_high)
+    facts = {
+        "temperature, bias": f"{rule.temperature:.4g}, {rule.bias:.4g}",
+        "threshold": f"{rule.threshold:.4g}",
+        "shift of cutoffs": f"{rule.shift} frames",
+        "failure frames called": f"{interval(rate)} on episodes held back; {percent(calibrated.target_fpr)} was asked for",
+        "success frames called": f"{percent(calibrated.recall)} on episodes held back",
+        "first success frame": _found(Way.of("", cutoffs)),
     }
     return _facts(title, facts)
 
