@@ -141,11 +141,11 @@ def _measured(store: "Store", sources: Sequence[str], found: "Evaluation") -> di
 
 def _tell_evaluation(title: str, found: "Evaluation", target: Path) -> None:
     from plaudit.report.evaluation import named, ways_of
-    from plaudit.report.tables import judge_table
+    from plaudit.report.tables import judge_table, ways_table
 
     scores = found.scores
     held = f"{title}: measured on {scores.episodes:,} episodes, {scores.frames:,} frames"
-    out.print(judge_table(held, scores, found.controls, ways_of(found)))
+    out.print(judge_table(held, scores, found.controls), "", ways_table(ways_of(found)), sep="\n")
     for sentence in found.notes:
         tell("note", sentence)
     for sentence in [*named(title, found), *found.problems]:

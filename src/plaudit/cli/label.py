@@ -118,7 +118,7 @@ def _few(ids: Sequence[int]) -> str:
 def _alone(given: Sequence[Any]) -> None:
     if any(given):
         raise DataError(
-            "--judge human opens a window, in which you choose what to label; beside it go --order, --name and --keys-log"
+            "--judge human opens a window in which you choose what to label; it takes --order, --name and --keys-log"
         )
 
 

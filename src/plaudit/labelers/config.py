@@ -86,7 +86,7 @@ def read_judge(
 
 
 def _check_kind(kind: Any, path: Path | None) -> None:
-    known = LABELER_REGISTRY.names()
+    known = sorted([HUMAN, *(name for name in LABELER_REGISTRY.names() if ":" not in name)])
     if not isinstance(kind, str):
         where = "with --judge" if path is None else f"with --judge, or as 'type' in {path}"
         raise UnknownName(f"name a judge {where}; known: {', '.join(known)}")
@@ -96,7 +96,7 @@ def _check_kind(kind: Any, path: Path | None) -> None:
             "plaudit judge eval STORE --judge ledger --source human"
         )
     if ":" not in kind and kind not in known:
-        raise UnknownName(f"there is no judge '{kind}'; {nearest(kind, [*known, HUMAN])}")
+        raise UnknownName(f"there is no judge '{kind}'; {nearest(kind, known)}")
 
 
 def build_judge(config: LabelerConfig, decode: Decode | None = None) -> EpisodeJudge:

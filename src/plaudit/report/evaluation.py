@@ -26,22 +26,24 @@ from plaudit.rewards.scored import Scored
 _EPISODES = 12  # drawn
 
 
-def save_evaluation(target: Path, title: str, found: Evaluation, facts: Mapping[str, str]) -> None:
+def save_evaluation(target: Path, judge: str, found: Evaluation, facts: Mapping[str, str]) -> None:
     """A folder that appears whole."""
     with new_folder(target) as folder:
-        (folder / "scores.json").write_text(json.dumps({"facts": dict(facts), **found.to_json()}, indent=1))
+        (folder / "scores.json").write_text(
+            json.dumps({"judge": judge, "facts": dict(facts), **found.to_json()}, indent=1)
+        )
         lines = (json.dumps(scored.to_json()) + "\n" for scored in found.scored)
         (folder / "episodes.jsonl").write_text("".join(lines))
-        write_evaluation(folder / "report.html", title, found, facts)
+        write_evaluation(folder / "report.html", judge, found, facts)
 
 
-def write_evaluation(path: Path, title: str, found: Evaluation, facts: Mapping[str, str]) -> None:
+def write_evaluation(path: Path, judge: str, found: Evaluation, facts: Mapping[str, str]) -> None:
     ways = ways_of(found)
     path.write_text(
         page(
-            title,
-            headline(found.scores, ways[0]),
-            "".join(warning(sentence) for sentence in named(title, found)),
+            f"Judge: {judge}",
+            headline(found.scores, ways[0], "episodes"),
+            "".join(warning(sentence) for sentence in named(judge, found)),
             "".join(note(sentence) for sentence in found.notes),
             trust(found.scores, found.controls, found.reliability, ways, "None was run."),
             section("Worst frames", _worst(found)),

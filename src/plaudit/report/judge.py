@@ -107,14 +107,14 @@ def trust(
     )
 
 
-def headline(scores: Scores, way: Way | None = None) -> str:
+def headline(scores: Scores, way: Way | None = None, of: str = "held-out episodes") -> str:
     way = way or live(scores)
     said = f"Calls {way.hit} of {way.hit + way.missed} successes and {way.false} of {way.false + way.rejected} failures"
     if not math.isnan(way.median):
         said += f"; the first frame called is off by {_frames_off(way.median)} (median)"
     if not math.isnan(scores.fpr):
         said += f"; {percent(scores.fpr)} of failure frames get through"
-    return f"{said}. Measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames."
+    return f"{said}. Measured on {scores.episodes:,} {of}, {scores.frames:,} frames."
 
 
 def _warnings(scores: Scores, controls: Sequence[ControlResult]) -> list[str]:
@@ -137,8 +137,8 @@ def _episodes(ways: Sequence[Way]) -> str:
         header=("truth", "called", "not called", "called, with 95% interval"),
     )
     rows = [(words(w.name), off(w.median), off(w.p90), _bad(w.missed), _bad(w.false)) for w in ways]
-    header = ("first success frame", "median error", "90th percentile", "missed", "falsely called")
-    return confusion + table(rows, header=header) + note(f"Above: {first.name}.")
+    header = ("first success frame", "median off", "90% within", "missed", "false")
+    return confusion + table(rows, header=header) + note(f"The upper table: {first.name}.")
 
 
 def _frames(scores: Scores) -> str:

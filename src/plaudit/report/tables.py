@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from plaudit.data.formats import Dataset
 from plaudit.data.store import Store
@@ -106,13 +107,8 @@ def speed_table(title: str, speeds: Mapping[str, Speed]) -> Table:
     return table
 
 
-def judge_table(
-    title: str, scores: Scores, controls: Sequence[ControlResult], ways: Sequence[Way] | None = None
-) -> Table:
-    """How good a judge is, in a few lines.
-
-    ways: from frames to episodes; only as it happens when not given
-    """
+def judge_table(title: str, scores: Scores, controls: Sequence[ControlResult]) -> Table:
+    """How good a judge is, in a few lines."""
     asked = [control for control in controls if control.frames]
     passed = sum(control.passed for control in asked)
     facts = {
@@ -120,7 +116,7 @@ def judge_table(
         "ROC AUC": number(scores.roc_auc),
         "failure frames called": interval(Rate(scores.fpr, scores.fpr_low, scores.fpr_high)),
         "threshold": f"{scores.threshold:.4g}",
-        **({way.name: _said(way) for way in ways} if ways else {"first success frame": _found(live(scores))}),
+        "first success frame": _found(live(scores)),
         "calibration error": percent(scores.ece),
         "controls": f"{passed} of {len(asked)} passed" if asked else "none asked",
     }
@@ -134,18 +130,20 @@ def calibration_table(title: str, rule: Rule, calibrated: Calibrated, cutoffs: C
         "temperature, bias": f"{rule.temperature:.4g}, {rule.bias:.4g}",
         "threshold": f"{rule.threshold:.4g}",
         "shift of cutoffs": f"{rule.shift} frames",
-        "failure frames called": f"{interval(rate)} on episodes held back; {percent(calibrated.target_fpr)} was asked for",
-        "success frames called": f"{percent(calibrated.recall)} on episodes held back",
-        "first success frame": _found(Way.of("", cutoffs)),
+        "failure frames called": f"{interval(rate)}, held back; {percent(calibrated.target_fpr)} was asked for",
+        "success frames called": f"{percent(calibrated.recall)}, held back",
+        "first success frame": f"{_found(Way.of('', cutoffs))}, held back",
     }
     return _facts(title, facts)
 
 
-def _said(way: Way) -> str:
-    called = (
-        f"{way.hit} of {way.hit + way.missed} successes and {way.false} of {way.false + way.rejected} failures called"
-    )
-    return f"{called}; first success frame {_found(way)}"
+def ways_table(ways: Sequence[Way]) -> Table:
+    """A line for each way from frames to episodes."""
+    table = Table("episodes", "successes called", "failures called", "first frame off", "90%", box=None, pad_edge=False)
+    for way in ways:
+        hit, false = f"{way.hit} of {way.hit + way.missed}", f"{way.false} of {way.false + way.rejected}"
+        table.add_row(way.name, hit, Text(false, "red" if way.false else ""), off(way.median), off(way.p90))
+    return table
 
 
 def _found(way: Way) -> str:

@@ -74,11 +74,21 @@ class JudgedFrame:
 
 
 def worst_frames(episodes: Sequence[Scored], most: int = 24) -> list[tuple[Scored, int]]:
-    """Frames with the largest error, worst first, at most four of an episode: neighbours look alike."""
-    errors = [np.nan_to_num(np.abs(e.probability - e.truth)) for e in episodes]
-    places = [(float(mine[f]), e, int(f)) for e, mine in zip(episodes, errors) for f in np.argsort(-mine)[:4]]
+    """Frames with the largest error, worst first, at most four of an episode and these apart: neighbours look alike."""
+    places = [(error, episode, frame) for episode in episodes for error, frame in _worst_of(episode)]
     places.sort(key=lambda place: -place[0])
     return [(episode, frame) for error, episode, frame in places[:most] if error >= 0.05]
+
+
+def _worst_of(episode: Scored) -> list[tuple[float, int]]:
+    """Four frames at most, with their errors."""
+    error = np.nan_to_num(np.abs(episode.probability - episode.truth))
+    apart = len(error) // 20
+    chosen: list[int] = []
+    for frame in np.argsort(-error, kind="stable").tolist():
+        if len(chosen) < 4 and all(abs(frame - other) > apart for other in chosen):
+            chosen.append(frame)
+    return [(float(error[frame]), frame) for frame in chosen]
 
 
 def called_success(probability: AnyArray, threshold: float) -> BoolArray:
