@@ -9,6 +9,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from plaudit.data.failures import Failures
 from plaudit.data.formats import Dataset
 from plaudit.data.store import Store
 from plaudit.envs.bench import Speed
@@ -34,12 +35,14 @@ def store_table(store: Store) -> list[Any]:
     judges = Counter(v.source for i in store.ids if (v := store.ledger.newest(i)))
     succeeded = sum(labels.succeeded for i in store.ids if (labels := store.ledger.labels(i)))
     labelled = sum(judges.values())
+    failures = Counter(failure.source for failure in Failures(store.ledger).standing())
     facts = {
         "episodes": len(places),
         "steps": sum(p.steps for p in places),
         "bytes": f"{store.nbytes:,}",
         "capacity": _capacity(store),
-        "labelled": f"{labelled} ({', '.join(f'{n} by {who}' for who, n in judges.most_common())})" if labelled else 0,
+        "labelled": _by(judges),
+        **_unless_empty("not judged", _by(failures)),
         "successes": f"{succeeded} of {labelled}" if labelled else "-",
         "tasks": ", ".join(sorted({p.line["task"] for p in places if p.line["task"]})) or "-",
     }
@@ -71,6 +74,11 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
         "ended": "task ended" if episode.terminated else "cut off",
         "by a person": f"{int(episode.control_mode.sum())} steps",
         "origin": f"{episode.origin.path}, episode {episode.origin.index}" if episode.origin else "recorded here",
+        **{
+            f"not judged by {failure.source}": f"{failure.reason} ({_when(failure.time)})"
+            for failure in Failures(store.ledger).standing()
+            if failure.episode == episode_id
+        },
     }
     history = Table("version", "judge", "when", "success", "mean reward", "threshold", "note", box=None, pad_edge=False)
     for version in store.ledger.history(episode_id):
@@ -157,6 +165,12 @@ def _facts(title: str, facts: dict[str, Any]) -> Table:
         text = ", ".join(map(str, text)) if isinstance(text, list | tuple) else text
         table.add_row(name, str(text))
     return table
+
+
+def _by(judges: Counter[str]) -> str | int:
+    """12 (8 by human, 4 by vlm)"""
+    total = sum(judges.values())
+    return f"{total} ({', '.join(f'{n} by {who}' for who, n in judges.most_common())})" if total else 0
 
 
 def _capacity(store: Store) -> str:
