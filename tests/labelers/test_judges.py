@@ -1,5 +1,7 @@
 """The simulator, a classifier, any judge decoded, and how they are read from files."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,8 @@ from plaudit.labelers.frames import Rule
 from plaudit.labelers.simulator import SimulatorConfig, SimulatorLabeler
 from plaudit.types import Labels
 from tiny_reward import noise_episode, tiny_model
+
+EXAMPLES = Path(__file__).parents[2] / "examples/configs"
 
 # The simulator
 
@@ -151,6 +155,11 @@ def test_a_file_says_everything_and_the_command_line_wins(tmp_path):
     (tmp_path / "judge.yaml").write_text(f"type: {NAME}\ncut: 3\nrule: {{threshold: 0.7}}\n")
     config = read_judge(tmp_path / "judge.yaml", None, overrides=["rule.decode=frames"])
     assert (config.cut, config.rule.threshold, config.rule.decode) == (3, 0.7, "frames")
+
+
+@pytest.mark.parametrize("preset", sorted(EXAMPLES.glob("judge_*.yaml")), ids=lambda path: path.stem)
+def test_every_example_is_a_judge(preset):
+    assert read_judge(preset, None).type == preset.stem.removeprefix("judge_")
 
 
 @pytest.mark.parametrize(

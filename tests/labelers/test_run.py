@@ -127,16 +127,18 @@ def test_the_same_sentence_is_said_once():
     assert by_sentence({1: "no", 2: "dark", 3: "no"}) == {"no": [1, 3], "dark": [2]}
 
 
-def test_a_batch_is_on_disk_before_the_next_and_a_kill_costs_no_more(tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_a_batch_is_on_disk_before_the_next_and_a_kill_costs_no_more(tmp_path, number, code):
     bright_store(tmp_path / "s", 12, 0).close()
     words = [sys.executable, "-m", "plaudit.cli", "label", "s", "--judge", NAME, "seconds=0.1", "--batch", "2"]
     path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])}
-    running = subprocess.Popen(words, cwd=tmp_path, env={**os.environ, **path})
+    running = subprocess.Popen(words, cwd=tmp_path, env={**os.environ, **path}, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while len(done := labelled(tmp_path)) < 4 and time.monotonic() < deadline:
         time.sleep(0.02)
-    running.send_signal(signal.SIGKILL)
-    running.wait()
+    running.send_signal(number)
+    said = running.communicate()[1]
+    assert running.returncode == code and ("the same command goes on" in said) == (number == signal.SIGINT)
     assert 4 <= len(done) < 12
     store = Store.open(tmp_path / "s")
     rest = run(store, BrightnessConfig(seconds=0.0).build())
