@@ -1,5 +1,7 @@
 """A rule fitted on some episodes, and what it is worth on others."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -74,7 +76,7 @@ def test_each_episode_is_asked_about_once_and_failures_are_told(tmp_path):
     store = bright_store(tmp_path / "s", 4, 4, repeated="last")
     silent = store.append(counting_episode(STEPS, task=""))
     store.ledger.append(silent, Labels.from_cutoff(steps=STEPS, cutoff=None, source="human"))
-    judge = BrightnessConfig().build()
+    judge: Any = BrightnessConfig().build()
     said, failed = score_store(store, judge, read_truth(store, ("human",)))
     assert judge.scorer.asked == 9 and list(failed) == [silent]
     assert {len(one.log_odds) for one in said} == {STEPS}  # without the repeated frame

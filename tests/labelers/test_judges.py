@@ -1,6 +1,7 @@
 """The simulator, a classifier, any judge decoded, and how they are read from files."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,17 +16,24 @@ from plaudit.labelers.config import Calibrated, build_judge, doubts, read_judge
 from plaudit.labelers.decoded import Decoded
 from plaudit.labelers.frames import Rule
 from plaudit.labelers.simulator import SimulatorConfig, SimulatorLabeler
-from plaudit.types import Labels
+from plaudit.types import Episode, Labels
 from tiny_reward import noise_episode, tiny_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples/configs"
+
+
+def said(judge: Any, *episodes: Episode) -> Any:
+    """Of one episode its verdict, of several a list of them."""
+    verdicts = judge.label(list(episodes))
+    return verdicts[0] if len(episodes) == 1 else verdicts
+
 
 # The simulator
 
 
 def test_the_simulators_flag_becomes_labels():
     episode = counting_episode(4, privileged={"success": np.array([0, 1, 0, 1], bool)})
-    (labels,) = SimulatorLabeler().label([episode])
+    labels = said(SimulatorLabeler(), episode)
     assert labels.frames.tolist() == [0, 0, 1, 0, 1]
     assert labels.source == "simulator"
     check_labeler(SimulatorLabeler(), [episode])
@@ -34,12 +42,12 @@ def test_the_simulators_flag_becomes_labels():
 def test_a_repeated_frame_is_not_judged():
     for repeated, place in (("first", 0), ("last", 2)):
         episode = counting_episode(2, repeated=repeated, privileged={"success": np.array([1, 1], bool)})
-        assert np.flatnonzero(np.isnan(SimulatorLabeler().label([episode])[0].frames)).tolist() == [place]
+        assert np.flatnonzero(np.isnan(said(SimulatorLabeler(), episode).frames)).tolist() == [place]
 
 
 def test_no_simulator_knows_of_a_robots_episode():
-    (said,) = SimulatorLabeler().label([counting_episode(2)])
-    assert "no simulator knows of this episode" in str(said) and "another judge" in str(said)
+    error = str(said(SimulatorLabeler(), counting_episode(2)))
+    assert "no simulator knows of this episode" in error and "another judge" in error
 
 
 # A classifier
@@ -48,7 +56,7 @@ def test_no_simulator_knows_of_a_robots_episode():
 def test_a_classifier_says_what_its_model_says(tmp_path):
     model, episode = tiny_model(threshold=0.6), noise_episode()
     judge = ClassifierLabelerConfig(model=saved(model, tmp_path / "m"), rule=Rule(decode="frames")).build()
-    (labels,) = judge.label([episode])
+    labels = said(judge, episode)
     assert labels.probability == pytest.approx(model.judge(episode).probability[1:], abs=1e-6)
     assert labels.success.tolist() == (model.judge(episode).probability[1:] >= 0.6).tolist()
     assert judge.facts == {"model": model.fingerprint, "threshold": 0.6, "note": "by frame"}
@@ -59,7 +67,7 @@ def test_a_probability_of_one_stays_one(tmp_path):
     model = tiny_model(threshold=1.0)
     model.facts = model.facts.model_copy(update={"calibration": ((0.001, 50.0),)})
     judge = ClassifierLabelerConfig(model=saved(model, tmp_path / "m")).build()
-    assert judge.label([noise_episode()])[0].probability.tolist() == [1.0] * 12
+    assert said(judge, noise_episode()).probability.tolist() == [1.0] * 12
 
 
 def test_what_the_rule_does_not_say_is_the_models_own(tmp_path):
@@ -69,19 +77,21 @@ def test_what_the_rule_does_not_say_is_the_models_own(tmp_path):
     own = ClassifierLabelerConfig(model=folder).build().rule
     assert (own.threshold, own.shift, own.decode) == (0.6, 2, "cutoff")
     mine = read_judge(None, "classifier", {"model": str(folder)}, ["rule.decode=confirm", "rule.shift=0"])
-    rule = build_judge(mine).rule
+    judge: Any = build_judge(mine)
+    rule = judge.rule
     assert (rule.threshold, rule.shift, rule.decode) == (0.6, 0, "confirm")
-    assert build_judge(mine, "frames").rule.decode == "frames"
+    judge = build_judge(mine, "frames")
+    assert judge.rule.decode == "frames"
 
 
 def test_episodes_that_do_not_fit_the_model_fail_alone(tmp_path):
     judge = ClassifierLabelerConfig(model=saved(bright_model(0.5), tmp_path / "m")).build()
     fits = counting_episode(2, size=(8, 8))
-    said = judge.label([counting_episode(2), fits, counting_episode(2, size=(8, 8), repeated="last")])
-    assert "trained on 8x8" in str(said[0]) and isinstance(said[1], Labels)
-    assert np.isnan(said[2].reward).tolist() == [False, True]
+    large, right, short = said(judge, counting_episode(2), fits, counting_episode(2, size=(8, 8), repeated="last"))
+    assert "trained on 8x8" in str(large) and isinstance(right, Labels)
+    assert np.isnan(short.reward).tolist() == [False, True]
     other = ClassifierLabelerConfig(model=saved(bright_model(0.5, camera="wrist"), tmp_path / "w")).build()
-    assert "looks at camera 'wrist', which is not there; there are: front" in str(other.label([fits])[0])
+    assert "looks at camera 'wrist', which is not there; there are: front" in str(said(other, fits))
 
 
 def test_a_model_that_is_not_there_or_not_trusted_is_refused(tmp_path):
@@ -108,7 +118,7 @@ class Says:
         return list(self._said)
 
 
-def decoded(verdict, probability=None, **rule) -> Labels:
+def decoded(verdict, probability=None, **rule) -> Any:
     labels = Labels.from_frames(verdict, probability=probability, source="says")
     return Decoded(Says(labels), Rule(**rule)).label([None])[0]
 
@@ -125,10 +135,10 @@ def test_k_of_n_of_yes_and_no():
 
 
 def test_probabilities_are_decoded_where_there_are_some_and_stay():
-    said = np.array([0.6, 0.1, 0.9, 0.9], np.float32)
-    labels = decoded([0, 1, 0, 1, 1], said)
+    probability = np.array([0.6, 0.1, 0.9, 0.9], np.float32)
+    labels = decoded([0, 1, 0, 1, 1], probability)
     assert labels.frames.tolist() == [0, 0, 0, 1, 1]
-    assert labels.probability.tolist() == said.tolist()
+    assert labels.probability.tolist() == probability.tolist()
 
 
 def test_what_was_not_judged_stays_so():
@@ -144,8 +154,8 @@ def test_an_error_is_handed_on_and_the_labels_keep_the_contract():
 def test_a_judge_without_a_rule_is_wrapped_when_it_is_asked_to_decode():
     judge = build_judge(SimulatorConfig(), "cutoff")
     episode = counting_episode(4, privileged={"success": np.array([1, 0, 0, 1], bool)})
-    assert judge.label([episode])[0].frames.tolist() == [0, 0, 0, 0, 1]
-    assert build_judge(SimulatorConfig()).label([episode])[0].frames.tolist() == [0, 1, 0, 0, 1]
+    assert said(judge, episode).frames.tolist() == [0, 0, 0, 0, 1]
+    assert said(build_judge(SimulatorConfig()), episode).frames.tolist() == [0, 1, 0, 0, 1]
 
 
 # From files
@@ -153,13 +163,14 @@ def test_a_judge_without_a_rule_is_wrapped_when_it_is_asked_to_decode():
 
 def test_a_file_says_everything_and_the_command_line_wins(tmp_path):
     (tmp_path / "judge.yaml").write_text(f"type: {NAME}\ncut: 3\nrule: {{threshold: 0.7}}\n")
-    config = read_judge(tmp_path / "judge.yaml", None, overrides=["rule.decode=frames"])
+    config: Any = read_judge(tmp_path / "judge.yaml", None, overrides=["rule.decode=frames"])
     assert (config.cut, config.rule.threshold, config.rule.decode) == (3, 0.7, "frames")
 
 
 @pytest.mark.parametrize("preset", sorted(EXAMPLES.glob("judge_*.yaml")), ids=lambda path: path.stem)
 def test_every_example_is_a_judge(preset):
-    assert read_judge(preset, None).type == preset.stem.removeprefix("judge_")
+    config: Any = read_judge(preset, None)
+    assert config.type == preset.stem.removeprefix("judge_")
 
 
 @pytest.mark.parametrize(
