@@ -169,7 +169,11 @@ def test_a_person_is_measured_by_what_stands_in_the_ledger(run, store):
     ("words", "sentence"),
     [
         (("--judge", "ledger"), "--judge ledger and --source belong together"),
-        (("--judge", "ledger", "--source", "vlm"), "it has labelled none of them"),
+        (
+            ("--judge", "ledger", "--source", "vlm"),
+            "'vlm' has labelled none of the 6 episodes to compare; known: human",
+        ),
+        (("--judge", "ledger", "--source", "vlm", "cut=3"), "--judge ledger asks nobody"),
         (("--judge", "ledger", "--source", "human"), "store has no labels of simulator, dataset, cutoff"),
         (("--judge", NAME, "--reference", "cutoff"), "store has no labels of cutoff to compare with"),
         (("--judge", NAME, "--reference", "brightness"), "the judge is 'brightness' itself"),
@@ -188,8 +192,9 @@ def test_an_evaluation_that_cannot_be(run, store, tmp_path, words, sentence):
 
 def test_a_rule_is_fitted_stored_and_used(run, tmp_path):
     bright_store(tmp_path / "store", 6, 6).close()
-    (tmp_path / "judge.yaml").write_text(f"type: {NAME}\ncut: ${{oc.decode:${{oc.env:CUT,6}}}}\n")
-    said = run("judge", "calibrate", "store", "--config", "judge.yaml", "-o", "judge.yaml", "--target-fpr", "0.02")
+    (tmp_path / "judge.yaml").write_text("cut: ${oc.decode:${oc.env:CUT,6}}\n")
+    words = ("--judge", NAME, "--config", "judge.yaml", "-o", "judge.yaml", "--target-fpr", "0.02")
+    said = run("judge", "calibrate", "store", *words)
     assert "judge.yaml: fitted on 12 episodes, 6 of which succeed" in said and "2.0% was asked for" in said
     tree = yaml.safe_load((tmp_path / "judge.yaml").read_text())
     assert tree["cut"] == "${oc.decode:${oc.env:CUT,6}}"  # secrets come from the environment, and stay there

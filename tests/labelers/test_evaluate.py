@@ -101,6 +101,13 @@ def test_an_episode_that_cannot_be_judged_is_counted_and_the_others_go_on(bright
     assert "controls could not be judged: this episode has no task text" in found.notes[0]
 
 
+def test_an_episode_of_one_frame_is_measured_too(bright):
+    short = bright.append(counting_episode(1, first=5, repeated="last"))
+    bright.ledger.append(short, Labels.from_cutoff(steps=1, cutoff=0, source="human"))
+    found = measured(bright)
+    assert found.scores.episodes == 7 and found.on_labels.errors == (0, 0, 0, 0)
+
+
 def test_a_judge_that_fails_on_all_says_why(tmp_path):
     store = bright_store(tmp_path / "s", 1, 1, task="")
     with pytest.raises(

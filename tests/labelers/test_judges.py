@@ -92,6 +92,8 @@ def test_episodes_that_do_not_fit_the_model_fail_alone(tmp_path):
     assert np.isnan(short.reward).tolist() == [False, True]
     other = ClassifierLabelerConfig(model=saved(bright_model(0.5, camera="wrist"), tmp_path / "w")).build()
     assert "looks at camera 'wrist', which is not there; there are: front" in str(said(other, fits))
+    blind = Episode.of(frames={}, actions=np.zeros((2, 1)))
+    assert "looks at camera 'front', which is not there; there are: none" in str(said(judge, blind))
 
 
 def test_a_model_that_is_not_there_or_not_trusted_is_refused(tmp_path):

@@ -17,7 +17,7 @@ from plaudit.cli.label import (
     named_store,
     tell_failed,
 )
-from plaudit.errors import DataError, TargetNotEmpty
+from plaudit.errors import DataError, TargetNotEmpty, nearest
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
@@ -77,11 +77,14 @@ def eval_(
     ids = chosen_ids(store, episodes)
     try:
         if source is not None:
+            if any((config, model, decode, overrides)):
+                raise DataError("--judge ledger asks nobody: leave out --config, --model, --decode and keys")
             title, found, facts = source, *_of_ledger(store, source, asked, ids)
         else:
             given, built = judge_of(config, name, model, decode, overrides)
             title = built.source
             found, facts = _of_judge(store, given, built, asked, ids, wrong_task, controls)
+            facts = {"judge": _typed(name, config, model, overrides), **facts}
     except KeyboardInterrupt:
         stop("interrupted; nothing was written")
     target = output or _free(Path("runs/judge_eval"), title)
@@ -99,6 +102,11 @@ def _of_ledger(
     sources = reference_sources(asked, source)
     truths = read_truth(store, sources, ids)
     verdicts = {i: labels for i in truths if (labels := store.ledger.labels(i, {source})) is not None}
+    if not verdicts:
+        judges = {version.source for i in truths for version in store.ledger.history(i)} - {source}
+        raise DataError(
+            f"'{source}' has labelled none of the {len(truths)} episodes to compare; {nearest(source, judges)}"
+        )
     found = compare(
         store, verdicts, truths, Rule(), notes=["Controls were not run: labels that are there answer no questions."]
     )
@@ -122,12 +130,16 @@ def _of_judge(
     wrong = wrong_task_for(config.reads_task, wrong_task)
     found = evaluate(store, built, truths, wrong_task=wrong, with_controls=controls, track=progress("judging"))
     facts = {
-        "judge": config.model_dump_json(exclude_defaults=True, exclude={"calibrated"}),
         "model": built.facts["model"] or "-",
         "rule": built.facts["note"] or "its own verdict",
         **_measured(store, sources, found),
     }
     return found, facts | ({"wrong instruction": wrong} if wrong else {})
+
+
+def _typed(name: str | None, config: Path | None, model: str | None, overrides: Sequence[str]) -> str:
+    """The judge as it was asked for: what its file takes from the environment is nobody else's business."""
+    return " ".join(str(word) for word in (name, config, model, *overrides) if word is not None)
 
 
 def _measured(store: "Store", sources: Sequence[str], found: "Evaluation") -> dict[str, str]:

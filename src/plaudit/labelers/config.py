@@ -130,8 +130,9 @@ def save_calibrated(
     calibrated: Calibrated,
 ) -> None:
     """The judge that `read_judge` got from the same, as a file, with its rule. What stands in `${...}` stays so."""
-    given = OmegaConf.load(path) if path is not None else OmegaConf.create({"type": name})
+    named = {} if name is None else {"type": name}
+    given = {} if path is None else OmegaConf.load(path)
     told = {"rule": rule.model_dump(mode="json"), "calibrated": calibrated.model_dump(mode="json")}
-    tree = OmegaConf.merge(given, OmegaConf.from_dotlist(list(overrides)), dict(flags), told)
+    tree = OmegaConf.merge(named, given, OmegaConf.from_dotlist(list(overrides)), dict(flags), told)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(output, OmegaConf.to_yaml(tree).encode())
