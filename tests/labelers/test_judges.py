@@ -172,7 +172,7 @@ def test_a_file_says_everything_and_the_command_line_wins(tmp_path):
 @pytest.mark.parametrize("preset", sorted(EXAMPLES.glob("judge_*.yaml")), ids=lambda path: path.stem)
 def test_every_example_is_a_judge(preset):
     config: Any = read_judge(preset, None)
-    assert config.type == preset.stem.removeprefix("judge_")
+    assert preset.stem.startswith(f"judge_{config.type}")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from plaudit.labelers.run import Labelled
 
 Decode = Literal["cutoff", "confirm", "frames"]
+Order = Literal["unlabelled", "disagreement"]
 
 WordsArgument = Annotated[
     list[str] | None,
@@ -45,9 +46,7 @@ def label_(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")] = False,
     batch: Annotated[int, typer.Option(min=1, help="Episodes that are judged before they are written.")] = 8,
-    order: Annotated[
-        Literal["unlabelled", "disagreement"], typer.Option(help="human: which episodes come first.")
-    ] = "unlabelled",
+    order: Annotated[Order, typer.Option(help="human: which episodes come first.")] = "unlabelled",
     name: Annotated[str, typer.Option(help="human: who labels; kept with the labels.")] = "",
     keys_log: Annotated[Path | None, typer.Option(help="human: a file that keeps every key pressed.")] = None,
 ) -> None:
@@ -62,9 +61,7 @@ def label_(
     folder, overrides = named_store(words)
     if judge == "human":
         _alone([config, model, decode, episodes, only_unlabelled, dry_run, overrides])
-        from plaudit.labelers.human.run import label_by_hand
-
-        label_by_hand(folder, order=order, name=name, keys_log=keys_log)
+        _by_hand(folder, order, name, keys_log)
         return
     store = Store.open(folder)
     _, asked = judge_of(config, judge, model, decode, overrides)
@@ -113,6 +110,14 @@ def tell_failed(failed: Mapping[int, str]) -> None:
 
 def _few(ids: Sequence[int]) -> str:
     return ", ".join(map(str, ids)) if len(ids) <= 8 else f"{', '.join(map(str, ids[:6]))}, ... {ids[-1]}"
+
+
+def _by_hand(folder: Path, order: Order, name: str, keys_log: Path | None) -> None:
+    from plaudit.labelers.human.run import label_by_hand
+
+    done = label_by_hand(folder, order=order, name=name, keys_log=keys_log, track=progress("importing"), say=out.print)
+    begun = f", {done.drafts} begun and kept" if done.drafts else ""
+    out.print(f"{done.count} episodes of {done.store} labelled by hand{begun}, {done.left} are left")
 
 
 def _alone(given: Sequence[Any]) -> None:
