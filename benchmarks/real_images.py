@@ -25,8 +25,9 @@ import torch
 from plaudit.data.store import Store
 from plaudit.data.transfer import import_dataset
 from plaudit.rewards.config import RewardTrainConfig
+from plaudit.rewards.cutoffs import decode_cutoff
 from plaudit.rewards.fit import fit
-from plaudit.rewards.measure import decode_cutoff, roc_auc
+from plaudit.rewards.measure import roc_auc
 from plaudit.rewards.model import RewardModel
 from plaudit.types import Labels
 
@@ -146,7 +147,7 @@ def judge(model: RewardModel, store: Store) -> list[Judged]:
                 scored=np.abs(known + 0.5 - cutoff) > NEAR,
                 moment=known / episode.steps,
                 cutoff=cutoff,
-                decoded=decode_cutoff(probability, model.facts.cutoff_shift),
+                decoded=decode_cutoff(probability, model.facts.cutoff_shift, model.threshold),
             )
         )
     return found

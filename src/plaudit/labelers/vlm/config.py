@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from plaudit.config import Config
-from plaudit.labelers.frames import FrameLabeler, Rule
+from plaudit.labelers.config import FrameLabelerConfig
+from plaudit.labelers.frames import FrameLabeler
 from plaudit.registry import LABELER_REGISTRY
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class EndpointConfig(Config):
 
 
 @LABELER_REGISTRY.register("vlm")
-class VlmConfig(Config):
+class VlmConfig(FrameLabelerConfig):
     type: Literal["vlm"] = "vlm"
     model: str = "nvidia/Cosmos-Reason2-8B"  # a folder or a hub id of a Qwen3-VL; for an endpoint, the name it serves
     backend: Literal["transformers", "openai"] = "transformers"
@@ -75,8 +76,6 @@ class VlmConfig(Config):
 
     # openai
     endpoint: EndpointConfig | None = None
-
-    rule: Rule = Rule()  # log-odds to labels; 'plaudit judge calibrate' fits it
 
     @model_validator(mode="after")
     def _check(self) -> Self:
