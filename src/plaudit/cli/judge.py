@@ -228,6 +228,43 @@ def _tell_calibrated(output: Path, rule: "Rule", calibrated: "Calibrated", held_
         )
 
 
+@judge.command("reason")
+def reason(
+    words: WordsArgument = None,
+    config: ConfigOption = None,
+    model: ModelOption = None,
+    episodes: EpisodesOption = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A JSON-lines file to add what was said to.")
+    ] = None,
+) -> None:
+    """Have a vision-language model explain itself.
+
+    It describes an episode in words and says whether its last frame shows success. For a person to read: nothing of it
+    becomes a label, and an answer that cannot be read is kept on the record as such.
+    """
+    from plaudit.data.store import Store
+    from plaudit.labelers.config import read_judge
+    from plaudit.labelers.vlm.audit import Audit, audit
+    from plaudit.labelers.vlm.config import VlmConfig
+
+    folder, overrides = named_store(words)
+    store = Store.open(folder)
+    asked = read_judge(config, "vlm", {} if model is None else {"model": model}, overrides)
+    assert isinstance(asked, VlmConfig)
+
+    def tell_one(found: Audit) -> None:
+        out.print(f"episode {found.episode}: {found.words}", *found.text.strip().splitlines(), sep="\n    ")
+
+    try:
+        unread = audit(store, asked.scorer(), chosen_ids(store, episodes), tell_one, output)
+    except KeyboardInterrupt:
+        stop("interrupted; what was said so far stands above")
+    if unread:
+        tell("problem", f"{unread} answers could not be read; 'plaudit data info {folder}' keeps why")
+        raise typer.Exit(1)
+
+
 def _check_free(output: Path | None) -> None:
     if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise TargetNotEmpty(f"{output} is there already; nothing was measured, name another with --output")

@@ -111,12 +111,14 @@ def build_judge(config: LabelerConfig, decode: Decode | None = None) -> EpisodeJ
 
 def doubts(config: LabelerConfig, judge: EpisodeJudge) -> list[str]:
     """What to tell of a judge before it is believed."""
+    notes = list(judge.notes) if isinstance(judge, FrameLabeler) else []
     fitted = config.calibrated if isinstance(config, FrameLabelerConfig) else None
     if fitted is None or fitted.fingerprint == judge.facts["model"]:
-        return []
+        return notes
     return [
+        *notes,
         f"this judge's rule was fitted on {fitted.fingerprint} and it is {judge.facts['model']} now: its threshold may "
-        "let anything through; run plaudit judge calibrate again"
+        "let anything through; run plaudit judge calibrate again",
     ]
 
 

@@ -87,8 +87,9 @@ class FrameScorer(Protocol):
 class FrameLabeler:
     """An `EpisodeJudge` of a scorer and a rule."""
 
-    def __init__(self, scorer: FrameScorer, rule: Rule):
-        self.scorer, self.rule = scorer, rule
+    def __init__(self, scorer: FrameScorer, rule: Rule, notes: Sequence[str] = ()):
+        """notes: what to tell of it before it is asked"""
+        self.scorer, self.rule, self.notes = scorer, rule, tuple(notes)
         self.source = scorer.source
 
     @property

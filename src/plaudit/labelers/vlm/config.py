@@ -93,7 +93,8 @@ class VlmConfig(FrameLabelerConfig):
         return not self.task
 
     def build(self) -> FrameLabeler:
-        return FrameLabeler(self.scorer(), self.rule)
+        scorer = self.scorer()
+        return FrameLabeler(scorer, self.rule, scorer.notes)
 
     def scorer(self) -> "LocalScorer | EndpointScorer":
         """The model by itself: `score` for log-odds, `reason` for its thoughts in words."""
