@@ -11,4 +11,5 @@ local.py       in this process: batches by token budget, out of memory, reasonin
   decoder.py     tokens and features to log-odds, all frames of many episodes in one pass
 
 endpoint.py    through any server that speaks the OpenAI protocol
+audit.py       its reasons in words, for a person
 """
