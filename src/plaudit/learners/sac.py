@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import Config
-from plaudit.learners.networks import Critics, Encoder, Seen, Spaces, TanhGaussian, random_shift, seen_of, weights_of
+from plaudit.learners.critics import Critics
+from plaudit.policies.networks import Encoder, Seen, Spaces, TanhGaussian, random_shift, seen_of, weights_of
 from plaudit.types import Batch, FloatArray, Observation, Weights
 
 

@@ -21,9 +21,9 @@ import torch
 from plaudit.data.batch import to_torch
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
-from plaudit.learners.networks import Spaces
 from plaudit.learners.ppo import Ppo
 from plaudit.learners.sac import Sac
+from plaudit.policies.networks import Spaces
 from plaudit.protocols import Simulation
 from plaudit.rollout.rounds import Act, Judge, Round, SimulatorJudge, run_round
 from plaudit.train.collect import collecting
