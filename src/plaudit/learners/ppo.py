@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import Config
+from plaudit.policies.gaussian.config import ActorConfig, GaussianConfig
 from plaudit.policies.networks import (
     Encoder,
     Linear,
@@ -142,6 +143,11 @@ class Ppo:
     def weights(self) -> Weights:
         """The policy's, as a robot needs them."""
         return weights_of(self.version, {"eye": self.net.eye, "actor": self.net.pi})
+
+    def policy_config(self) -> GaussianConfig:
+        """What a robot builds to act with these weights."""
+        actor = ActorConfig(kind="plain", hidden=self.config.hidden)
+        return GaussianConfig(**self.spaces.fields(), actor=actor)
 
     def save(self, path: str) -> None:
         save_checkpoint(Path(path), self, {"cloned": self.cloned})

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,10 @@ class Spaces:
     state_dim: int
     action_dim: int
     cameras: Mapping[str, tuple[int, int]]  # name -> (H, W); {} for a learner of states
+
+    def fields(self) -> dict[str, Any]:
+        """As the configs of policies have them."""
+        return {"state_dim": self.state_dim, "action_dim": self.action_dim, "cameras": dict(self.cameras)}
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class Encoder(nn.Module):
     def __init__(self, spaces: Spaces, features: int = 64):
         """features: that each camera is squeezed into"""
         super().__init__()
+        self.spaces = spaces
         self.eyes = nn.ModuleDict({camera: _eye(size, features) for camera, size in sorted(spaces.cameras.items())})
         self.size = spaces.state_dim + features * len(self.eyes)
 

@@ -197,7 +197,7 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
                 success = evaluate(audience, learner, config.evaluation.episodes)
                 now = replace(now, evaluated=success, seconds=time.monotonic() - since)
                 folder.log(now.step, {"eval/success": success, "time/seconds": now.seconds})
-                folder.save_policy(learner.weights())
+                folder.save_policy(learner.policy_config(), learner.weights())
                 last |= _good_enough(now, config)
             going = watch(now) and not last
             if not going or _passed(before, now.step, config.checkpoint_every):

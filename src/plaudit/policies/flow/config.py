@@ -1,8 +1,8 @@
 """What a flow policy is made of. Without torch, so that a config can be read on a machine that will not run it."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from plaudit.config import Config
 
@@ -34,6 +34,12 @@ class FlowConfig(Config):
     guidance_clip: PositiveFloat = 5.0  # the paper's beta: the most weight that guidance gets
     seed: NonNegativeInt = 0  # of the weights before training, and of the noise that chunks begin as
     device: str = "cpu"
+
+    @model_validator(mode="after")
+    def _there_is_something_to_see(self) -> Self:
+        if not self.state_dim and not self.cameras:
+            raise ValueError("a policy needs something to see: a state_dim, or cameras")
+        return self
 
     def build(self) -> "FlowPolicy":
         from plaudit.policies.flow.policy import FlowPolicy

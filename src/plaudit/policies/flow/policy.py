@@ -1,4 +1,4 @@
-"""A policy that draws chunks of actions: flow matching (arXiv 2210.02747), guided as in real-time chunking (2506.07339).
+"""Draws chunks of actions: flow matching (arXiv 2210.02747), guided as real-time chunking is (2506.07339).
 
 A chunk begins as noise at tau = 0 and follows the velocity to tau = 1 in a few Euler steps. To go on from the previous
 chunk Y with weights W, each step looks at where it is heading and bends that towards Y:
@@ -12,16 +12,14 @@ network knows of how they belong together; without it ("identity") each action i
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plaudit.data.normalize import Normalizer as StatsNormalizer
 from plaudit.policies.flow.config import FlowConfig
 from plaudit.policies.flow.network import Velocity
 from plaudit.policies.guidance import blend, compute_guided_prefix_weights, remaining
 from plaudit.policies.networks import Encoder, Spaces
-from plaudit.policies.parts import freeze, look, take, tensor_of
+from plaudit.policies.parts import freeze, look, nothing_seen, take, tensor_of
 from plaudit.protocols import Normalizer
 from plaudit.types import FloatArray, Observation, Weights
 
@@ -36,13 +34,11 @@ class FlowPolicy:
         spaces = Spaces(config.state_dim, config.action_dim, config.cameras)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            self.eye = Encoder(spaces, config.eye.features)
-            self.velocity = Velocity(
-                self.eye.size, config.horizon, config.action_dim, config.velocity.width, config.velocity.depth
-            )
+            self.eye = Encoder(spaces, config.eye.features).to(self.device)
+            size = config.velocity
+            self.velocity = Velocity(self.eye.size, config.horizon, config.action_dim, size.width, size.depth)
+            self.velocity.to(self.device)
         self.components: Mapping[str, nn.Module] = {"eye": self.eye, "velocity": self.velocity}
-        for component in self.components.values():
-            component.to(self.device)
         self._rng = torch.Generator(self.device).manual_seed(config.seed)
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
@@ -93,10 +89,8 @@ class FlowPolicy:
         """Both ways to a chunk, on nothing; the noise of later chunks stays what it would have been."""
         if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = True
-        config, state = self.config, self._rng.get_state()
-        images = {camera: np.zeros((*size, 3), np.uint8) for camera, size in config.cameras.items()}
-        nothing = Observation(images, np.zeros(config.state_dim, np.float32))
-        normalizer = StatsNormalizer.identity(config.state_dim, config.action_dim)
+        state = self._rng.get_state()
+        nothing, normalizer = nothing_seen(self.eye.spaces)
         chunk = self.predict(nothing, normalizer)
         self.guided_inference(nothing, normalizer, chunk, 0, 0)
         self._rng.set_state(state)

@@ -70,7 +70,7 @@ class FlowTrainer:
         self.version = 0
         self.rng = torch.Generator(policy.device).manual_seed(config.seed)
         self.net = nn.ModuleDict(dict(policy.components))
-        self.optimizers = {"all": torch.optim.AdamW(self.net.parameters(), lr=config.lr, weight_decay=1e-4)}
+        self.optimizers = {"all": torch.optim.AdamW(self.net.parameters(), lr=config.lr, weight_decay=1e-4, fused=True)}
 
     def update(self, windows: Windows) -> Mapping[str, float]:
         """One step."""
