@@ -24,6 +24,7 @@ except ImportError as error:
     raise MissingExtra("websockets", "openpi") from error
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # s between attempts to connect; each is twice the last
+PATIENCE = 0.5  # s that a server gets to say goodbye
 
 
 class OpenpiClient:
@@ -44,11 +45,11 @@ class OpenpiClient:
         message = pack(dict(observation))
         try:
             answer = self._ask(message)
-        except (WebSocketException, OSError):  # it broke, perhaps long ago; once more on a new one
+        except WebSocketException:  # it broke, perhaps long ago: once more, on a new one
             self.close()
             try:
                 answer = self._ask(message)
-            except (WebSocketException, OSError) as error:
+            except WebSocketException as error:
                 self.close()
                 raise PolicyError(f"the openpi server at {self._config.url} broke off twice: {error}") from error
         if isinstance(answer, str):
@@ -58,7 +59,7 @@ class OpenpiClient:
 
     def close(self) -> None:
         if self._connection is not None:
-            self._connection.close_socket()
+            self._connection.close()
             self._connection = None
 
     def _ask(self, message: bytes) -> str | bytes:
@@ -96,7 +97,13 @@ class OpenpiClient:
         key = self._config.api_key
         headers = {"Authorization": f"Api-Key {key}"} if key else None
         connection = connect(
-            self._config.url, compression=None, max_size=None, additional_headers=headers, open_timeout=timeout
+            self._config.url,
+            compression=None,
+            max_size=None,
+            additional_headers=headers,
+            open_timeout=timeout,
+            close_timeout=PATIENCE,
+            ping_interval=None,  # the server answers no ping while it infers, which may take a minute the first time
         )
         try:
             first = connection.recv(timeout)
@@ -104,7 +111,7 @@ class OpenpiClient:
                 raise PolicyError(f"{self._config.url} is not an openpi server: it greets with text")
             return connection, _mapping(unpack(first), "greeted")
         except BaseException:
-            connection.close_socket()
+            connection.close()
             raise
 
 
