@@ -20,7 +20,8 @@ from websockets.sync.server import Server, ServerConnection, serve
 from plaudit.policies.openpi import wire
 
 METADATA = {"model": "toy", "reset_pose": [0.0, 1.0]}
-Pack, Unpack = Callable[[Any], bytes], Callable[[bytes], Any]
+Pack = Callable[[Any], bytes]
+Unpack = Callable[[bytes], Any]
 
 
 class ToyServer:

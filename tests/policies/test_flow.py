@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from conftest import counting_episode, labelled_store
+from plaudit.config import parse
 from plaudit.contracts import check_policy
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import ConfigError, DataError, PolicyError
 from plaudit.policies.flow import FlowConfig
-from plaudit.policies.flow.config import VelocityConfig
+from plaudit.policies.flow.config import FitConfig, VelocityConfig
 from plaudit.policies.flow.policy import FlowPolicy, guidance_weight
-from plaudit.policies.flow.training import FitConfig, FlowTrainer, Windows, fit_flow, fit_flow_from_store
+from plaudit.policies.flow.training import FlowTrainer, Windows, fit_flow, fit_flow_from_store
 from plaudit.policies.networks import weights_of
 from plaudit.types import Observation, Weights
 
@@ -192,8 +193,6 @@ def test_weights_that_do_not_fit_are_named_and_none_is_taken():
 
 
 def test_a_policy_that_would_see_nothing_is_refused():
-    from plaudit.config import parse
-
     with pytest.raises(ConfigError, match="something to see"):
         parse(FlowConfig, {"state_dim": 0, "action_dim": 1})
 

@@ -16,14 +16,13 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
-from plaudit.config import Config
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
 from plaudit.errors import PolicyError
+from plaudit.policies.flow.config import FitConfig
 from plaudit.policies.flow.policy import FlowPolicy
 from plaudit.policies.networks import random_shift, weights_of
 from plaudit.policies.parts import tensor_of
@@ -32,17 +31,6 @@ from plaudit.types import AnyArray, Batch, BoolArray, FloatArray, Observation, W
 
 Watch = Callable[[int, float], bool]  # (step, loss) -> whether to go on
 GRAD_CLIP = 1.0
-
-
-class FitConfig(Config):
-    """How one is taught."""
-
-    steps: PositiveInt = 2000
-    batch_size: PositiveInt = 256
-    lr: PositiveFloat = 1e-3  # at its highest; it rises over the first steps and falls along a cosine
-    warmup_steps: NonNegativeInt = 100
-    shift: NonNegativeInt = 4  # pixels by which images are moved at random; 0 for none
-    seed: NonNegativeInt = 0
 
 
 @dataclass(frozen=True, eq=False)
