@@ -16,7 +16,9 @@ from plaudit.policies.flow import FlowConfig
 from plaudit.policies.flow.config import FitConfig, VelocityConfig
 from plaudit.policies.flow.policy import FlowPolicy, guidance_weight
 from plaudit.policies.flow.training import FlowTrainer, Windows, fit_flow, fit_flow_from_store
+from plaudit.policies.guidance import compute_guided_prefix_weights, remaining
 from plaudit.policies.networks import weights_of
+from plaudit.policies.parts import look
 from plaudit.types import Observation, Weights
 
 TINY = VelocityConfig(width=32, depth=1)
@@ -31,7 +33,7 @@ def fork() -> tuple[FlowPolicy, Normalizer]:
     state = np.full((1000, 1), 0.5, np.float32)
     config = FlowConfig(state_dim=1, action_dim=1, horizon=6, velocity=VelocityConfig(width=48, depth=2))
     policy, normalizer = config.build(), Normalizer.of(np.float32([[0], [1]]), chunks)
-    fit_flow(policy, Observation({}, state), chunks, normalizer, steps=300, batch_size=128, lr=4e-3)
+    fit_flow(policy, Observation({}, state), chunks, normalizer, steps=250, batch_size=96, lr=4e-3)
     return policy, normalizer
 
 
@@ -74,10 +76,30 @@ def test_through_the_jacobian_bound_actions_pull_the_free_ones_along():
 
 
 def test_without_weights_guidance_changes_nothing():
-    policy, normalizer = guided_by("vjp"), fork()[1]
-    free, guided = guided_by("vjp").predict(HERE, normalizer), None
-    guided = policy.guided_inference(HERE, normalizer, RIGHT, delay=0, executed=6)
-    assert np.allclose(free, guided, atol=1e-6)
+    one, other, normalizer = guided_by("vjp"), guided_by("vjp"), fork()[1]
+    guided = one.guided_inference(HERE, normalizer, RIGHT, delay=0, executed=6)
+    assert np.allclose(guided, other.predict(HERE, normalizer), atol=1e-6)
+
+
+def test_one_step_of_guidance_is_the_papers_formula():
+    """From noise A at tau = 0 straight to the end: A + v + 5 J^T[(Y - A - v) W], J by finite differences."""
+    policy, normalizer = fork()
+    once = policy.config.model_copy(update={"steps": 1}).build()
+    once.load_weights(weights_of(1, policy.components))
+    features = look(once.eye, HERE, normalizer, once.device)
+    noise = torch.randn((1, 6, 1), generator=torch.Generator().manual_seed(0))
+
+    def heading(actions: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return actions + once.velocity(actions, torch.zeros(1), features)
+
+    basis = 1e-2 * torch.eye(6)[:, None, :, None]  # row j moves action j
+    jacobian = torch.stack([(heading(noise + e) - heading(noise - e)).flatten() / 2e-2 for e in basis])
+    target = torch.from_numpy(normalizer.normalize_action(remaining(RIGHT, 2)))
+    weights = torch.from_numpy(compute_guided_prefix_weights(6, 1, 2))
+    pull = jacobian @ ((target - heading(noise)[0])[:, 0] * weights)
+    expected = normalizer.denormalize_action((heading(noise)[0] + 5 * pull[:, None]).numpy())
+    assert np.allclose(once.guided_inference(HERE, normalizer, RIGHT, 1, 2), expected, atol=0.02)
 
 
 def test_the_gradient_flows_with_frozen_parameters_too():
@@ -145,10 +167,10 @@ def test_it_learns_from_the_windows_and_images_of_a_store(tmp_path):
 
     def watch(step: int, loss: float) -> bool:
         losses.append(loss)
-        return step < 150
+        return step < 60
 
-    fit_flow_from_store(policy, store, normalizer, watch=watch, batch_size=32, lr=5e-3, steps=200)
-    assert len(losses) == 150 and np.mean(losses[-20:]) < 0.7 * np.mean(losses[:20])
+    fit_flow_from_store(policy, store, normalizer, watch=watch, batch_size=32, lr=5e-3, steps=100)
+    assert len(losses) == 60 and np.mean(losses[-10:]) < 0.7 * np.mean(losses[:10])
     check_policy(policy, store.episode(0).observation(2), normalizer, action_dim=1)
 
 
@@ -170,10 +192,15 @@ def test_an_observation_it_does_not_know_is_named():
     normalizer, state = Normalizer.identity(2, 1), np.zeros(2, np.float32)
     with pytest.raises(PolicyError, match=r"camera 'front', which the observation lacks; known: wrist"):
         policy.predict(Observation({"wrist": np.zeros((4, 4, 3), "u1")}, state), normalizer)
-    with pytest.raises(PolicyError, match=r"camera 'front' is \[4, 5\] pixels, this policy learned with \[4, 4\]"):
+    with pytest.raises(PolicyError, match=r"camera 'front' shows \[4, 5, 3\], this policy knows it as \[4, 4, 3\]"):
         policy.predict(Observation({"front": np.zeros((4, 5, 3), "u1")}, state), normalizer)
-    with pytest.raises(PolicyError, match="states of 2 numbers, the observation has 3"):
+    with pytest.raises(PolicyError, match=r"states of \[2\], the observation's is \[3\]"):
         policy.predict(Observation({"front": np.zeros((4, 4, 3), "u1")}, np.zeros(3, "f4")), normalizer)
+
+
+def test_a_previous_chunk_of_another_length_is_named():
+    with pytest.raises(PolicyError, match=r"the previous chunk is \[5, 1\], this policy's are \[6, 1\]"):
+        guided_by("vjp").guided_inference(HERE, fork()[1], RIGHT[:5], 1, 1)
 
 
 def test_weights_that_do_not_fit_are_named_and_none_is_taken():

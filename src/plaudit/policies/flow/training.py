@@ -10,7 +10,6 @@ Where a window reaches past the end of its episode, nothing is asked.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -153,7 +152,7 @@ def _windows(replay: Replay, policy: FlowPolicy, config: FitConfig) -> Iterator[
 
 
 def _teach(trainer: FlowTrainer, batches: Iterable[Windows], watch: Watch) -> FlowTrainer:
-    for windows in islice(batches, trainer.config.steps):
+    for windows in batches:
         loss = trainer.update(windows)["loss/flow"]
         if not watch(trainer.version, loss):
             break
@@ -163,9 +162,10 @@ def _teach(trainer: FlowTrainer, batches: Iterable[Windows], watch: Watch) -> Fl
 def _check(policy: FlowPolicy, windows: Windows) -> None:
     config, observation = policy.config, windows.observation
     count = len(windows.chunks)
-    wanted = {"chunks": (count, config.horizon, config.action_dim), "state": (count, config.state_dim)}
+    wanted = {"chunks": (count, config.horizon, config.action_dim), "mask": (count, config.horizon)}
+    wanted |= {"state": (count, config.state_dim)}
     wanted |= {f"images of '{camera}'": (count, *size, 3) for camera, size in config.cameras.items()}
-    found = {"chunks": windows.chunks.shape, "state": observation.state.shape}
+    found = {"chunks": windows.chunks.shape, "mask": windows.mask.shape, "state": observation.state.shape}
     found |= {f"images of '{camera}'": frames.shape for camera, frames in observation.images.items()}
     for name, shape in wanted.items():
         if found.get(name) != shape:
