@@ -178,8 +178,8 @@ def _check_normalizing(policy: Policy, observation: Observation, asked: set[str]
             lost = policy.predict(observation, _Spy(inner, {"normalize_state": np.nan}))
         if np.isfinite(lost).all():
             raise ContractError("predict() asks normalizer.normalize_state() and does not use what it says")
-    one, other = (policy.predict(observation, _Spy(inner, {"denormalize_action": said})) for said in (0.1, 0.2))
-    if np.array_equal(one, other):
+    one, two = (policy.predict(observation, _Spy(inner, {"denormalize_action": said})) for said in (0.1, 0.2))
+    if np.array_equal(one, two):
         raise ContractError("predict() returns actions that have not been through normalizer.denormalize_action()")
 
 

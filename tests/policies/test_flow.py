@@ -55,12 +55,12 @@ def test_it_learns_both_ways_of_a_fork_and_not_their_middle():
     assert (np.abs(ends) < 0.3).mean() < 0.1  # where a policy of averages would always go
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [("vjp", 0.1), ("identity", 0.02), ("blend", 1e-6)])
+@pytest.mark.parametrize(("kind", "tolerance"), [("vjp", 0.05), ("identity", 0.01), ("blend", 1e-6)])
 def test_at_weight_one_guided_inference_reproduces_the_previous_actions(kind: str, tolerance: float):
+    """Of actions between -1 and 1: 0.018 off through the Jacobian, 0.55 when nothing guides."""
     policy, (_, normalizer) = guided_by(kind), fork()
-    for _ in range(10):
-        guided = policy.guided_inference(HERE, normalizer, RIGHT, delay=6, executed=0)
-        assert np.abs(guided - RIGHT).max() < tolerance
+    chunks = [policy.guided_inference(HERE, normalizer, RIGHT, delay=6, executed=0) for _ in range(20)]
+    assert np.abs(np.stack(chunks) - RIGHT).mean() < tolerance
 
 
 def test_through_the_jacobian_bound_actions_pull_the_free_ones_along():

@@ -5,6 +5,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,25 +112,39 @@ def test_no_server_is_told_after_a_while():
         asking(free_port(), server={"connect_s": 0.3}).warmup()
 
 
-def test_a_server_that_is_killed_and_started_again_goes_on_answering():
-    port = free_port()
-
-    def start() -> "subprocess.Popen[bytes]":
-        paths = [str(Path(openpi_server.__file__).parent), *sys.path]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        return subprocess.Popen([sys.executable, openpi_server.__file__, str(port)], env=environment)
-
-    policy = asking(port, server={"connect_s": 30.0})
-    process = start()
+@contextmanager
+def started(port: int) -> "Iterator[subprocess.Popen[bytes]]":
+    """The server as a process of its own."""
+    paths = [str(Path(openpi_server.__file__).parent), *sys.path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    process = subprocess.Popen([sys.executable, openpi_server.__file__, str(port)], env=environment)
     try:
-        assert policy.predict(SEEN, IDENTITY)[0, 0] == 3
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process = start()
-        assert policy.predict(SEEN, IDENTITY)[0, 0] == 3
+        yield process
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_server_that_is_killed_and_started_again_goes_on_answering():
+    port = free_port()
+    policy = asking(port, server={"connect_s": 30.0})
+    for _ in range(2):
+        with started(port):
+            assert policy.predict(SEEN, IDENTITY)[0, 0] == 3
+
+
+def test_a_server_that_stands_still_is_told_even_while_images_are_on_their_way():
+    port = free_port()
+    large = Observation({"front": np.zeros((3000, 3000, 3), np.uint8)}, SEEN.state)
+    with started(port) as process:
+        asking(port, server={"connect_s": 30.0}).warmup()
+        policy = asking(
+            port, image_keys={"front": "image"}, image_size=None, server={"connect_s": 1.0, "answer_s": 0.5}
+        )
+        policy.warmup()
+        process.send_signal(signal.SIGSTOP)
+        with pytest.raises(PolicyError, match=r"no openpi server at .* within 1 s"):
+            policy.predict(large, IDENTITY)
 
 
 MESSAGE = {"image": FRONT, "state": np.float32([1, 2]), "on": np.array([True]), "n": np.float64(1.5), "text": "go"}

@@ -1,4 +1,4 @@
-"""An ensemble of critics, each layer of which is one batched product."""
+"""What a learner asks how good an action is."""
 
 import math
 from collections.abc import Sequence

@@ -9,6 +9,8 @@ answer that is too late is not waited for, and its connection is given up, so th
 to a later question.
 """
 
+import socket
+import struct
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -108,6 +110,9 @@ class OpenpiClient:
                 ping_interval=None,  # the server answers no ping while it infers, the first time for a minute
             )
         )
+        # A server that stands still takes no images either: a send that waits for it ends, as an answer's wait does.
+        wait = struct.pack("ll", int(self._config.answer_s), int(self._config.answer_s % 1 * 1e6))
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
         try:
             first = connection.recv(timeout)
             if isinstance(first, str):
