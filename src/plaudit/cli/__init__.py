@@ -13,6 +13,7 @@ from plaudit.cli.data import data
 from plaudit.cli.env import env
 from plaudit.cli.judge import judge
 from plaudit.cli.label import label_
+from plaudit.cli.policy import train_policy
 from plaudit.cli.reward import train_reward
 from plaudit.cli.train import demo, train_
 from plaudit.errors import PlauditError
@@ -25,6 +26,7 @@ app.command("collect")(collect_)
 app.command("label")(label_)
 app.command("train-reward")(train_reward)
 app.command("train")(train_)
+app.command("train-policy")(train_policy)
 app.command("demo")(demo)
 
 
