@@ -107,7 +107,7 @@ def test_a_path_with_brackets_is_shown_as_it_is(tmp_path):
 
 
 def test_ctrl_c_keeps_what_was_imported_and_the_same_command_goes_on(tmp_path):
-    write_v21(tmp_path / "in", lengths=(60,) * 40)
+    write_v21(tmp_path / "in", lengths=(40,) * 40)
     command = [sys.executable, "-m", "plaudit.cli", "data", "import", "in", "s"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     while not ((tmp_path / "s/journal").is_file() and (tmp_path / "s/journal").stat().st_size):

@@ -54,7 +54,10 @@ def test_collect_with_a_config_is_a_training_run(tmp_path):
         (["store", "--outcomes", "miss,drop"], "no outcome succeeds; add success to the outcomes"),
         (["--config", "run.yaml", "--noise", "0.1"], "--config stands alone"),
         (["--config", "run.yaml"], "run.yaml does not say where to collect"),
-        (["store", "--set", "max_steps=2", "--target-success", "1"], "brought nothing that is missing any more"),
+        (
+            ["store", *SMALL, "--set", "max_steps=2", "--target-success", "1"],
+            "brought nothing that is missing any more",
+        ),
     ],
 )
 def test_mistakes_are_answered_in_a_sentence(tmp_path, words, sentence):
