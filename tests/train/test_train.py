@@ -1,7 +1,6 @@
 """Whole runs, through the functions and the command that users call."""
 
 import json
-import multiprocessing
 import random
 import shutil
 import signal
@@ -19,6 +18,7 @@ from plaudit.errors import BadFile, DataError, TargetNotEmpty
 from plaudit.train.config import TrainConfig, load_train_config
 from plaudit.train.folder import RunFolder
 from plaudit.train.loop import Progress, train
+from processes import FORKED
 from tiny_reward import tiny_model
 
 SMALL = {
@@ -35,10 +35,6 @@ JUDGED = {  # an untrained judge of lifts, whose opinion is as good as any to be
     "learner.epochs=2 learner.clone_updates=20 keep_episodes=true checkpoint_every=200 evaluation.every=300 "
     "evaluation.episodes=2",
 }
-
-# Processes that are forked from one in which torch is imported and nothing else has happened.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["plaudit.train.loop"])
 
 
 def asked(words: str) -> TrainConfig:
@@ -108,7 +104,7 @@ def test_a_run_that_was_killed_and_resumed_makes_the_curve_of_one_that_was_not(t
     folder = RunFolder.create(tmp_path / "killed", asked(words)).path
     for attempt in range(2):
         before = set((folder / "checkpoints").glob("[0-9]*"))
-        process = PROCESSES.Process(target=run, args=(folder,))
+        process = FORKED.Process(target=run, args=(folder,))
         process.start()
         while process.is_alive() and set((folder / "checkpoints").glob("[0-9]*")) <= before:
             time.sleep(0.01)
