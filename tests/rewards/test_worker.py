@@ -249,11 +249,12 @@ def test_a_closed_one_says_so(remote):
 
 
 PROGRAM = """
-import sys, time
+import signal, sys, time
 from plaudit.rewards.process import Remote
 from test_worker import FakeHome, bright
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell makes what it starts with & deaf to Ctrl-C
     if "early" in sys.argv:
         print("starting", flush=True)
     remote = Remote(FakeHome)
