@@ -78,10 +78,13 @@ compiler() {
 }
 
 [ -x "$venv/bin/python" ] || { make_environment && system_libraries; }
-if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
-  say "installing $torch"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check "$torch"
-fi
 case $requirement in *simulators*) compiler ;; esac
-say "installing plaudit: $requirement"
-"$venv/bin/pip" install --quiet --disable-pip-version-check -e "$requirement"
+wanted=(-e "$requirement")
+"$venv/bin/python" -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("torch"))' || wanted+=("$torch")
+say "installing plaudit into $venv: ${wanted[*]:1}"
+# Not compiled: most files of these packages are never imported, and those that are get compiled then.
+"$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile "${wanted[@]}"
+# The reference of openpi's protocol for the tests. It asks for numpy 1 and works with 2, so its own wishes are passed over.
+case $requirement in *dev*)
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile --no-deps openpi-client ;;
+esac

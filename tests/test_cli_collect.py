@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("plaudit.envs.panda.engine", exc_type=ImportError)  # the tests below need MuJoCo 4
 
+from command import plaudit
 from plaudit.data.store import Store
-from test_cli import plaudit
 
 SMALL = ["--image-size", "8x12", "--noise", 0.05]
 TRAINING = """
@@ -20,7 +20,7 @@ evaluation: {episodes: 1}
 
 def test_collect_fills_a_store_and_adds_only_what_is_missing(tmp_path):
     words = ["collect", "store", *SMALL, "--target-success", 1]
-    said = plaudit(*words, "--target-failure", 2, "--camera", "wrist", cwd=tmp_path)
+    said = plaudit(*words, "--target-failure", 2, "--camera", "wrist", cwd=tmp_path, alone=True)
     assert "store has 1 successes and 2 failures, 3 of them new" in said
     assert Store.open(tmp_path / "store").episode(0).frames["wrist"].shape[1:] == (8, 12, 3)
     said = plaudit(*words, "--max-negative-trajectories", 3, "--camera", "wrist", cwd=tmp_path)
@@ -40,7 +40,7 @@ def test_what_was_collected_comes_out_in_both_old_layouts(tmp_path):
 def test_collect_with_a_config_is_a_training_run(tmp_path):
     block = "reward_data_collection: {enabled: True, save_dir: data, target_success: 0, target_failure: 3}"
     (tmp_path / "run.yaml").write_text(TRAINING + block)
-    said = plaudit("collect", "--config", "run.yaml", cwd=tmp_path)
+    said = plaudit("collect", "--config", "run.yaml", cwd=tmp_path, alone=True)
     assert "runs/lift_ppo_0: 20 steps, 4 episodes" in said and "data has 0 successes and 3 failures" in said
     assert len(Store.open(tmp_path / "data")) == 3
 
@@ -54,7 +54,10 @@ def test_collect_with_a_config_is_a_training_run(tmp_path):
         (["store", "--outcomes", "miss,drop"], "no outcome succeeds; add success to the outcomes"),
         (["--config", "run.yaml", "--noise", "0.1"], "--config stands alone"),
         (["--config", "run.yaml"], "run.yaml does not say where to collect"),
-        (["store", "--set", "max_steps=2", "--target-success", "1"], "brought nothing that is missing any more"),
+        (
+            ["store", *SMALL, "--set", "max_steps=2", "--target-success", "1"],
+            "brought nothing that is missing any more",
+        ),
     ],
 )
 def test_mistakes_are_answered_in_a_sentence(tmp_path, words, sentence):

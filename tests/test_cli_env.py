@@ -6,17 +6,17 @@ from PIL import Image
 
 pytest.importorskip("plaudit.envs.panda.engine", exc_type=ImportError)  # the tests below need MuJoCo 4
 
+from command import plaudit
 from plaudit.data.store import Store
-from test_cli import plaudit
 
 
 def test_list_shows_the_tasks_and_what_to_install(tmp_path):
-    said = plaudit("env", "list", cwd=tmp_path)
+    said = plaudit("env", "list", cwd=tmp_path, alone=True)
     assert "lift the red cube" in said and "32 / 15" in said and "metaworld" in said
 
 
 def test_view_draws_a_sheet_or_a_video(tmp_path):
-    said = plaudit("env", "view", "push", "--outcome", "miss", "--size", "32", cwd=tmp_path)
+    said = plaudit("env", "view", "push", "--outcome", "miss", "--size", "32", cwd=tmp_path, alone=True)
     assert "push.png shows 50 steps of push; the episode does not succeed" in said
     assert Image.open(tmp_path / "push.png").width > 500
     words = ["--camera", "front", "--camera", "wrist", "--randomize", "--size", "32x40", "--out", "film.mp4"]
@@ -26,13 +26,13 @@ def test_view_draws_a_sheet_or_a_video(tmp_path):
 
 
 def test_bench_measures_with_and_without_images(tmp_path):
-    said = plaudit("env", "bench", "lift", "--num-envs", 2, "--seconds", 0.1, "--size", 16, cwd=tmp_path)
+    said = plaudit("env", "bench", "lift", "--num-envs", 2, "--seconds", 0.1, "--size", 16, cwd=tmp_path, alone=True)
     assert "steps/s" in said and "state and images of 16" in said
 
 
 def test_record_adds_to_a_store(tmp_path):
     words = ["--outcomes", "success,miss", "--noise", 0.05, "--size", 16]
-    said = plaudit("env", "record", "store", "--episodes", 3, *words, cwd=tmp_path)
+    said = plaudit("env", "record", "store", "--episodes", 3, *words, cwd=tmp_path, alone=True)
     assert "3 episodes recorded into store: 2 success, 1 miss" in said
     more = ["--seed", 50, "--camera", "side", "--linger", 3]
     plaudit("env", "record", "store", "--episodes", 2, *more, *words, cwd=tmp_path)

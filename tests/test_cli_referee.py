@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("plaudit.envs.panda.engine", exc_type=ImportError)  # the tests below need MuJoCo 4
 
+from command import plaudit
 from glow import saved
 from plaudit.data.store import Store
-from test_cli import plaudit
 from tiny_reward import tiny_model
 
 SEEN = "learner=sac env=lift env.obs=both env.image_size=[16,16] env.max_steps=8 policy_cameras=[] num_envs=4"
@@ -20,7 +20,7 @@ def test_a_run_is_stopped_by_the_alarm_and_goes_on_with_a_better_model(tmp_path:
     pleased = saved(tiny_model(threshold=0.01), tmp_path / "pleased").name  # any frame is a success to it
     better = saved(tiny_model(seed=1, threshold=0.99), tmp_path / "better").name
     words = [*SEEN.split(), *SHORT.split(), *ALARM.split(), f"reward.model={pleased}", "name=run"]
-    said = plaudit("train", *words, cwd=tmp_path, ok=False)
+    said = plaudit("train", *words, cwd=tmp_path, ok=False, alone=True)
     assert "pleased (" in said and "judges: threshold 0.01, replace, binary, 2 of 3 frames, cameras front 16x16" in said
     assert "alarm: the judge called 100% of the last 4 audited episodes a success and 0% were" in said
     assert "go on with: plaudit train --resume runs/run --reward-model NEW" in said

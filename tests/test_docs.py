@@ -1,11 +1,11 @@
 """The documents tell the truth: what they name exists."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from command import plaudit
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -26,15 +26,13 @@ def test_files_named_in_code_style_exist(page):
         assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
-def test_every_command_in_the_readme_exists():
+def test_every_command_in_the_readme_exists(tmp_path):
     commands = set(
         re.findall(r"^plaudit ((?:data |env )?[a-z-]+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
     )
     assert {"data import", "env view", "train-reward", "train"} <= commands
     for command in commands:
-        words = [sys.executable, "-m", "plaudit.cli", *command.split(), "--help"]
-        done = subprocess.run(words, capture_output=True, text=True)
-        assert done.returncode == 0, f"the README names 'plaudit {command}': {done.stderr}"
+        plaudit(*command.split(), "--help", cwd=tmp_path)
 
 
 def test_the_annotated_tree_is_true():

@@ -277,19 +277,23 @@ def test_an_interrupt_at_any_moment_of_an_append_leaves_memory_and_disk_agreed(t
         raise Interrupted
 
     store = Store.create(tmp_path / "s")
+    store.append(counting_episode(2, size=(4, 4)))
+    store.append(counting_episode(2, size=(4, 5)))
+    reader = Store.open(store.folder)
     before = signal.signal(number, interrupt)
     try:
-        total = append_interrupted(store, counting_episode(2), number, moment=0)
+        total = append_interrupted(store, counting_episode(2, size=(4, 4)), number, moment=0)
         for moment in range(total // 2, total + 1):
             append_interrupted(store, counting_episode(2, size=(4, 4 + moment % 2)), number, moment)
-            found = Store.open(store.folder)
-            assert found.ids == store.ids
-            assert found.episode(found.ids[-1]).steps == 2
+            reader.refresh()
+            assert reader.ids == store.ids
+            assert reader.episode(reader.ids[-1]).steps == 2
     finally:
         signal.signal(number, before)
     store.close()
     again = Store.open(store.folder, write=True)
     assert again.ids == list(range(len(again))) and len(again) > 5
+    assert again.repaired == []
 
 
 def test_a_column_file_that_was_cut_short_is_named(store):

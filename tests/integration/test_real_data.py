@@ -4,6 +4,7 @@ small generated data set everywhere."""
 import json
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -18,16 +19,29 @@ from plaudit.data.transfer import export_dataset, import_dataset
 REAL = Path(os.environ.get("PLAUDIT_TEST_DATA", Path(__file__).parents[3] / "shared/data")) / "g1_bottle"
 
 
+class Imported(NamedTuple):
+    store: Store
+    lengths: list[int]  # steps of each episode, as the data set tells them
+    first_success: dict[int, int]  # frame, as the cutoffs tell it
+
+
 @pytest.fixture(
-    params=["generated", pytest.param("g1_bottle", marks=pytest.mark.skipif(not REAL.is_dir(), reason=f"no {REAL}"))]
+    scope="module",
+    params=["generated", pytest.param("g1_bottle", marks=pytest.mark.skipif(not REAL.is_dir(), reason=f"no {REAL}"))],
 )
-def source(request, tmp_path) -> tuple[Path, Path]:
-    """A v2.1 data set and its cutoffs."""
-    if request.param == "g1_bottle":
-        return REAL, REAL / "cutoffs.json"
-    folder = write_v21(tmp_path / "generated", lengths=(30, 25, 40))
-    (tmp_path / "cutoffs.json").write_text('{"0": 12, "1": 20, "2": 33}')
-    return folder, tmp_path / "cutoffs.json"
+def imported(request, tmp_path_factory) -> Imported:
+    """All of a v2.1 data set in a store, with its labels; not to be changed."""
+    path = tmp_path_factory.mktemp("imported")
+    folder, cutoffs = REAL, REAL / "cutoffs.json"
+    if request.param == "generated":
+        folder, cutoffs = write_v21(path / "generated", lengths=(30, 25, 40)), path / "cutoffs.json"
+        cutoffs.write_text('{"0": 12, "1": 20, "2": 33}')
+    report = import_dataset(folder, path / "store")
+    assert report.failed == []
+    store = Store.open(path / "store")
+    label_store(store, read_cutoffs(cutoffs))
+    lengths = [json.loads(line)["length"] for line in (folder / "meta/episodes.jsonl").read_text().splitlines()]
+    return Imported(store, lengths, {int(k): v for k, v in json.loads(cutoffs.read_text()).items()})
 
 
 def decibels(one: np.ndarray, other: np.ndarray) -> float:
@@ -35,41 +49,37 @@ def decibels(one: np.ndarray, other: np.ndarray) -> float:
     return float(10 * np.log10(255**2 / max(error, 1e-9)))
 
 
-def test_a_data_set_is_imported_labelled_exported_and_comes_back(source, tmp_path):
-    folder, cutoffs = source
-    lengths = [json.loads(line)["length"] for line in (folder / "meta/episodes.jsonl").read_text().splitlines()]
-    report = import_dataset(folder, tmp_path / "store")
-    assert (len(report.ids), report.failed) == (len(lengths), [])
-    store = Store.open(tmp_path / "store")
-    label_store(store, read_cutoffs(cutoffs))
-    assert export_dataset(store, tmp_path / "v3", "lerobot") == []
+def test_every_episode_is_imported_and_labelled(imported):
+    store = imported.store
+    assert [episode.steps for _, episode in store] == imported.lengths
+    for i in store.ids:
+        success = store.ledger.labels(i).frames
+        assert int(success.argmax()) == imported.first_success[i]
+        assert success[:-1].sum() == imported.lengths[i] - imported.first_success[i]
+
+
+def test_what_is_exported_comes_back(imported, tmp_path):
+    """The first, the last and one between: encoding a video takes seconds an episode."""
+    store, chosen = imported.store, [0, len(imported.store) // 2, len(imported.store) - 1]
+    assert export_dataset(store, tmp_path / "v3", "lerobot", ids=chosen) == []
     assert import_dataset(tmp_path / "v3", tmp_path / "back").failed == []
     back = Store.open(tmp_path / "back")
-    assert [e.steps for _, e in store] == [e.steps for _, e in back] == lengths
-    first_frames = {int(k): v for k, v in json.loads(cutoffs.read_text()).items()}
-    for i in store.ids:
-        one, other = store.episode(i), back.episode(i)
+    assert len(back) == len(chosen)
+    for i, again in zip(chosen, back.ids):
+        one, other = store.episode(i), back.episode(again)
         assert np.array_equal(one.state, other.state) and np.array_equal(one.actions, other.actions)
         assert (one.task, one.fps, one.robot) == (other.task, other.fps, other.robot)
-        mine, theirs = store.ledger.labels(i), back.ledger.labels(i)
-        assert mine is not None and theirs is not None
+        mine, theirs = store.ledger.labels(i), back.ledger.labels(again)
         assert np.array_equal(mine.reward, theirs.reward) and np.array_equal(mine.frames, theirs.frames)
-        assert mine.frames[:-1].sum() == lengths[i] - first_frames[i]
-        assert int(mine.frames.argmax()) == first_frames[i]
         for camera in one.frames:
             assert decibels(one.frames[camera], other.frames[camera]) > 30
     assert check(tmp_path / "back").ok
 
 
-def test_batches_come_out_of_it(source, tmp_path):
-    folder, cutoffs = source
-    import_dataset(folder, tmp_path / "store", track=lambda sources: iter(sources[:3]))
-    store = Store.open(tmp_path / "store")
-    wanted = {i: value for i, value in read_cutoffs(cutoffs).items() if i < 3}
-    label_store(store, wanted)
-    batch = Replay(store, seed=0).sample(256)
-    cutoff = np.array([wanted[i] for i in range(3)])[batch.episode]
+def test_batches_come_out_of_it(imported):
+    batch = Replay(imported.store, seed=0).sample(256)
+    cutoff = np.array([imported.first_success[i] for i in imported.store.ids])[batch.episode]
     assert np.array_equal(batch.reward == 1, batch.step + 1 >= cutoff)
     for b in range(0, 256, 32):
-        frames = store.episode(int(batch.episode[b])).frames["cam_high"]
+        frames = imported.store.episode(int(batch.episode[b])).frames["cam_high"]
         assert np.array_equal(batch.next_images["cam_high"][b], frames[batch.step[b] + 1])

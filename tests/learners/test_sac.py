@@ -69,14 +69,14 @@ def test_it_learns_from_pixels():
     torch.manual_seed(0)
     rng = torch.Generator().manual_seed(0)
     learner = Sac(SacConfig(hidden=(32,), lr=3e-3, shift=2), Spaces(0, 1, {"front": (16, 16)}))
-    for _ in range(150):
-        bright = torch.rand(64, generator=rng)
-        images = {"front": (bright[:, None, None, None] * 255).expand(64, 16, 16, 3).to(torch.uint8)}
-        actions = torch.rand(64, 1, generator=rng) * 2 - 1
+    for _ in range(100):
+        bright = torch.rand(32, generator=rng)
+        images = {"front": (bright[:, None, None, None] * 255).expand(32, 16, 16, 3).to(torch.uint8)}
+        actions = torch.rand(32, 1, generator=rng) * 2 - 1
         reward = 1 - (actions[:, 0] - (2 * bright - 1)).square()
-        none, empty = torch.zeros(64, dtype=torch.long), torch.zeros(64, 0)
-        mask = torch.ones(64, 1).bool()
-        learner.update(Batch(images, empty, actions, mask, reward, torch.zeros(64), images, empty, none, none, none))
+        none, empty = torch.zeros(32, dtype=torch.long), torch.zeros(32, 0)
+        mask = torch.ones(32, 1).bool()
+        learner.update(Batch(images, empty, actions, mask, reward, torch.zeros(32), images, empty, none, none, none))
     shown = np.stack([np.full((16, 16, 3), value, np.uint8) for value in (25, 230)])
     dark, light = learner.act(Observation({"front": shown}, np.zeros((2, 0), np.float32)), explore=False)[:, 0]
     assert light - dark > 0.8

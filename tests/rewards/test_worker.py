@@ -1,5 +1,6 @@
 """A worker here and in a process of its own: both say the same, and whatever happens to the second is reported."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from plaudit.rewards.model import Judgement, RewardModel
 from plaudit.rewards.process import About, Remote
 from plaudit.rewards.worker import RewardManager, RewardWorker, RewardWorkerConfig
 from plaudit.types import Observation
+from processes import FORKED
 from tiny_reward import SIZE, noise_episode, tiny_model
 
 SHAPE = {"history": 2, "progress": True}
@@ -176,7 +178,9 @@ def bright(value: int, count: int = 1) -> Observation:
 
 
 @pytest.fixture
-def remote():
+def remote(monkeypatch):
+    """However its process began; how it really does, the tests above and below see."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: FORKED)
     remote = Remote(FakeHome)
     yield remote
     remote.close()
@@ -245,11 +249,12 @@ def test_a_closed_one_says_so(remote):
 
 
 PROGRAM = """
-import sys, time
+import signal, sys, time
 from plaudit.rewards.process import Remote
 from test_worker import FakeHome, bright
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell makes what it starts with & deaf to Ctrl-C
     if "early" in sys.argv:
         print("starting", flush=True)
     remote = Remote(FakeHome)

@@ -4,8 +4,6 @@ import json
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,12 +19,13 @@ from plaudit.policies.loader import load_policy
 from plaudit.train.config import TrainConfig, load_train_config
 from plaudit.train.folder import RunFolder
 from plaudit.train.loop import Progress, train
+from processes import FORKED
 from tiny_reward import tiny_model
 
 SMALL = {
-    "sac": "learner=sac env=lift num_envs=4 steps=1600 scripted_demos=3 learner.updates_per_step=0.05 "
+    "sac": "learner=sac env=lift num_envs=4 steps=1200 scripted_demos=3 learner.updates_per_step=0.05 "
     "learner.hidden=[16] checkpoint_every=300 evaluation.every=500 evaluation.episodes=4",
-    "ppo": "learner=ppo env=push reward.kind=dense num_envs=8 steps=3200 learner.hidden=[16] learner.epochs=2 "
+    "ppo": "learner=ppo env=push reward.kind=dense num_envs=8 steps=2400 learner.hidden=[16] learner.epochs=2 "
     "checkpoint_every=400 evaluation.every=800 evaluation.episodes=4",
 }
 SEEN = "env=lift env.obs=both env.image_size=[16,16] policy_cameras=[] reward.model={model} reward.audit_share=1 "
@@ -37,14 +36,6 @@ JUDGED = {  # an untrained judge of lifts, whose opinion is as good as any to be
     "learner.epochs=2 learner.clone_updates=20 keep_episodes=true checkpoint_every=200 evaluation.every=300 "
     "evaluation.episodes=2",
 }
-
-
-@pytest.fixture(params=[*SMALL, *JUDGED])
-def words(request: Any, tmp_path: Path) -> str:
-    """One run after the other, with a reward model in charge of the last two."""
-    if request.param in SMALL:
-        return SMALL[request.param]
-    return JUDGED[request.param].format(model=saved(tiny_model(threshold=0.6), tmp_path / "judge"))
 
 
 def asked(words: str) -> TrainConfig:
@@ -69,57 +60,73 @@ def curve(folder: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
 
 
-def test_the_same_seed_makes_the_same_curve(tmp_path: Path, words: str):
-    run(tmp_path / "one", words)
-    run(tmp_path / "two", words)
+@pytest.fixture(scope="module", params=[*SMALL, *JUDGED])
+def words(request: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One run after the other, with a reward model in charge of the last two."""
+    if request.param in SMALL:
+        return SMALL[request.param]
+    model = saved(tiny_model(threshold=0.6), tmp_path_factory.mktemp("models") / "judge")
+    return JUDGED[request.param].format(model=model)
+
+
+@pytest.fixture(scope="module")
+def whole(words: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that nothing happened to; not to be changed."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    run(folder, words + " keep_episodes=true")
+    return folder
+
+
+def test_the_same_seed_makes_the_same_curve(tmp_path: Path, words: str, whole: Path):
+    run(tmp_path / "again", words)
     run(tmp_path / "other", words + " seed=1")
-    assert curve(tmp_path / "one") == curve(tmp_path / "two") != curve(tmp_path / "other")
+    assert curve(tmp_path / "again") == curve(whole) != curve(tmp_path / "other")
 
 
-def test_a_run_that_was_stopped_and_resumed_makes_the_curve_of_one_that_was_not(tmp_path: Path, words: str):
-    run(tmp_path / "whole", words)
+def test_a_run_that_was_stopped_and_resumed_makes_the_curve_of_one_that_was_not(
+    tmp_path: Path, words: str, whole: Path
+):
     run(tmp_path / "parts", words, rounds=2)
     run(tmp_path / "parts", rounds=1)
     run(tmp_path / "parts")
-    assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
+    assert curve(tmp_path / "parts") == curve(whole)
 
 
-def test_a_run_that_came_to_no_checkpoint_begins_anew_and_makes_the_same_curve(tmp_path: Path, words: str):
-    words += " keep_episodes=true"
-    run(tmp_path / "whole", words)
-    run(tmp_path / "lost", words, rounds=3)
+def test_a_run_that_came_to_no_checkpoint_begins_anew_and_makes_the_same_curve(tmp_path: Path, words: str, whole: Path):
+    run(tmp_path / "lost", words + " keep_episodes=true", rounds=3)
     shutil.rmtree(tmp_path / "lost/checkpoints")
     run(tmp_path / "lost")
-    assert curve(tmp_path / "lost") == curve(tmp_path / "whole")
-    stores = [Store.open(tmp_path / name / "episodes") for name in ("lost", "whole")]
+    assert curve(tmp_path / "lost") == curve(whole)
+    stores = [Store.open(folder / "episodes") for folder in (tmp_path / "lost", whole)]
     assert stores[0].ids == stores[1].ids  # none is there twice
 
 
-def test_a_run_that_was_killed_and_resumed_makes_the_curve_of_one_that_was_not(tmp_path: Path, words: str):
-    run(tmp_path / "whole", words)
-    RunFolder.create(tmp_path / "killed", asked(words))
-    command = [sys.executable, "-m", "plaudit.cli", "train", "--resume", str(tmp_path / "killed")]
+def test_a_run_that_was_killed_and_resumed_makes_the_curve_of_one_that_was_not(tmp_path: Path, words: str, whole: Path):
+    folder = RunFolder.create(tmp_path / "killed", asked(words)).path
     for attempt in range(2):
-        before = set((tmp_path / "killed/checkpoints").glob("[0-9]*"))
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while process.poll() is None and set((tmp_path / "killed/checkpoints").glob("[0-9]*")) <= before:
+        before = set((folder / "checkpoints").glob("[0-9]*"))
+        process = FORKED.Process(target=run, args=(folder,))
+        process.start()
+        while process.is_alive() and set((folder / "checkpoints").glob("[0-9]*")) <= before:
             time.sleep(0.01)
         time.sleep(random.Random(attempt).uniform(0, 0.3))  # anywhere: in a round, an update, a write
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    subprocess.run(command, check=True, capture_output=True)
-    assert curve(tmp_path / "killed") == curve(tmp_path / "whole")
+        process.kill()
+        process.join()
+        assert process.exitcode in (-signal.SIGKILL, 0), "it failed by itself"
+    run(folder)
+    assert curve(folder) == curve(whole)
 
 
 @pytest.mark.parametrize("learner", ["sac", "ppo"])
 def test_a_policy_of_pixels_trains_and_resumes(tmp_path: Path, learner: str):
     own = {
-        "sac": "scripted_demos=2 learner.updates_per_step=0.05 learner.batch_size=16",
+        "sac": "scripted_demos=2 learner.start_after=20 learner.updates_per_step=0.1 learner.batch_size=16",
         "ppo": "reward.kind=dense learner.epochs=1",
     }
     words = (
-        f"learner={learner} env=lift env.obs=pixels env.cameras=[front,wrist] env.image_size=[24,24] num_envs=2 "
-        f"steps=300 learner.hidden=[16] evaluation.episodes=2 evaluation.every=100 checkpoint_every=100 {own[learner]}"
+        f"learner={learner} env=lift env.obs=pixels env.cameras=[front,wrist] env.image_size=[24,24] "
+        f"env.max_steps=15 num_envs=2 steps=90 learner.hidden=[16] evaluation.episodes=2 evaluation.every=30 "
+        f"checkpoint_every=30 {own[learner]}"
     )
     run(tmp_path / "whole", words)
     run(tmp_path / "parts", words, rounds=1)
@@ -153,8 +160,11 @@ def test_somebody_elses_environment_trains_too(tmp_path: Path):
 
 
 def test_sac_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
-    """Does it learn at all: a policy that was taught nothing lifts the cube in none of fifty episodes."""
-    words = "learner=sac env=lift scripted_demos=20 steps=12000 evaluation.every=1000 evaluation.stop_at=0.3"
+    """Does it learn at all: a policy that was taught nothing lifts the cube in none of twenty episodes."""
+    words = (
+        "learner=sac env=lift scripted_demos=20 steps=12000 learner.hidden=[64,64] learner.batch_size=128 "
+        "learner.n_step=3 learner.tau=0.01 evaluation.every=1000 evaluation.episodes=20 evaluation.stop_at=0.3"
+    )
     end = run(tmp_path / "run", words)
     assert end.evaluated is not None and end.evaluated >= 0.3
     first = next(line for line in curve(tmp_path / "run") if "eval/success" in line)
@@ -162,10 +172,14 @@ def test_sac_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
 
 
 def test_a_run_that_is_good_enough_stays_as_it_is_when_resumed(tmp_path: Path):
-    words = SMALL["ppo"] + " evaluation.stop_at=0.01 evaluation.every=400"
-    first = run(tmp_path / "run", words.replace("steps=3200", "steps=40000"))
+    words = (
+        "learner=ppo env=glow env.obs=state env.goal=0.3 num_envs=4 steps=4000 learner.hidden=[8] learner.epochs=1 "
+        "evaluation.every=40 evaluation.episodes=4 evaluation.stop_at=0.5"
+    )
+    first = run(tmp_path / "run", words)
     again = run(tmp_path / "run")
-    assert first.step == again.step and first.evaluated == again.evaluated
+    assert first.step == again.step < 4000
+    assert first.evaluated is not None and first.evaluated >= 0.5 and again.evaluated == first.evaluated
 
 
 def test_a_folder_with_a_run_is_not_written_over(tmp_path: Path):

@@ -1,0 +1,56 @@
+"""`plaudit` as a user types it, with the network shut.
+
+A command alone begins as it does for a user, with nothing imported, which takes seconds where it needs torch. So each
+is once run like that, and its other ways and its mistakes in this process.
+"""
+
+import io
+import socket
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plaudit.cli import main
+
+ALONE = """
+import socket
+def refuse(*args, **kwargs):
+    raise RuntimeError("this command opened a network connection")
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+from plaudit.cli import main
+main()
+"""
+
+
+def plaudit(*words: object, cwd: Path, ok: bool = True, alone: bool = False) -> str:
+    """Run a command, here or alone in a process; returns what it printed."""
+    code, said = (_alone if alone else _here)([*map(str, words)], cwd)
+    assert (code == 0) == ok, said
+    assert "Traceback" not in said
+    return said
+
+
+def _alone(words: list[str], cwd: Path) -> tuple[Any, str]:
+    command = [sys.executable, "-c", ALONE, *words]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def _here(words: list[str], cwd: Path) -> tuple[Any, str]:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("this command opened a network connection")
+
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(said):
+        patch.setattr(socket.socket, "connect", refuse)
+        patch.setattr(socket, "create_connection", refuse)
+        patch.setattr(socket, "getaddrinfo", refuse)
+        patch.setattr(sys, "argv", ["plaudit", *words])
+        patch.chdir(cwd)
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return ended.value.code, said.getvalue()

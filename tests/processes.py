@@ -1,0 +1,6 @@
+"""Processes that begin at once: forked from one in which torch is imported and nothing else has happened."""
+
+import multiprocessing
+
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["plaudit.train.loop"])  # imports all that these tests run
