@@ -52,6 +52,23 @@ class InvalidAction(EnvError):
     """An action of the wrong shape, or not finite. Nothing moved."""
 
 
+class RobotError(PlauditError, ValueError):
+    """A robot that cannot be driven as asked, or not any more. Whoever drives it tells it to hold, and keeps the episode
+    so far."""
+
+
+class RobotSilent(RobotError):
+    """Nothing good came from the robot for too long."""
+
+
+class InvalidCommand(RobotError):
+    """An action of the wrong shape, or not finite. Nothing was sent."""
+
+
+class BadMessage(RobotError):
+    """Bytes that are not the message they should be. It is dropped and counted."""
+
+
 class RewardError(PlauditError, ValueError):
     """A reward model that cannot be trained, loaded or used as asked."""
 
