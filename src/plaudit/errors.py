@@ -53,8 +53,7 @@ class InvalidAction(EnvError):
 
 
 class RobotError(PlauditError, ValueError):
-    """A robot that cannot be driven as asked, or not any more. Whoever drives it tells it to hold, and keeps the episode
-    so far."""
+    """A robot that cannot be driven, or not any more. Whoever drives tells it to hold, and keeps the episode."""
 
 
 class RobotSilent(RobotError):

@@ -11,9 +11,9 @@ Ubuntu release and its Python.)
 """
 
 from collections.abc import Callable
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
-from pydantic import Field
+from pydantic import Discriminator, Tag
 
 from plaudit.robots.transport.cyclone import CycloneConfig
 from plaudit.robots.transport.memory import MemoryConfig
@@ -21,7 +21,17 @@ from plaudit.robots.transport.zenoh import ZenohConfig
 
 __all__ = ["AnyTransport", "CycloneConfig", "MemoryConfig", "Transport", "ZenohConfig"]
 
-AnyTransport = Annotated[ZenohConfig | CycloneConfig | MemoryConfig, Field(discriminator="type")]
+
+def _type_of(value: Any) -> Any:
+    return value.get("type", "zenoh") if isinstance(value, dict) else value.type
+
+
+AnyTransport = Annotated[
+    Annotated[ZenohConfig, Tag("zenoh")]
+    | Annotated[CycloneConfig, Tag("cyclone")]
+    | Annotated[MemoryConfig, Tag("memory")],
+    Discriminator(_type_of),
+]
 
 
 class Transport(Protocol):

@@ -1,9 +1,9 @@
 """Messages over Cyclone DDS, which ROS 2 nodes speak themselves: no bridge, one domain, found by multicast.
 
-`pip install 'plaudit[dds]'` brings it where there is a wheel (x86_64). ROS 2 puts a topic `/a/b` on the DDS topic `rt/a/b` and
-calls its type `sensor_msgs::msg::dds_::JointState_`; the members are declared below so that DDS knows the type, but no byte
-goes through them: a sample is written and read as the CDR that `messages.py` makes. (Cyclone's own Python decoding takes the
-pixels of an image one by one.)
+`pip install 'plaudit[dds]'` brings it where there is a wheel (x86_64). ROS 2 puts a topic `/a/b` on the DDS topic
+`rt/a/b` and calls its type `sensor_msgs::msg::dds_::JointState_`; the members are declared below so that DDS knows the
+type, but no byte goes through them: a sample is written and read as the CDR that `messages.py` makes. (Cyclone's own
+Python decoding takes the pixels of an image one by one.)
 
 Readers ask for best effort and so hear every writer; writers offer reliability and so reach every reader, and keep one
 message, so that a reader that is frozen does not hold them up.
@@ -109,8 +109,8 @@ def dds_name(topic: str) -> str:
 def carried(kind: str) -> type[Any]:
     """The DDS type of a ROS type, with samples that are their CDR: `carried(kind)(data).cdr == data`.
 
-    Cyclone asks a sample to serialize itself and its class to deserialize one; both are replaced. (A base class with these
-    methods would do, but Cyclone takes every base for a part of the type.)
+    Cyclone asks a sample to serialize itself and its class to deserialize one; both are replaced. (A base class with
+    these methods would do, but Cyclone takes every base for a part of the type.)
     """
     from cyclonedds.idl import make_idl_struct
     from cyclonedds.idl.types import float64, int32, sequence, uint8, uint32

@@ -1,13 +1,14 @@
 """ROS 2 messages as bytes: sensor_msgs/JointState, Image and CompressedImage, in CDR as ROS 2 Humble writes it.
 
-The encoding is by `rosbags`, which generates its code for a type when the type is first used (about 20 ms each; `warm_up`
-does it before anything moves). It reads the pixels of an Image as a view of the bytes and writes them with one copy: 240x320
-takes about 0.03 ms each way, a JointState of 24 joints 0.05 ms. What comes out is checked and in our own terms: stamps as
-integers in nanoseconds, pixels as uint8 [H, W, 3] RGB of their own memory, whatever the encoding, padding and byte
-order were.
+The encoding is by `rosbags`, which generates its code for a type when the type is first used (about 20 ms each;
+`warm_up` does it before anything moves). It reads the pixels of an Image as a view of the bytes and writes them with
+one copy: 240x320 takes about 0.03 ms each way, a JointState of 24 joints 0.05 ms. What comes out is checked and in our
+own terms: stamps as integers in nanoseconds, pixels as uint8 [H, W, 3] RGB of their own memory, whatever the encoding,
+padding and byte order were.
 """
 
 import io
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -94,7 +95,8 @@ def decode_image(data: bytes) -> Picture:
     height, width, step = read.height, read.width, read.step
     if not height or not width or step < width * channels or len(read.data) != height * step:
         raise BadMessage(
-            f"an Image of {height}x{width} {read.encoding} has {len(read.data)} bytes in rows of {step}; that does not fit"
+            f"an Image of {height}x{width} {read.encoding} has {len(read.data)} bytes in rows of {step}; these do not "
+            "fit together"
         )
     rows = read.data.reshape(height, step)[:, : width * channels].reshape(height, width, channels)
     pixels = rows.copy() if read.encoding == "rgb8" else _reordered(rows, CHANNEL_ORDER[read.encoding])
@@ -167,8 +169,6 @@ def _types() -> _Types:
         from rosbags.typesys import Stores, get_typestore
     except ModuleNotFoundError as error:
         raise MissingExtra("rosbags", "ros") from error
-    import struct
-
     store = get_typestore(Stores.ROS2_HUMBLE)
     names = (JOINT_STATE, IMAGE, COMPRESSED_IMAGE, STRING, "std_msgs/msg/Header", "builtin_interfaces/msg/Time")
     # rosbags checks lengths but not all of them: a short message also ends in an IndexError or an unpacking error

@@ -1,25 +1,23 @@
 """Messages over zenoh, by default between processes of one machine.
 
-A topic's key is its ROS name without the leading slash, and the payload is the CDR message with its four bytes of header:
-what zenoh-bridge-ros2dds does, so behind a bridge that listens where we connect to stands a whole ROS 2 system.
+A topic's key is its ROS name without the leading slash, and the payload is the CDR message with its four bytes of
+header: what zenoh-bridge-ros2dds does, so behind a bridge that listens where we connect to stands a whole ROS 2
+system.
 
-Sessions are peers with the endpoints that are written in the config: nothing listens anywhere else, nobody is searched for
-by multicast and nobody is introduced by gossip unless `scouting` says so. A connection that is lost, or not there yet, is
-tried again for ever. Messages to a reader that does not keep up are dropped (`CongestionControl.DROP`): a frozen peer
-must not stop whoever controls the robot.
+Sessions are peers with the endpoints that are written in the config: nothing listens anywhere else, nobody is searched
+for by multicast and nobody is introduced by gossip unless `scouting` says so. A connection that is lost, or not there
+yet, is tried again for ever. Messages to a reader that does not keep up are dropped (`CongestionControl.DROP`): a
+frozen peer must not stop whoever controls the robot.
 """
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import field_validator
 
 from plaudit.config import Config
 from plaudit.errors import MissingExtra, RobotError
-
-if TYPE_CHECKING:
-    import zenoh
 
 DEFAULT = "tcp/127.0.0.1:7447"
 
@@ -63,7 +61,7 @@ class ZenohTransport:
         except zenoh.ZError as error:
             where = ", ".join((*config.listen, *config.connect)) or "nowhere"
             raise RobotError(f"zenoh cannot open a session at {where}: {_reason(error)}") from error
-        self._publishers: dict[str, zenoh.Publisher] = {}
+        self._publishers: dict[str, Any] = {}
         self._subscribers: list[Any] = []
 
     def publish(self, topic: str, kind: str, data: bytes) -> None:
