@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from plaudit.robots.ros.check import Row
 
@@ -18,7 +18,8 @@ def robots_table(classes: Mapping[str, type[Any]]) -> Table:
 
 
 def check_table(name: str, rows: Sequence[Row]) -> Table:
-    table = Table("", "topic", "expected", "seen", "rate", "age", "verdict", box=None, pad_edge=False, title=name)
+    topic = Column("topic", overflow="fold")
+    table = Table(name, topic, "expected", "seen", "rate", "age", "verdict", box=None, pad_edge=False)
     for row in rows:
         verdict = row.problem or "ok"
         table.add_row(row.what, row.topic, row.expected, row.seen, row.rate, row.age, verdict, style=_style(row))

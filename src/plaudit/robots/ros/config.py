@@ -12,9 +12,8 @@ if TYPE_CHECKING:
 
 
 class RosRobotConfig(Config):
-    folder: ClassVar[Path]  # where the two JSON files of the robot are
+    folder: ClassVar[Path]  # where the two JSON files of the robot are; it is called like the robot
 
-    type: str
     inference_runtime_params_config: Path | None = None  # a file whose keys replace those of the robot's own
     inference_runtime_topics_config: Path | None = None  # likewise
     transport: AnyTransport = ZenohConfig()
@@ -33,4 +32,4 @@ class RosRobotConfig(Config):
         from plaudit.robots.ros.driver import RosRobot
 
         params, topics = self.params(), self.topics()  # a mistake in them is told before anything is opened
-        return RosRobot(self.type, params, topics, self.transport.build(), realtime=self.realtime)
+        return RosRobot(self.folder.name, params, topics, self.transport.build(), realtime=self.realtime)

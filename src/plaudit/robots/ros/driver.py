@@ -74,7 +74,7 @@ class RosRobot:
             stream.restart()
         self._wait_for_all()
         if self.params.start_pose is not None:
-            self._go_to(np.float32(self.params.start_pose))
+            self._go_to(np.array(self.params.start_pose, np.float32))
         self._states.clear()
         self._images.clear()
         self._pace.restart()
@@ -173,7 +173,7 @@ class RosRobot:
             return None
         return newest.message.position
 
-    def _send(self, position: FloatArray) -> None:
+    def _send(self, position: AnyArray) -> None:
         self._command = np.clip(position, self._low, self._high).astype(np.float32)
         message = JointState(time.time_ns(), self.params.joint_names, self._command.astype(np.float64))
         self._transport.publish(self.topics.joint_commands, JOINT_STATE, encode_joint_state(message))
@@ -184,9 +184,9 @@ class RosRobot:
         here = self._joints.newest.message.position
         ticks = max(1, math.ceil(float(np.abs(pose - here).max()) / self.params.start_speed * self.params.HZ))
         settled = ticks + math.ceil(SETTLE * self.params.HZ)
-        tick = Pace(self.params.HZ)
+        tick, away = Pace(self.params.HZ), np.abs(pose - here)
         for n in range(1, settled + 1):
-            self._send(here + (pose - here) * np.float32(min(1.0, n / ticks)))
+            self._send(here + (pose - here) * min(1.0, n / ticks))
             tick.wait()
             self._check(1e-3 * self.params.silent_after_ms)
             away = np.abs(pose - self._joints.newest.message.position)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from plaudit.config import Config, ModelT, parse, place_of, read_tree
+from plaudit.config import Config, ModelT, parse, read_tree
 from plaudit.errors import ConfigError, nearest
 from plaudit.robots.transport.messages import COMPRESSED_IMAGE, IMAGE
 from plaudit.types import FloatArray
@@ -97,7 +97,7 @@ class RuntimeParams(Config):
 
     @property
     def limits(self) -> tuple[FloatArray, FloatArray]:
-        return np.float32(self.joint_lower), np.float32(self.joint_upper)
+        return np.array(self.joint_lower, np.float32), np.array(self.joint_upper, np.float32)
 
     @property
     def sent_size(self) -> tuple[int, int]:
@@ -140,6 +140,7 @@ def _read(cls: type[ModelT], base: Path, own: Path | None) -> ModelT:
         return parse(cls, values | given)
     except ConfigError as error:
         raise ConfigError(
-            (where, f"{own if own is not None and place_of(where[:1], base, given) != str(base) else base}: {sentence}")
+            # a contradiction between keys has no key: it came with the user's file, if there is one
+            (where, f"{base if own is None or (where and where[0] not in given) else own}: {sentence}")
             for where, sentence in error.problems
         ) from None

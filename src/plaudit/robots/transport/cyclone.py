@@ -12,6 +12,7 @@ message, so that a reader that is frozen does not hold them up.
 import threading
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from typing import Any, Literal, Self
 
 from pydantic import NonNegativeInt
@@ -40,16 +41,12 @@ class CycloneTransport:
     """One participant of a domain."""
 
     def __init__(self, config: CycloneConfig):
+        core = _dds("core")
         try:
-            from cyclonedds.core import DDSException, WaitSet
-            from cyclonedds.domain import DomainParticipant
-        except ModuleNotFoundError as error:
-            raise MissingExtra("cyclonedds", "dds") from error
-        try:
-            self._participant = DomainParticipant(config.domain)
-        except DDSException as error:
+            self._participant = _dds("domain").DomainParticipant(config.domain)
+        except core.DDSException as error:
             raise RobotError(f"Cyclone DDS cannot join domain {config.domain}: {error}") from error
-        self._waiting = WaitSet(self._participant)
+        self._waiting = core.WaitSet(self._participant)
         self._topics: dict[str, Any] = {}
         self._writers: dict[str, Any] = {}
         self._readers: list[tuple[Any, Any, Callable[[bytes], None]]] = []
@@ -59,17 +56,14 @@ class CycloneTransport:
 
     def publish(self, topic: str, kind: str, data: bytes) -> None:
         if topic not in self._writers:
-            from cyclonedds.pub import DataWriter
-
-            self._writers[topic] = DataWriter(self._participant, self._topic(topic, kind), qos=_qos(reliable=True))
+            to, qos = self._topic(topic, kind), _qos(reliable=True)
+            self._writers[topic] = _dds("pub").DataWriter(self._participant, to, qos=qos)
         self._writers[topic].write(carried(kind)(data))
 
     def subscribe(self, topic: str, kind: str, receive: Callable[[bytes], None]) -> None:
-        from cyclonedds.core import InstanceState, ReadCondition, SampleState, ViewState
-        from cyclonedds.sub import DataReader
-
-        reader = DataReader(self._participant, self._topic(topic, kind), qos=_qos(reliable=False))
-        news = ReadCondition(reader, ViewState.Any | InstanceState.Any | SampleState.NotRead)
+        core = _dds("core")
+        reader = _dds("sub").DataReader(self._participant, self._topic(topic, kind), qos=_qos(reliable=False))
+        news = core.ReadCondition(reader, core.ViewState.Any | core.InstanceState.Any | core.SampleState.NotRead)
         self._readers.append((reader, news, receive))
         self._waiting.attach(news)
 
@@ -91,10 +85,15 @@ class CycloneTransport:
 
     def _topic(self, topic: str, kind: str) -> Any:
         if topic not in self._topics:
-            from cyclonedds.topic import Topic
-
-            self._topics[topic] = Topic(self._participant, dds_name(topic), carried(kind))
+            self._topics[topic] = _dds("topic").Topic(self._participant, dds_name(topic), carried(kind))
         return self._topics[topic]
+
+
+def _dds(part: str) -> Any:
+    try:
+        return import_module(f"cyclonedds.{part}")
+    except ModuleNotFoundError as error:
+        raise MissingExtra("cyclonedds", "dds") from error
 
 
 def dds_name(topic: str) -> str:
@@ -112,12 +111,11 @@ def carried(kind: str) -> type[Any]:
     Cyclone asks a sample to serialize itself and its class to deserialize one; both are replaced. (A base class with
     these methods would do, but Cyclone takes every base for a part of the type.)
     """
-    from cyclonedds.idl import make_idl_struct
-    from cyclonedds.idl.types import float64, int32, sequence, uint8, uint32
+    of = _dds("idl.types")
 
     def struct(ros: str, fields: dict[str, Any]) -> Any:
         package, _, name = ros.split("/")
-        return make_idl_struct(f"{name}_", f"{package}.msg.dds_.{name}_", fields, dataclassify=False)
+        return _dds("idl").make_idl_struct(f"{name}_", f"{package}.msg.dds_.{name}_", fields, dataclassify=False)
 
     def keep(self: Any, cdr: bytes) -> None:
         self.cdr = cdr
@@ -125,20 +123,20 @@ def carried(kind: str) -> type[Any]:
     def taken(cls: Any, data: bytes, *_: Any, **__: Any) -> Any:
         return cls(bytes(data))
 
-    time = struct("builtin_interfaces/msg/Time", {"sec": int32, "nanosec": uint32})
+    time = struct("builtin_interfaces/msg/Time", {"sec": of.int32, "nanosec": of.uint32})
     header = struct("std_msgs/msg/Header", {"stamp": time, "frame_id": str})
-    doubles, pixels = sequence[float64], sequence[uint8]
-    size = {"height": uint32, "width": uint32}
+    doubles, pixels = of.sequence[of.float64], of.sequence[of.uint8]
+    size = {"height": of.uint32, "width": of.uint32}
     members = {
         STRING: {"data": str},
         JOINT_STATE: {
             "header": header,
-            "name": sequence[str],
+            "name": of.sequence[str],
             "position": doubles,
             "velocity": doubles,
             "effort": doubles,
         },
-        IMAGE: {"header": header, **size, "encoding": str, "is_bigendian": uint8, "step": uint32, "data": pixels},
+        IMAGE: {"header": header, **size, "encoding": str, "is_bigendian": of.uint8, "step": of.uint32, "data": pixels},
         COMPRESSED_IMAGE: {"header": header, "format": str, "data": pixels},
     }
     made = struct(kind, members[kind])
@@ -149,11 +147,10 @@ def carried(kind: str) -> type[Any]:
 
 
 def _qos(*, reliable: bool) -> Any:
-    from cyclonedds.qos import Policy, Qos
-
-    return Qos(
-        Policy.Reliability.Reliable(max_blocking_time=1_000_000) if reliable else Policy.Reliability.BestEffort,
-        Policy.Durability.Volatile,
-        Policy.History.KeepLast(1 if reliable else TAKE),
-        Policy.DataRepresentation(use_cdrv0_representation=True),  # the CDR of ROS 2, not the newer one
+    policy = _dds("qos").Policy
+    return _dds("qos").Qos(
+        policy.Reliability.Reliable(max_blocking_time=1_000_000) if reliable else policy.Reliability.BestEffort,
+        policy.Durability.Volatile,
+        policy.History.KeepLast(1 if reliable else TAKE),
+        policy.DataRepresentation(use_cdrv0_representation=True),  # the CDR of ROS 2, not the newer one
     )

@@ -7,6 +7,7 @@ import argparse
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 from plaudit.config import load
 from plaudit.errors import PlauditError
@@ -31,7 +32,7 @@ def main() -> None:
     given = vars(parser.parse_args())
     try:
         settings = given["set"] + [f"{key}={given[key]}" for key in FILES if given[key] is not None]
-        config = load(ROBOT_REGISTRY.get(given["robot"]), overrides=settings)
+        config: Any = load(ROBOT_REGISTRY.get(given["robot"]), overrides=settings)
         rest = {key: given[key] for key in ("log", "watchdog_ms", "seconds")}
         run_twin(config, faults=given["fault"], **rest)
     except PlauditError as error:

@@ -23,7 +23,7 @@ class Body:
         self._low, self._high = params.limits
         self._read = joints_reader(params.joint_names, ("position",))
         middle = (self._low + self._high) / 2
-        start = middle if params.start_pose is None else np.float32(params.start_pose)
+        start = middle if params.start_pose is None else np.array(params.start_pose)
         self.position: AnyArray = np.clip(start + AWAY, self._low, self._high).astype(np.float64)
         self.velocity: AnyArray = np.zeros_like(self.position)
         self.target: AnyArray = self.position.copy()

@@ -20,7 +20,7 @@ from plaudit.types import ByteArray, Episode
 
 
 def checksum(pixels: ByteArray) -> int:
-    return zlib.crc32(np.ascontiguousarray(pixels))
+    return zlib.crc32(pixels.tobytes())
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 def compare(episode: Episode, said: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> Match:
     """Every frame by the stamp in its pixels, every state by its numbers."""
     by_stamp = {line["stamp"]: line for line in said}
-    states = {np.float32([x for field in fields for x in line[field]]).tobytes() for line in said}
+    states = {np.array([x for field in fields for x in line[field]], np.float32).tobytes() for line in said}
     wrong, frames = [], 0
     for camera, pictures in episode.frames.items():
         last = 0

@@ -12,7 +12,7 @@ from plaudit.types import AnyArray, ByteArray, FloatArray
 
 BLOCK = 4  # pixels
 BITS = 64
-BAR = np.uint8([235, 200, 90])
+BAR = np.array([235, 200, 90], np.uint8)
 
 
 def draw(camera: int, stamp: int, shares: FloatArray, size: tuple[int, int]) -> ByteArray:
@@ -50,5 +50,5 @@ def read_stamp(pixels: ByteArray) -> int:
 def _background(camera: int, size: tuple[int, int]) -> ByteArray:
     down = np.linspace(20, 90, size[0], dtype=np.float32)[:, None]
     across = np.linspace(0, 60, size[1], dtype=np.float32)[None]
-    tint = np.float32([[1.0, 0.4, 0.4], [0.4, 1.0, 0.4], [0.4, 0.4, 1.0]])[camera % 3]
+    tint = np.array([[1.0, 0.4, 0.4], [0.4, 1.0, 0.4], [0.4, 0.4, 1.0]], np.float32)[camera % 3]
     return ((down + across)[..., None] * tint).astype(np.uint8)

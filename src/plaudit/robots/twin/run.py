@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +40,7 @@ class Twin:
     def __init__(self, config: RosRobotConfig, *, log: Path | None, watchdog: float, faults: Sequence[Fault] = ()):
         """watchdog: seconds without a command after which it holds"""
         self._params, self._topics = config.params(), config.topics()
-        self._body = Body(self._params, watchdog)
+        self._body, self._over = Body(self._params, watchdog), threading.Event()
         self._log = None if log is None else log.open("w")
         self._faults = sorted(faults, key=lambda fault: fault.at)
         warm_up((JOINT_STATE, IMAGE, COMPRESSED_IMAGE))
@@ -50,13 +51,20 @@ class Twin:
 
     def run(self, seconds: float) -> None:
         pace, begun = Pace(self._params.HZ), time.monotonic()
-        while (passed := time.monotonic() - begun) < seconds:
+        while (passed := time.monotonic() - begun) < seconds and not self._over.is_set():
             while self._faults and self._faults[0].at <= passed:
                 self._outbox.begin(self._faults.pop(0))
             self._body.step(1.0 / self._params.HZ)
             self._speak(time.time_ns())
             self._outbox.flush()
             pace.wait()
+
+    def begin(self, fault: Fault) -> None:
+        self._outbox.begin(fault)
+
+    def stop(self) -> None:
+        """Have `run` return, from another thread."""
+        self._over.set()
 
     def close(self) -> None:
         self._transport.close()
@@ -128,8 +136,8 @@ def run_twin(
     twin = Twin(config, log=log, watchdog=1e-3 * watchdog_ms, faults=parsed)
     params = config.params()
     print(
-        f"the twin of {config.type} sends {len(params.joint_names)} joints and {len(params.camera_names)} cameras at "
-        f"{params.HZ:g} Hz; Ctrl-C ends it",
+        f"the twin of {config.folder.name} sends {len(params.joint_names)} joints and {len(params.camera_names)} "
+        f"cameras at {params.HZ:g} Hz; Ctrl-C ends it",
         flush=True,
     )
     try:
