@@ -44,6 +44,13 @@ def robot_config(folder: Path, name: str = "igris_b", transport: Any = None, **p
     )
 
 
+def free_endpoint() -> str:
+    """Of this machine, where nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"tcp/127.0.0.1:{free.getsockname()[1]}"
+
+
 @contextmanager
 def twin_thread(config: Any) -> Iterator[Twin]:
     """In this process, over memory."""
@@ -62,9 +69,7 @@ class TwinProcess:
     """In a process of its own, over zenoh."""
 
     def __init__(self, folder: Path, name: str = "igris_b", **params: Any):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            transport = ZenohConfig(connect=(f"tcp/127.0.0.1:{free.getsockname()[1]}",))
+        transport = ZenohConfig(connect=(free_endpoint(),))
         self.config, self.name = robot_config(folder, name, transport, **params), name
         self._log = folder / "said.jsonl"
         self.start()
@@ -112,7 +117,9 @@ class Waves:
         self._step += 1
         return (self._start + 0.2 * np.sin(self._step / 10))[None].astype(np.float32)
 
-    def guided_inference(self, observation: Any, normalizer: Any, previous: Any, delay: int, executed: int) -> FloatArray:
+    def guided_inference(
+        self, observation: Any, normalizer: Any, previous: Any, delay: int, executed: int
+    ) -> FloatArray:
         return self.predict(observation, normalizer)
 
     def warmup(self) -> None: ...

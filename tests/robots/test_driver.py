@@ -79,7 +79,9 @@ def test_a_robot_that_does_not_come_to_its_start_pose_is_named_by_its_joint(tmp_
     with twin_thread(config) as twin, config.build() as robot:
         robot.observe()
         twin.begin(Fault("deaf"))
-        with pytest.raises(RobotError, match=r"joint 'right_\w+' is still 0.100 rad off start_pose after .* listening to"):
+        with pytest.raises(
+            RobotError, match=r"joint 'right_\w+' is still 0.100 rad off start_pose after .* listening to"
+        ):
             robot.reset()
 
 
@@ -96,15 +98,25 @@ def test_it_holds_where_it_is_or_where_it_was_told_to_be_when_that_is_not_known(
         robot.act(here + 0.01)
         robot.hold()
         assert commands[-1].position == pytest.approx(robot.command)
-        with pytest.raises(RobotSilent, match=r"igris_b: the joints \(/igris_b/joint_states\) has sent nothing good for"):
+        with pytest.raises(
+            RobotSilent, match=r"igris_b: the joint stream \(/igris_b/joint_states\) has sent nothing good for"
+        ):
             robot.observe()
+
+
+def test_a_robot_that_is_not_there_is_waited_for_and_then_told_of_topic_by_topic(tmp_path):
+    with robot_config(tmp_path, first_message_s=0.05).build() as robot, pytest.raises(RobotSilent) as raised:
+        robot.reset()
+    assert str(raised.value).count("has sent nothing good yet; no message since") == 4
 
 
 def test_history_is_laid_end_to_end_the_newest_last(tmp_path):
     config = robot_config(tmp_path, proprio_history_size=3, num_img_obs=2, img_obs_every=2, start_pose=None)
     with twin_thread(config), config.build() as robot:
         first = robot.reset()
-        assert robot.state_dim == 72 and set(robot.cameras) == {c + n for c in ("head", "left", "right") for n in ("", "_1")}
+        assert robot.state_dim == 72 and set(robot.cameras) == {
+            c + n for c in ("head", "left", "right") for n in ("", "_1")
+        }
         assert np.array_equal(first.state, np.tile(first.state[-24:], 3))
         seen = [first]
         for _ in range(4):

@@ -39,7 +39,9 @@ def ros_joint_state(**changes):
 def ros_image(encoding, rows, step):
     data = np.ascontiguousarray(rows, np.uint8).reshape(-1)
     height, width = PIXELS.shape[:2]
-    return ROS.types[IMAGE](header(), height=height, width=width, encoding=encoding, is_bigendian=0, step=step, data=data)
+    return ROS.types[IMAGE](
+        header(), height=height, width=width, encoding=encoding, is_bigendian=0, step=step, data=data
+    )
 
 
 @pytest.mark.parametrize("little_endian", [True, False])

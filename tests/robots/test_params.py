@@ -71,5 +71,5 @@ def test_a_mistake_in_the_topics_is_named(tmp_path, topics, said):
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     missing = ROBOT_REGISTRY.get("igris_b")(inference_runtime_params_config=tmp_path / "none.json")
-    with pytest.raises(ConfigError, match="none.json: there is no such file"):
+    with pytest.raises(ConfigError, match=r"none\.json: there is no such file"):
         missing.params()

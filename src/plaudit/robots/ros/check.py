@@ -47,6 +47,10 @@ class Listener:
         self._seen: Counter[str] = Counter()
         self._times: list[float] = []
 
+    @property
+    def heard(self) -> bool:
+        return bool(self._times)
+
     def listen(self, transport: Transport) -> None:
         transport.subscribe(self.stream.topic, self.kind, self._receive)
 
@@ -87,7 +91,7 @@ def check(config: RosRobotConfig, seconds: float) -> list[Row]:
             listener.listen(transport)
         transport.subscribe(topics.joint_commands, JOINT_STATE, commands.append)
         deadline = time.monotonic() + params.first_message_s
-        while any(listener.stream.newest is None for listener in listeners) and time.monotonic() < deadline:
+        while not all(listener.heard for listener in listeners) and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(seconds)
         rows = [listener.row(params.HZ, 1e-3 * params.silent_after_ms) for listener in listeners]

@@ -58,7 +58,7 @@ class RosRobot:
         params, topics, late = self.params, self.topics, 1e-3 * self.params.late_after_ms
         warm_up((JOINT_STATE, *(topics.kind_of(camera) for camera in params.camera_names)))
         read = joints_reader(params.joint_names, params.proprio_fields)
-        self._joints: Stream[Joints] = Stream("the joints", topics.joint_states, read, late)
+        self._joints: Stream[Joints] = Stream("the joint stream", topics.joint_states, read, late)
         self._transport.subscribe(topics.joint_states, JOINT_STATE, self._joints.receive)
         self._pictures: dict[str, Stream[Picture]] = {}
         for camera in params.camera_names:
