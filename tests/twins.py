@@ -1,11 +1,7 @@
-"""Twins to test robots against: in a process of their own over zenoh, or in a thread over memory."""
+"""Twins to test robots against, in a thread over memory; `plaudit.robots.twin.process` has those over zenoh."""
 
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,9 +13,6 @@ import numpy as np
 
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.transport import MemoryConfig, ZenohConfig
-from plaudit.robots.transport.messages import STRING, encode_text
-from plaudit.robots.twin.faults import CONTROL
-from plaudit.robots.twin.log import read_log
 from plaudit.robots.twin.run import Twin
 from plaudit.types import FloatArray, Observation
 
@@ -65,42 +58,9 @@ def twin_thread(config: Any) -> Iterator[Twin]:
         twin.close()
 
 
-class TwinProcess:
-    """In a process of its own, over zenoh."""
-
-    def __init__(self, folder: Path, name: str = "igris_b", **params: Any):
-        transport = ZenohConfig(connect=(free_endpoint(),))
-        self.config, self.name = robot_config(folder, name, transport, **params), name
-        self._log = folder / "said.jsonl"
-        self.start()
-
-    def start(self) -> None:
-        words = ["--robot", self.name, "--log", str(self._log), "--watchdog_ms", "400"]
-        words += ["--params", str(self.config.inference_runtime_params_config)]
-        words += ["--set", f"transport.connect=[{self.config.transport.connect[0]}]"]
-        command = [sys.executable, "-m", "plaudit.robots.twin", *words]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline().startswith(f"the twin of {self.name}")
-
-    def said(self) -> list[dict[str, Any]]:
-        return read_log(self._log)
-
-    def send(self, number: signal.Signals) -> None:
-        os.kill(self.process.pid, number)
-
-    def stop(self) -> None:
-        self.send(signal.SIGCONT)
-        self.process.terminate()
-        self.process.wait(timeout=10)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-
-    @contextmanager
-    def driven(self) -> Iterator[tuple[Any, Callable[[str], None]]]:
-        """Its robot, and how to make it fail."""
-        with self.config.build() as robot:
-            yield robot, lambda fault: robot._transport.publish(CONTROL, STRING, encode_text(fault))
+def zenoh_config(folder: Path, name: str = "igris_b", **params: Any) -> Any:
+    """For a twin in another process."""
+    return robot_config(folder, name, ZenohConfig(connect=(free_endpoint(),)), **params)
 
 
 class Waves:

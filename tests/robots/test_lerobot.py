@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,7 +114,8 @@ def lerobot(tmp_path, monkeypatch):
 def build(**changes):
     options = {"port": "/dev/ttyACM0", "cameras": CAMERAS}
     base = {"type": "lerobot", "robot_type": "two_joints", "options": options, "realtime": False}
-    return ROBOT_REGISTRY.parse(base | changes).build()
+    config: Any = ROBOT_REGISTRY.parse(base | changes)
+    return config.build()
 
 
 def test_a_robot_of_lerobots_keeps_our_contract(lerobot):

@@ -1,4 +1,5 @@
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from plaudit.robots.transport.messages import (
     encode_text,
 )
 
-ROS = get_typestore(Stores.ROS2_HUMBLE)
+ROS: Any = get_typestore(Stores.ROS2_HUMBLE)
 STAMP = 12_000_000_034
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 5, 3), np.uint8)  # rows of 15 bytes: nothing is aligned
 

@@ -1,12 +1,14 @@
 import json
+from typing import Any
 
 import pytest
 
 from plaudit.errors import ConfigError
 from plaudit.registry import ROBOT_REGISTRY
+from plaudit.robots.igris_b import IgrisBConfig
 
 
-def config(folder, params=None, topics=None, name="igris_b"):
+def config(folder, params=None, topics=None, name="igris_b") -> Any:
     files = {"params": params, "topics": topics}
     for what, keys in files.items():
         if keys is not None:
@@ -70,6 +72,6 @@ def test_a_mistake_in_the_topics_is_named(tmp_path, topics, said):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    missing = ROBOT_REGISTRY.get("igris_b")(inference_runtime_params_config=tmp_path / "none.json")
+    missing = IgrisBConfig(inference_runtime_params_config=tmp_path / "none.json")
     with pytest.raises(ConfigError, match=r"none\.json: there is no such file"):
         missing.params()

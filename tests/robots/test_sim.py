@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,8 @@ LIFT = {"type": "lift", "obs": "both", "cameras": ["front", "wrist"], "image_siz
 
 @pytest.mark.parametrize("env", [LIFT, {"type": "gymnasium", "id": "Pendulum-v1", "fps": 20.0}])
 def test_a_simulated_task_keeps_the_robots_contract(env):
-    with ROBOT_REGISTRY.parse({"type": "sim", "env": env, "realtime": False}).build() as robot:
+    config: Any = ROBOT_REGISTRY.parse({"type": "sim", "env": env, "realtime": False})
+    with config.build() as robot:
         check_robot(robot)
 
 

@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("--robot", default="igris_b", help="a robot that speaks ROS 2")
     parser.add_argument(f"--{FILES[0]}", "--params", type=Path, dest=FILES[0], help="JSON, as for the robot")
     parser.add_argument(f"--{FILES[1]}", "--topics", type=Path, dest=FILES[1], help="JSON, as for the robot")
+    parser.add_argument("--config", type=Path, help="the robot's settings, JSON or YAML")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the robot")
     parser.add_argument("--log", type=Path, help="write what is sent to this file")
     parser.add_argument("--fault", action="append", default=[], help=f"KIND[=VALUE][@SECONDS], of {kinds}")
@@ -32,7 +33,7 @@ def main() -> None:
     given = vars(parser.parse_args())
     try:
         settings = given["set"] + [f"{key}={given[key]}" for key in FILES if given[key] is not None]
-        config: Any = load(ROBOT_REGISTRY.get(given["robot"]), overrides=settings)
+        config: Any = load(ROBOT_REGISTRY.get(given["robot"]), given["config"], settings)
         rest = {key: given[key] for key in ("log", "watchdog_ms", "seconds")}
         run_twin(config, faults=given["fault"], **rest)
     except PlauditError as error:

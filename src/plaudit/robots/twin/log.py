@@ -18,6 +18,8 @@ import numpy as np
 from plaudit.robots.twin.picture import read_stamp
 from plaudit.types import ByteArray, Episode
 
+LONGEST = 16_384  # bytes of a line, and then some
+
 
 def checksum(pixels: ByteArray) -> int:
     return zlib.crc32(pixels.tobytes())
@@ -34,6 +36,16 @@ class Match:
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+
+
+def last_line(path: Path) -> dict[str, Any]:
+    """The last one that is whole; {} before there is any."""
+    if not path.exists():
+        return {}
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 2 * LONGEST))
+        whole = file.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
+    return json.loads(whole) if whole else {}
 
 
 def compare(episode: Episode, said: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> Match:
