@@ -20,6 +20,7 @@ from plaudit.robots.transport.messages import (
     encode_image,
     encode_joint_state,
     encode_text,
+    position_encoder,
 )
 
 ROS: Any = get_typestore(Stores.ROS2_HUMBLE)
@@ -57,6 +58,14 @@ def test_ros_reads_our_joint_state():
     read = ROS.deserialize_cdr(written, JOINT_STATE)
     assert (read.header.stamp.sec, read.header.stamp.nanosec) == (12, 34)
     assert read.name == ["elbow", "wrist"] and read.position.tolist() == [0.5, -1.0] and len(read.velocity) == 0
+
+
+@pytest.mark.parametrize("names", [("a",), ("elbow", "wrist"), tuple(f"joint_{n}" for n in range(24))])
+def test_commands_are_joint_states_byte_by_byte(names):
+    encode = position_encoder(names)
+    for stamp in (STAMP, 7):
+        position = np.random.default_rng(stamp).normal(size=len(names)).astype(np.float32)
+        assert encode(stamp, position) == encode_joint_state(JointState(stamp, names, position.astype(np.float64)))
 
 
 def test_joint_states_with_too_few_numbers_are_no_joint_states():

@@ -6,8 +6,9 @@
         observation = robot.observe()          # the newest good message of every topic
 
 An observation is complete or there is none: `observe()` raises `RobotSilent`, with what happened to each topic, as
-soon as one of them brought nothing good for `silent_after_ms`. It does not go on with old pictures and does not send
-commands by itself; whoever drives calls `hold()`, keeps the episode so far, and may `reset()` when the robot is back.
+soon as one of them brought nothing good for `silent_after_ms`. It does not go on with pictures older than that and
+does not send commands by itself; whoever drives calls `hold()`, keeps the episode so far, and may `reset()` when the
+robot is back.
 """
 
 import math
@@ -24,7 +25,7 @@ from plaudit.robots.pace import Pace
 from plaudit.robots.ros.params import RuntimeParams, RuntimeTopics
 from plaudit.robots.ros.streams import Joints, Stream, joints_reader, picture_reader
 from plaudit.robots.transport import Transport
-from plaudit.robots.transport.messages import JOINT_STATE, JointState, Picture, encode_joint_state, warm_up
+from plaudit.robots.transport.messages import JOINT_STATE, Picture, position_encoder, warm_up
 from plaudit.types import AnyArray, FloatArray, Observation
 
 LOOK = 0.005  # seconds between looks at what has arrived
@@ -50,6 +51,7 @@ class RosRobot:
         self._low, self._high = params.limits
         self._step = math.inf if params.max_delta_deg is None else math.radians(params.max_delta_deg)
         self._command: FloatArray | None = None
+        self._encode = position_encoder(params.joint_names)
         self._states: deque[FloatArray] = deque(maxlen=params.proprio_history_size)
         self._images: deque[Mapping[str, Any]] = deque(maxlen=(params.num_img_obs - 1) * params.img_obs_every + 1)
         self._subscribe()
@@ -175,8 +177,7 @@ class RosRobot:
 
     def _send(self, position: AnyArray) -> None:
         self._command = np.clip(position, self._low, self._high).astype(np.float32)
-        message = JointState(time.time_ns(), self.params.joint_names, self._command.astype(np.float64))
-        self._transport.publish(self.topics.joint_commands, JOINT_STATE, encode_joint_state(message))
+        self._transport.publish(self.topics.joint_commands, JOINT_STATE, self._encode(time.time_ns(), self._command))
 
     def _go_to(self, pose: FloatArray) -> None:
         """In a straight line of the joints, no faster than `start_speed`."""

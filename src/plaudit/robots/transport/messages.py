@@ -9,7 +9,7 @@ padding and byte order were.
 
 import io
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from PIL import Image as Pil
 from PIL import UnidentifiedImageError
 
 from plaudit.errors import BadMessage, MissingExtra
-from plaudit.types import ByteArray
+from plaudit.types import AnyArray, ByteArray
 
 JOINT_STATE = "sensor_msgs/msg/JointState"
 IMAGE = "sensor_msgs/msg/Image"
@@ -59,6 +59,24 @@ def encode_joint_state(message: JointState) -> bytes:
     columns = [np.ascontiguousarray(c, np.float64) for c in (message.position, message.velocity, message.effort)]
     made = types.joint_state(_header(message.stamp), list(message.names), *columns)
     return bytes(types.store.serialize_cdr(made, JOINT_STATE))
+
+
+def position_encoder(names: Sequence[str]) -> Callable[[int, AnyArray], bytes]:
+    """Encodes JointStates of these joints with nothing but positions: (stamp, [J]) -> bytes.
+
+    Only stamp and positions differ from one to the next, so the rest is encoded once: what is sent in every control
+    step takes a few microseconds.
+    """
+    encoded = bytearray(encode_joint_state(JointState(0, tuple(names), np.zeros(len(names)))))
+    end = len(encoded) - 8  # the lengths of velocity and effort, which are empty
+    positions = np.frombuffer(encoded, np.float64, len(names), end - 8 * len(names))
+
+    def encode(stamp: int, position: AnyArray) -> bytes:
+        struct.pack_into("<iI", encoded, 4, *divmod(stamp, SECOND))  # after the four bytes of CDR's own header
+        positions[:] = position
+        return bytes(encoded)
+
+    return encode
 
 
 def decode_joint_state(data: bytes) -> JointState:
