@@ -97,6 +97,16 @@ def test_an_episode_that_the_robot_cuts_short_is_kept_up_to_there_with_the_reaso
     assert not episode.terminated and robot.held == 1
 
 
+def test_a_robot_that_cannot_be_told_to_hold_does_not_lose_the_episode():
+    class Gone(Failing4):
+        def hold(self):
+            raise RobotError("no answer")
+
+    episode = run_episode(Gone(), Chunks(), Normalizer({}), steps=50, task="count")
+    assert episode.steps == 3
+    assert episode.meta[FAULT] == "the camera is gone; and it could not be told to hold: no answer"
+
+
 def test_a_robot_that_fails_before_the_first_step_leaves_no_episode_and_holds():
     class Broken(Counter):
         def reset(self, seed=None):

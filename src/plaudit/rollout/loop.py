@@ -79,6 +79,15 @@ def run_episode(
             raise
         meta[FAULT] = str(error)
     finally:
-        robot.hold()
+        _hold(robot, meta)
     terminated = FAULT not in meta and stop(robot.privileged())
     return recorder.finish(task=task, fps=robot.fps, robot=type(robot).__name__, terminated=terminated, meta=meta)
+
+
+def _hold(robot: Robot, meta: dict[str, Any]) -> None:
+    """A robot that cannot even be told to hold leaves an episode that is worth keeping all the same."""
+    try:
+        robot.hold()
+    except RobotError as error:
+        said = [meta[FAULT]] if FAULT in meta else []
+        meta[FAULT] = "; and ".join([*said, f"it could not be told to hold: {error}"])

@@ -77,7 +77,7 @@ class Stream(Generic[MessageT]):
             self._since: Counter[str] = Counter()  # dropped since the newest good one
             self._detail = ""
             self._way = np.inf  # seconds, the quickest so far, plus what the two clocks are apart
-            self._begun = time.monotonic()
+            self._begun = self._looked = time.monotonic()
 
     def receive(self, data: bytes) -> None:
         now = time.monotonic()
@@ -88,9 +88,8 @@ class Stream(Generic[MessageT]):
             return
         with self._lock:
             before, way = self.newest, now - 1e-9 * message.stamp
-            if before is not None:
-                self._way += DRIFT * (now - before.at)
-            self._way = min(self._way, way)
+            self._way = min(self._way + DRIFT * (now - self._looked), way)
+            self._looked = now
             behind = 1e-9 * (before.message.stamp - message.stamp) if before is not None else -1.0
             if behind < 0 and way - self._way <= self._late_after:
                 self.newest = Arrived(message, now)

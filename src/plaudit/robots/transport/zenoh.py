@@ -65,11 +65,14 @@ class ZenohTransport:
         self._subscribers: list[Any] = []
 
     def publish(self, topic: str, kind: str, data: bytes) -> None:
-        if topic not in self._publishers:
-            self._publishers[topic] = self._session.declare_publisher(
-                key_of(topic), congestion_control=self._zenoh.CongestionControl.DROP, express=True
-            )
-        self._publishers[topic].put(data)
+        try:
+            if topic not in self._publishers:
+                self._publishers[topic] = self._session.declare_publisher(
+                    key_of(topic), congestion_control=self._zenoh.CongestionControl.DROP, express=True
+                )
+            self._publishers[topic].put(data)
+        except self._zenoh.ZError as error:
+            raise RobotError(f"zenoh cannot send to {topic}: {_reason(error)}") from error
 
     def subscribe(self, topic: str, kind: str, receive: Callable[[bytes], None]) -> None:
         def take(sample: Any) -> None:

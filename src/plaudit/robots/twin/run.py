@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -43,24 +44,28 @@ class Twin:
         self._body, self._over = Body(self._params, watchdog), threading.Event()
         self._log = None if log is None else log.open("w")
         self._faults = sorted(faults, key=lambda fault: fault.at)
+        self._told: SimpleQueue[Fault] = SimpleQueue()
         warm_up((JOINT_STATE, IMAGE, COMPRESSED_IMAGE))
         self._transport = config.transport.other_side().build()
         self._outbox = Outbox(self._transport)
         self._transport.subscribe(self._topics.joint_commands, JOINT_STATE, self._hear)
-        self._transport.subscribe(CONTROL, STRING, self._told)
+        self._transport.subscribe(CONTROL, STRING, self._hear_fault)
 
     def run(self, seconds: float) -> None:
         pace, begun = Pace(self._params.HZ), time.monotonic()
         while (passed := time.monotonic() - begun) < seconds and not self._over.is_set():
             while self._faults and self._faults[0].at <= passed:
-                self._outbox.begin(self._faults.pop(0))
+                self._told.put(self._faults.pop(0))
+            while not self._told.empty():
+                self._outbox.begin(self._told.get())
             self._body.step(1.0 / self._params.HZ)
             self._speak(time.time_ns())
             self._outbox.flush()
             pace.wait()
 
     def begin(self, fault: Fault) -> None:
-        self._outbox.begin(fault)
+        """From the next moment on; from any thread."""
+        self._told.put(fault)
 
     def stop(self) -> None:
         """Have `run` return, from another thread."""
@@ -111,9 +116,9 @@ class Twin:
         if self._outbox.fault.kind != "deaf":
             self._body.obey(data)
 
-    def _told(self, data: bytes) -> None:
+    def _hear_fault(self, data: bytes) -> None:
         try:
-            self._outbox.begin(Fault.parse(decode_text(data)))
+            self.begin(Fault.parse(decode_text(data)))
         except RobotError as error:
             print(f"not understood: {error}", file=sys.stderr, flush=True)
 
