@@ -112,7 +112,7 @@ def measure_episode(folder: Path, name: str, steps: int) -> None:
         begun = time.monotonic()
         episode = run_episode(timed, Waves(params.start_pose), Normalizer({}), steps=steps, task="wave")
         seconds = time.monotonic() - begun
-        dropped = sum(sum(reasons.values()) for reasons in robot.dropped().values())
+        dropped = sum(sum(reasons.values()) for reasons in robot.senses.dropped().values())
     match = compare(episode, twin.said(), params.proprio_fields)
     ms = {what: 1e3 * np.percentile(spent, (50, 99)) for what, spent in timed.spent.items()}
     print(

@@ -56,8 +56,10 @@ def test_a_command_changes_no_faster_than_max_delta_deg(tmp_path, commands):
 
 
 def test_what_is_no_command_is_refused_and_not_sent(tmp_path, commands):
-    config = robot_config(tmp_path)
+    config = robot_config(tmp_path, max_delta_deg=5.0)
     with config.build() as robot:
+        with pytest.raises(InvalidCommand, match="has not said where its joints are"):
+            robot.act(np.zeros(24, np.float32))
         for wrong in (np.zeros(3), np.full(24, np.nan)):
             with pytest.raises(InvalidCommand, match="igris_b takes 24 finite numbers"):
                 robot.act(wrong)
@@ -94,7 +96,7 @@ def test_it_holds_where_it_is_or_where_it_was_told_to_be_when_that_is_not_known(
             here = robot.observe().state
             robot.hold()
             assert commands[-1].position == pytest.approx(here, abs=1e-6)
-        wait_until(lambda: min(robot.ages().values()) > 0.1)
+        wait_until(lambda: min(robot.senses.ages().values()) > 0.1)
         robot.act(here + 0.01)
         robot.hold()
         assert commands[-1].position == pytest.approx(robot.command)

@@ -80,7 +80,7 @@ def test_messages_in_another_order_are_dropped_and_counted_and_the_robot_goes_on
     with config.build() as robot:
         episode = wave(robot, steps=40, at=5, then=lambda: twin.fail("shuffle"))
         twin.fail("none")
-        dropped = robot.dropped()["/igris_b/joint_states"]
+        dropped = robot.senses.dropped()["/igris_b/joint_states"]
     assert episode.steps == 40 and FAULT not in episode.meta
     assert dropped["out of order"] > 5
     assert not compare(episode, twin.said(), ("position",)).wrong
