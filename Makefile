@@ -53,6 +53,9 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/learn.py --quick
 	$(BIN)/python benchmarks/reward.py --quick
 	$(BIN)/python benchmarks/hacking.py --quick
+	$(BIN)/python benchmarks/vlm.py --quick
+	[ ! -d ../shared/data/g1_bottle ] || $(BIN)/python benchmarks/real_images.py --quick
+	[ ! -d ../shared/data/g1_bottle ] || $(BIN)/python benchmarks/judges.py --quick
 	$(BIN)/python benchmarks/round_trip.py --quick
 	$(BIN)/python benchmarks/robots.py --quick
 

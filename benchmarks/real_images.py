@@ -25,8 +25,9 @@ import torch
 from plaudit.data.store import Store
 from plaudit.data.transfer import import_dataset
 from plaudit.rewards.config import RewardTrainConfig
+from plaudit.rewards.cutoffs import decode_cutoff
 from plaudit.rewards.fit import fit
-from plaudit.rewards.measure import decode_cutoff, roc_auc
+from plaudit.rewards.measure import roc_auc
 from plaudit.rewards.model import RewardModel
 from plaudit.types import Labels
 
@@ -34,7 +35,7 @@ DATA = Path(__file__).parents[2] / "shared/data/g1_bottle"
 TRAINED_ON = 20  # episodes, the first
 NEAR = 5  # frames around a cutoff that are not scored
 MOMENTS = 40  # parts of an episode within which two frames count as of the same moment
-QUICK = {"epochs": 2, "views": 1, "train_fps": 2.0, "image_size": (96, 128), "patience": 2}
+QUICK = {"epochs": 1, "views": 1, "train_fps": 2.0, "image_size": (64, 96), "patience": 1}
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ def main() -> None:
     options = parser.parse_args()
     if not options.data.is_dir():
         raise SystemExit(f"{options.data} is not there; name the folder of g1_bottle with --data")
-    last = 12 if options.quick else None
-    trained_on = 8 if options.quick else TRAINED_ON
+    last = 7 if options.quick else None
+    trained_on = 5 if options.quick else TRAINED_ON
     config = RewardTrainConfig(device=options.device, seed=options.seed, **(QUICK if options.quick else {}))
     config = config.model_copy(update={"test_share": 0.0, "validation_share": 0.2})
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +147,7 @@ def judge(model: RewardModel, store: Store) -> list[Judged]:
                 scored=np.abs(known + 0.5 - cutoff) > NEAR,
                 moment=known / episode.steps,
                 cutoff=cutoff,
-                decoded=decode_cutoff(probability, model.facts.cutoff_shift),
+                decoded=decode_cutoff(probability, model.facts.cutoff_shift, model.threshold),
             )
         )
     return found

@@ -26,7 +26,10 @@ from plaudit.train.show import examine
 
 LIMIT = 360  # seconds of the demo
 GOAL = 0.9
-COMMON = "env=lift scripted_demos=20 evaluation.episodes=100 evaluation.stop_at=0.95"
+COMMON = (
+    "env=lift env.cameras=[front,side] env.image_size=[64,64] scripted_demos=20 evaluation.episodes=100 "
+    "evaluation.stop_at=0.95"
+)
 POLICIES = {
     "ppo": f"{COMMON} learner=ppo env.obs=both policy_cameras=[] num_envs=64 steps=200000 evaluation.every=6400 "
     "reward.on_alarm=warn",

@@ -40,6 +40,10 @@ class MissingExtra(MissingPackage):
         super().__init__(package, f"'plaudit[{extra}]'")
 
 
+class NoWindow(PlauditError):
+    """A window cannot be opened here: no screen, or Qt misses something of the system."""
+
+
 class ContractError(PlauditError, ValueError):
     """A plugin that breaks the protocol it claims to follow (see `plaudit.contracts`)."""
 
@@ -70,6 +74,10 @@ class BadMessage(RobotError):
 
 class RewardError(PlauditError, ValueError):
     """A reward model that cannot be trained, loaded or used as asked."""
+
+
+class JudgeError(PlauditError, ValueError):
+    """A judge that cannot be loaded or asked, or an episode that it cannot judge. The episode stays unlabelled."""
 
 
 class DataError(PlauditError, ValueError):

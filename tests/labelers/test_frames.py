@@ -1,5 +1,7 @@
 """Log-odds to labels: the three rules, and what stands on the labels."""
 
+from typing import Any
+
 import numpy as np
 from pytest import approx
 
@@ -30,7 +32,7 @@ class Said:
         return [s if isinstance(s, Exception) else np.array(s, np.float32) for s in self._said]
 
 
-def labels(log_odds, repeated: str = "none", **rule):
+def labels(log_odds, repeated: str = "none", **rule) -> Any:
     return FrameLabeler(Said(log_odds), Rule(**rule)).label([episode(repeated=repeated)])[0]
 
 

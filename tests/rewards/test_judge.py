@@ -1,17 +1,13 @@
 """A scorer that says what it was told: probabilities you can count on your fingers, and what a judge makes of them."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from conftest import counting_episode
 from counting import CountingSimulation
 from plaudit.config import parse
-from plaudit.data.journal import Journal
-from plaudit.data.ledger import Ledger
 from plaudit.errors import ConfigError, RewardError
-from plaudit.rewards.judge import Alarm, JudgeConfig, ModelJudge, judge_episode, relabel
+from plaudit.rewards.judge import Alarm, JudgeConfig, ModelJudge, judge_episode
 from plaudit.rewards.model import Judgement
 from plaudit.rollout.rounds import run_round
 from plaudit.types import Episode, Observation
@@ -198,38 +194,6 @@ def test_a_frame_that_was_not_recorded_is_not_judged_and_confirms_nothing():
     assert last.judged.tolist() == [True, True, False] and not last.success.any()
     first = judge_episode(Told(1, 1, 0), counting_episode(2, repeated="first"), JudgeConfig())
     assert np.isnan(first.start) and not first.success.any()
-
-
-def test_relabelling_goes_on_where_it_was_and_leaves_what_is_done(store):
-    ids = store.extend([counting_episode(2), counting_episode(2), counting_episode(2)])
-    model, config = Told(0, 1, 1), JudgeConfig()
-    assert relabel(store, store.ledger, model, config, ids[:1]) == ids[:1]
-    assert relabel(store, store.ledger, model, config) == ids[1:]
-    assert relabel(store, store.ledger, model, config) == []
-    assert store.ledger.labels(0).success.tolist() == [False, True]
-
-
-@pytest.mark.parametrize("change", [{"mode": "terminal"}, {"threshold": 0.6}, {"confirm": (1, 1)}])
-def test_another_rule_judges_again(store, change):
-    store.append(counting_episode(2))
-    relabel(store, store.ledger, Told(0, 1, 1), JudgeConfig())
-    assert relabel(store, store.ledger, Told(0, 1, 1), JudgeConfig(**change)) == [0]
-
-
-def test_another_ledger_leaves_the_stores_own_alone(store, tmp_path):
-    store.append(counting_episode(2))
-    Journal.create(tmp_path / "other")
-    other = Ledger(tmp_path / "other")
-    assert relabel(store, other, Told(0, 1, 1), JudgeConfig()) == [0]
-    assert len(store.ledger) == 0 and Ledger(other.path).labels(0).model == "told"
-
-
-def test_a_verdict_of_another_since_then_is_judged_again(store):
-    episode_id = store.append(counting_episode(2))
-    relabel(store, store.ledger, Told(0, 1, 1), JudgeConfig())
-    corrected = replace(store.ledger.labels(0), source="human", model="", note="a false success")
-    store.ledger.append(episode_id, corrected)
-    assert relabel(store, store.ledger, Told(0, 1, 1), JudgeConfig()) == [episode_id]
 
 
 # The alarm

@@ -11,6 +11,8 @@ from plaudit.cli.collect import collect_
 from plaudit.cli.common import out, tell
 from plaudit.cli.data import data
 from plaudit.cli.env import env
+from plaudit.cli.judge import judge
+from plaudit.cli.label import label_
 from plaudit.cli.reward import train_reward
 from plaudit.cli.robot import robot
 from plaudit.cli.train import demo, train_
@@ -20,7 +22,9 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 app.add_typer(data, name="data", help="Bring episodes in and out, look at them, label them, check them.")
 app.add_typer(env, name="env", help="Look at simulated tasks, time them, record scripted episodes.")
 app.add_typer(robot, name="robot", help="Look at robots, check what one sends before it moves, run its twin.")
+app.add_typer(judge, name="judge", help="Measure and calibrate judges.")
 app.command("collect")(collect_)
+app.command("label")(label_)
 app.command("train-reward")(train_reward)
 app.command("train")(train_)
 app.command("demo")(demo)

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from plaudit.errors import DataError
+
 # No markup: paths and messages of files are shown as they are, brackets and all.
 out = Console(highlight=False, markup=False, soft_wrap=True)
 err = Console(highlight=False, markup=False, soft_wrap=True, stderr=True)
@@ -107,6 +109,14 @@ def progress(what: str) -> Any:
             signal.signal(signal.SIGINT, before)
 
     return track
+
+
+def store_and_keys(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The store, which is no KEY=VALUE, and the rest."""
+    stores = [word for word in words if "=" not in word]
+    if len(stores) > 1:
+        raise DataError(f"one store or data set at a time, not {' and '.join(stores)}")
+    return (stores[0] if stores else None), [word for word in words if "=" in word]
 
 
 def stop(sentence: str) -> NoReturn:

@@ -78,12 +78,12 @@ def export(
     opened = Store.open(store)
     options = WriteOptions(camera or (), not images, codec, quality, reward_frame, fps)
     try:
-        left_out = export_dataset(opened, target, to, options, _choose(opened, episodes), progress("exporting"))
+        left_out = export_dataset(opened, target, to, options, chosen_ids(opened, episodes), progress("exporting"))
     except KeyboardInterrupt:
         stop(f"interrupted; {target} was not made")
     for sentence in left_out:
         tell("warning", sentence)
-    out.print(f"{len(_choose(opened, episodes)) - len(left_out)} episodes exported to {target} as {to}")
+    out.print(f"{len(chosen_ids(opened, episodes)) - len(left_out)} episodes exported to {target} as {to}")
 
 
 @data.command("info")
@@ -214,7 +214,7 @@ def stats(
     )
 
 
-def _choose(store: Any, text: str | None) -> list[int]:
+def chosen_ids(store: Any, text: str | None) -> list[int]:
     """Episode ids from '0,3,7-9'."""
     if text is None:
         return store.ids

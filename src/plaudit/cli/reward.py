@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from plaudit.cli.common import epochs_bar, out, progress, stop, tell
+from plaudit.cli.common import epochs_bar, out, progress, stop, store_and_keys, tell
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def train_reward(
     from plaudit.rewards.recipes import read_recipe
     from plaudit.train.reward import check_free
 
-    store, overrides = _apart(words or [])
+    store, overrides = store_and_keys(words or [])
     folders = positive_dir is not None or negative_dir is not None
     flags = _flags(context.params) | _data(store, positive_dir, negative_dir)
     recipe, notes = read_recipe(config, flags, overrides, folders=folders)
@@ -111,14 +111,6 @@ def train_reward(
     except KeyboardInterrupt:
         stop("interrupted; the same command goes on with what was done")
     _tell_result(fitted, recipe)
-
-
-def _apart(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The store, which is no KEY=VALUE, and the rest."""
-    stores = [word for word in words if "=" not in word]
-    if len(stores) > 1:
-        raise DataError(f"one store or data set at a time, not {' and '.join(stores)}")
-    return (stores[0] if stores else None), [word for word in words if "=" in word]
 
 
 def _data(store: str | None, positive: Path | None, negative: Path | None) -> dict[str, Any]:

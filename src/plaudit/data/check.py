@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from plaudit.data.failures import path_beside
 from plaudit.data.journal import decode, mend
 from plaudit.data.store import Store, is_store, lock
 from plaudit.errors import StoreDamaged, StoreError
@@ -38,7 +39,8 @@ def check(
     if not is_store(folder):
         raise StoreError(f"{folder} holds no store")
     report = Report()
-    journals = (folder / "journal", folder / "labels")
+    failures = path_beside(folder / "labels")  # there once a judge failed on something
+    journals = [folder / "journal", folder / "labels", *([failures] if failures.exists() else [])]
     if repair:
         with lock(folder):  # nobody else may write while lines are mended
             report.repaired += [sentence for path in journals for sentence in mend(path)]

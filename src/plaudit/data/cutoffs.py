@@ -17,7 +17,7 @@ import yaml
 
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError
-from plaudit.types import Episode, Labels
+from plaudit.types import Episode, FloatArray, Labels
 
 Numbering = Literal["id", "source"]
 
@@ -87,19 +87,24 @@ def _numbering(store: Store, by: Numbering | None) -> dict[int, int]:
     return ids
 
 
-def _verdict(episode: Episode, value: Any) -> Any:
-    """0 or 1 for each of the T+1 frames."""
+def over_all_frames(episode: Episode, recorded: FloatArray) -> FloatArray:
+    """[T+1] from a verdict on each frame that was recorded. What is said of a last frame holds for the copy of it."""
     verdict = np.full(episode.steps + 1, np.nan, np.float32)
-    recorded = verdict[episode.recorded]  # people count the frames that were recorded, from 0
-    recorded[:] = 0
+    verdict[episode.recorded] = recorded
+    if episode.repeated == "last":
+        verdict[-1] = verdict[-2]
+    return verdict
+
+
+def _verdict(episode: Episode, value: Any) -> FloatArray:
+    """0 or 1 for each of the T+1 frames."""
+    recorded = np.zeros(episode.steps + 1, np.float32)[episode.recorded]  # people count these, from 0
     end = len(recorded) - 1
     for first, last in _ranges(value, end):
         if first < 0 or last > end or first > last:
             raise DataError(f"frames {first} to {last} are not in it: its frames are 0 to {end}; null means failure")
         recorded[first : last + 1] = 1
-    if episode.repeated == "last":
-        verdict[-1] = verdict[-2]
-    return verdict
+    return over_all_frames(episode, recorded)
 
 
 def _ranges(value: Any, last: int) -> list[tuple[int, int]]:

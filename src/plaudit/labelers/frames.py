@@ -11,16 +11,21 @@ A model (`FrameScorer`) knows nothing of rules, a rule nothing of models; `Frame
 A probability always stands on the label, so another rule needs no second look at the images.
 """
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat
 
 from plaudit.config import Config
 from plaudit.errors import PlauditError
-from plaudit.rewards.measure import Calibration, called_success, confirmed, decode_cutoff
+from plaudit.protocols import Labeler
+from plaudit.rewards.calibration import Calibration
+from plaudit.rewards.cutoffs import ConfirmKey, confirmed, decode_cutoff
+from plaudit.rewards.scored import called_success
 from plaudit.types import Episode, FloatArray, Labels
+
+Decode = Literal["cutoff", "confirm", "frames"]
 
 
 class Rule(Config):
@@ -29,8 +34,8 @@ class Rule(Config):
     temperature: PositiveFloat = 1.0  # log-odds are divided by it; above 1 for a judge that is surer than it should be
     bias: float = 0.0  # and this is added
     threshold: float = Field(default=0.5, gt=0)  # from which P(success) a frame is called
-    decode: Literal["cutoff", "confirm", "frames"] = "cutoff"
-    confirm: tuple[PositiveInt, PositiveInt] = (2, 3)  # (k, n), for `confirm`
+    decode: Decode = "cutoff"
+    confirm: ConfirmKey = (2, 3)  # (k, n), for `confirm`
     shift: int = 0  # frames that this judge's cutoffs are late by, for `cutoff`
 
     def probability(self, log_odds: FloatArray) -> FloatArray:
@@ -47,10 +52,20 @@ class Rule(Config):
 
     @property
     def words(self) -> str:
-        """How labels are made of probabilities; it stands on them."""
-        if self.decode == "confirm":
-            return f"{self.confirm[0]} of {self.confirm[1]} frames"
-        return "by frame" if self.decode == "frames" else f"one cutoff, shift {self.shift}"
+        """How labels are made of log-odds, all but the threshold; it stands on them."""
+        k, n = self.confirm
+        how = {"confirm": f"{k} of {n} frames", "frames": "by frame", "cutoff": f"one cutoff, shift {self.shift}"}
+        fitted = (self.temperature, self.bias) != (1, 0)
+        return how[self.decode] + (f", temperature {self.temperature:.4g}, bias {self.bias:.4g}" if fitted else "")
+
+
+class EpisodeJudge(Labeler, Protocol):
+    """A `Labeler` that knows what will stand on its labels: by this a run that was stopped finds what is done."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """`model`, `threshold` and `note` of its labels."""
+        ...
 
 
 class FrameScorer(Protocol):
@@ -70,15 +85,20 @@ class FrameScorer(Protocol):
 
 
 class FrameLabeler:
-    """A `Labeler` of a scorer and a rule."""
+    """An `EpisodeJudge` of a scorer and a rule."""
 
-    def __init__(self, scorer: FrameScorer, rule: Rule):
-        self.scorer, self.rule = scorer, rule
+    def __init__(self, scorer: FrameScorer, rule: Rule, notes: Sequence[str] = ()):
+        """notes: what to tell of it before it is asked"""
+        self.scorer, self.rule, self.notes = scorer, rule, tuple(notes)
         self.source = scorer.source
 
     @property
     def fingerprint(self) -> str:
         return self.scorer.fingerprint
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"model": self.fingerprint, "threshold": self.rule.threshold, "note": self.rule.words}
 
     def label(self, episodes: Sequence[Episode]) -> Sequence[Labels | Exception]:
         return [
@@ -91,14 +111,21 @@ class FrameLabeler:
         probability = self.rule.probability(log_odds)
         frames = np.full((2, episode.steps + 1), np.nan, np.float32)
         frames[:, episode.recorded] = probability, self.rule.success(probability)
-        said, success = frames
-        return Labels(
-            reward=success[1:].copy(),
-            success=success[1:] == 1,
-            probability=said[1:].copy(),
-            start=float(success[0]),
-            source=self.source,
-            model=self.fingerprint,
-            threshold=self.rule.threshold,
-            note=self.rule.words,
-        )
+        return labels_of(*frames, source=self.source, **self.facts)
+
+
+def labels_of(probability: FloatArray, success: FloatArray, **who: Any) -> Labels:
+    """Of P(success) and the verdict, 1 or 0, on each frame, [T+1] both; NaN where nothing was said of a frame.
+
+    A label has one number for frame 0, which is read as a success from 0.5 on. It is the probability where that says
+    the same as the verdict, and the verdict where a rule decided otherwise.
+    """
+    success = np.where(np.isnan(probability), np.float32(np.nan), success)
+    agrees = (probability[0] >= 0.5) == (success[0] == 1)
+    return Labels(
+        reward=success[1:].copy(),
+        success=success[1:] == 1,
+        probability=probability[1:].copy(),
+        start=float(probability[0] if agrees else success[0]),
+        **who,
+    )

@@ -40,8 +40,8 @@ class PpoConfig(Config):
     log_std: float = -0.5  # of the actions, at the start
     clone_updates: NonNegativeInt = 2000  # batches of demonstrations, where there are some, before the first round
     clone_batch_size: PositiveInt = 256
-    # Rounds after cloning from which only the value learns: with one that knows nothing, every advantage is noise, and a
-    # few updates of noise undo what was cloned.
+    # Rounds after cloning from which only the value learns: with one that knows nothing every advantage is noise, and
+    # a few updates of noise undo what was cloned.
     value_rounds: NonNegativeInt = 2
     # Pixels by which images of demonstrations are moved at random. Those of a round are not: it would change the
     # densities that the old ones are compared with, and undo in a few updates what was learned.

@@ -13,7 +13,8 @@ from plaudit.report.judge import frame_picture, headline, trust
 from plaudit.report.page import figures, page, row, section, table, warning, words
 from plaudit.report.run import alarm, films, judge_chart, read_run, success_chart
 from plaudit.rewards.controls import ControlResult
-from plaudit.rewards.measure import JudgedFrame, Scored, Scores, reliability
+from plaudit.rewards.measure import Scores, reliability
+from plaudit.rewards.scored import JudgedFrame, Scored
 
 _SHOWN = 8  # frames of a kind
 _WIDTH = 120  # characters of a command in a line

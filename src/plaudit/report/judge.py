@@ -2,12 +2,17 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from plaudit.report.page import facts_table, note, page, picture, row, section, table, warning, words
 from plaudit.report.plot import NO, YES, histogram, line_chart, reliability_diagram
+from plaudit.rewards.calibration import Rate, wilson
 from plaudit.rewards.controls import ControlResult, failed
-from plaudit.rewards.measure import JudgedFrame, Rate, Reliability, Scores, wilson
+from plaudit.rewards.cutoffs import CutoffErrors
+from plaudit.rewards.measure import Reliability, Scores
+from plaudit.rewards.scored import JudgedFrame
 
 _CHART = (420, 360)
 
@@ -36,28 +41,80 @@ def write_judge_report(
     )
 
 
-def trust(scores: Scores, controls: Sequence[ControlResult], reliability: Reliability) -> str:
-    """How far to: what it calls, what its probabilities are worth, and which controls it passed."""
+@dataclass(frozen=True)
+class Way:
+    """One way from frames to a verdict on an episode, and what it makes of them."""
+
+    name: str
+    hit: int  # episodes that succeed and are called
+    missed: int
+    false: int  # that fail and are called
+    rejected: int
+    median: float  # frames between the first success found and the true one
+    p90: float
+
+    @classmethod
+    def of(cls, name: str, found: CutoffErrors) -> Self:
+        hit, rejected = len(found.errors) - found.missed, found.failing - found.false_calls
+        return cls(name, hit, found.missed, found.false_calls, rejected, found.median, found.p90)
+
+
+def live(scores: Scores) -> Way:
+    """As a robot would have known it."""
+    k, n = scores.confirm
+    name = f"as it happens, {k} of {n} frames" if n > 1 else "as it happens, the first frame called"
+    episodes = (scores.episodes_hit, scores.episodes_missed, scores.episodes_false, scores.episodes_rejected)
+    return Way(name, *episodes, scores.cutoff_median, scores.cutoff_p90)
+
+
+def seen_whole(scores: Scores) -> Way:
+    successes = scores.episodes_hit + scores.episodes_missed
+    failures = scores.episodes_false + scores.episodes_rejected
+    episodes = (successes - scores.decoded_missed, scores.decoded_missed, scores.decoded_false)
+    return Way(
+        "seen whole, one cutoff",
+        *episodes,
+        failures - scores.decoded_false,
+        scores.decoded_median,
+        scores.decoded_p90,
+    )
+
+
+def trust(
+    scores: Scores,
+    controls: Sequence[ControlResult],
+    reliability: Reliability,
+    ways: Sequence[Way] | None = None,
+    uncontrolled: str = "Not run.",
+) -> str:
+    """How far to: what it calls, what its probabilities are worth, and which controls it passed.
+
+    ways: from frames to episodes, of which the first is the one that counts
+    uncontrolled: what to say where there are no controls
+    """
     return (
         "".join(warning(sentence) for sentence in _warnings(scores, controls))
-        + row(section("Episodes", _episodes(scores)), section("Frames", _frames(scores)), wide=True)
+        + row(
+            section("Episodes", _episodes(ways or [live(scores), seen_whole(scores)])),
+            section("Frames", _frames(scores)),
+            wide=True,
+        )
         + row(
             section("Probabilities", row(_diagram(reliability), _histogram(reliability, scores.threshold))),
-            section("Controls", _controls(controls)),
+            section("Controls", _controls(controls, uncontrolled)),
             wide=True,
         )
     )
 
 
-def headline(scores: Scores) -> str:
-    successes = scores.episodes_hit + scores.episodes_missed
-    failures = scores.episodes_false + scores.episodes_rejected
-    said = f"Calls {scores.episodes_hit} of {successes} successes and {scores.episodes_false} of {failures} failures"
-    if not math.isnan(scores.cutoff_median):
-        said += f"; the first frame called is off by {_frames_off(scores.cutoff_median)} (median)"
+def headline(scores: Scores, way: Way | None = None, of: str = "held-out episodes") -> str:
+    way = way or live(scores)
+    said = f"Calls {way.hit} of {way.hit + way.missed} successes and {way.false} of {way.false + way.rejected} failures"
+    if not math.isnan(way.median):
+        said += f"; the first frame called is off by {_frames_off(way.median)} (median)"
     if not math.isnan(scores.fpr):
         said += f"; {percent(scores.fpr)} of failure frames get through"
-    return f"{said}. Measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames."
+    return f"{said}. Measured on {scores.episodes:,} {of}, {scores.frames:,} frames."
 
 
 def _warnings(scores: Scores, controls: Sequence[ControlResult]) -> list[str]:
@@ -69,26 +126,19 @@ def _warnings(scores: Scores, controls: Sequence[ControlResult]) -> list[str]:
     return warnings
 
 
-def _episodes(scores: Scores) -> str:
-    hit = wilson(scores.episodes_hit, scores.episodes_hit + scores.episodes_missed)
-    false = wilson(scores.episodes_false, scores.episodes_false + scores.episodes_rejected)
-    k, n = scores.confirm
+def _episodes(ways: Sequence[Way]) -> str:
+    first = ways[0]
+    hit, false = wilson(first.hit, first.hit + first.missed), wilson(first.false, first.false + first.rejected)
     confusion = table(
         [
-            ("success", words(f"{scores.episodes_hit}", "good"), _bad(scores.episodes_missed), interval(hit)),
-            ("failure", _bad(scores.episodes_false), words(f"{scores.episodes_rejected}", "good"), interval(false)),
+            ("success", words(f"{first.hit}", "good"), _bad(first.missed), interval(hit)),
+            ("failure", _bad(first.false), words(f"{first.rejected}", "good"), interval(false)),
         ],
         header=("truth", "called", "not called", "called, with 95% interval"),
     )
-    cutoffs = table(
-        [
-            ("as it happens", off(scores.cutoff_median), off(scores.cutoff_p90), f"{scores.episodes_missed}"),
-            ("seen whole", off(scores.decoded_median), off(scores.decoded_p90), f"{scores.decoded_missed}"),
-        ],
-        header=("first success frame", "median error", "90th percentile", "missed"),
-    )
-    rule = f"A success once {k} of {n} frames are called." if n > 1 else "A success once one frame is called."
-    return confusion + cutoffs + note(rule)
+    rows = [(words(w.name), off(w.median), off(w.p90), _bad(w.missed), _bad(w.false)) for w in ways]
+    header = ("first success frame", "median off", "90% within", "missed", "false")
+    return confusion + table(rows, header=header) + note(f"The upper table: {first.name}.")
 
 
 def _frames(scores: Scores) -> str:
@@ -107,7 +157,7 @@ def _frames(scores: Scores) -> str:
     return table([(name, value, words(meaning, "faint")) for name, value, meaning in rows])
 
 
-def _controls(controls: Sequence[ControlResult]) -> str:
+def _controls(controls: Sequence[ControlResult], none: str) -> str:
     rows = []
     for control in controls:
         look = "good" if control.passed else "bad"
@@ -118,7 +168,7 @@ def _controls(controls: Sequence[ControlResult]) -> str:
         rows.append((words(control.name), rate, verdict))
     limits = ", ".join(sorted({f"{control.limit:.0%}" for control in controls}))
     if not rows:
-        return note("Not run.")
+        return note(none)
     told = note(f"Made up so that no frame shows success; at most {limits} may be called.")
     return table(rows, header=("made up", "frames called", "")) + told
 

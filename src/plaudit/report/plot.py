@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import pairwise
 
 import numpy as np
 
@@ -157,6 +158,53 @@ def histogram(
         side, anchor = (5, "start") if place < 0.5 else (-5, "end")
         parts.append(_text(_LEFT + place * across + side, _TOP + 12, said, anchor))
     return _svg(width, height, parts)
+
+
+def timeline(
+    probability: Sequence[float],
+    truth: Sequence[float],
+    *,
+    title: str,
+    threshold: float,
+    size: tuple[int, int] = (420, 118),
+) -> str:
+    """One episode: what the judge said of each frame, over a strip of what is true; the threshold is dashed.
+
+    truth: 1, 0, or NaN where nobody knows; the judge is not drawn there
+    """
+    width, height = size
+    left, top, bottom = 36, 26, 34
+    across, down = width - left - _RIGHT, height - top - bottom
+    wide = across / max(len(truth), 1)
+
+    def at(frame: float, p: float) -> str:
+        return f"{left + (frame + 0.5) * wide:.1f},{top + (1 - p) * down:.1f}"
+
+    parts = [_text(left, 16, title, size=12, weight=600)]
+    for tick in (0, 1):
+        parts += [
+            _rule(at(-0.5, tick), at(len(truth) - 0.5, tick)),
+            _text(left - 6, _y(at(0, tick)) + 4, f"{tick:.0%}", "end"),
+        ]
+    for first, last, value in _runs(truth):
+        colour = "#e4e4e0" if np.isnan(value) else YES if value else NO
+        x, span = left + first * wide, (last - first) * wide
+        parts.append(f'<rect x="{x:.1f}" y="{height - bottom + 5}" width="{span:.1f}" height="9" fill="{colour}"/>')
+    for first, last, known in _runs([not np.isnan(value) for value in truth]):
+        if known:
+            path = " ".join(at(frame, probability[frame]) for frame in range(first, last))
+            parts.append(f'<polyline points="{path}" fill="none" stroke="{COLOURS[0]}" stroke-width="1.6"/>')
+    parts.append(_rule(at(-0.5, min(threshold, 1)), at(len(truth) - 0.5, min(threshold, 1)), "#444", "4 4"))
+    parts.append(_text(left, height - 6, "0"))
+    parts.append(_text(width - _RIGHT, height - 6, f"frame {len(truth) - 1}", "end"))
+    return _svg(width, height, parts)
+
+
+def _runs(values: Sequence[float]) -> list[tuple[int, int, float]]:
+    """First, last + 1 and value of each run of one value; NaN is one too."""
+    array = np.nan_to_num(np.asarray(values, float), nan=-1)
+    edges = [0, *(np.flatnonzero(np.diff(array)) + 1).tolist(), len(array)]
+    return [(first, last, values[first]) for first, last in pairwise(edges) if last > first]
 
 
 def _svg(width: int, height: int, parts: Sequence[str]) -> str:

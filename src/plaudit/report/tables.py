@@ -7,14 +7,20 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
+from plaudit.data.failures import Failures
 from plaudit.data.formats import Dataset
 from plaudit.data.store import Store
 from plaudit.envs.bench import Speed
 from plaudit.envs.catalog import Card
-from plaudit.report.judge import interval, number, off, percent
+from plaudit.labelers.config import Calibrated
+from plaudit.labelers.frames import Rule
+from plaudit.report.judge import Way, interval, live, number, off, percent
+from plaudit.rewards.calibration import Rate
 from plaudit.rewards.controls import ControlResult
-from plaudit.rewards.measure import Rate, Scores
+from plaudit.rewards.cutoffs import CutoffErrors
+from plaudit.rewards.measure import Scores
 
 
 def dataset_table(dataset: Dataset) -> Table:
@@ -29,12 +35,14 @@ def store_table(store: Store) -> list[Any]:
     judges = Counter(v.source for i in store.ids if (v := store.ledger.newest(i)))
     succeeded = sum(labels.succeeded for i in store.ids if (labels := store.ledger.labels(i)))
     labelled = sum(judges.values())
+    failures = Counter(failure.source for failure in Failures(store.ledger).standing())
     facts = {
         "episodes": len(places),
         "steps": sum(p.steps for p in places),
         "bytes": f"{store.nbytes:,}",
         "capacity": _capacity(store),
-        "labelled": f"{labelled} ({', '.join(f'{n} by {who}' for who, n in judges.most_common())})" if labelled else 0,
+        "labelled": _by(judges),
+        **_unless_empty("not judged", _by(failures)),
         "successes": f"{succeeded} of {labelled}" if labelled else "-",
         "tasks": ", ".join(sorted({p.line["task"] for p in places if p.line["task"]})) or "-",
     }
@@ -66,6 +74,11 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
         "ended": "task ended" if episode.terminated else "cut off",
         "by a person": f"{int(episode.control_mode.sum())} steps",
         "origin": f"{episode.origin.path}, episode {episode.origin.index}" if episode.origin else "recorded here",
+        **{
+            f"not judged by {failure.source}": f"{failure.reason} ({_when(failure.time)})"
+            for failure in Failures(store.ledger).standing()
+            if failure.episode == episode_id
+        },
     }
     history = Table("version", "judge", "when", "success", "mean reward", "threshold", "note", box=None, pad_edge=False)
     for version in store.ledger.history(episode_id):
@@ -106,17 +119,43 @@ def judge_table(title: str, scores: Scores, controls: Sequence[ControlResult]) -
     """How good a judge is, in a few lines."""
     asked = [control for control in controls if control.frames]
     passed = sum(control.passed for control in asked)
-    found = f"off by {off(scores.cutoff_median)}, 90th percentile {off(scores.cutoff_p90)}"
     facts = {
         "precision, recall": f"{percent(scores.precision)}, {percent(scores.recall)}",
         "ROC AUC": number(scores.roc_auc),
         "failure frames called": interval(Rate(scores.fpr, scores.fpr_low, scores.fpr_high)),
         "threshold": f"{scores.threshold:.4g}",
-        "first success frame": found if scores.episodes_hit else "never called",
+        "first success frame": _found(live(scores)),
         "calibration error": percent(scores.ece),
-        "controls": f"{passed} of {len(asked)} passed",
+        "controls": f"{passed} of {len(asked)} passed" if asked else "none asked",
     }
     return _facts(title, facts)
+
+
+def calibration_table(title: str, rule: Rule, calibrated: Calibrated, cutoffs: CutoffErrors) -> Table:
+    """A rule, and what it is worth on episodes that did not choose it."""
+    rate = Rate(calibrated.fpr, calibrated.fpr_low, calibrated.fpr_high)
+    facts = {
+        "temperature, bias": f"{rule.temperature:.4g}, {rule.bias:.4g}",
+        "threshold": f"{rule.threshold:.4g}",
+        "shift of cutoffs": f"{rule.shift} frames",
+        "failure frames called": f"{interval(rate)}, held back; {percent(calibrated.target_fpr)} was asked for",
+        "success frames called": f"{percent(calibrated.recall)}, held back",
+        "first success frame": f"{_found(Way.of('', cutoffs))}, held back",
+    }
+    return _facts(title, facts)
+
+
+def ways_table(ways: Sequence[Way]) -> Table:
+    """A line for each way from frames to episodes."""
+    table = Table("episodes", "successes called", "failures called", "first frame off", "90%", box=None, pad_edge=False)
+    for way in ways:
+        hit, false = f"{way.hit} of {way.hit + way.missed}", f"{way.false} of {way.false + way.rejected}"
+        table.add_row(way.name, hit, Text(false, "red" if way.false else ""), off(way.median), off(way.p90))
+    return table
+
+
+def _found(way: Way) -> str:
+    return f"off by {off(way.median)}, 90th percentile {off(way.p90)}" if way.hit else "never called"
 
 
 def _facts(title: str, facts: dict[str, Any]) -> Table:
@@ -126,6 +165,12 @@ def _facts(title: str, facts: dict[str, Any]) -> Table:
         text = ", ".join(map(str, text)) if isinstance(text, list | tuple) else text
         table.add_row(name, str(text))
     return table
+
+
+def _by(judges: Counter[str]) -> str | int:
+    """12 (8 by human, 4 by vlm)"""
+    total = sum(judges.values())
+    return f"{total} ({', '.join(f'{n} by {who}' for who, n in judges.most_common())})" if total else 0
 
 
 def _capacity(store: Store) -> str:

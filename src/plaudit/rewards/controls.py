@@ -5,22 +5,29 @@
                                                        calls it: "something moved", or the memory of a success
     truncated   the episode, cut before its success    calls it: the end of an episode is a success
     blank       black, white, grey and noise           calls it: whatever it has never seen
+    wrong instruction
+                the episode, with another task         calls it: any success, or anything at all; for judges that read
 
 Backwards, an episode begins with its success, and a judge of single frames is right to say so; what it is asked about
 is what comes after, failure frames in the wrong order. The few frames before the first success are asked about in
 neither, since people who label disagree there.
+
+A frame is called where its probability reaches the threshold, whatever rule makes labels of the frames afterwards: a
+rule that asks for two frames of three, or for one cutoff, hides some mistakes and spreads others, and what is tried is
+the judge. Of one that only says yes and no, the frames it says yes to are called.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from plaudit.errors import RewardError
-from plaudit.rewards.measure import called_success
+from plaudit.rewards.scored import called_success
 from plaudit.types import BoolArray, ByteArray, Episode, FloatArray
 
 MOST_EPISODES = 20
+UNRELATED = "tie the laces of the left shoe into a bow"  # a wrong instruction for any robot that we know of
 MARGIN = 3  # frames before the first success that nobody is asked about
 _BLANK_FRAMES = 8
 
@@ -62,17 +69,36 @@ def run_controls(
     seed: int = 0,
 ) -> list[ControlResult]:
     """Made of held-out episodes and their truth, [T+1] of 1, 0 and NaN; of at most 20 of those that succeed."""
+    controls = make_controls(episodes, seed)
+    return tally(((control, score(control.episode)) for control in controls), threshold, limit)
+
+
+def make_controls(
+    episodes: Sequence[tuple[Episode, FloatArray]], seed: int = 0, wrong_task: str | None = None
+) -> Iterator[Control]:
+    """One at a time, since each is as large as its episode.
+
+    wrong_task: an instruction that none of them followed, for a judge that reads it
+    """
     rng = np.random.default_rng(seed)
     usable = [(episode, truth) for episode, truth in episodes if _first_success(episode, truth) is not None]
     if not usable:
         raise RewardError(f"controls are made from episodes that succeed, and none of these {len(episodes)} does")
-    chosen = np.sort(rng.permutation(len(usable))[:MOST_EPISODES])
+    chosen = [usable[i] for i in np.sort(rng.permutation(len(usable))[:MOST_EPISODES])]
+    for make in (still, reversed_, truncated):
+        yield from (control for one in chosen if (control := make(*one)) is not None)
+    yield from blank(chosen[0][0], rng)
+    if wrong_task is not None:
+        yield from (wrong_instruction(episode, truth, wrong_task) for episode, truth in chosen)
+
+
+def tally(answers: Iterable[tuple[Control, FloatArray]], threshold: float, limit: float = 0.05) -> list[ControlResult]:
+    """From P(success) of each frame of each control, [T+1]; a frame of which nothing was said, NaN, was not called."""
     counts: dict[str, list[int]] = {name: [0, 0] for name in ("still", "reversed", "truncated")}
-    for control in _controls([usable[i] for i in chosen], rng):
-        said = np.asarray(score(control.episode))
-        if said.shape != control.asked.shape:
+    for control, said in answers:
+        if np.shape(said) != control.asked.shape:
             raise RewardError(
-                f"the judge gave {list(said.shape)} probabilities for an episode of {len(control.asked)} frames"
+                f"the judge gave {list(np.shape(said))} probabilities for an episode of {len(control.asked)} frames"
             )
         count = counts.setdefault(control.name, [0, 0])
         count[0] += int(control.asked.sum())
@@ -87,15 +113,6 @@ def failed(results: Sequence[ControlResult]) -> list[str]:
         for r in results
         if not r.passed
     ]
-
-
-def _controls(episodes: Sequence[tuple[Episode, FloatArray]], rng: np.random.Generator) -> Iterator[Control]:
-    for episode, truth in episodes:
-        for make in (still, reversed_, truncated):
-            control = make(episode, truth)
-            if control is not None:
-                yield control
-    yield from blank(episodes[0][0], rng)
 
 
 # Each is made from an episode that succeeds, and is None where this one cannot be made into it.
@@ -151,6 +168,11 @@ def blank(episode: Episode, rng: np.random.Generator) -> list[Control]:
         )
         for name, look in looks.items()
     ]
+
+
+def wrong_instruction(episode: Episode, truth: FloatArray, task: str) -> Control:
+    """As it was, told to do something else: not even its success is one."""
+    return Control("wrong instruction", replace(episode, task=task), _recorded(episode) & ~np.isnan(truth))
 
 
 def _pick(episode: Episode, frames: np.ndarray, *, repeated: str) -> Episode:

@@ -23,26 +23,18 @@ import torch
 
 from plaudit import __version__
 from plaudit.data.store import Store
+from plaudit.rewards.calibration import Calibration, choose_threshold, fit_calibration
 from plaudit.rewards.config import RewardTrainConfig
 from plaudit.rewards.controls import ControlResult, failed, run_controls
+from plaudit.rewards.cutoffs import fit_shift
 from plaudit.rewards.frames import PARTS, FrameTable, Part, read_frames, split, thinned, with_blanks
 from plaudit.rewards.grids import Grids, Track, judge_rows, keep_grids
-from plaudit.rewards.measure import (
-    Calibration,
-    JudgedFrame,
-    Scored,
-    Scores,
-    choose_threshold,
-    fit_calibration,
-    fit_shift,
-    measure,
-)
+from plaudit.rewards.measure import Scores, measure
 from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel, threshold_facts
 from plaudit.rewards.network import classifier_config
+from plaudit.rewards.scored import JudgedFrame, Scored, worst_frames
 from plaudit.rewards.training import Epoch, Member, train_member
 from plaudit.types import AnyArray, FloatArray
-
-WORST = 24  # frames shown in a report
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +97,8 @@ def _measured(
     chosen, tested = parts["validation"], parts["test"]
     calibrations = [fit_calibration(said, table.truth[chosen]) for said in logits["validation"]]
     looked_at = _scored(table, chosen, calibrations, logits["validation"])
-    threshold, shift = choose_threshold(looked_at, config.target_fpr), fit_shift(looked_at)
+    threshold = choose_threshold(looked_at, config.target_fpr)
+    shift = fit_shift(looked_at, threshold.value)
     held_out = _scored(table, tested, calibrations, logits["test"])
     scores = measure(held_out, threshold.value, shift=shift)
     facts = ModelFacts(
@@ -166,18 +159,11 @@ def _controls(
 
 
 def _worst(table: FrameTable, rows: AnyArray, scored: Sequence[Scored]) -> list[JudgedFrame]:
-    """Frames with the largest error, at most four of an episode: neighbours look alike."""
     camera = sorted(table.images)[0]
-    probability = np.concatenate([s.probability for s in scored])  # episodes in the order of their ids, as rows are
-    error = np.nan_to_num(np.abs(probability - table.truth[rows]))
-    shown: list[JudgedFrame] = []
-    counts: dict[int, int] = {}
-    for place in np.argsort(-error):
-        row, episode = rows[place], int(table.episode[rows[place]])
-        if len(shown) == WORST or error[place] < 0.05:
-            break
-        if counts.get(episode, 0) < 4:
-            counts[episode] = counts.get(episode, 0) + 1
-            truth, said = float(table.truth[row]), float(probability[place])
-            shown.append(JudgedFrame(episode, int(table.frame[row]), truth, said, np.array(table.images[camera][row])))
+    first = {int(episode): int(row) for row, episode in zip(rows[::-1], table.episode[rows][::-1])}
+    shown = []
+    for episode, place in worst_frames(scored):
+        row = first[episode.episode] + place  # an episode's rows lie together
+        said, image = float(episode.probability[place]), np.array(table.images[camera][row])
+        shown.append(JudgedFrame(episode.episode, int(table.frame[row]), float(episode.truth[place]), said, image))
     return shown

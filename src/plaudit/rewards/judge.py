@@ -10,46 +10,36 @@ A single frame that is called is no success yet: one false frame in a hundred, h
 failing episodes of 70 steps. With `shaping`, w * (gamma * phi(next) - phi(now)) is added, where phi is the model's
 progress and 0 once success is confirmed: that speeds learning up and leaves the best policy the best (Ng, 1999).
 
-What the simulation knows of success is never looked at here. `judge_episode` gives stored episodes the labels that
-the same judge would have given while they happened: it plays the model's verdicts to a `ModelJudge`, frame by frame.
+What the simulation knows of success is never looked at here. `LiveLabeler` gives stored episodes the labels that the
+same judge would have given while they happened: it plays the model's verdicts to a `ModelJudge`, frame by frame.
 """
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, Self
 
 import numpy as np
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field
 
 from plaudit.config import Config
-from plaudit.data.ledger import Ledger
-from plaudit.data.store import Store
 from plaudit.errors import RewardError
-from plaudit.rewards.measure import called_success
+from plaudit.rewards.cutoffs import ConfirmKey
 from plaudit.rewards.model import Judgement
+from plaudit.rewards.scored import called_success
 from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, Labels, Observation, RewardSignal
 
 Mode = Literal["replace", "add", "terminal"]
 RewardType = Literal["binary", "continuous"]
-Track = Callable[[Sequence[int]], Iterable[int]]
 
 
 class JudgeConfig(Config):
     mode: Mode = "replace"
     reward_type: RewardType = "binary"  # 1 where success is confirmed and 0 elsewhere, or the probability
     threshold: float | None = Field(default=None, gt=0)  # from which a frame is called; None: the model's own
-    confirm: tuple[PositiveInt, PositiveInt] = (2, 3)  # (k, n): k of the last n frames must be called
+    confirm: ConfirmKey = (2, 3)  # (k, n): k of the last n frames must be called
     shaping: float = Field(default=0.0, ge=0)  # weight of the model's progress; 0: none
     gamma: float = Field(default=0.99, ge=0, le=1)  # of the shaping; that of the learner
-
-    @field_validator("confirm")
-    @classmethod
-    def _can_be_met(cls, confirm: tuple[int, int]) -> tuple[int, int]:
-        k, n = confirm
-        if k > n:
-            raise ValueError(f"{k} of the last {n} frames can never be called; give (k, n) with k <= n")
-        return confirm
 
     @property
     def rule(self) -> str:
@@ -205,27 +195,23 @@ def _recorded(values: FloatArray, episode: Episode) -> FloatArray:
     return found
 
 
-def relabel(
-    store: Store,
-    ledger: Ledger,
-    model: EpisodeScorer,
-    config: JudgeConfig,
-    ids: Sequence[int] | None = None,
-    track: Track = iter,
-) -> list[int]:
-    """Judge stored episodes into a ledger, the store's own or another; returns the ids of those it judged.
+class LiveLabeler:
+    """A `Labeler` of stored episodes: what a `ModelJudge` would have said while they happened."""
 
-    Episodes whose newest label there is of this model, threshold and rule are passed over: a relabelling that was
-    stopped goes on where it was.
-    """
-    facts = facts_of(model, config)
-    judged = []
-    for episode_id in track(store.ids if ids is None else ids):
-        newest = ledger.newest(episode_id)
-        if newest is None or any(newest.line[name] != value for name, value in facts.items()):
-            ledger.append(episode_id, judge_episode(model, store.episode(episode_id), config))
-            judged.append(episode_id)
-    return judged
+    source = ModelJudge.source
+
+    def __init__(self, model: EpisodeScorer, config: JudgeConfig):
+        self._model, self._config = model, config
+        self.facts = facts_of(model, config)
+
+    def label(self, episodes: Sequence[Episode]) -> Sequence[Labels | Exception]:
+        return [self._verdict(episode) for episode in episodes]
+
+    def _verdict(self, episode: Episode) -> Labels | RewardError:
+        try:
+            return judge_episode(self._model, episode, self._config)
+        except RewardError as error:
+            return error
 
 
 class Alarm:

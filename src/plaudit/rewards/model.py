@@ -30,9 +30,9 @@ from torch import Tensor
 
 from plaudit.config import Config, load
 from plaudit.errors import BadFile, RewardError
+from plaudit.rewards.calibration import Calibration, Threshold
 from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.rewards.devices import device_of, placed
-from plaudit.rewards.measure import Calibration, Threshold
 from plaudit.rewards.swift import Execution, executed, halved
 from plaudit.types import AnyArray, Episode, FloatArray, Observation
 
@@ -282,7 +282,7 @@ def _trust(path: Path, facts: ModelFacts, force: bool) -> None:
     if facts.problems and not force:
         raise RewardError(
             f"{path} is marked as not to be trusted: {'; '.join(facts.problems)}; train a better one, or "
-            "force it (--force-reward-model, reward.force=true)"
+            "force it (--force-reward-model, reward.force=true; force=true where it labels)"
         )
 
 

@@ -23,9 +23,9 @@ from plaudit.data.transfer import new_folder
 from plaudit.errors import RewardError
 from plaudit.rewards.classifier import Size
 from plaudit.rewards.judge import RewardType
-from plaudit.rewards.measure import called_success
 from plaudit.rewards.model import Judgement, RewardModel, Watcher
 from plaudit.rewards.process import About, Home, Question, Remote
+from plaudit.rewards.scored import called_success
 from plaudit.rewards.swift import Execution
 from plaudit.types import ByteArray, Episode, FloatArray, Observation
 

@@ -10,7 +10,7 @@ its labels. So another model may take over and find no success there, and nothin
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +20,10 @@ import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.errors import RewardError
+from plaudit.labelers.run import Track, label_store, pending
 from plaudit.protocols import Simulation
 from plaudit.rewards.classifier import Size
-from plaudit.rewards.judge import Alarm, JudgeConfig, ModelJudge, facts_of, relabel
+from plaudit.rewards.judge import Alarm, JudgeConfig, LiveLabeler, ModelJudge, facts_of
 from plaudit.rewards.model import ModelFacts, RewardModel
 from plaudit.rewards.worker import RewardWorker, RewardWorkerConfig
 from plaudit.rollout.rounds import Judge, Round, SimulatorJudge
@@ -114,7 +115,7 @@ class LearnedReferee(Referee):
         """The same episodes with this model's verdicts, which stand in a file of the run and nowhere else."""
         judged = Store.open(demos.folder, labels=path)
         ids = [i for i in demos.ids if not _excluded(demos, i)]
-        relabel(judged, judged.ledger, self._worker, self._rule, ids, track("judging demonstrations"))
+        self._judge_stored(judged, ids, track("judging demonstrations"))
         if not any(labels.succeeded for i in ids if (labels := judged.ledger.labels(i)) is not None):
             raise RewardError(
                 f"the reward model sees success in none of the {len(ids)} demonstrations of {demos.folder}; they may "
@@ -126,7 +127,13 @@ class LearnedReferee(Referee):
     def judge_again(self, store: Store, track: Callable[[str], Any]) -> None:
         """After a new model took over; episodes that a resumed run has not come to yet stay unjudged."""
         ids = [i for i in store.ids if store.ledger.newest(i) is not None and not _excluded(store, i)]
-        relabel(store, store.ledger, self._worker, self._rule, ids, track("judging again"))
+        self._judge_stored(store, ids, track("judging again"))
+
+    def _judge_stored(self, store: Store, ids: Sequence[int], track: Track) -> None:
+        judge = LiveLabeler(self._worker, self._rule)
+        done = label_store(store, judge, pending(store.ledger, judge, ids, on_top=True), track=track)
+        for episode_id, sentence in done.failed.items():
+            raise RewardError(f"episode {episode_id} of {store.folder}: {sentence}")
 
     def report(self, played: Round, first: int) -> dict[str, float]:
         true = np.any(played.privileged["success"] & played.valid, axis=0)

@@ -1,0 +1,99 @@
+"""A judge of a real robot's episodes, measured and calibrated as a user would: a Unitree G1 picks up a bottle.
+
+    python benchmarks/judges.py [--data FOLDER] [--device cuda] [--quick]
+
+A small network is trained on the first 20 episodes and compared with the cutoffs of the others, which were set by eye:
+frames, the first success frame on its labels and live, and the controls. Then its rule is fitted on those others for 1%
+of failure frames, and tried on parts of them that were held back. It is about the path from a store to a number and not
+about the network; benchmarks/real_images.py has better ones. Frames from where the bottle is let go are left out.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from plaudit.data.store import Store
+from plaudit.labelers.calibrate import calibrate, score_store
+from plaudit.labelers.classifier import ClassifierScorer
+from plaudit.labelers.evaluate import Evaluation, evaluate
+from plaudit.labelers.frames import FrameLabeler, Rule
+from plaudit.labelers.reference import read_truth
+from plaudit.report.evaluation import save_evaluation, ways_of
+from plaudit.report.tables import judge_table, ways_table
+from plaudit.rewards.config import RewardTrainConfig
+from plaudit.rewards.encoders.small import SmallConfig
+from plaudit.rewards.fit import fit
+from plaudit.rewards.model import RewardModel
+from real_images import DATA, TRAINED_ON, prepare, quiet, read, told
+
+TARGET = 0.01  # failure frames that may be called
+QUICK = {"epochs": 2, "train_fps": 2.0, "image_size": (48, 64)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--page", type=Path, help="a folder to make, with the page of the evaluation")
+    parser.add_argument(
+        "--quick", action="store_true", help="few episodes, small images: whether it runs, not how well"
+    )
+    options = parser.parse_args()
+    if not options.data.is_dir():
+        raise SystemExit(f"{options.data} is not there; name the folder of g1_bottle with --data")
+    trained_on, last = (8, 12) if options.quick else (TRAINED_ON, len(read(options.data, "cutoffs")))
+    with tempfile.TemporaryDirectory() as folder:
+        known, unseen = (Path(folder) / name for name in ("known", "unseen"))
+        prepare(options.data, known, range(trained_on))
+        prepare(options.data, unseen, range(trained_on, last))
+        model = trained(Store.open(known), Path(folder) / "work", options.device, options.quick)
+        bars = measured(model, Store.open(unseen), options.page)
+    for name, figure, goal, passed in bars:
+        print(f"BAR {name} {figure:.3g} {goal:g} {'pass' if passed else 'miss'}")
+
+
+def trained(store: Store, work: Path, device: str, quick: bool) -> RewardModel:
+    settings = {"epochs": 8, "train_fps": 4.0, "image_size": (96, 128), **(QUICK if quick else {})}
+    shares = {"validation_share": 0.2, "test_share": 0.0}
+    config = RewardTrainConfig(encoder=SmallConfig(), lr=1e-3, device=device, **shares, **settings)
+    return fit(store, config, work, lambda epoch: bool(print(f"  {told(epoch)}", flush=True)) or True, quiet).model
+
+
+def measured(model: RewardModel, store: Store, page: Path | None) -> list[tuple[str, float, float, bool]]:
+    judge = FrameLabeler(ClassifierScorer(model), Rule(threshold=model.threshold, shift=model.facts.cutoff_shift))
+    truths = read_truth(store, ("human",))
+    began = time.monotonic()
+    found = evaluate(store, judge, truths)
+    seconds = time.monotonic() - began
+    show(found, f"the classifier beside the cutoffs, {len(truths)} unseen episodes, {seconds:.0f} s on {model.device}")
+    if page is not None:
+        save_evaluation(page, "classifier", found, {"model": model.fingerprint})
+    rule, held_back = calibrate(score_store(store, judge, truths)[0], judge.rule, TARGET)
+    rate = held_back.fpr
+    print(
+        f"its rule fitted on these: {rule.words}, threshold {rule.threshold:.3g}; held back, {rate.value:.2%} "
+        f"({rate.low:.2%} to {rate.high:.2%}) of failure frames called, {held_back.recall:.1%} of success frames, "
+        f"cutoffs off by {held_back.cutoffs.median:g} frames in the median"
+    )
+    passed = sum(control.passed for control in found.controls if control.frames)
+    asked = sum(bool(control.frames) for control in found.controls)
+    off = found.on_labels.median
+    return [
+        ("judge_eval_roc_auc", found.scores.roc_auc, 0.93, found.scores.roc_auc >= 0.93),
+        ("judge_eval_cutoff_median", off, 12, off <= 12),
+        ("judge_eval_controls_passed", passed, asked, passed == asked),
+    ]
+
+
+def show(found: Evaluation, title: str) -> None:
+    console = Console(width=120)
+    console.print(judge_table(title, found.scores, found.controls), ways_table(ways_of(found)), sep="\n")
+
+
+if __name__ == "__main__":
+    torch.set_float32_matmul_precision("high")
+    main()

@@ -1,0 +1,137 @@
+"""`plaudit label`: any judge over a store, and what the commands about judges share."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from plaudit.cli.common import out, progress, stop, store_and_keys, tell
+from plaudit.cli.data import EpisodesOption, chosen_ids
+from plaudit.errors import DataError
+
+if TYPE_CHECKING:
+    from plaudit.data.store import Store
+    from plaudit.labelers.config import LabelerConfig
+    from plaudit.labelers.frames import EpisodeJudge
+    from plaudit.labelers.run import Labelled
+
+Decode = Literal["cutoff", "confirm", "frames"]
+Order = Literal["unlabelled", "disagreement"]
+
+WordsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="STORE [KEY=VALUE]...", help="A store; then keys of the judge's config, like rule.shift=2."),
+]
+ConfigOption = Annotated[Path | None, typer.Option(help="A judge as a YAML or JSON file: type: vlm, ...")]
+ModelOption = Annotated[str | None, typer.Option(help="Of a judge that has one: a reward model's folder, a VLM.")]
+DecodeOption = Annotated[
+    Decode | None,
+    typer.Option(help="One cutoff an episode, k of n frames, or frames by themselves.", show_default="the judge's own"),
+]
+
+
+def label_(
+    words: WordsArgument = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(help="vlm, human, classifier, simulator, or my_package.my_module:MyConfig.", show_default=False),
+    ] = None,
+    config: ConfigOption = None,
+    model: ModelOption = None,
+    decode: DecodeOption = None,
+    episodes: EpisodesOption = None,
+    only_unlabelled: Annotated[
+        bool, typer.Option("--only-unlabelled", help="Leave out what anybody has labelled.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")] = False,
+    batch: Annotated[int, typer.Option(min=1, help="Episodes that are judged before they are written.")] = 8,
+    order: Annotated[Order, typer.Option(help="human: which episodes come first.")] = "unlabelled",
+    name: Annotated[str, typer.Option(help="human: who labels; kept with the labels.")] = "",
+    keys_log: Annotated[Path | None, typer.Option(help="human: a file that keeps every key pressed.")] = None,
+) -> None:
+    """Have a judge label the episodes of a store.
+
+    Labels go to the ledger as they come; Ctrl-C keeps them, and the same command goes on. An episode that the judge
+    fails on stays unlabelled and is asked about again next time; the command returns 1 then.
+    """
+    from plaudit.data.store import Store
+    from plaudit.labelers.run import label_store, pending
+
+    folder, overrides = named_store(words)
+    if judge == "human":
+        _alone([config, model, decode, episodes, only_unlabelled, dry_run, overrides])
+        _by_hand(folder, order, name, keys_log)
+        return
+    store = Store.open(folder)
+    _, asked = judge_of(config, judge, model, decode, overrides)
+    ids = chosen_ids(store, episodes)
+    waiting = pending(store.ledger, asked, ids, only_unlabelled=only_unlabelled)
+    if dry_run:
+        left = f", {len(ids) - len(waiting)} are done" if len(waiting) < len(ids) else ""
+        out.print(f"{asked.source} would judge {len(waiting)} of {len(ids)} episodes{left}; nothing was written")
+        return
+    before = len(store.ledger)
+    try:
+        done = label_store(store, asked, waiting, batch=batch, track=progress("judging"))
+    except KeyboardInterrupt:
+        stop(f"interrupted; {len(store.ledger) - before} episodes were labelled, the same command goes on")
+    _tell_result(store, asked, done, len(ids) - len(waiting))
+
+
+def named_store(words: Sequence[str] | None) -> tuple[Path, list[str]]:
+    store, overrides = store_and_keys(words or [])
+    if store is None:
+        raise DataError("name a store; 'plaudit data import' makes one of any data set that we can read")
+    return Path(store), overrides
+
+
+def judge_of(
+    config: Path | None, name: str | None, model: str | None, decode: Decode | None, overrides: Sequence[str]
+) -> tuple["LabelerConfig", "EpisodeJudge"]:
+    """What was asked for, and the judge that came of it; warns of one whose rule was fitted on another."""
+    from plaudit.labelers.config import build_judge, doubts, read_judge
+
+    asked = read_judge(config, name, {} if model is None else {"model": model}, overrides)
+    judge = build_judge(asked, decode)
+    for sentence in doubts(asked, judge):
+        tell("warning", sentence)
+    return asked, judge
+
+
+def tell_failed(failed: Mapping[int, str]) -> None:
+    """A line for each reason, with the episodes it holds for."""
+    from plaudit.labelers.run import by_sentence
+
+    for sentence, ids in by_sentence(failed).items():
+        which = f"episode {ids[0]}" if len(ids) == 1 else f"{len(ids)} episodes ({_few(ids)})"
+        tell("problem", f"{which}: {sentence}")
+
+
+def _few(ids: Sequence[int]) -> str:
+    return ", ".join(map(str, ids)) if len(ids) <= 8 else f"{', '.join(map(str, ids[:6]))}, ... {ids[-1]}"
+
+
+def _by_hand(folder: Path, order: Order, name: str, keys_log: Path | None) -> None:
+    from plaudit.labelers.human.run import label_by_hand
+
+    done = label_by_hand(folder, order=order, name=name, keys_log=keys_log, track=progress("importing"), say=out.print)
+    begun = f", {done.drafts} begun and kept" if done.drafts else ""
+    out.print(f"{done.count} episodes of {done.store} labelled by hand{begun}, {done.left} are left")
+
+
+def _alone(given: Sequence[Any]) -> None:
+    if any(given):
+        raise DataError(
+            "--judge human opens a window in which you choose what to label; it takes --order, --name and --keys-log"
+        )
+
+
+def _tell_result(store: "Store", judge: "EpisodeJudge", done: "Labelled", passed_over: int) -> None:
+    tell_failed(done.failed)
+    called = f" ({done.succeeded} called a success)" if done.done else ""
+    over = f", {passed_over} were done already" if passed_over else ""
+    lost = f", {len(done.failed)} could not be judged and wait for the next run" if done.failed else ""
+    out.print(f"{len(done.done)} episodes of {store.folder} labelled by {judge.source}{called}{over}{lost}")
+    if done.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,234 @@
+"""Autosave and undo: each change a person makes is a line on disk before it is seen on the screen.
+
+    store/drafts/1a2b3c4d.journal    one session's changes (data/journal.py): what was said before and after each
+    store/drafts/1a2b3c4d.lock       held with flock for as long as that session lives
+
+A session's memory is its journal read from the start, so whatever ends it, a closed window, `kill -9` or a power cut,
+the next one of the same person goes on in the same journal and finds the drafts, where they stood, and the way back.
+Drafts are not labels: only Complete writes those, into the ledger. A session that ends with no draft left takes its
+journal away.
+
+Every session has a journal of its own, so two people never write into one another's drafts; a lock that is held tells
+that the other session is alive, and the episode it has open is then given to nobody else. Rejected: one file for all
+(whose drafts are whose?), a file that is replaced after every change (no way back after a crash, and a slow disk
+writes it all each time).
+"""
+
+import fcntl
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from plaudit.data.journal import Journal, Record, disk_error, mend, uninterrupted
+from plaudit.errors import StoreDamaged, StoreError
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change, as it can be taken back."""
+
+    episode: int
+    frame: int  # where the person stood
+    before: str | None  # the draft (`Verdict.text`); None where there was none
+    after: str | None  # None: completed, the draft has become a label
+    what: str  # in words
+
+
+class History:
+    """What a journal's lines add up to."""
+
+    def __init__(self) -> None:
+        self.drafts: dict[int, str] = {}  # episode -> what is said of it so far
+        self.frames: dict[int, int] = {}  # episode -> where the person stood
+        self.last: int | None = None  # the episode that was open
+        self.done: list[Step] = []
+        self.undone: list[Step] = []
+
+    def apply(self, line: Record) -> Step | None:
+        match line["op"]:
+            case "at":
+                self.last = line["episode"]
+                self.frames |= dict(line["frames"])
+            case "change":
+                step = Step(line["episode"], line["frame"], line["before"], line["after"], line["what"])
+                self.undone.clear()
+                return self._do(step)
+            case "undo" if self.done:
+                step = self.done.pop()
+                self.undone.append(step)
+                self._put(step.episode, step.before, step.frame)
+                return step
+            case "redo" if self.undone:
+                return self._do(self.undone.pop())
+            case "forget":
+                gone = line["episode"]
+                self._put(gone, None, 0)
+                self.done = [step for step in self.done if step.episode != gone]
+                self.undone = [step for step in self.undone if step.episode != gone]
+        return None
+
+    def _do(self, step: Step) -> Step:
+        self.done.append(step)
+        self._put(step.episode, step.after, step.frame)
+        return step
+
+    def _put(self, episode: int, text: str | None, frame: int) -> None:
+        self.frames[episode] = frame
+        if text is None:
+            self.drafts.pop(episode, None)
+        else:
+            self.drafts[episode] = text
+
+
+class Drafts:
+    """One session's drafts, on disk. Open with `Drafts.open`."""
+
+    def __init__(self, journal: Path, lock: IO[str]):
+        """Not for users: see `open`."""
+        self.path = journal
+        self.history = History()
+        self.saved: float | None = None  # when a change was last written, seconds since 1970
+        self._lock = lock
+        self._journal = Journal(journal)
+        self._others: dict[Path, tuple[Journal, History]] = {}
+
+    @classmethod
+    def open(cls, store: Path, name: str = "") -> "Drafts":
+        """Go on with what this person left behind in a store, or begin."""
+        folder = store / "drafts"
+        try:
+            folder.mkdir(exist_ok=True)
+            mine = _left_behind(folder, name) or [_begin(folder, name)]
+        except OSError as error:
+            raise disk_error(error, store, "drafts cannot be kept there") from error
+        newest = max(mine, key=lambda drafts: drafts.path.stat().st_mtime)
+        for other in mine:
+            if other is not newest:
+                newest._take_over(other)
+        return newest
+
+    def change(self, episode: int, frame: int, after: str | None, what: str) -> None:
+        before = self.history.drafts.get(episode)
+        self._write(op="change", episode=episode, frame=frame, before=before, after=after, what=what)
+
+    def undo(self) -> Step | None:
+        return self._write(op="undo") if self.history.done else None
+
+    def redo(self) -> Step | None:
+        return self._write(op="redo") if self.history.undone else None
+
+    def at(self, episode: int, frames: dict[int, int]) -> None:
+        """Which episode is open, and where one stands in it and in the one that was left."""
+        self._write(op="at", episode=episode, frames=list(frames.items()))
+
+    def forget(self, episode: int) -> None:
+        """An episode is gone from the store, and what was said of it with it."""
+        self._write(op="forget", episode=episode)
+
+    def open_elsewhere(self) -> set[int]:
+        """The episodes that other sessions on this store, alive now, have in hand."""
+        taken = set()
+        for path in set(self.path.parent.glob("*.journal")) - {self.path}:
+            lock = _try_lock(path)
+            if lock is not None:  # nobody holds it: that session is over
+                _let_go(path, lock)
+                continue
+            with suppress(FileNotFoundError, StoreError):  # it ended just now; or is damaged, which its owner will mend
+                journal, history = self._others.setdefault(path, (Journal(path), History()))
+                for line in journal.read():
+                    history.apply(line)
+                taken |= {history.last} - {None}
+        return taken
+
+    def close(self) -> None:
+        """Drafts stay; a journal without any goes."""
+        if self._lock.closed:
+            return
+        if not self.history.drafts:
+            self.path.unlink(missing_ok=True)
+        _let_go(self.path, self._lock)
+
+    def _write(self, **line: object) -> Step | None:
+        now = time.time()
+        with uninterrupted():
+            try:
+                self._journal.append([{**line, "time": round(now, 3)}])
+            except OSError as error:
+                raise disk_error(error, self.path.parent, "this change was not saved and not made") from error
+            step = self.history.apply(line)
+            if step is not None:
+                self.saved = now
+            return step
+
+    def _read(self) -> str | None:
+        """Catch up with the file, mended where it must be; returns whose it is, None for a file without a line."""
+        try:
+            lines = self._journal.read()
+        except StoreDamaged:
+            mend(self.path)
+            self._journal = Journal(self.path)
+            lines = self._journal.read()
+        for line in lines:
+            self.history.apply(line)
+        return lines[0].get("by", "") if lines else None
+
+    def _take_over(self, other: "Drafts") -> None:
+        """The drafts of a session that ran beside ours; where both have one, ours counts and theirs is an undo away."""
+        for episode, theirs in other.history.drafts.items():
+            ours = self.history.drafts.get(episode)
+            for text in (theirs,) if ours is None else (theirs, ours):
+                self.change(episode, other.history.frames.get(episode, 0), text, "a draft of an earlier session")
+        other.path.unlink()
+        _let_go(other.path, other._lock)
+
+
+def _begin(folder: Path, name: str) -> Drafts:
+    path = folder / f"{uuid.uuid4().hex[:8]}.journal"
+    lock = _try_lock(path)
+    assert lock is not None  # its name is new
+    Journal.create(path)
+    drafts = Drafts(path, lock)
+    drafts._write(op="begin", by=name)
+    return drafts
+
+
+def _left_behind(folder: Path, name: str) -> list[Drafts]:
+    """This person's journals that no living session holds, and their locks with them."""
+    mine = []
+    for path in sorted(folder.glob("*.journal")):
+        lock = _try_lock(path)
+        if lock is None:
+            continue
+        try:
+            drafts = Drafts(path, lock)
+        except FileNotFoundError:  # its session ended just now, and took it away
+            _let_go(path, lock)
+            continue
+        by = drafts._read()
+        if by == name:
+            mine.append(drafts)
+            continue
+        if by is None:  # killed before its first line
+            path.unlink()
+        _let_go(path, lock)
+    return mine
+
+
+def _try_lock(journal: Path) -> IO[str] | None:
+    file = journal.with_suffix(".lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
+def _let_go(journal: Path, lock: IO[str]) -> None:
+    """A lock outlives its journal by nothing, and never the other way: a journal without one would look left behind."""
+    if not journal.exists():
+        journal.with_suffix(".lock").unlink(missing_ok=True)
+    lock.close()

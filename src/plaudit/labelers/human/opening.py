@@ -1,0 +1,35 @@
+"""What can be opened for labelling: a store as it is, any other data set as a store that is made of it.
+
+A data set of another layout has no ledger, and nothing is ever written into other people's data, so its episodes are
+copied into a store beside it, or where one says. Opening it again finds that store and adds what is new.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from plaudit.data.store import is_store
+from plaudit.data.transfer import import_dataset
+from plaudit.errors import DataError, StoreLocked
+
+Track = Callable[[Sequence[Any]], Iterable[Any]]
+
+
+def store_for(path: Path, into: Path | None = None, track: Track = iter) -> tuple[Path, list[str]]:
+    """The store to label, and sentences for the user on how it came about."""
+    if is_store(path):
+        if into is not None and into != path:
+            raise DataError(f"{path} is a store already, and its labels belong into it; leave out {into}")
+        return path, []
+    store = into or path.with_name(f"{path.name}.store")
+    try:
+        report = import_dataset(path, store, track=track)
+    except PermissionError as error:
+        raise DataError(
+            f"{store} cannot be made ({error.strerror}); say where the store of {path} should be"
+        ) from error
+    except StoreLocked as error:
+        return store, [f"{error}; it is labelled as it is now, and what is added meanwhile appears by itself"]
+    count = len(report.ids) + report.already_here
+    told = [f"{path} is labelled as the store {store}, which has its {count} episodes; {path} itself is not changed"]
+    return store, told + report.failed

@@ -1,0 +1,118 @@
+"""A judge goes over a store: `plaudit label`, and a learned referee that judges its episodes again.
+
+    for a batch of episodes: judge.label(batch) -> ledger, synced -> the next batch
+
+What is in the ledger survives whatever stops the run, and the same call goes on: an episode whose newest label of this
+judge has its model, threshold and rule is passed over. An episode that the judge fails on stays unlabelled and is asked
+about again next time; why it failed is kept beside the ledger (data/failures.py), and the others go on.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeVar
+
+from plaudit.data.failures import Failures
+from plaudit.data.ledger import Ledger, Version
+from plaudit.data.store import Store
+from plaudit.errors import ContractError, EpisodeGone
+from plaudit.labelers.frames import EpisodeJudge
+from plaudit.types import Episode, Labels
+
+BATCH = 8  # episodes that are judged before they are written; a kill costs at most so many
+
+Track = Callable[[Sequence[int]], Iterable[int]]
+ItemT = TypeVar("ItemT")
+
+
+@dataclass
+class Labelled:
+    """What came of a run; it grows while one goes on."""
+
+    done: list[int] = field(default_factory=list)  # ids of episodes that were judged
+    failed: dict[int, str] = field(default_factory=dict)  # id -> why
+    succeeded: int = 0  # of those done, how many were called a success
+
+
+def pending(
+    ledger: Ledger,
+    judge: EpisodeJudge,
+    ids: Sequence[int],
+    *,
+    only_unlabelled: bool = False,
+    on_top: bool = False,
+) -> list[int]:
+    """Of these episodes, those that the judge has still to be asked about.
+
+    only_unlabelled: leave out all that anybody has labelled
+    on_top: its verdict must be the newest of all, so that a learner takes it, not only the newest of its own
+    """
+    if only_unlabelled:
+        return [i for i in ids if ledger.newest(i) is None]
+    return [i for i in ids if not _says_so(ledger.newest(i, None if on_top else {judge.source}), judge)]
+
+
+def _says_so(version: Version | None, judge: EpisodeJudge) -> bool:
+    """Whether this is what the judge would say again."""
+    if version is None or version.source != judge.source:
+        return False
+    return all(version.line[name] == value for name, value in judge.facts.items())
+
+
+def label_store(
+    store: Store, judge: EpisodeJudge, ids: Sequence[int], *, batch: int = BATCH, track: Track = iter
+) -> Labelled:
+    """Judge these episodes into the store's ledger; see `pending` for those that need it."""
+    result = Labelled()
+    for some in batches(track(ids), batch):
+        _judge(store, judge, some, result)
+    return result
+
+
+def _judge(store: Store, judge: EpisodeJudge, ids: Sequence[int], result: Labelled) -> None:
+    """One batch, safe on disk when this returns."""
+    verdicts, failed = ask(store, judge, ids)
+    if verdicts:
+        store.ledger.extend(verdicts.items())
+    Failures(store.ledger).append(failed.items(), judge.source, judge.facts["model"])
+    result.done += verdicts
+    result.failed |= failed
+    result.succeeded += sum(labels.succeeded for labels in verdicts.values())
+
+
+def ask(store: Store, judge: EpisodeJudge, ids: Sequence[int]) -> tuple[dict[int, Labels], dict[int, str]]:
+    """What a judge says of episodes, and why it failed on others."""
+    there: dict[int, Episode] = {}
+    failed: dict[int, str] = {}
+    for episode_id in ids:
+        try:
+            there[episode_id] = store.episode(episode_id)
+        except EpisodeGone as error:  # evicted since they were counted
+            failed[episode_id] = str(error)
+    said = judge.label(list(there.values())) if there else []
+    verdicts: dict[int, Labels] = {}
+    for (episode_id, episode), verdict in zip(there.items(), said, strict=True):
+        if isinstance(verdict, Exception):
+            failed[episode_id] = str(verdict)
+        elif len(verdict.reward) != episode.steps:
+            raise ContractError(
+                f"judge '{judge.source}' gave {len(verdict.reward)} verdicts on episode {episode_id}, which has "
+                f"{episode.steps} steps"
+            )
+        else:
+            verdicts[episode_id] = verdict
+    return verdicts, failed
+
+
+def batches(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+def by_sentence(failed: Mapping[int, Any]) -> dict[str, list[int]]:
+    """Sentence -> the episodes it was said of: thirty episodes without a camera are one thing to read."""
+    found: dict[str, list[int]] = {}
+    for episode_id, sentence in failed.items():
+        found.setdefault(str(sentence), []).append(episode_id)
+    return found

@@ -1,0 +1,67 @@
+"""Frames as a Qwen3-VL takes them: to size, to patches, to data: URLs. No torchvision.
+
+A model cuts an image into patches of 16x16 and merges 2x2 of them into a token, so each edge is a multiple of 32.
+Frames are brought to such a size here, for an endpoint too, whose own resizing (another filter) then has nothing to do.
+"""
+
+import base64
+import io
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from plaudit.types import ByteArray
+
+PATCH, MERGE, TIMES = (
+    16,
+    2,
+    2,
+)  # pixels; patches a token, along an edge; copies of an image, for a network that knows video
+TOKEN = PATCH * MERGE  # pixels along the edge of a token
+
+Size = tuple[int, int]  # height, width
+
+
+def size_of(shape: Sequence[int], edge: int) -> Size:
+    """Of frames [N, H, W, 3]: the nearest size in whole tokens with their shape and the area of a square.
+
+    >>> size_of((50, 480, 640, 3), 224)
+    (192, 256)
+    """
+    _, height, width, _ = shape
+    scale = edge / math.sqrt(height * width)
+    return _whole(height * scale), _whole(width * scale)
+
+
+def _whole(pixels: float) -> int:
+    return max(1, round(pixels / TOKEN)) * TOKEN
+
+
+def resized(frames: Tensor, size: Size) -> Tensor:
+    """uint8 [N, H, W, 3] -> uint8 [N, h, w, 3]; whole numbers, as an image file would keep them."""
+    if tuple(frames.shape[1:3]) == size:
+        return frames
+    images = F.interpolate(frames.permute(0, 3, 1, 2).float(), size, mode="bilinear", antialias=True)
+    return images.round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+
+
+def patches(frames: Tensor, dtype: torch.dtype) -> Tensor:
+    """uint8 [N, h, w, 3] -> [N, patches, 3 x TIMES x PATCH x PATCH], -1 to 1; the patches of a token come together."""
+    count, height, width, _ = frames.shape
+    rows, columns = height // TOKEN, width // TOKEN
+    x = (frames.to(torch.float32) / 127.5 - 1).to(dtype)
+    x = x.view(count, rows, MERGE, PATCH, columns, MERGE, PATCH, 3).permute(0, 1, 4, 2, 5, 7, 3, 6)
+    x = x.unsqueeze(6).expand(*x.shape[:6], TIMES, PATCH, PATCH)
+    return x.reshape(count, rows * columns * MERGE**2, -1)
+
+
+def data_url(frame: ByteArray, form: Literal["png", "jpeg"]) -> str:
+    """Of one uint8 [h, w, 3] frame."""
+    file = io.BytesIO()
+    Image.fromarray(frame).save(file, form, **({"quality": 95} if form == "jpeg" else {"compress_level": 1}))
+    return f"data:image/{form};base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,0 +1,71 @@
+"""A judge you can follow by eye: frames of `counting_episode` are as bright as their number, success is from `cut` on.
+
+It says log-odds of 2 * (brightness - cut + 1/2), and -5 to anything brighter than a counting episode can be.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from conftest import counting_episode
+from plaudit.data.store import Store
+from plaudit.errors import RewardError
+from plaudit.labelers.config import FrameLabelerConfig
+from plaudit.labelers.frames import FrameLabeler
+from plaudit.types import Episode, Labels
+
+CUT, STEPS = 4, 7  # episodes of frames 0 to 7; those that fail are all dark
+NAME = "brightness:BrightnessConfig"
+
+
+class Brightness:
+    """A `FrameScorer`."""
+
+    source = "brightness"
+
+    def __init__(self, config: "BrightnessConfig"):
+        self._config = config
+        self.fingerprint = f"cut {config.cut:g}"
+        self.asked = 0  # episodes
+
+    def score(self, episodes: Sequence[Episode]):
+        self.asked += len(episodes)
+        time.sleep(self._config.seconds * len(episodes))
+        return [self._score(episode) for episode in episodes]
+
+    def _score(self, episode: Episode):
+        if not episode.task:
+            return RewardError("this episode has no task text; give it one")
+        light = episode.frames["front"][episode.recorded].mean(axis=(1, 2, 3))
+        said = 2 * (light - self._config.cut + 0.5)
+        told = episode.task == "count" or not self._config.obeys
+        return np.where((light <= self._config.brightest) & told, said, -5).astype(np.float32)
+
+
+class BrightnessConfig(FrameLabelerConfig):
+    cut: float = CUT
+    brightest: float = 60
+    obeys: bool = True  # whether it goes by the instruction
+    seconds: float = 0  # that an episode takes
+
+    @property
+    def reads_task(self) -> bool:
+        return True
+
+    def build(self) -> FrameLabeler:
+        return FrameLabeler(Brightness(self), self.rule)
+
+
+def bright_store(folder: Path, successes: int = 3, failures: int = 3, source: str = "human", **facts: object) -> Store:
+    """Episodes that get bright, and some that stay dark; each labelled as it is."""
+    store = Store.create(folder)
+    for number in range(successes + failures):
+        episode = counting_episode(STEPS, **facts)
+        if number >= successes:
+            episode = replace(episode, frames={"front": np.minimum(episode.frames["front"], 2)})
+        labels = Labels.from_cutoff(steps=STEPS, cutoff=CUT if number < successes else None, source=source)
+        store.ledger.append(store.append(episode), labels)
+    return store

@@ -1,0 +1,182 @@
+"""A judge over a store: what stands in the ledger, what is passed over, what survives a kill."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brightness import CUT, NAME, STEPS, BrightnessConfig, bright_store
+from conftest import counting_episode
+from plaudit.data.check import check
+from plaudit.data.failures import Failures
+from plaudit.data.store import Store
+from plaudit.errors import ContractError
+from plaudit.labelers.run import by_sentence, label_store, pending
+from plaudit.rewards.judge import JudgeConfig, LiveLabeler
+from plaudit.rewards.model import Judgement
+from plaudit.types import Labels
+
+
+def run(store: Store, judge=None, **options):
+    judge = judge or BrightnessConfig().build()
+    waiting = pending(store.ledger, judge, store.ids, **options)
+    return label_store(store, judge, waiting, batch=2)
+
+
+def test_labels_say_who_judged_and_by_which_rule(tmp_path):
+    store = bright_store(tmp_path / "s", 1, 1)
+    done = run(store)
+    assert (done.done, done.failed, done.succeeded) == ([0, 1], {}, 1)
+    labels = store.ledger.labels(0)
+    assert labels.success.tolist() == [t + 1 >= CUT for t in range(STEPS)]
+    assert (labels.source, labels.model, labels.threshold) == ("brightness", "cut 4", 0.5)
+    assert labels.note == "one cutoff, shift 0"
+    assert not store.ledger.labels(1).succeeded
+
+
+def test_a_second_run_has_nothing_to_do(tmp_path):
+    store = bright_store(tmp_path / "s")
+    assert len(run(store).done) == 6
+    versions = len(store.ledger)
+    assert run(store).done == [] and len(store.ledger) == versions
+
+
+@pytest.mark.parametrize(
+    "change", [{"cut": 3}, {"rule": {"threshold": 0.7}}, {"rule": {"shift": 1}}, {"rule": {"bias": 1}}]
+)
+def test_another_model_threshold_or_rule_judges_again(tmp_path, change):
+    store = bright_store(tmp_path / "s", 1, 0)
+    run(store)
+    assert run(store, BrightnessConfig.model_validate(change).build()).done == [0]
+
+
+def test_a_persons_correction_is_not_judged_over_unless_it_must_be_on_top(tmp_path):
+    store = bright_store(tmp_path / "s", 1, 0)
+    run(store)
+    store.ledger.append(0, Labels.from_cutoff(steps=STEPS, cutoff=None, source="human"))
+    assert run(store).done == []
+    assert run(store, on_top=True).done == [0]
+
+
+def test_only_unlabelled_leaves_what_anybody_has_labelled(tmp_path):
+    store = bright_store(tmp_path / "s", 1, 1)
+    new = store.append(counting_episode(STEPS))
+    assert run(store, only_unlabelled=True).done == [new]
+
+
+def test_an_episode_that_fails_is_kept_on_the_record_and_asked_about_again(tmp_path):
+    store = bright_store(tmp_path / "s", 1, 0)
+    silent = store.append(counting_episode(STEPS, task=""))
+    done = run(store)
+    assert (done.done, list(done.failed)) == ([0], [silent])
+    (failure,) = Failures(store.ledger).standing()
+    assert (failure.episode, failure.source, failure.model) == (silent, "brightness", "cut 4")
+    assert failure.reason == "this episode has no task text; give it one"
+    assert store.ledger.newest(silent) is None
+    assert pending(store.ledger, BrightnessConfig().build(), store.ids) == [silent]
+
+
+def test_a_failure_stands_until_the_judge_has_labelled_the_episode(tmp_path):
+    store = bright_store(tmp_path / "s", 1, 0)
+    Failures(store.ledger).append([(0, "the endpoint is down")], "brightness", "cut 4")
+    run(store)
+    assert Failures(store.ledger).standing() == [] and len(Failures(store.ledger).all()) == 1
+    store.close()
+    assert check(tmp_path / "s").ok
+
+
+def test_a_store_without_failures_has_no_such_file(tmp_path):
+    store = bright_store(tmp_path / "s", 1, 0)
+    run(store)
+    assert not Failures(store.ledger).path.exists()
+
+
+def test_a_torn_line_of_failures_is_found_by_a_check(tmp_path):
+    store = bright_store(tmp_path / "s", 1, 0)
+    Failures(store.ledger).append([(0, "why")], "vlm", "")
+    store.close()
+    with (tmp_path / "s/labels.failures").open("ab") as file:
+        file.write(b"torn")
+    assert "labels.failures: an unfinished last line" in check(tmp_path / "s").problems[0]
+
+
+def test_an_episode_that_was_evicted_meanwhile_is_a_failure(tmp_path):
+    store = bright_store(tmp_path / "s", 1, 0)
+    done = label_store(store, BrightnessConfig().build(), [0, 99])
+    assert done.done == [0] and "episode 99 was never in" in done.failed[99]
+
+
+def test_a_judge_that_counts_wrongly_is_named(tmp_path):
+    class Short:
+        source, facts = "short", {"model": "", "threshold": None, "note": ""}
+
+        def label(self, episodes):
+            return [Labels.from_cutoff(steps=2, cutoff=None, source="short") for _ in episodes]
+
+    store = bright_store(tmp_path / "s", 1, 0)
+    with pytest.raises(ContractError, match="'short' gave 2 verdicts on episode 0, which has 7 steps"):
+        label_store(store, Short(), [0])
+
+
+def test_the_same_sentence_is_said_once():
+    assert by_sentence({1: "no", 2: "dark", 3: "no"}) == {"no": [1, 3], "dark": [2]}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_a_batch_is_on_disk_before_the_next_and_a_kill_costs_no_more(tmp_path, number, code):
+    bright_store(tmp_path / "s", 12, 0).close()
+    words = [sys.executable, "-m", "plaudit.cli", "label", "s", "--judge", NAME, "seconds=0.1", "--batch", "2"]
+    path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])}
+    running = subprocess.Popen(words, cwd=tmp_path, env={**os.environ, **path}, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while len(done := labelled(tmp_path)) < 4 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    running.send_signal(number)
+    said = running.communicate()[1]
+    assert running.returncode == code and ("the same command goes on" in said) == (number == signal.SIGINT)
+    assert 4 <= len(done) < 12
+    store = Store.open(tmp_path / "s")
+    rest = run(store, BrightnessConfig(seconds=0.0).build())
+    assert labelled(tmp_path) == list(range(12)) and len(rest.done) <= 8
+    assert all(len([v for v in store.ledger.history(i) if v.source == "brightness"]) == 1 for i in store.ids)
+
+
+def labelled(folder: Path) -> list[int]:
+    store = Store.open(folder / "s")
+    return [i for i in store.ids if store.ledger.newest(i, {"brightness"}) is not None]
+
+
+# A reward model, as it would have judged while the episodes happened
+
+
+class Told:
+    """Says the same of every episode."""
+
+    threshold, fingerprint, has_progress = 0.5, "told", False
+
+    def judge(self, episode):
+        return Judgement(np.array([0, 1, 1], np.float32), None)
+
+
+def judged(store: Store, config: JudgeConfig | None = None) -> list[int]:
+    judge = LiveLabeler(Told(), config or JudgeConfig())
+    return label_store(store, judge, pending(store.ledger, judge, store.ids, on_top=True)).done
+
+
+def test_a_live_rule_is_applied_and_passed_over_as_any_other(store):
+    store.append(counting_episode(2))
+    assert judged(store) == [0] and judged(store) == []
+    assert store.ledger.labels(0).success.tolist() == [False, True]
+    assert judged(store, JudgeConfig(confirm=(1, 1))) == [0]
+
+
+def test_another_ledger_leaves_the_stores_own_alone(store, tmp_path):
+    store.append(counting_episode(2))
+    other = Store.open(store.folder, labels=tmp_path / "other")
+    assert judged(other) == [0]
+    assert len(store.ledger) == 0 and other.ledger.labels(0).model == "told"

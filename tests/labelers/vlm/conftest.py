@@ -1,0 +1,31 @@
+import pytest
+from plain import Plain
+from tiny_vlm import save_tiny
+
+from plaudit.labelers.vlm.config import VlmConfig
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """The folder of a tiny model."""
+    return save_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def plain(tiny):
+    return Plain(tiny)
+
+
+@pytest.fixture(scope="session")
+def make_scorer(tiny):
+    """Of the tiny model, on 64x64 images: four tokens a frame."""
+
+    def make(**settings):
+        return VlmConfig(**{"model": str(tiny), "image_size": 64, **settings}).scorer()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def scorer(make_scorer):
+    return make_scorer()

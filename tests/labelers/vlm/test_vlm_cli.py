@@ -1,0 +1,81 @@
+"""The tiny model behind the commands: it labels, is measured, is calibrated, and speaks."""
+
+import json
+import sys
+
+import pytest
+import yaml
+from tiny_vlm import moving
+
+from plaudit.cli import main
+from plaudit.data.failures import Failures
+from plaudit.data.store import Store
+from plaudit.types import Labels
+
+EPISODES, STEPS = 6, 5
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    def run(*words, code=0):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setattr(sys, "argv", ["plaudit", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = "".join(capsys.readouterr())
+        assert ended.value.code == code, said
+        return said
+
+    return run
+
+
+@pytest.fixture
+def store(tmp_path, tiny):
+    """Six episodes, of which every second succeeds from frame 3 on, by a person's word; and a judge's file."""
+    with Store.create(tmp_path / "data") as store:
+        for number in range(EPISODES):
+            cutoff = 3 if number % 2 else None
+            verdict = Labels.from_cutoff(steps=STEPS, cutoff=cutoff, source="human")
+            store.ledger.append(store.append(moving(STEPS, seed=number)), verdict)
+    judge = {"type": "vlm", "model": str(tiny), "image_size": 64, "reason_tokens": 4}
+    (tmp_path / "judge.yaml").write_text(yaml.safe_dump(judge))
+    return tmp_path / "data"
+
+
+def test_it_labels_what_the_scorer_says_and_not_twice(run, store, scorer):
+    assert "6 episodes of data labelled by vlm" in run("label", "data", "--config", "judge.yaml")
+    opened = Store.open(store)
+    labels = opened.ledger.labels(2, {"vlm"})
+    assert labels.model == scorer.fingerprint and labels.probability.shape == (STEPS,)
+    assert "0 episodes of data labelled" in run("label", "data", "--config", "judge.yaml")
+    assert len(Store.open(store).ledger) == len(opened.ledger)
+
+
+def test_it_says_that_it_runs_on_the_processor(run, store):
+    assert "runs on the processor" in run("label", "data", "--config", "judge.yaml", "--dry-run")
+
+
+def test_it_is_also_asked_with_a_wrong_instruction(run, store, tmp_path):
+    run("judge", "eval", "data", "--config", "judge.yaml", "--output", "eval")
+    controls = json.loads((tmp_path / "eval/scores.json").read_text())["controls"]
+    assert any("instruction" in control["name"] for control in controls)
+
+
+def test_a_calibrated_judge_is_a_file_that_labels_again(run, store, tmp_path):
+    run("label", "data", "--config", "judge.yaml")
+    run("judge", "calibrate", "data", "--config", "judge.yaml", "--output", "careful.yaml", "--target-fpr", "0.2")
+    rule = yaml.safe_load((tmp_path / "careful.yaml").read_text())["rule"]
+    assert "6 episodes of data labelled" in run("label", "data", "--config", "careful.yaml")
+    assert Store.open(store).ledger.labels(0, {"vlm"}).threshold == pytest.approx(rule["threshold"])
+
+
+def test_words_that_cannot_be_read_are_kept_on_the_record_and_label_nothing(run, store, tmp_path):
+    before = len(Store.open(store).ledger)
+    said = run("judge", "reason", "data", "--config", "judge.yaml", "--episodes", "1", "-o", "said.jsonl", code=1)
+    opened = Store.open(store)
+    (failure,) = Failures(opened.ledger).standing()
+    assert "human says success" in said and "1 answers could not be read" in said
+    assert (failure.episode, failure.source) == (1, "vlm in words") and "does not end in" in failure.reason
+    assert json.loads((tmp_path / "said.jsonl").read_text())["answer"] is None
+    assert len(opened.ledger) == before

@@ -1,0 +1,222 @@
+"""Judges as a user types them: labelling, measuring, calibrating, and every way to get it wrong."""
+
+import json
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from brightness import CUT, NAME, STEPS, bright_store
+from conftest import counting_episode
+from glow import bright_model, saved
+from plaudit.cli import main
+from plaudit.data.store import Store
+from plaudit.types import Labels
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys) -> Run:
+    """The command in this process, from the folder of the test, with the network shut; returns what it printed."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("this command opened a network connection")
+
+    def run(*words: object, ok: bool = True) -> str:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(socket.socket, "connect", refuse)
+        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setattr(sys, "argv", ["plaudit", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = "".join(capsys.readouterr())
+        assert (ended.value.code == 0) == ok, said
+        return said
+
+    return run
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    """Three episodes that succeed from frame 4 on, three that stay dark, labelled by a person."""
+    return bright_store(tmp_path / "store")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+# plaudit label
+
+
+def test_a_judge_labels_a_store_and_goes_on_where_it_was(run, store):
+    said = run("label", "store", "--judge", NAME, "--episodes", "0,4")
+    assert "2 episodes of store labelled by brightness (1 called a success)\n" in said
+    said = run("label", "store", "--judge", NAME)
+    assert "4 episodes of store labelled by brightness (2 called a success), 2 were done already" in said
+    store.ledger.refresh()
+    assert store.ledger.labels(0).frames.tolist() == [float(t >= CUT) for t in range(STEPS + 1)]
+    assert "0 episodes of store labelled by brightness, 6 were done already" in run("label", "store", "--judge", NAME)
+
+
+def test_a_dry_run_says_what_would_be_done_and_writes_nothing(run, store, tmp_path):
+    before = files(tmp_path)
+    said = run("label", "store", "--judge", NAME, "--dry-run")
+    assert "brightness would judge 6 of 6 episodes; nothing was written" in said
+    assert "would judge 0 of 6 episodes, 6 are done" in run(
+        "label", "store", "--judge", NAME, "--dry-run", "--only-unlabelled"
+    )
+    assert files(tmp_path) == before
+
+
+def test_a_file_a_flag_and_a_key_say_which_judge(run, store, tmp_path):
+    (tmp_path / "judge.yaml").write_text(f"type: {NAME}\nrule: {{decode: frames}}\n")
+    run("label", "store", "--config", "judge.yaml", "cut=5", "--decode", "confirm")
+    store.ledger.refresh()
+    labels = store.ledger.labels(0)
+    assert (labels.model, labels.note) == ("cut 5", "2 of 3 frames")
+    assert labels.frames.tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
+
+
+def test_a_classifier_is_named_by_its_folder(run, tmp_path):
+    frames = np.repeat(np.arange(0, 255, 30, dtype=np.uint8), 8 * 8 * 3).reshape(-1, 8, 8, 3)
+    lamp = Store.create(tmp_path / "lamp")
+    episode = counting_episode(len(frames) - 1)
+    lamp.append(type(episode)(**{**vars(episode), "frames": {"front": frames}}))
+    saved(bright_model(0.5), tmp_path / "model")
+    assert "1 episodes of lamp labelled by classifier (1 called a success)" in run(
+        "label", "lamp", "--judge", "classifier", "--model", "model"
+    )
+    lamp.ledger.refresh()
+    assert int(np.argmax(lamp.ledger.labels(0).frames)) == 5  # 150 of 255
+
+
+def test_a_simulator_labels_what_it_knows(run, tmp_path):
+    simulated = Store.create(tmp_path / "sim")
+    simulated.append(counting_episode(3, privileged={"success": np.array([1, 0, 1], bool)}))
+    simulated.append(counting_episode(3))
+    said = run("label", "sim", "--judge", "simulator", ok=False)
+    assert "problem: episode 1: no simulator knows of this episode" in said
+    assert "1 episodes of sim labelled by simulator (1 called a success), 1 could not be judged and wait" in said
+
+
+def test_episodes_that_fail_are_counted_by_their_sentence_and_the_command_returns_1(run, store):
+    for _ in range(2):
+        store.append(counting_episode(STEPS, task=""))
+    said = run("label", "store", "--judge", NAME, ok=False)
+    assert "problem: 2 episodes (6, 7): this episode has no task text; give it one" in said
+    assert "6 episodes of store labelled by brightness (3 called a success), 2 could not be judged" in said
+    assert "not judged  2 (2 by brightness)" in run("data", "info", "store")
+    assert "not judged by brightness  this episode has no task text" in run("data", "info", "store", "--episode", 6)
+
+
+def test_what_is_no_store_is_refused(run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert "empty holds no store; 'plaudit data import' makes one" in run("label", "empty", "--judge", NAME, ok=False)
+    assert "name a store" in run("label", "--judge", NAME, ok=False)
+
+
+def test_a_judge_that_is_none_is_answered_with_the_nearest(run, store):
+    said = run("label", "store", "--judge", "simulater", ok=False)
+    assert said == "error: there is no judge 'simulater'; did you mean 'simulator'?\n"
+    assert "name a judge with --judge" in run("label", "store", ok=False)
+    said = run("label", "store", "--judge", "classifier", "--model", "nowhere", ok=False)
+    assert said.startswith("error: nowhere: this is not a reward model") and said.count("\n") == 1
+
+
+def test_a_person_is_not_told_what_to_look_at(run, store):
+    said = run("label", "store", "--judge", "human", "--dry-run", ok=False)
+    assert "opens a window in which you choose what to label" in said
+
+
+# plaudit judge eval
+
+
+def test_a_judge_is_measured_and_the_page_is_written(run, store, tmp_path):
+    said = run("judge", "eval", "store", "--judge", NAME)
+    for line in ("precision, recall", "100%, 100%", "ROC AUC", "on its labels", "3 of 3", "7 of 7 passed"):
+        assert line in said
+    assert "look at runs/judge_eval/brightness_0/report.html" in said
+    run("judge", "eval", "store", "--judge", NAME, "--no-controls")
+    assert (tmp_path / "runs/judge_eval/brightness_1/scores.json").is_file()
+    facts = json.loads((tmp_path / "runs/judge_eval/brightness_0/scores.json").read_text())["facts"]
+    assert facts["wrong instruction"] == "tie the laces of the left shoe into a bow"
+
+
+def test_who_passes_a_control_is_named(run, store):
+    said = run("judge", "eval", "store", "--judge", NAME, "obeys=false", "--wrong-task", "dance")
+    assert "problem: brightness passes success on a control: wrong instruction. Do not trust it." in said
+    assert "problem: wrong instruction: 50% of 24 frames called success" in said
+
+
+def test_a_person_is_measured_by_what_stands_in_the_ledger(run, store):
+    for i in store.ids:
+        store.ledger.append(i, Labels.from_cutoff(steps=STEPS, cutoff=CUT, source="cutoff"))
+    said = run("judge", "eval", "store", "--judge", "ledger", "--source", "human", "-o", "out")
+    assert "human: measured on 6 episodes" in said and "Controls were not run" in said
+    assert "50.0%" in said  # half of what the cutoffs call a success
+    assert "out is there already; nothing was measured" in run(
+        "judge", "eval", "store", "--judge", "ledger", "--source", "human", "-o", "out", ok=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--judge", "ledger"), "--judge ledger and --source belong together"),
+        (
+            ("--judge", "ledger", "--source", "vlm"),
+            "'vlm' has labelled none of the 6 episodes to compare; known: human",
+        ),
+        (("--judge", "ledger", "--source", "vlm", "cut=3"), "--judge ledger asks nobody"),
+        (("--judge", "ledger", "--source", "human"), "store has no labels of simulator, dataset, cutoff"),
+        (("--judge", NAME, "--reference", "cutoff"), "store has no labels of cutoff to compare with"),
+        (("--judge", NAME, "--reference", "brightness"), "the judge is 'brightness' itself"),
+        (("--judge", "human"), "--judge ledger --source human"),
+        (("--judge", NAME, "--episodes", "9"), "episode 9 was never in store"),
+    ],
+)
+def test_an_evaluation_that_cannot_be(run, store, tmp_path, words, sentence):
+    said = run("judge", "eval", "store", *words, ok=False)
+    assert sentence in said and said.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+# plaudit judge calibrate
+
+
+def test_a_rule_is_fitted_stored_and_used(run, tmp_path):
+    bright_store(tmp_path / "store", 6, 6).close()
+    (tmp_path / "judge.yaml").write_text("cut: ${oc.decode:${oc.env:CUT,6}}\n")
+    words = ("--judge", NAME, "--config", "judge.yaml", "-o", "judge.yaml", "--target-fpr", "0.02")
+    said = run("judge", "calibrate", "store", *words)
+    assert "judge.yaml: fitted on 12 episodes, 6 of which succeed" in said and "2.0% was asked for" in said
+    tree = yaml.safe_load((tmp_path / "judge.yaml").read_text())
+    assert tree["cut"] == "${oc.decode:${oc.env:CUT,6}}"  # secrets come from the environment, and stay there
+    assert tree["calibrated"]["fingerprint"] == "cut 6" and tree["calibrated"]["target_fpr"] == 0.02
+    assert tree["rule"]["threshold"] >= 0.5 and tree["rule"]["bias"] > 0
+    run("label", "store", "--config", "judge.yaml")
+    store = Store.open(tmp_path / "store")
+    assert [store.ledger.labels(i).frames.sum() for i in store.ids] == [4] * 6 + [0] * 6
+    said = run("label", "store", "--config", "judge.yaml", "cut=3")
+    assert "warning: this judge's rule was fitted on cut 6 and it is cut 3 now" in said
+
+
+def test_nothing_is_written_over_and_nothing_is_made_of_too_little(run, store, tmp_path):
+    (tmp_path / "judge.yaml").write_text("mine")
+    assert "judge.yaml is there already" in run("judge", "calibrate", "store", "--judge", NAME, ok=False)
+    assert (tmp_path / "judge.yaml").read_text() == "mine"
+    bright_store(tmp_path / "few", 1, 2).close()
+    said = run("judge", "calibrate", "few", "--judge", NAME, "-o", "new.yaml", ok=False)
+    assert "of those with reference labels 1 show success and 3 failure" in said
+    assert not (tmp_path / "new.yaml").exists()
+
+
+def test_yes_and_no_cannot_be_calibrated(run, store):
+    said = run("judge", "calibrate", "store", "--judge", "simulator", "-o", "new.yaml", ok=False)
+    assert "'simulator' says yes and no; only a judge that gives numbers" in said
