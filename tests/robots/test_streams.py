@@ -1,4 +1,4 @@
-"""A message here is three numbers: its stamp in ms, and nothing else; time is told to the stream."""
+"""A message here is its stamp in ms as text, and nothing else; the stream is told what time it is."""
 
 from dataclasses import dataclass
 
