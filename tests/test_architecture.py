@@ -98,6 +98,11 @@ def test_some_packages_are_kept_to_one_place(path):
         "rewards.measure",  # and calibration and cutoffs, which it imports
         "rollout.collect",
         "rollout.wrappers",
+        "robots.ros",
+        "robots.sim",
+        "robots.lerobot.driver",
+        "robots.takeover",
+        "robots.twin.run",
         "envs",
         "policies.guidance",
         "policies.loader",

@@ -15,12 +15,14 @@ from plaudit.cli.judge import judge
 from plaudit.cli.label import label_
 from plaudit.cli.policy import train_policy
 from plaudit.cli.reward import train_reward
+from plaudit.cli.robot import robot
 from plaudit.cli.train import demo, train_
 from plaudit.errors import PlauditError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data, name="data", help="Bring episodes in and out, look at them, label them, check them.")
 app.add_typer(env, name="env", help="Look at simulated tasks, time them, record scripted episodes.")
+app.add_typer(robot, name="robot", help="Look at robots, check what one sends before it moves, run its twin.")
 app.add_typer(judge, name="judge", help="Measure and calibrate judges.")
 app.command("collect")(collect_)
 app.command("label")(label_)
