@@ -56,6 +56,10 @@ class RewardError(PlauditError, ValueError):
     """A reward model that cannot be trained, loaded or used as asked."""
 
 
+class RolloutError(PlauditError, RuntimeError):
+    """A robot that cannot be driven any further. It was told to hold."""
+
+
 class DataError(PlauditError, ValueError):
     """Anything about episodes, labels and the files that hold them."""
 

@@ -103,6 +103,13 @@ ROBOT_REGISTRY = Registry(
         "lerobot": "plaudit.robots.lerobot:LeRobotConfig",
     },
 )
+TAKEOVER_REGISTRY = Registry(
+    "takeover",
+    builtin={
+        "keyboard": "plaudit.rollout.takeover:KeyboardConfig",
+        "gamepad": "plaudit.rollout.takeover:GamepadConfig",
+    },
+)
 POLICY_REGISTRY = Registry(
     "policy",
     builtin={
