@@ -178,6 +178,6 @@ class Control:
             return Stop("the process that started this one is gone")
 
     def _tell(self, row: int) -> None:
-        """Inference, if it is there: when it is not, or is thousands of rows behind, the robot is driven all the same."""
+        """Inference, if it is there; if not, or if it is thousands of rows behind, the robot is driven all the same."""
         with suppress(BrokenPipeError, BlockingIOError):
             os.write(self._ticks, row.to_bytes(TICK_BYTES, "little", signed=True))

@@ -47,18 +47,18 @@ class ExecutorConfig(Config):
     rate: float | None = Field(default=None, gt=0)  # control steps a second; None: the robot's
     execute: int | None = Field(
         default=None, ge=1
-    )  # steps of a chunk before the next is inferred; None: half, or all in turn
+    )  # steps of a chunk before the next; None: half (rtc) or all of it
     max_change: float | tuple[float, ...] | None = None  # of a command from a tick to the next, one for all or a joint
     idle: Literal["last", "zero"] = "last"  # sent when there is nothing to send: targets again, or no velocity
     guide: bool = True  # rtc: go on from the chunk before; False: whatever the policy says next, jumps and all
     delays: int = Field(
         default=8, ge=1
-    )  # rtc: how many measured delays the next is expected from, as the largest of them
+    )  # rtc: the next is expected to be the longest of so many
     normalizer: Path | None = None  # statistics of state and action; None: a policy that needs none
     cpu: int | None = None  # rtc: the core that control stays on
     patience: float = Field(
         default=120.0, gt=0
-    )  # s that building a robot or a policy, a reset or a first chunk may take
+    )  # s for building robot and policy, and for a first chunk
 
     def load_normalizer(self) -> Normalizer:
         return Normalizer({}) if self.normalizer is None else Normalizer.load(self.normalizer)

@@ -6,8 +6,8 @@
 
 What ends, and what happens then:
 
-    inference, however         control goes on: the rest of the chunk, then the last command again; the parent hears of it
-                               and stops it, and the robot holds
+    inference, however         control goes on: the rest of the chunk, then the last command again; the parent hears
+                               of it and stops it, and the robot holds
     control, by an exception   it tells the robot to hold, then the parent
     control, killed            the parent has a third process build the robot once more, only to hold it
     the parent, however        control sees its socket close, holds the robot and ends; inference ends too
