@@ -17,9 +17,9 @@ import torch
 
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.batch import to_torch
-from plaudit.learners.networks import Spaces
 from plaudit.learners.ppo import Ppo, PpoConfig
 from plaudit.learners.sac import Sac, SacConfig
+from plaudit.policies.networks import Spaces
 from plaudit.rollout.rounds import Round
 from plaudit.types import Batch
 

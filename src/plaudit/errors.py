@@ -52,6 +52,10 @@ class InvalidAction(EnvError):
     """An action of the wrong shape, or not finite. Nothing moved."""
 
 
+class PolicyError(PlauditError, ValueError):
+    """A policy that cannot be built, loaded or asked for actions as told."""
+
+
 class RewardError(PlauditError, ValueError):
     """A reward model that cannot be trained, loaded or used as asked."""
 

@@ -116,6 +116,7 @@ POLICY_REGISTRY = Registry(
         "gaussian": "plaudit.policies.gaussian:GaussianConfig",
         "flow": "plaudit.policies.flow:FlowConfig",
         "openpi": "plaudit.policies.openpi:OpenpiConfig",
+        "openpi_policy": "plaudit.policies.openpi:OpenpiConfig",
         "scripted": "plaudit.policies.scripted:ScriptedConfig",
         "replay": "plaudit.policies.replay:ReplayConfig",
     },

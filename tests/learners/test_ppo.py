@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.learners.networks import Spaces
 from plaudit.learners.ppo import Ppo, PpoConfig, gae
+from plaudit.policies.networks import Spaces
 from plaudit.rollout.rounds import Round
 from plaudit.types import Batch, Observation
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.learners.networks import Spaces
 from plaudit.learners.sac import Sac, SacConfig
+from plaudit.policies.networks import Spaces
 from plaudit.types import Batch, Observation
 
 SPACES = Spaces(2, 1, {})

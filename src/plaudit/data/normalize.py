@@ -76,6 +76,20 @@ class Normalizer:
         return stats
 
     @classmethod
+    def identity(cls, state_dim: int, action_dim: int) -> Self:
+        """That changes no number, for policies which learned in the robot's own units; images are still in [0, 1]."""
+        sizes = {STATE: state_dim, ACTION: action_dim}
+        return cls({key: Stats(np.zeros(size, np.float32), np.ones(size, np.float32)) for key, size in sizes.items()})
+
+    @classmethod
+    def of(cls, state: AnyArray, actions: AnyArray) -> Self:
+        """Over arrays [..., S] and [..., A]."""
+        rows = {STATE: state.reshape(-1, state.shape[-1]), ACTION: actions.reshape(-1, actions.shape[-1])}
+        return cls(
+            {k: Stats(r.mean(0, np.float64).astype("f4"), r.std(0, np.float64).astype("f4")) for k, r in rows.items()}
+        )
+
+    @classmethod
     def from_store(cls, store: Store, eps: float = EPS) -> Self:
         """Over every observation and action of a store, in one pass with float64 sums around a first estimate."""
         sums: dict[str, _Sums] = {}

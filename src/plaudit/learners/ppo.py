@@ -19,7 +19,18 @@ from torch import Tensor, nn
 
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import Config
-from plaudit.learners.networks import Encoder, Linear, Seen, Spaces, mlp, random_shift, seen_of, weights_of
+from plaudit.policies.gaussian.config import ActorConfig, GaussianConfig
+from plaudit.policies.networks import (
+    Encoder,
+    Linear,
+    Seen,
+    Spaces,
+    mlp,
+    plain_actor,
+    random_shift,
+    seen_of,
+    weights_of,
+)
 from plaudit.rollout.rounds import Round
 from plaudit.types import Batch, FloatArray, Observation, Weights
 
@@ -40,8 +51,8 @@ class PpoConfig(Config):
     log_std: float = -0.5  # of the actions, at the start
     clone_updates: NonNegativeInt = 2000  # batches of demonstrations, where there are some, before the first round
     clone_batch_size: PositiveInt = 256
-    # Rounds after cloning from which only the value learns: with one that knows nothing, every advantage is noise, and a
-    # few updates of noise undo what was cloned.
+    # Rounds after cloning from which only the value learns: with one that knows nothing, every advantage is noise, and
+    # a few updates of noise undo what was cloned.
     value_rounds: NonNegativeInt = 2
     # Pixels by which images of demonstrations are moved at random. Those of a round are not: it would change the
     # densities that the old ones are compared with, and undo in a few updates what was learned.
@@ -58,9 +69,7 @@ class ActorCritic(nn.Module):
     def __init__(self, spaces: Spaces, hidden: tuple[int, ...], log_std: float):
         super().__init__()
         self.eye = Encoder(spaces)
-        self.pi = nn.Sequential(
-            mlp([self.eye.size, *hidden], nn.Tanh), Linear(hidden[-1], spaces.action_dim, gain=0.01)
-        )
+        self.pi = plain_actor(self.eye.size, spaces.action_dim, hidden)
         self.value_eye = Encoder(spaces)
         self.v = nn.Sequential(mlp([self.eye.size, *hidden], nn.Tanh), Linear(hidden[-1], 1))
         self.log_std = nn.Parameter(torch.full((spaces.action_dim,), log_std))
@@ -134,6 +143,11 @@ class Ppo:
     def weights(self) -> Weights:
         """The policy's, as a robot needs them."""
         return weights_of(self.version, {"eye": self.net.eye, "actor": self.net.pi})
+
+    def policy_config(self) -> GaussianConfig:
+        """What a robot builds to act with these weights."""
+        actor = ActorConfig(kind="plain", hidden=self.config.hidden)
+        return GaussianConfig(**self.spaces.fields(), actor=actor)
 
     def save(self, path: str) -> None:
         save_checkpoint(Path(path), self, {"cloned": self.cloned})

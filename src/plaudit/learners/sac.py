@@ -17,7 +17,9 @@ from torch import Tensor, nn
 
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import Config
-from plaudit.learners.networks import Critics, Encoder, Seen, Spaces, TanhGaussian, random_shift, seen_of, weights_of
+from plaudit.learners.critics import Critics
+from plaudit.policies.gaussian.config import ActorConfig, GaussianConfig
+from plaudit.policies.networks import Encoder, Seen, Spaces, TanhGaussian, random_shift, seen_of, weights_of
 from plaudit.types import Batch, FloatArray, Observation, Weights
 
 
@@ -151,6 +153,11 @@ class Sac:
     def weights(self) -> Weights:
         """The actor's, as a robot needs them."""
         return weights_of(self.version, {"eye": self.net.actor_eye, "actor": self.net.actor})
+
+    def policy_config(self) -> GaussianConfig:
+        """What a robot builds to act with these weights."""
+        actor = ActorConfig(kind="squashed", hidden=self.config.hidden)
+        return GaussianConfig(**self.spaces.fields(), actor=actor)
 
     def save(self, path: str) -> None:
         save_checkpoint(Path(path), self, {})

@@ -7,6 +7,7 @@ runs/lift_sac_0/
   checkpoints/          the last two, each whole
   episodes/  demos/     stores
   policy.safetensors    the actor's weights of the newest evaluation
+  policy.yaml           what a robot builds to act with them
   first.mp4  last.mp4   the policy before it learned anything, and the newest
   demos.labels          with a reward model in charge: what it says of the demonstrations
   reward_models.jsonl   those that were in charge before the one in config.json, and up to which step
@@ -21,7 +22,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from safetensors.numpy import save_file
 from torch.utils.tensorboard import SummaryWriter
 
 from plaudit.checkpoint import Checkpointed, load_checkpoint, save_checkpoint
@@ -29,6 +29,8 @@ from plaudit.config import load
 from plaudit.data.journal import write_atomic
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError, RewardError, TargetNotEmpty
+from plaudit.policies.gaussian.config import GaussianConfig
+from plaudit.policies.loader import save_policy
 from plaudit.rewards.model import RewardModel
 from plaudit.train.config import TrainConfig
 from plaudit.train.referee import introduced
@@ -143,10 +145,8 @@ class RunFolder:
         (self.path / "metrics.jsonl").write_text("".join(kept))
         return facts
 
-    def save_policy(self, weights: Weights) -> None:
-        new = self.path / ".policy.part"
-        save_file(dict(weights.tensors), new, metadata={"version": str(weights.version)})
-        new.replace(self.path / "policy.safetensors")
+    def save_policy(self, config: GaussianConfig, weights: Weights) -> None:
+        save_policy(self.path, config, weights)
 
     def close(self) -> None:
         if self._writer is not None:

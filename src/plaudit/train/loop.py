@@ -21,9 +21,9 @@ import torch
 from plaudit.data.batch import to_torch
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
-from plaudit.learners.networks import Spaces
 from plaudit.learners.ppo import Ppo
 from plaudit.learners.sac import Sac
+from plaudit.policies.networks import Spaces
 from plaudit.protocols import Simulation
 from plaudit.rollout.rounds import Act, Judge, Round, SimulatorJudge, run_round
 from plaudit.train.collect import collecting
@@ -197,7 +197,7 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
                 success = evaluate(audience, learner, config.evaluation.episodes)
                 now = replace(now, evaluated=success, seconds=time.monotonic() - since)
                 folder.log(now.step, {"eval/success": success, "time/seconds": now.seconds})
-                folder.save_policy(learner.weights())
+                folder.save_policy(learner.policy_config(), learner.weights())
                 last |= _good_enough(now, config)
             going = watch(now) and not last
             if not going or _passed(before, now.step, config.checkpoint_every):

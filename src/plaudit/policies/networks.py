@@ -1,4 +1,4 @@
-"""Networks that the learners share: an encoder of observations, actors, an ensemble of critics.
+"""Networks of policies, which learners train: an encoder of observations, and actors.
 
 Images come as the store keeps them, uint8 [B, H, W, 3]; `permute` makes that channels-last memory without a copy, which
 is also what convolutions like best.
@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,10 @@ class Spaces:
     state_dim: int
     action_dim: int
     cameras: Mapping[str, tuple[int, int]]  # name -> (H, W); {} for a learner of states
+
+    def fields(self) -> dict[str, Any]:
+        """As the configs of policies have them."""
+        return {"state_dim": self.state_dim, "action_dim": self.action_dim, "cameras": dict(self.cameras)}
 
 
 @dataclass(frozen=True)
@@ -73,14 +78,20 @@ class Encoder(nn.Module):
     def __init__(self, spaces: Spaces, features: int = 64):
         """features: that each camera is squeezed into"""
         super().__init__()
+        self.spaces = spaces
         self.eyes = nn.ModuleDict({camera: _eye(size, features) for camera, size in sorted(spaces.cameras.items())})
         self.size = spaces.state_dim + features * len(self.eyes)
 
     def forward(self, seen: Seen) -> Tensor:
+        """Features [B, size] of images as they are stored."""
+        return self.normalized({camera: seen.images[camera].float() / 255 for camera in self.eyes}, seen.state)
+
+    def normalized(self, images: Mapping[str, Tensor], state: Tensor) -> Tensor:
+        """The same of images in [0, 1] and a state that a normaliser has seen, as policies have them."""
         if not self.eyes:
-            return seen.state
-        looks = [eye(seen.images[camera].permute(0, 3, 1, 2).float() / 255 - 0.5) for camera, eye in self.eyes.items()]
-        return torch.cat([*looks, seen.state], dim=1)
+            return state
+        looks = [eye(images[camera].permute(0, 3, 1, 2) - 0.5) for camera, eye in self.eyes.items()]
+        return torch.cat([*looks, state], dim=1)
 
 
 def _eye(size: tuple[int, int], features: int) -> nn.Module:
@@ -127,26 +138,6 @@ class TanhGaussian(nn.Module):
         return self.head(self.trunk(features)).chunk(2, dim=-1)[0].tanh()
 
 
-class Critics(nn.Module):
-    """E critics side by side: each layer is one batched product."""
-
-    def __init__(self, count: int, inputs: int, hidden: Sequence[int]):
-        super().__init__()
-        sizes = [inputs, *hidden, 1]
-        self.weights = nn.ParameterList(
-            nn.Parameter(torch.empty(count, before, after).uniform_(-1, 1) / math.sqrt(before))
-            for before, after in pairwise(sizes)
-        )
-        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(count, 1, after)) for after in sizes[1:])
-
-    def forward(self, features: Tensor, actions: Tensor, members: Tensor | None = None) -> Tensor:
-        """Values [E, B], of all critics or of some."""
-        weights: list[Tensor] = list(self.weights)
-        biases: list[Tensor] = list(self.biases)
-        if members is not None:
-            weights, biases = [w[members] for w in weights], [b[members] for b in biases]
-        x = torch.cat([features, actions], dim=-1).expand(len(biases[0]), -1, -1)
-        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-            x = torch.baddbmm(bias, x, weight)
-            x = F.relu(F.layer_norm(x, x.shape[-1:]))
-        return torch.baddbmm(biases[-1], x, weights[-1]).squeeze(-1)
+def plain_actor(features: int, action_dim: int, hidden: Sequence[int]) -> nn.Sequential:
+    """The middle of a plain Gaussian over actions, which begins near 0."""
+    return nn.Sequential(mlp([features, *hidden], nn.Tanh), Linear(hidden[-1], action_dim, gain=0.01))

@@ -3,7 +3,8 @@ import torch
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from plaudit.learners.networks import Critics, Encoder, Linear, Seen, Spaces, TanhGaussian, random_shift
+from plaudit.learners.critics import Critics
+from plaudit.policies.networks import Encoder, Linear, Seen, Spaces, TanhGaussian, random_shift
 
 
 def test_the_density_of_squeezed_actions_is_that_of_torch_distributions():

@@ -1,0 +1,61 @@
+"""Going on from the last chunk without a jerk: action inpainting, as real-time chunking does it (arXiv 2506.07339).
+
+    chunk of H actions, s of them executed when the next inference begins, d more while it runs:
+
+    previous   0 .. s-1 | s .. s+d-1 | s+d ........ H-1 |
+    new                 | 0 .. d-1   | d ...... H-s-1   | H-s .. H-1
+    weight              | 1: they    | falling: the     | 0: nothing to
+                        | will have  | nearer, the more | agree with
+                        | run        | it binds         |
+
+Numpy alone, because the robot's side may want to blend too. What a flow does with the weights is in `flow/policy.py`;
+policies that cannot be guided on the way blend at the end.
+"""
+
+import numpy as np
+
+from plaudit.errors import PolicyError
+from plaudit.types import FloatArray
+
+
+def compute_guided_prefix_weights(horizon: int, delay: int, executed: int) -> FloatArray:
+    """[H] how much each action of a new chunk is bound to the previous one.
+
+    A delay that reaches beyond what is left of the previous chunk binds all of that.
+
+    >>> compute_guided_prefix_weights(horizon=6, delay=1, executed=2).round(2).tolist()
+    [1.0, 0.49, 0.19, 0.04, 0.0, 0.0]
+    """
+    if horizon < 1:
+        raise PolicyError(f"a chunk has at least one action, horizon is {horizon}")
+    if delay < 0:
+        raise PolicyError(f"delay is {delay}; it counts control steps, 0 or more")
+    if not 0 <= executed <= horizon:
+        raise PolicyError(f"executed is {executed}; of a chunk of {horizon}, 0 to {horizon} actions can have run")
+    left = horizon - executed
+    delay = min(delay, left)
+    step = np.arange(horizon)
+    near = np.clip((left - step) / (left - delay + 1), 0, 1)  # 0 from where nothing is left
+    falling = near * np.expm1(near) / np.expm1(1.0)
+    return np.where(step < delay, 1.0, falling).astype(np.float32)
+
+
+def remaining(previous: FloatArray, executed: int) -> FloatArray:
+    """[H, A] what is left of a chunk after `executed` steps, its last action repeated; weights there are 0."""
+    if previous.ndim != 2 or len(previous) == 0:
+        raise PolicyError(f"a chunk is [H, A] with at least one action, the previous one is {list(previous.shape)}")
+    return previous[np.minimum(np.arange(len(previous)) + executed, len(previous) - 1)]
+
+
+def blend(previous: FloatArray, new: FloatArray, weights: FloatArray) -> FloatArray:
+    """The cheap variant: the average of two chunks [H, A] that begin at the same moment, by weights [H]."""
+    if previous.shape != new.shape or weights.shape != new.shape[:1]:
+        raise PolicyError(
+            f"chunks of {list(previous.shape)} and {list(new.shape)} cannot be blended by {list(weights.shape)} weights"
+        )
+    return (previous * weights[:, None] + new * (1 - weights[:, None])).astype(np.float32)
+
+
+def blended(previous: FloatArray, new: FloatArray, delay: int, executed: int) -> FloatArray:
+    """A new chunk that goes on from the previous one: all of the above."""
+    return blend(remaining(previous, executed), new, compute_guided_prefix_weights(len(new), delay, executed))

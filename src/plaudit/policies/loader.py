@@ -1,0 +1,157 @@
+"""A policy out of a YAML file, the one that `--policy_yaml` names:
+
+    model:
+      component_config_paths:          # a file each, beside this one; it fills the section of that name in the config
+        velocity: components/velocity.yaml
+    policy:
+      type: flow                       # in POLICY_REGISTRY, an entry point's name, or my_package.my_module:MyConfig
+      state_dim: 24
+      action_dim: 24
+    weights: policy.safetensors        # beside this one too; leave it out for a policy that has not learned yet
+    normalizer: normalizer.json        # leave it out for a policy in the robot's own units
+
+What comes out is plain data, so that another process can build the policy: `PolicySpec`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from omegaconf import OmegaConf
+from pydantic import BaseModel, Field
+
+from plaudit.config import Config, load, read_tree
+from plaudit.data.journal import write_atomic
+from plaudit.data.normalize import Normalizer
+from plaudit.errors import BadFile, ConfigError, PlauditError, nearest
+from plaudit.policies.weights import read_weights, write_weights
+from plaudit.protocols import Policy
+from plaudit.registry import POLICY_REGISTRY
+from plaudit.types import Weights
+
+Problem = tuple[tuple[str | int, ...], str]  # as ConfigError has them
+
+
+class ModelBlock(Config):
+    component_config_paths: dict[str, Path] = Field(default_factory=dict)  # component -> file, relative to the YAML's
+
+
+class PolicyFile(Config):
+    """The file as it is written."""
+
+    model: ModelBlock = Field(default_factory=ModelBlock)
+    policy: dict[str, Any]  # `type`, and the keys of that config class
+    weights: Path | None = None
+    normalizer: Path | None = None
+
+
+class PolicySpec(Config):
+    """All it takes to build a policy in any process of this machine; it crosses to one as JSON."""
+
+    policy: dict[str, Any]  # with its components
+    weights: Path | None = None  # absolute
+    normalizer: Path | None = None  # absolute
+
+    @property
+    def config(self) -> Any:
+        return POLICY_REGISTRY.parse(self.policy)
+
+    def build(self) -> Policy:
+        """Here and now, with its weights."""
+        policy = self.config.build()
+        if self.weights is not None:
+            policy.load_weights(read_weights(self.weights))
+        return policy
+
+    def build_normalizer(self, state_dim: int, action_dim: int) -> Normalizer:
+        """The one that it learned with; one that changes nothing where there is none."""
+        return (
+            Normalizer.identity(state_dim, action_dim) if self.normalizer is None else Normalizer.load(self.normalizer)
+        )
+
+
+def load_policy(path: str | Path, overrides: Sequence[str] = ()) -> PolicySpec:
+    """Read and check a policy's file and those it names; `overrides` like `policy.guidance=blend` win."""
+    path = Path(path).absolute()
+    file = load(PolicyFile, path, overrides)
+    try:
+        cls = POLICY_REGISTRY.get(_type_of(file))
+    except PlauditError as error:
+        raise ConfigError([(("policy", "type"), f"{path}: key 'policy.type': {error}")]) from None
+    files = {name: path.parent / where for name, where in file.model.component_config_paths.items()}
+    _check_components(path, cls, file, files)
+    tree = {**file.policy, **{name: read_tree(component, ())[0] for name, component in files.items()}}
+    spec = PolicySpec(policy=tree, weights=_beside(path, file.weights), normalizer=_beside(path, file.normalizer))
+    try:
+        _ = spec.config
+    except ConfigError as error:
+        raise ConfigError(_placed(problem, path, files) for problem in error.problems) from None
+    return spec
+
+
+def save_policy(folder: str | Path, config: BaseModel, weights: Weights, normalizer: Normalizer | None = None) -> Path:
+    """A folder that `load_policy` reads: policy.yaml, and what it names; returns the path of the first."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_weights(folder / "policy.safetensors", weights)
+    known_as = {"type": f"{type(config).__module__}:{type(config).__qualname__}"}  # unless it has a name of its own
+    tree: dict[str, Any] = {"policy": known_as | config.model_dump(mode="json"), "weights": "policy.safetensors"}
+    if normalizer is not None:
+        normalizer.save(folder / "normalizer.json")
+        tree["normalizer"] = "normalizer.json"
+    write_atomic(folder / "policy.yaml", OmegaConf.to_yaml(OmegaConf.create(tree)).encode())
+    return folder / "policy.yaml"
+
+
+def _type_of(file: PolicyFile) -> str:
+    kind = file.policy.get("type")
+    if not isinstance(kind, str):
+        raise BadFile("policy", f"it needs a 'type'; known: {', '.join(POLICY_REGISTRY.names())}")
+    return kind
+
+
+def _check_components(path: Path, cls: type[BaseModel], file: PolicyFile, files: dict[str, Path]) -> None:
+    kind, sections = file.policy["type"], _sections(cls)
+    for name, component in files.items():
+        where = ("model", "component_config_paths", name)
+        if name not in cls.model_fields:
+            raise ConfigError(
+                [(where, f"{path}: policy '{kind}' has no component '{name}'; {nearest(name, sections)}")]
+            )
+        if name in file.policy:
+            raise ConfigError([(where, f"{path}: component '{name}' has a file and stands under 'policy'; keep one")])
+        if not component.is_file():
+            raise ConfigError([(where, f"{path}: the file of component '{name}' is not there: {component}")])
+    for name, required in sections.items():
+        if required and name not in files and name not in file.policy:
+            hint = f"name its file under model.component_config_paths, like {name}: components/{name}.yaml"
+            raise ConfigError([(("policy", name), f"{path}: policy '{kind}' needs component '{name}'; {hint}")])
+
+
+def _sections(cls: type[BaseModel]) -> dict[str, bool]:
+    """The parts of a config that are configs themselves, and whether each has to be given."""
+
+    def is_config(annotation: Any) -> bool:
+        return any(isinstance(a, type) and issubclass(a, BaseModel) for a in (annotation, *get_args(annotation)))
+
+    return {n: field.is_required() for n, field in cls.model_fields.items() if is_config(field.annotation)}
+
+
+def _placed(problem: Problem, path: Path, files: dict[str, Path]) -> Problem:
+    """A mistake with the file that it stands in."""
+    where, sentence = problem
+    if where and where[0] in files:
+        name = str(where[0])
+        inside = sentence.replace(f"'{name}.", "'", 1)
+        return where, f"{files[name]}: {inside}"
+    full = sentence.replace("key '", "key 'policy.", 1)
+    return where, f"{path}: {full}"
+
+
+def _beside(path: Path, named: Path | None) -> Path | None:
+    if named is None:
+        return None
+    found = path.parent / named
+    if not found.is_file():
+        raise BadFile(path, f"it names {named}, and there is no such file beside it")
+    return found

@@ -1,0 +1,28 @@
+"""Weights of a policy as a file: safetensors, whose header says the version. No torch, nothing that runs."""
+
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from plaudit.errors import BadFile
+from plaudit.types import Weights
+
+
+def write_weights(path: str | Path, weights: Weights) -> None:
+    """The file appears whole or not at all."""
+    path = Path(path)
+    new = path.with_name(f".{path.name}.part")
+    save_file(dict(weights.tensors), new, metadata={"version": str(weights.version)})
+    new.replace(path)
+
+
+def read_weights(path: str | Path) -> Weights:
+    if not Path(path).is_file():
+        raise BadFile(path, "there is no such file of weights")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            version = int((file.metadata() or {}).get("version", 0))
+            return Weights(version, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no mapping
+    except (SafetensorError, ValueError) as error:
+        raise BadFile(path, f"this is not a file of weights: {error}") from error
