@@ -4,7 +4,10 @@ The robot's state is the number of commands it got; its frames are filled with t
 a line each, into a file. The policy's command for step t is t, whatever it sees.
 """
 
+import mmap
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +23,7 @@ class PuppetConfig(Config):
     size: tuple[int, int] = (4, 6)
     fails_at: int = -1  # the command that it raises at
     succeeds_at: int = -1
-    slow: float = 0.0  # s that an observation takes
+    tells_modules: bool = False  # that its process has imported
 
     def build(self) -> "Puppet":
         return Puppet(self)
@@ -30,6 +33,8 @@ class Puppet:
     state_dim, action_dim = 1, 2
 
     def __init__(self, config: PuppetConfig):
+        if min(config.size) < 1:
+            raise ValueError(f"camera front cannot have the size {config.size}")
         self._config, self.fps = config, config.fps
         self.cameras = {"front": config.size, "wrist": config.size}
         self._count = 0
@@ -46,14 +51,17 @@ class Puppet:
         self._write("act " + " ".join(f"{number:g}" for number in action))
 
     def observe(self) -> Observation:
-        time.sleep(self._config.slow)
         frame = np.full((*self._config.size, 3), self._count % 256, np.uint8)
         return Observation({"front": frame, "wrist": frame + 1}, np.float32([self._count]))
 
     def privileged(self) -> dict[str, AnyArray]:
-        return {"success": np.bool_(self._count == self._config.succeeds_at)} if self._config.succeeds_at >= 0 else {}
+        at = self._config.succeeds_at
+        return {} if at < 0 else {"success": np.asarray(self._count == at)}
 
     def hold(self) -> None:
+        if self._config.tells_modules:
+            self._write("modules " + " ".join(sys.modules))
+            self._config = self._config.model_copy(update={"tells_modules": False})
         self._write("hold")
 
     def _write(self, line: str) -> None:
@@ -62,12 +70,12 @@ class Puppet:
 
 
 class CounterConfig(Config):
-    horizon: int = 8
+    horizon: int = 100
     took: float = 0.0  # s
     stuck_after: int = -1  # chunks, after which it takes for ever
     fails_after: int = -1  # chunks, after which it raises
     nan_after: int = -1
-    imports: str = ""  # a module
+    refuses_copies: bool = False  # of frames: it wants to see the memory that they were recorded in
     amount: float = 1.0  # a step
 
     def build(self) -> "Counter":
@@ -79,9 +87,9 @@ class Counter:
     1000 x the weights' version on top."""
 
     def __init__(self, config: CounterConfig):
+        if config.horizon < 1:
+            raise ValueError(f"a horizon of {config.horizon}")
         self._config, self.components, self._chunks, self._version = config, {}, 0, 0
-        if config.imports:
-            __import__(config.imports)
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
         return self._chunk(observation, 0)
@@ -93,12 +101,15 @@ class Counter:
 
     def _chunk(self, observation: Observation, known: int) -> FloatArray:
         self._chunks += 1
+        assert not self._config.refuses_copies or isinstance(backing(observation.images["front"]), mmap.mmap)
         time.sleep(1e6 if self._chunks - 1 == self._config.stuck_after else self._config.took)
         if self._chunks - 1 == self._config.fails_after:
             raise ZeroDivisionError("a hole in the net")
         steps = observation.state[0] + np.arange(self._config.horizon)
         actions = np.stack([self._config.amount * steps, np.full(len(steps), known + 1000 * self._version)], axis=1)
-        return np.float32(actions) * (np.nan if self._chunks - 1 == self._config.nan_after else 1)
+        if self._chunks - 1 == self._config.nan_after:
+            actions[2] = np.nan
+        return actions.astype(np.float32)
 
     def warmup(self) -> None: ...
 
@@ -106,6 +117,32 @@ class Counter:
 
     def load_weights(self, weights: Weights) -> None:
         self._version = int(weights.tensors["net/version"][0])
+
+
+def backing(array: AnyArray) -> object:
+    """What an array is a view of, in the end."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base.obj if isinstance(base, memoryview) else base
+
+
+def lines(log: Path, what: str = "") -> list[str]:
+    """Of a puppet's file, those that begin so."""
+    return [line for line in log.read_text().splitlines() if line.startswith(what)] if log.exists() else []
+
+
+def received(log: Path) -> FloatArray:
+    """[T, A] every command that the puppet got."""
+    return np.array([line.split()[1:] for line in lines(log, "act")], np.float32)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """However long it takes on this machine, a minute at most."""
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until, "waited for a minute"
+        time.sleep(0.01)
 
 
 class HandConfig(Config):

@@ -22,7 +22,7 @@ from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.errors import RolloutError
 from plaudit.protocols import Policy, Robot
-from plaudit.rollout.memory import LONGEST_CHUNK
+from plaudit.rollout.memory import LONGEST_CHUNK, Body
 from plaudit.rollout.timing import Timing
 from plaudit.types import Episode, FloatArray, Weights
 
@@ -45,23 +45,19 @@ class ExecutorConfig(Config):
     steps: int = Field(default=1000, ge=1)  # of an episode, at most
     until: str = ""  # a flag that only a simulation knows, like success: an episode ends when it turns true
     rate: float | None = Field(default=None, gt=0)  # control steps a second; None: the robot's
-    execute: int | None = Field(
-        default=None, ge=1
-    )  # steps of a chunk before the next; None: half (rtc) or all of it
+    execute: int | None = Field(default=None, ge=1)  # steps of a chunk before the next; None: half (rtc) or all of it
     max_change: float | tuple[float, ...] | None = None  # of a command from a tick to the next, one for all or a joint
     idle: Literal["last", "zero"] = "last"  # sent when there is nothing to send: targets again, or no velocity
     guide: bool = True  # rtc: go on from the chunk before; False: whatever the policy says next, jumps and all
-    delays: int = Field(
-        default=8, ge=1
-    )  # rtc: the next is expected to be the longest of so many
-    normalizer: Path | None = None  # statistics of state and action; None: a policy that needs none
+    delays: int = Field(default=8, ge=1)  # rtc: the next is expected to be the longest of so many
+    normalizer: Path | None = None  # statistics of state and action; None: the policy has the robot's own units
     cpu: int | None = None  # rtc: the core that control stays on
-    patience: float = Field(
-        default=120.0, gt=0
-    )  # s for building robot and policy, and for a first chunk
+    patience: float = Field(default=120.0, gt=0)  # s for building robot and policy, and for a first chunk
 
-    def load_normalizer(self) -> Normalizer:
-        return Normalizer({}) if self.normalizer is None else Normalizer.load(self.normalizer)
+    def load_normalizer(self, body: Body) -> Normalizer:
+        if self.normalizer is None:
+            return Normalizer.identity(body.state_dim, body.action_dim)
+        return Normalizer.load(self.normalizer)
 
 
 class Executor(Protocol):

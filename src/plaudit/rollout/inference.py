@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.protocols import Normalizer, Policy
+from plaudit.protocols import Policy
 from plaudit.rollout.clock import be_prompt
 from plaudit.rollout.control import OVER
 from plaudit.rollout.executor import ExecutorConfig, PolicyConfig, checked_chunk, described
@@ -86,7 +86,7 @@ def main(parent: Connection, ticks: int, policy_config: PolicyConfig, config: Ex
         policy = policy_config.build()
         policy.freeze_all_model_params()
         policy.warmup()
-        inference = Inference(policy, config.load_normalizer(), config, parent, ticks)
+        inference = Inference(policy, config, parent, ticks)
         be_prompt()
         parent.send(True)
         inference.serve()
@@ -100,8 +100,8 @@ def main(parent: Connection, ticks: int, policy_config: PolicyConfig, config: Ex
 class Inference:
     """Chunks, for as long as an episode lasts."""
 
-    def __init__(self, policy: Policy, normalizer: Normalizer, config: ExecutorConfig, parent: Connection, ticks: int):
-        self._policy, self._normalizer, self._config = policy, normalizer, config
+    def __init__(self, policy: Policy, config: ExecutorConfig, parent: Connection, ticks: int):
+        self._policy, self._config = policy, config
         self._parent, self._ticks = parent, ticks
         self._news = select.poll()
         for descriptor in (parent.fileno(), ticks):
@@ -117,6 +117,7 @@ class Inference:
             while self._watch is None:
                 self._take(self._parent.recv())
             watch, descriptor = self._watch
+            self._normalizer = self._config.load_normalizer(watch.body)
             self._watch = None
             if self._waiting is not None:
                 self._load(self._waiting)

@@ -31,12 +31,13 @@ class Sequential:
         config: ExecutorConfig = ExecutorConfig(),  # noqa: B008 - frozen
         takeover: TakeoverConfig | None = None,
     ):
-        self._config, self._normalizer = config, config.load_normalizer()
+        self._config = config
         self._policy = policy.build()
         self._policy.freeze_all_model_params()
         self._policy.warmup()
         self._robot = robot.build()
         self.body, self.priority = Body.of(self._robot, config.rate), "ordinary priority"
+        self._normalizer = config.load_normalizer(self.body)
         self._person = None if takeover is None else takeover.build(self.body.action_dim)
         self._driver = Driver(self._robot, self._person, config)
         self._parts: list[Timing] = []

@@ -58,9 +58,7 @@ class KeyboardConfig(Config):
     first: int = Field(default=0, ge=0)
     amount: float = Field(default=0.01, gt=0)  # in the robot's units: a tick (relative), or as it is
     relative: bool = True
-    linger: float = Field(
-        default=0.6, gt=0
-    )  # s that a key counts as held: terminals tell no release, and repeat after 0.5 s
+    linger: float = Field(default=0.6, gt=0)  # s a key counts as held: terminals tell no release, but repeat it
 
     def build(self, action_dim: int) -> "KeyboardTakeover":
         return KeyboardTakeover(self, action_dim)
@@ -108,9 +106,7 @@ class GamepadConfig(Config):
     button: int = Field(default=4, ge=0)  # to be held; 4 is the left shoulder of most
     axes: tuple[int, ...] = (0, 1, 3, 4)  # the stick's axis for each joint, from joint `first` on
     first: int = Field(default=0, ge=0)
-    amount: float = Field(
-        default=0.01, gt=0
-    )  # at full deflection, in the robot's units: a tick (relative), or as it is
+    amount: float = Field(default=0.01, gt=0)  # at full deflection, in the robot's units, as above
     relative: bool = True
     dead: float = Field(default=0.1, ge=0, lt=1)  # deflection that counts as none
 
