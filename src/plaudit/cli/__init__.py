@@ -12,6 +12,7 @@ from plaudit.cli.common import out, tell
 from plaudit.cli.data import data
 from plaudit.cli.env import env
 from plaudit.cli.reward import train_reward
+from plaudit.cli.run import run_
 from plaudit.cli.train import demo, train_
 from plaudit.errors import PlauditError
 
@@ -21,6 +22,7 @@ app.add_typer(env, name="env", help="Look at simulated tasks, time them, record 
 app.command("collect")(collect_)
 app.command("train-reward")(train_reward)
 app.command("train")(train_)
+app.command("run")(run_)
 app.command("demo")(demo)
 
 

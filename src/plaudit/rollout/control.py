@@ -11,7 +11,7 @@ An episode begins with the first chunk: until it is there the robot stands where
 import os
 import select
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
@@ -19,7 +19,7 @@ from plaudit.errors import RolloutError
 from plaudit.protocols import Robot
 from plaudit.rollout.clock import Clock, be_punctual, no_garbage_collection
 from plaudit.rollout.driver import Driver
-from plaudit.rollout.executor import ExecutorConfig, RobotConfig, described
+from plaudit.rollout.executor import ExecutorConfig, RobotConfig, described, opened
 from plaudit.rollout.memory import Body, Chunk, EpisodeMemory
 from plaudit.rollout.processes import GRACE, exit_with_parent, received_block, report, tell
 from plaudit.rollout.takeover import TakeoverConfig
@@ -72,31 +72,28 @@ def main(
     exit_with_parent(parent, GRACE)
     os.set_inheritable(ticks, False)
     os.set_blocking(ticks, False)
-    robot = None
     try:
-        robot = robot_config.build()
-        person = None if takeover is None else takeover.build(robot.action_dim)
-        body = Body.of(robot, config.rate)
-        control = Control(robot, Driver(robot, person, config), body, config, parent, ticks)
-        parent.send(Ready(body, be_punctual(config.cpu)))
-        try:
-            control.serve()
-        finally:
+        with ExitStack() as stack:
+            robot = opened(robot_config.build(), stack)
+            stack.callback(robot.hold)
+            person = None if takeover is None else takeover.build(robot.action_dim)
             if person is not None:
-                person.close()
+                stack.callback(person.close)
+            body = Body.of(robot, config.name, config.rate)
+            control = Control(robot, Driver(robot, person, config), body, config, parent, ticks)
+            parent.send(Ready(body, be_punctual(config.cpu)))
+            control.serve()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone, or done with us
     except Exception as error:  # noqa: BLE001 - the parent says it
         report(error)
         tell(parent, Over(described(error), failed=True))
-    finally:
-        if robot is not None:
-            robot.hold()
 
 
 def hold(_: Connection, robot_config: RobotConfig) -> None:
     """A process for when the other was killed: a robot of the same config is told to stay where it is."""
-    robot_config.build().hold()
+    with ExitStack() as stack:
+        opened(robot_config.build(), stack).hold()
 
 
 class Control:

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 
 from plaudit.errors import RolloutError
-from plaudit.protocols import Robot
+from plaudit.protocols import Robot, ToldCommand
 from plaudit.rollout.executor import ExecutorConfig
 from plaudit.rollout.memory import BY_HAND, HELD, Chunk, EpisodeMemory
 from plaudit.rollout.takeover import Takeover
@@ -32,6 +32,7 @@ class Driver:
 
     def __init__(self, robot: Robot, takeover: Takeover | None, config: ExecutorConfig):
         self._robot, self._takeover, self._config = robot, takeover, config
+        self._teller = robot if isinstance(robot, ToldCommand) else None
         self._zero = np.zeros(robot.action_dim, np.float32)
         self._limit = _limit(config.max_change, robot.action_dim)
 
@@ -77,6 +78,8 @@ class Driver:
             command, mode, source = self._nothing(), POLICY, HELD
         command = self._limited(command)
         self.elsewhere(lambda: self._robot.act(command))
+        if self._teller is not None and self._teller.command is not None:
+            command = self._teller.command
         self._last = command
         self._memory.send(step, command, mode, source, self._late, self._missed)
         self._memory.spent[step] = time.perf_counter() - self._woken - self._elsewhere

@@ -11,6 +11,7 @@ command may change, record what was really sent, and tell the robot to hold on e
 """
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -20,7 +21,7 @@ from pydantic import Field
 from plaudit.config import Config
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
-from plaudit.errors import RolloutError
+from plaudit.errors import PlauditError, RolloutError
 from plaudit.protocols import Policy, Robot
 from plaudit.rollout.memory import LONGEST_CHUNK, Body
 from plaudit.rollout.timing import Timing
@@ -42,6 +43,7 @@ class PolicyConfig(Protocol):
 class ExecutorConfig(Config):
     """How to drive."""
 
+    name: str = ""  # of the robot, as episodes have it; "": that of its class
     steps: int = Field(default=1000, ge=1)  # of an episode, at most
     until: str = ""  # a flag that only a simulation knows, like success: an episode ends when it turns true
     rate: float | None = Field(default=None, gt=0)  # control steps a second; None: the robot's
@@ -109,6 +111,11 @@ def checked_chunk(chunk: Any, action_dim: int) -> FloatArray:
     return chunk.astype(np.float32, copy=False)
 
 
+def opened(robot: Robot, stack: ExitStack) -> Robot:
+    """One that has to be closed is, with the stack."""
+    return stack.enter_context(robot) if isinstance(robot, AbstractContextManager) else robot
+
+
 def described(error: BaseException) -> str:
     """For who does not see the traceback."""
-    return str(error) if isinstance(error, RolloutError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, PlauditError) else f"{type(error).__name__}: {error}"

@@ -48,9 +48,9 @@ class Body:
     fps: float  # control steps a second
 
     @classmethod
-    def of(cls, robot: Robot, rate: float | None = None) -> "Body":
-        fps = float(rate or robot.fps)
-        return cls(type(robot).__name__, dict(robot.cameras), int(robot.state_dim), int(robot.action_dim), fps)
+    def of(cls, robot: Robot, name: str = "", rate: float | None = None) -> "Body":
+        name, fps = name or type(robot).__name__, float(rate or robot.fps)
+        return cls(name, dict(robot.cameras), int(robot.state_dim), int(robot.action_dim), fps)
 
 
 class Block:

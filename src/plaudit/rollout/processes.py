@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
-from plaudit.errors import RolloutError
+from plaudit.errors import PlauditError, RolloutError
 
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
@@ -137,7 +137,7 @@ def tell(connection: Connection, message: Any) -> None:
 
 def report(error: BaseException) -> None:
     """Where somebody may see it: the parent gets the sentence only."""
-    if not isinstance(error, RolloutError):
+    if not isinstance(error, PlauditError):
         traceback.print_exception(error)
 
 

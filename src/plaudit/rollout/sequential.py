@@ -7,6 +7,7 @@ meta, because nothing of this can be seen in the recorded steps: they follow eac
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Self
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from plaudit.errors import RolloutError
 from plaudit.rollout.clock import Clock, no_garbage_collection
 from plaudit.rollout.driver import Driver
-from plaudit.rollout.executor import ExecutorConfig, PolicyConfig, RobotConfig, checked_chunk, described
+from plaudit.rollout.executor import ExecutorConfig, PolicyConfig, RobotConfig, checked_chunk, described, opened
 from plaudit.rollout.memory import Body, Chunk, EpisodeMemory
 from plaudit.rollout.takeover import TakeoverConfig
 from plaudit.rollout.timing import Timing
@@ -35,11 +36,16 @@ class Sequential:
         self._policy = policy.build()
         self._policy.freeze_all_model_params()
         self._policy.warmup()
-        self._robot = robot.build()
-        self.body, self.priority = Body.of(self._robot, config.rate), "ordinary priority"
-        self._normalizer = config.load_normalizer(self.body)
-        self._person = None if takeover is None else takeover.build(self.body.action_dim)
-        self._driver = Driver(self._robot, self._person, config)
+        with ExitStack() as stack:
+            self._robot = opened(robot.build(), stack)
+            stack.callback(self._robot.hold)
+            person = None if takeover is None else takeover.build(self._robot.action_dim)
+            if person is not None:
+                stack.callback(person.close)
+            self._driver = Driver(self._robot, person, config)
+            self.body, self.priority = Body.of(self._robot, config.name, config.rate), "ordinary priority"
+            self._normalizer = config.load_normalizer(self.body)
+            self._open = stack.pop_all()
         self._parts: list[Timing] = []
         self._stopping = threading.Event()
         self._new: tuple[Weights, bool] | None = None  # and whether they are for the next chunk already
@@ -73,10 +79,8 @@ class Sequential:
         self._stopping.set()
 
     def close(self) -> None:
-        self._robot.hold()
-        if self._person is not None:
-            self._person.close()
-            self._person = None
+        """The robot holds; asked twice, does nothing."""
+        self._open.close()
 
     def _episode(self, task: str, seed: int | None) -> tuple[Episode | None, BaseException | None]:
         """What was recorded, and what went wrong; the robot holds."""

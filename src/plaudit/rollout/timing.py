@@ -77,5 +77,5 @@ class Timing:
 def _spread(values: AnyArray, *percents: float) -> str:
     if not len(values):
         return "-"
-    parts = [f"p{percent:g} {np.percentile(values, percent):.3g}" for percent in percents]
-    return ", ".join([*parts, f"most {values.max():.3g}"])
+    parts = [f"p{percent:g} {np.percentile(values, percent):.2f}" for percent in percents]
+    return ", ".join([*parts, f"most {values.max():.2f}"])
