@@ -9,8 +9,10 @@ The world runs by the clock, not by the calls: a robot that is looked at late ha
 
 import mmap
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -132,10 +134,10 @@ class ChaseConfig(Config):
 
 
 class Chase:
-    cameras: dict[str, tuple[int, int]] = {}  # noqa: RUF012
     state_dim, action_dim, fps = 9, 2, RATE
 
     def __init__(self) -> None:
+        self.cameras: Mapping[str, tuple[int, int]] = {}
         self._command: AnyArray | None = None
 
     def reset(self, seed: int | None = None) -> Observation:
@@ -154,9 +156,10 @@ class Chase:
         self._run()
         return self._observation()
 
-    def privileged(self) -> dict[str, AnyArray]:
+    def privileged(self) -> Mapping[str, AnyArray]:
         """As things stand: whether it is a success so far, and the mean squared jerk, m^2/s^6."""
-        jerk = np.diff(np.array(self._track), 3, axis=0) * RATE**3
+        jerk: AnyArray = np.diff(np.array(self._track), 3, axis=0)
+        jerk = jerk * RATE**3
         near = np.mean(self._near[-JUDGED:]) if self._near else 0.0
         return {
             "success": np.asarray(not self._hit and near >= 0.9),
@@ -198,7 +201,8 @@ class SlowedConfig(Config):
 
 class Slowed:
     def __init__(self, policy: Policy, seconds: float):
-        self._policy, self._seconds, self.components = policy, seconds, policy.components
+        self._policy, self._seconds = policy, seconds
+        self.components: Mapping[str, Any] = policy.components
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
         begun = time.monotonic()
@@ -258,7 +262,7 @@ class Gallery:
     def observe(self) -> Observation:
         return Observation(self._shown, np.zeros(self.state_dim, np.float32))
 
-    def privileged(self) -> dict[str, AnyArray]:
+    def privileged(self) -> Mapping[str, AnyArray]:
         return {}
 
     def hold(self) -> None:
@@ -280,7 +284,7 @@ class StaringConfig(Config):
 
 class Staring:
     def __init__(self) -> None:
-        self.components: dict[str, object] = {}
+        self.components: Mapping[str, Any] = {}
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
         for image in observation.images.values():

@@ -100,7 +100,7 @@ class EpisodeMemory:
         self.spent = array((steps,), np.float32)  # s, in our own code: all but the robot's and the person's
         self.frames = {camera: array((rows, *size, 3), np.uint8) for camera, size in body.cameras.items()}
         # Written by the inference process.
-        self.mailbox = Mailbox(block.descriptor, array((4,), np.int64), array((LONGEST_CHUNK, body.action_dim), "f4"))
+        self.mailbox = Mailbox(block, array((4,), np.int64), array((LONGEST_CHUNK, body.action_dim), "f4"))
         self._inferred = array((1,), np.int64)
         self.asked = array((rows,), np.int32)  # the row that inference i looked at
         self.start_late = array((rows,), np.float32)  # s, from when it could have begun
@@ -198,8 +198,8 @@ class Mailbox:
     was killed half way left `begun` ahead of `done`, and its chunk is not taken.
     """
 
-    def __init__(self, descriptor: int, head: AnyArray, values: AnyArray):
-        self._descriptor, self._head, self._values = descriptor, head, values  # head: begun, done, row, length
+    def __init__(self, block: Block, head: AnyArray, values: AnyArray):
+        self._block, self._head, self._values = block, head, values  # head: begun, done, row, length
         self._taken = 0
 
     def put(self, chunk: Chunk) -> None:
@@ -226,11 +226,11 @@ class Mailbox:
 
     @contextmanager
     def _locked(self, how: int) -> Iterator[None]:
-        fcntl.lockf(self._descriptor, how, 1)
+        fcntl.lockf(self._block.descriptor, how, 1)
         try:
             yield
         finally:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1)
+            fcntl.lockf(self._block.descriptor, fcntl.LOCK_UN, 1)
 
 
 def size_of(body: Body, steps: int) -> int:
