@@ -88,3 +88,16 @@ def test_wrong_sizes_and_missing_statistics_are_named(tmp_path):
     (tmp_path / "bad.json").write_text("[]")
     with pytest.raises(BadFile, match="not a statistics file"):
         Normalizer.load(tmp_path / "bad.json")
+
+
+def test_statistics_of_arrays_are_over_all_but_the_last_axis():
+    normalizer = Normalizer.of(np.float32([[0, 4], [2, 4]]), np.float32([[[1], [3]], [[5], [7]]]))
+    assert normalizer.normalize_state(np.float32([2, 4])).tolist() == [1, 0]
+    assert normalizer.denormalize_action(np.float32([0])).tolist() == [4]
+
+
+def test_the_identity_changes_no_number():
+    numbers = np.random.default_rng(0).normal(size=(100, 3)).astype(np.float32) * 1e3
+    identity = Normalizer.identity(state_dim=3, action_dim=3)
+    assert np.array_equal(identity.normalize_state(numbers), numbers)
+    assert np.array_equal(identity.denormalize_action(numbers), numbers)

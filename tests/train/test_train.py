@@ -17,6 +17,7 @@ from conftest import counting_episode
 from glow import saved
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError, TargetNotEmpty
+from plaudit.policies.loader import load_policy
 from plaudit.train.config import TrainConfig, load_train_config
 from plaudit.train.folder import RunFolder
 from plaudit.train.loop import Progress, train
@@ -125,6 +126,8 @@ def test_a_policy_of_pixels_trains_and_resumes(tmp_path: Path, learner: str):
     run(tmp_path / "parts")
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
     assert any(name.startswith("eye/eyes.wrist") for name in load_file(tmp_path / "whole/policy.safetensors"))
+    on_a_robot = load_policy(tmp_path / "whole/policy.yaml").build()
+    assert set(on_a_robot.components) == {"eye", "actor"}
 
 
 def test_cameras_may_record_while_the_policy_learns_from_the_state(tmp_path: Path):

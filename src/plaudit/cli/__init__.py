@@ -11,6 +11,7 @@ from plaudit.cli.collect import collect_
 from plaudit.cli.common import out, tell
 from plaudit.cli.data import data
 from plaudit.cli.env import env
+from plaudit.cli.policy import train_policy
 from plaudit.cli.reward import train_reward
 from plaudit.cli.run import run_
 from plaudit.cli.train import demo, train_
@@ -23,6 +24,7 @@ app.command("collect")(collect_)
 app.command("train-reward")(train_reward)
 app.command("train")(train_)
 app.command("run")(run_)
+app.command("train-policy")(train_policy)
 app.command("demo")(demo)
 
 

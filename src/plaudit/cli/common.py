@@ -38,6 +38,11 @@ def epochs_bar(members: int, epochs: int) -> AbstractContextManager[Watching]:
     return _stoppable_bar(members * epochs, told)
 
 
+def fitting_bar(steps: int) -> AbstractContextManager[Watching]:
+    """Of a policy that is taught, by its steps."""
+    return _stoppable_bar(steps, lambda now: (now[0], f"loss {now[1]:.3f}"))
+
+
 @contextmanager
 def _stoppable_bar(total: int, told: Callable[[Any], tuple[int, str]]) -> Iterator[Watching]:
     """What a training tells of itself, as a bar on a terminal; and whether Ctrl-C was pressed meanwhile.

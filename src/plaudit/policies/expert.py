@@ -7,7 +7,7 @@ one that stops short of the goal, one brought to a wrong place.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
@@ -16,8 +16,17 @@ from plaudit.envs.panda.tasks import Facts, Lift
 from plaudit.errors import EnvError, nearest
 from plaudit.types import AnyArray, FloatArray, Observation
 
-if TYPE_CHECKING:
-    from plaudit.envs.panda.world import World
+
+class Scenes(Protocol):
+    """What an expert has to know of the world."""
+
+    num_envs: int
+
+    @property
+    def task_name(self) -> str: ...
+
+    def facts(self) -> Facts: ...
+
 
 Outcome = Literal["success", "miss", "drop", "near_goal", "wrong_place"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -41,7 +50,7 @@ def check_script(outcomes: Sequence[str], noise: float) -> None:
 class ScriptedExpert:
     """Acts in every scene of a world at once, each towards its own outcome."""
 
-    def __init__(self, world: "World", outcomes: Sequence[str] = ("success",), noise: float = 0.0, seed: int = 0):
+    def __init__(self, world: Scenes, outcomes: Sequence[str] = ("success",), noise: float = 0.0, seed: int = 0):
         """
         outcomes: one a scene; fewer are repeated
         noise: standard deviation of what is added to an action, of which 1 is the most

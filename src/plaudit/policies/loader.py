@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field
 from plaudit.config import Config, load, read_tree
 from plaudit.data.journal import write_atomic
 from plaudit.data.normalize import Normalizer
-from plaudit.errors import BadFile, ConfigError, PlauditError, nearest
+from plaudit.errors import BadFile, ConfigError, UnknownName, nearest
 from plaudit.policies.weights import read_weights, write_weights
 from plaudit.protocols import Policy
 from plaudit.registry import POLICY_REGISTRY
@@ -76,7 +76,7 @@ def load_policy(path: str | Path, overrides: Sequence[str] = ()) -> PolicySpec:
     file = load(PolicyFile, path, overrides)
     try:
         cls = POLICY_REGISTRY.get(_type_of(file))
-    except PlauditError as error:
+    except UnknownName as error:
         raise ConfigError([(("policy", "type"), f"{path}: key 'policy.type': {error}")]) from None
     files = {name: path.parent / where for name, where in file.model.component_config_paths.items()}
     _check_components(path, cls, file, files)
@@ -106,7 +106,7 @@ def save_policy(folder: str | Path, config: BaseModel, weights: Weights, normali
 def _type_of(file: PolicyFile) -> str:
     kind = file.policy.get("type")
     if not isinstance(kind, str):
-        raise BadFile("policy", f"it needs a 'type'; known: {', '.join(POLICY_REGISTRY.names())}")
+        raise UnknownName(f"a policy needs a 'type'; known: {', '.join(POLICY_REGISTRY.names())}")
     return kind
 
 

@@ -18,21 +18,19 @@ def tensor_of(array: AnyArray, device: torch.device) -> Tensor:
 
 
 def look(eye: Encoder, observation: Observation, normalizer: Normalizer, device: torch.device) -> Tensor:
-    """Features [1, size] of one observation, or [N, size] of N; this is where a policy normalises what it sees."""
-    _check_seen(eye, observation)
-    one = observation.state.ndim == 1
+    """Features [1, size] of one observation; this is where a policy normalises what it sees."""
+    _check_seen(eye.spaces, observation)
     images = {camera: normalizer.normalize_image(observation.images[camera]) for camera in eye.eyes}
-    state = normalizer.normalize_state(observation.state) if observation.state.shape[-1] else observation.state
+    state = normalizer.normalize_state(observation.state) if eye.spaces.state_dim else observation.state
     with torch.no_grad():
-        tensors = {camera: tensor_of(image[None] if one else image, device) for camera, image in images.items()}
-        return eye.normalized(tensors, tensor_of(state[None] if one else state, device))
+        tensors = {camera: tensor_of(image[None], device) for camera, image in images.items()}
+        return eye.normalized(tensors, tensor_of(state[None], device))
 
 
-def _check_seen(eye: Encoder, observation: Observation) -> None:
-    spaces = eye.spaces
-    if observation.state.shape[-1] != spaces.state_dim:
+def _check_seen(spaces: Spaces, observation: Observation) -> None:
+    if observation.state.shape != (spaces.state_dim,):
         raise PolicyError(
-            f"this policy knows states of {spaces.state_dim} numbers, the observation has {observation.state.shape[-1]}"
+            f"this policy knows states of [{spaces.state_dim}], the observation's is {list(observation.state.shape)}"
         )
     for camera, size in spaces.cameras.items():
         if camera not in observation.images:
@@ -40,9 +38,9 @@ def _check_seen(eye: Encoder, observation: Observation) -> None:
                 f"this policy looks at camera '{camera}', which the observation lacks; "
                 f"{nearest(camera, observation.images)}"
             )
-        found = observation.images[camera].shape[-3:-1]
-        if found != tuple(size):
-            raise PolicyError(f"camera '{camera}' is {list(found)} pixels, this policy learned with {list(size)}")
+        found = observation.images[camera].shape
+        if found != (*size, 3):
+            raise PolicyError(f"camera '{camera}' shows {list(found)}, this policy knows it as {[*size, 3]}")
 
 
 def nothing_seen(spaces: Spaces) -> tuple[Observation, Normalizer]:

@@ -1,10 +1,10 @@
-"""What a flow policy is made of. Without torch, so that a config can be read on a machine that will not run it."""
+"""What a flow policy is made of, and how it is taught. Without torch: a config is read where nothing of it runs."""
 
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from plaudit.config import Config
+from plaudit.config import Config, parse
 
 if TYPE_CHECKING:
     from plaudit.policies.flow.policy import FlowPolicy
@@ -45,3 +45,24 @@ class FlowConfig(Config):
         from plaudit.policies.flow.policy import FlowPolicy
 
         return FlowPolicy(self)
+
+
+class FitConfig(Config):
+    """How one is taught."""
+
+    steps: PositiveInt = 2000
+    batch_size: PositiveInt = 256
+    lr: PositiveFloat = 1e-3  # at its highest; it rises over the first steps and falls along a cosine
+    warmup_steps: NonNegativeInt = 100
+    shift: NonNegativeInt = 4  # pixels by which images are moved at random; 0 for none
+    seed: NonNegativeInt = 0
+
+
+class TeachConfig(Config):
+    """A policy and how it is taught, as a file or the command line says it; what it sees and does, a store says."""
+
+    policy: dict[str, Any] = Field(default_factory=dict)  # keys of FlowConfig
+    fit: FitConfig = Field(default_factory=FitConfig)
+
+    def flow(self, **spaces: Any) -> FlowConfig:
+        return parse(FlowConfig, {**spaces, **self.policy})

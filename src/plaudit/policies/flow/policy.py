@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
+from plaudit.errors import PolicyError
 from plaudit.policies.flow.config import FlowConfig
 from plaudit.policies.flow.network import Velocity
 from plaudit.policies.guidance import blend, compute_guided_prefix_weights, remaining
@@ -48,6 +49,9 @@ class FlowPolicy:
     def guided_inference(
         self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
     ) -> FloatArray:
+        wanted = (self.config.horizon, self.config.action_dim)
+        if previous.shape != wanted:
+            raise PolicyError(f"the previous chunk is {list(previous.shape)}, this policy's are {list(wanted)}")
         weights = compute_guided_prefix_weights(self.config.horizon, delay, executed)
         if self.config.guidance == "blend":
             return blend(remaining(previous, executed), self.predict(observation, normalizer), weights)

@@ -10,20 +10,18 @@ Where a window reaches past the end of its episode, nothing is asked.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
-from plaudit.config import Config
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
 from plaudit.errors import PolicyError
+from plaudit.policies.flow.config import FitConfig
 from plaudit.policies.flow.policy import FlowPolicy
 from plaudit.policies.networks import random_shift, weights_of
 from plaudit.policies.parts import tensor_of
@@ -32,17 +30,6 @@ from plaudit.types import AnyArray, Batch, BoolArray, FloatArray, Observation, W
 
 Watch = Callable[[int, float], bool]  # (step, loss) -> whether to go on
 GRAD_CLIP = 1.0
-
-
-class FitConfig(Config):
-    """How one is taught."""
-
-    steps: PositiveInt = 2000
-    batch_size: PositiveInt = 256
-    lr: PositiveFloat = 1e-3  # at its highest; it rises over the first steps and falls along a cosine
-    warmup_steps: NonNegativeInt = 100
-    shift: NonNegativeInt = 4  # pixels by which images are moved at random; 0 for none
-    seed: NonNegativeInt = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +152,7 @@ def _windows(replay: Replay, policy: FlowPolicy, config: FitConfig) -> Iterator[
 
 
 def _teach(trainer: FlowTrainer, batches: Iterable[Windows], watch: Watch) -> FlowTrainer:
-    for windows in islice(batches, trainer.config.steps):
+    for windows in batches:
         loss = trainer.update(windows)["loss/flow"]
         if not watch(trainer.version, loss):
             break
@@ -175,9 +162,10 @@ def _teach(trainer: FlowTrainer, batches: Iterable[Windows], watch: Watch) -> Fl
 def _check(policy: FlowPolicy, windows: Windows) -> None:
     config, observation = policy.config, windows.observation
     count = len(windows.chunks)
-    wanted = {"chunks": (count, config.horizon, config.action_dim), "state": (count, config.state_dim)}
+    wanted = {"chunks": (count, config.horizon, config.action_dim), "mask": (count, config.horizon)}
+    wanted |= {"state": (count, config.state_dim)}
     wanted |= {f"images of '{camera}'": (count, *size, 3) for camera, size in config.cameras.items()}
-    found = {"chunks": windows.chunks.shape, "state": observation.state.shape}
+    found = {"chunks": windows.chunks.shape, "mask": windows.mask.shape, "state": observation.state.shape}
     found |= {f"images of '{camera}'": frames.shape for camera, frames in observation.images.items()}
     for name, shape in wanted.items():
         if found.get(name) != shape:

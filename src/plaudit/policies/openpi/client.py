@@ -11,6 +11,7 @@ to a later question.
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from plaudit.errors import MissingExtra, PolicyError
@@ -24,6 +25,7 @@ except ImportError as error:
     raise MissingExtra("websockets", "openpi") from error
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # s between attempts to connect; each is twice the last
+PATIENCE = 0.5  # s that a server gets to say goodbye
 
 
 class OpenpiClient:
@@ -32,6 +34,7 @@ class OpenpiClient:
     def __init__(self, config: ServerConfig):
         self._config = config
         self._connection: ClientConnection | None = None
+        self._open = ExitStack()  # closes it
         self._metadata: Mapping[str, Any] = {}
 
     @property
@@ -44,11 +47,11 @@ class OpenpiClient:
         message = pack(dict(observation))
         try:
             answer = self._ask(message)
-        except (WebSocketException, OSError):  # it broke, perhaps long ago; once more on a new one
+        except WebSocketException:  # it broke, perhaps long ago: once more, on a new one
             self.close()
             try:
                 answer = self._ask(message)
-            except (WebSocketException, OSError) as error:
+            except WebSocketException as error:
                 self.close()
                 raise PolicyError(f"the openpi server at {self._config.url} broke off twice: {error}") from error
         if isinstance(answer, str):
@@ -57,9 +60,8 @@ class OpenpiClient:
         return _mapping(unpack(answer), "answered")
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close_socket()
-            self._connection = None
+        self._connection = None
+        self._open.close()
 
     def _ask(self, message: bytes) -> str | bytes:
         connection = self._connected()
@@ -95,8 +97,16 @@ class OpenpiClient:
     def _connect(self, timeout: float) -> tuple[ClientConnection, Mapping[str, Any]]:
         key = self._config.api_key
         headers = {"Authorization": f"Api-Key {key}"} if key else None
-        connection = connect(
-            self._config.url, compression=None, max_size=None, additional_headers=headers, open_timeout=timeout
+        connection = self._open.enter_context(
+            connect(
+                self._config.url,
+                compression=None,
+                max_size=None,
+                additional_headers=headers,
+                open_timeout=timeout,
+                close_timeout=PATIENCE,
+                ping_interval=None,  # the server answers no ping while it infers, the first time for a minute
+            )
         )
         try:
             first = connection.recv(timeout)
@@ -104,7 +114,7 @@ class OpenpiClient:
                 raise PolicyError(f"{self._config.url} is not an openpi server: it greets with text")
             return connection, _mapping(unpack(first), "greeted")
         except BaseException:
-            connection.close_socket()
+            self._open.close()
             raise
 
 

@@ -20,7 +20,9 @@ _KINDS = "biufUS"  # booleans, numbers, text
 
 
 def pack(message: Any) -> bytes:
-    return msgpack.packb(message, default=_encoded)
+    packed = msgpack.packb(message, default=_encoded)
+    assert packed is not None
+    return packed
 
 
 def unpack(data: bytes) -> Any:

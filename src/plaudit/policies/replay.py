@@ -1,0 +1,62 @@
+"""A policy that does again what was recorded: the actions of one episode of a store, whatever it sees.
+
+It counts what was executed: after `predict` a whole chunk, before `guided_inference` as many as that is told. At the
+end the last action is held, and a `predict` after that begins anew.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
+
+from plaudit.config import Config
+from plaudit.data.store import Store
+from plaudit.errors import PolicyError
+from plaudit.policies.guidance import blended
+from plaudit.protocols import Normalizer
+from plaudit.types import FloatArray, Observation, Weights
+
+
+class ReplayConfig(Config):
+    type: Literal["replay"] = "replay"
+    store: Path
+    episode: NonNegativeInt = 0  # its id in the store
+    horizon: PositiveInt = 1  # actions of a chunk
+
+    def build(self) -> "ReplayPolicy":
+        return ReplayPolicy(Store.open(self.store).episode(self.episode).actions, self.horizon)
+
+
+class ReplayPolicy:
+    """A `Policy` of actions [T, A]."""
+
+    def __init__(self, actions: FloatArray, horizon: int = 1):
+        self._actions, self._horizon = np.array(actions, np.float32), horizon
+        self._next = 0  # the action that the next predict begins with
+        self.components: Mapping[str, Any] = {}
+
+    def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
+        start = self._next if self._next < len(self._actions) else 0
+        return self._chunk(start)
+
+    def guided_inference(
+        self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
+    ) -> FloatArray:
+        start = max(0, self._next - self._horizon) + executed
+        return blended(previous, self._chunk(start), delay, executed)
+
+    def _chunk(self, start: int) -> FloatArray:
+        self._next = start + self._horizon
+        return self._actions[np.minimum(np.arange(start, self._next), len(self._actions) - 1)]
+
+    def warmup(self) -> None:
+        """Nothing is slow the first time."""
+
+    def freeze_all_model_params(self) -> None:
+        """There are none."""
+
+    def load_weights(self, weights: Weights) -> None:
+        if weights.tensors:
+            raise PolicyError("recorded actions have no weights to load")

@@ -1,0 +1,126 @@
+"""Policies that somebody wrote down: a function of the observation, or the expert of a built-in task.
+
+    policy: {type: scripted, function: "my_package.my_module:wave", horizon: 8}
+    policy: {type: scripted, expert: pick_place}
+
+A function takes an `Observation` and returns one action [A] or a chunk [H, A]. The expert looks at what only a
+simulation knows, which is part of the state where a task is observed as "state" or "both".
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+
+from plaudit.config import Config
+from plaudit.envs.panda.state import ARM_STATE, SCENE_STATE
+from plaudit.envs.panda.tasks import Facts
+from plaudit.errors import PolicyError
+from plaudit.policies.expert import ScriptedExpert
+from plaudit.policies.guidance import blended
+from plaudit.protocols import Normalizer
+from plaudit.types import FloatArray, Observation, Weights
+
+Script = Callable[[Observation], Any]
+_NAMES = (*ARM_STATE, *SCENE_STATE)
+
+
+class ScriptedConfig(Config):
+    type: Literal["scripted"] = "scripted"
+    function: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")  # my_package.my_module:my_function
+    expert: Literal["lift", "pick_place", "push"] | None = None
+    horizon: PositiveInt = 1  # actions of a chunk; one action is repeated
+    noise: NonNegativeFloat = 0.0  # on the expert's actions, of which 1 is the most
+    seed: NonNegativeInt = 0  # of that noise
+
+    @model_validator(mode="after")
+    def _one_script_is_named(self) -> Self:
+        if (self.function is None) == (self.expert is None):
+            raise ValueError("a scripted policy needs a 'function' or an 'expert', and not both")
+        return self
+
+    def build(self) -> "ScriptedPolicy":
+        if self.expert is not None:
+            return ScriptedPolicy(SeenExpert(self.expert, self.noise, self.seed), self.horizon)
+        return ScriptedPolicy(_imported(str(self.function)), self.horizon)
+
+
+class ScriptedPolicy:
+    """A `Policy` that learned nothing: it answers in the robot's units and looks at no statistics."""
+
+    def __init__(self, script: Script, horizon: int = 1):
+        self._script, self._horizon = script, horizon
+        self.components: Mapping[str, Any] = {}
+
+    def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
+        actions = np.array(self._script(observation), np.float32)
+        chunk = np.repeat(actions[None], self._horizon, axis=0) if actions.ndim == 1 else actions
+        if chunk.ndim != 2 or len(chunk) != self._horizon:
+            raise PolicyError(f"the script returned {list(actions.shape)}; it is to return [A] or [{self._horizon}, A]")
+        return chunk
+
+    def guided_inference(
+        self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
+    ) -> FloatArray:
+        return blended(previous, self.predict(observation, normalizer), delay, executed)
+
+    def warmup(self) -> None:
+        """Nothing is slow the first time."""
+
+    def freeze_all_model_params(self) -> None:
+        """There are none."""
+
+    def load_weights(self, weights: Weights) -> None:
+        if weights.tensors:
+            raise PolicyError("a script has no weights to load")
+
+
+class SeenExpert:
+    """The expert of a built-in task for one robot, by what its state tells; to the expert this is the world."""
+
+    num_envs = 1
+
+    def __init__(self, task: str, noise: float, seed: int):
+        self.task_name = task
+        self._facts: Facts | None = None
+        self._expert = ScriptedExpert(self, noise=noise, seed=seed)
+
+    def facts(self) -> Facts:
+        assert self._facts is not None
+        return self._facts
+
+    def __call__(self, observation: Observation) -> FloatArray:
+        before, self._facts = self._facts, _facts_of(observation)
+        if before is not None and _was_reset(before, self._facts, observation):
+            self._expert.start()
+        return self._expert.act()[0]
+
+
+def _facts_of(observation: Observation) -> Facts:
+    if observation.state.shape != (len(_NAMES),):
+        raise PolicyError(
+            f"the expert needs the {len(_NAMES)} numbers that a built-in task shows with obs 'state' or 'both', "
+            f"the observation has {list(observation.state.shape)}"
+        )
+    known = dict(zip(_NAMES, observation.state.astype(np.float64)[:, None]))
+
+    def place(name: str) -> Any:
+        return np.stack([known[f"{name}_{axis}"] for axis in "xyz"], axis=1)
+
+    return Facts(place("tip"), place("cube"), np.zeros(1), place("goal"), known["grasped"] > 0.5)
+
+
+def _was_reset(before: Facts, now: Facts, observation: Observation) -> bool:
+    """At its start an arm has not moved, and yet is elsewhere than it was; while it runs, it always moves a little."""
+    first = _NAMES.index("moved_x")
+    return not observation.state[first : first + 3].any() and not np.array_equal(before.tip, now.tip)
+
+
+def _imported(path: str) -> Script:
+    module, _, name = path.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise PolicyError(f"the script '{path}' could not be loaded: {error}") from error

@@ -1,0 +1,240 @@
+import json
+import subprocess
+import sys
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import counting_episode, labelled_store
+from plaudit.config import parse
+from plaudit.contracts import check_policy
+from plaudit.data.normalize import Normalizer
+from plaudit.errors import ConfigError, DataError, PolicyError
+from plaudit.policies.flow import FlowConfig
+from plaudit.policies.flow.config import FitConfig, VelocityConfig
+from plaudit.policies.flow.policy import FlowPolicy, guidance_weight
+from plaudit.policies.flow.training import FlowTrainer, Windows, fit_flow, fit_flow_from_store
+from plaudit.policies.guidance import compute_guided_prefix_weights, remaining
+from plaudit.policies.networks import weights_of
+from plaudit.policies.parts import look
+from plaudit.types import Observation, Weights
+
+TINY = VelocityConfig(width=32, depth=1)
+HERE = Observation({}, np.float32([0.5]))
+
+
+@cache
+def fork() -> tuple[FlowPolicy, Normalizer]:
+    """Taught that one may go left or right, but not straight on: chunks rise to 1 or fall to -1, by a coin."""
+    side = np.random.default_rng(0).choice([-1, 1], 1000)
+    chunks = (side[:, None] * np.linspace(0.3, 1, 6)).astype(np.float32)[:, :, None]
+    state = np.full((1000, 1), 0.5, np.float32)
+    config = FlowConfig(state_dim=1, action_dim=1, horizon=6, velocity=VelocityConfig(width=48, depth=2))
+    policy, normalizer = config.build(), Normalizer.of(np.float32([[0], [1]]), chunks)
+    fit_flow(policy, Observation({}, state), chunks, normalizer, steps=250, batch_size=96, lr=4e-3)
+    return policy, normalizer
+
+
+def guided_by(kind: str) -> FlowPolicy:
+    policy, _ = fork()
+    other = policy.config.model_copy(update={"guidance": kind}).build()
+    other.load_weights(weights_of(1, policy.components))
+    return other
+
+
+RIGHT = np.linspace(0.3, 1, 6, dtype=np.float32)[:, None]
+
+
+def test_it_learns_both_ways_of_a_fork_and_not_their_middle():
+    policy, normalizer = fork()
+    ends = np.array([policy.predict(HERE, normalizer)[-1, 0] for _ in range(60)])
+    assert 0.25 < (ends > 0).mean() < 0.75
+    assert (np.abs(np.abs(ends) - 1) < 0.3).mean() > 0.75
+    assert (np.abs(ends) < 0.3).mean() < 0.1  # where a policy of averages would always go
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [("vjp", 0.1), ("identity", 0.02), ("blend", 1e-6)])
+def test_at_weight_one_guided_inference_reproduces_the_previous_actions(kind: str, tolerance: float):
+    policy, (_, normalizer) = guided_by(kind), fork()
+    for _ in range(10):
+        guided = policy.guided_inference(HERE, normalizer, RIGHT, delay=6, executed=0)
+        assert np.abs(guided - RIGHT).max() < tolerance
+
+
+def test_through_the_jacobian_bound_actions_pull_the_free_ones_along():
+    """The first two actions go right; of the network's two ways only one goes on from there."""
+    _, normalizer = fork()
+    previous = np.concatenate([RIGHT[2:], RIGHT[:2]])  # of which the last two are left after four
+    end = {}
+    for kind in ("vjp", "identity", "blend"):
+        policy = guided_by(kind)
+        chunks = [policy.guided_inference(HERE, normalizer, previous, 2, 4) for _ in range(80)]
+        end[kind] = np.mean([chunk[-1, 0] for chunk in chunks])
+    assert end["vjp"] > end["identity"] + 0.03 and end["identity"] > end["blend"] + 0.2
+
+
+def test_without_weights_guidance_changes_nothing():
+    one, other, normalizer = guided_by("vjp"), guided_by("vjp"), fork()[1]
+    guided = one.guided_inference(HERE, normalizer, RIGHT, delay=0, executed=6)
+    assert np.allclose(guided, other.predict(HERE, normalizer), atol=1e-6)
+
+
+def test_one_step_of_guidance_is_the_papers_formula():
+    """From noise A at tau = 0 straight to the end: A + v + 5 J^T[(Y - A - v) W], J by finite differences."""
+    policy, normalizer = fork()
+    once = policy.config.model_copy(update={"steps": 1}).build()
+    once.load_weights(weights_of(1, policy.components))
+    features = look(once.eye, HERE, normalizer, once.device)
+    noise = torch.randn((1, 6, 1), generator=torch.Generator().manual_seed(0))
+
+    def heading(actions: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return actions + once.velocity(actions, torch.zeros(1), features)
+
+    basis = 1e-2 * torch.eye(6)[:, None, :, None]  # row j moves action j
+    jacobian = torch.stack([(heading(noise + e) - heading(noise - e)).flatten() / 2e-2 for e in basis])
+    target = torch.from_numpy(normalizer.normalize_action(remaining(RIGHT, 2)))
+    weights = torch.from_numpy(compute_guided_prefix_weights(6, 1, 2))
+    pull = jacobian @ ((target - heading(noise)[0])[:, 0] * weights)
+    expected = normalizer.denormalize_action((heading(noise)[0] + 5 * pull[:, None]).numpy())
+    assert np.allclose(once.guided_inference(HERE, normalizer, RIGHT, 1, 2), expected, atol=0.02)
+
+
+def test_the_gradient_flows_with_frozen_parameters_too():
+    one, other, normalizer = guided_by("vjp"), guided_by("vjp"), fork()[1]
+    other.freeze_all_model_params()
+    with torch.no_grad():
+        frozen = other.guided_inference(HERE, normalizer, RIGHT, 2, 2)
+    assert np.array_equal(one.guided_inference(HERE, normalizer, RIGHT, 2, 2), frozen)
+
+
+def test_the_weight_of_guidance_is_the_papers_and_clipped():
+    assert guidance_weight(0.0, 5.0) == 5.0
+    assert guidance_weight(0.1, 5.0) == 5.0  # 9.1 without the clip
+    assert guidance_weight(0.5, 5.0) == pytest.approx(2.0)  # 0.5 / (0.5 * 0.5)
+    assert guidance_weight(0.8, 5.0) == pytest.approx(4.25)
+
+
+def test_the_same_seed_learns_and_draws_the_same():
+    def drawn(seed: int) -> list[float]:
+        policy = FlowConfig(state_dim=1, action_dim=1, horizon=3, velocity=TINY, seed=seed).build()
+        state, chunks = np.ones((8, 1), np.float32), np.ones((8, 3, 1), np.float32)
+        normalizer = Normalizer.identity(1, 1)
+        fit_flow(policy, Observation({}, state), chunks, normalizer, steps=3, batch_size=4, seed=seed)
+        policy.warmup()
+        return policy.predict(HERE, normalizer)[:, 0].tolist()
+
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
+def test_a_trainer_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(tmp_path):
+    config = FlowConfig(state_dim=2, action_dim=1, horizon=3, velocity=TINY)
+    rng = np.random.default_rng(0)
+    state, chunks = rng.normal(size=(8, 2)).astype("f4"), rng.normal(size=(8, 3, 1)).astype("f4")
+    windows = Windows(Observation({}, state), chunks, np.ones((8, 3), bool))
+    trainer = FlowTrainer(config.build(), Normalizer.identity(2, 1), FitConfig(steps=6))
+    losses = []
+    for step in range(6):
+        losses.append(trainer.update(windows)["loss/flow"])
+        if step == 2:
+            trainer.save(str(tmp_path / "three"))
+    resumed = FlowTrainer(config.model_copy(update={"seed": 9}).build(), Normalizer.identity(2, 1), FitConfig(steps=6))
+    resumed.load(str(tmp_path / "three"))
+    assert [resumed.update(windows)["loss/flow"] for _ in range(3)] == losses[3:]
+    assert resumed.weights().version == 6
+
+
+def test_nothing_is_learned_from_beyond_the_end_of_an_episode():
+    config = FlowConfig(state_dim=1, action_dim=1, horizon=2, velocity=TINY)
+    state, mask = np.zeros((4, 1), np.float32), np.array([[True, False]] * 4)
+
+    def loss(beyond: float) -> float:
+        chunks = np.array([[[1.0], [beyond]]] * 4, np.float32)
+        policy = config.build()  # an untrained one says 0 everywhere, so what it is fed does not matter
+        trainer = FlowTrainer(policy, Normalizer.identity(1, 1), FitConfig(steps=1))
+        return trainer.update(Windows(Observation({}, state), chunks, mask))["loss/flow"]
+
+    assert loss(0.0) == loss(1000.0)
+
+
+def test_it_learns_from_the_windows_and_images_of_a_store(tmp_path):
+    store = labelled_store(tmp_path / "store", *(counting_episode(steps=6, first=i) for i in range(3)))
+    config = FlowConfig(state_dim=2, action_dim=1, horizon=4, cameras={"front": (8, 10)}, velocity=TINY)
+    policy, normalizer = config.build(), Normalizer.from_store(store)
+    losses: list[float] = []
+
+    def watch(step: int, loss: float) -> bool:
+        losses.append(loss)
+        return step < 60
+
+    fit_flow_from_store(policy, store, normalizer, watch=watch, batch_size=32, lr=5e-3, steps=100)
+    assert len(losses) == 60 and np.mean(losses[-10:]) < 0.7 * np.mean(losses[:10])
+    check_policy(policy, store.episode(0).observation(2), normalizer, action_dim=1)
+
+
+def test_a_store_without_labels_says_so(tmp_path, store):
+    store.append(counting_episode())
+    policy = FlowConfig(state_dim=2, action_dim=1, horizon=2, velocity=TINY).build()
+    with pytest.raises(DataError, match="1 episodes and 0 labels"):
+        fit_flow_from_store(policy, store, Normalizer.identity(2, 1), steps=1)
+
+
+def test_data_of_another_shape_is_named():
+    policy = FlowConfig(state_dim=2, action_dim=1, horizon=4, velocity=TINY).build()
+    with pytest.raises(PolicyError, match=r"learns from chunks \[3, 4, 1\], not \[3, 5, 1\]"):
+        fit_flow(policy, Observation({}, np.zeros((3, 2), "f4")), np.zeros((3, 5, 1), "f4"), Normalizer.identity(2, 1))
+
+
+def test_an_observation_it_does_not_know_is_named():
+    policy = FlowConfig(state_dim=2, action_dim=1, cameras={"front": (4, 4)}, velocity=TINY).build()
+    normalizer, state = Normalizer.identity(2, 1), np.zeros(2, np.float32)
+    with pytest.raises(PolicyError, match=r"camera 'front', which the observation lacks; known: wrist"):
+        policy.predict(Observation({"wrist": np.zeros((4, 4, 3), "u1")}, state), normalizer)
+    with pytest.raises(PolicyError, match=r"camera 'front' shows \[4, 5, 3\], this policy knows it as \[4, 4, 3\]"):
+        policy.predict(Observation({"front": np.zeros((4, 5, 3), "u1")}, state), normalizer)
+    with pytest.raises(PolicyError, match=r"states of \[2\], the observation's is \[3\]"):
+        policy.predict(Observation({"front": np.zeros((4, 4, 3), "u1")}, np.zeros(3, "f4")), normalizer)
+
+
+def test_a_previous_chunk_of_another_length_is_named():
+    with pytest.raises(PolicyError, match=r"the previous chunk is \[5, 1\], this policy's are \[6, 1\]"):
+        guided_by("vjp").guided_inference(HERE, fork()[1], RIGHT[:5], 1, 1)
+
+
+def test_weights_that_do_not_fit_are_named_and_none_is_taken():
+    policy = FlowConfig(state_dim=2, action_dim=1, velocity=TINY).build()
+    mine = weights_of(7, policy.components).tensors
+    fresh = {name: array + 1 for name, array in mine.items()}
+    bad = {"velocity/enter.bias": np.zeros(3, np.float32)}
+    with pytest.raises(PolicyError, match=r"version 7: 'velocity/enter.bias' is \[3\], this policy's is \[32\]"):
+        policy.load_weights(Weights(7, {**fresh, **bad}))
+    with pytest.raises(PolicyError, match=r"have 'velocity/enter.bios', which this policy has no place for; did you"):
+        policy.load_weights(Weights(7, {**fresh, "velocity/enter.bios": np.zeros(3, np.float32)}))
+    with pytest.raises(PolicyError, match=r"lack 'velocity/time.0.weight'"):
+        policy.load_weights(Weights(7, {}))
+    with pytest.raises(PolicyError, match="holds NaN"):
+        policy.load_weights(Weights(7, {**fresh, "velocity/enter.bias": np.full(32, np.nan, "f4")}))
+    assert all(np.array_equal(mine[n], a) for n, a in weights_of(7, policy.components).tensors.items())
+
+
+def test_a_policy_that_would_see_nothing_is_refused():
+    with pytest.raises(ConfigError, match="something to see"):
+        parse(FlowConfig, {"state_dim": 0, "action_dim": 1})
+
+
+def test_another_process_builds_the_same_policy_from_json():
+    config = FlowConfig(state_dim=1, action_dim=1, horizon=2, velocity=TINY, seed=3)
+    program = """
+import json, sys, numpy as np
+from plaudit.data.normalize import Normalizer
+from plaudit.registry import POLICY_REGISTRY
+from plaudit.types import Observation
+policy = POLICY_REGISTRY.parse(json.loads(sys.argv[1])).build()
+print(json.dumps(policy.predict(Observation({}, np.float32([0.5])), Normalizer.identity(1, 1)).tolist()))
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", program, config.model_dump_json()], capture_output=True, text=True, check=True
+    )
+    assert json.loads(said.stdout) == config.build().predict(HERE, Normalizer.identity(1, 1)).tolist()

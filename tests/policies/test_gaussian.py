@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+
+from plaudit.config import parse
+from plaudit.contracts import check_policy
+from plaudit.data.normalize import Normalizer
+from plaudit.errors import ConfigError
+from plaudit.learners.ppo import PpoConfig
+from plaudit.learners.sac import SacConfig
+from plaudit.policies.gaussian import GaussianConfig
+from plaudit.policies.gaussian.config import ActorConfig
+from plaudit.policies.networks import Spaces
+from plaudit.types import Observation
+
+SPACES = {
+    "mlp": Spaces(state_dim=5, action_dim=2, cameras={}),
+    "cnn": Spaces(state_dim=3, action_dim=2, cameras={"front": (16, 20), "wrist": (12, 12)}),
+}
+LEARNERS = {"sac": SacConfig(hidden=(16, 16)), "ppo": PpoConfig(hidden=(16,))}
+
+
+def seen(spaces: Spaces) -> Observation:
+    rng = np.random.default_rng(0)
+    images = {c: rng.integers(0, 256, (*size, 3), dtype=np.uint8) for c, size in spaces.cameras.items()}
+    return Observation(images, rng.normal(size=spaces.state_dim).astype(np.float32))
+
+
+@pytest.mark.parametrize("spaces", SPACES.values(), ids=SPACES)
+@pytest.mark.parametrize("learner", LEARNERS.values(), ids=LEARNERS)
+def test_what_a_learner_learned_acts_the_same_on_the_robot(learner, spaces):
+    taught = learner.build(spaces, seed=4, device="cpu")
+    policy = taught.policy_config().build()
+    policy.load_weights(taught.weights())
+    one = seen(spaces)
+    many = Observation({c: image[None] for c, image in one.images.items()}, one.state[None])
+    action = policy.predict(one, Normalizer.identity(spaces.state_dim, spaces.action_dim))
+    assert np.array_equal(action, taught.act(many, explore=False))
+
+
+@pytest.mark.parametrize("kind", ["squashed", "plain"])
+def test_a_gaussian_policy_keeps_the_contract(kind):
+    spaces = SPACES["cnn"]
+    config = GaussianConfig(**spaces.fields(), horizon=6, actor=ActorConfig(kind=kind, hidden=(8,)))
+    check_policy(config.build(), seen(spaces), Normalizer.identity(3, 2), action_dim=2)
+
+
+def test_it_explores_when_told_to_and_the_same_way_for_the_same_seed():
+    config = GaussianConfig(state_dim=5, action_dim=2, explore=True, seed=1)
+    one, other, normalizer = config.build(), config.build(), Normalizer.identity(5, 2)
+    other.warmup()
+    first, second = (one.predict(seen(SPACES["mlp"]), normalizer) for _ in range(2))
+    assert not np.array_equal(first, second)
+    assert np.array_equal(first, other.predict(seen(SPACES["mlp"]), normalizer))
+
+
+def test_a_plain_actor_cannot_explore():
+    with pytest.raises(ConfigError, match="cannot explore"):
+        parse(GaussianConfig, {"state_dim": 5, "action_dim": 2, "explore": True, "actor": {"kind": "plain"}})

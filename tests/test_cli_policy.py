@@ -1,0 +1,33 @@
+"""`plaudit train-policy`, as a user types it."""
+
+import pytest
+
+from conftest import counting_episode, labelled_store
+from plaudit.contracts import check_policy
+from plaudit.policies.loader import load_policy
+from test_cli import plaudit
+
+SMALL = ["policy.velocity.width=16", "policy.velocity.depth=1", "policy.horizon=4", "fit.batch_size=16", "fit.steps=20"]
+
+
+def test_a_store_becomes_the_folder_of_a_policy(tmp_path):
+    store = labelled_store(tmp_path / "demos", counting_episode(steps=6), counting_episode(steps=6, first=3))
+    said = plaudit("train-policy", "demos", *SMALL, "-o", "taught", cwd=tmp_path)
+    assert "taught/policy.yaml: " in said and "learned for 20 steps, loss" in said
+    spec = load_policy(tmp_path / "taught/policy.yaml")
+    check_policy(spec.build(), store.episode(0).observation(1), spec.build_normalizer(2, 1), action_dim=1)
+    assert "taught holds a policy already" in plaudit("train-policy", "demos", "-o", "taught", cwd=tmp_path, ok=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--policy", "gaussian"], "a 'gaussian' policy does not learn from a store; 'flow' does"),
+        (["--camera", "frnt"], "camera 'frnt' is not in demos; did you mean 'front'?"),
+        (["policy.horizn=3"], "unknown key 'horizn'; did you mean 'horizon'?"),
+        (["fit.step=3"], "command line: unknown key 'fit.step'; did you mean 'steps'?"),
+    ],
+)
+def test_mistakes_are_answered_in_a_sentence(tmp_path, words, sentence):
+    labelled_store(tmp_path / "demos", counting_episode())
+    assert sentence in plaudit("train-policy", "demos", *words, cwd=tmp_path, ok=False)
