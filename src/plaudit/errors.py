@@ -56,6 +56,22 @@ class PolicyError(PlauditError, ValueError):
     """A policy that cannot be built, loaded or asked for actions as told."""
 
 
+class RobotError(PlauditError, ValueError):
+    """A robot that cannot be driven, or not any more. Whoever drives tells it to hold, and keeps the episode."""
+
+
+class RobotSilent(RobotError):
+    """Nothing good came from the robot for too long."""
+
+
+class InvalidCommand(RobotError):
+    """An action of the wrong shape, or not finite. Nothing was sent."""
+
+
+class BadMessage(RobotError):
+    """Bytes that are not the message they should be. It is dropped and counted."""
+
+
 class RewardError(PlauditError, ValueError):
     """A reward model that cannot be trained, loaded or used as asked."""
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from plaudit.data.normalize import Normalizer
-from plaudit.rollout.loop import run_episode
+from plaudit.errors import RobotError
+from plaudit.rollout.loop import FAULT, run_episode
 from plaudit.types import Observation
 from tabletop import ScriptedLift, Tabletop
 
@@ -77,3 +78,31 @@ def test_scripted_episodes_end_as_their_name_says(outcome, succeeds, grasps):
         episode = run_episode(Tabletop(), ScriptedLift(outcome), Normalizer({}), steps=40, task="lift", seed=seed)
         assert bool(episode.success[-1]) == succeeds
         assert bool(episode.privileged["grasp"].any()) == grasps
+
+
+class Failing4(Counter):
+    """Its camera breaks at the fourth look."""
+
+    def observe(self):
+        if self.count == 4:
+            raise RobotError("the camera is gone")
+        return super().observe()
+
+
+def test_an_episode_that_the_robot_cuts_short_is_kept_up_to_there_with_the_reason():
+    robot = Failing4()
+    episode = run_episode(robot, Chunks(), Normalizer({}), steps=50, task="count", seed=7)
+    assert episode.state[:, 0].tolist() == [0, 1, 2, 3] and episode.steps == 3
+    assert episode.meta == {"seed": 7, FAULT: "the camera is gone"}
+    assert not episode.terminated and robot.held == 1
+
+
+def test_a_robot_that_fails_before_the_first_step_leaves_no_episode_and_holds():
+    class Broken(Counter):
+        def reset(self, seed=None):
+            raise RobotError("nobody is there")
+
+    robot = Broken()
+    with pytest.raises(RobotError, match="nobody is there"):
+        run_episode(robot, Chunks(), Normalizer({}), steps=5, task="count")
+    assert robot.held == 1

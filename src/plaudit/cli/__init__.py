@@ -13,6 +13,7 @@ from plaudit.cli.data import data
 from plaudit.cli.env import env
 from plaudit.cli.policy import train_policy
 from plaudit.cli.reward import train_reward
+from plaudit.cli.robot import robot
 from plaudit.cli.run import run_
 from plaudit.cli.train import demo, train_
 from plaudit.errors import PlauditError
@@ -20,6 +21,7 @@ from plaudit.errors import PlauditError
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data, name="data", help="Bring episodes in and out, look at them, label them, check them.")
 app.add_typer(env, name="env", help="Look at simulated tasks, time them, record scripted episodes.")
+app.add_typer(robot, name="robot", help="Look at robots, check what one sends before it moves, run its twin.")
 app.command("collect")(collect_)
 app.command("train-reward")(train_reward)
 app.command("train")(train_)

@@ -1,0 +1,171 @@
+"""The IGRIS robots against their twins: is everything recorded as it was sent, what does it cost, what do faults do?
+
+    python benchmarks/robots.py [--quick]
+
+Each robot drives its twin, a process of its own, over zenoh at 20 Hz and its full image size, for 1,000 steps (100 with
+--quick); every frame and every state is then looked up in what the twin says it sent. The codec is timed beside
+rosbags, which does its work, on the same message. Each fault hits one short episode, which has to end by itself and be kept.
+"""
+
+import argparse
+import json
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rosbags.typesys import Stores, get_typestore
+
+from plaudit.data.normalize import Normalizer
+from plaudit.registry import ROBOT_REGISTRY
+from plaudit.robots.transport import ZenohConfig
+from plaudit.robots.transport.messages import IMAGE, decode_image, encode_image
+from plaudit.robots.twin.log import compare
+from plaudit.robots.twin.process import TwinProcess
+from plaudit.rollout.loop import FAULT, run_episode
+from plaudit.types import FloatArray, Observation
+
+FAULTS = ("kill", "freeze", "late=400", "back=5000", "repeat=head", "size=left", "nan", "joints", "garbage=right")
+bars: list[str] = []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="100 steps instead of 1,000, three faults of nine")
+    options = parser.parse_args()
+    measure_codec(200)
+    with tempfile.TemporaryDirectory() as folder:
+        for robot in ("igris_b", "igris_c"):
+            measure_episode(Path(folder), robot, 100 if options.quick else 1000)
+        measure_faults(Path(folder), FAULTS[::4] if options.quick else FAULTS)
+    print("\n".join(bars))
+
+
+class Waves:
+    """A policy: chunks in which every joint swings around its start pose. It may do something else at one step."""
+
+    components: Mapping[str, Any] = {}
+
+    def __init__(self, start: Any, at: int = -1, then: Callable[[], object] = lambda: None):
+        self._start, self._at, self._then, self._step = np.array(start, np.float32), at, then, 0
+
+    def predict(self, observation: Observation, normalizer: Any) -> FloatArray:
+        if self._step == self._at:
+            self._then()
+        self._step += 1
+        return (self._start + 0.2 * np.sin(self._step / 20))[None].astype(np.float32)
+
+    def guided_inference(
+        self, observation: Any, normalizer: Any, previous: Any, delay: int, executed: int
+    ) -> FloatArray:
+        return self.predict(observation, normalizer)
+
+    def warmup(self) -> None: ...
+
+    def freeze_all_model_params(self) -> None: ...
+
+    def load_weights(self, weights: Any) -> None: ...
+
+
+class Timed:
+    """A robot whose calls are timed, without the waiting for the next tick."""
+
+    def __init__(self, robot: Any):
+        self._robot = robot
+        self.spent: dict[str, list[float]] = {"act": [], "observe": []}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._robot, name)
+
+    def act(self, action: FloatArray) -> None:
+        begun = time.perf_counter()
+        self._robot.act(action)
+        self.spent["act"].append(time.perf_counter() - begun)
+
+    def observe(self) -> Observation:
+        self._robot._pace.wait()
+        begun = time.perf_counter()
+        seen = self._robot._observation()
+        self.spent["observe"].append(time.perf_counter() - begun)
+        return seen
+
+
+def config_of(folder: Path, robot: str, **params: Any) -> Any:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        transport = ZenohConfig(connect=(f"tcp/127.0.0.1:{free.getsockname()[1]}",))
+    path = folder / f"{robot}.json"
+    path.write_text(json.dumps(params))
+    return ROBOT_REGISTRY.get(robot)(inference_runtime_params_config=path, transport=transport)
+
+
+def measure_episode(folder: Path, name: str, steps: int) -> None:
+    config = config_of(folder, name)
+    params = config.params()
+    with TwinProcess(config, folder / f"{name}.jsonl") as twin, config.build() as robot:
+        timed: Any = Timed(robot)
+        begun = time.monotonic()
+        episode = run_episode(timed, Waves(params.start_pose), Normalizer({}), steps=steps, task="wave")
+        seconds = time.monotonic() - begun
+        dropped = sum(sum(reasons.values()) for reasons in robot.dropped().values())
+    match = compare(episode, twin.said(), params.proprio_fields)
+    ms = {what: 1e3 * np.percentile(spent, (50, 99)) for what, spent in timed.spent.items()}
+    print(
+        f"{name}: {episode.steps} steps at {params.HZ:g} Hz in {seconds:.1f} s, {match.frames} frames and "
+        f"{match.states} states compared, {len(match.wrong)} wrong, {dropped} messages dropped; ms, median and 99%: observe "
+        f"{ms['observe'][0]:.3f} {ms['observe'][1]:.3f}, act {ms['act'][0]:.3f} {ms['act'][1]:.3f}"
+    )
+    for sentence in (*match.wrong[:3], *([episode.meta[FAULT]] if FAULT in episode.meta else [])):
+        print(f"  {sentence}")
+    bar(f"robots_{name}_steps", episode.steps, steps, at_least=True)
+    bar(f"robots_{name}_wrong", len(match.wrong), 0, at_least=False)
+    bar(f"robots_{name}_observe_and_act_ms", ms["observe"][0] + ms["act"][0], 1.0, at_least=False)
+
+
+def measure_faults(folder: Path, faults: tuple[str, ...]) -> None:
+    kept = 0
+    for fault in faults:
+        config = config_of(folder, "igris_b", HZ=50, start_speed=5.0)
+        with TwinProcess(config, folder / "faults.jsonl") as twin, config.build() as robot:
+            policy = Waves(config.params().start_pose, at=10, then=lambda twin=twin, fault=fault: twin.fail(fault))
+            episode = run_episode(robot, policy, Normalizer({}), steps=5000, task="wave")
+        wrong = compare(episode, twin.said(), ("position",)).wrong
+        kept += FAULT in episode.meta and episode.steps >= 10 and not wrong
+        print(f"{fault}: {episode.steps} steps kept; {episode.meta.get(FAULT, 'nothing was noticed')[:150]}")
+    bar("robots_faults_told_and_kept", kept / len(faults), 1.0, at_least=True)
+
+
+def measure_codec(repeats: int) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (240, 320, 3), np.uint8)
+    data = encode_image(1, pixels)
+    store: Any = get_typestore(Stores.ROS2_HUMBLE)
+    calls: dict[str, Callable[[], object]] = {
+        "encode": lambda: encode_image(1, pixels),
+        "decode": lambda: decode_image(data),
+        "rosbags": lambda: np.array(store.deserialize_cdr(data, IMAGE).data),
+    }
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            begun = time.perf_counter()
+            call()
+            spent[name].append(time.perf_counter() - begun)
+    ms = {name: 1e3 * float(np.median(times)) for name, times in spent.items()}
+    print(
+        f"an Image of 240x320: {ms['encode']:.3f} ms to encode, {ms['decode']:.3f} to decode and copy "
+        f"({ms['rosbags']:.3f} rosbags alone)"
+    )
+    bar("robots_image_decode_of_rosbags", ms["decode"] / ms["rosbags"], 1.5, at_least=False)
+
+
+def bar(name: str, figure: float, goal: float, *, at_least: bool) -> None:
+    """Kept until all is measured: these lines come last."""
+    passed = figure >= goal if at_least else figure <= goal
+    bars.append(f"BAR {name} {figure:.4g} {'>=' if at_least else '<='}{goal:g} {'pass' if passed else 'miss'}")
+
+
+if __name__ == "__main__":
+    main()

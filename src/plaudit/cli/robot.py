@@ -1,0 +1,87 @@
+"""`plaudit robot`: robots, listed, checked before they move, and their twins."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from plaudit.cli.common import out
+from plaudit.errors import RobotError
+
+robot = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+NameArgument = Annotated[
+    str, typer.Argument(help="A name that 'plaudit robot list' shows, or my_module:MyConfig.", show_default=False)
+]
+ParamsOption = Annotated[
+    Path | None,
+    typer.Option("--inference_runtime_params_config", "--params", help="JSON whose keys replace the robot's own."),
+]
+TopicsOption = Annotated[
+    Path | None,
+    typer.Option("--inference_runtime_topics_config", "--topics", help="JSON whose keys replace the robot's own."),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting, like transport.connect=[tcp/10.0.0.2:7447]."),
+]
+
+
+@robot.command("list")
+def robot_list() -> None:
+    """Say what robots there are."""
+    from plaudit.registry import ROBOT_REGISTRY
+    from plaudit.report.robots import robots_table
+
+    out.print(robots_table({name: ROBOT_REGISTRY.get(name) for name in ROBOT_REGISTRY.names()}))
+
+
+@robot.command("check")
+def robot_check(
+    name: NameArgument,
+    params: ParamsOption = None,
+    topics: TopicsOption = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="To listen for.")] = 3.0,
+    settings: SetOption = None,
+) -> None:
+    """Compare what a robot sends with its params and topics. Nothing moves; returns 1 if anything is wrong."""
+    from plaudit.report.robots import check_table
+    from plaudit.robots.ros.check import check
+
+    rows = check(ros_config(name, params, topics, settings), seconds)
+    out.print(check_table(name, rows))
+    if any(row.problem for row in rows):
+        raise typer.Exit(1)
+
+
+@robot.command("twin")
+def robot_twin(
+    name: NameArgument,
+    params: ParamsOption = None,
+    topics: TopicsOption = None,
+    log: Annotated[Path | None, typer.Option(help="Write what is sent to this file, one line a moment.")] = None,
+    fault: Annotated[list[str] | None, typer.Option(help="Fail: KIND[=VALUE][@SECONDS], like late=400@2.5.")] = None,
+    watchdog_ms: Annotated[float, typer.Option(help="Without a command for so long, and it holds.")] = 500.0,
+    seconds: Annotated[float, typer.Option(help="To live.")] = math.inf,
+    settings: SetOption = None,
+) -> None:
+    """Be a robot's twin: move, draw, obey and fail on its topics, until Ctrl-C."""
+    from plaudit.robots.twin.run import run_twin
+
+    config = ros_config(name, params, topics, settings)
+    run_twin(config, log=log, watchdog_ms=watchdog_ms, faults=fault or (), seconds=seconds)
+
+
+def ros_config(name: str, params: Path | None, topics: Path | None, settings: list[str] | None) -> Any:
+    """The config of a robot that speaks ROS 2, from what these commands are given."""
+    from plaudit.config import load
+    from plaudit.registry import ROBOT_REGISTRY
+    from plaudit.robots.ros.config import RosRobotConfig
+
+    cls = ROBOT_REGISTRY.get(name)
+    if not issubclass(cls, RosRobotConfig):
+        raise RobotError(f"robot '{name}' has no topics; this is for robots that speak ROS 2, like igris_b")
+    config = load(cls, overrides=settings or ())
+    files = {"inference_runtime_params_config": params, "inference_runtime_topics_config": topics}
+    return config.model_copy(update={key: path for key, path in files.items() if path is not None})

@@ -1,0 +1,59 @@
+"""docs/add_a_robot.md, followed: its files are written as it shows them, its commands are run."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plaudit.registry import ROBOT_REGISTRY
+from plaudit.robots.ros.params import RuntimeParams
+from plaudit.robots.twin.faults import KINDS
+from twins import free_endpoint
+
+PAGE = (Path(__file__).parents[2] / "docs/add_a_robot.md").read_text()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for name, text in re.findall(r"^`(my_robots/[\w./]+)`\n\n```\w+\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.split(".")[0] == "my_robots"]:
+        del sys.modules[name]
+
+
+def test_the_files_of_the_document_are_a_robot_and_its_commands_run(folder):
+    assert {path.name for path in (folder / "my_robots").iterdir()} == {"arm", "lamp"}
+    twin, check = re.findall(r"^PYTHONPATH=\. plaudit (robot .*)$", PAGE, flags=re.MULTILINE)
+    place = ["--set", f"transport.connect=[{free_endpoint()}]"]
+    paths = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+    def command(line: str) -> list[str]:
+        return [sys.executable, "-m", "plaudit.cli", *line.split(), *place]
+
+    world = os.environ | {"PYTHONPATH": paths}
+    with subprocess.Popen(command(twin), env=world, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().startswith("the twin of arm sends 3 joints and 1 cameras at 10 Hz")
+        done = subprocess.run([*command(check), "--seconds", "1"], env=world, capture_output=True, text=True)
+        process.terminate()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" ok") == 3
+
+
+def test_its_robot_with_a_driver_of_its_own_keeps_the_contract(folder):
+    config: Any = ROBOT_REGISTRY.parse({"type": "my_robots.lamp:LampConfig", "realtime": False})
+    assert config.build().fps == 20.0
+    test = PAGE.split("And its test:")[1].split("```python\n")[1].split("```")[0]
+    exec(test, {})
+
+
+def test_every_key_and_every_fault_stands_in_the_document():
+    assert not [key for key in RuntimeParams.model_fields if f"`{key}`" not in PAGE]
+    assert not [kind for kind in KINDS if kind != "none" and f"`{kind}" not in PAGE and f"fault {kind}@" not in PAGE]

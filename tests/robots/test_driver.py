@@ -1,0 +1,149 @@
+"""The driver of the IGRIS robots, against a twin in the same process."""
+
+import numpy as np
+import pytest
+
+from plaudit.contracts import check_robot
+from plaudit.errors import InvalidCommand, RobotError, RobotSilent
+from plaudit.robots.takeover import TopicTakeover
+from plaudit.robots.transport import MemoryConfig
+from plaudit.robots.transport.messages import JOINT_STATE, JointState, decode_joint_state, encode_joint_state
+from plaudit.robots.twin.faults import Fault
+from twins import robot_config, twin_thread, wait_until
+
+
+@pytest.fixture
+def commands(tmp_path):
+    """What is sent to the robot, in order."""
+    heard: list[JointState] = []
+    ear = MemoryConfig(bus=str(tmp_path)).build()
+    ear.subscribe("/igris_b/joint_commands", JOINT_STATE, lambda data: heard.append(decode_joint_state(data)))
+    yield heard
+    ear.close()
+
+
+@pytest.mark.parametrize("name", ["igris_b", "igris_c"])
+def test_it_keeps_the_robots_contract(tmp_path, name):
+    config = robot_config(tmp_path, name)
+    with twin_thread(config), config.build() as robot:
+        check_robot(robot)
+
+
+def test_nothing_is_sent_before_it_is_driven(tmp_path, commands):
+    config = robot_config(tmp_path)
+    with twin_thread(config), config.build() as robot:
+        robot.observe()
+        assert not commands
+
+
+def test_a_command_is_clipped_to_the_joints_limits_and_names_them(tmp_path, commands):
+    config = robot_config(tmp_path, start_pose=None)
+    with twin_thread(config), config.build() as robot:
+        robot.act(np.full(24, 100, np.float32))
+    assert commands[-1].names == config.params().joint_names
+    assert commands[-1].position.tolist() == np.float32(config.params().joint_upper).tolist()
+
+
+def test_a_command_changes_no_faster_than_max_delta_deg(tmp_path, commands):
+    config = robot_config(tmp_path, start_pose=None, max_delta_deg=1.0)
+    with twin_thread(config), config.build() as robot:
+        here = robot.observe().state
+        robot.act(here)
+        for _ in range(3):
+            robot.act(here - 1)
+    steps = np.diff([command.position[1] for command in commands])
+    assert np.degrees(steps) == pytest.approx([-1, -1, -1], abs=1e-3)
+
+
+def test_what_is_no_command_is_refused_and_not_sent(tmp_path, commands):
+    config = robot_config(tmp_path)
+    with config.build() as robot:
+        for wrong in (np.zeros(3), np.full(24, np.nan)):
+            with pytest.raises(InvalidCommand, match="igris_b takes 24 finite numbers"):
+                robot.act(wrong)
+    assert not commands
+
+
+def test_it_goes_to_its_start_pose_slowly(tmp_path, commands):
+    config = robot_config(tmp_path, start_speed=2.0)
+    with twin_thread(config), config.build() as robot:
+        state = robot.reset().state
+    assert np.abs(state - config.params().start_pose).max() <= config.params().start_tolerance
+    steps = np.abs(np.diff([command.position for command in commands], axis=0))
+    assert steps.max() <= 2.0 / 50 + 1e-6
+
+
+def test_a_robot_that_does_not_come_to_its_start_pose_is_named_by_its_joint(tmp_path, monkeypatch):
+    monkeypatch.setattr("plaudit.robots.ros.driver.SETTLE", 0.1)
+    config = robot_config(tmp_path)
+    with twin_thread(config) as twin, config.build() as robot:
+        robot.observe()
+        twin.begin(Fault("deaf"))
+        with pytest.raises(
+            RobotError, match=r"joint 'right_\w+' is still 0.100 rad off start_pose after .* listening to"
+        ):
+            robot.reset()
+
+
+def test_it_holds_where_it_is_or_where_it_was_told_to_be_when_that_is_not_known(tmp_path, commands):
+    config = robot_config(tmp_path, silent_after_ms=100.0, start_pose=None)
+    with config.build() as robot:
+        robot.hold()
+        assert not commands  # nothing is known, and nothing was sent
+        with twin_thread(config):
+            here = robot.observe().state
+            robot.hold()
+            assert commands[-1].position == pytest.approx(here, abs=1e-6)
+        wait_until(lambda: min(robot.ages().values()) > 0.1)
+        robot.act(here + 0.01)
+        robot.hold()
+        assert commands[-1].position == pytest.approx(robot.command)
+        with pytest.raises(
+            RobotSilent, match=r"igris_b: the joint stream \(/igris_b/joint_states\) has sent nothing good for"
+        ):
+            robot.observe()
+
+
+def test_a_robot_that_is_not_there_is_waited_for_and_then_told_of_topic_by_topic(tmp_path):
+    with robot_config(tmp_path, first_message_s=0.05).build() as robot, pytest.raises(RobotSilent) as raised:
+        robot.reset()
+    assert str(raised.value).count("has sent nothing good yet; no message since") == 4
+
+
+def test_history_is_laid_end_to_end_the_newest_last(tmp_path):
+    config = robot_config(tmp_path, proprio_history_size=3, num_img_obs=2, img_obs_every=2, start_pose=None)
+    with twin_thread(config), config.build() as robot:
+        first = robot.reset()
+        assert robot.state_dim == 72 and set(robot.cameras) == {
+            c + n for c in ("head", "left", "right") for n in ("", "_1")
+        }
+        assert np.array_equal(first.state, np.tile(first.state[-24:], 3))
+        seen = [first]
+        for _ in range(4):
+            robot.act(robot.command if robot.command is not None else first.state[-24:])
+            seen.append(robot.observe())
+        parts = [one.state.reshape(3, 24) for one in seen]
+        assert np.array_equal(parts[4][1], parts[3][2]) and np.array_equal(parts[4][0], parts[2][2])
+        assert np.array_equal(seen[4].images["head_1"], seen[2].images["head"])
+
+
+def test_pictures_of_another_size_than_wanted_are_shrunk(tmp_path):
+    size = {"width": 128, "height": 96}
+    config = robot_config(tmp_path, camera_image_size=size)
+    with twin_thread(config), config.build() as robot:
+        assert robot.observe().images["left"].shape == (48, 64, 3)
+
+
+def test_a_persons_command_counts_while_it_is_given(tmp_path):
+    config = robot_config(tmp_path)
+    bus, names = MemoryConfig(bus=str(tmp_path)), config.params().joint_names
+    listener, person = bus.build(), bus.build()
+    takeover = TopicTakeover(listener, config.topics().takeover, names, expires=0.2)
+    assert takeover.command() is None
+    for stamp in (2_000_000_000, 1_000_000_000):  # the second has another clock
+        wanted = JointState(stamp, names[::-1], np.arange(24.0)[::-1])
+        person.publish(config.topics().takeover, JOINT_STATE, encode_joint_state(wanted))
+        assert takeover.command().tolist() == list(range(24))
+        wait_until(lambda: takeover.command() is None)
+    person.publish(config.topics().takeover, JOINT_STATE, b"?")
+    assert takeover.command() is None and takeover.dropped() == {"unreadable": 1}

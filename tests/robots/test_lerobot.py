@@ -1,0 +1,173 @@
+"""Against a package that stands in for lerobot: its base classes, its registry of names, and one robot."""
+
+import sys
+import textwrap
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plaudit.contracts import check_robot
+from plaudit.errors import MissingPackage, RobotError, UnknownName
+from plaudit.registry import ROBOT_REGISTRY
+
+FILES = {
+    "draccus.py": """
+        class ParsingError(Exception): ...
+
+        def decode(cls, values):
+            values = dict(values)
+            made = cls.get_known_choices()[values.pop("type")]
+            try:
+                return made(**values)
+            except TypeError as error:
+                raise ParsingError(str(error)) from error
+    """,
+    "lerobot/__init__.py": "",
+    "lerobot/cameras/__init__.py": """
+        class CameraConfig:
+            known = {}
+
+            @classmethod
+            def get_known_choices(cls):
+                return cls.known
+    """,
+    "lerobot/cameras/opencv/__init__.py": """
+        from lerobot.cameras import CameraConfig
+        CameraConfig.known["opencv"] = object
+    """,
+    "lerobot/robots/__init__.py": """
+        class RobotConfig:
+            known = {}
+
+            @classmethod
+            def get_known_choices(cls):
+                return cls.known
+
+        def make_robot_from_config(config):
+            from lerobot.robots.two_joints import TwoJoints
+            return TwoJoints(config)
+    """,
+    "lerobot/robots/a_broken_one/__init__.py": "import a_package_that_nobody_has",
+    "lerobot/robots/two_joints/__init__.py": """
+        import numpy as np
+        from lerobot.robots import RobotConfig
+
+        class TwoJointsConfig(RobotConfig):
+            def __init__(self, port, cameras):
+                self.port, self.cameras = port, cameras
+
+        RobotConfig.known["two_joints"] = TwoJointsConfig
+
+        class TwoJoints:
+            name = "two_joints"
+            calibrated, wrong = True, None
+
+            def __init__(self, config):
+                self.config, self.here, self.is_connected = config, [0.0, 10.0], False
+
+            def __str__(self):
+                return "a TwoJoints"
+
+            @property
+            def observation_features(self):
+                cameras = {name: (c["height"], c["width"], 3) for name, c in self.config.cameras.items()}
+                return {"elbow.pos": float, "wrist.pos": float, **cameras}
+
+            action_features = {"elbow.pos": float, "wrist.pos": float}
+            is_calibrated = property(lambda self: self.calibrated)
+
+            def connect(self, calibrate=True):
+                assert not calibrate
+                self.is_connected = True
+
+            def disconnect(self):
+                self.is_connected = False
+
+            def get_observation(self):
+                if self.wrong:
+                    raise self.wrong
+                images = {n: np.full((c["height"], c["width"], 3), 7, np.uint8) for n, c in self.config.cameras.items()}
+                return {"elbow.pos": self.here[0], "wrist.pos": self.here[1], **images}
+
+            def send_action(self, action):
+                sent = {name: max(-90.0, min(90.0, value)) for name, value in action.items()}
+                self.here = [sent["elbow.pos"], sent["wrist.pos"]]
+                return sent
+    """,
+}
+CAMERAS = {"front": {"type": "opencv", "width": 8, "height": 6}}
+
+
+@pytest.fixture
+def lerobot(tmp_path, monkeypatch):
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] in ("lerobot", "draccus")]:
+        del sys.modules[name]
+
+
+def build(**changes):
+    options = {"port": "/dev/ttyACM0", "cameras": CAMERAS}
+    base = {"type": "lerobot", "robot_type": "two_joints", "options": options, "realtime": False}
+    config: Any = ROBOT_REGISTRY.parse(base | changes)
+    return config.build()
+
+
+def test_a_robot_of_lerobots_keeps_our_contract(lerobot):
+    with build() as robot:
+        assert (robot.state_dim, robot.action_dim, robot.fps, robot.cameras) == (2, 2, 30.0, {"front": (6, 8)})
+        check_robot(robot)
+
+
+def test_numbers_become_the_state_and_actions_go_out_by_name(lerobot):
+    with build() as robot:
+        assert robot.reset().state.tolist() == [0.0, 10.0]
+        robot.act(np.array([5.0, 200.0], np.float32))
+        assert robot.observe().state.tolist() == [5.0, 90.0]  # lerobot's own limit
+        robot.hold()
+        assert robot.observe().state.tolist() == [5.0, 90.0]
+
+
+def test_it_goes_to_its_start_pose(lerobot):
+    with build(start_pose={"elbow.pos": 20.0, "wrist.pos": 0.0}, start_seconds=0.1) as robot:
+        assert robot.reset().state.tolist() == [20.0, 0.0]
+    with pytest.raises(RobotError, match="start_pose names 'elbow', which two_joints does not take; did you mean"):
+        build(start_pose={"elbow": 0.0})
+
+
+def test_a_device_that_fails_is_told_in_a_sentence(lerobot):
+    with build() as robot:
+        robot._robot.wrong = ConnectionError("the bus does not answer")
+        with pytest.raises(RobotError, match="a TwoJoints: get_observation failed: the bus does not answer"):
+            robot.observe()
+        robot._robot.wrong, robot._robot.here = None, [np.nan, 0.0]
+        with pytest.raises(RobotError, match="measures NaN or infinity for 'elbow"):
+            robot.observe()
+
+
+def test_one_that_is_not_calibrated_is_not_driven(lerobot, monkeypatch):
+    from lerobot.robots.two_joints import TwoJoints  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
+
+    monkeypatch.setattr(TwoJoints, "calibrated", False)
+    with pytest.raises(RobotError, match="not calibrated; run: lerobot-calibrate"):
+        build()
+
+
+def test_unknown_names_and_options_are_told(lerobot):
+    with pytest.raises(UnknownName, match="lerobot has no robot 'two_joint'; did you mean 'two_joints'"):
+        build(robot_type="two_joint")
+    with pytest.raises(UnknownName, match="lerobot has no camera 'opencw'; did you mean 'opencv'"):
+        build(options={"port": "", "cameras": {"front": {"type": "opencw"}}})
+    with pytest.raises(RobotError, match=r"cannot make a 'two_joints' with these options: .*'ports'"):
+        build(options={"ports": "", "cameras": {}})
+
+
+def test_without_lerobot_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "draccus", None)
+    with pytest.raises(MissingPackage, match="is not installed; run: pip install lerobot"):
+        build()

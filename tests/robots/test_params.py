@@ -1,0 +1,77 @@
+import json
+from typing import Any
+
+import pytest
+
+from plaudit.errors import ConfigError
+from plaudit.registry import ROBOT_REGISTRY
+from plaudit.robots.igris_b import IgrisBConfig
+
+
+def config(folder, params=None, topics=None, name="igris_b") -> Any:
+    files = {"params": params, "topics": topics}
+    for what, keys in files.items():
+        if keys is not None:
+            (folder / f"{what}.json").write_text(json.dumps(keys))
+    given = {f"inference_runtime_{k}_config": folder / f"{k}.json" for k, v in files.items() if v is not None}
+    return ROBOT_REGISTRY.get(name)(**given)
+
+
+def test_igris_b_is_the_reference_runtime(tmp_path):
+    params = config(tmp_path).params()
+    assert (params.HZ, params.action_chunk_size, params.policy_update_period) == (20, 50, 35)
+    assert (params.proprio_state_dim, params.action_dim, params.sent_size) == (24, 24, (240, 320))
+    assert params.camera_names == ("head", "left", "right")
+
+
+def test_igris_c_has_other_joints_velocities_and_compressed_pictures(tmp_path):
+    igris_c = config(tmp_path, name="igris_c")
+    assert (igris_c.params().proprio_state_dim, igris_c.params().action_dim) == (34, 17)
+    assert igris_c.topics().kind_of("left") == "sensor_msgs/msg/CompressedImage"
+
+
+def test_keys_of_a_users_file_replace_the_robots_own(tmp_path):
+    own = config(tmp_path, params={"HZ": 10, "norm_stats_file_path": "stats.pkl"}, topics={"joint_states": "/js"})
+    assert own.params().HZ == 10 and str(own.params().norm_stats_file_path) == "stats.pkl"
+    assert own.params().action_dim == 24
+    assert own.topics().joint_states == "/js" and own.topics().joint_commands == "/igris_b/joint_commands"
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"action_dims": 7}, "params.json: unknown key 'action_dims'; did you mean 'action_dim'"),
+        ({"HZ": "fast"}, "params.json: key 'HZ' is \"fast\""),
+        ({"HZ": 0}, "key 'HZ' is 0"),
+        ({"mono_image_resize": {"width": 320}}, "key 'mono_image_resize.height' is missing"),
+        ({"action_dim": 7}, "params.json: key 'action_dim' is 7, there are 24 joint_names"),
+        ({"proprio_state_dim": 48}, "'proprio_state_dim' is 48; 24 joint_names with position make 24"),
+        ({"joint_lower": [0.0]}, "key 'joint_lower' has 1 values for 24 joint_names"),
+        ({"joint_lower": [9.0] * 24}, "joint 'right_shoulder_pitch' may move from 9.0 to 2.8"),
+        ({"start_pose": [9.0] * 24}, "has joint 'right_shoulder_pitch' at 9.0, outside of -2.8 to 2.8"),
+        ({"policy_update_period": 51}, "'policy_update_period' is 51, longer than a chunk of 50 actions"),
+        ({"camera_names": ["head", "head"]}, "key 'camera_names' names one twice"),
+    ],
+)
+def test_a_mistake_in_the_params_is_named_with_its_key_and_file(tmp_path, params, said):
+    with pytest.raises(ConfigError, match=said):
+        config(tmp_path, params=params).params()
+
+
+@pytest.mark.parametrize(
+    ("topics", "said"),
+    [
+        ({"joint_state": "/js"}, "topics.json: unknown key 'joint_state'; did you mean 'joint_states'"),
+        ({"joint_states": "js"}, "key 'joint_states' is \"js\""),
+        ({"cameras": {"heat": "/heat"}}, "camera 'head' of camera_names has no topic; did you mean 'heat'"),
+    ],
+)
+def test_a_mistake_in_the_topics_is_named(tmp_path, topics, said):
+    with pytest.raises(ConfigError, match=said):
+        config(tmp_path, topics=topics).topics()
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    missing = IgrisBConfig(inference_runtime_params_config=tmp_path / "none.json")
+    with pytest.raises(ConfigError, match=r"none\.json: there is no such file"):
+        missing.params()

@@ -1,0 +1,52 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counting import CountingSimulation
+from plaudit.contracts import check_robot
+from plaudit.data.normalize import Normalizer
+from plaudit.errors import InvalidCommand, RobotError
+from plaudit.registry import ROBOT_REGISTRY
+from plaudit.robots.sim import SimRobot
+from plaudit.rollout.loop import run_episode
+from twins import Waves
+
+LIFT = {"type": "lift", "obs": "both", "cameras": ["front", "wrist"], "image_size": [16, 20], "threads": 1}
+
+
+@pytest.mark.parametrize("env", [LIFT, {"type": "gymnasium", "id": "Pendulum-v1", "fps": 20.0}])
+def test_a_simulated_task_keeps_the_robots_contract(env):
+    config: Any = ROBOT_REGISTRY.parse({"type": "sim", "env": env, "realtime": False})
+    with config.build() as robot:
+        check_robot(robot)
+
+
+def test_what_the_simulation_knows_is_recorded_and_may_end_the_episode():
+    robot = SimRobot(CountingSimulation(1), realtime=False)
+    ended = {"stop": lambda known: bool(known["success"])}
+    episode = run_episode(robot, Waves([0.0]), Normalizer({}), steps=9, task="count", seed=3, **ended)
+    assert episode.steps == 3 and episode.terminated
+    assert episode.success.tolist() == [False, False, True] and episode.state[:, 1].tolist() == [0, 1, 2, 3]
+
+
+def test_time_passes_with_actions_only():
+    robot = SimRobot(CountingSimulation(1), realtime=False)
+    robot.reset(seed=9)
+    robot.act(np.zeros(1, np.float32))
+    assert [robot.observe().state[1] for _ in range(3)] == [1, 1, 1]
+    robot.act(np.zeros(1, np.float32))
+    robot.hold()
+    assert robot.observe().state[1] == 1
+
+
+def test_what_cannot_be_driven_is_told():
+    robot = SimRobot(CountingSimulation(1), realtime=False)
+    with pytest.raises(InvalidCommand, match="takes 1 finite numbers"):
+        robot.act(np.array([np.nan], np.float32))
+    with pytest.raises(RobotError, match="one scene, this simulation has 2"):
+        SimRobot(CountingSimulation(2))
+    timeless = CountingSimulation(1)
+    timeless.fps = 0.0
+    with pytest.raises(RobotError, match="does not say how many steps a second it makes; set hz"):
+        SimRobot(timeless)

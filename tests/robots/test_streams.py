@@ -1,0 +1,86 @@
+"""A message here is three numbers: its stamp in ms, and nothing else; time is told to the stream."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from plaudit.errors import BadMessage
+from plaudit.robots.ros import streams
+from plaudit.robots.ros.streams import Stream, Unfit
+
+
+@dataclass
+class Numbered:
+    stamp: int
+
+
+def read(data: bytes) -> Numbered:
+    if data == b"?":
+        raise BadMessage("it is a riddle")
+    if data == b"-":
+        raise Unfit("not finite", "it is nothing")
+    return Numbered(int(data) * 1_000_000)
+
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(streams, "time", made)
+    return made
+
+
+@pytest.fixture
+def stream(clock):
+    return Stream("camera 'head'", "/head", read, late_after=0.1)
+
+
+def hear(stream, clock, data, at):
+    clock.now = 100.0 + at
+    stream.receive(data)
+
+
+def test_the_newest_good_message_is_kept_and_the_others_are_counted(stream, clock):
+    hear(stream, clock, b"10", 0.01)
+    for data in (b"?", b"-", b"10", b"4"):
+        hear(stream, clock, data, 0.02)
+    assert stream.newest.message.stamp == 10_000_000
+    assert stream.dropped == {"unreadable": 1, "not finite": 1, "out of order": 2}
+    clock.now = 101.0
+    assert stream.trouble(2.0) is None
+    assert stream.trouble(0.5) == (
+        "camera 'head' (/head) has sent nothing good for 0.99 s; dropped since: 1 unreadable, 1 not finite, "
+        "2 out of order (the last: its stamp is 0.006 s behind the one before)"
+    )
+
+
+def test_a_message_is_late_by_the_quickest_one_whatever_the_clocks_say(stream, clock):
+    hear(stream, clock, b"5000", 0.03)  # its clock is far ahead; this one took 30 ms
+    hear(stream, clock, b"5010", 0.02)  # 10 ms: the quickest
+    hear(stream, clock, b"5100", 0.20)  # 90 ms later than that
+    hear(stream, clock, b"5200", 0.35)  # 140 ms
+    assert stream.newest.message.stamp == 5100_000_000
+    assert stream.dropped == {"late": 1}
+
+
+def test_clocks_that_drift_apart_make_nothing_late(stream, clock):
+    for second in range(0, 7200, 10):  # 100 millionths: 0.72 s in two hours
+        hear(stream, clock, str(1000 * second).encode(), second * 1.0001)
+    assert not stream.dropped
+
+
+def test_after_a_restart_another_clock_is_as_good(stream, clock):
+    hear(stream, clock, b"9000", 1.0)
+    stream.restart()
+    hear(stream, clock, b"1", 2.0)
+    assert stream.newest.message.stamp == 1_000_000 and not stream.dropped
+
+
+def test_a_stream_that_never_spoke_says_so(stream):
+    assert stream.trouble(5.0) == "camera 'head' (/head) has sent nothing good yet; no message since"
