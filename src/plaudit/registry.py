@@ -108,6 +108,7 @@ TAKEOVER_REGISTRY = Registry(
     builtin={
         "keyboard": "plaudit.rollout.takeover:KeyboardConfig",
         "gamepad": "plaudit.rollout.takeover:GamepadConfig",
+        "topic": "plaudit.rollout.takeover:TopicConfig",
     },
 )
 POLICY_REGISTRY = Registry(

@@ -75,4 +75,4 @@ def test_what_is_not_there_is_said(monkeypatch, tmp_path):
 
 def test_takeovers_have_names():
     assert isinstance(TAKEOVER_REGISTRY.parse({"type": "gamepad", "button": 5}), GamepadConfig)
-    assert np.array_equal(TAKEOVER_REGISTRY.names(), ["gamepad", "keyboard"])
+    assert np.array_equal(TAKEOVER_REGISTRY.names(), ["gamepad", "keyboard", "topic"])

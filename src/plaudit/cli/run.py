@@ -20,7 +20,7 @@ def run_(
         ),
     ] = None,
     *,
-    robot: Annotated[str, typer.Option(help="igris_b, igris_c, sim, lerobot, or my_package.my_module:MyConfig.")],
+    robot: Annotated[str, typer.Option(help="igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")],
     policy_yaml: Annotated[Path, typer.Option("--policy_yaml", "--policy-yaml", help="The policy's file.")],
     algorithm: Annotated[
         Literal["rtc", "sequential"],
@@ -35,7 +35,7 @@ def run_(
     store: Annotated[Path, typer.Option(help="Where to record; made if it does not exist.")] = Path("episodes"),
     task: Annotated[str, typer.Option(help="The instruction, in words, as episodes have it.")] = "",
     seed: Annotated[int | None, typer.Option(help="Of the first episode, in a simulation.")] = None,
-    takeover: Annotated[str, typer.Option(help="keyboard, gamepad, none, or my_package.my_module:MyConfig.")] = "none",
+    takeover: Annotated[str, typer.Option(help="keyboard, gamepad, topic, none, or my_module:MyConfig.")] = "none",
     params: Annotated[
         Path | None,
         typer.Option(

@@ -93,7 +93,11 @@ def main(
 def hold(_: Connection, robot_config: RobotConfig) -> None:
     """A process for when the other was killed: a robot of the same config is told to stay where it is."""
     with ExitStack() as stack:
-        opened(robot_config.build(), stack).hold()
+        robot = opened(robot_config.build(), stack)
+        try:
+            robot.observe()  # one that has just been made does not know yet where it is
+        finally:
+            robot.hold()
 
 
 class Control:

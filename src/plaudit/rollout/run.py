@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from plaudit.config import Config, load
 from plaudit.registry import ROBOT_REGISTRY, TAKEOVER_REGISTRY
+from plaudit.robots.ros import RosRobotConfig
 from plaudit.rollout.executor import ExecutorConfig, PolicyConfig
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential
@@ -47,13 +48,26 @@ def load_run(
         of_robot["realtime"] = False
 
     def translate(tree: dict[str, Any]) -> dict[str, Any]:
-        person = {} if takeover == "none" else {"takeover": {"type": takeover, **tree.pop("takeover", {})}}
+        body = {"type": robot, **of_robot, **tree.get("robot", {})}
+        person = {"type": takeover, **({"robot": body} if takeover == "topic" else {}), **tree.pop("takeover", {})}
         return {
             **tree,
-            **person,
+            **({} if takeover == "none" else {"takeover": person}),
             "algorithm": algorithm,
-            "robot": {"type": robot, **of_robot, **tree.get("robot", {})},
+            "robot": body,
             "executor": {"name": robot, **executor, **tree.get("executor", {})},
         }
 
-    return load(RunConfig, None, overrides, translate)
+    return _with_params(load(RunConfig, None, overrides, translate))
+
+
+def _with_params(config: RunConfig) -> RunConfig:
+    """What a robot's own file says of policies fills in what nobody else did."""
+    if not isinstance(config.robot, RosRobotConfig):
+        return config
+    params, how = config.robot.params(), config.executor
+    filled = {
+        "execute": how.execute or params.policy_update_period,
+        "normalizer": how.normalizer or params.norm_stats_file_path,
+    }
+    return config.model_copy(update={"executor": how.model_copy(update=filled)})

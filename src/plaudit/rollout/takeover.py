@@ -16,14 +16,16 @@ import time
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 from pydantic import Field
 
 from plaudit.config import Config
 from plaudit.errors import RolloutError
-from plaudit.registry import TAKEOVER_REGISTRY
+from plaudit.registry import ROBOT_REGISTRY, TAKEOVER_REGISTRY
+from plaudit.robots.ros import RosRobotConfig
+from plaudit.robots.takeover import TopicTakeover
 from plaudit.types import FloatArray
 
 TERMINAL = "/dev/tty"  # not stdin, which a child of ours has not got
@@ -146,6 +148,23 @@ class GamepadTakeover:
 
     def close(self) -> None:
         os.close(self._device)
+
+
+@TAKEOVER_REGISTRY.register("topic")
+class TopicConfig(Config):
+    """What a leader arm, or anything else that speaks ROS 2, publishes on the robot's `takeover` topic."""
+
+    type: Literal["topic"] = "topic"
+    robot: Annotated[Any, ROBOT_REGISTRY.field]  # whose joints and topics they are
+    expires: float = Field(default=0.25, gt=0)  # s that a command counts for
+
+    def build(self, action_dim: int) -> TopicTakeover:
+        if not isinstance(self.robot, RosRobotConfig):
+            raise RolloutError("takeover by topic is for robots that speak ROS 2; this one does not")
+        topic, joints = self.robot.topics().takeover, self.robot.params().joint_names
+        if topic is None:
+            raise RolloutError("the robot's topics name none for takeover; add the key 'takeover' to them")
+        return TopicTakeover(self.robot.transport.build(), topic, joints, expires=self.expires)
 
 
 @contextmanager
