@@ -244,10 +244,10 @@ class GalleryConfig(Config):
 
 
 class Gallery:
-    cameras = dict.fromkeys(("head", "left", "right"), (240, 320))
     state_dim, action_dim, fps = 24, 24, RATE
 
     def __init__(self, log: Path | None):
+        self.cameras: Mapping[str, tuple[int, int]] = dict.fromkeys(("head", "left", "right"), (240, 320))
         self._log, self._moved = log, False
         self._shown = {camera: np.full((*size, 3), 7, np.uint8) for camera, size in self.cameras.items()}
 

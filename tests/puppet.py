@@ -22,6 +22,7 @@ class PuppetConfig(Config):
     fps: float = 100.0
     size: tuple[int, int] = (4, 6)
     fails_at: int = -1  # the command that it raises at
+    nan_at: int = -1  # commands after which its state is none
     succeeds_at: int = -1
     tells_modules: bool = False  # that its process has imported
 
@@ -52,7 +53,8 @@ class Puppet:
 
     def observe(self) -> Observation:
         frame = np.full((*self._config.size, 3), self._count % 256, np.uint8)
-        return Observation({"front": frame, "wrist": frame + 1}, np.float32([self._count]))
+        state = np.nan if self._count == self._config.nan_at else self._count
+        return Observation({"front": frame, "wrist": frame + 1}, np.array([state], np.float32))
 
     def privileged(self) -> dict[str, AnyArray]:
         at = self._config.succeeds_at

@@ -64,7 +64,7 @@ def test_who_dies_while_writing_a_chunk_neither_locks_it_nor_is_believed():
     memory.mailbox.put(chunk(row=1))
     writer = os.fork()
     if writer == 0:
-        memory.mailbox._values = Dying()  # in the middle of its copy, with the lock held
+        memory.mailbox._values = Dying()  # type: ignore[assignment] - in the middle of its copy, with the lock held
         memory.mailbox.put(chunk(row=2))
         os._exit(0)
     _, status = os.waitpid(writer, 0)

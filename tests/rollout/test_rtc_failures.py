@@ -75,6 +75,15 @@ def test_a_robot_that_fails(kind, log):
 
 
 @both
+def test_a_robot_that_measures_nothing(kind, log):
+    with kind(PuppetConfig(log=log, nan_at=3), CounterConfig(), LONG) as executor:
+        episode, said = driven(executor)
+    assert said == "the robot's state holds NaN or infinity after 3 commands"
+    assert episode.steps == 2
+    assert_kept_and_held(episode, log)
+
+
+@both
 def test_a_policy_that_fails(kind, log):
     config = ExecutorConfig(steps=100_000, execute=5)
     with kind(PuppetConfig(log=log), CounterConfig(fails_after=1), config) as executor:

@@ -21,7 +21,7 @@ from plaudit.rollout.clock import Clock, be_punctual, no_garbage_collection
 from plaudit.rollout.driver import Driver
 from plaudit.rollout.executor import ExecutorConfig, RobotConfig, described, opened
 from plaudit.rollout.memory import Body, Chunk, EpisodeMemory
-from plaudit.rollout.processes import GRACE, exit_with_parent, received_block, report, tell
+from plaudit.rollout.processes import GRACE, Gone, exit_with_parent, heard, received_block, report, tell
 from plaudit.rollout.takeover import TakeoverConfig
 from plaudit.types import AnyArray
 
@@ -81,10 +81,8 @@ def main(
                 stack.callback(person.close)
             body = Body.of(robot, config.name, config.rate)
             control = Control(robot, Driver(robot, person, config), body, config, parent, ticks)
-            parent.send(Ready(body, be_punctual(config.cpu)))
+            tell(parent, Ready(body, be_punctual(config.cpu)))
             control.serve()
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the parent is gone, or done with us
     except Exception as error:  # noqa: BLE001 - the parent says it
         report(error)
         tell(parent, Over(described(error), failed=True))
@@ -94,10 +92,9 @@ def hold(_: Connection, robot_config: RobotConfig) -> None:
     """A process for when the other was killed: a robot of the same config is told to stay where it is."""
     with ExitStack() as stack:
         robot = opened(robot_config.build(), stack)
-        try:
+        with suppress(Exception):
             robot.observe()  # one that has just been made does not know yet where it is
-        finally:
-            robot.hold()
+        robot.hold()
 
 
 class Control:
@@ -113,14 +110,14 @@ class Control:
 
     def serve(self) -> None:
         while True:
-            order = self._parent.recv()
+            order = heard(self._parent)
             if isinstance(order, Stop):
                 continue  # of an episode that ended by itself meanwhile
             memory = EpisodeMemory.attach(received_block(self._parent), self._body, order.steps)
             with no_garbage_collection():
                 over = self._episode(memory, order)
             self._tell(OVER)
-            self._parent.send(over)
+            tell(self._parent, over)
             if over.failed:
                 return
 
@@ -174,8 +171,8 @@ class Control:
         if not self._said.poll(0):
             return None
         try:
-            return self._parent.recv()
-        except (EOFError, ConnectionResetError):
+            return heard(self._parent)
+        except Gone:
             return Stop("the process that started this one is gone")
 
     def _tell(self, row: int) -> None:

@@ -11,7 +11,7 @@ from plaudit.protocols import Robot, ToldCommand
 from plaudit.rollout.executor import ExecutorConfig
 from plaudit.rollout.memory import BY_HAND, HELD, Chunk, EpisodeMemory
 from plaudit.rollout.takeover import Takeover
-from plaudit.types import PERSON, POLICY, AnyArray, FloatArray
+from plaudit.types import PERSON, POLICY, AnyArray, FloatArray, Observation
 
 Answer = TypeVar("Answer")
 
@@ -40,7 +40,7 @@ class Driver:
         self.privileged: dict[str, list[AnyArray]] = {}  # name -> one value a step
         self._memory = memory
         self._last: FloatArray | None = None
-        memory.see(0, self._robot.reset(seed), time.monotonic())
+        self._see(0, self._robot.reset(seed))
 
     def wake(self, late: float, missed: int) -> None:
         """A tick begins."""
@@ -58,7 +58,7 @@ class Driver:
         """Record what the last command led to; returns whether that ends the episode."""
         observation = self.elsewhere(self._robot.observe)
         known = self.elsewhere(self._robot.privileged)
-        self._memory.see(row, observation, time.monotonic())
+        self._see(row, observation)
         for name, value in known.items():
             self.privileged.setdefault(name, []).append(value)
         until = self._config.until
@@ -83,6 +83,11 @@ class Driver:
         self._last = command
         self._memory.send(step, command, mode, source, self._late, self._missed)
         self._memory.spent[step] = time.perf_counter() - self._woken - self._elsewhere
+
+    def _see(self, row: int, observation: Observation) -> None:
+        if not np.isfinite(observation.state).all():
+            raise RolloutError(f"the robot's state holds NaN or infinity after {row} commands")
+        self._memory.see(row, observation, time.monotonic())
 
     def _persons(self, command: FloatArray, wanted: FloatArray | None) -> FloatArray:
         if command.shape != self._zero.shape or not np.isfinite(command).all():

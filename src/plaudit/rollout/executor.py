@@ -65,7 +65,10 @@ class ExecutorConfig(Config):
 class Executor(Protocol):
     """See above."""
 
-    timing: Timing  # of all episodes so far
+    @property
+    def timing(self) -> Timing:
+        """Of all episodes so far."""
+        ...
 
     def episodes(self, count: int, *, task: str = "", seed: int | None = None) -> Iterator[Episode]:
         """Drive `count` times and hand out what was recorded.

@@ -28,9 +28,10 @@ from plaudit.rollout.clock import be_prompt
 from plaudit.rollout.control import OVER
 from plaudit.rollout.executor import ExecutorConfig, PolicyConfig, checked_chunk, described
 from plaudit.rollout.memory import Block, Body, Chunk, EpisodeMemory, padded
-from plaudit.rollout.processes import exit_with_parent, received_block, report, tell
+from plaudit.rollout.processes import Gone, exit_with_parent, heard, received_block, report, tell
 from plaudit.types import PERSON, Weights
 
+READY = "ready"
 GONE = 1.0  # s after its parent that this process ends, in the middle of an inference if need be
 
 
@@ -88,10 +89,8 @@ def main(parent: Connection, ticks: int, policy_config: PolicyConfig, config: Ex
         policy.warmup()
         inference = Inference(policy, config, parent, ticks)
         be_prompt()
-        parent.send(True)
+        tell(parent, READY)
         inference.serve()
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the parent is gone, or done with us
     except Exception as error:  # noqa: BLE001 - the parent says it
         report(error)
         tell(parent, Failed(described(error)))
@@ -115,7 +114,7 @@ class Inference:
     def serve(self) -> None:
         while True:
             while self._watch is None:
-                self._take(self._parent.recv())
+                self._take(heard(self._parent))
             watch, descriptor = self._watch
             self._normalizer = self._config.load_normalizer(watch.body)
             self._watch = None
@@ -174,7 +173,7 @@ class Inference:
                 if descriptor == self._ticks:
                     self._read()
                 else:
-                    self._take(self._parent.recv())
+                    self._take(heard(self._parent))
             if self._told:
                 break
         if OVER in self._told:  # what comes behind it is of the next episode
@@ -187,7 +186,7 @@ class Inference:
     def _read(self) -> None:
         told = os.read(self._ticks, 1 << 16)
         if not told:
-            raise EOFError  # control is gone, and so will we be
+            raise Gone  # control is, and so will we be
         self._told += np.frombuffer(told, "<i8").tolist()
 
     def _take(self, message: Any) -> None:

@@ -67,10 +67,12 @@ class Block:
         descriptor = os.memfd_create("plaudit", os.MFD_CLOEXEC)
         try:
             os.posix_fallocate(descriptor, 0, size)
-            return cls(descriptor, size)
         except OSError as error:
             os.close(descriptor)
-            raise RolloutError(f"there is no memory for {size / 1e9:.1f} GB: {error.strerror}") from error
+            raise RolloutError(
+                f"there is no memory for {size / 1e9:.1f} GB ({error.strerror}); make episodes of fewer steps"
+            ) from error
+        return cls(descriptor, size)
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> AnyArray:
         """The next one; who asks for the same ones in the same order finds them in the same places."""

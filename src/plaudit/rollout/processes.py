@@ -34,6 +34,10 @@ BOOT = (
 GRACE = 5.0  # s that a child may take to end in good order
 
 
+class Gone(BaseException):
+    """In a child: who started it has ended, or has no more use for it. No error, and nothing that a plugin catches."""
+
+
 class Child:
     """A process that runs `target(connection, *arguments)` and whose end we hear of."""
 
@@ -103,8 +107,8 @@ def boot(descriptor: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        target, arguments = connection.recv()
+    with suppress(Gone):
+        target, arguments = heard(connection)
         module, _, function = target.partition(":")
         getattr(importlib.import_module(module), function)(connection, *arguments)
 
@@ -122,6 +126,14 @@ def exit_with_parent(connection: Connection, grace: float) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def heard(connection: Connection) -> Any:
+    """The next message of the parent; `Gone` when there will be none."""
+    try:
+        return connection.recv()
+    except (EOFError, ConnectionResetError):
+        raise Gone from None
 
 
 def received_block(connection: Connection) -> int:
