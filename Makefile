@@ -54,6 +54,7 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/reward.py --quick
 	$(BIN)/python benchmarks/hacking.py --quick
 	$(BIN)/python benchmarks/round_trip.py --quick
+	$(BIN)/python benchmarks/rtc.py --quick
 	$(BIN)/python benchmarks/robots.py --quick
 
 clean:

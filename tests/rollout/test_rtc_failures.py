@@ -101,6 +101,13 @@ def test_a_policy_that_says_nan_is_not_obeyed(kind, log):
     assert_kept_and_held(episode, log)
 
 
+def test_chunks_that_are_too_short_to_infer_meanwhile_are_refused(log):
+    with Rtc(PuppetConfig(log=log), CounterConfig(horizon=1), LONG) as executor:  # noqa: SIM117
+        with pytest.raises(RolloutError, match="a chunk of one action is over before the next is there"):
+            next(executor.episodes(1))
+    assert received(log).size == 0 and lines(log)[-1] == "hold"
+
+
 @pytest.mark.parametrize("who", ["control", "inference"])
 def test_a_process_that_is_killed(who, log):
     def kill() -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from plaudit.errors import RolloutError
 from plaudit.protocols import Policy
 from plaudit.rollout.clock import be_prompt
 from plaudit.rollout.control import OVER
@@ -149,7 +150,10 @@ class Inference:
             actions = self._policy.guided_inference(
                 observation, self._normalizer, before.actions, max(self._delays), row - before.row
             )
-        return Chunk(checked_chunk(actions, memory.body.action_dim), row)
+        actions = checked_chunk(actions, memory.body.action_dim)
+        if len(actions) == 1:
+            raise RolloutError("a chunk of one action is over before the next is there; use sequential for this policy")
+        return Chunk(actions, row)
 
     def _goes_on(self, memory: EpisodeMemory, row: int, before: Chunk) -> bool:
         """Whether what the robot does next is still what the chunk before says: not when it ran out, not when a person
