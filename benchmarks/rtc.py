@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--figure", action="store_true", help=f"draw {FIGURE.name} anew")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, one_busy_core():
-        policy = trained(options.policy or Path(folder), 300 if options.quick else 3000)
+        policy = trained(options.policy or Path(folder), 300 if options.quick else 2000)
         delays, episodes = ((100,), 2) if options.quick else (DELAYS, options.episodes)
         cells = {(way, delay): drive(policy, way, delay, episodes) for delay in delays for way in WAYS}
         judge(cells, success=not options.quick)
