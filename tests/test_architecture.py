@@ -96,6 +96,9 @@ def test_some_packages_are_kept_to_one_place(path):
         "rollout.loop",
         "rewards.controls",
         "rewards.measure",  # and calibration and cutoffs, which it imports
+        "rollout.control",
+        "rollout.inference",
+        "rollout.run",
         "rollout.collect",
         "rollout.wrappers",
         "robots.ros",

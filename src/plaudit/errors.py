@@ -84,6 +84,10 @@ class JudgeError(PlauditError, ValueError):
     """A judge that cannot be loaded or asked, or an episode that it cannot judge. The episode stays unlabelled."""
 
 
+class RolloutError(PlauditError, RuntimeError):
+    """A robot that cannot be driven any further. It was told to hold."""
+
+
 class DataError(PlauditError, ValueError):
     """Anything about episodes, labels and the files that hold them."""
 

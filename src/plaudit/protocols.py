@@ -54,6 +54,16 @@ class Robot(Protocol):
 
 
 @runtime_checkable
+class ToldCommand(Protocol):
+    """A robot that may send less than `act` asked for, and says what it sent: that is what gets recorded."""
+
+    @property
+    def command(self) -> FloatArray | None:
+        """[A] what was sent last, in the units of `act`; None before anything was."""
+        ...
+
+
+@runtime_checkable
 class Simulation(Protocol):
     """N copies of a simulated task, stepped together; arrays of an observation have a leading N.
 

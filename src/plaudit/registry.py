@@ -103,6 +103,14 @@ ROBOT_REGISTRY = Registry(
         "lerobot": "plaudit.robots.lerobot:LeRobotConfig",
     },
 )
+TAKEOVER_REGISTRY = Registry(
+    "takeover",
+    builtin={
+        "keyboard": "plaudit.rollout.takeover:KeyboardConfig",
+        "gamepad": "plaudit.rollout.takeover:GamepadConfig",
+        "topic": "plaudit.rollout.takeover:TopicConfig",
+    },
+)
 POLICY_REGISTRY = Registry(
     "policy",
     builtin={

@@ -16,6 +16,7 @@ from plaudit.cli.label import label_
 from plaudit.cli.policy import train_policy
 from plaudit.cli.reward import train_reward
 from plaudit.cli.robot import robot
+from plaudit.cli.run import run_
 from plaudit.cli.train import demo, train_
 from plaudit.errors import PlauditError
 
@@ -28,6 +29,7 @@ app.command("collect")(collect_)
 app.command("label")(label_)
 app.command("train-reward")(train_reward)
 app.command("train")(train_)
+app.command("run")(run_)
 app.command("train-policy")(train_policy)
 app.command("demo")(demo)
 

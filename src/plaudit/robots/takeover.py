@@ -16,9 +16,11 @@ from plaudit.types import FloatArray
 
 
 class TopicTakeover:
+    relative = False  # a command says where to go, not how far
+
     def __init__(self, transport: Transport, topic: str, joint_names: Sequence[str], *, expires: float = 0.25):
         """expires: seconds"""
-        self._expires = expires
+        self._expires, self._transport = expires, transport
         self._stream: Stream[Joints] = Stream("takeover", topic, joints_reader(joint_names, ("position",)), expires)
         transport.subscribe(topic, JOINT_STATE, self._stream.receive)
 
@@ -31,6 +33,10 @@ class TopicTakeover:
             self._stream.restart()  # who takes over next may have another clock
             return None
         return newest.message.position.copy()
+
+    def close(self) -> None:
+        """The transport too: it is nobody else's."""
+        self._transport.close()
 
     def dropped(self) -> dict[str, int]:
         """Reason -> how many messages could not be used for it."""

@@ -1,0 +1,262 @@
+"""Real-time chunking: how punctual control stays while a policy thinks, and what thinking costs on a moving target.
+
+    python benchmarks/rtc.py [--quick] [--policy FOLDER]     # 25 minutes on two cores, a policy is trained first
+
+One core is kept busy by another process throughout. A flow policy follows a target that does not wait (rtc_task.py),
+with inference slowed to 0, 50, 100, 200 and 300 ms, driven at 50 Hz by `Sequential` and by `Rtc` with blended and with
+guided chunks: success, mean squared jerk, and every tick's lateness. Then the time that our own code takes of a tick
+with three 240x320 cameras, and starts and stops of everything, a third of them by SIGKILL.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from plaudit.data.normalize import Normalizer
+from plaudit.policies.flow.training import fit_flow
+from plaudit.policies.loader import PolicySpec, load_policy, save_policy
+from plaudit.report.plot import line_chart
+from plaudit.rollout.executor import ExecutorConfig
+from plaudit.rollout.rtc import Rtc
+from plaudit.rollout.sequential import Sequential
+from plaudit.rollout.timing import Timing
+from plaudit.types import Observation
+from rtc_task import (
+    STEPS,
+    ChaseConfig,
+    GalleryConfig,
+    SlowedConfig,
+    StaringConfig,
+    World,
+    chunks_of,
+    flow_config,
+)
+
+DELAYS = (0, 50, 100, 200, 300)  # ms
+WAYS = ("sequential", "blended", "guided")
+GUIDANCE = {"sequential": "vjp", "blended": "blend", "guided": "vjp"}
+EXECUTE = 16  # steps of a chunk before the next
+TICK = 20.0  # ms
+FIGURE = Path(__file__).parents[1] / "docs" / "images" / "rtc.svg"
+bars: list[str] = []
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One way of driving, at one delay."""
+
+    success: float  # share of episodes
+    jerk: float  # m^2/s^6, mean of episodes
+    timing: Timing
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one delay, two episodes, a policy that hardly learned")
+    parser.add_argument("--policy", type=Path, help="where the trained policy is, or is put")
+    parser.add_argument("--episodes", type=int, default=30, help="of each way at each delay")
+    parser.add_argument("--figure", action="store_true", help=f"draw {FIGURE.name} anew")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, one_busy_core():
+        policy = trained(options.policy or Path(folder), 300 if options.quick else 2000)
+        delays, episodes = ((100,), 2) if options.quick else (DELAYS, options.episodes)
+        cells = {(way, delay): drive(policy, way, delay, episodes) for delay in delays for way in WAYS}
+        judge(cells, success=not options.quick)
+        if options.figure:
+            FIGURE.write_text(figure(cells))
+        measure_tick(100 if options.quick else 1000)
+        start_and_stop(10 if options.quick else 200, Path(folder))
+    print("\n".join(bars))
+
+
+@contextmanager
+def one_busy_core() -> Iterator[None]:
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        busy.kill()
+        busy.wait()
+
+
+def trained(folder: Path, steps: int) -> PolicySpec:
+    if not (folder / "policy.yaml").exists():
+        begun, rng = time.monotonic(), np.random.default_rng(0)
+        world = World.anywhere(20_000, rng)
+        seen, chunks = world.state, chunks_of(world, rng)
+        normalizer, policy = Normalizer.of(seen, chunks), flow_config().build()
+        trainer = fit_flow(policy, Observation({}, seen), chunks, normalizer, steps=steps, shift=0)
+        save_policy(folder, policy.config, trainer.weights(), normalizer)
+        print(f"policy trained in {time.monotonic() - begun:.0f} s")
+    return load_policy(folder / "policy.yaml")
+
+
+def drive(policy: PolicySpec, way: str, delay: int, episodes: int) -> Cell:
+    config = ExecutorConfig(steps=STEPS, execute=EXECUTE, normalizer=policy.normalizer)
+    slowed = SlowedConfig(policy=policy, seconds=delay / 1e3, guidance=GUIDANCE[way])
+    with (Sequential if way == "sequential" else Rtc)(ChaseConfig(), slowed, config) as executor:
+        ends = [{n: v[-1] for n, v in e.privileged.items()} for e in executor.episodes(episodes, seed=1000)]
+        cell = Cell(
+            success=float(np.mean([end["success"] for end in ends])),
+            jerk=float(np.mean([end["jerk"] for end in ends])),
+            timing=executor.timing,
+        )
+    late, took = 1e3 * cell.timing.late, 1e3 * cell.timing.took
+    print(
+        f"{way:10} {delay:3} ms: success {cell.success:4.0%}, squared jerk {cell.jerk:8,.0f} m2/s6, "
+        f"missed {cell.timing.missed.sum():4.0f} of {len(late):,} ticks, held {cell.timing.held.sum():3.0f}, "
+        f"late p99.9 {np.percentile(late, 99.9):6.2f} ms, inference {np.median(took):3.0f} ms begun late by at most "
+        f"{1e3 * cell.timing.start_late.max():5.2f} ms, delay {np.median(cell.timing.delay):2.0f} steps",
+        flush=True,
+    )
+    return cell
+
+
+def judge(cells: dict[tuple[str, int], Cell], success: bool) -> None:
+    live = Timing.joined([cell.timing for (way, delay), cell in cells.items() if way != "sequential" and delay])
+    print(f"lateness of {live.ticks:,} ticks: " + ", ".join(f"{n} {c:,}" for n, c in live.histogram() if c))
+    bar("rtc_missed_ticks", float(live.missed.sum()), 0)
+    bar("rtc_jitter_p999_ms", float(np.percentile(1e3 * live.late, 99.9)), 2.0)
+    bar("rtc_inference_begun_late_ms", float(1e3 * live.start_late.max()), TICK)
+    if success:
+        whole = cells["guided", 0].success
+        lost = max(whole - cell.success for (way, delay), cell in cells.items() if way == "guided" and delay <= 200)
+        bar("rtc_guided_points_lost_at_200ms", 100 * lost, 5)
+
+
+def figure(cells: dict[tuple[str, int], Cell]) -> str:
+    def chart(title: str, y: str, value: Callable[[Cell], float], **options: object) -> str:
+        lines = {w: [[(d, value(c)) for (way, d), c in sorted(cells.items()) if way == w]] for w in WAYS}
+        return line_chart(lines, title=title, x="inference, ms", y=y, size=(620, 300), **options)  # type: ignore[arg-type]
+
+    most = max(cell.jerk for cell in cells.values()) / 1e3
+    success = chart("Success on a moving target", "%", lambda cell: 100 * cell.success, y_range=(0, 100))
+    jerk = chart("Squared jerk, 1000 m²/s⁶", "", lambda cell: cell.jerk / 1e3, y_range=(0, 1.05 * most))
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1250 300" width="1250" height="300">'
+        f'{success}<g transform="translate(630 0)">{jerk}</g></svg>'
+    )
+
+
+def measure_tick(steps: int) -> None:
+    """Three cameras of 240x320 at 50 Hz, and a policy that refuses frames which are not where control put them."""
+    with Rtc(GalleryConfig(), StaringConfig(), ExecutorConfig(steps=steps)) as executor:
+        (episode,) = executor.episodes(1)
+        timing = executor.timing
+    assert episode.steps == steps, episode.meta
+    spent = 1e3 * timing.spent
+    frames = sum(f.nbytes for f in episode.frames.values()) / (steps + 1) / 1e6
+    print(
+        f"our code a tick, three 240x320 cameras ({frames:.2f} MB): {np.median(spent):.3f} ms, p99 "
+        f"{np.percentile(spent, 99):.3f} ms; frames reach the policy without a copy"
+    )
+    bar("rtc_tick_ms", float(np.median(spent)), 0.3)
+    bar("rtc_tick_p99_ms", float(np.percentile(spent, 99)), 0.3)
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from rtc_task import GalleryConfig, StaringConfig
+from plaudit.rollout.executor import ExecutorConfig
+from plaudit.rollout.rtc import Rtc
+
+with Rtc(GalleryConfig(log=Path(sys.argv[1])), StaringConfig(), ExecutorConfig(steps=100)) as executor:
+    print(*executor.pids.values(), flush=True)
+    for _ in executor.episodes(int(sys.argv[2])):
+        pass
+"""
+
+
+def start_and_stop(times: int, folder: Path) -> None:
+    """Each in a session of its own, so that whoever is left can be found."""
+    rng, left, unheld = random.Random(0), 0, 0
+    before = set(Path("/dev/shm").iterdir())
+    begun = time.monotonic()
+    for number in range(times):
+        log, killed = folder / f"log{number}", number % 3 == 0
+        program = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(log), "1000" if killed else "1"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        if killed:
+            kill_somebody(program, rng)
+        program.wait()
+        until = time.monotonic() + 15
+        while session(program.pid) and time.monotonic() < until:
+            time.sleep(0.05)
+        left += len(session(program.pid))
+        told = log.read_text().split() if log.exists() else []
+        unheld += bool(told) and told[-1] != "hold"
+    segments = pieces_left(before)
+    print(
+        f"{times} starts and stops in {time.monotonic() - begun:.0f} s, {-(-times // 3)} of them killed: "
+        f"{left} processes and {segments} pieces of memory left, {unheld} robots not told to hold"
+    )
+    bar("rtc_processes_left", left, 0)
+    bar("rtc_segments_left", segments, 0)
+    bar("rtc_robots_not_held", unheld, 0)
+
+
+def kill_somebody(program: "subprocess.Popen[bytes]", rng: random.Random) -> None:
+    """The program itself, or one of its children, at any moment from its start to the middle of an episode."""
+    who = rng.choice(["program", "control", "inference"])
+    if who == "program":
+        time.sleep(rng.uniform(0, 3))
+        program.kill()
+        return
+    assert program.stdout is not None
+    control, inference = map(int, program.stdout.readline().split())
+    time.sleep(rng.uniform(0, 1.5))
+    os.kill(control if who == "control" else inference, signal.SIGKILL)
+
+
+def session(leader: int) -> list[int]:
+    """Processes that are alive in it."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, number = stat.read_text().rsplit(")", 1)[1].split()[:4]
+        except OSError:
+            continue
+        if int(number) == leader and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def pieces_left(before: set[Path]) -> int:
+    """Blocks of ours that another process still has open, and new names of shared memory that no process uses."""
+    opened = "".join(map(readable, Path("/proc").glob("[0-9]*/maps")))
+    names = [path for path in set(Path("/dev/shm").iterdir()) - before if str(path) not in opened]
+    ours = [line for line in readable(Path("/proc/self/maps")).splitlines() if "memfd:plaudit" in line]
+    return len(names) + sum("memfd:plaudit" in line for line in opened.splitlines()) - len(ours)
+
+
+def readable(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # of a process that has ended, or of somebody else
+        return ""
+
+
+def bar(name: str, figure: float, goal: float) -> None:
+    """Kept until all is measured: these lines come last."""
+    bars.append(f"BAR {name} {figure:.3g} <={goal:g} {'pass' if figure <= goal else 'miss'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""`plaudit run`: a policy drives a robot, and what happens is recorded."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+
+from plaudit.cli.common import out, stop, tell
+from plaudit.errors import RolloutError
+
+
+def run_(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="robot.x=y, policy.x=y, takeover.x=y, and how to drive: executor.max_change=0.05 ...",
+        ),
+    ] = None,
+    *,
+    robot: Annotated[str, typer.Option(help="igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")],
+    policy_yaml: Annotated[Path, typer.Option("--policy_yaml", "--policy-yaml", help="The policy's file.")],
+    algorithm: Annotated[
+        Literal["rtc", "sequential"],
+        typer.Option(
+            "--inference_algorithm",
+            "--inference-algorithm",
+            help="rtc: infer while the robot moves; sequential: it waits meanwhile.",
+        ),
+    ] = "rtc",
+    episodes: Annotated[int, typer.Option(min=1, help="How many.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, help="Of an episode, at most.")] = 1000,
+    store: Annotated[Path, typer.Option(help="Where to record; made if it does not exist.")] = Path("episodes"),
+    task: Annotated[str, typer.Option(help="The instruction, in words, as episodes have it.")] = "",
+    seed: Annotated[int | None, typer.Option(help="Of the first episode, in a simulation.")] = None,
+    takeover: Annotated[str, typer.Option(help="keyboard, gamepad, topic, none, or my_module:MyConfig.")] = "none",
+    params: Annotated[
+        Path | None,
+        typer.Option(
+            "--inference_runtime_params_config",
+            "--inference-runtime-params-config",
+            help="A robot's inference_runtime_params.json.",
+        ),
+    ] = None,
+    topics: Annotated[
+        Path | None,
+        typer.Option(
+            "--inference_runtime_topics_config",
+            "--inference-runtime-topics-config",
+            help="A robot's inference_runtime_topics.json.",
+        ),
+    ] = None,
+) -> None:
+    """Let a policy drive a robot and record what was sent and seen.
+
+    Ctrl-C tells the robot to hold and keeps the episode so far. Returns 1 when something failed; the episode so far is
+    kept then too, and its meta says how it ended.
+    """
+    from plaudit.data.store import Store, is_store
+    from plaudit.policies.loader import load_policy
+    from plaudit.rollout.run import load_run
+    from plaudit.rollout.takeover import terminal_as_it_was
+
+    of_policy = [override for override in overrides or [] if override.startswith("policy.")]
+    policy = load_policy(policy_yaml, of_policy)
+    config = load_run(
+        [override for override in overrides or [] if override not in of_policy],
+        robot=robot,
+        algorithm=algorithm,
+        takeover=takeover,
+        robot_files={"inference_runtime_params_config": params, "inference_runtime_topics_config": topics},
+        steps=steps,
+        normalizer=None if policy.normalizer is None else str(policy.normalizer),
+    )
+    with (
+        nullcontext() if config.takeover is None else terminal_as_it_was(),
+        Store.open(store, write=True) if is_store(store) else Store.create(store) as opened,
+    ):
+        try:
+            _drive(config, policy, opened, episodes, task, seed)
+        except RolloutError as error:
+            tell("error", f"{error}; the robot was told to hold")
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            stop("interrupted; the robot was told to hold")
+
+
+def _drive(config: Any, policy: Any, store: Any, episodes: int, task: str, seed: int | None) -> None:
+    from plaudit.rollout.executor import record
+
+    before = len(store)
+    with config.start(policy) as executor:
+        body = executor.body
+        out.print(f"{body.name}: {body.fps:g} Hz, {body.action_dim} joints, {len(body.cameras)} cameras")
+        out.print(f"control has {executor.priority}")
+        try:
+            record(executor, store, episodes, task=task, seed=seed)
+        finally:
+            _show(executor.timing)
+            added = store.ids[before:]
+            ends = ", ".join(sorted({str(store.place(i).line["meta"]["ended"]) for i in added}))
+            versions = sorted({store.place(i).line["meta"]["weights"] for i in added})
+            out.print(f"{store.folder} has {len(added)} episodes more; ended by: {ends or '-'}; weights {versions}")
+
+
+def _show(timing: Any) -> None:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, value in timing.table():
+        table.add_row(name, value)
+    for name, count in timing.histogram():
+        if count:
+            table.add_row(f"  late {name}", f"{count:,}")
+    out.print(table)

@@ -1,0 +1,87 @@
+"""Ticks at a fixed rate, and asking the machine for punctuality.
+
+A tick has an absolute deadline, so that one that is late does not make the next ones late. The clock sleeps until just
+before it and looks at the time for the rest: a sleep ends some tens of microseconds late at best, and on a machine that
+saves power a millisecond. A deadline that passed a whole period ago is counted as missed and left out: a robot that was
+kept waiting must not be sent the lost commands in a burst.
+"""
+
+import gc
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+SPIN = 0.0005  # s before a deadline that are not slept
+PRIORITY = 20  # of 99: above all ordinary work, below the kernel's own threads
+
+
+class Clock:
+    """late, missed = clock.wait()"""
+
+    def __init__(self, rate: float):
+        """rate: ticks a second; the first is now"""
+        self.period = 1 / rate
+        self._next = time.monotonic()
+
+    def wait(self) -> tuple[float, int]:
+        """Until the next tick: how late it begins, s, and how many before it were missed."""
+        now = time.monotonic()
+        missed = max(int((now - self._next) / self.period), 0)
+        self._next += missed * self.period
+        rest = self._next - now - SPIN
+        if rest > 0:
+            time.sleep(rest)
+        while (now := time.monotonic()) < self._next:
+            pass
+        late = now - self._next
+        self._next += self.period
+        return late, missed
+
+
+def be_punctual(cpu: int | None = None) -> str:
+    """Ask for the processor before others get it; returns what was granted, in words.
+
+    cpu: the core to stay on, and the only one
+    """
+    granted = _priority()
+    if cpu is None:
+        return granted
+    try:
+        os.sched_setaffinity(0, {cpu})
+        return f"{granted}, on core {cpu}"
+    except OSError as error:
+        return f"{granted}, not on core {cpu} ({error.strerror})"
+
+
+def be_prompt() -> None:
+    """Ahead of other programs where that is permitted, and behind whoever is punctual."""
+    with suppress(PermissionError):
+        os.nice(-10)
+
+
+def _priority() -> str:
+    """Of the calling thread alone: those of a camera's driver stay as they were."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
+        return "real-time priority"
+    except PermissionError:
+        pass
+    try:
+        os.nice(-15)
+        return "high priority"
+    except PermissionError:
+        return "ordinary priority (a real-time one was not permitted: ticks may be late on a busy machine)"
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """For as long as a robot moves: a full collection takes longer than a tick may."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()

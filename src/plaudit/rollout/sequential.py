@@ -1,0 +1,138 @@
+"""One after the other in one process: read, infer, act out the chunk, and again.
+
+The robot gets no command while the policy infers. Those ticks are counted as missed, in the table and in the episode's
+meta, because nothing of this can be seen in the recorded steps: they follow each other as if no time had passed.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Self
+
+import numpy as np
+
+from plaudit.errors import RolloutError
+from plaudit.rollout.clock import Clock, no_garbage_collection
+from plaudit.rollout.driver import Driver
+from plaudit.rollout.executor import ExecutorConfig, PolicyConfig, RobotConfig, checked_chunk, described, opened
+from plaudit.rollout.memory import Body, Chunk, EpisodeMemory
+from plaudit.rollout.takeover import TakeoverConfig
+from plaudit.rollout.timing import Timing
+from plaudit.types import Episode, Weights
+
+
+class Sequential:
+    """An `Executor` in the process that makes it."""
+
+    def __init__(
+        self,
+        robot: RobotConfig,
+        policy: PolicyConfig,
+        config: ExecutorConfig = ExecutorConfig(),  # noqa: B008 - frozen
+        takeover: TakeoverConfig | None = None,
+    ):
+        self._config = config
+        self._policy = policy.build()
+        self._policy.freeze_all_model_params()
+        self._policy.warmup()
+        with ExitStack() as stack:
+            self._robot = opened(robot.build(), stack)
+            stack.callback(self._robot.hold)
+            person = None if takeover is None else takeover.build(self._robot.action_dim)
+            if person is not None:
+                stack.callback(person.close)
+            self._driver = Driver(self._robot, person, config)
+            self.body, self.priority = Body.of(self._robot, config.name, config.rate), "ordinary priority"
+            self._normalizer = config.load_normalizer(self.body)
+            self._open = stack.pop_all()
+        self._parts: list[Timing] = []
+        self._stopping = threading.Event()
+        self._new: tuple[Weights, bool] | None = None  # and whether they are for the next chunk already
+        self._version = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def timing(self) -> Timing:
+        return Timing.joined(self._parts)
+
+    def episodes(self, count: int, *, task: str = "", seed: int | None = None) -> Iterator[Episode]:
+        for number in range(count):
+            self._take_weights(between=True)
+            episode, trouble = self._episode(task, None if seed is None else seed + number)
+            if episode is not None:
+                yield episode
+            if trouble is not None:
+                raise trouble
+            if self._stopping.is_set():
+                return
+
+    def push(self, weights: Weights, now: bool = False) -> None:
+        self._new = weights, now
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def close(self) -> None:
+        """The robot holds; asked twice, does nothing."""
+        self._open.close()
+
+    def _episode(self, task: str, seed: int | None) -> tuple[Episode | None, BaseException | None]:
+        """What was recorded, and what went wrong; the robot holds."""
+        memory = EpisodeMemory.allocate(self.body, self._config.steps)
+        terminated, trouble = False, None
+        try:
+            with no_garbage_collection():
+                ended = self._drive(memory, seed)
+            terminated = ended == self._config.until
+        except KeyboardInterrupt as error:
+            ended, trouble = "interrupted", error
+        except Exception as error:  # noqa: BLE001 - of a robot or a policy, which may raise anything
+            ended = described(error)
+            trouble = RolloutError(ended)
+            trouble.__cause__ = error
+        finally:
+            self._robot.hold()
+        timing = Timing.of(memory)
+        self._parts.append(timing)
+        privileged = {name: np.stack(values) for name, values in self._driver.privileged.items()}
+        facts = {"ended": ended, "missed_ticks": int(timing.missed.sum()), **memory.weights_facts()}
+        meta = {**({} if seed is None else {"seed": seed}), **facts}
+        return memory.episode(privileged, task=task, terminated=terminated, meta=meta), trouble
+
+    def _drive(self, memory: EpisodeMemory, seed: int | None) -> str:
+        """Returns why it ended."""
+        self._driver.begin(memory, seed)
+        chunk = self._infer(memory, 0)
+        clock = Clock(self.body.fps)
+        for step in range(memory.steps + 1):
+            self._driver.wake(*clock.wait())
+            if step and self._driver.observe(step):
+                return self._config.until
+            if step == memory.steps:
+                break
+            if self._stopping.is_set():
+                return "stopped"
+            if step - chunk.row >= min(self._config.execute or len(chunk.actions), len(chunk.actions)):
+                chunk = self._driver.elsewhere(lambda row=step: self._infer(memory, row))
+            self._driver.send(step, chunk)
+        return "steps"
+
+    def _infer(self, memory: EpisodeMemory, row: int) -> Chunk:
+        self._take_weights(between=False)
+        begun = time.monotonic()
+        actions = self._policy.predict(memory.observation(row), self._normalizer)
+        memory.infer(row, begun - memory.seen_at[row], time.monotonic() - begun, self._version)
+        return Chunk(checked_chunk(actions, self.body.action_dim), row)
+
+    def _take_weights(self, between: bool) -> None:
+        """Those that were pushed, if they are for now."""
+        if self._new is not None and (between or self._new[1]):
+            weights, self._new = self._new[0], None
+            self._policy.load_weights(weights)
+            self._version = weights.version

@@ -1,0 +1,183 @@
+"""A person's hand on the robot: while there is a command of theirs, the policy's is not sent.
+
+    takeover = KeyboardTakeover(...)
+    command = takeover.command()        # every tick; None: the policy drives
+
+A takeover is asked at every tick by the process that controls the robot, so it may not wait for anything: it reads what
+has come in since and answers. Whoever acts is recorded in `control_mode`, step by step; the episode goes on.
+
+A new kind is a config class with `build(action_dim)` under a name of `TAKEOVER_REGISTRY`, or a dotted path.
+"""
+
+import os
+import struct
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated, Any, Literal, Protocol
+
+import numpy as np
+from pydantic import Field
+
+from plaudit.config import Config
+from plaudit.errors import RolloutError
+from plaudit.registry import ROBOT_REGISTRY, TAKEOVER_REGISTRY
+from plaudit.robots.ros import RosRobotConfig
+from plaudit.robots.takeover import TopicTakeover
+from plaudit.types import FloatArray
+
+TERMINAL = "/dev/tty"  # not stdin, which a child of ours has not got
+EVENT = struct.Struct("=IhBB")  # of a joystick device: time in ms, value, kind, number
+BUTTON, AXIS, FULL = 1, 2, 32767
+
+
+class Takeover(Protocol):
+    """Where a person's commands come from."""
+
+    relative: bool  # whether a command is added to the one sent before it (targets), or sent as it is (velocities)
+
+    def command(self) -> FloatArray | None:
+        """[A], or None for the policy to go on. Returns at once."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class TakeoverConfig(Protocol):
+    """A config of `TAKEOVER_REGISTRY`."""
+
+    def build(self, action_dim: int) -> Takeover: ...
+
+
+@TAKEOVER_REGISTRY.register("keyboard")
+class KeyboardConfig(Config):
+    """Two keys a joint: one up, one down; the space bar takes over and moves nothing."""
+
+    type: Literal["keyboard"] = "keyboard"
+    keys: tuple[str, ...] = ("qa", "ws", "ed", "rf", "tg", "yh", "uj")  # one pair a joint, from joint `first` on
+    first: int = Field(default=0, ge=0)
+    amount: float = Field(default=0.01, gt=0)  # in the robot's units: a tick (relative), or as it is
+    relative: bool = True
+    linger: float = Field(default=0.6, gt=0)  # s a key counts as held: terminals tell no release, but repeat it
+
+    def build(self, action_dim: int) -> "KeyboardTakeover":
+        return KeyboardTakeover(self, action_dim)
+
+
+class KeyboardTakeover:
+    """Reads the terminal that the program was started from, without echo and without waiting for a line."""
+
+    def __init__(self, config: KeyboardConfig, action_dim: int):
+        self.relative = config.relative
+        self._linger = config.linger
+        self._moves = {" ": np.zeros(action_dim, np.float32)}
+        for joint, (up, down) in enumerate(config.keys[: max(action_dim - config.first, 0)], config.first):
+            for key, amount in ((up, config.amount), (down, -config.amount)):
+                self._moves[key] = np.zeros(action_dim, np.float32)
+                self._moves[key][joint] = amount
+        self._pressed_at: dict[str, float] = {}
+        try:
+            self._terminal = os.open(TERMINAL, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError as error:
+            raise RolloutError(f"takeover by keyboard needs a terminal: {error.strerror}") from error
+        self._before = termios.tcgetattr(self._terminal)
+        tty.setcbreak(self._terminal, termios.TCSANOW)  # Ctrl-C still interrupts
+
+    def command(self) -> FloatArray | None:
+        now = time.monotonic()
+        with suppress(BlockingIOError):
+            for key in os.read(self._terminal, 64).decode(errors="ignore"):
+                if key in self._moves:
+                    self._pressed_at[key] = now
+        self._pressed_at = {key: at for key, at in self._pressed_at.items() if now - at < self._linger}
+        return sum((self._moves[key] for key in self._pressed_at), self._moves[" "]) if self._pressed_at else None
+
+    def close(self) -> None:
+        termios.tcsetattr(self._terminal, termios.TCSANOW, self._before)
+        os.close(self._terminal)
+
+
+@TAKEOVER_REGISTRY.register("gamepad")
+class GamepadConfig(Config):
+    """Sticks move joints while a button is held down; let go of it, and the policy goes on."""
+
+    type: Literal["gamepad"] = "gamepad"
+    device: str = "/dev/input/js0"  # of Linux's joystick interface
+    button: int = Field(default=4, ge=0)  # to be held; 4 is the left shoulder of most
+    axes: tuple[int, ...] = (0, 1, 3, 4)  # the stick's axis for each joint, from joint `first` on
+    first: int = Field(default=0, ge=0)
+    amount: float = Field(default=0.01, gt=0)  # at full deflection, in the robot's units, as above
+    relative: bool = True
+    dead: float = Field(default=0.1, ge=0, lt=1)  # deflection that counts as none
+
+    def build(self, action_dim: int) -> "GamepadTakeover":
+        return GamepadTakeover(self, action_dim)
+
+
+class GamepadTakeover:
+    """Reads the device itself: eight bytes an event, and no library."""
+
+    def __init__(self, config: GamepadConfig, action_dim: int):
+        self.relative = config.relative
+        self._config, self._action_dim = config, action_dim
+        self._sticks: dict[int, float] = {}
+        self._held = False
+        try:
+            self._device = os.open(config.device, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError as error:
+            raise RolloutError(f"{config.device}: {error.strerror}; is a gamepad plugged in?") from error
+
+    def command(self) -> FloatArray | None:
+        with suppress(BlockingIOError):
+            events = os.read(self._device, 64 * EVENT.size)
+            for _, value, kind, number in EVENT.iter_unpack(events[: len(events) // EVENT.size * EVENT.size]):
+                if kind & AXIS:
+                    self._sticks[number] = value / FULL
+                elif kind & BUTTON and number == self._config.button:
+                    self._held = bool(value)
+        if not self._held:
+            return None
+        command = np.zeros(self._action_dim, np.float32)
+        for joint, axis in enumerate(self._config.axes[: max(self._action_dim - self._config.first, 0)]):
+            deflection = self._sticks.get(axis, 0.0)
+            if abs(deflection) > self._config.dead:
+                command[self._config.first + joint] = self._config.amount * deflection
+        return command
+
+    def close(self) -> None:
+        os.close(self._device)
+
+
+@TAKEOVER_REGISTRY.register("topic")
+class TopicConfig(Config):
+    """What a leader arm, or anything else that speaks ROS 2, publishes on the robot's `takeover` topic."""
+
+    type: Literal["topic"] = "topic"
+    robot: Annotated[Any, ROBOT_REGISTRY.field]  # whose joints and topics they are
+    expires: float = Field(default=0.25, gt=0)  # s that a command counts for
+
+    def build(self, action_dim: int) -> TopicTakeover:
+        if not isinstance(self.robot, RosRobotConfig):
+            raise RolloutError("takeover by topic is for robots that speak ROS 2; this one does not")
+        topic, joints = self.robot.topics().takeover, self.robot.params().joint_names
+        if topic is None:
+            raise RolloutError("the robot's topics name none for takeover; add the key 'takeover' to them")
+        return TopicTakeover(self.robot.transport.build(), topic, joints, expires=self.expires)
+
+
+@contextmanager
+def terminal_as_it_was() -> Iterator[None]:
+    """However the process that reads the keyboard dies, the terminal echoes again afterwards."""
+    try:
+        terminal = os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY)
+    except OSError:  # there is none
+        yield
+        return
+    before = termios.tcgetattr(terminal)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSANOW, before)
+        os.close(terminal)

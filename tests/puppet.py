@@ -1,0 +1,176 @@
+"""A robot and a policy that can be followed by eye, in processes of their own, and without torch.
+
+The robot's state is the number of commands it got; its frames are filled with that number. It writes what it was told,
+a line each, into a file. The policy's command for step t is t, whatever it sees.
+"""
+
+import mmap
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from plaudit.config import Config
+from plaudit.protocols import Normalizer
+from plaudit.types import AnyArray, FloatArray, Observation, Weights
+
+
+class PuppetConfig(Config):
+    log: Path
+    fps: float = 100.0
+    size: tuple[int, int] = (4, 6)
+    fails_at: int = -1  # the command that it raises at
+    nan_at: int = -1  # commands after which its state is none
+    succeeds_at: int = -1
+    tells_modules: bool = False  # that its process has imported
+
+    def build(self) -> "Puppet":
+        return Puppet(self)
+
+
+class Puppet:
+    state_dim, action_dim = 1, 2
+
+    def __init__(self, config: PuppetConfig):
+        if min(config.size) < 1:
+            raise ValueError(f"camera front cannot have the size {config.size}")
+        self._config, self.fps = config, config.fps
+        self.cameras = {"front": config.size, "wrist": config.size}
+        self._count = 0
+
+    def reset(self, seed: int | None = None) -> Observation:
+        self._count = 0
+        self._write(f"reset {seed}")
+        return self.observe()
+
+    def act(self, action: FloatArray) -> None:
+        if self._count == self._config.fails_at:
+            raise OSError("a wire came off")
+        self._count += 1
+        self._write("act " + " ".join(f"{number:g}" for number in action))
+
+    def observe(self) -> Observation:
+        frame = np.full((*self._config.size, 3), self._count % 256, np.uint8)
+        state = np.nan if self._count == self._config.nan_at else self._count
+        return Observation({"front": frame, "wrist": frame + 1}, np.array([state], np.float32))
+
+    def privileged(self) -> dict[str, AnyArray]:
+        at = self._config.succeeds_at
+        return {} if at < 0 else {"success": np.asarray(self._count == at)}
+
+    def hold(self) -> None:
+        if self._config.tells_modules:
+            self._write("modules " + " ".join(sys.modules))
+            self._config = self._config.model_copy(update={"tells_modules": False})
+        self._write("hold")
+
+    def _write(self, line: str) -> None:
+        with self._config.log.open("a") as log:
+            log.write(line + "\n")
+
+
+class CounterConfig(Config):
+    horizon: int = 100
+    took: float = 0.0  # s
+    stuck_after: int = -1  # chunks, after which it takes for ever
+    fails_after: int = -1  # chunks, after which it raises
+    nan_after: int = -1
+    refuses_copies: bool = False  # of frames: it wants to see the memory that they were recorded in
+    amount: float = 1.0  # a step
+
+    def build(self) -> "Counter":
+        return Counter(self)
+
+
+class Counter:
+    """Step t gets [t, what it knows]: 0 for a chunk of `predict`, the expected delay for one that goes on, and
+    1000 x the weights' version on top."""
+
+    def __init__(self, config: CounterConfig):
+        if config.horizon < 1:
+            raise ValueError(f"a horizon of {config.horizon}")
+        self._config, self.components, self._chunks, self._version = config, {}, 0, 0
+
+    def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
+        return self._chunk(observation, 0)
+
+    def guided_inference(
+        self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
+    ) -> FloatArray:
+        return self._chunk(observation, delay)
+
+    def _chunk(self, observation: Observation, known: int) -> FloatArray:
+        self._chunks += 1
+        assert not self._config.refuses_copies or isinstance(backing(observation.images["front"]), mmap.mmap)
+        time.sleep(1e6 if self._chunks - 1 == self._config.stuck_after else self._config.took)
+        if self._chunks - 1 == self._config.fails_after:
+            raise ZeroDivisionError("a hole in the net")
+        steps = observation.state[0] + np.arange(self._config.horizon)
+        actions = np.stack([self._config.amount * steps, np.full(len(steps), known + 1000 * self._version)], axis=1)
+        if self._chunks - 1 == self._config.nan_after:
+            actions[2] = np.nan
+        return actions.astype(np.float32)
+
+    def warmup(self) -> None: ...
+
+    def freeze_all_model_params(self) -> None: ...
+
+    def load_weights(self, weights: Weights) -> None:
+        self._version = int(weights.tensors["net/version"][0])
+
+
+def backing(array: AnyArray) -> object:
+    """What an array is a view of, in the end."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base.obj if isinstance(base, memoryview) else base
+
+
+def lines(log: Path, what: str = "") -> list[str]:
+    """Of a puppet's file, those that begin so."""
+    return [line for line in log.read_text().splitlines() if line.startswith(what)] if log.exists() else []
+
+
+def received(log: Path) -> FloatArray:
+    """[T, A] every command that the puppet got."""
+    return np.array([line.split()[1:] for line in lines(log, "act")], np.float32)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """However long it takes on this machine, a minute at most."""
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until, "waited for a minute"
+        time.sleep(0.01)
+
+
+class HandConfig(Config):
+    """A person who takes over at the ticks from `first` to `last`."""
+
+    first: int
+    last: int
+    command: float = 500.0
+    relative: bool = False
+
+    def build(self, action_dim: int) -> "Hand":
+        return Hand(self)
+
+
+class Hand:
+    def __init__(self, config: HandConfig):
+        self._config, self._ticks, self.relative = config, -1, config.relative
+
+    def command(self) -> FloatArray | None:
+        self._ticks += 1
+        taken = self._config.first <= self._ticks <= self._config.last
+        return np.full(2, self._config.command, np.float32) if taken else None
+
+    def close(self) -> None: ...
+
+
+def wave(observation: Observation) -> FloatArray:
+    """A script for 24 joints: 50 commands, a little further each."""
+    return observation.state + np.linspace(0, 0.1, 50, dtype=np.float32)[:, None]

@@ -1,0 +1,169 @@
+"""Everything that can end an executor: the robot is told to hold, what was recorded comes out, nobody is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plaudit.data.store import Store
+from plaudit.errors import RolloutError
+from plaudit.rollout.executor import ExecutorConfig
+from plaudit.rollout.rtc import Rtc
+from plaudit.rollout.sequential import Sequential
+from plaudit.types import Episode
+from puppet import CounterConfig, PuppetConfig, lines, received, wait_until
+
+LONG = ExecutorConfig(steps=100_000)
+PROGRAM = """
+import sys
+from pathlib import Path
+from puppet import CounterConfig, PuppetConfig
+from plaudit.data.store import Store
+from plaudit.rollout.executor import ExecutorConfig, record
+from plaudit.rollout.rtc import Rtc
+
+folder = Path(sys.argv[1])
+with Rtc(PuppetConfig(log=folder / "log"), CounterConfig(), ExecutorConfig(steps=100_000)) as executor:
+    print(*executor.pids.values(), flush=True)
+    with Store.create(folder / "store") as store:
+        record(executor, store, 3)
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def driven(executor: Rtc | Sequential) -> tuple[Episode, str]:
+    """The episode that came out, and the sentence of the error that came after it."""
+    episodes = executor.episodes(2)
+    episode = next(episodes)
+    with pytest.raises(RolloutError) as error:
+        next(episodes)
+    return episode, str(error.value)
+
+
+def gone(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def assert_kept_and_held(episode: Episode, log: Path) -> None:
+    """Every command but the last, whose result nobody saw."""
+    told = received(log)
+    assert len(told) - 1 <= episode.steps <= len(told) and not episode.terminated
+    assert np.array_equal(episode.actions, told[: episode.steps])
+    assert lines(log)[-1] == "hold"
+
+
+both = pytest.mark.parametrize("kind", [Rtc, Sequential])
+
+
+@both
+def test_a_robot_that_fails(kind, log):
+    with kind(PuppetConfig(log=log, fails_at=6), CounterConfig(), LONG) as executor:
+        episode, said = driven(executor)
+    assert said == episode.meta["ended"] == "OSError: a wire came off"
+    assert episode.steps == 6
+    assert_kept_and_held(episode, log)
+
+
+@both
+def test_a_robot_that_measures_nothing(kind, log):
+    with kind(PuppetConfig(log=log, nan_at=3), CounterConfig(), LONG) as executor:
+        episode, said = driven(executor)
+    assert said == "the robot's state holds NaN or infinity after 3 commands"
+    assert episode.steps == 2
+    assert_kept_and_held(episode, log)
+
+
+@both
+def test_a_policy_that_fails(kind, log):
+    config = ExecutorConfig(steps=100_000, execute=5)
+    with kind(PuppetConfig(log=log), CounterConfig(fails_after=1), config) as executor:
+        episode, said = driven(executor)
+    assert said == episode.meta["ended"] == "ZeroDivisionError: a hole in the net"
+    assert_kept_and_held(episode, log)
+
+
+@both
+def test_a_policy_that_says_nan_is_not_obeyed(kind, log):
+    config = ExecutorConfig(steps=100_000, execute=5)
+    with kind(PuppetConfig(log=log), CounterConfig(nan_after=1), config) as executor:
+        episode, said = driven(executor)
+    assert "NaN or infinity in action 2 of 100; nothing of it was sent" in said
+    assert_kept_and_held(episode, log)
+
+
+def test_chunks_that_are_too_short_to_infer_meanwhile_are_refused(log):
+    with Rtc(PuppetConfig(log=log), CounterConfig(horizon=1), LONG) as executor:  # noqa: SIM117
+        with pytest.raises(RolloutError, match="a chunk of one action is over before the next is there"):
+            next(executor.episodes(1))
+    assert received(log).size == 0 and lines(log)[-1] == "hold"
+
+
+@pytest.mark.parametrize("who", ["control", "inference"])
+def test_a_process_that_is_killed(who, log):
+    def kill() -> None:
+        wait_until(lambda: len(lines(log, "act")) > 3)
+        os.kill(executor.pids[who], signal.SIGKILL)
+
+    with Rtc(PuppetConfig(log=log), CounterConfig(), LONG) as executor:
+        threading.Thread(target=kill).start()
+        episode, said = driven(executor)
+        assert all(map(gone, executor.pids.values()))
+    assert said == episode.meta["ended"] == f"the {who} process was killed by SIGKILL"
+    assert_kept_and_held(episode, log)
+
+
+def test_a_policy_that_hangs_lets_the_robot_be_stopped(log):
+    def stop() -> None:
+        wait_until(lambda: len(lines(log, "act")) > 6)
+        executor.stop()
+
+    config = ExecutorConfig(steps=100_000, execute=1)
+    with Rtc(PuppetConfig(log=log), CounterConfig(horizon=4, stuck_after=1), config) as executor:
+        threading.Thread(target=stop).start()
+        (episode,) = executor.episodes(1)
+    assert episode.meta["ended"] == "stopped" and executor.timing.held.sum() > 0
+    assert_kept_and_held(episode, log)
+    assert all(map(gone, executor.pids.values()))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_the_program_that_is_killed_or_interrupted(how, tmp_path):
+    log = tmp_path / "log"
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert program.stdout is not None
+    pids = [int(pid) for pid in program.stdout.readline().split()]
+    wait_until(lambda: len(lines(log, "act")) > 3)
+    os.killpg(program.pid, how) if how is signal.SIGINT else program.kill()  # as a terminal does; as the kernel does
+    program.wait()
+    program.stdout.close()
+    wait_until(lambda: all(map(gone, pids)))
+    assert lines(log)[-1] == "hold"
+    if how is signal.SIGINT:
+        episode = Store.open(tmp_path / "store").episode(0)
+        assert episode.meta["ended"] == "interrupted"
+        assert_kept_and_held(episode, log)
+
+
+def test_what_cannot_be_built_is_said(log, tmp_path):
+    with pytest.raises(RolloutError, match=r"the robot could not be made: .*front"):
+        Rtc(PuppetConfig(log=log, size=(-1, 2)), CounterConfig())
+    with pytest.raises(RolloutError, match=r"the policy could not be made: .*horizon"):
+        Rtc(PuppetConfig(log=log), CounterConfig(horizon=0))
+    with pytest.raises(RolloutError, match="max_change must be one positive number, or one for each of 2 joints"):
+        Sequential(PuppetConfig(log=log), CounterConfig(), ExecutorConfig(max_change=(1.0, 1.0, 1.0)))

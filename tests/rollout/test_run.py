@@ -1,0 +1,85 @@
+"""`plaudit run`: from names and files to episodes in a store."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from plaudit.cli import app
+from plaudit.data.store import Store
+from plaudit.registry import ROBOT_REGISTRY
+from plaudit.robots.transport import ZenohConfig
+from plaudit.robots.twin.log import compare
+from plaudit.robots.twin.process import TwinProcess
+from plaudit.rollout.run import load_run
+from puppet import lines, received
+from twins import QUICK, free_endpoint
+
+PUPPET = ("run", "--robot", "puppet:PuppetConfig")
+
+
+def run(*words: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == code, result.output + str(result.exception)
+    return result.output
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text("policy: {type: 'puppet:CounterConfig'}")
+    return path
+
+
+@pytest.mark.parametrize("algorithm", ["rtc", "sequential"])
+def test_it_drives_records_and_says_how_punctual_it_was(algorithm, policy, tmp_path):
+    words = ("--policy_yaml", policy, "--inference_algorithm", algorithm, "--store", tmp_path / "store")
+    log = f"robot.log={tmp_path / 'log'}"
+    said = run(*PUPPET, *words, "--episodes", 2, "--steps", 5, "--seed", 3, log, "executor.max_change=0.5")
+    assert "100 Hz, 2 joints, 2 cameras" in said and "ticks                     10" in said
+    assert "2 episodes more; ended by: steps; weights [0]" in said
+    store = Store.open(tmp_path / "store")
+    assert [episode.meta["seed"] for _, episode in store] == [3, 4]
+    assert np.array_equal(np.concatenate([e.actions for _, e in store]), received(tmp_path / "log"))
+    assert store.episode(0).actions[:, 0].tolist() == [0, 0.5, 1, 1.5, 2]
+
+
+def test_a_failure_returns_1_and_keeps_the_episode(policy, tmp_path):
+    words = ("--policy_yaml", policy, "--store", tmp_path / "store", f"robot.log={tmp_path / 'log'}")
+    said = run(*PUPPET, *words, "robot.fails_at=4", code=1)
+    assert "OSError: a wire came off; the robot was told to hold" in said
+    assert Store.open(tmp_path / "store").episode(0).steps == 4
+    assert lines(tmp_path / "log")[-1] == "hold"
+
+
+def test_a_key_that_does_not_exist_is_said_before_anything_is_built(policy, tmp_path):
+    result = CliRunner().invoke(app, [*PUPPET, "--policy_yaml", str(policy), "robot.logg=x"])
+    assert "unknown key 'robot.logg'; did you mean 'log'?" in str(result.exception)
+
+
+def test_the_robots_own_file_says_how_often_to_infer(tmp_path):
+    options = {"robot": "igris_b", "algorithm": "rtc", "takeover": "topic", "robot_files": {}}
+    config = load_run(["takeover.expires=0.5"], **options)
+    assert config.executor.execute == 35 and config.robot.realtime is False
+    assert config.takeover.expires == 0.5 and config.takeover.robot == config.robot
+    assert load_run(["executor.execute=7"], **options).executor.execute == 7
+
+
+def test_a_twin_of_igris_b_over_zenoh_is_driven_and_recorded(tmp_path):
+    params, endpoint = tmp_path / "params.json", free_endpoint()
+    params.write_text(json.dumps(QUICK))
+    (tmp_path / "policy.yaml").write_text("policy: {type: scripted, function: 'puppet:wave', horizon: 50}")
+    config = ROBOT_REGISTRY.get("igris_b")(
+        inference_runtime_params_config=params, transport=ZenohConfig(connect=(endpoint,))
+    )
+    with TwinProcess(config, tmp_path / "said.jsonl") as twin:
+        files = ("--inference_runtime_params_config", params, "--policy_yaml", tmp_path / "policy.yaml")
+        there = (f"robot.transport.connect=[{endpoint}]", "robot.transport.type=zenoh")
+        run("run", "--robot", "igris_b", *files, "--store", tmp_path / "store", "--steps", 40, *there)
+        said = twin.said()
+    episode = Store.open(tmp_path / "store").episode(0)
+    assert episode.steps == 40 and episode.robot == "igris_b" and not compare(episode, said, ("position",)).wrong
+    obeyed = {tuple(np.float32(line["target"])) for line in said}
+    assert obeyed & {tuple(action) for action in episode.actions}

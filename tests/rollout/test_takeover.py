@@ -1,0 +1,78 @@
+"""A person's keys and sticks, from a terminal and a device that the test holds the other end of."""
+
+import os
+import termios
+
+import numpy as np
+import pytest
+
+from plaudit.errors import RolloutError
+from plaudit.registry import TAKEOVER_REGISTRY
+from plaudit.rollout import takeover
+from plaudit.rollout.takeover import AXIS, BUTTON, EVENT, FULL, GamepadConfig, KeyboardConfig, terminal_as_it_was
+
+
+@pytest.fixture
+def keyboard(monkeypatch):
+    """The person's end of a terminal."""
+    person, terminal = os.openpty()
+    monkeypatch.setattr(takeover, "TERMINAL", os.ttyname(terminal))
+    yield person
+    os.close(person)
+    os.close(terminal)
+
+
+def test_a_key_moves_its_joint_and_then_the_policy_goes_on(keyboard, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(takeover.time, "monotonic", lambda: now[0])
+    hand = KeyboardConfig(amount=0.5, linger=0.6).build(action_dim=3)
+    assert hand.command() is None
+    os.write(keyboard, b"q")
+    assert hand.command().tolist() == [0.5, 0, 0]
+    os.write(keyboard, b"sx")  # x is nobody's
+    assert hand.command().tolist() == [0.5, -0.5, 0]
+    now[0] += 0.7
+    assert hand.command() is None
+    os.write(keyboard, b" ")
+    assert hand.command().tolist() == [0, 0, 0]
+    hand.close()
+
+
+def test_the_terminal_is_left_as_it_was(keyboard):
+    def echoes() -> bool:
+        return bool(termios.tcgetattr(keyboard)[3] & termios.ECHO)
+
+    with terminal_as_it_was():
+        hand = KeyboardConfig().build(action_dim=1)
+        assert not echoes()
+    assert echoes()  # although nobody closed it: its process may have been killed
+    hand.close()
+    assert echoes()
+
+
+def test_sticks_count_while_the_button_is_held(tmp_path):
+    device = tmp_path / "js0"
+    os.mkfifo(device)
+    pad = GamepadConfig(device=str(device), button=4, axes=(1, 0), first=1, amount=2.0).build(action_dim=3)
+    person = os.open(device, os.O_WRONLY)
+    os.write(person, EVENT.pack(0, FULL, AXIS, 0) + EVENT.pack(0, 1000, AXIS, 1))  # the second is nearly at rest
+    assert pad.command() is None
+    os.write(person, EVENT.pack(1, 1, BUTTON, 4))
+    assert pad.command().tolist() == [0, 0, 2]
+    os.write(person, EVENT.pack(2, 0, BUTTON, 4))
+    assert pad.command() is None
+    os.close(person)
+    pad.close()
+
+
+def test_what_is_not_there_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(takeover, "TERMINAL", str(tmp_path / "tty"))
+    with pytest.raises(RolloutError, match="takeover by keyboard needs a terminal: No such file"):
+        KeyboardConfig().build(action_dim=1)
+    with pytest.raises(RolloutError, match="is a gamepad plugged in"):
+        GamepadConfig(device=str(tmp_path / "js0")).build(action_dim=1)
+
+
+def test_takeovers_have_names():
+    assert isinstance(TAKEOVER_REGISTRY.parse({"type": "gamepad", "button": 5}), GamepadConfig)
+    assert np.array_equal(TAKEOVER_REGISTRY.names(), ["gamepad", "keyboard", "topic"])
