@@ -22,8 +22,8 @@ QUICK = {
     "mono_image_resize": {"width": 64, "height": 48},
     "start_speed": 5.0,
     "max_delta_deg": None,
-    "silent_after_ms": 700.0,
-    "late_after_ms": 400.0,
+    "silent_after_ms": 1000.0,
+    "late_after_ms": 300.0,
     "first_message_s": 20.0,
 }
 

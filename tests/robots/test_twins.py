@@ -53,10 +53,10 @@ def test_a_picture_that_was_not_sent_is_found_out(config, twin):
 
 
 FAULTS = {
-    "freeze": r"the joint stream \(/igris_b/joint_states\) has sent nothing good for 0.\d\d s; no message since",
-    "freeze=left": r"igris_b: camera 'left' \(/igris_b/left/image_raw\) has sent nothing good for 0.\d\d s; no message",
-    "late=550": r"dropped since: \d+ late \(the last: by \d+ ms\)",
-    "back=5000": r"dropped since: \d+ out of order \(the last: its stamp is 4.\d+ s behind the one before\)",
+    "freeze": r"igris_b: .* has sent nothing good for \d.\d\d s; no message since",
+    "freeze=left": r"camera 'left' \(/igris_b/left/image_raw\) has sent nothing good for \d.\d\d s; no message",
+    "late=500": r"dropped since: \d+ late \(the last: by \d+ ms\)",
+    "back=5000": r"dropped since: \d+ out of order \(the last: its stamp is [34].\d+ s behind the one before\)",
     "repeat=head": r"camera 'head' .* dropped since: \d+ out of order",
     "size=right": r"camera 'right' .* dropped since: \d+ of another size \(the last: 24x32 instead of 48x64\)",
     "nan": r"\d+ not finite \(the last: the position of 'right_shoulder_pitch' is NaN or infinite\)",

@@ -28,6 +28,7 @@ class Body:
         self.velocity: AnyArray = np.zeros_like(self.position)
         self.target: AnyArray = self.position.copy()
         self.commands = 0  # heard so far
+        self.holding = True  # as of the last step
         self._watchdog, self._heard = watchdog, -np.inf
 
     def obey(self, data: bytes) -> None:
@@ -40,11 +41,8 @@ class Body:
         self.commands += 1
         self._heard = time.monotonic()
 
-    @property
-    def holding(self) -> bool:
-        return time.monotonic() - self._heard > self._watchdog
-
     def step(self, seconds: float) -> None:
+        self.holding = time.monotonic() - self._heard > self._watchdog
         if self.holding:
             self.target = self.position.copy()
         towards = (self.target - self.position) * min(GAIN, 1.0 / seconds)

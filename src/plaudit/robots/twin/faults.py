@@ -80,6 +80,7 @@ class Outbox:
         if fault.kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         self._kept.clear()
+        self._waiting.clear()  # lost: after the fault they would come out of order
         self.fault = fault
 
     def send(self, stream: str, topic: str, kind: str, stamp: int, make: Make) -> None:
