@@ -39,7 +39,7 @@ def test_it_drives_records_and_says_how_punctual_it_was(algorithm, policy, tmp_p
     log = f"robot.log={tmp_path / 'log'}"
     said = run(*PUPPET, *words, "--episodes", 2, "--steps", 5, "--seed", 3, log, "executor.max_change=0.5")
     assert "100 Hz, 2 joints, 2 cameras" in said and "ticks                     10" in said
-    assert "2 episodes more; ended by: steps; weights [0]" in said
+    assert "2; ended by: steps; weights [0]" in said
     store = Store.open(tmp_path / "store")
     assert [episode.meta["seed"] for _, episode in store] == [3, 4]
     assert np.array_equal(np.concatenate([e.actions for _, e in store]), received(tmp_path / "log"))

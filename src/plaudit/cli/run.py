@@ -102,7 +102,7 @@ def _drive(config: Any, policy: Any, store: Any, episodes: int, task: str, seed:
             added = store.ids[before:]
             ends = ", ".join(sorted({str(store.place(i).line["meta"]["ended"]) for i in added}))
             versions = sorted({store.place(i).line["meta"]["weights"] for i in added})
-            out.print(f"{store.folder} has {len(added)} episodes more; ended by: {ends or '-'}; weights {versions}")
+            out.print(f"episodes added to {store.folder}: {len(added)}; ended by: {ends or '-'}; weights {versions}")
 
 
 def _show(timing: Any) -> None:

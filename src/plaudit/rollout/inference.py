@@ -125,7 +125,7 @@ class Inference:
 
     def _episode(self, memory: EpisodeMemory) -> None:
         chunk: Chunk | None = None
-        ready = 0.0  # when the last inference was done
+        ready = time.monotonic()  # since when nothing else is to be done
         row = self._newest()
         while row != OVER:
             due = 0 if chunk is None else chunk.row + self._least(len(chunk.actions))
