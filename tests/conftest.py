@@ -13,6 +13,8 @@ import pytest
 from plaudit.data.store import Store
 from plaudit.types import Episode, Labels
 
+pytest_plugins = ["vlm_fixtures"]
+
 MakeEpisode = Callable[..., Episode]
 
 

@@ -51,6 +51,9 @@ def imports_of(path: Path) -> set[str]:
 
 
 FILES = [path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py"]
+# Read once, before any test has started a thread: Python 3.11 counts the depth of all trees that are being built in one
+# place, so that a thread that compiles something meanwhile makes `ast.parse` fail here.
+IMPORTS = {path: imports_of(path) for path in FILES}
 
 
 def test_every_room_is_on_the_plan():
@@ -60,7 +63,7 @@ def test_every_room_is_on_the_plan():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_point_one_way(path):
     mine = ROOMS.index(room_of(path))
-    for name in imports_of(path):
+    for name in IMPORTS[path]:
         if name.startswith("plaudit."):
             other = name.split(".")[1]
             lazily_known = (room_of(path), other) == ("registry", "config")
@@ -80,7 +83,7 @@ KEPT_TO = {  # ruff bans these too, but a file that may import torch is let off 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_some_packages_are_kept_to_one_place(path):
     where = path.relative_to(SOURCE).as_posix()
-    for package in {name.split(".")[0] for name in imports_of(path)} & set(KEPT_TO):
+    for package in {name.split(".")[0] for name in IMPORTS[path]} & set(KEPT_TO):
         assert where.startswith(KEPT_TO[package]), f"{where} imports {package}"
 
 

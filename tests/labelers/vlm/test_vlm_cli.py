@@ -5,12 +5,12 @@ import sys
 
 import pytest
 import yaml
-from tiny_vlm import moving
 
 from plaudit.cli import main
 from plaudit.data.failures import Failures
 from plaudit.data.store import Store
 from plaudit.types import Labels
+from tiny_vlm import moving
 
 EPISODES, STEPS = 6, 5
 

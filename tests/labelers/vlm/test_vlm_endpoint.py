@@ -6,13 +6,13 @@ import time
 from typing import Any
 
 import pytest
-from chat_server import ChatServer
 from numpy.testing import assert_allclose
-from tiny_vlm import moving
 
+from chat_server import ChatServer
 from plaudit.errors import JudgeError, MissingExtra
 from plaudit.labelers.vlm.config import VlmConfig
 from plaudit.labelers.vlm.endpoint import Word, log_odds_of
+from tiny_vlm import moving
 
 BUSY = (429, {"Retry-After": "0.3"}, '{"error": {"message": "slow down"}}')
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_vlm import save_tiny
 
 from plaudit.config import load, parse
 from plaudit.errors import ConfigError, JudgeError, MissingExtra, MissingPackage
@@ -15,6 +14,7 @@ from plaudit.labelers.frames import FrameLabeler
 from plaudit.labelers.vlm.attention import attend_by
 from plaudit.labelers.vlm.config import VlmConfig
 from plaudit.registry import LABELER_REGISTRY
+from tiny_vlm import save_tiny
 
 
 def copy_of(folder, target):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from tiny_vlm import moving
 
 from plaudit.contracts import check_labeler
 from plaudit.errors import JudgeError
@@ -14,6 +13,7 @@ from plaudit.labelers.frames import FrameLabeler, Rule
 from plaudit.labelers.vlm.images import data_url, resized, size_of
 from plaudit.labelers.vlm.prompt import ask, conversation
 from plaudit.types import Episode
+from tiny_vlm import moving
 
 
 def one_chat_a_frame(plain, config, episode):

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_vlm import make_tokenizer, moving
 
 from plaudit.errors import JudgeError
 from plaudit.labelers.vlm.config import VlmConfig
 from plaudit.labelers.vlm.images import resized, size_of
 from plaudit.labelers.vlm.layout import Writer
 from plaudit.labelers.vlm.prompt import answer_of, ask, conversation
+from tiny_vlm import make_tokenizer, moving
 
 
 def picture(camera, moment):

@@ -1,24 +1,27 @@
-import pytest
-from plain import Plain
-from tiny_vlm import save_tiny
+"""The tiny vision-language model as fixtures. Imported with every test run, so what is heavy is imported when it is used."""
 
-from plaudit.labelers.vlm.config import VlmConfig
+import pytest
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """The folder of a tiny model."""
+    from tiny_vlm import save_tiny
+
     return save_tiny(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="session")
 def plain(tiny):
+    from plain_vlm import Plain
+
     return Plain(tiny)
 
 
 @pytest.fixture(scope="session")
 def make_scorer(tiny):
     """Of the tiny model, on 64x64 images: four tokens a frame."""
+    from plaudit.labelers.vlm.config import VlmConfig
 
     def make(**settings):
         return VlmConfig(**{"model": str(tiny), "image_size": 64, **settings}).scorer()
