@@ -1,4 +1,4 @@
-"""The tiny vision-language model as fixtures. Imported with every test run, so what is heavy is imported when it is used."""
+"""The tiny vision-language model as fixtures. Every test run imports this, so what is heavy is imported when used."""
 
 import pytest
 

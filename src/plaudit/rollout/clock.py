@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 SPIN = 0.0005  # s before a deadline that are not slept
 PRIORITY = 20  # of 99: above all ordinary work, below the kernel's own threads
@@ -61,14 +62,18 @@ def be_prompt() -> None:
 
 
 def _priority() -> str:
-    """Of the calling thread alone: those of a camera's driver stay as they were."""
+    """Of all threads of this process: one that waits for a camera holds Python's lock for a moment when it wakes, and
+    when another program gets the processor in that moment, control waits for both."""
+    threads = [int(thread.name) for thread in Path("/proc/self/task").iterdir()]
     try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
+        for thread in threads:
+            os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(PRIORITY))
         return "real-time priority"
     except PermissionError:
         pass
     try:
-        os.nice(-15)
+        for thread in threads:
+            os.setpriority(os.PRIO_PROCESS, thread, -15)
         return "high priority"
     except PermissionError:
         return "ordinary priority (a real-time one was not permitted: ticks may be late on a busy machine)"
