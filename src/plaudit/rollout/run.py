@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import model_validator
 
 from plaudit.config import Config, load
 from plaudit.registry import ROBOT_REGISTRY, TAKEOVER_REGISTRY
@@ -22,6 +24,12 @@ class RunConfig(Config):
     takeover: Annotated[Any, TAKEOVER_REGISTRY.field] = None
     executor: ExecutorConfig = ExecutorConfig()
     algorithm: Algorithm = "rtc"
+
+    @model_validator(mode="after")
+    def _rtc_has_a_clock(self) -> Self:
+        if self.algorithm == "rtc" and not self.executor.realtime:
+            raise ValueError("rtc controls in real time; write executor.realtime=true, or take algorithm 'sequential'")
+        return self
 
     def start(self, policy: PolicyConfig) -> Rtc | Sequential:
         return EXECUTORS[self.algorithm](self.robot, policy, self.executor, self.takeover)
