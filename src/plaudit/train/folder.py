@@ -22,6 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from torch.utils.tensorboard import SummaryWriter
 
 from plaudit.checkpoint import Checkpointed, load_checkpoint, save_checkpoint
@@ -29,7 +30,6 @@ from plaudit.config import load
 from plaudit.data.journal import write_atomic
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError, RewardError, TargetNotEmpty
-from plaudit.policies.gaussian.config import GaussianConfig
 from plaudit.policies.loader import save_policy
 from plaudit.rewards.model import RewardModel
 from plaudit.train.config import TrainConfig
@@ -145,7 +145,7 @@ class RunFolder:
         (self.path / "metrics.jsonl").write_text("".join(kept))
         return facts
 
-    def save_policy(self, config: GaussianConfig, weights: Weights) -> None:
+    def save_policy(self, config: BaseModel, weights: Weights) -> None:
         save_policy(self.path, config, weights)
 
     def close(self) -> None:
