@@ -19,11 +19,12 @@ import json
 from functools import cached_property
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from plaudit.config import load
 from plaudit.data.journal import write_atomic
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError, RewardError, TargetNotEmpty
-from plaudit.policies.gaussian.config import GaussianConfig
 from plaudit.policies.loader import save_policy
 from plaudit.rewards.model import RewardModel
 from plaudit.train.config import TrainConfig
@@ -107,5 +108,5 @@ class RunFolder(Record):
     def _write_config(self) -> None:
         write_atomic(self.path / "config.json", self.config.model_dump_json(indent=1).encode())
 
-    def save_policy(self, config: GaussianConfig, weights: Weights) -> None:
+    def save_policy(self, config: BaseModel, weights: Weights) -> None:
         save_policy(self.path, config, weights)
