@@ -88,6 +88,10 @@ class RolloutError(PlauditError, RuntimeError):
     """A robot that cannot be driven any further. It was told to hold."""
 
 
+class ClusterError(PlauditError, RuntimeError):
+    """A cluster that cannot be started, reached or used as asked."""
+
+
 class DataError(PlauditError, ValueError):
     """Anything about episodes, labels and the files that hold them."""
 
