@@ -94,6 +94,8 @@ class OnlineError(PlauditError, RuntimeError):
 
 class PartLost(OnlineError):
     """A part of an online run that does not answer: its process died, or its machine cannot be reached."""
+
+
 class ClusterError(PlauditError, RuntimeError):
     """A cluster that cannot be started, reached or used as asked."""
 

@@ -60,7 +60,6 @@ class OnlineConfig(Config):
     judge_demos: bool | None = None  # the judge labels them too; None: unless it is a person
     capacity_gb: PositiveFloat = 50.0  # of the run's episodes; beyond it the oldest go
     sampling: Literal["auto", "direct", "served"] = "auto"  # from the disk that the trainer sees, or by the service
-    trainer_workers: PositiveInt = 1  # that share each batch
     device: str = "auto"  # of the learner: "cpu", "cuda", "cuda:1"; auto: cuda where there is one
     threads: PositiveInt | None = None  # of torch in each worker; None: one for states, as torch likes for images
     # How far one may run ahead of the other.
