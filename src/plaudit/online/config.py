@@ -15,7 +15,7 @@ from plaudit.labelers.config import HUMAN
 from plaudit.registry import LABELER_REGISTRY, LEARNER_REGISTRY, ROBOT_REGISTRY, TAKEOVER_REGISTRY
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.rollout.executor import ExecutorConfig
-from plaudit.rollout.run import Algorithm, RunConfig
+from plaudit.rollout.run import Algorithm, RunConfig, check_algorithm
 
 OFF_POLICY = ("qchunk", "sac")  # learners of replay: what a robot did an hour ago is still of use to them
 
@@ -89,7 +89,8 @@ class OnlineConfig(Config):
 
     @property
     def run(self) -> RunConfig:
-        return RunConfig(robot=self.robot, takeover=self.takeover, executor=self.executor, algorithm=self.algorithm)
+        person = {} if self.takeover is None else {"takeover": self.takeover}
+        return RunConfig(robot=self.robot, executor=self.executor, algorithm=self.algorithm, **person)
 
     @model_validator(mode="after")
     def _the_learner_learns_from_replay(self) -> Self:
@@ -98,6 +99,11 @@ class OnlineConfig(Config):
                 f"learner '{self.learner.type}' learns only from what its newest policy did, and labels come later "
                 f"here; known: {', '.join(OFF_POLICY)}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _it_can_be_driven(self) -> Self:
+        check_algorithm(self.algorithm, self.executor)
         return self
 
     @model_validator(mode="after")

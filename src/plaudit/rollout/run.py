@@ -17,6 +17,11 @@ Algorithm = Literal["rtc", "sequential"]
 EXECUTORS = {"rtc": Rtc, "sequential": Sequential}
 
 
+def check_algorithm(algorithm: Algorithm, executor: ExecutorConfig) -> None:
+    if algorithm == "rtc" and not executor.realtime:
+        raise ValueError("rtc controls in real time; write executor.realtime=true, or take algorithm 'sequential'")
+
+
 class RunConfig(Config):
     """Everything but the policy, which has a file of its own."""
 
@@ -26,9 +31,8 @@ class RunConfig(Config):
     algorithm: Algorithm = "rtc"
 
     @model_validator(mode="after")
-    def _rtc_has_a_clock(self) -> Self:
-        if self.algorithm == "rtc" and not self.executor.realtime:
-            raise ValueError("rtc controls in real time; write executor.realtime=true, or take algorithm 'sequential'")
+    def _it_can_be_driven(self) -> Self:
+        check_algorithm(self.algorithm, self.executor)
         return self
 
     def start(self, policy: PolicyConfig) -> Rtc | Sequential:
