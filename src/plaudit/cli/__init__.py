@@ -13,6 +13,7 @@ from plaudit.cli.data import data
 from plaudit.cli.env import env
 from plaudit.cli.judge import judge
 from plaudit.cli.label import label_
+from plaudit.cli.online import online
 from plaudit.cli.policy import train_policy
 from plaudit.cli.reward import train_reward
 from plaudit.cli.robot import robot
@@ -31,6 +32,7 @@ app.command("train-reward")(train_reward)
 app.command("train")(train_)
 app.command("run")(run_)
 app.command("train-policy")(train_policy)
+app.command("online")(online)
 app.command("demo")(demo)
 
 

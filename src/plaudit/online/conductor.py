@@ -84,6 +84,7 @@ class Conductor:
         self._versions: dict[int, float] = {}  # version -> when it was published
         self._begun = self._logged = time.monotonic()
         self._evaluated_at = -1  # episodes at the last evaluation
+        self.started = False  # whether there is something to tell of
 
     def run(self, watch: Watch) -> Now:
         """To the end, or until whoever watches wants no more."""
@@ -116,6 +117,7 @@ class Conductor:
             self._crew.begin("trainer", "publish")
             self._busy.add("trainer")
         self._crew.hire_robot(robot_policy(self._config, learner))
+        self.started = True
 
     # What to do next
 
@@ -244,7 +246,7 @@ class Conductor:
         self._versions.setdefault(now.state.version, now.state.pushed)
         newer = [pushed for version, pushed in self._versions.items() if version > now.on_robot]
         now.age = time.time() - min(newer) if newer and now.counts.episodes else 0.0
-        now.troubles = {part: sentence for part, (_, sentence) in self._trouble.items()} | self._crew.troubles()
+        now.troubles = {part: sentence for part, (_, sentence) in self._trouble.items()}
         now.seconds = self._seconds_before + time.monotonic() - self._begun
         if time.monotonic() - self._logged > LOG:
             self._log({})

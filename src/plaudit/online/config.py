@@ -3,9 +3,9 @@
 plaudit online robot=sim robot.env.type=lift learner=sac judge.type=classifier judge.model=runs/judge demos=demos
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -119,24 +119,48 @@ class OnlineConfig(Config):
         return self
 
 
-def load_online(path: Path | None, overrides: Sequence[str], **given: Any) -> OnlineConfig:
+ConfigT = TypeVar("ConfigT", bound=OnlineConfig)
+
+
+def load_online(
+    cls: type[ConfigT],
+    path: Path | None,
+    overrides: Sequence[str],
+    *,
+    robot_files: Mapping[str, str] | None = None,
+    **given: Any,
+) -> ConfigT:
     """From a file, `a.b=c` overrides and flags, of which the later win; `learner=sac` is short for
-    `learner.type=sac`, and so are robot and judge."""
+    `learner.type=sac`, and so are robot and judge.
+
+    robot_files: key of the robot -> path
+    given: flags; None where one was not
+    """
 
     def translate(tree: dict[str, Any]) -> dict[str, Any]:
-        tree = {**tree, **{key: value for key, value in given.items() if value is not None}}
-        for key in ("robot", "learner", "judge"):
-            if isinstance(tree.get(key), str):
+        named = {key: value for key, value in given.items() if value is not None}
+        for key in SHORT:
+            if isinstance(named.get(key), str):
+                named[key] = {**_section(tree, key), "type": named[key]}
+            elif isinstance(tree.get(key), str):
                 tree[key] = {"type": tree[key]}
-        robot = tree.get("robot")
-        if isinstance(robot, dict) and isinstance(robot.get("type"), str):
-            if "realtime" in ROBOT_REGISTRY.get(robot["type"]).model_fields:  # the executor keeps the rate
-                robot = {"realtime": False, **robot}
-            tree["robot"] = robot
-            tree["executor"] = {"name": robot["type"], **tree.get("executor", {})}
-        return tree
+        return _with_robot({**tree, **named}, robot_files or {})
 
-    return load(OnlineConfig, path, [_full(override) for override in overrides], translate)
+    return load(cls, path, [_full(override) for override in overrides], translate)
+
+
+def _section(tree: dict[str, Any], key: str) -> dict[str, Any]:
+    return tree[key] if isinstance(tree.get(key), dict) else {}
+
+
+def _with_robot(tree: dict[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
+    """The robot's own files and what follows from them for the executor."""
+    robot = tree.get("robot")
+    if not isinstance(robot, dict) or not isinstance(robot.get("type"), str):
+        return tree
+    paced = "realtime" in ROBOT_REGISTRY.get(robot["type"]).model_fields  # the executor keeps the rate
+    robot = {**({"realtime": False} if paced else {}), **robot, **files}
+    return {**tree, "robot": robot, "executor": {"name": robot["type"], **tree.get("executor", {})}}
 
 
 SHORT = ("robot", "learner", "judge", "takeover")

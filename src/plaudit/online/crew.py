@@ -40,6 +40,8 @@ class Done:
 class Crew(Protocol):
     """See above. `hire_*` makes a part; one that is lost later is made again by the crew itself."""
 
+    restarts: dict[str, int]  # part -> how often it was brought back
+
     def look_at_robot(self) -> Body: ...
 
     def hire_judge(self, appointed: Appointed) -> Who: ...
@@ -64,10 +66,6 @@ class Crew(Protocol):
         """End the episode at hand."""
         ...
 
-    def troubles(self) -> dict[str, str]:
-        """Parts that are being brought back, and what happened to them."""
-        ...
-
     def close(self) -> None: ...
 
 
@@ -76,6 +74,7 @@ class LocalCrew:
 
     def __init__(self, config: OnlineConfig, folder: Path):
         self._config, self._folder = config, folder
+        self.restarts: dict[str, int] = {}
         self._open = ExitStack()
         self.replay = ReplayService(
             folder, demos=config.demos, judged_demos=config.judges_demos, capacity_gb=config.capacity_gb
@@ -117,9 +116,6 @@ class LocalCrew:
 
     def stop_robot(self) -> None:
         """Between two steps of this process no episode is at hand."""
-
-    def troubles(self) -> dict[str, str]:
-        return {}
 
     def close(self) -> None:
         self._open.close()

@@ -38,7 +38,7 @@ class OnlineFolder(Record):
             folder = cls(path, config)
             folder._write_config()
             return folder
-        before = cls.reopen(path).config
+        before = cls.reopen(path, type(config)).config
         differing = sorted(_differing(before.model_dump(mode="json"), config.model_dump(mode="json")))
         if differing:
             raise TargetNotEmpty(
@@ -50,12 +50,12 @@ class OnlineFolder(Record):
         return folder
 
     @classmethod
-    def reopen(cls, path: Path) -> "OnlineFolder":
+    def reopen(cls, path: Path, kind: type[OnlineConfig]) -> "OnlineFolder":
         if not (path / "config.json").is_file():
             raise BadFile(
                 path, "this is not an online run: it has no config.json; such runs are made by 'plaudit online'"
             )
-        return cls(path, load(OnlineConfig, path / "config.json"))
+        return cls(path, load(kind, path / "config.json"))
 
     def _write_config(self) -> None:
         write_atomic(self.path / "config.json", self.config.model_dump_json(indent=1).encode())
