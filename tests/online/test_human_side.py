@@ -16,9 +16,9 @@ from plaudit.data.store import Store
 from plaudit.errors import EpisodeGone
 from plaudit.labelers.human.keys import replay
 from plaudit.labelers.human.session import Session
-from plaudit.online.human import HumanConfig, Mirror, MirrorSide, StoreSide, Window, deliver, elsewhere, here
+from plaudit.online.human import WindowConfig, Mirror, MirrorSide, StoreSide, Window, deliver, elsewhere, here
 
-BY_HAND = HumanConfig(window=False)
+BY_HAND = WindowConfig(window=False)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def until(true, most: float = 30.0) -> None:
 
 
 def test_a_window_in_a_process_of_its_own_labels_and_is_closed_for_lunch(home, tmp_path):
-    window = Window(tmp_path / "mirror", HumanConfig(name="lab"), target="pressing:window")
+    window = Window(tmp_path / "mirror", WindowConfig(name="lab"), target="pressing:window")
     side = MirrorSide(Mirror(tmp_path / "mirror"), home.episode, window)
     assert "no labelling window was opened from here" in side.status
     side.offer([0])
@@ -151,7 +151,7 @@ def test_a_window_in_a_process_of_its_own_labels_and_is_closed_for_lunch(home, t
 
 
 def test_a_closed_window_opens_again_after_a_while_if_it_should(home):
-    window = Window(home.folder, HumanConfig(reopen_s=0.0), target="pressing:window")
+    window = Window(home.folder, WindowConfig(reopen_s=0.0), target="pressing:window")
     side = StoreSide(home.folder, window)
     side.offer([0, 1])
     until(lambda: not window.open)
@@ -163,7 +163,7 @@ def test_a_closed_window_opens_again_after_a_while_if_it_should(home):
 
 def test_a_window_that_cannot_open_is_one_sentence_and_not_tried_again(home, monkeypatch):
     monkeypatch.setenv("QT_QPA_PLATFORM", "nonsense")
-    side = here(home.folder, HumanConfig(reopen_s=0.0))
+    side = here(home.folder, WindowConfig(reopen_s=0.0))
     side.offer([0])
     until(lambda: side.status != "the labelling window is open")
     assert side.status.startswith("no labelling window could be opened: Qt cannot open a window: ")
@@ -172,7 +172,7 @@ def test_a_window_that_cannot_open_is_one_sentence_and_not_tried_again(home, mon
 
 
 def test_a_window_that_crashed_is_told_apart_from_one_that_was_closed(home):
-    window = Window(home.folder, HumanConfig(), target="pressing:window")
+    window = Window(home.folder, WindowConfig(), target="pressing:window")
     window.show()
     os.kill(window._child.pid, signal.SIGKILL)
     until(lambda: not window.open)
@@ -182,8 +182,8 @@ def test_a_window_that_crashed_is_told_apart_from_one_that_was_closed(home):
 PARENT = """
 import sys, time
 from pathlib import Path
-from plaudit.online.human import HumanConfig, here
-side = here(Path(sys.argv[1]), HumanConfig())
+from plaudit.online.human import WindowConfig, here
+side = here(Path(sys.argv[1]), WindowConfig())
 side.offer([0])
 print(side._window._child.pid, flush=True)
 time.sleep(60)

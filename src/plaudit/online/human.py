@@ -51,7 +51,7 @@ GRACE = 2.0  # s that a window may take to close
 Verdicts = list[tuple[int, Labels]]
 
 
-class HumanConfig(Config):
+class WindowConfig(Config):
     name: str = ""  # who labels; it stands in the labels' notes
     order: Order = "unlabelled"
     window: bool = True  # open one from here; false: somebody opens it by hand
@@ -77,11 +77,11 @@ class HumanSide(Protocol):
     def close(self) -> None: ...
 
 
-def here(store: Path, config: HumanConfig) -> "StoreSide":
+def here(store: Path, config: WindowConfig) -> "StoreSide":
     return StoreSide(store, Window(store, config))
 
 
-def elsewhere(folder: Path, fetch: Callable[[int], Episode], config: HumanConfig) -> "MirrorSide":
+def elsewhere(folder: Path, fetch: Callable[[int], Episode], config: WindowConfig) -> "MirrorSide":
     """fetch: an episode of the store that is not here; `EpisodeGone` where it has been evicted"""
     return MirrorSide(Mirror(folder), fetch, Window(folder, config))
 
@@ -189,7 +189,7 @@ class Mirror:
 class Window:
     """The labelling window over a store, from outside."""
 
-    def __init__(self, store: Path, config: HumanConfig, target: str = WINDOW):
+    def __init__(self, store: Path, config: WindowConfig, target: str = WINDOW):
         """target: the function that is the window's process"""
         self._store, self._config, self._target = store, config, target
         self._child: Child | None = None
