@@ -12,13 +12,14 @@ from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor, nn
 
 from plaudit.data.journal import sync
 from plaudit.errors import BadFile
 
 FORMAT = 1
+VERSION = "version"  # of a learner, among dumped tensors
 
 
 class Checkpointed(Protocol):
@@ -47,6 +48,17 @@ def save_checkpoint(folder: Path, learner: Checkpointed, facts: Mapping[str, Any
     sync(folder.parent)
 
 
+def dump_checkpoint(learner: Checkpointed) -> bytes:
+    """All of a learner, to be put into another of the same config elsewhere (`load_dumped`)."""
+    return save({**_tensors(learner), VERSION: torch.tensor(learner.version)})
+
+
+def load_dumped(data: bytes, learner: Checkpointed) -> None:
+    tensors = load(data)
+    _put(tensors, learner)
+    learner.version = int(tensors[VERSION])
+
+
 def load_checkpoint(folder: Path, learner: Checkpointed) -> dict[str, Any]:
     """Put a learner into the state that was saved; returns the caller's facts."""
     try:
@@ -63,12 +75,17 @@ def load_checkpoint(folder: Path, learner: Checkpointed) -> dict[str, Any]:
     for name, tensor in model.items():
         if tensor.shape != mine[name].shape:
             raise BadFile(folder, f"{name} is {list(tensor.shape)}, this learner has {list(mine[name].shape)}")
-    learner.net.load_state_dict({name.removeprefix("model/"): tensor for name, tensor in model.items()})
+    _put(tensors, learner)
+    learner.version = facts["version"]
+    return facts
+
+
+def _put(tensors: Mapping[str, Tensor], learner: Checkpointed) -> None:
+    model = {name.removeprefix("model/"): tensor for name, tensor in tensors.items() if name.startswith("model/")}
+    learner.net.load_state_dict(model)
     learner.rng.set_state(tensors["rng"])
     for name, optimizer in learner.optimizers.items():
         _load_optimizer(optimizer, f"optimizer/{name}/", tensors)
-    learner.version = facts["version"]
-    return facts
 
 
 def _tensors(learner: Checkpointed) -> dict[str, Tensor]:

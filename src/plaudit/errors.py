@@ -88,6 +88,18 @@ class RolloutError(PlauditError, RuntimeError):
     """A robot that cannot be driven any further. It was told to hold."""
 
 
+class OnlineError(PlauditError, RuntimeError):
+    """An online run that cannot go on. Everything that was acknowledged is on disk, and the same command resumes it."""
+
+
+class PartLost(OnlineError):
+    """A part of an online run that does not answer: its process died, or its machine cannot be reached."""
+
+
+class ClusterError(PlauditError, RuntimeError):
+    """A cluster that cannot be started, reached or used as asked."""
+
+
 class DataError(PlauditError, ValueError):
     """Anything about episodes, labels and the files that hold them."""
 

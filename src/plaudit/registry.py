@@ -116,6 +116,7 @@ POLICY_REGISTRY = Registry(
     builtin={
         "gaussian": "plaudit.policies.gaussian:GaussianConfig",
         "flow": "plaudit.policies.flow:FlowConfig",
+        "qchunk": "plaudit.policies.qchunk:QChunkPolicyConfig",
         "openpi": "plaudit.policies.openpi:OpenpiConfig",
         "openpi_policy": "plaudit.policies.openpi:OpenpiConfig",
         "scripted": "plaudit.policies.scripted:ScriptedConfig",
@@ -135,6 +136,7 @@ LEARNER_REGISTRY = Registry(
     builtin={
         "ppo": "plaudit.learners.ppo:PpoConfig",
         "sac": "plaudit.learners.sac:SacConfig",
+        "qchunk": "plaudit.learners.qchunk:QChunkConfig",
     },
 )
 ENCODER_REGISTRY = Registry(

@@ -9,6 +9,7 @@ near those ManiSkill's PickCube is run with; the details follow "The 37 implemen
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -31,7 +32,7 @@ from plaudit.policies.networks import (
     seen_of,
     weights_of,
 )
-from plaudit.rollout.rounds import Round
+from plaudit.rollout.rounds import Act, Round
 from plaudit.types import Batch, FloatArray, Observation, Weights
 
 
@@ -94,6 +95,10 @@ class Ppo:
             self.net = ActorCritic(spaces, config.hidden, config.log_std).to(self.device)
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=config.lr, eps=1e-5, fused=True)
         self.optimizers = {"all": self.optimizer}
+
+    def acting(self, *, explore: bool) -> Act:
+        """For one round of episodes."""
+        return partial(self.act, explore=explore)
 
     def act(self, observation: Observation, *, explore: bool) -> FloatArray:
         """Actions [N, A] for N observations."""

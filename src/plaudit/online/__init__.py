@@ -1,1 +1,1 @@
-"""The loop: a robot acts, a judge looks, a learner learns and its weights go back. Classes that need no cluster."""
+"""Online learning: a robot acts, a judge labels, a learner learns, new weights go back. Without Ray; see cluster/."""
