@@ -88,6 +88,8 @@ class Audit:
             if self.picks(episode_id):
                 self._compare(store.ledger, episode_id)
         if new:
+            alive = set(store.ids)
+            self._open = {episode_id: model for episode_id, model in self._open.items() if episode_id in alive}
             self._alarm, self._rang = self._count()
 
     def waiting(self, store: Store) -> list[int]:
@@ -95,8 +97,7 @@ class Audit:
         self.look(store)
         if HUMAN not in self._believed:
             return []
-        alive = set(store.ids)
-        return sorted(self._open.keys() & alive, key=lambda i: (self._open[i] != self.model, i))
+        return sorted(self._open, key=lambda i: (self._open[i] != self.model, i))
 
     @property
     def episodes(self) -> int:
