@@ -222,10 +222,18 @@ def _open_ports(node: Node, facts: Facts, nodes: list[Node], probes: dict[str, A
         "listens on",
         _name(node),
         "all addresses" + (f"; {', '.join(reached)} can be reached" if reached else ""),
-        f"Ray cannot listen on one address alone; the token guards it, and a firewall can too: "
-        f"nft add rule inet filter input ip daddr != {{ 127.0.0.1, {node.address} }} "
-        f"tcp dport {ports.first}-{ports.last} drop",
+        "Ray cannot listen on one address alone; the token guards it, and this closes the others until the next boot: "
+        + firewall_line(node.address, ports),
         harmless=True,
+    )
+
+
+def firewall_line(address: str, ports: Ports) -> str:
+    """To paste on the machine: the ports of its node are there at this address and at no other."""
+    drop = f"add rule inet plaudit input tcp dport {ports.first}-{ports.last}"
+    return (
+        "sudo nft 'add table inet plaudit; add chain inet plaudit input { type filter hook input priority 0; }; "
+        f"{drop} ip daddr != {{ 127.0.0.1, {address} }} drop; {drop} ip6 daddr != ::1 drop'"
     )
 
 

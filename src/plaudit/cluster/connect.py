@@ -7,6 +7,7 @@ machine of the cluster: it shares memory with the node there.
 
 import logging
 import os
+import re
 import socket
 import sys
 from collections.abc import Collection, Iterator
@@ -193,9 +194,11 @@ def _join(address: str, folder: Path, mine: NodeState | None) -> None:
 def refusal(address: str, token: Path, words: str) -> str:
     """Why Ray did not let us in, in one sentence."""
     if "ersion mismatch" in words:
-        lines = [line.strip() for line in words.splitlines() if "Ray:" in line or "Python:" in line]
-        apart = "; ".join(" ".join(line.split()) for line in lines)
-        return f"the cluster at {address} runs other versions than this machine ({apart}); install the same on both"
+        ray, python, our_ray, our_python = re.findall(r"(?:Ray|Python): (\S+)", words)[:4]
+        return (
+            f"the cluster at {address} runs Ray {ray} with Python {python} and this machine Ray {our_ray} with Python "
+            f"{our_python}; install the same on both"
+        )
     if "uthenticat" in words or "token" in words.lower():
         return (
             f"the cluster at {address} does not accept this machine's token; {token} must be the same file on all "
