@@ -7,7 +7,9 @@ machine of the cluster: it shares memory with the node there.
 
 import logging
 import os
+import re
 import socket
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +26,11 @@ from plaudit.errors import ClusterError
 
 PORT = 6379
 REACH_S = 5.0  # to wait for the head
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+IMPATIENT = {  # when joining: whoever answers on the port answers at once
+    "RAY_NUM_REDIS_GET_RETRIES": "3",
+    "RAY_gcs_server_request_timeout_seconds": "5",
+}
 LOCAL_STORE = 512 * 2**20  # bytes of shared memory of a cluster in this process, or less on a small machine
 
 
@@ -71,20 +78,26 @@ def connected(
 
 
 @contextmanager
-def joined(address: str | None = None, config: PlacementConfig | None = None) -> Iterator[Joined]:
-    """As `connected`, with nothing checked but that it answers."""
-    need_ray()
+def joined(
+    address: str | None = None, config: PlacementConfig | None = None, folder: Path | None = None
+) -> Iterator[Joined]:
+    """As `connected`, with nothing checked but that it answers.
+
+    folder: of the node of this machine
+    """
+    folder = folder or default_folder()
+    mine = running(folder)
+    found = find(address, mine)
+    os.environ |= QUIET if found is None else {**QUIET, **IMPATIENT}
+    need_ray()  # it is imported now, and reads these
     import ray
 
-    mine = running(default_folder())
-    found = find(address, mine)
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     keep_loopback()
     try:
         if found is None:
             _start_local(config or PlacementConfig())
         else:
-            _join(found, token_file(Path(mine.token) if mine and mine.token and mine.head == found else None), mine)
+            _join(found, folder, mine if mine and mine.head == found else None)
         yield Joined(address=ray.get_runtime_context().gcs_address, local=found is None)
     finally:
         ray.shutdown()
@@ -162,36 +175,70 @@ def _start_local(config: PlacementConfig) -> None:
     )
 
 
-def _join(address: str, token: Path, mine: NodeState | None) -> None:
+def _join(address: str, folder: Path, mine: NodeState | None) -> None:
+    """Through the node of this machine that lives in `folder`, or through any that Ray finds."""
     import ray
     from ray.exceptions import RayError
 
+    token = token_file(Path(mine.token) if mine else None)
     check_reachable(address)
     use_token(token)
-    own = mine.address if mine and mine.head == address else None
+    ours: dict[str, Any] = {"_node_ip_address": mine.address, "_temp_dir": str(folder.absolute())} if mine else {}
     try:
-        ray.init(address=address, _node_ip_address=own, log_to_driver=False, logging_level=logging.ERROR)
+        with _hushed():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **ours)
     except (RuntimeError, ConnectionError, RayError) as error:
-        raise ClusterError(refusal(address, token, str(error))) from error
+        raise ClusterError(refusal(address, token, _words(error))) from error
 
 
 def refusal(address: str, token: Path, words: str) -> str:
     """Why Ray did not let us in, in one sentence."""
     if "ersion mismatch" in words:
-        lines = [line.strip() for line in words.splitlines() if "Ray:" in line or "Python:" in line]
-        apart = "; ".join(" ".join(line.split()) for line in lines)
-        return f"the cluster at {address} runs other versions than this machine ({apart}); install the same on both"
+        ray, python, our_ray, our_python = re.findall(r"(?:Ray|Python): (\S+)", words)[:4]
+        return (
+            f"the cluster at {address} runs Ray {ray} with Python {python} and this machine Ray {our_ray} with Python "
+            f"{our_python}; install the same on both"
+        )
     if "uthenticat" in words or "token" in words.lower():
         return (
             f"the cluster at {address} does not accept this machine's token; {token} must be the same file on all "
             "machines: copy it from the head"
         )
-    if "node" in words and ("raylet" in words.lower() or "node_ip" in words):
+    if "No node info found" in words:
         return (
             f"this machine is not part of the cluster at {address}; join it first: plaudit cluster start "
             f"--role inference --head {address}"
         )
-    return f"the head at {address} does not answer as it should: {' '.join(words.split())[:300]}"
+    return f"what answers at {address} is no head of a Ray cluster, or one of another version: {_last_line(words)}"
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Without what Ray's core prints past Python while it is refused: a warning a second, and then the error."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _words(error: BaseException | None) -> str:
+    """With those of the errors behind it."""
+    words = []
+    while error is not None:
+        words.append(str(error))
+        error = error.__cause__ or error.__context__
+    return "\n".join(words)
+
+
+def _last_line(words: str) -> str:
+    """Of a traceback: what went wrong."""
+    return next((line.strip() for line in reversed(words.splitlines()) if "Error" in line), words.strip())
 
 
 def _local_store() -> int:

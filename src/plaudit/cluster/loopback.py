@@ -22,5 +22,5 @@ def on_start(ray_params: Any, head: bool) -> None:
     """What `ray start` is about to start, before it does."""
     keep_loopback()
     ray_params.ray_client_server_port = None  # a server for drivers outside of the cluster; there is no flag against it
-    if ray_params.node_name in ("127.0.0.1", "::1"):  # what --node-ip-address was, or it would be called otherwise
+    if ray_params.node_name in ("127.0.0.1", "::1"):  # --node-ip-address has been replaced already
         ray_params.node_ip_address = ray_params.node_name

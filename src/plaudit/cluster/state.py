@@ -19,7 +19,8 @@ class NodeState:
     head: str  # "10.0.0.1:6379"
     address: str  # its own
     roles: tuple[str, ...]
-    token: str | None  # the file
+    token: str  # the file
+    is_head: bool
 
     @property
     def alive(self) -> bool:
