@@ -75,7 +75,8 @@ def test_another_judge_finds_everything_to_do_again(replay):
     replay.label({Item("episodes", 0): verdict()}, {}, WHO)
     assert replay.pending(WHO) == [Item("episodes", 1)]
     new = Who("classifier", {**WHO.facts, "model": "m2"})
-    assert replay.pending(new) == [Item("episodes", 0), Item("episodes", 1)]
+    assert replay.pending(new) == [Item("episodes", 1), Item("episodes", 0)]  # what nobody has judged comes first
+    assert (replay.counts(new).unjudged, replay.counts(new).outdated, replay.counts(new).judged_steps) == (1, 1, 4)
     assert replay.pending(WHO) == [Item("episodes", 1)]
 
 

@@ -112,8 +112,8 @@ def _conduct(run: Any, crew: Any) -> None:
         now = conductor.now
         held = "" if now.evaluated is None else f", {now.evaluated:.0%} true success on seeds held back"
         out.print(
-            f"{run.path}: {now.counts.episodes:,} episodes, {now.updates:,} updates, weights {now.state.version}{held}; "
-            f"see {run.path / 'report.html'}"
+            f"{run.path}: {now.counts.episodes:,} episodes, {now.updates:,} updates, weights {now.state.version}"
+            f"{held}; see {run.path / 'report.html'}"
         )
     if failure is not None:
         tell("error", f"{failure}")

@@ -16,7 +16,9 @@ from plaudit.online.config import OnlineConfig
 from plaudit.online.crew import env_side
 from plaudit.online.env import Played, look_at
 from plaudit.online.group import ALONE, Workers, free_address
+from plaudit.online.human import WindowConfig
 from plaudit.online.judging import LabelSide
+from plaudit.online.person import PersonSide
 from plaudit.online.replay import ReplayService
 from plaudit.online.trainer import Shift, Trainer
 from plaudit.online.weights import StateManager
@@ -53,6 +55,13 @@ class RewardLabelerActor(LabelSide):
         super().__init__(replay)  # type: ignore[arg-type]  # answers to the same methods
 
 
+class PersonActor(PersonSide):
+    """A person at a window; Ray's actor only opens it."""
+
+    def __init__(self, replay: Stub, config: WindowConfig):
+        super().__init__(replay, config)  # type: ignore[arg-type]
+
+
 class EnvActor:
     """The robot."""
 
@@ -73,7 +82,7 @@ class ProbeActor:
     """Looks at the robot where it is, before anything is made for it."""
 
     def body(self, config: OnlineConfig) -> Body:
-        return look_at(config.robot)
+        return look_at(config.robot, config.executor.name)
 
 
 class TrainerActor:

@@ -1,7 +1,7 @@
 """The parts of an online run as actors of a cluster.
 
-Ray brings back the robot's, the judge's, the replay and the state actor by itself, in their places. Trainers are brought
-back here: when one worker of a group dies, the others wait for it in the middle of an update, so all of them are made
+Ray brings back the robot's, the judge's, the replay and the state actor by itself, in their places. Trainers are
+brought back here: when one worker of a group dies, the others wait for it in the middle of an update, so all of them are made
 anew and go on from the newest checkpoint.
 """
 
@@ -17,6 +17,7 @@ from ray.exceptions import RayError
 
 from plaudit.cluster.actors import (
     EnvActor,
+    PersonActor,
     ProbeActor,
     ReplayBufferActor,
     RewardLabelerActor,
@@ -87,10 +88,18 @@ class RayCrew:
         finally:
             ray.kill(probe)
 
-    def hire_judge(self, appointed: Appointed) -> Who:
-        replay = self._stub("replay")
-        self._handles["judge"] = self._make("labeler", RewardLabelerActor, replay)
+    def hire_judge(self, appointed: Appointed | None) -> Who:
+        if appointed is None:
+            self._hire_person("judge")
+        else:
+            self._handles["judge"] = self._make("labeler", RewardLabelerActor, self._stub("replay"))
         return answer(self._handles["judge"].who.remote(appointed), "judge", START)
+
+    def hire_auditor(self) -> None:
+        self._hire_person("person")
+
+    def _hire_person(self, part: Part) -> None:
+        self._handles[part] = self._make("labeler", PersonActor, self._stub("replay"), self._config.window)
 
     def hire_trainer(self, spaces: Spaces, source: str) -> int:
         self._spaces, self._source = spaces, source

@@ -16,7 +16,7 @@ than `patience` ends the run with a sentence, and so does a robot that cannot be
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from plaudit.online.config import OnlineConfig
 from plaudit.online.crew import Crew, Done, Part
 from plaudit.online.env import Played
 from plaudit.online.folder import OnlineFolder
+from plaudit.online.honesty import RECENT, Honesty, judge_in_charge
 from plaudit.online.judging import Appointed, Judged
 from plaudit.online.replay import Counts, Who
 from plaudit.online.trainer import Shift, build_learner, check_policy_fits
@@ -39,7 +40,7 @@ TICK = 0.1  # s that the loop waits for something to happen
 SHIFT = 1.0  # s that the trainer is given work for at a time
 IDLE = 0.5  # s before a judge that found nothing to do, or a part in trouble, is asked again
 LOG = 2.0  # s between two lines of metrics
-RECENT = 50  # episodes over which success is told
+AUDIT = 1.0  # s between two looks at the labels
 
 PASSING = (PartLost, StoreFull)  # what may be over in a minute
 
@@ -63,7 +64,8 @@ class Now:
     sampling: float = 0.0  # share of the trainer's time that it waits for batches
     holding: str = ""  # why the robot waits
     troubles: Mapping[str, str] = field(default_factory=dict)  # part -> what is the matter with it
-    alarm: str | None = None
+    alarm: str | None = None  # why the judge is not to be believed
+    news: str = ""  # the last thing a person should know
     seconds: float = 0.0  # over all sittings
     metrics: Mapping[str, float] = field(default_factory=dict)  # the trainer's
 
@@ -79,10 +81,9 @@ class Conductor:
         self._busy: set[Part] = set()
         self._rest: dict[Part, float] = {}  # a part is left alone until then
         self._trouble: dict[str, tuple[float, str]] = {}  # part -> since when, what
-        self._judged: deque[bool] = deque(maxlen=RECENT)
         self._true: deque[bool] = deque(maxlen=RECENT)
         self._versions: dict[int, float] = {}  # version -> when it was published
-        self._begun = self._logged = time.monotonic()
+        self._begun = self._logged = self._audited = time.monotonic()
         self._evaluated_at = -1  # episodes at the last evaluation
         self.started = False  # whether there is something to tell of
 
@@ -108,10 +109,15 @@ class Conductor:
         check_policy_fits(self._config, learner)
         self.spaces, self.policy_config = spaces, learner.policy_config()
         self._offline = learner.clone_updates if self._config.demos is not None else 0
-        self.appointed = Appointed.of(self._config.judge)
-        self._who: Who = self._crew.hire_judge(self.appointed)
+        self._appointed = None
+        if not self._config.by_hand:
+            self._appointed = Appointed.of(judge_in_charge(self._config, self._folder.path))
+        self._who: Who = self._crew.hire_judge(self._appointed)
+        if self._config.audited_by_hand:
+            self._crew.hire_auditor()
         updates = self._crew.hire_trainer(spaces, self._who.source)
         self.now = Now(self._crew.counts(self._who), self._crew.state(), updates=updates, **self._folder.last())
+        self._honesty = Honesty(self._config, self._folder.path, self._who.source)
         self._seconds_before = self.now.seconds
         if self.now.state.version == 0:
             self._crew.begin("trainer", "publish")
@@ -122,9 +128,11 @@ class Conductor:
     # What to do next
 
     def _assign(self) -> None:
-        if self._free("judge") and self.now.counts.unjudged + self.now.counts.demos_unjudged:
-            self._begin("judge", "step", self.appointed)
-        if self._free("trainer") and self._ready_to_learn:
+        if self._free("judge") and self._something_to_judge:
+            self._begin("judge", "step", self._appointed)
+        if self._config.audited_by_hand and self._free("person"):
+            self._begin("person", "step", self._honesty.waiting)
+        if self._free("trainer") and self._ready_to_learn and not self._honesty.stops:
             if self._examination_due:
                 self._evaluated_at = self.now.counts.episodes
                 self._begin("trainer", "evaluate", self._config.evaluation.episodes)
@@ -140,6 +148,11 @@ class Conductor:
 
     def _free(self, part: Part) -> bool:
         return part not in self._busy and time.monotonic() >= self._rest.get(part, 0.0)
+
+    @property
+    def _something_to_judge(self) -> bool:
+        counts = self.now.counts
+        return counts.unjudged + counts.outdated + counts.demos_unjudged > 0 or self._config.by_hand
 
     @property
     def _ready_to_learn(self) -> bool:
@@ -174,6 +187,8 @@ class Conductor:
             return f"the judge looks at the demonstrations first, {counts.demos_unjudged} to go"
         if self.now.updates < self._offline:
             return f"the learner studies the demonstrations first, {self._offline - self.now.updates:,} updates to go"
+        if self._honesty.stops:
+            return "its judge is not believed any more"
         if counts.unjudged >= config.backlog:
             return f"{counts.unjudged} episodes wait for the judge, {config.backlog} may"
         if config.ahead is not None and counts.episodes:
@@ -195,7 +210,7 @@ class Conductor:
         if isinstance(result, Played):
             self._take_played(result)
         elif isinstance(result, Judged):
-            self._take_judged(result)
+            self._take_judged(done.part, result)
         elif isinstance(result, Shift):
             self._take_shift(result)
         elif done.method == "evaluate":
@@ -216,14 +231,13 @@ class Conductor:
             self._true.append(played.success)
             self.now.true_success = float(np.mean(self._true))
 
-    def _take_judged(self, judged: Judged) -> None:
+    def _take_judged(self, part: Part, judged: Judged) -> None:
         if not judged.done:
-            self._rest["judge"] = time.monotonic() + IDLE
-            return
-        self._judged.extend([True] * judged.succeeded + [False] * (judged.online - judged.succeeded))
-        if self._judged:
-            self.now.judged_success = float(np.mean(self._judged))
-        self.now.judge_latency = _smooth(self.now.judge_latency, judged.latency)
+            self._rest[part] = time.monotonic() + IDLE
+        elif judged.latency:
+            self.now.judge_latency = _smooth(self.now.judge_latency, judged.latency)
+        if judged.note:
+            self.now.news = judged.note
 
     def _take_shift(self, shift: Shift) -> None:
         self.now.updates = shift.updates
@@ -241,6 +255,8 @@ class Conductor:
             self._trouble.pop("replay", None)
         except PASSING as error:
             self._in_trouble("replay", str(error))
+        if time.monotonic() - self._audited > AUDIT:
+            self._audit()
         earned = self._offline + self._config.learner.updates_per_step * now.counts.judged_steps
         now.owed = max(0, int(earned) - now.updates) if self._ready_to_learn else 0
         self._versions.setdefault(now.state.version, now.state.pushed)
@@ -251,12 +267,25 @@ class Conductor:
         if time.monotonic() - self._logged > LOG:
             self._log({})
 
+    def _audit(self) -> None:
+        """Whether the judge is right; a better one takes its place."""
+        self._audited = time.monotonic()
+        successor = self._honesty.look()
+        if successor is not None:
+            self._appointed = Appointed.of(successor)
+            self._who = replace(self._who, facts=dict(successor.build().facts))
+        if self._honesty.news is not None:
+            self.now.news = self._honesty.news.sentence
+        self.now.judged_success, self.now.alarm = self._honesty.judged_success, self._honesty.alarm
+
     def _log(self, more: Mapping[str, float]) -> None:
         self._logged = time.monotonic()
-        self._folder.log(self.now.counts.steps, {**numbers_of(self.now), **more})
+        self._folder.log(self.now.counts.steps, {**numbers_of(self.now), **self._honesty.metrics(), **more})
 
     def _over(self) -> bool:
         now, wanted = self.now, self._config.evaluation.stop_at
+        if self._honesty.hopeless:
+            return True
         if wanted is not None and now.evaluated is not None and now.evaluated >= wanted and now.counts.episodes:
             return True
         finished = now.counts.episodes >= self._config.episodes and not now.counts.unjudged and not now.owed
@@ -272,6 +301,7 @@ class Conductor:
         self._ask("checkpoint")
         if last_look and self._config.simulated and self._evaluated_at != self.now.counts.episodes:
             self._ask("evaluate", self._config.evaluation.episodes)
+        self._honesty.close()
         self._look()
         self._log({} if self.now.evaluated is None else {"eval/success": self.now.evaluated})
 

@@ -12,6 +12,9 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, Posi
 from plaudit.config import Config, load
 from plaudit.errors import ConfigError, nearest
 from plaudit.labelers.config import HUMAN
+from plaudit.online.audit import AuditConfig
+from plaudit.online.human import WindowConfig
+from plaudit.online.retrain import RetrainConfig
 from plaudit.registry import LABELER_REGISTRY, LEARNER_REGISTRY, ROBOT_REGISTRY, TAKEOVER_REGISTRY
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.rollout.executor import ExecutorConfig
@@ -48,7 +51,7 @@ class OnlineConfig(Config):
     # How the robot is driven.
     algorithm: Algorithm = "rtc"
     executor: ExecutorConfig = ExecutorConfig()
-    takeover: Annotated[Any, TAKEOVER_REGISTRY.field] = None
+    takeover: Annotated[Any, TAKEOVER_REGISTRY.optional_field] = None
     task: str = ""  # the instruction, in words
     policy_cameras: tuple[str, ...] | None = None  # that the learner looks at; None: all, (): only the state
     policy_yaml: Path | None = None  # a policy to begin with
@@ -72,6 +75,10 @@ class OnlineConfig(Config):
     checkpoint_every: PositiveInt = 1000  # updates
     patience: PositiveFloat = 60.0  # s that a part which failed gets to come back before the run stops
     evaluation: HeldBack = HeldBack()
+    # Whether the judge is right, and who comes after it.
+    audit: AuditConfig = AuditConfig()
+    retrain: RetrainConfig | None = RetrainConfig()  # of a classifier; None: it stays as it is
+    window: WindowConfig = WindowConfig()  # of a person who judges or audits
     seed: NonNegativeInt = 0
 
     @property
@@ -84,13 +91,20 @@ class OnlineConfig(Config):
         return isinstance(self.judge, HumanConfig)
 
     @property
+    def audited_by_hand(self) -> bool:
+        """Whether a person has to look at episodes beside the judge."""
+        audit = self.audit
+        return (
+            not self.by_hand and audit.share > 0 and (audit.by == HUMAN or (audit.by == "auto" and not self.simulated))
+        )
+
+    @property
     def judges_demos(self) -> bool:
         return (not self.by_hand) if self.judge_demos is None else self.judge_demos
 
     @property
     def run(self) -> RunConfig:
-        person = {} if self.takeover is None else {"takeover": self.takeover}
-        return RunConfig(robot=self.robot, executor=self.executor, algorithm=self.algorithm, **person)
+        return RunConfig(robot=self.robot, takeover=self.takeover, executor=self.executor, algorithm=self.algorithm)
 
     @model_validator(mode="after")
     def _the_learner_learns_from_replay(self) -> Self:

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 from plaudit.online.config import OnlineConfig
 from plaudit.online.env import EnvSide, look_at
 from plaudit.online.judging import Appointed, LabelSide
+from plaudit.online.person import PersonSide
 from plaudit.online.replay import Counts, ReplayService, Who
 from plaudit.online.trainer import Trainer
 from plaudit.online.weights import StateManager, StateReport
@@ -24,7 +25,7 @@ from plaudit.policies.loader import PolicySpec
 from plaudit.policies.networks import Spaces
 from plaudit.rollout.memory import Body
 
-Part = Literal["env", "judge", "trainer"]
+Part = Literal["env", "judge", "trainer", "person"]
 WEIGHTS = "weights"  # folder of a run
 
 
@@ -44,7 +45,13 @@ class Crew(Protocol):
 
     def look_at_robot(self) -> Body: ...
 
-    def hire_judge(self, appointed: Appointed) -> Who: ...
+    def hire_judge(self, appointed: Appointed | None) -> Who:
+        """None: a person."""
+        ...
+
+    def hire_auditor(self) -> None:
+        """A person who looks at episodes beside the judge."""
+        ...
 
     def hire_trainer(self, spaces: Spaces, source: str) -> int:
         """Returns how many updates it has made in earlier sittings."""
@@ -85,12 +92,22 @@ class LocalCrew:
         self._begun: list[Done] = []
 
     def look_at_robot(self) -> Body:
-        return look_at(self._config.robot)
+        return look_at(self._config.robot, self._config.executor.name)
 
-    def hire_judge(self, appointed: Appointed) -> Who:
+    def hire_judge(self, appointed: Appointed | None) -> Who:
+        if appointed is None:
+            return self._hire_person("judge").who()
         judge = self._parts["judge"] = LabelSide(self.replay)
         self._open.callback(judge.close)
         return judge.who(appointed)
+
+    def hire_auditor(self) -> None:
+        self._hire_person("person")
+
+    def _hire_person(self, part: Part) -> PersonSide:
+        person = self._parts[part] = PersonSide(self.replay, self._config.window)
+        self._open.callback(person.close)
+        return person
 
     def hire_trainer(self, spaces: Spaces, source: str) -> int:
         trainer = Trainer(self._config, spaces, self._folder, source, self.replay, self.weights)

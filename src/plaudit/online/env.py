@@ -155,9 +155,9 @@ class EnvSide:
             self._version = weights.version
 
 
-def look_at(robot: RobotConfig) -> Body:
+def look_at(robot: RobotConfig, name: str = "") -> Body:
     """What a robot sees and how it is driven; it is built for that and closed again."""
     with ExitStack() as stack:
         built = opened(robot.build(), stack)
         stack.callback(built.hold)
-        return Body.of(built)
+        return Body.of(built, name)

@@ -87,11 +87,9 @@ class Judged:
 
     who: Who
     done: int = 0
-    succeeded: int = 0  # of these, episodes of the run (no demonstrations) that were called a success
-    online: int = 0  # of these, episodes of the run
     failed: int = 0
-    seconds: float = 0.0  # that the judge took
-    latency: float = 0.0  # of these, seconds an episode
+    latency: float = 0.0  # s an episode
+    note: str = ""  # what a person should know
 
 
 class LabelSide:
@@ -129,10 +127,8 @@ class LabelSide:
         seconds = time.monotonic() - begun
         self._tried |= dict.fromkeys(failed, time.monotonic())
         self._replay.label(verdicts, failed, who)
-        online = [labels for item, labels in verdicts.items() if item.shelf == "episodes"]
-        succeeded = sum(labels.succeeded for labels in online)
         latency = seconds / len(episodes) if episodes else 0.0
-        return Judged(who, len(verdicts), succeeded, len(online), len(failed), seconds, latency)
+        return Judged(who, len(verdicts), len(failed), latency)
 
     def _due(self, item: Item) -> bool:
         return time.monotonic() - self._tried.get(item, -AGAIN) >= AGAIN

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from plaudit.config import Config
 from plaudit.data.failures import Failures
+from plaudit.data.ledger import Ledger
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeGone
@@ -65,10 +66,11 @@ class Counts:
 
     episodes: int  # ever added
     steps: int  # of these
-    unjudged: int  # episodes that the judge in charge has not labelled yet, failed ones included
+    unjudged: int  # episodes without a label of the judge in charge or its predecessors, failed ones included
     unjudged_steps: int  # of these
     failed: int  # of these, episodes that a judge has failed on
-    demos_unjudged: int
+    outdated: int  # episodes that only a predecessor has labelled
+    demos_unjudged: int  # demonstrations without a label of the judge in charge
 
     @property
     def judged_steps(self) -> int:
@@ -159,15 +161,16 @@ class ReplayService:
 
     def counts(self, who: Who) -> Counts:
         """By what a judge has labelled."""
-        waiting = self._waiting("episodes", who)
-        ids = self._store.ids
+        waiting, ids = self._waiting("episodes", who), self._store.ids
+        unjudged = {i for i in waiting if self._store.ledger.newest(i, {who.source}) is None}
         failed = {failure.episode for failure in self._failures.standing() if failure.source == who.source}
         return Counts(
             episodes=ids[-1] + 1 if ids else 0,
             steps=self._steps,
-            unjudged=len(waiting),
-            unjudged_steps=sum(self._store.place(i).steps for i in waiting),
-            failed=len(failed & waiting),
+            unjudged=len(unjudged),
+            unjudged_steps=sum(self._store.place(i).steps for i in unjudged),
+            failed=len(failed & unjudged),
+            outdated=len(waiting - unjudged),
             demos_unjudged=len(self._waiting("demos", who)) if self._judges_demos else 0,
         )
 
@@ -180,9 +183,12 @@ class ReplayService:
         return Failures(self._store.ledger)
 
     def pending(self, who: Who) -> list[Item]:
-        """What the judge has still to label, demonstrations first, then what it has not failed on yet."""
+        """What the judge has still to label: demonstrations first, then new episodes, those that a predecessor has
+        labelled, and those that it failed on."""
         tried = {failure.episode for failure in self._failures.standing() if failure.source == who.source}
-        waiting = sorted(self._waiting("episodes", who), key=lambda i: (i in tried, i))
+        ledger = self._store.ledger
+        old = {i for i in self._waiting("episodes", who) if ledger.newest(i, {who.source}) is not None}
+        waiting = sorted(self._waiting("episodes", who), key=lambda i: (i in tried, i in old, i))
         demos = sorted(self._waiting("demos", who)) if self._judges_demos else []
         return [*(Item("demos", i) for i in demos), *(Item("episodes", i) for i in waiting)]
 
@@ -217,7 +223,7 @@ class ReplayService:
             ledger = store.ledger
             ledger.refresh()
             mine = {item.id: labels for item, labels in verdicts.items() if item.shelf == shelf}
-            new = [(i, labels) for i, labels in mine.items() if not _stands(ledger.labels(i, {labels.source}), labels)]
+            new = [(i, labels) for i, labels in mine.items() if not _stands(ledger, i, labels)]
             if new:
                 ledger.extend(new)
             reasons = [(item.id, reason) for item, reason in failed.items() if item.shelf == shelf]
@@ -275,8 +281,11 @@ def _facts_of(store: Store, episode_id: int) -> dict[str, Any]:
     return store.place(episode_id).line["meta"][ONLINE]
 
 
-def _stands(there: Labels | None, said: Labels) -> bool:
-    """Whether the newest label of a judge is what it says now."""
+def _stands(ledger: Ledger, episode_id: int, said: Labels) -> bool:
+    """Whether a verdict is in the ledger: a person's by its time, a model's where it would say the same again."""
+    if said.time:
+        return any((v.source, v.time) == (said.source, said.time) for v in ledger.history(episode_id))
+    there = ledger.labels(episode_id, {said.source})
     if there is None or (there.model, there.threshold, there.note) != (said.model, said.threshold, said.note):
         return False
     return there.reward.tobytes() == said.reward.astype("<f4").tobytes() and bool((there.success == said.success).all())

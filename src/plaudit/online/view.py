@@ -23,6 +23,8 @@ def screen(config: OnlineConfig, now: Now, restarts: dict[str, int] | None = Non
         lines.append(
             Text("brought back: " + ", ".join(f"{part} {n}x" for part, n in sorted(restarts.items())), "yellow")
         )
+    if now.news:
+        lines.append(Text(now.news, "dim"))
     if now.alarm is not None:
         lines.append(Text(f"alarm: {now.alarm}", "bold red"))
     return Group(*lines)

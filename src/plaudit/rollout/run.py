@@ -26,7 +26,7 @@ class RunConfig(Config):
     """Everything but the policy, which has a file of its own."""
 
     robot: Annotated[Any, ROBOT_REGISTRY.field]
-    takeover: Annotated[Any, TAKEOVER_REGISTRY.field] = None
+    takeover: Annotated[Any, TAKEOVER_REGISTRY.optional_field] = None
     executor: ExecutorConfig = ExecutorConfig()
     algorithm: Algorithm = "rtc"
 
