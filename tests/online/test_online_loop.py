@@ -4,10 +4,10 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import glow
 import numpy as np
 import pytest
 
+import glow
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, OnlineError, PolicyError, StoreFull, TargetNotEmpty
 from plaudit.online.conductor import Conductor, Now

@@ -4,6 +4,7 @@ Each can be killed at any moment and is made again with the same arguments. What
 store, the weights, the checkpoint) or comes with the next call.
 """
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,18 @@ from plaudit.rollout.memory import Body
 LOCKED = 30.0  # s to wait for a predecessor that has not quite gone
 
 
-class StateManagerActor(StateManager):
+class Shell:
+    """What all of them can be asked."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class StateManagerActor(Shell, StateManager):
     """Versioned weights."""
 
 
-class ReplayBufferActor(ReplayService):
+class ReplayBufferActor(Shell, ReplayService):
     """The store."""
 
     def __init__(self, folder: Path, **options: Any):
@@ -48,21 +56,21 @@ class ReplayBufferActor(ReplayService):
                 time.sleep(0.5)
 
 
-class RewardLabelerActor(LabelSide):
+class RewardLabelerActor(Shell, LabelSide):
     """A judge."""
 
     def __init__(self, replay: Stub):
         super().__init__(replay)  # type: ignore[arg-type]  # answers to the same methods
 
 
-class PersonActor(PersonSide):
+class PersonActor(Shell, PersonSide):
     """A person at a window; Ray's actor only opens it."""
 
     def __init__(self, replay: Stub, config: WindowConfig):
         super().__init__(replay, config)  # type: ignore[arg-type]
 
 
-class EnvActor:
+class EnvActor(Shell):
     """The robot."""
 
     def __init__(self, config: OnlineConfig, policy: PolicySpec, replay: Stub, state: Stub):
@@ -85,7 +93,7 @@ class ProbeActor:
         return look_at(config.robot, config.executor.name)
 
 
-class TrainerActor:
+class TrainerActor(Shell):
     """One worker of a group."""
 
     def meeting_point(self) -> str:

@@ -1,8 +1,8 @@
 """The parts of an online run as actors of a cluster.
 
 Ray brings back the robot's, the judge's, the replay and the state actor by itself, in their places. Trainers are
-brought back here: when one worker of a group dies, the others wait for it in the middle of an update, so all of them are made
-anew and go on from the newest checkpoint.
+brought back here: when one worker of a group dies, the others wait for it in the middle of an update, so all of them
+are made anew and go on from the newest checkpoint.
 """
 
 import time
@@ -166,6 +166,12 @@ class RayCrew:
             if running.part == "trainer" and len(running.calls) > 1:  # the others noticed that one was gone
                 raise PartLost("a worker of the trainers is gone") from error
             raise
+
+    def pids(self) -> dict[str, list[int]]:
+        """The processes of the parts; for whoever wants to know what happens without one."""
+        everyone = {"replay": [self._replay], "state": [self._state], "trainer": self._trainers}
+        everyone |= {part: [handle] for part, handle in self._handles.items()}
+        return {part: ray.get([h.pid.remote() for h in handles]) for part, handles in everyone.items()}
 
     def stop_robot(self) -> None:
         if "env" in self._handles:
