@@ -68,6 +68,7 @@ def story(weak: Weak, tmp_path_factory) -> Story:
     judge_all(store, retrainer.judge)
     audit.look(store)
     rang, gap = audit.sentence, audit.gap
+    assert judge_all(store, retrainer.judge) == [], "that the truth is on top in the ledger is no reason to judge again"
     assert audit.stops and retrainer.due(store)
     retrainer.start(store.folder)
     assert retrainer.running and not retrainer.due(store)
