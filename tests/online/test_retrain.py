@@ -120,7 +120,7 @@ def test_old_episodes_are_judged_again_on_top_and_what_was_said_before_stays(sto
 
 
 def test_the_learner_is_paid_by_the_new_judge_from_then_on(story):
-    replay = Replay(story.store, sources={"classifier"}, seed=0)
+    replay = Replay(story.store, sources=({"classifier"},), seed=0)
     batch = replay.sample(512)
     decoys = (batch.episode >= 8) & (batch.episode < 24)
     assert batch.reward[decoys].max() == 0 and batch.reward[batch.episode < 8].max() == 1
