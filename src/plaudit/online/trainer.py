@@ -76,6 +76,7 @@ class Trainer:
             self.learner.rng.manual_seed(
                 config.seed * 1009 + self.updates * group.size + group.rank
             )  # noise of its own
+        self._published = self._saved = self.updates
         self._batch = -(-self.learner.config.batch_size // group.size)
 
     def _choose(self, replay: ReplayService, source: str) -> Sampler:
@@ -104,12 +105,20 @@ class Trainer:
 
     def publish(self) -> int:
         """Make the weights as they are the newest version."""
-        return self._state.push(self.learner.weights())
+        version = self._state.push(self.learner.weights())
+        self._published = self.updates
+        return version
+
+    def checkpoint(self) -> None:
+        self._record.checkpoint(self.updates, self.learner, {"step": self.updates})
+        self._saved = self.updates
 
     def step(self, updates: int) -> Shift:
-        """Make so many updates."""
-        begun, clock = time.monotonic(), _Clock()
-        before, version = self.updates, None
+        """Make so many updates; then publish and save what is due.
+
+        Nothing that can fail stands between two updates: a worker that stops there leaves the others waiting.
+        """
+        begun, clock, before = time.monotonic(), _Clock(), self.updates
         totals: dict[str, list[float]] = {}
         with clock.running():
             self._sampler.refresh()
@@ -118,15 +127,15 @@ class Trainer:
                 batch = to_torch(self._sampler.sample(self._batch), self.learner.device)
             for name, number in self.learner.update(batch).items():
                 totals.setdefault(name, []).append(number)
-            if self._group.rank == 0 and self.updates % self._config.publish_every == 0:
+        seconds = time.monotonic() - begun
+        version = None
+        if self._group.rank == 0:
+            if self.updates - self._published >= self._config.publish_every:
                 version = self.publish()
-            if self._group.rank == 0 and self.updates % self._config.checkpoint_every == 0:
+            if self.updates - self._saved >= self._config.checkpoint_every:
                 self.checkpoint()
         means = {name: sum(numbers) / len(numbers) for name, numbers in totals.items()}
-        return Shift(self.updates, self.updates - before, time.monotonic() - begun, clock.seconds, means, version)
-
-    def checkpoint(self) -> None:
-        self._record.checkpoint(self.updates, self.learner, {"step": self.updates})
+        return Shift(self.updates, self.updates - before, seconds, clock.seconds, means, version)
 
     def evaluate(self, episodes: int) -> float:
         """True success on seeds held back, of the policy as it is now."""
