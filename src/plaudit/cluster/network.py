@@ -37,6 +37,14 @@ def addresses_here() -> list[str]:
     return sorted({address for address in found if not address.startswith("127.")})
 
 
+def addresses_v6() -> list[str]:
+    """The IPv6 addresses that are not for this machine or this cable alone."""
+    table = Path("/proc/net/if_inet6")
+    lines = table.read_text().splitlines() if table.is_file() else []
+    found = [fields for fields in (line.split() for line in lines) if fields[3] == "00"]  # of global scope
+    return sorted(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0])) for fields in found)
+
+
 def is_ours(address: str) -> bool:
     try:
         socket.create_server((address, 0)).close()
