@@ -13,6 +13,7 @@ episodes that an actor there pushes the other way all arrive, and once. Needs ro
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -83,7 +84,7 @@ class Host:
             "RAY_AUTH_TOKEN_PATH": str(self.token),
             "PYTHONPATH": str(SOURCE),
         }
-        return {**os.environ, **ours}
+        return {**os.environ, **ours, "COLUMNS": "160"}
 
 
 @contextmanager
@@ -233,7 +234,7 @@ def measure_cut(hosts: Sequence[Host], seconds: float, after: float, retries: in
     time.sleep(seconds)
     hosts[1].restore(at)
     back_at = time.time()
-    rows += [json.loads(line) for line in caller.stdout]
+    rows += [json.loads(line) for line in caller.stdout if line.startswith("{")]  # Ray prints when a node dies
     caller.wait(timeout=60)
     answers = [row for row in rows if row["event"] == "answer"]
     late = [row for row in answers if row["at"] > back_at]
@@ -257,6 +258,19 @@ def measure_cut(hosts: Sequence[Host], seconds: float, after: float, retries: in
     }
 
 
+def measure_firewall(hosts: Sequence[Host]) -> dict[str, str]:
+    """A second address on each host; what `check` says of it before and after its firewall line is obeyed."""
+    for i, host in enumerate(hosts, start=1):
+        _ip("-n", host.name, "addr", "add", f"10.84.0.{i}/24", "dev", "eth0")
+    found = {}
+    for when in ("before", "after"):
+        done = hosts[0].run(sys.executable, "-m", "plaudit.cli", "cluster", "check", "--megabytes", "1")
+        found[when] = "\n".join(line for line in done.stdout.splitlines() if "listens on" in line)
+        for host, line in zip(hosts, re.findall(r"sudo (nft '.*')", done.stderr), strict=False):
+            host.run("sh", "-c", line).check_returncode()
+    return found
+
+
 def _lost(answers: Sequence[dict[str, Any]]) -> int:
     """Calls that the actor counted and nobody got an answer to."""
     counts = [row["count"] for row in answers if row["pid"] == answers[0]["pid"]]
@@ -268,6 +282,7 @@ def main() -> None:
     parser.add_argument("--cut", type=float, nargs="*", default=[20.0], help="seconds; several for several cuts")
     parser.add_argument("--after", type=float, default=40.0, help="seconds to watch afterwards")
     parser.add_argument("--retries", type=int, default=-1, help="max_task_retries of the actor")
+    parser.add_argument("--firewall", action="store_true", help="also obey the firewall line that check prints")
     parser.add_argument("--at", choices=["bridge", "host"], default="bridge", help="which end of the link goes down")
     asked = parser.parse_args()
     with three_hosts() as hosts:
@@ -279,6 +294,8 @@ def main() -> None:
         print(done.stdout, done.stderr, f"exit {done.returncode}")
         for seconds in asked.cut:
             print(json.dumps(measure_cut(hosts, seconds, asked.after, asked.retries, asked.at), indent=1), flush=True)
+        if asked.firewall:
+            print(json.dumps(measure_firewall(hosts), indent=1))
         for host in reversed(hosts):
             print(host.stop().strip())
 
