@@ -21,7 +21,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -35,90 +34,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
-os.environ["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT / 'tests'}"
 
 import glow  # noqa: E402 - of the tests: the lamp
-
-from plaudit.cluster.launch import members  # noqa: E402
 from plaudit.cluster.run import ClusterRunConfig, crew_for  # noqa: E402
-from plaudit.cluster.state import read_state  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
 from plaudit.online.conductor import Conductor, Now  # noqa: E402
 from plaudit.online.config import load_online  # noqa: E402
 from plaudit.online.folder import OnlineFolder  # noqa: E402
+from three_nodes import ROLES, Nodes, kill, three_nodes  # noqa: E402
 
 KILLED = ("env", "judge", "replay", "state", "trainer")
 KINDS = (*KILLED, "node", "hang", "disk")
 SWIFT = (*KILLED, "disk")  # over in seconds
 BOUND = 60.0  # s within which the loop goes on by itself
-ROLES = ("training", "inference", "labeling")
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """Three machines of one, each with a folder and ports of its own."""
-
-    root: Path
-    ports: dict[str, int]
-
-    @property
-    def head(self) -> str:
-        return f"127.0.0.1:{self.ports['training']}"
-
-    def start(self, role: str) -> None:
-        where = [] if role == "training" else ["--head", self.head]
-        words = ["--role", role, "--address", "127.0.0.1", "--port", str(self.ports[role]), "--gpus", "0", *where]
-        self._cluster(role, "start", "--token", str(self.root / "token"), *words)
-
-    def stop(self, role: str) -> None:
-        self._cluster(role, "stop")
-
-    def kill(self, role: str) -> None:
-        """Everything of it, at once."""
-        state = read_state(self.root / role)
-        assert state is not None
-        for pid in members(state.pid):
-            _kill(pid)
-        self.stop(role)
-
-    def _cluster(self, role: str, *words: str) -> None:
-        env = {**_without_ray(), "PLAUDIT_CLUSTER_DIR": str(self.root / role)}
-        done = subprocess.run(
-            [sys.executable, "-m", "plaudit.cli", "cluster", *words], env=env, capture_output=True, text=True
-        )
-        if done.returncode:
-            raise RuntimeError(done.stdout + done.stderr)
-
-
-def _without_ray() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-
-
-@contextmanager
-def three_nodes() -> Iterator[Nodes]:
-    root = Path(tempfile.mkdtemp(prefix="plf-", dir="/tmp"))  # short: sockets live in it
-    nodes = Nodes(root, dict(zip(ROLES, _free_ports(), strict=True)))
-    try:
-        for role in ROLES:
-            nodes.start(role)
-        os.environ |= {"PLAUDIT_CLUSTER_DIR": str(root / "training"), "RAY_AUTH_TOKEN_PATH": str(root / "token")}
-        yield nodes
-    finally:
-        for role in reversed(ROLES):
-            nodes.stop(role)
-        shutil.rmtree(root, ignore_errors=True)
-
-
-def _free_ports() -> list[int]:
-    """The first of as many as a node uses, for each."""
-    found: list[int] = []
-    first = 20_000 + os.getpid() % 20_000
-    while len(found) < len(ROLES):
-        first += 600
-        with socket.socket() as asking:
-            if all(asking.connect_ex(("127.0.0.1", first + i)) for i in range(4)):
-                found.append(first)
-    return found
 
 
 class Witness(Conductor):
@@ -216,7 +144,7 @@ class Chaos:
             time.sleep(0.1)
 
     def _kill_part(self, kind: str) -> None:
-        _kill(self.rng.choice(self.crew.pids()[kind]))  # type: ignore[attr-defined]
+        kill(self.rng.choice(self.crew.pids()[kind]))  # type: ignore[attr-defined]
 
     def _node(self) -> None:
         role = self.rng.choice(ROLES[1:])
@@ -242,13 +170,6 @@ class Chaos:
         filler.unlink()
 
 
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
 @contextmanager
 def small_disk(wanted: bool) -> Iterator[Path]:
     """A folder on a file system of its own, if one is to be filled."""
@@ -266,25 +187,13 @@ def small_disk(wanted: bool) -> Iterator[Path]:
 def config_for(folder: Path, workers: int) -> ClusterRunConfig:
     judge = glow.saved(glow.bright_model(0.8), folder / "judge")
     words = [
-        "robot=sim",
+        *glow.online(judge),
         "robot.env.type=glow:GlowConfig",
-        "learner=sac",
-        "learner.hidden=[32]",
-        "learner.batch_size=32",
         "learner.temperature=0.1",
-        "judge=classifier",
-        f"judge.model={judge}",
-        "judge.rule.decode=frames",
-        "algorithm=sequential",
-        "executor.realtime=false",
-        "executor.steps=12",
-        "policy_cameras=[]",
-        "evaluation.episodes=10",
         "evaluation.every=1000000",
         "episodes=10000000",
         "publish_every=10",
         "checkpoint_every=50",
-        "retrain=null",
         "audit.on_alarm=warn",
         "patience=240",
         "backlog=100000",
@@ -299,6 +208,7 @@ def run(kinds: list[str], times: int, hang: float, seed: int) -> tuple[Chaos, Wi
     plan = [kind for kind in kinds for _ in range(times)]
     rng.shuffle(plan)
     with small_disk("disk" in kinds) as folder, three_nodes() as nodes:
+        os.environ |= nodes.environment
         config = config_for(folder, workers=2)
         record = OnlineFolder.open(folder / "run", config)
         with crew_for(config, record.path, nodes.head) as crew:
@@ -319,7 +229,8 @@ def _lost(folder: Path, witness: Witness, chaos: Chaos) -> list[str]:
     if len(set(witness.episodes)) != len(witness.episodes):
         wrong.append("an episode was acknowledged twice")
     for episode_id, episode in store:
-        if episode.steps != 12 or not (episode.frames["front"][0] > 0).all():
+        whole = episode.steps == 12 or episode.meta["ended"] == "stopped"
+        if not whole or not (episode.frames["front"][0] > 0).all():
             wrong.append(f"episode {episode_id} is not what was recorded")
     labelled = sum(store.ledger.newest(i, {"classifier"}) is not None for i in store.ids)
     if labelled < witness.labels:

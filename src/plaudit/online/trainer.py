@@ -27,6 +27,7 @@ from plaudit.policies.loader import load_policy
 from plaudit.policies.networks import Spaces
 from plaudit.policies.parts import take
 from plaudit.policies.weights import read_weights
+from plaudit.protocols import Simulation
 from plaudit.train.loop import SIDE_BY_SIDE, evaluate
 from plaudit.train.record import Record
 from plaudit.types import Weights
@@ -139,10 +140,7 @@ class Trainer:
 
     def evaluate(self, episodes: int) -> float:
         """True success on seeds held back, of the policy as it is now."""
-        env = self._config.robot.env
-        if env.obs == "both" and not self.learner.spaces.cameras:
-            env = env.model_copy(update={"obs": "state"})  # cameras that only the judge looks at
-        simulation = env.build(-(-episodes // -(-episodes // SIDE_BY_SIDE)))
+        simulation = audience(self._config, self.learner, episodes)
         try:
             return evaluate(simulation, self.learner, episodes)
         finally:
@@ -163,6 +161,14 @@ class _Clock:
         begun = time.monotonic()
         yield
         self.seconds += time.monotonic() - begun
+
+
+def audience(config: OnlineConfig, learner: Any, episodes: int) -> Simulation:
+    """The robot's task, side by side; cameras that only the judge looks at see nothing there."""
+    env = config.robot.env
+    if env.obs == "both" and not learner.spaces.cameras:
+        env = env.model_copy(update={"obs": "state"})
+    return env.build(-(-episodes // -(-episodes // SIDE_BY_SIDE)))
 
 
 def build_learner(config: OnlineConfig, spaces: Spaces) -> Any:
