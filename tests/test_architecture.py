@@ -30,6 +30,7 @@ ROOMS = [
     "learners",
     "report",
     "train",
+    "online",
     "cluster",
     "demo",
     "cli",

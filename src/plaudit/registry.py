@@ -80,6 +80,11 @@ class Registry:
         """For a config field that holds any thing of this kind: `policy: Annotated[Any, POLICY_REGISTRY.field]`."""
         return BeforeValidator(self.parse)
 
+    @property
+    def optional_field(self) -> BeforeValidator:
+        """For one that may hold none."""
+        return BeforeValidator(lambda value: None if value is None else self.parse(value))
+
 
 ENV_REGISTRY = Registry(
     "env",

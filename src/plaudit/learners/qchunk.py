@@ -192,14 +192,17 @@ class QChunk:
                 "replay_options"
             )
 
-    def weights(self) -> Weights:
-        """The flow's and the critics', as a robot needs them."""
+    @property
+    def components(self) -> dict[str, nn.Module]:
+        """What a robot needs of it: the flow and the critics."""
         net = self.net
-        parts = {"eye": net.eye, "velocity": net.velocity, "critic_eye": net.critic_eye, "critic": net.critic}
-        return weights_of(self.version, parts)
+        return {"eye": net.eye, "velocity": net.velocity, "critic_eye": net.critic_eye, "critic": net.critic}
 
-    def policy_config(self) -> QChunkPolicyConfig:
-        """What a robot builds to act with these weights."""
+    def weights(self) -> Weights:
+        return weights_of(self.version, self.components)
+
+    def policy_config(self, *, explore: bool = False) -> QChunkPolicyConfig:
+        """What a robot builds to act with these weights; it explores by drawing, in any case."""
         config = self.config
         return QChunkPolicyConfig(
             **self.spaces.fields(),

@@ -169,14 +169,18 @@ class Sac:
             return images
         return {camera: random_shift(image, self.rng, self.config.shift) for camera, image in images.items()}
 
-    def weights(self) -> Weights:
-        """The actor's, as a robot needs them."""
-        return weights_of(self.version, {"eye": self.net.actor_eye, "actor": self.net.actor})
+    @property
+    def components(self) -> dict[str, nn.Module]:
+        """What a robot needs of it."""
+        return {"eye": self.net.actor_eye, "actor": self.net.actor}
 
-    def policy_config(self) -> GaussianConfig:
+    def weights(self) -> Weights:
+        return weights_of(self.version, self.components)
+
+    def policy_config(self, *, explore: bool = False) -> GaussianConfig:
         """What a robot builds to act with these weights."""
         actor = ActorConfig(kind="squashed", hidden=self.config.hidden)
-        return GaussianConfig(**self.spaces.fields(), actor=actor)
+        return GaussianConfig(**self.spaces.fields(), actor=actor, explore=explore)
 
     def save(self, path: str) -> None:
         save_checkpoint(Path(path), self, {})

@@ -196,7 +196,7 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
         enough = collected is not None and collected.enough
         going = now.step < config.steps and not enough and not _good_enough(now, config) and not _ringing(now, config)
         while going:
-            seeds = [_seed(config.seed, now.episodes + i) for i in range(config.num_envs)]
+            seeds = [training_seed(config.seed, now.episodes + i) for i in range(config.num_envs)]
             played = run_round(simulation, study.act(now.step), seeds, charge.judge, end_on_success=config.reward.ends)
             metrics = {**study.learn(played), **charge.report(played, now.episodes)}
             if collected is not None:
@@ -308,7 +308,8 @@ def _good_enough(now: Progress, config: TrainConfig) -> bool:
     return wanted is not None and now.evaluated is not None and now.evaluated >= wanted
 
 
-def _seed(run: int, episode: int) -> int:
+def training_seed(run: int, episode: int) -> int:
+    """Of an episode of a run; none of these is held back."""
     return TRAINING + (run * 10_000_019 + episode) % HELD_BACK
 
 

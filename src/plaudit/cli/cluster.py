@@ -1,0 +1,112 @@
+"""`plaudit cluster`: several machines as one: start and stop this one, look at all of them, check them."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from plaudit.cli.common import out, tell
+
+cluster = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+FolderOption = Annotated[
+    Path | None, typer.Option("--dir", help="Where the node of this machine lives; /tmp/plaudit-UID unless given.")
+]
+AddressOption = Annotated[
+    str, typer.Option("--address", metavar="HOST:PORT", help="The head; 'auto' is the cluster of this machine.")
+]
+
+
+@cluster.command("start")
+def cluster_start(
+    role: Annotated[list[str], typer.Option(help="training, inference or labeling; several times for several.")],
+    head: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Join this head. Without it, be the head.", show_default=False)
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="OWN_IP", help="The address of this machine to use.", show_default=False)
+    ] = None,
+    port: Annotated[int, typer.Option(min=1024, max=65000, help="The first port of this node.")] = 6379,
+    gpus: Annotated[
+        int | None, typer.Option(min=0, help="GPUs to offer; all unless given.", show_default=False)
+    ] = None,
+    token: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The shared secret; ~/.ray/auth_token unless given.")
+    ] = None,
+    folder: FolderOption = None,
+) -> None:
+    """Make this machine a node, in the background. The one for training, without --head, is the head."""
+    from plaudit.cluster.config import ROLES
+    from plaudit.cluster.launch import Start, start
+    from plaudit.cluster.state import default_folder
+    from plaudit.cluster.tables import next_steps
+    from plaudit.errors import ClusterError, nearest
+
+    unknown = [name for name in role if name not in ROLES]
+    if unknown:
+        raise ClusterError(f"unknown role '{unknown[0]}'; {nearest(unknown[0], ROLES)}")
+    state = start(
+        Start(
+            tuple(name for name in ROLES if name in set[str](role)),
+            folder or default_folder(),
+            head,
+            address,
+            port,
+            gpus,
+            token,
+        )
+    )
+    out.print(next_steps(state))
+
+
+@cluster.command("stop")
+def cluster_stop(folder: FolderOption = None) -> None:
+    """Stop the node of this machine. Other Ray processes are left alone."""
+    from plaudit.cluster.launch import stop
+    from plaudit.cluster.state import default_folder
+
+    state = stop(folder or default_folder())
+    if state is None:
+        out.print("no node runs on this machine")
+    else:
+        out.print(f"stopped: {', '.join(state.roles)}, of the cluster at {state.head}")
+
+
+@cluster.command("status")
+def cluster_status(address: AddressOption = "auto", folder: FolderOption = None) -> None:
+    """Show the nodes and what runs on them."""
+    from plaudit.cluster.connect import joined
+    from plaudit.cluster.status import actors
+    from plaudit.cluster.tables import actors_table, nodes_table
+
+    with joined(address, folder=folder) as found:
+        out.print(nodes_table(found.all_nodes()))
+        running = actors()
+        if running:
+            out.print()
+            out.print(actors_table(running, found.all_nodes()))
+
+
+@cluster.command("check")
+def cluster_check(
+    address: AddressOption = "auto",
+    folder: FolderOption = None,
+    megabytes: Annotated[int, typer.Option(min=1, help="To send between each two nodes.")] = 50,
+) -> None:
+    """Measure nodes and the ways between them; returns 1 if anything is wrong."""
+    from plaudit.cluster.check import check
+    from plaudit.cluster.connect import joined
+    from plaudit.cluster.tables import check_table
+
+    with joined(address, folder=folder) as found:
+        rows = check(found, megabytes)
+    out.print(check_table(rows))
+    _tell(rows)
+
+
+def _tell(rows: list[Any]) -> None:
+    for row in rows:
+        if row.problem:
+            tell("warning" if row.harmless else "problem", f"{row.where}: {row.problem}")
+    if any(row.problem and not row.harmless for row in rows):
+        raise typer.Exit(1)

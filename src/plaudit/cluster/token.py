@@ -1,0 +1,55 @@
+"""The shared secret of a cluster: whoever has it may run code on every machine, whoever does not is turned away by Ray.
+
+It is Ray's own token (`RAY_AUTH_MODE=token`), in the file that Ray looks for by itself, so that `ray` commands work
+beside ours. The file must be the same on all machines. `RAY_AUTH_MODE`, when it is set, is left as it is.
+"""
+
+import os
+import secrets
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from plaudit.errors import ClusterError
+
+DEFAULT = Path("~/.ray/auth_token")
+
+
+def token_file(given: Path | None = None) -> Path:
+    """The one that counts on this machine."""
+    return (given or Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or DEFAULT)).expanduser().absolute()
+
+
+def make_token(path: Path) -> bool:
+    """On the head: a new secret that only this user can read. False if there was one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return False
+    with os.fdopen(handle, "w") as file:
+        file.write(secrets.token_hex(32))
+    return True
+
+
+def token_environment(path: Path | None) -> dict[str, str]:
+    """What Ray's processes are told; nothing without a file, or where the environment has decided already."""
+    if "RAY_AUTH_MODE" in os.environ or "RAY_AUTH_TOKEN" in os.environ or path is None or not path.is_file():
+        return {}
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+
+
+def use_token(path: Path | None) -> None:
+    """In this process, also when Ray has been imported before."""
+    raylet: Any = import_module("ray._raylet")
+    os.environ.update(token_environment(path))
+    raylet.Config.initialize("")  # it keeps what the environment said when it was imported
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def check_private(path: Path) -> None:
+    """A token that others can read protects nothing."""
+    if path.stat().st_size == 0:
+        raise ClusterError(f"{path}: the token is empty; delete the file, and starting the head makes a new one")
+    if path.stat().st_mode & 0o077:
+        raise ClusterError(f"{path}: other users of this machine can read the token; run: chmod 600 {path}")

@@ -1,0 +1,133 @@
+"""What can be wrong before a cluster is there: one sentence each, at once."""
+
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from plaudit.cluster.connect import check_reachable, find, refusal, with_port
+from plaudit.cluster.launch import Start, start, stop
+from plaudit.cluster.network import addresses_here, listeners
+from plaudit.cluster.state import NodeState, running, write_state
+from plaudit.cluster.token import check_private, make_token, token_environment
+from plaudit.cluster.versions import need_ray
+from plaudit.errors import ClusterError, MissingExtra
+
+NODE = Path("node")  # a folder of a short name
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def test_an_unreachable_head_is_told_within_seconds():
+    began = time.monotonic()
+    with pytest.raises(ClusterError, match=r"no head at 127\.0\.0\.1:\d+ \(connection refused\); is 'plaudit cluster"):
+        check_reachable(f"127.0.0.1:{closed_port()}")
+    assert time.monotonic() - began < 10
+
+
+def test_a_head_without_a_port_has_the_usual_one():
+    assert with_port("10.0.0.1") == "10.0.0.1:6379"
+    with pytest.raises(ClusterError, match=r"'10\.0\.0\.1:head' is no address of a head"):
+        with_port("10.0.0.1:head")
+
+
+def test_where_nothing_runs_auto_says_so_and_nothing_means_local():
+    with pytest.raises(ClusterError, match="this machine belongs to no cluster; start one with"):
+        find("auto", None)
+    assert find(None, None) is None
+
+
+def test_the_environment_names_a_cluster(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.7:6379")
+    assert find(None, None) == "10.0.0.7:6379"
+
+
+def test_a_machine_that_is_not_the_head_needs_one():
+    with pytest.raises(ClusterError, match="a machine for inference joins a cluster; say where its head is: --head"):
+        start(Start(("inference",), NODE))
+
+
+def test_an_address_that_is_not_ours():
+    asked = Start(("training",), NODE, address="203.0.113.9")
+    with pytest.raises(ClusterError, match=r"203\.0\.113\.9 is not an address of this machine; it has: "):
+        start(asked)
+
+
+def test_a_port_that_is_taken():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(ClusterError, match=f"port {port} is taken on this machine; a node uses {port} to"):
+            start(Start(("training",), NODE, address="127.0.0.1", port=port))
+
+
+def test_a_token_that_is_missing_on_a_machine_that_joins(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        asked = Start(("inference",), NODE, address, token=tmp_path / "token", port=closed_port())
+        with pytest.raises(
+            ClusterError, match=f"token is missing; copy the file of that name from the head at {address}"
+        ):
+            start(asked)
+
+
+def test_a_token_that_others_can_read_protects_nothing(tmp_path):
+    assert make_token(tmp_path / "token")
+    check_private(tmp_path / "token")
+    assert not make_token(tmp_path / "token")
+    (tmp_path / "token").chmod(0o644)
+    with pytest.raises(ClusterError, match="other users of this machine can read the token; run: chmod 600"):
+        check_private(tmp_path / "token")
+
+
+def test_whoever_set_up_ray_by_hand_is_left_alone(tmp_path, monkeypatch):
+    make_token(tmp_path / "token")
+    assert token_environment(tmp_path / "token")["RAY_AUTH_MODE"] == "token"
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert token_environment(tmp_path / "token") == {}
+
+
+def test_a_head_of_another_version_is_refused_in_one_sentence(tmp_path):
+    """In Ray's own words, which `refusal` reads."""
+    from ray._private.utils import check_version_info
+
+    with pytest.raises(RuntimeError) as ray_says:
+        check_version_info({"ray_version": "2.50.0", "python_version": "3.12.1"}, "node 10.0.0.2")
+    said = refusal("10.0.0.1:6379", tmp_path, str(ray_says.value))
+    assert said.startswith("the cluster at 10.0.0.1:6379 runs Ray 2.50.0 with Python 3.12.1 and this machine Ray ")
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"ray is not installed; run: pip install 'plaudit\[cluster\]'"):
+        need_ray()
+
+
+def test_a_process_that_took_over_the_number_of_a_node_is_not_it(tmp_path):
+    """And is not stopped."""
+    write_state(tmp_path, NodeState(os.getpid(), 1, "10.0.0.1:6379", "10.0.0.1", ("training",), "token", True))
+    assert running(tmp_path) is None
+    assert stop(tmp_path) is not None
+
+
+def test_listening_sockets_are_found_with_their_address():
+    with socket.create_server(("127.0.0.1", 0)) as narrow, socket.create_server(("", 0)) as wide:
+        found = {one.port: one for one in listeners([os.getpid()])}
+        assert found[narrow.getsockname()[1]].address == "127.0.0.1"
+        assert found[wide.getsockname()[1]].everywhere
+
+
+def test_addresses_of_this_machine_are_not_loopback():
+    assert all(not address.startswith("127.") for address in addresses_here())
