@@ -159,11 +159,10 @@ def _audit(config: OnlineConfig, now: Now) -> Text:
     else:
         gap = told["audit/gap"]
         look = "red" if told["audit/alarm"] or abs(gap) > bound else "yellow" if abs(gap) > bound / 2 else "green"
-        said = Text.assemble(("gap ", ""), (f"{100 * gap:+.0f}", look), f" of {100 * bound:.0f} points")
-        said.append(f", judged {told['audit/judged']:.0%}, true {told['audit/true']:.0%}")
-        said.append(f", {told['audit/episodes']:.0f} episodes")
+        said = Text.assemble("gap ", (f"{100 * gap:+.0f}", look), f" of {100 * bound:.0f} points: ")
+        said.append(f"judged {told['audit/judged']:.0%}, true {told['audit/true']:.0%} of {told['audit/episodes']:.0f}")
     if told.get("audit/waiting"):
-        said.append(f", {told['audit/waiting']:.0f} wait for a person", "yellow")
+        said.append(f"; {told['audit/waiting']:.0f} wait for a person", "yellow")
     return said
 
 

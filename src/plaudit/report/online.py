@@ -106,10 +106,8 @@ def _warnings(lines: Lines, told: Lines) -> str:
         rang = ["judged and true success of the audited episodes came apart"]
     said = [f"The alarm rang: {sentence}." for sentence in dict.fromkeys(rang)]
     last = lines[-1] if lines else {}
-    if last.get("online/failed"):
-        said.append(
-            f"The judge could say nothing of {last['online/failed']} episodes; they wait, and why is told below."
-        )
+    if count := last.get("online/failed"):
+        said.append(f"The judge could say nothing of {count} episode{'s' * (count > 1)}; why is told below.")
     return "".join(map(warning, said))
 
 
