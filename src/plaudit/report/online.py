@@ -74,7 +74,8 @@ def _summary(folder: Path, lines: Lines, told: Lines) -> str:
     said += f"{_clock(last['time/seconds'])}. "
     ended = [line for line in told if line["what"] in ("begun", "ended")]
     if ended and ended[-1]["what"] == "ended":
-        return f"{said}{ended[-1]['sentence'].capitalize()}."
+        sentence = ended[-1]["sentence"]
+        return f"{said}{sentence[:1].upper()}{sentence[1:]}."
     return f"{said}It is under way, or it was killed; go on with: plaudit online --resume {folder}"
 
 
