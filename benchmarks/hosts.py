@@ -6,13 +6,14 @@
 A namespace has interfaces, routes and ports of its own, so that what runs in it talks to the others over the network
 and no other way. The cut takes the link down, at the bridge (packets vanish, nobody is told) or at the host (it knows
 at once, like a cable that is pulled). It shows what a caller on the head sees of an actor behind the cut: calls sent
-before, during and after, whether the actor is the same one afterwards, and how long the way back took. Needs root and
-`ip` of iproute2.
+before, during and after, whether the actor is the same one afterwards, and how long the way back took; and whether
+episodes that an actor there pushes the other way all arrive, and once. Needs root and `ip` of iproute2.
 """
 
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -83,7 +84,7 @@ class Host:
             "RAY_AUTH_TOKEN_PATH": str(self.token),
             "PYTHONPATH": str(SOURCE),
         }
-        return {**os.environ, **ours}
+        return {**os.environ, **ours, "COLUMNS": "160"}
 
 
 @contextmanager
@@ -159,6 +160,29 @@ class Counter:
         import numpy as np
         return np.zeros(20_000_000, np.uint8)
 
+class Sink:
+    def __init__(self):
+        self.got = []
+    def take(self, number, frames):
+        self.got.append(number)
+        return number
+    def all(self):
+        return self.got
+
+class Pusher:
+    def push(self, sink, seconds):
+        import numpy as np
+        frames, acknowledged, errors = np.zeros((50, 128, 128, 3), np.uint8), [], []
+        until, number = time.time() + seconds, 0
+        while time.time() < until:
+            try:
+                acknowledged.append(ray.get(sink.take.remote(number, frames)))
+            except ray.exceptions.RayError as error:
+                errors.append(type(error).__name__)
+            number += 1
+            time.sleep(0.2)
+        return acknowledged, errors
+
 def tell(**facts):
     print(json.dumps({"at": time.time(), **facts}), flush=True)
 
@@ -168,6 +192,9 @@ with connected("auto") as cluster:
     counter = ray.remote(Counter).options(**options).remote()
     pid, _ = ray.get(counter.add.remote())
     tell(event="ready", pid=pid)
+    sink = ray.remote(Sink).options(**cluster.placement.options("replay")).remote()
+    pusher = ray.remote(Pusher).options(**options).remote()
+    pushed = pusher.push.remote(sink, seconds)
     until = time.time() + seconds
     while time.time() < until:
         began = time.time()
@@ -179,8 +206,18 @@ with connected("auto") as cluster:
         time.sleep(0.5)
     alive = {n.address: n.alive for n in cluster.all_nodes()}
     began = time.time()
-    size = ray.get(counter.big.remote(), timeout=60).nbytes
-    tell(event="end", alive=alive, big_mb_s=size / (time.time() - began) / 1e6)
+    try:
+        big = ray.get(counter.big.remote(), timeout=60).nbytes / (time.time() - began) / 1e6
+    except ray.exceptions.RayError as error:
+        big = type(error).__name__
+    try:
+        acknowledged, errors = ray.get(pushed, timeout=120)
+        got = ray.get(sink.all.remote())
+        missing = len(set(acknowledged) - set(got))
+        push = {"acknowledged": len(acknowledged), "lost": missing, "twice": len(got) - len(set(got)), "errors": errors}
+    except ray.exceptions.RayError as error:
+        push = {"failed": type(error).__name__}
+    tell(event="end", alive=alive, big_mb_s=big, episodes_pushed=push)
 """
 
 
@@ -197,7 +234,7 @@ def measure_cut(hosts: Sequence[Host], seconds: float, after: float, retries: in
     time.sleep(seconds)
     hosts[1].restore(at)
     back_at = time.time()
-    rows += [json.loads(line) for line in caller.stdout]
+    rows += [json.loads(line) for line in caller.stdout if line.startswith("{")]  # Ray prints when a node dies
     caller.wait(timeout=60)
     answers = [row for row in rows if row["event"] == "answer"]
     late = [row for row in answers if row["at"] > back_at]
@@ -211,8 +248,27 @@ def measure_cut(hosts: Sequence[Host], seconds: float, after: float, retries: in
         "same_actor": bool(late) and late[-1]["pid"] == rows[0]["pid"],
         "calls_lost": _lost(answers),
         "answers_during_cut": sum(cut_at < row["at"] < back_at for row in answers),
-        **{k: v for row in rows if row["event"] == "end" for k, v in row.items() if k in ("alive", "big_mb_s")},
+        **{
+            k: v
+            for row in rows
+            if row["event"] == "end"
+            for k, v in row.items()
+            if k in ("alive", "big_mb_s", "episodes_pushed")
+        },
     }
+
+
+def measure_firewall(hosts: Sequence[Host]) -> dict[str, str]:
+    """A second address on each host; what `check` says of it before and after its firewall line is obeyed."""
+    for i, host in enumerate(hosts, start=1):
+        _ip("-n", host.name, "addr", "add", f"10.84.0.{i}/24", "dev", "eth0")
+    found = {}
+    for when in ("before", "after"):
+        done = hosts[0].run(sys.executable, "-m", "plaudit.cli", "cluster", "check", "--megabytes", "1")
+        found[when] = "\n".join(line for line in done.stdout.splitlines() if "listens on" in line)
+        for host, line in zip(hosts, re.findall(r"sudo (nft '.*')", done.stderr), strict=False):
+            host.run("sh", "-c", line).check_returncode()
+    return found
 
 
 def _lost(answers: Sequence[dict[str, Any]]) -> int:
@@ -226,6 +282,7 @@ def main() -> None:
     parser.add_argument("--cut", type=float, nargs="*", default=[20.0], help="seconds; several for several cuts")
     parser.add_argument("--after", type=float, default=40.0, help="seconds to watch afterwards")
     parser.add_argument("--retries", type=int, default=-1, help="max_task_retries of the actor")
+    parser.add_argument("--firewall", action="store_true", help="also obey the firewall line that check prints")
     parser.add_argument("--at", choices=["bridge", "host"], default="bridge", help="which end of the link goes down")
     asked = parser.parse_args()
     with three_hosts() as hosts:
@@ -237,6 +294,8 @@ def main() -> None:
         print(done.stdout, done.stderr, f"exit {done.returncode}")
         for seconds in asked.cut:
             print(json.dumps(measure_cut(hosts, seconds, asked.after, asked.retries, asked.at), indent=1), flush=True)
+        if asked.firewall:
+            print(json.dumps(measure_firewall(hosts), indent=1))
         for host in reversed(hosts):
             print(host.stop().strip())
 

@@ -4,7 +4,9 @@ Two files in a folder that appears whole or not at all: `state.safetensors` with
 with what is not one. No pickles: a checkpoint from somebody else is data.
 """
 
+import errno
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor, nn
 
-from plaudit.data.journal import sync
+from plaudit.data.journal import disk_error, sync
 from plaudit.errors import BadFile
 
 FORMAT = 1
@@ -39,13 +41,26 @@ def save_checkpoint(folder: Path, learner: Checkpointed, facts: Mapping[str, Any
     """Write a new checkpoint; `facts` are the caller's own, JSON values."""
     beside = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    save_file(_tensors(learner), beside / "state.safetensors")
-    (beside / "facts.json").write_text(json.dumps({"format": FORMAT, "version": learner.version, **facts}, indent=1))
-    for path in (*beside.iterdir(), beside):
-        sync(path)
+    try:
+        beside.mkdir(parents=True)
+        save_file(_tensors(learner), beside / "state.safetensors")
+        told = json.dumps({"format": FORMAT, "version": learner.version, **facts}, indent=1)
+        (beside / "facts.json").write_text(told)
+        for path in (*beside.iterdir(), beside):
+            sync(path)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        what = error if isinstance(error, OSError) else OSError(_number_in(str(error)), str(error))
+        raise disk_error(what, beside.parent, "this checkpoint was not written") from error
+    shutil.rmtree(folder, ignore_errors=True)  # of the same step: a run that was asked to save twice
     beside.replace(folder)
     sync(folder.parent)
+
+
+def _number_in(words: str) -> int:
+    """safetensors tells of a system error in words: "... (os error 28)"."""
+    found = re.search(r"os error (\d+)", words)
+    return int(found[1]) if found else errno.EIO
 
 
 def dump_checkpoint(learner: Checkpointed) -> bytes:

@@ -16,7 +16,7 @@ from plaudit.data.store import Store
 from plaudit.errors import EpisodeGone
 from plaudit.labelers.human.keys import replay
 from plaudit.labelers.human.session import Session
-from plaudit.online.human import WindowConfig, Mirror, MirrorSide, StoreSide, Window, deliver, elsewhere, here
+from plaudit.online.human import Mirror, MirrorSide, StoreSide, Window, WindowConfig, deliver, elsewhere, here
 
 BY_HAND = WindowConfig(window=False)
 

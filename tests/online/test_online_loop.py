@@ -4,10 +4,10 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import glow
 import numpy as np
 import pytest
 
+import glow
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, OnlineError, PolicyError, StoreFull, TargetNotEmpty
 from plaudit.online.conductor import Conductor, Now
@@ -22,24 +22,7 @@ from plaudit.policies.weights import read_weights
 def asked(tmp_path: Path, *more: str, cut: float = 0.8) -> list[str]:
     if not (tmp_path / "judge").exists():
         glow.saved(glow.bright_model(cut), tmp_path / "judge")
-    return [
-        "robot=sim",
-        "robot.env.type=glow",
-        "learner=sac",
-        "learner.hidden=[32]",
-        "learner.batch_size=32",
-        "judge=classifier",
-        f"judge.model={tmp_path / 'judge'}",
-        "judge.rule.decode=frames",
-        "algorithm=sequential",
-        "executor.realtime=false",
-        "executor.steps=12",
-        "policy_cameras=[]",
-        "evaluation.episodes=20",
-        "evaluation.every=20",
-        "retrain=null",
-        *more,
-    ]
+    return [*glow.online(tmp_path / "judge"), *more]
 
 
 @dataclass

@@ -36,7 +36,7 @@ class Weak:
     data: Path
 
     def retrainer(self, folder: Path, **changes) -> Retrainer:
-        config = RetrainConfig(data=(self.data,), min_episodes=10, training=QUICK)
+        config = RetrainConfig(data=(self.data,), min_episodes=10, training=QUICK, nice=0)
         return Retrainer(folder / "judges", self.judge, config.model_copy(update=changes))
 
 
@@ -68,6 +68,7 @@ def story(weak: Weak, tmp_path_factory) -> Story:
     judge_all(store, retrainer.judge)
     audit.look(store)
     rang, gap = audit.sentence, audit.gap
+    assert judge_all(store, retrainer.judge) == [], "that the truth is on top in the ledger is no reason to judge again"
     assert audit.stops and retrainer.due(store)
     retrainer.start(store.folder)
     assert retrainer.running and not retrainer.due(store)
@@ -75,7 +76,7 @@ def story(weak: Weak, tmp_path_factory) -> Story:
     return Story(store, audit, retrainer, rang, gap, found, meanwhile, judge_all(store, retrainer.judge))
 
 
-def waited(retrainer: Retrainer, most: float = 60.0) -> tuple[Replacement, int]:
+def waited(retrainer: Retrainer, most: float = 180.0) -> tuple[Replacement, int]:
     deadline, turns = time.monotonic() + most, 0
     while (found := retrainer.poll()) is None:
         assert time.monotonic() < deadline
@@ -119,7 +120,7 @@ def test_old_episodes_are_judged_again_on_top_and_what_was_said_before_stays(sto
 
 
 def test_the_learner_is_paid_by_the_new_judge_from_then_on(story):
-    replay = Replay(story.store, sources={"classifier"}, seed=0)
+    replay = Replay(story.store, sources=({"classifier"},), seed=0)
     batch = replay.sample(512)
     decoys = (batch.episode >= 8) & (batch.episode < 24)
     assert batch.reward[decoys].max() == 0 and batch.reward[batch.episode < 8].max() == 1
@@ -172,7 +173,9 @@ def test_one_that_was_trained_on_flipped_labels_is_refused(weak, tmp_path):
     assert not found.replaced and found.sentence.startswith("the old judge stays: ")
     assert found.new.score < found.old.score and (found.model / "model.json").is_file()
     assert current(retrainer.folder) is None and retrainer.judge == weak.judge
-    assert [line["replaced"] for line in map(json.loads, (retrainer.folder / "history.jsonl").open())] == [False]
+    assert [
+        line["replaced"] for line in map(json.loads, (retrainer.folder / "history.jsonl").read_text().splitlines())
+    ] == [False]
     assert retrainer.metrics()["judge/version"] == 0 and not retrainer.due(store)
 
 

@@ -1,91 +1,68 @@
-"""The actors: shells around classes that know nothing of Ray.
+"""The actors that work: robot, judge, person, trainer. Shells around classes that know nothing of Ray.
 
-Each can be killed at any moment and is made again with the same arguments. What they need to go on is on disk (the
-store, the weights, the checkpoint) or comes with the next call.
+Each can be killed at any moment and is made again with the same arguments. What they need to go on is on disk or comes
+with the next call.
 """
 
-import time
 from pathlib import Path
-from typing import Any
 
 from ray.util import get_node_ip_address
 
 from plaudit.cluster.calls import Stub
-from plaudit.errors import StoreLocked
+from plaudit.cluster.keepers import Shell
 from plaudit.online.config import OnlineConfig
 from plaudit.online.crew import env_side
-from plaudit.online.env import Played, look_at
+from plaudit.online.env import EnvSide, Played, look_at
 from plaudit.online.group import ALONE, Workers, free_address
 from plaudit.online.human import WindowConfig
 from plaudit.online.judging import LabelSide
 from plaudit.online.person import PersonSide
-from plaudit.online.replay import ReplayService
 from plaudit.online.trainer import Shift, Trainer
-from plaudit.online.weights import StateManager
 from plaudit.policies.loader import PolicySpec
 from plaudit.policies.networks import Spaces
 from plaudit.rollout.memory import Body
 
-LOCKED = 30.0  # s to wait for a predecessor that has not quite gone
 
-
-class StateManagerActor(StateManager):
-    """Versioned weights."""
-
-
-class ReplayBufferActor(ReplayService):
-    """The store."""
-
-    def __init__(self, folder: Path, **options: Any):
-        until = time.monotonic() + LOCKED
-        while True:
-            try:
-                super().__init__(folder, **options)
-                return
-            except StoreLocked:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.5)
-
-
-class RewardLabelerActor(LabelSide):
+class RewardLabelerActor(Shell, LabelSide):
     """A judge."""
 
     def __init__(self, replay: Stub):
         super().__init__(replay)  # type: ignore[arg-type]  # answers to the same methods
 
 
-class PersonActor(PersonSide):
+class PersonActor(Shell, PersonSide):
     """A person at a window; Ray's actor only opens it."""
 
     def __init__(self, replay: Stub, config: WindowConfig):
         super().__init__(replay, config)  # type: ignore[arg-type]
 
 
-class EnvActor:
+class EnvActor(Shell):
     """The robot."""
 
-    def __init__(self, config: OnlineConfig, policy: PolicySpec, replay: Stub, state: Stub):
-        self._side = env_side(config, policy, replay, state)
+    def __init__(self, config: OnlineConfig, replay: Stub, state: Stub):
+        self._config, self._replay, self._state = config, replay, state
+        self._side: EnvSide | None = None
 
-    def step(self, seed: int | None) -> Played:
+    def body(self) -> Body:
+        """What the robot sees and does, before anything is made for it."""
+        return look_at(self._config.robot, self._config.executor.name)
+
+    def step(self, policy: PolicySpec, seed: int | None) -> Played:
+        if self._side is None:
+            self._side = env_side(self._config, policy, self._replay, self._state)
         return self._side.step(seed)
 
     def stop(self) -> None:
-        self._side.stop()
+        if self._side is not None:
+            self._side.stop()
 
     def close(self) -> None:
-        self._side.close()
+        if self._side is not None:
+            self._side.close()
 
 
-class ProbeActor:
-    """Looks at the robot where it is, before anything is made for it."""
-
-    def body(self, config: OnlineConfig) -> Body:
-        return look_at(config.robot, config.executor.name)
-
-
-class TrainerActor:
+class TrainerActor(Shell):
     """One worker of a group."""
 
     def meeting_point(self) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from plaudit.cluster.config import PlacementConfig
 from plaudit.cluster.connect import Joined
 from plaudit.cluster.launch import Ports, members
-from plaudit.cluster.network import Listener, addresses_here, answers, listeners
+from plaudit.cluster.network import Listener, addresses_here, addresses_v6, answers, listeners
 from plaudit.cluster.placement import Node
 from plaudit.cluster.versions import difference, own_versions
 from plaudit.errors import ClusterError
@@ -59,7 +59,7 @@ class Probe:
     def facts(self) -> Facts:
         return Facts(
             own_versions(),
-            addresses_here(),
+            [*addresses_here(), *addresses_v6()],
             listeners(members(os.getsid(0))),
             os.environ.get("RAY_AUTH_MODE", ""),
             _hash_of_token(),
@@ -215,7 +215,9 @@ def _open_ports(node: Node, facts: Facts, nodes: list[Node], probes: dict[str, A
     beyond = [address for address in facts.addresses if address != node.address]
     others = [probes[other.id] for other in nodes if other.id != node.id]
     reached = [a for a in beyond if any(_ask(probe.reaches.remote(a, wide[0].port)) for probe in others)]
-    if beyond and not reached:
+    if not beyond:
+        return Row("listens on", _name(node), "all addresses, of which this is the only one")
+    if others and not reached:
         return Row("listens on", _name(node), f"all addresses; {', '.join(beyond)} cannot be reached from other nodes")
     ports = Ports(min(one.port for one in wide) - 1 if not node.head else min(one.port for one in wide))
     return Row(

@@ -1,13 +1,12 @@
 """Addresses and ports of this machine, from what Linux says of them."""
 
-import fcntl
 import socket
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-SIOCGIFADDR = 0x8915
 LISTEN = "0A"
 
 
@@ -25,16 +24,18 @@ class Listener:
 
 
 def addresses_here() -> list[str]:
-    """The IPv4 addresses at which other machines may reach this one, one for each interface."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(asking, SIOCGIFADDR, struct.pack("256s", name.encode()))
-            except OSError:
-                continue  # it has no address
-            found.append(socket.inet_ntoa(answer[20:24]))
-    return sorted({address for address in found if not address.startswith("127.")})
+    """The IPv4 addresses at which other machines may reach this one, from the kernel's routes."""
+    lines = Path("/proc/net/fib_trie").read_text().splitlines()
+    found = {before.split()[-1] for before, line in pairwise(lines) if "/32 host LOCAL" in line}
+    return sorted(address for address in found if not address.startswith("127."))
+
+
+def addresses_v6() -> list[str]:
+    """The IPv6 addresses that are not for this machine or this cable alone."""
+    table = Path("/proc/net/if_inet6")
+    lines = table.read_text().splitlines() if table.is_file() else []
+    found = [fields for fields in (line.split() for line in lines) if fields[3] == "00"]  # of global scope
+    return sorted(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0])) for fields in found)
 
 
 def is_ours(address: str) -> bool:

@@ -1,6 +1,6 @@
-"""Q-chunking (QC, arXiv 2507.07969): reinforcement learning over chunks of h actions, for sparse rewards and prior data.
+"""Q-chunking (QC, arXiv 2507.07969): reinforcement learning over chunks of h actions, from sparse rewards and demos.
 
-    behaviour   a flow policy clones what is in replay, good and bad: chunks that go together as people's and scripts' do
+    behaviour   a flow clones what is in replay, good and bad: chunks of actions that belong together, as they were done
     critics     Q(s, a_1..a_h) of whole chunks; the backup skips h steps, and is unbiased because a chunk is executed to
                 its end without another look:  target = r_1 + .. + gamma^(h-1) r_h + gamma^h Q'(s_h, best of N)
     policy      best of N: draw N chunks, execute the one that the critics value most, here and in the target
@@ -30,9 +30,7 @@ from plaudit.policies.qchunk.policy import best_of, clipped
 from plaudit.rollout.rounds import Act
 from plaudit.types import Batch, FloatArray, Observation, Weights
 
-JUDGED_BY = (
-    0  # seed of the noise of every round that is played to be counted: what is compared differs in weights alone
-)
+COUNTED = 0  # seed of the noise in rounds that are played to be counted: two of them differ in nothing but the weights
 
 
 class QChunkConfig(Config):
@@ -113,7 +111,7 @@ class QChunk:
 
         What explores is that chunks are drawn, so both ways are the same but for where the noise comes from.
         """
-        rng = self.rng if explore else torch.Generator(self.device).manual_seed(JUDGED_BY)
+        rng = self.rng if explore else torch.Generator(self.device).manual_seed(COUNTED)
         planned: list[FloatArray] = []  # [N, A] each
 
         def act(observation: Observation) -> FloatArray:
@@ -158,9 +156,7 @@ class QChunk:
             chunks = clipped(self._best(after, self.rng)).flatten(1)
             values = self.net.target(self.net.target_eye(after), chunks, self._few())
             target = batch.reward + batch.discount * values.amin(dim=0)
-            whole = (
-                batch.action_mask[:, -1] | (batch.discount == 0)
-            ).float()  # executed to its end, or to the episode's
+            whole = (batch.action_mask[:, -1] | (batch.discount == 0)).float()  # to its end, or the episode's
         values = self.net.critic(self.net.critic_eye(seen), clipped(batch.actions).flatten(1))
         off = ((values - target).square() * whole).sum(dim=1) / whole.sum().clamp(min=1)
         return off.sum(), values.detach().mean()

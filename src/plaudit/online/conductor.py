@@ -37,7 +37,7 @@ from plaudit.rollout.memory import Body
 from plaudit.train.loop import training_seed
 
 TICK = 0.1  # s that the loop waits for something to happen
-SHIFT = 1.0  # s that the trainer is given work for at a time
+SHIFT = 0.5  # s that the trainer is given work for at a time; it publishes weights in between
 IDLE = 0.5  # s before a judge that found nothing to do, or a part in trouble, is asked again
 LOG = 2.0  # s between two lines of metrics
 AUDIT = 1.0  # s between two looks at the labels
@@ -81,7 +81,7 @@ class Conductor:
     def __init__(self, config: OnlineConfig, folder: OnlineFolder, crew: Crew):
         self._config, self._folder, self._crew = config, folder, crew
         self._busy: set[Part] = set()
-        self._rest: dict[Part, float] = {}  # a part is left alone until then
+        self._rest: dict[str, float] = {}  # a part is left alone until then
         self._trouble: dict[str, tuple[float, str]] = {}  # part -> since when, what
         self._true: deque[bool] = deque(maxlen=RECENT)
         self._versions: dict[int, float] = {}  # version -> when it was published
@@ -222,7 +222,7 @@ class Conductor:
     def _in_trouble(self, part: str, sentence: str) -> None:
         since, _ = self._trouble.get(part, (time.monotonic(), ""))
         self._trouble[part] = since, sentence
-        self._rest[part] = time.monotonic() + IDLE  # type: ignore[index]
+        self._rest[part] = time.monotonic() + IDLE
         if time.monotonic() - since > self._config.patience:
             raise OnlineError(f"{sentence}; waited {self._config.patience:g} s for it, go on with the same command")
 
@@ -254,11 +254,11 @@ class Conductor:
         now = self.now
         try:
             now.counts, now.state = self._crew.counts(self._who), self._crew.state()
+            if time.monotonic() - self._audited > AUDIT:
+                self._audit()
             self._trouble.pop("replay", None)
         except PASSING as error:
             self._in_trouble("replay", str(error))
-        if time.monotonic() - self._audited > AUDIT:
-            self._audit()
         earned = self._offline + self._config.learner.updates_per_step * now.counts.judged_steps
         now.owed = max(0, int(earned) - now.updates) if self._ready_to_learn else 0
         self._versions.setdefault(now.state.version, now.state.pushed)
@@ -283,7 +283,11 @@ class Conductor:
 
     def _log(self, more: Mapping[str, float]) -> None:
         self._logged = time.monotonic()
-        self._folder.log(self.now.counts.steps, {**numbers_of(self.now), **more})
+        try:
+            self._folder.log(self.now.counts.steps, {**numbers_of(self.now), **more})
+            self._trouble.pop("log", None)
+        except StoreFull as error:
+            self._in_trouble("log", str(error))
 
     def _over(self) -> bool:
         now, wanted = self.now, self._config.evaluation.stop_at

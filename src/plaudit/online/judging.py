@@ -9,7 +9,7 @@ import hashlib
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,7 +43,8 @@ class Appointed:
     """A judge's config on its way to the machine where it will sit, with the files that it needs there."""
 
     config: Mapping[str, Any]  # as a file has it, with its `type`
-    files: Mapping[str, bytes] = field(default_factory=dict)  # of a reward model's folder, by their paths in it
+    files: Mapping[str, bytes]  # of a reward model's folder, by their paths in it
+    identity: str  # of both
 
     @classmethod
     def of(cls, config: LabelerConfig) -> "Appointed":
@@ -52,15 +53,11 @@ class Appointed:
         if isinstance(config, ClassifierLabelerConfig) and config.model.is_dir():
             paths = [path for path in sorted(config.model.rglob("*")) if path.is_file()]
             files = {str(path.relative_to(config.model)): path.read_bytes() for path in paths}
-        return cls(config.model_dump(mode="json", exclude_unset=True) | {"type": _type_of(config)}, files)
-
-    @property
-    def identity(self) -> str:
-        digest = hashlib.sha256(repr(sorted(self.config.items())).encode())
-        for name, data in sorted(self.files.items()):
-            digest.update(name.encode())
-            digest.update(data)
-        return digest.hexdigest()
+        tree = config.model_dump(mode="json", exclude_unset=True) | {"type": _type_of(config)}
+        digest = hashlib.sha256(repr(sorted(tree.items())).encode())
+        for name, data in files.items():
+            digest.update(name.encode() + data)
+        return cls(tree, files, digest.hexdigest()[:16])
 
     def build(self, folder: Path) -> EpisodeJudge:
         """folder: where its files may be put"""
@@ -135,7 +132,7 @@ class LabelSide:
 
     def _appoint(self, appointed: Appointed) -> EpisodeJudge:
         if self._judge is None or appointed.identity != self._identity:
-            self._judge = appointed.build(Path(self._folder.name) / appointed.identity[:16])
+            self._judge = appointed.build(Path(self._folder.name) / appointed.identity)
             self._identity = appointed.identity
             self._tried.clear()
         return self._judge

@@ -50,7 +50,6 @@ from plaudit.rollout.processes import Child, exit_with_parent, tell
 from plaudit.train.reward import make_reward_model
 
 DECISION = "decision.json"
-LOW_PRIORITY = 10  # of `nice`: judging and learning go first
 GRACE = 20.0  # s that a retraining may take to keep what it has when it is told to stop
 
 
@@ -63,6 +62,7 @@ class RetrainConfig(Config):
     rules: Rules = Field(default_factory=Rules)  # by which a new judge replaces the old one
     training: dict[str, Any] = Field(default_factory=dict)  # of RewardTrainConfig, where not as the judge in charge
     threads: PositiveInt = 1  # of torch on the processor
+    nice: int = Field(default=10, ge=0, le=19)  # of its process: judging and learning go first
 
     @field_validator("sources")
     @classmethod
@@ -266,7 +266,7 @@ def work(
     connection: Connection, folder: Path, first: ClassifierLabelerConfig, config: RetrainConfig, seed: int, store: Path
 ) -> None:
     """The process: one retraining, which keeps what it has when its parent hangs up."""
-    os.nice(LOW_PRIORITY)
+    os.nice(config.nice)
     torch.set_num_threads(config.threads)
     exit_with_parent(connection, GRACE)
     with suppress(Stopped):

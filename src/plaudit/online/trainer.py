@@ -27,6 +27,7 @@ from plaudit.policies.loader import load_policy
 from plaudit.policies.networks import Spaces
 from plaudit.policies.parts import take
 from plaudit.policies.weights import read_weights
+from plaudit.protocols import Simulation
 from plaudit.train.loop import SIDE_BY_SIDE, evaluate
 from plaudit.train.record import Record
 from plaudit.types import Weights
@@ -76,6 +77,7 @@ class Trainer:
             self.learner.rng.manual_seed(
                 config.seed * 1009 + self.updates * group.size + group.rank
             )  # noise of its own
+        self._published = self._saved = self.updates
         self._batch = -(-self.learner.config.batch_size // group.size)
 
     def _choose(self, replay: ReplayService, source: str) -> Sampler:
@@ -104,12 +106,20 @@ class Trainer:
 
     def publish(self) -> int:
         """Make the weights as they are the newest version."""
-        return self._state.push(self.learner.weights())
+        version = self._state.push(self.learner.weights())
+        self._published = self.updates
+        return version
+
+    def checkpoint(self) -> None:
+        self._record.checkpoint(self.updates, self.learner, {"step": self.updates})
+        self._saved = self.updates
 
     def step(self, updates: int) -> Shift:
-        """Make so many updates."""
-        begun, clock = time.monotonic(), _Clock()
-        before, version = self.updates, None
+        """Make so many updates; then publish and save what is due.
+
+        Nothing that can fail stands between two updates: a worker that stops there leaves the others waiting.
+        """
+        begun, clock, before = time.monotonic(), _Clock(), self.updates
         totals: dict[str, list[float]] = {}
         with clock.running():
             self._sampler.refresh()
@@ -118,22 +128,19 @@ class Trainer:
                 batch = to_torch(self._sampler.sample(self._batch), self.learner.device)
             for name, number in self.learner.update(batch).items():
                 totals.setdefault(name, []).append(number)
-            if self._group.rank == 0 and self.updates % self._config.publish_every == 0:
+        seconds = time.monotonic() - begun
+        version = None
+        if self._group.rank == 0:
+            if self.updates - self._published >= self._config.publish_every:
                 version = self.publish()
-            if self._group.rank == 0 and self.updates % self._config.checkpoint_every == 0:
+            if self.updates - self._saved >= self._config.checkpoint_every:
                 self.checkpoint()
         means = {name: sum(numbers) / len(numbers) for name, numbers in totals.items()}
-        return Shift(self.updates, self.updates - before, time.monotonic() - begun, clock.seconds, means, version)
-
-    def checkpoint(self) -> None:
-        self._record.checkpoint(self.updates, self.learner, {"step": self.updates})
+        return Shift(self.updates, self.updates - before, seconds, clock.seconds, means, version)
 
     def evaluate(self, episodes: int) -> float:
         """True success on seeds held back, of the policy as it is now."""
-        env = self._config.robot.env
-        if env.obs == "both" and not self.learner.spaces.cameras:
-            env = env.model_copy(update={"obs": "state"})  # cameras that only the judge looks at
-        simulation = env.build(-(-episodes // -(-episodes // SIDE_BY_SIDE)))
+        simulation = audience(self._config, self.learner, episodes)
         try:
             return evaluate(simulation, self.learner, episodes)
         finally:
@@ -154,6 +161,14 @@ class _Clock:
         begun = time.monotonic()
         yield
         self.seconds += time.monotonic() - begun
+
+
+def audience(config: OnlineConfig, learner: Any, episodes: int) -> Simulation:
+    """The robot's task, side by side; cameras that only the judge looks at see nothing there."""
+    env = config.robot.env
+    if env.obs == "both" and not learner.spaces.cameras:
+        env = env.model_copy(update={"obs": "state"})
+    return env.build(-(-episodes // -(-episodes // SIDE_BY_SIDE)))
 
 
 def build_learner(config: OnlineConfig, spaces: Spaces) -> Any:

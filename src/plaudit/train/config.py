@@ -157,6 +157,15 @@ class TrainConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _a_chunk_fits_into_an_episode(self) -> Self:
+        """Of other simulators, it is known once they are built."""
+        if self.learner.type == "qchunk" and self.env.type in BUILT_IN and self.learner.horizon > self.env.max_steps:
+            raise ValueError(
+                f"learner.horizon is {self.learner.horizon}, and an episode is over after {self.env.max_steps} steps"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _a_reward_model_has_something_to_see(self) -> Self:
         if self.reward.model_path is not None and self.env.obs == "state":
             raise ValueError(

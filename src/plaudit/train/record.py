@@ -1,6 +1,7 @@
 """What every run leaves behind in its folder: metrics as lines and as TensorBoard events, and checkpoints."""
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 
 from plaudit.checkpoint import Checkpointed, load_checkpoint, save_checkpoint
+from plaudit.data.journal import disk_error
 
 KEPT = 2  # checkpoints
 
@@ -22,12 +24,25 @@ class Record:
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         """Metrics by the names in docs/metrics.md."""
-        with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({"step": step, **numbers}) + "\n")
-        if self._writer is None:
-            self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=step)
-        for name, number in numbers.items():
-            self._writer.add_scalar(name, number, step)
+        path = self.path / "metrics.jsonl"
+        size = path.stat().st_size if path.exists() else 0
+        try:
+            with path.open("a") as file:
+                file.write(json.dumps({"step": step, **numbers}) + "\n")
+        except OSError as error:
+            os.truncate(path, size)  # half a line
+            raise disk_error(error, self.path, "these metrics were not logged") from error
+        self._draw(step, numbers)
+
+    def _draw(self, step: int, numbers: Mapping[str, float]) -> None:
+        """For TensorBoard, whose writer breaks for good on a full disk; another is made when there is room."""
+        try:
+            if self._writer is None:
+                self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=step)
+            for name, number in numbers.items():
+                self._writer.add_scalar(name, number, step)
+        except OSError:
+            self._writer = None
 
     def metrics(self) -> list[dict[str, float]]:
         path = self.path / "metrics.jsonl"

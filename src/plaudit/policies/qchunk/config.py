@@ -1,4 +1,4 @@
-"""What a Q-chunking policy is made of. Without torch, so that a config can be read on a machine that will not run it."""
+"""What a Q-chunking policy is made of. Without torch: a config is read where nothing of it runs."""
 
 from typing import TYPE_CHECKING, Literal, Self
 

@@ -1,4 +1,4 @@
-"""Draws N chunks by flow matching and takes the one that critics value most: the policy of Q-chunking (arXiv 2507.07969).
+"""Draws N chunks by flow matching and takes the one that critics value most: Q-chunking (arXiv 2507.07969).
 
 The flow has learned what was done in such a place, good and bad; the critics, what came of it. Its components and their
 names are those of the learner, so that what `plaudit train` writes is loaded as it is: that learner sees states and
