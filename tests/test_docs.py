@@ -88,4 +88,11 @@ def test_every_metric_that_an_online_run_logs_is_defined(tmp_path, learner):
     lines = [json.loads(line) for line in (tmp_path / "runs/run/metrics.jsonl").read_text().splitlines()]
     logged = {name for line in lines for name in line} - {"step"}
     assert logged <= documented()
-    assert {"online/unjudged", "weights/age", "audit/episodes", "judge/version", "eval/success", "loss/critic"} <= logged
+    assert {
+        "online/unjudged",
+        "weights/age",
+        "audit/episodes",
+        "judge/version",
+        "eval/success",
+        "loss/critic",
+    } <= logged

@@ -14,6 +14,7 @@ from plaudit.cli.common import err, out, stop, tell
 from plaudit.errors import DataError, PlauditError
 
 LINE = 10.0  # s between two lines where there is no terminal
+ADDRESS = "PLAUDIT_ADDRESS"  # environment variable: --address where it is not given
 DRAW = 0.25  # s between two drawings where there is one
 
 
@@ -56,6 +57,7 @@ def online(
     address: Annotated[
         str | None,
         typer.Option(
+            envvar=ADDRESS,
             help="Of a cluster's head; 'local' for a cluster of this machine alone, 'none' for this process and no "
             "Ray. Without it, the cluster that this machine belongs to, or else local.",
         ),
@@ -71,6 +73,7 @@ def online(
     from plaudit.cluster.run import ClusterRunConfig, crew_for
     from plaudit.online.config import load_online
     from plaudit.online.folder import OnlineFolder
+    from plaudit.policies.loader import load_policy
 
     if resume is not None:
         if overrides or config:
@@ -88,6 +91,8 @@ def online(
             policy_yaml=None if policy_yaml is None else str(policy_yaml.absolute()),
             judge="human" if human else None,
         )
+        if asked.policy_yaml is not None:
+            load_policy(asked.policy_yaml)  # mistakes in it are told before anything is made
         name = asked.name or f"{asked.robot.type}_{asked.learner.type}_{asked.seed}"
         run = OnlineFolder.open(folder / name, asked)
     out.print(f"{run.path}: tensorboard --logdir {run.path}")

@@ -97,8 +97,9 @@ class Pace:
 
 def title(config: OnlineConfig) -> str:
     """lift with sac, judged by a classifier"""
-    what = config.robot.env.type if config.simulated else config.executor.name or config.robot.type
-    who = "a person" if config.by_hand else _with_article(config.judge.model_dump().get("type") or "judge of yours")
+    robot, judge = config.robot.model_dump(), config.judge.model_dump()
+    what = robot["env"].get("type", "a simulation") if config.simulated else config.executor.name
+    who = "a person" if config.by_hand else _with_article(judge.get("type", "judge of yours"))
     return f"{what} with {config.learner.type}, judged by {who}"
 
 

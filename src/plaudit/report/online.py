@@ -61,7 +61,11 @@ def _read(path: Path) -> Lines:
 
 def _title(config: dict[str, Any]) -> str:
     robot, judge = config["robot"], config["judge"].get("type")
-    what = robot["env"]["type"] if "env" in robot else config["executor"]["name"] or robot.get("type", "a robot")
+    what = (
+        robot["env"].get("type", "a simulation")
+        if "env" in robot
+        else config["executor"]["name"] or robot.get("type", "a robot")
+    )
     who = {"human": "a person", "vlm": "a vision-language model", "simulator": "the simulator", None: "its own judge"}
     return f"{what} with {config['learner']['type']}, online, judged by {who.get(judge, f'a {judge}')}"
 
