@@ -250,7 +250,7 @@ def save_plot(results: dict[tuple[str, str], dict[str, list[Curve]]], path: Path
     for number, ((learner, task), cell) in enumerate(results.items()):
         lines = {who: [[(s, y) for _, s, y in curve] for curve in curves] for who, curves in cell.items() if curves}
         title = f"{learner.upper()} on {task}"
-        chart = line_chart(lines, title=title, x="seconds", y="", y_range=(0, 1), mark=SOLVED, size=(560, 280))
+        chart = line_chart(lines, title=title, x="seconds", y="", y_range=(0, 1), marks=(SOLVED,), size=(560, 280))
         charts.append(chart.replace("<svg ", f'<svg x="{number % 2 * 570}" y="{number // 2 * 290}" ', 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = (len(charts) + 1) // 2

@@ -11,9 +11,11 @@ import typer
 from rich.live import Live
 
 from plaudit.cli.common import err, out, stop, tell
-from plaudit.errors import DataError, OnlineError
+from plaudit.errors import DataError, PlauditError
 
 LINE = 10.0  # s between two lines where there is no terminal
+ADDRESS = "PLAUDIT_ADDRESS"  # environment variable: --address where it is not given
+DRAW = 0.25  # s between two drawings where there is one
 
 
 def online(
@@ -55,6 +57,7 @@ def online(
     address: Annotated[
         str | None,
         typer.Option(
+            envvar=ADDRESS,
             help="Of a cluster's head; 'local' for a cluster of this machine alone, 'none' for this process and no "
             "Ray. Without it, the cluster that this machine belongs to, or else local.",
         ),
@@ -70,6 +73,7 @@ def online(
     from plaudit.cluster.run import ClusterRunConfig, crew_for
     from plaudit.online.config import load_online
     from plaudit.online.folder import OnlineFolder
+    from plaudit.policies.loader import load_policy
 
     if resume is not None:
         if overrides or config:
@@ -87,6 +91,8 @@ def online(
             policy_yaml=None if policy_yaml is None else str(policy_yaml.absolute()),
             judge="human" if human else None,
         )
+        if asked.policy_yaml is not None:
+            load_policy(asked.policy_yaml)  # mistakes in it are told before anything is made
         name = asked.name or f"{asked.robot.type}_{asked.learner.type}_{asked.seed}"
         run = OnlineFolder.open(folder / name, asked)
     out.print(f"{run.path}: tensorboard --logdir {run.path}")
@@ -95,49 +101,79 @@ def online(
 
 
 def _conduct(run: Any, crew: Any) -> None:
+    from plaudit.online.chronicle import Chronicle
     from plaudit.online.conductor import Conductor
-    from plaudit.report.online import write_online_report
 
-    conductor = Conductor(run.config, run, crew)
-    failure: OnlineError | None = None
-    with _watching(run.config, crew) as (watch, asked):
+    conductor, chronicle = Conductor(run.config, run, crew), Chronicle(run.path)
+    failure: PlauditError | None = None
+    with _watching(run.config, crew, chronicle) as (watch, asked):
         try:
             conductor.run(watch)
-        except OnlineError as error:
+        except PlauditError as error:
             failure = error
     if conductor.started:
-        run.save_policy(conductor.policy_config)
-        run.close()
-        write_online_report(run.path)
-        now = conductor.now
-        held = "" if now.evaluated is None else f", {now.evaluated:.0%} true success on seeds held back"
-        out.print(
-            f"{run.path}: {now.counts.episodes:,} episodes, {now.updates:,} updates, weights {now.state.version}"
-            f"{held}; see {run.path / 'report.html'}"
-        )
+        chronicle.tell(conductor.now, "ended", _why(conductor.now, failure, asked()))
+        _leave(run, conductor)
     if failure is not None:
-        tell("error", f"{failure}")
+        for sentence in str(failure).splitlines():
+            tell("error", sentence)
         raise typer.Exit(1)
     if asked():
         stop("stopped; the same command goes on")
+    if conductor.now.alarm is not None:
+        stopped = run.config.audit.on_alarm == "stop"
+        tell("alarm" if stopped else "warning", conductor.now.alarm)
+        raise typer.Exit(1 if stopped else 0)
+
+
+def _why(now: Any, failure: PlauditError | None, asked: bool) -> str:
+    if failure is not None:
+        return f"it stopped: {failure}"
+    if asked:
+        return "somebody stopped it"
+    held = "" if now.evaluated is None else f", {now.evaluated:.0%} on seeds held back"
+    return f"it came to its end: {now.counts.episodes:,} episodes{held}"
+
+
+def _leave(run: Any, conductor: Any) -> None:
+    """What a run leaves behind, however it ended."""
+    from plaudit.report.online import write_online_report
+
+    now = conductor.now
+    if now.state.version:
+        run.save_policy(conductor.policy_config)
+    run.close()
+    report = write_online_report(run.path)
+    held = "" if now.evaluated is None else f", {now.evaluated:.0%} true success on seeds held back"
+    out.print(
+        f"{run.path}: {now.counts.episodes:,} episodes, {now.updates:,} updates, weights {now.state.version}"
+        f"{held}; see {report}"
+    )
 
 
 @contextmanager
-def _watching(config: Any, crew: Any) -> Iterator[Any]:
-    """Shows how things stand; and whether Ctrl-C was pressed."""
-    from plaudit.online.view import line, screen
+def _watching(config: Any, crew: Any, chronicle: Any) -> Iterator[Any]:
+    """Shows how things stand and writes down what happens; and whether Ctrl-C was pressed.
+
+    Pressed once, it lets everybody come to the end of what they do; pressed again, it interrupts.
+    """
+    from plaudit.online.view import STOPPING, View
 
     asked: list[int] = []
-    live = Live(console=err, transient=True, auto_refresh=False)
-    told = [0.0]
+    view, live = View(config), Live(console=err, transient=True, auto_refresh=False)
+    drawn = [0.0]
 
     def watch(now: Any) -> bool:
-        if err.is_terminal:
-            live.start()
-            live.update(screen(config, now, crew.restarts), refresh=True)
-        elif time.monotonic() - told[0] > LINE:
-            told[0] = time.monotonic()
-            err.print(line(config, now))
+        if not drawn[0]:
+            chronicle.tell(now, "begun", "the loop begins" if not now.counts.episodes else "the loop goes on")
+        chronicle.note(now, crew.restarts)
+        if time.monotonic() - drawn[0] < (DRAW if live.is_started else LINE) and not asked:
+            return True
+        drawn[0] = time.monotonic()
+        if live.is_started:
+            live.update(view.screen(now, crew.restarts, stopping=bool(asked)), refresh=True)
+        else:
+            err.print(STOPPING if asked else view.line(now))
         return not asked
 
     def interrupt(number: int, _: Any) -> None:
@@ -146,6 +182,9 @@ def _watching(config: Any, crew: Any) -> Iterator[Any]:
         asked.append(number)
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    if err.is_terminal:
+        live.start()
+        live.update("getting ready: the robot is looked at, the judge and the learner are built", refresh=True)
     try:
         yield watch, lambda: bool(asked)
     finally:

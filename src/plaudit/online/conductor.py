@@ -66,8 +66,10 @@ class Now:
     troubles: Mapping[str, str] = field(default_factory=dict)  # part -> what is the matter with it
     alarm: str | None = None  # why the judge is not to be believed
     news: str = ""  # the last thing a person should know
+    window: str = ""  # how it stands with the labelling window, where a person judges or audits
     seconds: float = 0.0  # over all sittings
     metrics: Mapping[str, float] = field(default_factory=dict)  # the trainer's
+    honesty: Mapping[str, float] = field(default_factory=dict)  # of the judge: its audit and its successors
 
 
 Watch = Callable[[Now], bool]  # told of how things stand; whether to go on
@@ -237,7 +239,7 @@ class Conductor:
         elif judged.latency:
             self.now.judge_latency = _smooth(self.now.judge_latency, judged.latency)
         if judged.note:
-            self.now.news = judged.note
+            self.now.window = judged.note
 
     def _take_shift(self, shift: Shift) -> None:
         self.now.updates = shift.updates
@@ -277,11 +279,12 @@ class Conductor:
         if self._honesty.news is not None:
             self.now.news = self._honesty.news.sentence
         self.now.judged_success, self.now.alarm = self._honesty.judged_success, self._honesty.alarm
+        self.now.honesty = self._honesty.metrics()
 
     def _log(self, more: Mapping[str, float]) -> None:
         self._logged = time.monotonic()
         try:
-            self._folder.log(self.now.counts.steps, {**numbers_of(self.now), **self._honesty.metrics(), **more})
+            self._folder.log(self.now.counts.steps, {**numbers_of(self.now), **more})
             self._trouble.pop("log", None)
         except StoreFull as error:
             self._in_trouble("log", str(error))
@@ -359,5 +362,6 @@ def numbers_of(now: Now) -> dict[str, float]:
         "weights/age": now.age,
         "time/seconds": now.seconds,
         **now.metrics,
+        **now.honesty,
         **{name: value for name, value in known.items() if value is not None},
     }

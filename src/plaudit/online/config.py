@@ -14,6 +14,7 @@ from plaudit.errors import ConfigError, nearest
 from plaudit.labelers.config import HUMAN
 from plaudit.online.audit import AuditConfig
 from plaudit.online.human import WindowConfig
+from plaudit.online.names import translated
 from plaudit.online.retrain import RetrainConfig
 from plaudit.registry import LABELER_REGISTRY, LEARNER_REGISTRY, ROBOT_REGISTRY, TAKEOVER_REGISTRY
 from plaudit.robots.sim import SimRobotConfig
@@ -152,6 +153,7 @@ def load_online(
     """
 
     def translate(tree: dict[str, Any]) -> dict[str, Any]:
+        tree = translated(tree)
         named = {key: value for key, value in given.items() if value is not None}
         for key in SHORT:
             if isinstance(named.get(key), str):

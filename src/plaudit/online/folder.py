@@ -32,7 +32,10 @@ class OnlineFolder(Record):
 
     @classmethod
     def open(cls, path: Path, config: OnlineConfig) -> "OnlineFolder":
-        """A new run, or the one that is there if it was asked for in the same words; only its length may differ."""
+        """A new run, or the one that is there if it was asked for in the same words; only its length may differ.
+
+        One that never got to its first weights, for a judge that was not found or the like, may be asked for anew.
+        """
         if not path.exists() or not any(path.iterdir()):
             path.mkdir(parents=True, exist_ok=True)
             folder = cls(path, config)
@@ -40,7 +43,7 @@ class OnlineFolder(Record):
             return folder
         before = cls.reopen(path, type(config)).config
         differing = sorted(_differing(before.model_dump(mode="json"), config.model_dump(mode="json")))
-        if differing:
+        if differing and _has_begun(path):
             raise TargetNotEmpty(
                 f"{path} holds a run with another {', '.join(differing)}; go on with it as it was (plaudit online "
                 f"--resume {path}) or give this one a name="
@@ -71,6 +74,10 @@ class OnlineFolder(Record):
     def save_policy(self, policy: Any) -> Path:
         """The newest published weights and what builds them into a policy."""
         return save_policy(self.path, policy, read_weights(self.path / "weights" / "current.safetensors"))
+
+
+def _has_begun(path: Path) -> bool:
+    return (path / "weights" / "current.safetensors").exists() or (path / "checkpoints").exists()
 
 
 MAY_DIFFER = ("episodes", "evaluation", "patience", "backlog", "ahead")
