@@ -90,15 +90,17 @@ class Host:
 
 
 @contextmanager
-def three_hosts(prefix: str = "plaudit") -> Iterator[list[Host]]:
-    """For training, inference and labeling, at 10.83.0.1 to 10.83.0.3. Gone afterwards, with all that runs in them."""
+def three_hosts() -> Iterator[list[Host]]:
+    """For training, inference and labeling, at 10.83.0.1 to 10.83.0.3. Gone afterwards, with all that runs in them.
+
+    Their names carry the number of this process, so that others may have hosts of their own at the same time.
+    """
     if os.geteuid() != 0 or shutil.which("ip") is None:
         raise SystemExit("network namespaces need root, and 'ip' of the package iproute2")
-    root = Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir="/tmp"))
-    hosts = [
-        Host(f"{prefix}{i}", f"10.83.0.{i}", root / str(i), f"{prefix[:8]}-b{i}", root / "token") for i in (1, 2, 3)
-    ]
-    bridge = f"{prefix[:8]}-br"
+    root = Path(tempfile.mkdtemp(prefix="hosts-", dir="/tmp"))
+    tag = f"pl{os.getpid()}"
+    hosts = [Host(f"{tag}-{i}", f"10.83.0.{i}", root / str(i), f"{tag}b{i}", root / "token") for i in (1, 2, 3)]
+    bridge = f"{tag}br"
     try:
         _ip("link", "add", bridge, "type", "bridge")
         _ip("link", "set", bridge, "up")
