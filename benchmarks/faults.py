@@ -45,8 +45,8 @@ from plaudit.online.folder import OnlineFolder  # noqa: E402
 from three_nodes import ROLES, Nodes, kill, three_nodes  # noqa: E402
 
 KILLED = ("env", "judge", "replay", "state", "trainer")
-KINDS = (*KILLED, "node", "hang", "disk")
-SWIFT = (*KILLED, "disk")  # over in seconds
+KINDS: tuple[str, ...] = (*KILLED, "node", "hang", "disk")
+SWIFT: tuple[str, ...] = (*KILLED, "disk")  # over in seconds
 BOUND = 60.0  # s within which the loop goes on by itself
 
 

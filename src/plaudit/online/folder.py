@@ -24,7 +24,6 @@ from plaudit.policies.loader import save_policy
 from plaudit.policies.weights import read_weights
 from plaudit.train.record import Record
 
-
 ConfigT = TypeVar("ConfigT", bound=OnlineConfig)
 
 
