@@ -103,3 +103,24 @@ def saved(model: RewardModel, folder: Path) -> Path:
     with new_folder(folder) as part:
         model.save(part)
     return folder
+
+
+def online(judge: Path) -> list[str]:
+    """An online run of it, as quick as it goes."""
+    return [
+        "robot=sim",
+        "robot.env.type=glow",
+        "learner=sac",
+        "learner.hidden=[32]",
+        "learner.batch_size=32",
+        "judge=classifier",
+        f"judge.model={judge}",
+        "judge.rule.decode=frames",
+        "algorithm=sequential",
+        "executor.realtime=false",
+        "executor.steps=12",
+        "policy_cameras=[]",
+        "evaluation.episodes=20",
+        "evaluation.every=20",
+        "retrain=null",
+    ]

@@ -1,10 +1,12 @@
 """The documents tell the truth: what they name exists."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+import glow
 from command import plaudit
 
 ROOT = Path(__file__).parents[1]
@@ -52,3 +54,45 @@ def test_the_annotated_tree_is_true():
         named.add(parent + name)
     top = {p.name for p in (ROOT / "src/plaudit").iterdir() if p.suffix == ".py" and p.name != "__init__.py"}
     assert top <= named, f"the tree does not name {top - named}"
+
+
+KINDS = "online|weights|audit|judge|loss|policy|value|eval|train|env|reward|rollout|collect|time"
+
+
+def documented() -> set[str]:
+    lines = (ROOT / "docs/metrics.md").read_text().splitlines()
+    cells = [line.split("|")[1] for line in lines if line.startswith("| `")]
+    return {name for cell in cells for name in re.findall(r"`([a-z_]+/[a-z_]+)`", cell)}
+
+
+def test_every_metric_in_the_code_is_defined_and_every_definition_has_code():
+    rooms = [ROOT / "src/plaudit" / room for room in ("learners", "train", "online", "rewards/judge.py")]
+    files = [path for room in rooms for path in ([room] if room.suffix else sorted(room.rglob("*.py")))]
+    text = "\n".join(path.read_text() for path in files)
+    named = set(re.findall(rf'"((?:{KINDS})/[a-z_]+)"', text)) - {"loss/train"}  # of a reward model's own page
+    held_out = {f"judge/held_out_{name}" for name in ("fpr", "right", "false", "missed")}
+    collected = {f"collect/{kind}" for kind in ("success", "failure")}
+    assert 'f"judge/held_out_{name}"' in text and 'f"collect/{' in text
+    assert named | held_out | collected == documented()
+
+
+@pytest.mark.parametrize("learner", ["sac", "qchunk"])
+def test_every_metric_that_an_online_run_logs_is_defined(tmp_path, learner):
+    glow.saved(glow.bright_model(0.8), tmp_path / "judge")
+    words = (
+        f"robot=sim robot.env.type=glow learner={learner} learner.hidden=[8] learner.batch_size=8 judge=classifier "
+        "judge.model=judge judge.rule.decode=frames algorithm=sequential executor.realtime=false executor.steps=12 "
+        "policy_cameras=[] episodes=8 audit.share=1 evaluation.episodes=2 evaluation.every=4 name=run"
+    )
+    plaudit("online", *words.split(), "--address", "none", cwd=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "runs/run/metrics.jsonl").read_text().splitlines()]
+    logged = {name for line in lines for name in line} - {"step"}
+    assert logged <= documented()
+    assert {
+        "online/unjudged",
+        "weights/age",
+        "audit/episodes",
+        "judge/version",
+        "eval/success",
+        "loss/critic",
+    } <= logged

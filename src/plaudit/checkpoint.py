@@ -4,7 +4,9 @@ Two files in a folder that appears whole or not at all: `state.safetensors` with
 with what is not one. No pickles: a checkpoint from somebody else is data.
 """
 
+import errno
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,13 +14,14 @@ from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor, nn
 
-from plaudit.data.journal import sync
+from plaudit.data.journal import disk_error, sync
 from plaudit.errors import BadFile
 
 FORMAT = 1
+VERSION = "version"  # of a learner, among dumped tensors
 
 
 class Checkpointed(Protocol):
@@ -38,13 +41,37 @@ def save_checkpoint(folder: Path, learner: Checkpointed, facts: Mapping[str, Any
     """Write a new checkpoint; `facts` are the caller's own, JSON values."""
     beside = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    save_file(_tensors(learner), beside / "state.safetensors")
-    (beside / "facts.json").write_text(json.dumps({"format": FORMAT, "version": learner.version, **facts}, indent=1))
-    for path in (*beside.iterdir(), beside):
-        sync(path)
+    try:
+        beside.mkdir(parents=True)
+        save_file(_tensors(learner), beside / "state.safetensors")
+        told = json.dumps({"format": FORMAT, "version": learner.version, **facts}, indent=1)
+        (beside / "facts.json").write_text(told)
+        for path in (*beside.iterdir(), beside):
+            sync(path)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        what = error if isinstance(error, OSError) else OSError(_number_in(str(error)), str(error))
+        raise disk_error(what, beside.parent, "this checkpoint was not written") from error
+    shutil.rmtree(folder, ignore_errors=True)  # of the same step: a run that was asked to save twice
     beside.replace(folder)
     sync(folder.parent)
+
+
+def _number_in(words: str) -> int:
+    """safetensors tells of a system error in words: "... (os error 28)"."""
+    found = re.search(r"os error (\d+)", words)
+    return int(found[1]) if found else errno.EIO
+
+
+def dump_checkpoint(learner: Checkpointed) -> bytes:
+    """All of a learner, to be put into another of the same config elsewhere (`load_dumped`)."""
+    return save({**_tensors(learner), VERSION: torch.tensor(learner.version)})
+
+
+def load_dumped(data: bytes, learner: Checkpointed) -> None:
+    tensors = load(data)
+    _put(tensors, learner)
+    learner.version = int(tensors[VERSION])
 
 
 def load_checkpoint(folder: Path, learner: Checkpointed) -> dict[str, Any]:
@@ -63,12 +90,17 @@ def load_checkpoint(folder: Path, learner: Checkpointed) -> dict[str, Any]:
     for name, tensor in model.items():
         if tensor.shape != mine[name].shape:
             raise BadFile(folder, f"{name} is {list(tensor.shape)}, this learner has {list(mine[name].shape)}")
-    learner.net.load_state_dict({name.removeprefix("model/"): tensor for name, tensor in model.items()})
+    _put(tensors, learner)
+    learner.version = facts["version"]
+    return facts
+
+
+def _put(tensors: Mapping[str, Tensor], learner: Checkpointed) -> None:
+    model = {name.removeprefix("model/"): tensor for name, tensor in tensors.items() if name.startswith("model/")}
+    learner.net.load_state_dict(model)
     learner.rng.set_state(tensors["rng"])
     for name, optimizer in learner.optimizers.items():
         _load_optimizer(optimizer, f"optimizer/{name}/", tensors)
-    learner.version = facts["version"]
-    return facts
 
 
 def _tensors(learner: Checkpointed) -> dict[str, Tensor]:

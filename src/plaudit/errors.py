@@ -8,10 +8,22 @@ invariants of our own are plain `assert`s and never appear here.
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 
 class PlauditError(Exception):
     """The root: `except PlauditError` catches everything this package raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Crosses to another process whatever its constructor takes."""
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(cls: type[PlauditError], args: tuple[Any, ...], facts: dict[str, Any]) -> PlauditError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
 
 
 class ConfigError(PlauditError, ValueError):
@@ -86,6 +98,14 @@ class JudgeError(PlauditError, ValueError):
 
 class RolloutError(PlauditError, RuntimeError):
     """A robot that cannot be driven any further. It was told to hold."""
+
+
+class OnlineError(PlauditError, RuntimeError):
+    """An online run that cannot go on. Everything that was acknowledged is on disk, and the same command resumes it."""
+
+
+class PartLost(OnlineError):
+    """A part of an online run that does not answer: its process died, or its machine cannot be reached."""
 
 
 class ClusterError(PlauditError, RuntimeError):

@@ -80,6 +80,11 @@ class Registry:
         """For a config field that holds any thing of this kind: `policy: Annotated[Any, POLICY_REGISTRY.field]`."""
         return BeforeValidator(self.parse)
 
+    @property
+    def optional_field(self) -> BeforeValidator:
+        """For one that may hold none."""
+        return BeforeValidator(lambda value: None if value is None else self.parse(value))
+
 
 ENV_REGISTRY = Registry(
     "env",
@@ -116,6 +121,7 @@ POLICY_REGISTRY = Registry(
     builtin={
         "gaussian": "plaudit.policies.gaussian:GaussianConfig",
         "flow": "plaudit.policies.flow:FlowConfig",
+        "qchunk": "plaudit.policies.qchunk:QChunkPolicyConfig",
         "openpi": "plaudit.policies.openpi:OpenpiConfig",
         "openpi_policy": "plaudit.policies.openpi:OpenpiConfig",
         "scripted": "plaudit.policies.scripted:ScriptedConfig",
@@ -135,6 +141,7 @@ LEARNER_REGISTRY = Registry(
     builtin={
         "ppo": "plaudit.learners.ppo:PpoConfig",
         "sac": "plaudit.learners.sac:SacConfig",
+        "qchunk": "plaudit.learners.qchunk:QChunkConfig",
     },
 )
 ENCODER_REGISTRY = Registry(

@@ -107,3 +107,10 @@ def test_several_processes_label_at_once(store):
     assert [v.number for v in history] == list(range(1, 61))
     for name in ("human", "vlm"):
         assert [v.line["note"] for v in history if v.source == name] == [str(c) for c in range(30)]
+
+
+def test_versions_are_found_in_the_order_they_came(store):
+    for episode_id, source in ((1, "human"), (0, "vlm"), (1, "vlm")):
+        store.ledger.append(episode_id, verdict(1, source))
+    assert [(v.episode, v.source, v.number) for v in store.ledger.since(1)] == [(0, "vlm", 1), (1, "vlm", 2)]
+    assert store.ledger.since(3) == []

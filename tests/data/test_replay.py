@@ -131,9 +131,9 @@ def test_a_label_that_comes_while_replay_looks_is_not_missed(tmp_path):
 def test_only_the_judges_in_charge_count(tmp_path):
     store = labelled_store(tmp_path / "s", counting_episode(4))
     store.ledger.append(0, Labels.from_cutoff(steps=4, cutoff=1, source="simulator"))
-    assert {float(r["reward"]) for r in all_transitions(Replay(store, sources={"human"}, seed=0)).values()} == {0}
+    assert {float(r["reward"]) for r in all_transitions(Replay(store, sources=({"human"},), seed=0)).values()} == {0}
     with pytest.raises(DataError, match=r"nothing to sample yet: .* has 1 episodes and 2 labels"):
-        Replay(store, sources={"vlm"}).sample(4)
+        Replay(store, sources=({"vlm"},)).sample(4)
 
 
 def test_a_success_ends_the_episode_unless_told_otherwise(tmp_path):

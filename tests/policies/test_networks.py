@@ -3,7 +3,7 @@ import torch
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from plaudit.learners.critics import Critics
+from plaudit.policies.critics import Critics
 from plaudit.policies.networks import Encoder, Linear, Seen, Spaces, TanhGaussian, random_shift
 
 

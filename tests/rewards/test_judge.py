@@ -212,6 +212,17 @@ def test_the_alarm_rings_when_more_is_judged_than_true():
     assert not noted(4, 12, of=20).ringing  # a judge that is too strict is not being fooled
 
 
+def test_a_two_sided_alarm_rings_for_a_judge_that_sees_too_little():
+    strict = noted(4, 12, of=20, two_sided=True)
+    assert strict.ringing and noted(12, 4, of=20, two_sided=True).ringing
+    assert not noted(8, 12, of=20, two_sided=True).ringing  # 0.2 is not beyond 0.2
+    assert "called 20% of the last 20 audited episodes a success and 60% were" in strict.sentence
+    assert "does not see what the policy does right" in strict.sentence and "missed successes" in strict.sentence
+    assert Alarm.from_json(strict.to_json()).ringing
+    one_sided = {name: value for name, value in strict.to_json().items() if name != "two_sided"}
+    assert not Alarm.from_json(one_sided).ringing  # as written by a version that knew no other
+
+
 def test_the_alarm_waits_until_it_has_seen_enough_and_forgets_what_is_old():
     assert not noted(19, 0, of=19).ringing and noted(20, 0, of=20).ringing
     later = noted(20, 0, of=20, window=20)

@@ -25,6 +25,8 @@ from plaudit.types import Labels
 GLOW = "env=glow policy_cameras=[] num_envs=4 learner.hidden=[8] evaluation.episodes=2 reward.confirm=[1,1] "
 LEARNERS = {
     "sac": GLOW + "learner=sac steps=200 learner.start_after=20 learner.updates_per_step=0.1 learner.batch_size=16",
+    "qchunk": GLOW + "learner=qchunk steps=200 learner.horizon=2 learner.samples=4 learner.velocity.width=16 "
+    "learner.clone_updates=5 learner.updates_per_step=0.1 learner.batch_size=16",
     "ppo": GLOW + "learner=ppo steps=200 learner.epochs=2 learner.clone_updates=5 keep_episodes=true",
 }
 TRUTH = {

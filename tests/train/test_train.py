@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from conftest import counting_episode
 from glow import saved
 from plaudit.data.store import Store
-from plaudit.errors import BadFile, DataError, TargetNotEmpty
+from plaudit.errors import BadFile, DataError, PlauditError, TargetNotEmpty
 from plaudit.policies.loader import load_policy
 from plaudit.train.config import TrainConfig, load_train_config
 from plaudit.train.folder import RunFolder
@@ -25,6 +25,9 @@ from tiny_reward import tiny_model
 SMALL = {
     "sac": "learner=sac env=lift num_envs=4 steps=1200 scripted_demos=3 learner.updates_per_step=0.05 "
     "learner.hidden=[16] checkpoint_every=300 evaluation.every=500 evaluation.episodes=4",
+    "qchunk": "learner=qchunk env=lift num_envs=4 steps=1200 scripted_demos=3 learner.updates_per_step=0.05 "
+    "learner.clone_updates=5 learner.horizon=3 learner.samples=4 learner.hidden=[16] learner.batch_size=32 "
+    "learner.velocity.width=16 checkpoint_every=300 evaluation.every=500 evaluation.episodes=4",
     "ppo": "learner=ppo env=push reward.kind=dense num_envs=8 steps=2400 learner.hidden=[16] learner.epochs=2 "
     "checkpoint_every=400 evaluation.every=800 evaluation.episodes=4",
 }
@@ -117,9 +120,17 @@ def test_a_run_that_was_killed_and_resumed_makes_the_curve_of_one_that_was_not(t
     assert curve(folder) == curve(whole)
 
 
-@pytest.mark.parametrize("learner", ["sac", "ppo"])
+COMPONENTS = {
+    "sac": {"eye", "actor"},
+    "qchunk": {"eye", "velocity", "critic_eye", "critic"},
+    "ppo": {"eye", "actor"},
+}
+
+
+@pytest.mark.parametrize("learner", COMPONENTS)
 def test_a_policy_of_pixels_trains_and_resumes(tmp_path: Path, learner: str):
     own = {
+        "qchunk": "scripted_demos=2 learner.clone_updates=2 learner.updates_per_step=0.1 learner.batch_size=16",
         "sac": "scripted_demos=2 learner.start_after=20 learner.updates_per_step=0.1 learner.batch_size=16",
         "ppo": "reward.kind=dense learner.epochs=1",
     }
@@ -134,7 +145,7 @@ def test_a_policy_of_pixels_trains_and_resumes(tmp_path: Path, learner: str):
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
     assert any(name.startswith("eye/eyes.wrist") for name in load_file(tmp_path / "whole/policy.safetensors"))
     on_a_robot = load_policy(tmp_path / "whole/policy.yaml").build()
-    assert set(on_a_robot.components) == {"eye", "actor"}
+    assert set(on_a_robot.components) == COMPONENTS[learner]
 
 
 def test_cameras_may_record_while_the_policy_learns_from_the_state(tmp_path: Path):
@@ -169,6 +180,24 @@ def test_sac_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
     assert end.evaluated is not None and end.evaluated >= 0.3
     first = next(line for line in curve(tmp_path / "run") if "eval/success" in line)
     assert first["eval/success"] < 0.1
+
+
+def test_q_chunking_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
+    """What demonstrations alone are worth is measured at step 0; what it does from then on makes it better."""
+    words = (
+        "learner=qchunk env=lift scripted_demos=20 steps=4000 learner.clone_updates=100 learner.samples=4 "
+        "learner.flow_steps=4 evaluation.every=500 evaluation.episodes=20 evaluation.stop_at=0.5"
+    )
+    end = run(tmp_path / "run", words)
+    first = curve(tmp_path / "run")[0]
+    assert (first["step"], first["eval/success"] < 0.2) == (0, True)
+    assert end.evaluated is not None and end.evaluated >= 0.5
+
+
+@pytest.mark.parametrize("env", ["lift", "gymnasium env.id=Pendulum-v1"])
+def test_a_chunk_that_is_longer_than_an_episode_is_refused(tmp_path: Path, env: str):
+    with pytest.raises(PlauditError, match="horizon is 5, and an episode is over after 4 steps"):
+        run(tmp_path / "run", f"learner=qchunk learner.horizon=5 env.max_steps=4 env={env}")
 
 
 def test_a_run_that_is_good_enough_stays_as_it_is_when_resumed(tmp_path: Path):

@@ -1,7 +1,5 @@
 """The command line: one command a verb. Each parses, builds, runs and says in a few lines what happened."""
 
-import os
-import sys
 from typing import Annotated
 
 import typer
@@ -9,17 +7,17 @@ import typer
 from plaudit import __version__
 from plaudit.cli.cluster import cluster
 from plaudit.cli.collect import collect_
-from plaudit.cli.common import out, tell
+from plaudit.cli.common import out, run_app
 from plaudit.cli.data import data
 from plaudit.cli.env import env
 from plaudit.cli.judge import judge
 from plaudit.cli.label import label_
+from plaudit.cli.online import online
 from plaudit.cli.policy import train_policy
 from plaudit.cli.reward import train_reward
 from plaudit.cli.robot import robot
 from plaudit.cli.run import run_
 from plaudit.cli.train import demo, train_
-from plaudit.errors import PlauditError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data, name="data", help="Bring episodes in and out, look at them, label them, check them.")
@@ -33,21 +31,13 @@ app.command("train-reward")(train_reward)
 app.command("train")(train_)
 app.command("run")(run_)
 app.command("train-policy")(train_policy)
+app.command("online")(online)
 app.command("demo")(demo)
 
 
 def main() -> None:
     """What the `plaudit` command runs."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads spin otherwise, on cores that others need
-    try:
-        app()
-    except PlauditError as error:
-        for sentence in str(error).splitlines():
-            tell("error", sentence)
-        sys.exit(1)
-    except OSError as error:  # a folder we may not write to, a disk that went away
-        tell("error", f"{error.filename}: {error.strerror}")
-        sys.exit(1)
+    run_app(app)
 
 
 @app.callback(invoke_without_command=True)

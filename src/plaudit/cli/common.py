@@ -1,6 +1,8 @@
 """What all commands share: the two consoles, progress bars, how Ctrl-C is heard."""
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
@@ -10,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from plaudit.errors import DataError
+from plaudit.errors import DataError, PlauditError
 
 # No markup: paths and messages of files are shown as they are, brackets and all.
 out = Console(highlight=False, markup=False, soft_wrap=True)
@@ -132,3 +134,18 @@ def stop(sentence: str) -> NoReturn:
 def tell(kind: str, sentence: str) -> None:
     styles = {"error": "bold red", "problem": "bold red", "alarm": "bold red", "repaired": "green"}
     err.print(Text.assemble((f"{kind}:", styles.get(kind, "yellow")), f" {sentence}"))
+
+
+def run_app(app: typer.Typer) -> NoReturn:
+    """Run what the command line asks for; what went wrong is told in sentences."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads spin otherwise, on cores that others need
+    try:
+        app()
+    except PlauditError as error:
+        for sentence in str(error).splitlines():
+            tell("error", sentence)
+        sys.exit(1)
+    except OSError as error:  # a folder we may not write to, a disk that went away
+        tell("error", f"{error.filename}: {error.strerror}")
+        sys.exit(1)
+    sys.exit(0)

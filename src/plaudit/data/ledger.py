@@ -47,7 +47,7 @@ class Ledger:
         self._journal = Journal(path)
         self._guard = threading.Lock()
         self._history: dict[int, list[Version]] = {}
-        self._order: list[int] = []  # the episode of each version, in the order they came
+        self._order: list[Version] = []  # of all episodes, in the order they came
         self.refresh()
 
     def __len__(self) -> int:
@@ -61,7 +61,11 @@ class Ledger:
 
     def changed_since(self, count: int) -> set[int]:
         """The episodes that got a verdict after the first `count` versions: how replay keeps up."""
-        return set(self._order[count:])
+        return {version.episode for version in self.since(count)}
+
+    def since(self, count: int) -> list[Version]:
+        """The versions that came after the first `count`, of all episodes, in the order they came."""
+        return self._order[count:]
 
     def append(self, episode_id: int, labels: Labels) -> int:
         """Add a verdict; returns its version number once it is safe on disk."""
@@ -110,11 +114,11 @@ class Ledger:
         numbers = []
         for line in lines:
             history = self._history.setdefault(line["episode"], [])
-            history.append(
-                Version(line["episode"], len(history) + 1, line["source"], line["time"], line["restored"], line)
-            )
-            self._order.append(line["episode"])
-            numbers.append(len(history))
+            number = len(history) + 1
+            version = Version(line["episode"], number, line["source"], line["time"], line["restored"], line)
+            history.append(version)
+            self._order.append(version)
+            numbers.append(number)
         return numbers
 
 

@@ -55,7 +55,7 @@ class Replay:
         gamma: float = 0.99,
         n_step: int = 1,
         horizon: int | None = None,
-        sources: Collection[str] | None = None,
+        sources: Sequence[Collection[str] | None] = (),
         cameras: Collection[str] | None = None,
         end_on_success: bool = True,
         end_as_recorded: Sequence[bool] = (),
@@ -66,7 +66,8 @@ class Replay:
         """
         shares: of each batch, one a store, summing to 1; equal when not given
         horizon: windows of this many actions, `[B, H, A]`; None for single actions, `[B, A]`
-        sources: whose labels count ("human", "classifier", ...); None: whoever judged last
+        sources: of each store, whose labels count ("human", "classifier", ...); None, or () for all stores: whoever
+            judged last
         cameras: which to gather; None for all, () for none
         end_as_recorded: of each store, whether an episode that was recorded as ended has no future even where the
             judge sees no success; () for yes
@@ -81,7 +82,8 @@ class Replay:
             raise DataError(f"shares must be one a store and sum to 1, got {list(shares)} for {len(stores)} stores")
         recorded = end_as_recorded or [True] * len(stores)
         returns = [Returns(gamma, n_step, end_on_success, ends) for ends in recorded]
-        self._tables = [StepTable(s, r, sources, cameras) for s, r in zip(stores, returns, strict=True)]
+        whose = sources or [None] * len(stores)
+        self._tables = [StepTable(s, r, w, cameras) for s, r, w in zip(stores, returns, whose, strict=True)]
         self._horizon = horizon
         self._allocate = allocate or default_allocate(pin=False)
         self._workers = threads or min(MOST_THREADS, os.cpu_count() or 1)

@@ -6,6 +6,7 @@
       segments/000000/    the arrays: steps.bin, camera.front.bin, ...                      (data/segments.py)
       labels              the ledger: who said what of which episode                        (data/ledger.py)
       drafts/             what people have begun to say                                     (labelers/human/drafts.py)
+      asked.json          which episodes somebody waits for                                 (labelers/human/asked.py)
       writer.lock         held with flock by the one writer
 
 To append: write the arrays, sync them, write the journal line, sync it, return. The line is what makes an episode

@@ -34,6 +34,11 @@ class LabelerConfig(Config):
         """Whether its verdict depends on the episode's instruction: such a judge is also asked with a wrong one."""
         return False
 
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether a machine without one is no place for it."""
+        return False
+
     def build(self) -> EpisodeJudge:
         raise NotImplementedError
 

@@ -10,7 +10,7 @@ about again next time; why it failed is kept beside the ledger (data/failures.py
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from plaudit.data.failures import Failures
 from plaudit.data.ledger import Ledger, Version
@@ -23,6 +23,19 @@ BATCH = 8  # episodes that are judged before they are written; a kill costs at m
 
 Track = Callable[[Sequence[int]], Iterable[int]]
 ItemT = TypeVar("ItemT")
+KeyT = TypeVar("KeyT")
+
+
+class Signature(Protocol):
+    """Who a judge is, as its labels know it."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """`model`, `threshold` and `note`."""
+        ...
 
 
 @dataclass
@@ -36,7 +49,7 @@ class Labelled:
 
 def pending(
     ledger: Ledger,
-    judge: EpisodeJudge,
+    judge: Signature,
     ids: Sequence[int],
     *,
     only_unlabelled: bool = False,
@@ -52,7 +65,7 @@ def pending(
     return [i for i in ids if not _says_so(ledger.newest(i, None if on_top else {judge.source}), judge)]
 
 
-def _says_so(version: Version | None, judge: EpisodeJudge) -> bool:
+def _says_so(version: Version | None, judge: Signature) -> bool:
     """Whether this is what the judge would say again."""
     if version is None or version.source != judge.source:
         return False
@@ -89,18 +102,25 @@ def ask(store: Store, judge: EpisodeJudge, ids: Sequence[int]) -> tuple[dict[int
             there[episode_id] = store.episode(episode_id)
         except EpisodeGone as error:  # evicted since they were counted
             failed[episode_id] = str(error)
-    said = judge.label(list(there.values())) if there else []
-    verdicts: dict[int, Labels] = {}
-    for (episode_id, episode), verdict in zip(there.items(), said, strict=True):
+    verdicts, more = verdicts_on(judge, there)
+    return verdicts, failed | more
+
+
+def verdicts_on(judge: EpisodeJudge, episodes: Mapping[KeyT, Episode]) -> tuple[dict[KeyT, Labels], dict[KeyT, str]]:
+    """The same of episodes that are at hand, by whatever they are known as."""
+    said = judge.label(list(episodes.values())) if episodes else []
+    verdicts: dict[KeyT, Labels] = {}
+    failed: dict[KeyT, str] = {}
+    for (key, episode), verdict in zip(episodes.items(), said, strict=True):
         if isinstance(verdict, Exception):
-            failed[episode_id] = str(verdict)
+            failed[key] = str(verdict)
         elif len(verdict.reward) != episode.steps:
             raise ContractError(
-                f"judge '{judge.source}' gave {len(verdict.reward)} verdicts on episode {episode_id}, which has "
+                f"judge '{judge.source}' gave {len(verdict.reward)} verdicts on episode {key}, which has "
                 f"{episode.steps} steps"
             )
         else:
-            verdicts[episode_id] = verdict
+            verdicts[key] = verdict
     return verdicts, failed
 
 

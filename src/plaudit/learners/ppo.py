@@ -9,6 +9,7 @@ near those ManiSkill's PickCube is run with; the details follow "The 37 implemen
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -31,7 +32,7 @@ from plaudit.policies.networks import (
     seen_of,
     weights_of,
 )
-from plaudit.rollout.rounds import Round
+from plaudit.rollout.rounds import Act, Round
 from plaudit.types import Batch, FloatArray, Observation, Weights
 
 
@@ -95,6 +96,10 @@ class Ppo:
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=config.lr, eps=1e-5, fused=True)
         self.optimizers = {"all": self.optimizer}
 
+    def acting(self, *, explore: bool) -> Act:
+        """For one round of episodes."""
+        return partial(self.act, explore=explore)
+
     def act(self, observation: Observation, *, explore: bool) -> FloatArray:
         """Actions [N, A] for N observations."""
         with torch.inference_mode():
@@ -109,12 +114,12 @@ class Ppo:
         self.version += 1
         data = self._prepare(played)
         acting = not self.cloned or self.version > self.config.value_rounds
-        seen: list[dict[str, float]] = []
+        seen: list[dict[str, Tensor]] = []
         for rows in self._minibatches(len(data.returns)):
             seen.append(self._step(data, rows, acting))
-            if self.config.target_kl is not None and seen[-1]["policy/kl"] > self.config.target_kl:
+            if self.config.target_kl is not None and float(seen[-1]["policy/kl"]) > self.config.target_kl:
                 break
-        means = {name: sum(metrics[name] for metrics in seen) / len(seen) for name in seen[0]}
+        means = {name: float(torch.stack([metrics[name] for metrics in seen]).mean()) for name in seen[0]}
         return {**means, "policy/std": float(self.net.log_std.detach().exp().mean()), "policy/minibatches": len(seen)}
 
     def clone(self, batch: Batch[Tensor]) -> float:
@@ -178,8 +183,9 @@ class Ppo:
             returns=advantage + values[:-1][valid],
         )
 
-    def _step(self, data: "_Data", rows: Tensor, acting: bool) -> dict[str, float]:
-        """acting: whether the policy learns too, or the value alone"""
+    def _step(self, data: "_Data", rows: Tensor, acting: bool) -> dict[str, Tensor]:
+        """acting: whether the policy learns too, or the value alone. What it returns stays on the device: to ask for a
+        number is to wait for the GPU."""
         config = self.config
         seen = data.seen[rows]
         density, value = self.net(seen, data.actions[rows])
@@ -199,7 +205,7 @@ class Ppo:
             kl = (ratio - 1 - log_ratio).mean()
             clip_share = ((ratio - 1).abs() > config.clip).float().mean()
         named = {"loss/policy": policy_loss, "loss/value": value_loss, "policy/kl": kl, "policy/clipped": clip_share}
-        return {name: float(number.detach()) for name, number in named.items()}
+        return {name: number.detach() for name, number in named.items()}
 
 
 @dataclass(frozen=True)

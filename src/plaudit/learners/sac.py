@@ -7,9 +7,10 @@ is the least of a random few out of an ensemble (`_critic_loss`); several critic
 target. Reward and end come from the labels alone: `target = reward + discount * value`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -17,9 +18,10 @@ from torch import Tensor, nn
 
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import Config
-from plaudit.learners.critics import Critics
+from plaudit.policies.critics import Critics
 from plaudit.policies.gaussian.config import ActorConfig, GaussianConfig
 from plaudit.policies.networks import Encoder, Seen, Spaces, TanhGaussian, random_shift, seen_of, weights_of
+from plaudit.rollout.rounds import Act
 from plaudit.types import Batch, FloatArray, Observation, Weights
 
 
@@ -70,9 +72,13 @@ class SacNet(nn.Module):
 class Sac:
     """A `Learner` of batches from replay."""
 
+    clone_updates = 0  # with demonstrations alone, before the first episode: RLPD needs none
+
     def __init__(self, config: SacConfig, spaces: Spaces, seed: int = 0, device: str = "cpu"):
         self.config, self.spaces, self.device = config, spaces, torch.device(device)
         self.version = 0
+        # Told which parameters' gradients are about to be used, so that workers side by side can average theirs.
+        self.sync: Callable[[list[nn.Parameter]], None] | None = None
         self.rng = torch.Generator(device).manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -86,6 +92,16 @@ class Sac:
 
     def _adam(self, *parts: nn.Module) -> torch.optim.Adam:
         return torch.optim.Adam([p for part in parts for p in part.parameters()], lr=self.config.lr, fused=True)
+
+    @property
+    def replay_options(self) -> dict[str, Any]:
+        """What `Replay` has to know to make the batches that `update` takes."""
+        cameras = tuple(self.spaces.cameras)
+        return {"gamma": self.config.gamma, "n_step": self.config.n_step, "cameras": cameras}
+
+    def acting(self, *, explore: bool) -> Act:
+        """For one round of episodes."""
+        return partial(self.act, explore=explore)
 
     def act(self, observation: Observation, *, explore: bool) -> FloatArray:
         """Actions [N, A] for N observations."""
@@ -141,8 +157,11 @@ class Sac:
 
     def _step(self, name: str, loss: Tensor) -> None:
         optimizer = self.optimizers[name]
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         optimizer.zero_grad()
-        loss.backward(inputs=[p for group in optimizer.param_groups for p in group["params"]])
+        loss.backward(inputs=parameters)
+        if self.sync is not None:
+            self.sync(parameters)
         optimizer.step()
 
     def _shifted(self, images: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -150,14 +169,18 @@ class Sac:
             return images
         return {camera: random_shift(image, self.rng, self.config.shift) for camera, image in images.items()}
 
-    def weights(self) -> Weights:
-        """The actor's, as a robot needs them."""
-        return weights_of(self.version, {"eye": self.net.actor_eye, "actor": self.net.actor})
+    @property
+    def components(self) -> dict[str, nn.Module]:
+        """What a robot needs of it."""
+        return {"eye": self.net.actor_eye, "actor": self.net.actor}
 
-    def policy_config(self) -> GaussianConfig:
+    def weights(self) -> Weights:
+        return weights_of(self.version, self.components)
+
+    def policy_config(self, *, explore: bool = False) -> GaussianConfig:
         """What a robot builds to act with these weights."""
         actor = ActorConfig(kind="squashed", hidden=self.config.hidden)
-        return GaussianConfig(**self.spaces.fields(), actor=actor)
+        return GaussianConfig(**self.spaces.fields(), actor=actor, explore=explore)
 
     def save(self, path: str) -> None:
         save_checkpoint(Path(path), self, {})

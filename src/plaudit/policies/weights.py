@@ -3,18 +3,16 @@
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
+from plaudit.data.journal import write_atomic
 from plaudit.errors import BadFile
 from plaudit.types import Weights
 
 
 def write_weights(path: str | Path, weights: Weights) -> None:
-    """The file appears whole or not at all."""
-    path = Path(path)
-    new = path.with_name(f".{path.name}.part")
-    save_file(dict(weights.tensors), new, metadata={"version": str(weights.version)})
-    new.replace(path)
+    """The file appears whole or not at all, and is on disk when this returns."""
+    write_atomic(Path(path), save(dict(weights.tensors), metadata={"version": str(weights.version)}))
 
 
 def read_weights(path: str | Path) -> Weights:

@@ -20,18 +20,27 @@ h1 { font-size: 22px; margin: 0 0 4px } h2 { font-size: 17px; margin: 32px 0 10p
 p.faint { max-width: 340px; margin: 0 }
 p.bad { background: #fdf0ef; border-left: 4px solid #b3261e; padding: 6px 12px; margin: 0 0 8px; border-radius: 4px }
 .row { display: flex; flex-wrap: wrap; gap: 16px; align-items: flex-start } .row.wide { gap: 0 56px }
-svg { border: 1px solid #e4e4e0; border-radius: 6px }
+svg { border: 1px solid #e4e4e0; border-radius: 6px } .row + table { margin-top: 14px }
 pre { background: #f7f7f5; padding: 14px; border-radius: 6px; overflow-x: auto }
 table { border-collapse: collapse; margin: 0 0 20px } td { font-variant-numeric: tabular-nums }
 td, th { padding: 3px 18px 3px 0; text-align: left; vertical-align: top } tr + tr td { border-top: 1px solid #eeeeea }
 figure { margin: 0; width: 152px; font-size: 12px; line-height: 1.35 }
 figure img { width: 100%; border-radius: 4px; display: block; margin-bottom: 4px; image-rendering: pixelated }
 figure.wide { width: 260px }
+figure.sheet { width: auto; margin: 0 0 14px }
+figure.sheet img { width: auto; max-width: 100%; border: 1px solid #e4e4e0; image-rendering: auto }
 figure.film { width: 480px; max-width: 100%; font-size: 14px }
 figure.film video { width: 100%; border-radius: 6px; display: block; margin-bottom: 6px }
 .figures { display: flex; flex-wrap: wrap; gap: 8px 44px; margin: 0 0 22px }
 .figures b { display: block; font-size: 30px; line-height: 1.2; color: #222; font-variant-numeric: tabular-nums }
 .figures div { color: #555; max-width: 220px; line-height: 1.35 }
+:root { color-scheme: light dark }
+@media (prefers-color-scheme: dark) {
+  body { background: #16181b; color: #dcdcd8 } .figures b { color: #f0f0ec }
+  .facts, .figures div { color: #a8aaad } .faint { color: #8b8e92 } .bad { color: #f2877f } .good { color: #63c08e }
+  p.bad { background: #3a1f1e; border-color: #f2877f } pre { background: #1f2226 } tr + tr td { border-color: #2c3035 }
+  svg { filter: invert(0.9) hue-rotate(180deg) } figure.sheet img { border-color: #2c3035; filter: brightness(0.9) }
+}
 """
 _THUMBNAIL = (320, 240)  # pixels, width and height, that no picture on a page exceeds
 
@@ -93,14 +102,22 @@ def video(mp4: bytes, *caption: str) -> str:
 
 
 def picture(image: ByteArray, *caption: str) -> str:
-    """uint8 [H, W, 3] inside the page, with lines of HTML under it.
-
-    JPEG, and no larger than it is shown: as PNG a few dozen camera images are ten megabytes.
-    """
+    """uint8 [H, W, 3] inside the page, no larger than it is shown, with lines of HTML under it."""
     thumbnail = Image.fromarray(np.ascontiguousarray(image))
     thumbnail.thumbnail(_THUMBNAIL)
+    return _figure(thumbnail, "wide" if image.shape[1] > 1.5 * image.shape[0] else "", *caption)
+
+
+def sheet(image: Image.Image) -> str:
+    """A picture as large as it is, which says itself what it shows."""
+    return _figure(image, "sheet")
+
+
+def _figure(image: Image.Image, look: str, *caption: str) -> str:
+    """JPEG: as PNG a few dozen camera images are ten megabytes."""
     file = io.BytesIO()
-    thumbnail.save(file, format="JPEG", quality=92, subsampling=0)
+    image.save(file, format="JPEG", quality=92, subsampling=0)
     source = "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
-    look = ' class="wide"' if image.shape[1] > 1.5 * image.shape[0] else ""
-    return f'<figure{look}><img src="{source}" alt=""><figcaption>{"<br>".join(caption)}</figcaption></figure>\n'
+    said = f"<figcaption>{'<br>'.join(caption)}</figcaption>" if caption else ""
+    shape = f' class="{look}"' if look else ""
+    return f'<figure{shape}><img src="{source}" alt="">{said}</figure>\n'

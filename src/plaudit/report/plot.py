@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,14 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 34, 44
 Series = Sequence[tuple[float, float]]  # x, y
 
 
+class Moment(NamedTuple):
+    """Something that happened, as a line upright."""
+
+    x: float
+    said: str
+    bad: bool = True
+
+
 def line_chart(
     lines: Mapping[str, Sequence[Series]],
     *,
@@ -23,13 +32,12 @@ def line_chart(
     y: str,
     size: tuple[int, int] = (640, 320),
     y_range: tuple[float, float] | None = None,
-    mark: float | None = None,
-    moment: tuple[float, str] | None = None,
+    marks: Sequence[float] = (),
+    moments: Sequence[Moment] = (),
 ) -> str:
     """Each name has one or several curves of one colour.
 
-    mark: a dashed line across at that height
-    moment: a red line upright at that x, and what happened there
+    marks: heights of dashed lines across
     """
     width, height = size
     points = np.array([p for curves in lines.values() for curve in curves for p in curve] or [(0, 0)], float)
@@ -49,13 +57,12 @@ def line_chart(
         parts.append(_text(_x(at(tick, low)), height - _BOTTOM + 16, _short(tick), "middle"))
     parts.append(_text(_LEFT + across / 2, height - 8, x, "middle"))
     parts.append(_text(_LEFT - 44, 18, y) if y else "")
-    if mark is not None:
-        parts.append(_rule(at(0, mark), at(x_max, mark), "#444", "4 4"))
-    if moment is not None:
-        place, said = _x(at(moment[0], low)), moment[1]
-        parts.append(_rule(f"{place:.1f},{_TOP}", at(moment[0], low), _ALARM, thick=2))
+    parts += [_rule(at(0, mark), at(x_max, mark), "#444", "4 4") for mark in marks]
+    for moment in moments:
+        place, colour = _x(at(moment.x, low)), _ALARM if moment.bad else NO
+        parts.append(_rule(f"{place:.1f},{_TOP}", at(moment.x, low), colour, thick=2 if moment.bad else 1))
         side, anchor = (5, "start") if place < _LEFT + across / 2 else (-5, "end")
-        parts.append(_text(place + side, _TOP + 12, said, anchor, weight=600, colour=_ALARM))
+        parts.append(_text(place + side, _TOP + 12, moment.said, anchor, weight=600, colour=colour))
     for number, (name, curves) in enumerate(lines.items()):
         colour = COLOURS[number % len(COLOURS)]
         for curve in curves:
@@ -197,6 +204,30 @@ def timeline(
     parts.append(_rule(at(-0.5, min(threshold, 1)), at(len(truth) - 0.5, min(threshold, 1)), "#444", "4 4"))
     parts.append(_text(left, height - 6, "0"))
     parts.append(_text(width - _RIGHT, height - 6, f"frame {len(truth) - 1}", "end"))
+    return _svg(width, height, parts)
+
+
+def barcode(rows: Mapping[str, Sequence[float]], *, title: str, x: str, first: int = 0, width: int = 1076) -> str:
+    """One above the other, a stripe an episode: 1 success, 0 failure, NaN where nobody knows.
+
+    first: the number of the first one
+    """
+    left, top, tall, gap = 76, 30, 22, 5
+    count = max(len(values) for values in rows.values())
+    across, height = width - left - _RIGHT, top + len(rows) * (tall + gap) + 24
+    wide = across / max(count, 1)
+    parts = [_text(left, 18, title, size=14, weight=600)]
+    for number, (name, values) in enumerate(rows.items()):
+        y = top + number * (tall + gap)
+        parts.append(_text(left - 8, y + 15, name, "end"))
+        for start, end, value in _runs(values):
+            colour = "#e4e4e0" if np.isnan(value) else YES if value else NO
+            shape = f'x="{left + start * wide:.2f}" y="{y}" width="{(end - start) * wide:.2f}" height="{tall}"'
+            parts.append(f'<rect {shape} fill="{colour}"/>')
+    for tick in _ticks(0, max(count - 1, 1)):
+        if tick == int(tick):
+            parts.append(_text(left + (tick + 0.5) * wide, height - 8, _short(first + tick), "middle"))
+    parts.append(_text(width - _RIGHT, 18, x, "end"))
     return _svg(width, height, parts)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.report.page import page, row, section, table, video, warning, words
-from plaudit.report.plot import line_chart
+from plaudit.report.plot import Moment, line_chart
 
 _SMALL = (420, 220)
 
@@ -60,8 +60,9 @@ def success_chart(lines: list[dict[str, Any]], config: dict[str, Any], size: tup
         curves["true, in training"] = [_smooth(_points(lines, "env/success_once"))]
     else:
         curves["in training"] = [_smooth(_points(lines, "train/success"))]
-    wanted, moment = config["evaluation"]["stop_at"], _moment(lines)
-    return line_chart(curves, title="Success", x="steps", y="", y_range=(0, 1), mark=wanted, moment=moment, size=size)
+    wanted, rang = config["evaluation"]["stop_at"], _moments(lines)
+    marks = () if wanted is None else (wanted,)
+    return line_chart(curves, title="Success", x="steps", y="", y_range=(0, 1), marks=marks, moments=rang, size=size)
 
 
 def judge_chart(lines: list[dict[str, Any]]) -> str:
@@ -72,8 +73,8 @@ def judge_chart(lines: list[dict[str, Any]]) -> str:
         "agreement": [_smooth(_points(lines, "reward/agreement"))],
         "judged minus true": [_points(lines, "reward/gap")],
     }
-    moment, size = _moment(lines), (_SMALL[0], 320)
-    return line_chart(curves, title="Judge", x="steps", y="", y_range=(-0.2, 1), moment=moment, size=size)
+    rang, size = _moments(lines), (_SMALL[0], 320)
+    return line_chart(curves, title="Judge", x="steps", y="", y_range=(-0.2, 1), moments=rang, size=size)
 
 
 def films(folder: Path) -> str:
@@ -104,10 +105,10 @@ def _rang(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
     return next((line for line in lines if line.get("reward/alarm")), None)
 
 
-def _moment(lines: list[dict[str, Any]]) -> tuple[float, str] | None:
+def _moments(lines: list[dict[str, Any]]) -> list[Moment]:
     """That of the alarm, for a chart."""
     rang = _rang(lines)
-    return None if rang is None else (rang["step"], "alarm")
+    return [] if rang is None else [Moment(rang["step"], "alarm")]
 
 
 def _points(lines: list[dict[str, Any]], name: str) -> list[tuple[float, float]]:

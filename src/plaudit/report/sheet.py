@@ -26,8 +26,12 @@ def draw_sheet(
     frames: int = 24,
     columns: int = 8,
     cell_width: int = 160,
+    truth: FloatArray | None = None,
 ) -> Image.Image:
-    """`frames` moments of an episode, `columns` a row."""
+    """`frames` moments of an episode, `columns` a row.
+
+    truth: [T+1] success of each frame as 0 or 1, for a second strip below that of the verdict
+    """
     shown = np.arange(episode.steps + 1)[episode.recorded]
     chosen = shown[np.unique(np.linspace(0, len(shown) - 1, min(frames, len(shown))).round().astype(int))]
     columns = min(columns, len(chosen))
@@ -54,6 +58,7 @@ def draw_sheet(
         draw,
         verdict[episode.recorded],
         _curve(episode, labels),
+        None if truth is None else truth[episode.recorded],
         _MARGIN,
         height - _STRIP - _MARGIN + 14,
         width - _MARGIN,
@@ -90,13 +95,24 @@ def _curve(episode: Episode, labels: Labels | None) -> FloatArray | None:
     return np.concatenate([[labels.start], labels.probability]).astype(np.float32)[episode.recorded]
 
 
-def _strip(draw: ImageDraw.ImageDraw, verdict: FloatArray, curve: FloatArray | None, x0: int, y0: int, x1: int) -> None:
+def _strip(
+    draw: ImageDraw.ImageDraw,
+    verdict: FloatArray,
+    curve: FloatArray | None,
+    truth: FloatArray | None,
+    x0: int,
+    y0: int,
+    x1: int,
+) -> None:
     edges = np.linspace(x0, x1, len(verdict) + 1)
+    tall = 30 if truth is None else 20
     for i, value in enumerate(verdict):
-        draw.rectangle([edges[i], y0, edges[i + 1], y0 + 30], fill=_colour(value))
+        draw.rectangle([edges[i], y0, edges[i + 1], y0 + tall], fill=_colour(value))
+        if truth is not None:
+            draw.rectangle([edges[i], y0 + tall + 3, edges[i + 1], y0 + 30], fill=_colour(truth[i]))
     if curve is not None:
         middle = (edges[:-1] + edges[1:]) / 2
-        points = [(x, y0 + 30 * (1 - p)) for x, p in zip(middle, curve) if not np.isnan(p)]
+        points = [(x, y0 + tall * (1 - p)) for x, p in zip(middle, curve) if not np.isnan(p)]
         draw.line(points, fill=_CURVE, width=2)
     draw.text((x0, y0 + 34), "0", font=_font(11), fill=_FAINT)
     draw.text((x1, y0 + 34), f"frame {len(verdict) - 1}", font=_font(11), fill=_FAINT, anchor="ra")

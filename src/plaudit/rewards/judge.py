@@ -215,21 +215,23 @@ class LiveLabeler:
 
 
 class Alarm:
-    """Rings when the judge sees more successes than there are: the policy has found out how to please it.
+    """Rings when the judge sees more successes than there are: the policy has found out how to please it. A two-sided
+    one rings too when the judge sees fewer, and the policy is not paid for what it does right.
 
     alarm.note(judged=labels.succeeded, true=episode.success.any())    # of each episode that somebody audits
     if alarm.ringing: print(alarm.sentence)
     """
 
-    def __init__(self, bound: float = 0.2, window: int = 50, least: int = 20):
+    def __init__(self, bound: float = 0.2, window: int = 50, least: int = 20, two_sided: bool = False):
         """
         bound: of the gap, beyond which it rings
         window: audited episodes that count, the newest
         least: audited episodes before it rings at all
+        two_sided: whether a judge that sees too few successes rings it too
         """
         if not 1 <= least <= window:
             raise RewardError(f"an alarm that waits for {least} episodes and remembers {window} can never ring")
-        self.bound, self.window, self.least = bound, window, least
+        self.bound, self.window, self.least, self.two_sided = bound, window, least, two_sided
         self._noted: deque[tuple[bool, bool]] = deque(maxlen=window)
 
     def note(self, judged: bool, true: bool) -> None:
@@ -250,24 +252,31 @@ class Alarm:
 
     @property
     def ringing(self) -> bool:
-        return len(self._noted) >= self.least and self.gap > self.bound
+        beyond = abs(self.gap) if self.two_sided else self.gap
+        return len(self._noted) >= self.least and beyond > self.bound
 
     @property
     def sentence(self) -> str:
         """What is wrong, by how much, and what to do about it."""
         judged, true = self.shares
+        if self.gap >= 0:
+            wrong, kind = "the policy has learned to please the judge", "false"
+        else:
+            wrong, kind = "the judge does not see what the policy does right, and it is not paid for it", "missed"
         return (
             f"the judge called {judged:.0%} of the last {len(self._noted)} audited episodes a success and {true:.0%} "
-            "were: the policy has learned to please the judge; look at these episodes (plaudit data sheet), label the "
-            "false successes (plaudit data label) and train the judge again (plaudit train-reward)"
+            f"were: {wrong}; look at these episodes (plaudit data sheet), label the "
+            f"{kind} successes (plaudit data label) and train the judge again (plaudit train-reward)"
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {"bound": self.bound, "window": self.window, "least": self.least, "noted": list(map(list, self._noted))}
+        facts = {name: getattr(self, name) for name in ("bound", "window", "least", "two_sided")}
+        return {**facts, "noted": list(map(list, self._noted))}
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
-        alarm = cls(tree["bound"], tree["window"], tree["least"])
+        two_sided = tree.get("two_sided", False)  # checkpoints of one-sided alarms may not say so
+        alarm = cls(tree["bound"], tree["window"], tree["least"], two_sided)
         for judged, true in tree["noted"]:
             alarm.note(judged, true)
         return alarm

@@ -40,6 +40,13 @@ class Clock:
         return late, missed
 
 
+class NoClock:
+    """Every tick is now: for a simulation that nobody watches."""
+
+    def wait(self) -> tuple[float, int]:
+        return 0.0, 0
+
+
 def be_punctual(cpu: int | None = None) -> str:
     """Ask for the processor before others get it; returns what was granted, in words.
 

@@ -47,6 +47,7 @@ class ExecutorConfig(Config):
     steps: int = Field(default=1000, ge=1)  # of an episode, at most
     until: str = ""  # a flag that only a simulation knows, like success: an episode ends when it turns true
     rate: float | None = Field(default=None, gt=0)  # control steps a second; None: the robot's
+    realtime: bool = True  # False, for a simulation and sequential: as fast as it goes, the rate is only recorded
     execute: int | None = Field(default=None, ge=1)  # steps of a chunk before the next; None: half (rtc) or all of it
     max_change: float | tuple[float, ...] | None = None  # of a command from a tick to the next, one for all or a joint
     idle: Literal["last", "zero"] = "last"  # sent when there is nothing to send: targets again, or no velocity

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import model_validator
 
 from plaudit.config import Config, load
 from plaudit.registry import ROBOT_REGISTRY, TAKEOVER_REGISTRY
@@ -15,13 +17,23 @@ Algorithm = Literal["rtc", "sequential"]
 EXECUTORS = {"rtc": Rtc, "sequential": Sequential}
 
 
+def check_algorithm(algorithm: Algorithm, executor: ExecutorConfig) -> None:
+    if algorithm == "rtc" and not executor.realtime:
+        raise ValueError("rtc controls in real time; write executor.realtime=true, or take algorithm 'sequential'")
+
+
 class RunConfig(Config):
     """Everything but the policy, which has a file of its own."""
 
     robot: Annotated[Any, ROBOT_REGISTRY.field]
-    takeover: Annotated[Any, TAKEOVER_REGISTRY.field] = None
+    takeover: Annotated[Any, TAKEOVER_REGISTRY.optional_field] = None
     executor: ExecutorConfig = ExecutorConfig()
     algorithm: Algorithm = "rtc"
+
+    @model_validator(mode="after")
+    def _it_can_be_driven(self) -> Self:
+        check_algorithm(self.algorithm, self.executor)
+        return self
 
     def start(self, policy: PolicyConfig) -> Rtc | Sequential:
         return EXECUTORS[self.algorithm](self.robot, policy, self.executor, self.takeover)

@@ -7,13 +7,13 @@ meta, because nothing of this can be seen in the recorded steps: they follow eac
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Self
 
 import numpy as np
 
 from plaudit.errors import RolloutError
-from plaudit.rollout.clock import Clock, no_garbage_collection
+from plaudit.rollout.clock import Clock, NoClock, no_garbage_collection
 from plaudit.rollout.driver import Driver
 from plaudit.rollout.executor import ExecutorConfig, PolicyConfig, RobotConfig, checked_chunk, described, opened
 from plaudit.rollout.memory import Body, Chunk, EpisodeMemory
@@ -87,7 +87,7 @@ class Sequential:
         memory = EpisodeMemory.allocate(self.body, self._config.steps)
         terminated, trouble = False, None
         try:
-            with no_garbage_collection():
+            with no_garbage_collection() if self._config.realtime else nullcontext():
                 ended = self._drive(memory, seed)
             terminated = ended == self._config.until
         except KeyboardInterrupt as error:
@@ -109,7 +109,7 @@ class Sequential:
         """Returns why it ended."""
         self._driver.begin(memory, seed)
         chunk = self._infer(memory, 0)
-        clock = Clock(self.body.fps)
+        clock = Clock(self.body.fps) if self._config.realtime else NoClock()
         for step in range(memory.steps + 1):
             self._driver.wake(*clock.wait())
             if step and self._driver.observe(step):

@@ -136,7 +136,7 @@ class TrainConfig(Config):
     demos: Path | None = None  # a store of demonstrations with labels
     scripted_demos: NonNegativeInt = 0  # made by the scripted expert at the start; built-in tasks only
     demo_noise: float = Field(default=0.2, ge=0)  # on the expert's actions, of which 1 is the most
-    keep_episodes: bool = False  # in the run's store; sac keeps them in any case, it learns from there
+    keep_episodes: bool = False  # in the run's store; sac and qchunk keep them in any case, they learn from there
     collect: CollectConfig | None = None  # episodes with the simulator's labels, for a judge to learn from
     capacity_gb: float = Field(default=50.0, gt=0)  # of that store; beyond it the oldest go
     checkpoint_every: PositiveInt = 5000  # steps
@@ -154,6 +154,15 @@ class TrainConfig(Config):
                 raise ValueError(
                     f"policy_cameras has '{camera}', which the environment does not show; {nearest(camera, there)}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _a_chunk_fits_into_an_episode(self) -> Self:
+        """Of other simulators, it is known once they are built."""
+        if self.learner.type == "qchunk" and self.env.type in BUILT_IN and self.learner.horizon > self.env.max_steps:
+            raise ValueError(
+                f"learner.horizon is {self.learner.horizon}, and an episode is over after {self.env.max_steps} steps"
+            )
         return self
 
     @model_validator(mode="after")
@@ -199,9 +208,9 @@ OTHER_NAMES: Mapping[str, str] = {
     "algorithm.update_epoch": "write 'learner.epochs'",
     "algorithm.replay_buffer": "write 'capacity_gb'",
     "algorithm.demo_buffer": "write 'demos' (a store) and 'learner.demo_share'",
-    "algorithm": "write 'learner': its keys are gamma, lr, and those of PpoConfig or SacConfig",
+    "algorithm": "write 'learner': its keys are gamma, lr, and those of PpoConfig, SacConfig or QChunkConfig",
     "actor.optim.lr": "write 'learner.lr'",
-    "actor.global_batch_size": "write 'learner.batch_size' (sac) or 'learner.minibatches' (ppo)",
+    "actor.global_batch_size": "write 'learner.batch_size' (sac, qchunk) or 'learner.minibatches' (ppo)",
     "actor.micro_batch_size": "leave it out: a batch is one piece",
     "actor.model.image_keys": "write 'env.cameras'",
     "actor.model.image_size": "write 'env.image_size' as [height, width]",

@@ -16,27 +16,21 @@ runs/lift_sac_0/
 """
 
 import json
-import shutil
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from torch.utils.tensorboard import SummaryWriter
+from pydantic import BaseModel
 
-from plaudit.checkpoint import Checkpointed, load_checkpoint, save_checkpoint
 from plaudit.config import load
 from plaudit.data.journal import write_atomic
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError, RewardError, TargetNotEmpty
-from plaudit.policies.gaussian.config import GaussianConfig
 from plaudit.policies.loader import save_policy
 from plaudit.rewards.model import RewardModel
 from plaudit.train.config import TrainConfig
+from plaudit.train.record import Record
 from plaudit.train.referee import introduced
 from plaudit.types import Weights
-
-KEPT = 2  # checkpoints
 
 
 def open_demos(config: TrainConfig) -> Store | None:
@@ -49,12 +43,12 @@ def open_demos(config: TrainConfig) -> Store | None:
     return store
 
 
-class RunFolder:
-    """Where a run writes. Metrics of steps that a resumed run will do again are taken back."""
+class RunFolder(Record):
+    """Where a run writes."""
 
     def __init__(self, path: Path, config: TrainConfig):
-        self.path, self.config = path, config
-        self._writer: SummaryWriter | None = None
+        super().__init__(path)
+        self.config = config
 
     @classmethod
     def create(cls, path: Path, config: TrainConfig) -> "RunFolder":
@@ -99,7 +93,7 @@ class RunFolder:
         named = before.model_copy(update={"model": model, "reward_model": None, "resnet": None})
         after = RunFolder(self.path, self.config.model_copy(update={"reward": named}))
         after.check()
-        facts = self._newest_facts()
+        facts = self.newest_facts()
         fingerprint = facts["referee"]["model"] if facts else None
         if fingerprint == RewardModel.load(model, "cpu", force=named.force).fingerprint:
             raise RewardError(f"{model} is the reward model that is in charge of {self.path} already; train another")
@@ -114,52 +108,5 @@ class RunFolder:
     def _write_config(self) -> None:
         write_atomic(self.path / "config.json", self.config.model_dump_json(indent=1).encode())
 
-    def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Metrics by the names in docs/metrics.md."""
-        with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({"step": step, **numbers}) + "\n")
-        if self._writer is None:
-            self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=step)
-        for name, number in numbers.items():
-            self._writer.add_scalar(name, number, step)
-
-    def metrics(self) -> list[dict[str, float]]:
-        path = self.path / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
-
-    def checkpoint(self, step: int, learner: Checkpointed, facts: Mapping[str, Any]) -> None:
-        save_checkpoint(self._checkpoints / f"{step:012d}", learner, facts)
-        for old in sorted(self._checkpoints.glob("[0-9]*"))[:-KEPT]:
-            shutil.rmtree(old)
-
-    def load(self, learner: Checkpointed) -> dict[str, Any] | None:
-        """The newest checkpoint's facts, its learner put back; None where there is none yet."""
-        return load_checkpoint(self._newest, learner) if self._newest else None
-
-    def restore(self, learner: Checkpointed) -> dict[str, Any] | None:
-        """The same, to go on from there: what was logged of later steps is taken back."""
-        facts = self.load(learner)
-        step = facts["step"] if facts else -1
-        kept = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
-        (self.path / "metrics.jsonl").write_text("".join(kept))
-        return facts
-
-    def save_policy(self, config: GaussianConfig, weights: Weights) -> None:
+    def save_policy(self, config: BaseModel, weights: Weights) -> None:
         save_policy(self.path, config, weights)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    def _newest_facts(self) -> dict[str, Any] | None:
-        return json.loads((self._newest / "facts.json").read_text()) if self._newest else None
-
-    @property
-    def _newest(self) -> Path | None:
-        """The newest checkpoint."""
-        return max(self._checkpoints.glob("[0-9]*"), default=None)
-
-    @property
-    def _checkpoints(self) -> Path:
-        return self.path / "checkpoints"

@@ -2,7 +2,7 @@
 
     while steps remain:
         played = run_round(simulation, act, seeds, judge)     # N episodes
-        metrics = study.learn(played)                         # PPO: this round. SAC: stored, then batches of replay
+        metrics = study.learn(played)                         # PPO: this round. Others: stored, then batches of replay
         evaluate, checkpoint                                  # when due
 
 Everything random comes from generators that a checkpoint keeps, and a round starts from seeds alone: a run that was
@@ -12,7 +12,6 @@ killed and resumed makes the same curve as one that was not.
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +20,9 @@ import torch
 from plaudit.data.batch import to_torch
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
+from plaudit.errors import DataError
 from plaudit.learners.ppo import Ppo
+from plaudit.learners.qchunk import QChunk
 from plaudit.learners.sac import Sac
 from plaudit.policies.networks import Spaces
 from plaudit.protocols import Simulation
@@ -35,6 +36,7 @@ from plaudit.types import Observation
 
 SIDE_BY_SIDE = 64  # episodes of an evaluation, at most
 TRAINING, HELD_BACK = 0, 1_000_000_000  # where the seeds of each kind begin; see also stores.py
+Trained = Ppo | Sac | QChunk
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ class Progress:
 class Study(Protocol):
     """How a learner takes in a round."""
 
-    def prepare(self, track: Callable[[str], Any]) -> None:
-        """What is to be done once, before the first round of a new run."""
+    def prepare(self, track: Callable[[str], Any]) -> bool:
+        """What is to be done once, before the first round of a new run; returns whether something was learned."""
         ...
 
     def act(self, steps: int) -> Act: ...
@@ -73,18 +75,19 @@ class OnPolicy:
     def __init__(self, learner: Ppo, kept: Kept | None, demos: Store | None, seed: int):
         self._learner, self._kept, self._demos, self._seed = learner, kept, demos, seed
 
-    def prepare(self, track: Callable[[str], Any]) -> None:
+    def prepare(self, track: Callable[[str], Any]) -> bool:
         if self._kept is not None:
             self._kept.go_back_to(0)
         if self._demos is None:
-            return
+            return False
         config, cameras = self._learner.config, tuple(self._learner.spaces.cameras)
         replay = Replay(self._demos, cameras=cameras, seed=self._seed)
         for _ in track("cloning demonstrations")(range(config.clone_updates)):
             self._learner.clone(to_torch(replay.sample(config.clone_batch_size), self._learner.device))
+        return config.clone_updates > 0
 
     def act(self, steps: int) -> Act:
-        return lambda observation: self._learner.act(observation, explore=True)
+        return self._learner.acting(explore=True)
 
     def learn(self, played: Round) -> Mapping[str, float]:
         if self._kept is not None:
@@ -100,38 +103,45 @@ class OnPolicy:
 
 
 class OffPolicy:
-    """SAC: episodes go to the store with their verdicts, batches come from replay, mixed with demonstrations."""
+    """SAC, Q-chunking: episodes go to the store with their verdicts, batches come from replay, demonstrations mixed in.
+
+    A learner that wants to rehearses them before the first round.
+    """
 
     def __init__(
-        self, learner: Sac, kept: Kept, demos: Store | None, seed: int, *, end_on_success: bool, believe_demos: bool
+        self,
+        learner: Sac | QChunk,
+        kept: Kept,
+        demos: Store | None,
+        seed: int,
+        *,
+        end_on_success: bool,
+        believe_demos: bool,
     ):
         """believe_demos: whether a demonstration that was recorded as ended has ended, whatever the judge sees"""
-        config = learner.config
-        self._learner, self._kept = learner, kept
-        options: dict[str, Any] = {
-            "gamma": config.gamma,
-            "n_step": config.n_step,
-            "cameras": tuple(learner.spaces.cameras),
-            "end_on_success": end_on_success,
-            "seed": seed,
-        }
+        self._learner, self._kept, self._demos = learner, kept, demos
+        options = {**learner.replay_options, "end_on_success": end_on_success, "seed": seed}
         if demos is not None:
-            ends = (believe_demos, True)
-            self._replay = Replay.mix(demos, kept.store, config.demo_share, end_as_recorded=ends, **options)
+            ends, share = (believe_demos, True), learner.config.demo_share
+            self._replay = Replay.mix(demos, kept.store, share, end_as_recorded=ends, **options)
         else:
             self._replay = Replay(kept.store, **options)
         self._rng = np.random.default_rng([seed, 1])  # of the actions before anything was learned
         self._owed = 0.0  # updates, a fraction of one at most between rounds
 
-    def prepare(self, track: Callable[[str], Any]) -> None:
+    def prepare(self, track: Callable[[str], Any]) -> bool:
         """There may be episodes of a run that was killed before its first checkpoint."""
         self._kept.go_back_to(0)
         self._replay.refresh()
+        updates = self._learner.clone_updates if self._demos is not None else 0
+        for _ in track("rehearsing demonstrations")(range(updates)):
+            self._update()
+        return updates > 0
 
     def act(self, steps: int) -> Act:
         if steps < self._learner.config.start_after:
             return self._random
-        return lambda observation: self._learner.act(observation, explore=True)
+        return self._learner.acting(explore=True)
 
     def _random(self, observation: Observation) -> Any:
         return self._rng.uniform(-1, 1, (len(observation.state), self._learner.spaces.action_dim)).astype(np.float32)
@@ -142,10 +152,13 @@ class OffPolicy:
         self._owed += played.steps * self._learner.config.updates_per_step
         metrics: Mapping[str, float] = {}
         while self._owed >= 1:
-            batch = to_torch(self._replay.sample(self._learner.config.batch_size), self._learner.device)
-            metrics = {**metrics, **self._learner.update(batch)}
+            metrics = {**metrics, **self._update()}
             self._owed -= 1
         return metrics
+
+    def _update(self) -> Mapping[str, float]:
+        batch = self._replay.sample(self._learner.config.batch_size)
+        return self._learner.update(to_torch(batch, self._learner.device))
 
     def facts(self) -> dict[str, Any]:
         states = {"replay": self._replay.rng, "random": self._rng}
@@ -178,12 +191,12 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
         collecting(config.collect, folder.path) as collected,
     ):
         study = _study(config, learner, kept, demos, charge)
-        now = _resume(folder, learner, study, charge, track)
+        now = _resume(folder, learner, study, charge, track, audience)
         since = time.monotonic() - now.seconds
         enough = collected is not None and collected.enough
         going = now.step < config.steps and not enough and not _good_enough(now, config) and not _ringing(now, config)
         while going:
-            seeds = [_seed(config.seed, now.episodes + i) for i in range(config.num_envs)]
+            seeds = [training_seed(config.seed, now.episodes + i) for i in range(config.num_envs)]
             played = run_round(simulation, study.act(now.step), seeds, charge.judge, end_on_success=config.reward.ends)
             metrics = {**study.learn(played), **charge.report(played, now.episodes)}
             if collected is not None:
@@ -209,7 +222,7 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
     return now
 
 
-def _audience(config: TrainConfig, learner: Ppo | Sac) -> Simulation:
+def _audience(config: TrainConfig, learner: Trained) -> Simulation:
     """For evaluations. Cameras that only the judge looks at see nothing there: the judge is not asked."""
     env = config.env
     if env.obs == "both" and not learner.spaces.cameras:
@@ -218,7 +231,7 @@ def _audience(config: TrainConfig, learner: Ppo | Sac) -> Simulation:
     return env.build(-(-episodes // -(-episodes // SIDE_BY_SIDE)))  # in rounds of about the same size
 
 
-def evaluate(simulation: Simulation, learner: Ppo | Sac, episodes: int) -> float:
+def evaluate(simulation: Simulation, learner: Trained, episodes: int) -> float:
     """Share of episodes, on seeds held back, that the simulator saw succeed."""
     played = list(play_held_back(simulation, learner, episodes, SimulatorJudge()))
     return float(np.mean(np.concatenate([round.succeeded for round in played])[:episodes]))
@@ -226,7 +239,7 @@ def evaluate(simulation: Simulation, learner: Ppo | Sac, episodes: int) -> float
 
 def play_held_back(
     simulation: Simulation,
-    learner: Ppo | Sac,
+    learner: Trained,
     episodes: int,
     judge: Judge,
     *,
@@ -239,13 +252,15 @@ def play_held_back(
     """
     for first in range(0, episodes, simulation.num_envs):
         seeds = [HELD_BACK + offset + first + i for i in range(simulation.num_envs)]
-        act = partial(learner.act, explore=False)
-        yield run_round(simulation, act, seeds, judge, end_on_success=end_on_success)
+        yield run_round(simulation, learner.acting(explore=False), seeds, judge, end_on_success=end_on_success)
 
 
-def make_learner(config: TrainConfig, simulation: Simulation) -> Ppo | Sac:
+def make_learner(config: TrainConfig, simulation: Simulation) -> Trained:
     chosen = simulation.cameras if config.policy_cameras is None else config.policy_cameras
     cameras = {camera: simulation.cameras[camera] for camera in chosen}
+    horizon = config.learner.horizon if config.learner.type == "qchunk" else 1
+    if horizon > simulation.max_steps:
+        raise DataError(f"learner.horizon is {horizon}, and an episode is over after {simulation.max_steps} steps")
     if config.threads or not cameras:
         torch.set_num_threads(config.threads or 1)
     device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
@@ -253,13 +268,20 @@ def make_learner(config: TrainConfig, simulation: Simulation) -> Ppo | Sac:
 
 
 def _resume(
-    folder: RunFolder, learner: Ppo | Sac, study: Study, charge: Referee, track: Callable[[str], Any]
+    folder: RunFolder,
+    learner: Trained,
+    study: Study,
+    charge: Referee,
+    track: Callable[[str], Any],
+    audience: Simulation,
 ) -> Progress:
     """Where the newest checkpoint stands, everything put back as it was; the beginning where there is none."""
-    facts = folder.restore(learner)
+    begun, facts = time.monotonic(), folder.restore(learner)
     if facts is None:
-        study.prepare(track)
-        return Progress(0, 0, 0.0, None, 0.0)
+        if study.prepare(track):  # what demonstrations alone are worth
+            success = evaluate(audience, learner, folder.config.evaluation.episodes)
+            folder.log(0, {"eval/success": success, "time/seconds": time.monotonic() - begun})
+        return Progress(0, 0, 0.0, None, time.monotonic() - begun)
     study.restore(facts["study"])
     charge.restore(facts["referee"])
     before = Progress(**{field.name: facts[field.name] for field in fields(Progress)})
@@ -286,7 +308,8 @@ def _good_enough(now: Progress, config: TrainConfig) -> bool:
     return wanted is not None and now.evaluated is not None and now.evaluated >= wanted
 
 
-def _seed(run: int, episode: int) -> int:
+def training_seed(run: int, episode: int) -> int:
+    """Of an episode of a run; none of these is held back."""
     return TRAINING + (run * 10_000_019 + episode) % HELD_BACK
 
 
@@ -305,7 +328,7 @@ def _of_round(played: Round, now: Progress) -> dict[str, float]:
     }
 
 
-def _study(config: TrainConfig, learner: Ppo | Sac, kept: Kept | None, demos: Store | None, charge: Referee) -> Study:
+def _study(config: TrainConfig, learner: Trained, kept: Kept | None, demos: Store | None, charge: Referee) -> Study:
     if isinstance(learner, Ppo):
         return OnPolicy(learner, kept, demos, config.seed)
     assert kept is not None

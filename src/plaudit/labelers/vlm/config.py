@@ -92,6 +92,10 @@ class VlmConfig(FrameLabelerConfig):
         """Whether the verdict depends on the episode's own instruction."""
         return not self.task
 
+    @property
+    def needs_gpu(self) -> bool:
+        return self.backend == "transformers" and self.device != "cpu"
+
     def build(self) -> FrameLabeler:
         scorer = self.scorer()
         return FrameLabeler(scorer, self.rule, scorer.notes)

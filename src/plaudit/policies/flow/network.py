@@ -6,6 +6,7 @@ action, so that at 16 to 50 actions it costs that many times the arithmetic, on 
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +27,13 @@ class Velocity(nn.Module):
         self.leave = nn.Sequential(nn.LayerNorm(width), Linear(width, horizon * action_dim, gain=0.0))
 
     def forward(self, actions: Tensor, tau: Tensor, features: Tensor) -> Tensor:
-        """[B, H, A] at chunks [B, H, A] and times tau [B] between 0, noise, and 1, actions."""
+        """[B, H, A] at chunks [B, H, A] and times tau [B] between 0, noise, and 1, actions; features are [B, F].
+
+        Leading axes broadcast: N chunks an observation, [B, N, H, A], go with features [B, 1, F] and one time [1], and
+        what depends on these alone is worked out once.
+        """
         condition = F.silu(self.time(waves(tau)) + self.seen(features))
-        x = self.enter(actions.flatten(1))
+        x = self.enter(actions.flatten(-2))
         for block in self.blocks:
             x = block(x, condition)
         return self.leave(x).view_as(actions)
@@ -51,3 +56,26 @@ def waves(tau: Tensor) -> Tensor:
     speed = torch.logspace(0, math.log10(200), WAVES, device=tau.device)
     angle = tau[:, None] * speed
     return torch.cat([angle.sin(), angle.cos()], dim=1)
+
+
+def integrate(noise: Tensor, velocity: Callable[[Tensor, float], Tensor], steps: int) -> Tensor:
+    """From noise to chunks of the same shape, by Euler; the velocity is that of chunks at a time tau."""
+    chunks = noise
+    for step in range(steps):
+        chunks = chunks + velocity(chunks, step / steps) / steps
+    return chunks
+
+
+def matching_loss(
+    velocity: Velocity, features: Tensor, chunks: Tensor, mask: Tensor, generator: torch.Generator
+) -> Tensor:
+    """Conditional flow matching of chunks [B, H, A]; nothing is asked where the mask [B, H] is False.
+
+    At a random time tau on the straight line from noise e to actions a, the network is to say the velocity a - e.
+    """
+    noise = torch.randn(chunks.shape, generator=generator, device=chunks.device)
+    tau = torch.rand(len(chunks), generator=generator, device=chunks.device)
+    along, counts = tau[:, None, None], mask[:, :, None]
+    said = velocity(along * chunks + (1 - along) * noise, tau, features)
+    error = (said - (chunks - noise)).square() * counts
+    return error.sum() / (counts.sum() * chunks.shape[2])

@@ -10,21 +10,22 @@ J is the Jacobian of A1 by A. Through it, the actions that are bound pull along 
 network knows of how they belong together; without it ("identity") each action is pulled alone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from plaudit.errors import PolicyError
 from plaudit.policies.flow.config import FlowConfig
-from plaudit.policies.flow.network import Velocity
-from plaudit.policies.guidance import blend, compute_guided_prefix_weights, remaining
+from plaudit.policies.flow.network import Velocity, integrate
+from plaudit.policies.guidance import compute_guided_prefix_weights, remaining
 from plaudit.policies.networks import Encoder, Spaces
 from plaudit.policies.parts import freeze, look, nothing_seen, take, tensor_of
 from plaudit.protocols import Normalizer
 from plaudit.types import FloatArray, Observation, Weights
 
-Guide = Callable[[Tensor, float], Tensor]  # (actions [1, H, A], tau) -> the velocity there
+Guide = Callable[[Tensor, float], Tensor]  # (actions [N, H, A], tau) -> the velocity there
 
 
 class FlowPolicy:
@@ -43,29 +44,45 @@ class FlowPolicy:
         self._rng = torch.Generator(self.device).manual_seed(config.seed)
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
-        features = look(self.eye, observation, normalizer, self.device)
-        return self._actions(self._flow(lambda a, tau: self._velocity(a, tau, features)), normalizer)
+        return normalizer.denormalize_action(self.draw(observation, normalizer, 1)[0].cpu().numpy())
 
     def guided_inference(
         self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
     ) -> FloatArray:
+        (chunk,) = self.draw_guided(observation, normalizer, 1, previous, delay, executed)
+        return normalizer.denormalize_action(chunk.cpu().numpy())
+
+    def draw(self, observation: Observation, normalizer: Normalizer, count: int) -> Tensor:
+        """Chunks [count, H, A], as the normaliser makes them, each from noise of its own."""
+        features = look(self.eye, observation, normalizer, self.device)
+        return self._flow(count, lambda a, tau: self._velocity(a, tau, features))
+
+    def draw_guided(
+        self,
+        observation: Observation,
+        normalizer: Normalizer,
+        count: int,
+        previous: FloatArray,
+        delay: int,
+        executed: int,
+    ) -> Tensor:
+        """The same, each going on from the previous chunk."""
         wanted = (self.config.horizon, self.config.action_dim)
         if previous.shape != wanted:
             raise PolicyError(f"the previous chunk is {list(previous.shape)}, this policy's are {list(wanted)}")
-        weights = compute_guided_prefix_weights(self.config.horizon, delay, executed)
+        target = tensor_of(normalizer.normalize_action(remaining(previous, executed)), self.device)
+        bound = tensor_of(compute_guided_prefix_weights(self.config.horizon, delay, executed), self.device)[:, None]
         if self.config.guidance == "blend":
-            return blend(remaining(previous, executed), self.predict(observation, normalizer), weights)
-        target = tensor_of(normalizer.normalize_action(remaining(previous, executed)), self.device)[None]
-        bound = tensor_of(weights, self.device)[None, :, None]
+            return torch.lerp(self.draw(observation, normalizer, count), target, bound)
         features = look(self.eye, observation, normalizer, self.device)
-        return self._actions(self._flow(lambda a, tau: self._guided(a, tau, features, target, bound)), normalizer)
+        return self._flow(count, lambda a, tau: self._guided(a, tau, features, target, bound))
 
     def _velocity(self, actions: Tensor, tau: float, features: Tensor) -> Tensor:
         with torch.no_grad():
             return self.velocity(actions, torch.full((1,), tau, device=self.device), features)
 
     def _guided(self, actions: Tensor, tau: float, features: Tensor, target: Tensor, bound: Tensor) -> Tensor:
-        """The velocity, bent towards a target [1, H, A] by weights [1, H, 1]."""
+        """The velocity, bent towards a target [H, A] by weights [H, 1]."""
         weight = guidance_weight(tau, self.config.guidance_clip)
         if self.config.guidance == "identity":
             velocity = self._velocity(actions, tau, features)
@@ -78,25 +95,24 @@ class FlowPolicy:
             (pull,) = torch.autograd.grad(heading, actions, grad_outputs=off)
         return velocity.detach() + weight * pull
 
-    def _flow(self, velocity: Guide) -> Tensor:
-        """From noise to a chunk [1, H, A]."""
-        shape = (1, self.config.horizon, self.config.action_dim)
-        actions = torch.randn(shape, generator=self._rng, device=self.device)
-        for step in range(self.config.steps):
-            actions = actions + velocity(actions, step / self.config.steps) / self.config.steps
-        return actions
-
-    def _actions(self, chunk: Tensor, normalizer: Normalizer) -> FloatArray:
-        return normalizer.denormalize_action(chunk[0].cpu().numpy())
+    def _flow(self, count: int, velocity: Guide) -> Tensor:
+        shape = (count, self.config.horizon, self.config.action_dim)
+        return integrate(torch.randn(shape, generator=self._rng, device=self.device), velocity, self.config.steps)
 
     def warmup(self) -> None:
-        """Both ways to a chunk, on nothing; the noise of later chunks stays what it would have been."""
+        """Both ways to a chunk, on nothing."""
+        nothing, normalizer = nothing_seen(self.eye.spaces)
+        with self.rehearsal():
+            chunk = self.predict(nothing, normalizer)
+            self.guided_inference(nothing, normalizer, chunk, 0, 0)
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Whatever is drawn meanwhile, the noise of later chunks stays what it would have been."""
         if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = True
         state = self._rng.get_state()
-        nothing, normalizer = nothing_seen(self.eye.spaces)
-        chunk = self.predict(nothing, normalizer)
-        self.guided_inference(nothing, normalizer, chunk, 0, 0)
+        yield
         self._rng.set_state(state)
 
     def freeze_all_model_params(self) -> None:

@@ -3,8 +3,7 @@
     fit_flow(policy, Observation({}, state), chunks, normalizer, steps=2000)      # arrays, [N, S] and [N, H, A]
     fit_flow_from_store(policy, store, normalizer, steps=20_000)                  # recorded and labelled episodes
 
-The loss: at a random time tau on the straight line from noise e to actions a, the network says the velocity a - e.
-Where a window reaches past the end of its episode, nothing is asked.
+The loss is `matching_loss` in network.py. Where a window reaches past the end of its episode, nothing is asked.
 """
 
 import math
@@ -22,6 +21,7 @@ from plaudit.data.replay import Replay
 from plaudit.data.store import Store
 from plaudit.errors import PolicyError
 from plaudit.policies.flow.config import FitConfig
+from plaudit.policies.flow.network import matching_loss
 from plaudit.policies.flow.policy import FlowPolicy
 from plaudit.policies.networks import random_shift, weights_of
 from plaudit.policies.parts import tensor_of
@@ -62,14 +62,8 @@ class FlowTrainer:
     def update(self, windows: Windows) -> Mapping[str, float]:
         """One step."""
         chunks = self._tensor(self.normalizer.normalize_action(windows.chunks))
-        mask = self._tensor(windows.mask)[:, :, None]
-        features = self._look(windows.observation)
-        noise = torch.randn(chunks.shape, generator=self.rng, device=self.policy.device)
-        tau = torch.rand(len(chunks), generator=self.rng, device=self.policy.device)
-        along = tau[:, None, None]
-        velocity = self.policy.velocity(along * chunks + (1 - along) * noise, tau, features)
-        error = (velocity - (chunks - noise)).square() * mask
-        loss = error.sum() / (mask.sum() * chunks.shape[2])
+        mask = self._tensor(windows.mask)
+        loss = matching_loss(self.policy.velocity, self._look(windows.observation), chunks, mask, self.rng)
         self._descend(loss)
         return {"loss/flow": float(loss.detach())}
 

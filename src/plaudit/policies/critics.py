@@ -1,4 +1,4 @@
-"""What a learner asks how good an action is."""
+"""What is asked how good an action is: by a learner, or by a policy that has several to choose from."""
 
 import math
 from collections.abc import Sequence

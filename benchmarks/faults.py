@@ -1,0 +1,307 @@
+"""What an online run does when its parts die: three Ray nodes on this machine, a fault at a random moment, again and
+again.
+
+    python benchmarks/faults.py                 # ten of each kind, about forty minutes
+    python benchmarks/faults.py --quick         # one of each kind that takes seconds
+    python benchmarks/faults.py --kinds env,replay --times 3
+
+    env, judge, replay, state, trainer    SIGKILL of that actor's process; of the trainers, one worker of two
+    node        all processes of the inference or the labelling machine are killed, and it is started again
+    hang        the judge's process stands still for a minute
+    disk        the disk of the run's folder is full for ten seconds (needs root: a small file system is mounted)
+    link        the link of one machine is cut (`benchmarks/hosts.py --loop` makes machines that have one)
+
+A fault is over when there is a new episode, a new label, new updates and a newer version of the weights, and that has
+to be the case within a minute after its cause is gone. All the while: what was acknowledged must be there at the end,
+and versions never go back. The task is a lamp to turn up, so that little else takes time.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+import glow  # noqa: E402 - of the tests: the lamp
+from plaudit.cluster.run import ClusterRunConfig, crew_for  # noqa: E402
+from plaudit.data.store import Store  # noqa: E402
+from plaudit.online.conductor import Conductor, Now  # noqa: E402
+from plaudit.online.config import load_online  # noqa: E402
+from plaudit.online.folder import OnlineFolder  # noqa: E402
+from three_nodes import ROLES, Nodes, kill, three_nodes  # noqa: E402
+
+KILLED = ("env", "judge", "replay", "state", "trainer")
+KINDS: tuple[str, ...] = (*KILLED, "node", "hang", "disk")
+SWIFT: tuple[str, ...] = (*KILLED, "disk")  # over in seconds
+BOUND = 60.0  # s within which the loop goes on by itself
+
+
+class Witness(Conductor):
+    """Remembers what was acknowledged."""
+
+    def __init__(self, *arguments: object):
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.episodes: list[int] = []
+        self.labels = 0
+
+    def _take_played(self, played) -> None:
+        self.episodes.append(played.id)
+        super()._take_played(played)
+
+    def _take_judged(self, part, judged) -> None:
+        self.labels += judged.done
+        super()._take_judged(part, judged)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a run is."""
+
+    episodes: int
+    judged: int
+    updates: int
+    version: int
+
+    @classmethod
+    def of(cls, now: Now) -> "Mark":
+        counts = now.counts
+        return cls(counts.episodes, counts.episodes - counts.unjudged, now.updates, now.state.version)
+
+    def beyond(self, other: "Mark") -> bool:
+        """Everything has gone on."""
+        return all(mine > theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
+
+
+@dataclass
+class Fault:
+    kind: str
+    seconds: float  # from when its cause was gone to when everything went on
+    lasted: float  # s that the cause was there
+
+
+@dataclass
+class Chaos:
+    """Injects faults from a thread of its own, one after the other."""
+
+    nodes: Nodes | None  # those of somebody else are left alone
+    crew: object
+    folder: Path
+    plan: list[str]
+    hang: float
+    rng: random.Random
+    mark: Mark = Mark(0, 0, 0, 0)
+    versions: list[int] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    error: str | None = None
+
+    def watch(self, now: Now) -> bool:
+        """Told of how things stand; whether there is more to come."""
+        self.mark = Mark.of(now)
+        self.versions.append(now.state.version)
+        return self._thread.is_alive()
+
+    def begin(self) -> None:
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._wait(Mark(0, 0, 0, 0), 300)
+            for kind in self.plan:
+                time.sleep(self.rng.uniform(1, 5))
+                self.faults.append(self._inject(kind))
+                fault = self.faults[-1]
+                print(f"  {kind:8} {fault.lasted:5.1f} s of it, went on {fault.seconds:5.1f} s later", flush=True)
+        except Exception as error:  # noqa: BLE001 - told at the end
+            self.error = f"{type(error).__name__}: {error}"
+
+    def _inject(self, kind: str) -> Fault:
+        causes: dict[str, Callable[[], None]] = {
+            "node": self._node,
+            "hang": self._hang,
+            "disk": self._disk,
+            "link": self._link,
+        }
+        begun = time.monotonic()
+        causes.get(kind, lambda: self._kill_part(kind))()
+        gone, before = time.monotonic(), self.mark
+        self._wait(before, 4 * BOUND)
+        return Fault(kind, time.monotonic() - gone, gone - begun)
+
+    def _wait(self, before: Mark, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not self.mark.beyond(before):
+            if time.monotonic() > until:
+                raise RuntimeError(f"still at {self.mark} after {seconds:.0f} s, was at {before}")
+            time.sleep(0.1)
+
+    def _kill_part(self, kind: str) -> None:
+        kill(self.rng.choice(self.crew.pids()[kind]))  # type: ignore[attr-defined]
+
+    def _node(self) -> None:
+        assert self.nodes is not None
+        role = self.rng.choice(ROLES[1:])
+        self.nodes.kill(role)
+        time.sleep(self.rng.uniform(0, 5))
+        self.nodes.start(role)
+
+    def _hang(self) -> None:
+        (pid,) = self.crew.pids()["judge"]  # type: ignore[attr-defined]
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(self.hang)
+        os.kill(pid, signal.SIGCONT)
+
+    def _link(self) -> None:
+        """At the bridge, which lies in the namespace of the machine itself."""
+        end = self.rng.choice(os.environ["PLAUDIT_LINKS"].split(","))
+        outside = ["nsenter", "--net=/proc/1/ns/net", "ip", "link", "set", end]
+        subprocess.run([*outside, "down"], check=True)
+        time.sleep(self.hang)
+        subprocess.run([*outside, "up"], check=True)
+
+    def _disk(self) -> None:
+        filler = self.folder / "filler"
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 16))
+            except OSError:
+                pass
+        time.sleep(10)
+        filler.unlink()
+
+
+@contextmanager
+def small_disk(wanted: bool) -> Iterator[Path]:
+    """A folder on a file system of its own, if one is to be filled."""
+    folder = Path(tempfile.mkdtemp(prefix="plf-run-"))
+    if wanted:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        if wanted:
+            subprocess.run(["umount", "-l", str(folder)], check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def config_for(folder: Path, workers: int) -> ClusterRunConfig:
+    judge = glow.saved(glow.bright_model(0.8), folder / "judge")
+    words = [
+        *glow.online(judge),
+        "robot.env.type=glow:GlowConfig",
+        "learner.temperature=0.1",
+        "evaluation.every=1000000",
+        "episodes=10000000",
+        "publish_every=10",
+        "checkpoint_every=50",
+        "audit.on_alarm=warn",
+        "patience=240",
+        "backlog=100000",
+        f"cluster.trainer_workers={workers}",
+    ]
+    return load_online(ClusterRunConfig, None, words)
+
+
+@contextmanager
+def cluster(head: str | None) -> Iterator[tuple[str, Nodes | None]]:
+    """One that is running, or three nodes for this."""
+    if head is not None:
+        yield head, None
+        return
+    with three_nodes() as nodes:
+        os.environ |= nodes.environment
+        yield nodes.head, nodes
+
+
+def run(kinds: list[str], times: int, hang: float, seed: int, head: str | None) -> tuple[Chaos, Witness, list[str]]:
+    """A run with all these faults; and what was lost, a sentence each."""
+    rng = random.Random(seed)
+    plan = [kind for kind in kinds for _ in range(times)]
+    rng.shuffle(plan)
+    with small_disk("disk" in kinds) as folder, cluster(head) as (address, nodes):
+        config = config_for(folder, workers=2)
+        record = OnlineFolder.open(folder / "run", config)
+        with crew_for(config, record.path, address) as crew:
+            chaos = Chaos(nodes, crew, folder, plan, hang, rng)
+            witness = Witness(config, record, crew)
+            chaos.begin()
+            witness.run(chaos.watch)
+        record.close()
+        lost = _lost(folder / "run", witness, chaos)
+    return chaos, witness, lost
+
+
+def _lost(folder: Path, witness: Witness, chaos: Chaos) -> list[str]:
+    store, wrong = Store.open(folder / "episodes"), []
+    missing = set(witness.episodes) - set(store.ids)
+    if missing:
+        wrong.append(f"{len(missing)} acknowledged episodes are gone")
+    if len(set(witness.episodes)) != len(witness.episodes):
+        wrong.append("an episode was acknowledged twice")
+    for episode_id, episode in store:
+        whole = episode.steps == 12 or episode.meta["ended"] == "stopped"
+        if not whole or not (episode.frames["front"][0] > 0).all():
+            wrong.append(f"episode {episode_id} is not what was recorded")
+    labelled = sum(store.ledger.newest(i, {"classifier"}) is not None for i in store.ids)
+    if labelled < witness.labels:
+        wrong.append(f"{witness.labels} labels were acknowledged, {labelled} are there")
+    if chaos.versions != sorted(chaos.versions):
+        wrong.append("a version of the weights went back")
+    used = [store.place(i).line["meta"]["weights"] for i in store.ids]
+    if used != sorted(used):
+        wrong.append("the robot went back to older weights")
+    return wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--kinds", default="")
+    parser.add_argument("--times", type=int, default=0)
+    parser.add_argument("--hang", type=float, default=60.0, help="seconds")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--head", help="of a cluster that is running, which keeps its nodes")
+    asked = parser.parse_args()
+    kinds = asked.kinds.split(",") if asked.kinds else list(SWIFT if asked.quick else KINDS)
+    if os.geteuid() != 0 and "disk" in kinds:
+        kinds.remove("disk")
+        print("no disk is filled: that needs root")
+    times = asked.times or (1 if asked.quick else 10)
+    begun = time.monotonic()
+    chaos, witness, lost = run(kinds, times, asked.hang, asked.seed, asked.head)
+    print(
+        f"\n{len(chaos.faults)} faults, {len(witness.episodes)} episodes, {witness.labels} labels in "
+        f"{time.monotonic() - begun:.0f} s"
+    )
+    for kind in kinds:
+        took = [fault.seconds for fault in chaos.faults if fault.kind == kind]
+        if took:
+            print(f"{kind:8} {len(took)} times, went on after {statistics.median(took):.1f} s, {max(took):.1f} at most")
+    for sentence in [*lost, *([chaos.error] if chaos.error else [])]:
+        print(f"WRONG: {sentence}")
+    print(json.dumps([vars(fault) for fault in chaos.faults]))
+    for kind in kinds:
+        took = [fault.seconds for fault in chaos.faults if fault.kind == kind]
+        passed = len(took) == times and max(took) <= BOUND
+        worst = f"{max(took):.1f}" if took else "none"
+        print(f"BAR faults_{kind}_goes_on_s {worst} <={BOUND:.0f} {'pass' if passed else 'miss'}")
+    print(f"BAR faults_lost {len(lost)} 0 {'pass' if not lost else 'miss'}")
+
+
+if __name__ == "__main__":
+    main()

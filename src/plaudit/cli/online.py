@@ -1,0 +1,193 @@
+"""`plaudit online`: the whole loop."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+
+from plaudit.cli.common import err, out, stop, tell
+from plaudit.errors import DataError, PlauditError
+
+LINE = 10.0  # s between two lines where there is no terminal
+ADDRESS = "PLAUDIT_ADDRESS"  # environment variable: --address where it is not given
+DRAW = 0.25  # s between two drawings where there is one
+
+
+def online(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="robot=sim robot.env.type=lift learner=sac judge=classifier ..."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "--train_config", "--train-config", help="A YAML file; see examples/configs."),
+    ] = None,
+    robot: Annotated[str | None, typer.Option(help="Which robot: sim, igris_b, igris_c, lerobot, ...")] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option("--inference_algorithm", "--inference-algorithm", help="rtc (the default) or sequential."),
+    ] = None,
+    policy_yaml: Annotated[
+        Path | None, typer.Option("--policy_yaml", "--policy-yaml", help="A policy to begin with.")
+    ] = None,
+    params: Annotated[
+        Path | None,
+        typer.Option(
+            "--inference_runtime_params_config",
+            "--inference-runtime-params-config",
+            help="A robot's inference_runtime_params.json.",
+        ),
+    ] = None,
+    topics: Annotated[
+        Path | None,
+        typer.Option(
+            "--inference_runtime_topics_config",
+            "--inference-runtime-topics-config",
+            help="A robot's inference_runtime_topics.json.",
+        ),
+    ] = None,
+    human: Annotated[
+        bool, typer.Option("--human_reward_labeler", "--human-reward-labeler", help="A person judges, in a window.")
+    ] = False,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            envvar=ADDRESS,
+            help="Of a cluster's head; 'local' for a cluster of this machine alone, 'none' for this process and no "
+            "Ray. Without it, the cluster that this machine belongs to, or else local.",
+        ),
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="The folder of a run to go on with.", metavar="RUN")] = None,
+    folder: Annotated[Path, typer.Option(help="Where runs are put.")] = Path("runs"),
+) -> None:
+    """Learn while the robot works: it acts, episodes are judged, the learner trains, weights go back.
+
+    Ctrl-C lets everybody come to the end of what they do. The same command goes on with the run. Returns 1 when it
+    stopped by itself before its end.
+    """
+    from plaudit.cluster.run import ClusterRunConfig, crew_for
+    from plaudit.online.config import load_online
+    from plaudit.online.folder import OnlineFolder
+    from plaudit.policies.loader import load_policy
+
+    if resume is not None:
+        if overrides or config:
+            raise DataError("--resume goes on with a run as it was configured; leave out the other arguments")
+        run = OnlineFolder.reopen(resume, ClusterRunConfig)
+    else:
+        files = {"inference_runtime_params_config": params, "inference_runtime_topics_config": topics}
+        asked = load_online(
+            ClusterRunConfig,
+            config,
+            overrides or [],
+            robot=robot,
+            robot_files={key: str(path.absolute()) for key, path in files.items() if path is not None},
+            algorithm=algorithm,
+            policy_yaml=None if policy_yaml is None else str(policy_yaml.absolute()),
+            judge="human" if human else None,
+        )
+        if asked.policy_yaml is not None:
+            load_policy(asked.policy_yaml)  # mistakes in it are told before anything is made
+        name = asked.name or f"{asked.robot.type}_{asked.learner.type}_{asked.seed}"
+        run = OnlineFolder.open(folder / name, asked)
+    out.print(f"{run.path}: tensorboard --logdir {run.path}")
+    with crew_for(run.config, run.path, address) as crew:
+        _conduct(run, crew)
+
+
+def _conduct(run: Any, crew: Any) -> None:
+    from plaudit.online.chronicle import Chronicle
+    from plaudit.online.conductor import Conductor
+
+    conductor, chronicle = Conductor(run.config, run, crew), Chronicle(run.path)
+    failure: PlauditError | None = None
+    with _watching(run.config, crew, chronicle) as (watch, asked):
+        try:
+            conductor.run(watch)
+        except PlauditError as error:
+            failure = error
+    if conductor.started:
+        chronicle.tell(conductor.now, "ended", _why(conductor.now, failure, asked()))
+        _leave(run, conductor)
+    if failure is not None:
+        for sentence in str(failure).splitlines():
+            tell("error", sentence)
+        raise typer.Exit(1)
+    if asked():
+        stop("stopped; the same command goes on")
+    if conductor.now.alarm is not None:
+        stopped = run.config.audit.on_alarm == "stop"
+        tell("alarm" if stopped else "warning", conductor.now.alarm)
+        raise typer.Exit(1 if stopped else 0)
+
+
+def _why(now: Any, failure: PlauditError | None, asked: bool) -> str:
+    if failure is not None:
+        return f"it stopped: {failure}"
+    if asked:
+        return "somebody stopped it"
+    held = "" if now.evaluated is None else f", {now.evaluated:.0%} on seeds held back"
+    return f"it came to its end: {now.counts.episodes:,} episodes{held}"
+
+
+def _leave(run: Any, conductor: Any) -> None:
+    """What a run leaves behind, however it ended."""
+    from plaudit.report.online import write_online_report
+
+    now = conductor.now
+    if now.state.version:
+        run.save_policy(conductor.policy_config)
+    run.close()
+    report = write_online_report(run.path)
+    held = "" if now.evaluated is None else f", {now.evaluated:.0%} true success on seeds held back"
+    out.print(
+        f"{run.path}: {now.counts.episodes:,} episodes, {now.updates:,} updates, weights {now.state.version}"
+        f"{held}; see {report}"
+    )
+
+
+@contextmanager
+def _watching(config: Any, crew: Any, chronicle: Any) -> Iterator[Any]:
+    """Shows how things stand and writes down what happens; and whether Ctrl-C was pressed.
+
+    Pressed once, it lets everybody come to the end of what they do; pressed again, it interrupts.
+    """
+    from plaudit.online.view import STOPPING, View
+
+    asked: list[int] = []
+    view, live = View(config), Live(console=err, transient=True, auto_refresh=False)
+    drawn = [0.0]
+
+    def watch(now: Any) -> bool:
+        if not drawn[0]:
+            chronicle.tell(now, "begun", "the loop begins" if not now.counts.episodes else "the loop goes on")
+        chronicle.note(now, crew.restarts)
+        if time.monotonic() - drawn[0] < (DRAW if live.is_started else LINE) and not asked:
+            return True
+        drawn[0] = time.monotonic()
+        if live.is_started:
+            live.update(view.screen(now, crew.restarts, stopping=bool(asked)), refresh=True)
+        else:
+            err.print(STOPPING if asked else view.line(now))
+        return not asked
+
+    def interrupt(number: int, _: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    if err.is_terminal:
+        live.start()
+        live.update("getting ready: the robot is looked at, the judge and the learner are built", refresh=True)
+    try:
+        yield watch, lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        live.stop()

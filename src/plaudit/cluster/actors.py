@@ -1,0 +1,99 @@
+"""The actors that work: robot, judge, person, trainer. Shells around classes that know nothing of Ray.
+
+Each can be killed at any moment and is made again with the same arguments. What they need to go on is on disk or comes
+with the next call.
+"""
+
+from pathlib import Path
+
+from ray.util import get_node_ip_address
+
+from plaudit.cluster.calls import Stub
+from plaudit.cluster.keepers import Shell
+from plaudit.online.config import OnlineConfig
+from plaudit.online.crew import env_side
+from plaudit.online.env import EnvSide, Played, look_at
+from plaudit.online.group import ALONE, Workers, free_address
+from plaudit.online.human import WindowConfig
+from plaudit.online.judging import LabelSide
+from plaudit.online.person import PersonSide
+from plaudit.online.trainer import Shift, Trainer
+from plaudit.policies.loader import PolicySpec
+from plaudit.policies.networks import Spaces
+from plaudit.rollout.memory import Body
+
+
+class RewardLabelerActor(Shell, LabelSide):
+    """A judge."""
+
+    def __init__(self, replay: Stub):
+        super().__init__(replay)  # type: ignore[arg-type]  # answers to the same methods
+
+
+class PersonActor(Shell, PersonSide):
+    """A person at a window; Ray's actor only opens it."""
+
+    def __init__(self, replay: Stub, config: WindowConfig):
+        super().__init__(replay, config)  # type: ignore[arg-type]
+
+
+class EnvActor(Shell):
+    """The robot."""
+
+    def __init__(self, config: OnlineConfig, replay: Stub, state: Stub):
+        self._config, self._replay, self._state = config, replay, state
+        self._side: EnvSide | None = None
+
+    def body(self) -> Body:
+        """What the robot sees and does, before anything is made for it."""
+        return look_at(self._config.robot, self._config.executor.name)
+
+    def step(self, policy: PolicySpec, seed: int | None) -> Played:
+        if self._side is None:
+            self._side = env_side(self._config, policy, self._replay, self._state)
+        return self._side.step(seed)
+
+    def stop(self) -> None:
+        if self._side is not None:
+            self._side.stop()
+
+    def close(self) -> None:
+        if self._side is not None:
+            self._side.close()
+
+
+class TrainerActor(Shell):
+    """One worker of a group."""
+
+    def meeting_point(self) -> str:
+        """Where the group can meet: an address of this machine."""
+        return free_address(get_node_ip_address())
+
+    def join(
+        self,
+        rank: int,
+        size: int,
+        address: str | None,
+        config: OnlineConfig,
+        spaces: Spaces,
+        folder: Path,
+        source: str,
+        replay: Stub,
+        state: Stub,
+    ) -> int:
+        """Returns the updates made so far."""
+        group = ALONE if address is None else Workers(rank, size, address)
+        self._trainer = Trainer(config, spaces, folder, source, replay, state, group)  # type: ignore[arg-type]
+        return self._trainer.updates
+
+    def step(self, updates: int) -> Shift:
+        return self._trainer.step(updates)
+
+    def publish(self) -> int:
+        return self._trainer.publish()
+
+    def checkpoint(self) -> None:
+        self._trainer.checkpoint()
+
+    def evaluate(self, episodes: int) -> float:
+        return self._trainer.evaluate(episodes)

@@ -1,0 +1,197 @@
+"""The parts of an online run as actors of a cluster.
+
+Ray brings back the robot's, the judge's, the replay and the state actor by itself, in their places. Trainers are
+brought back here: when one worker of a group dies, the others wait for it in the middle of an update, so all of them
+are made anew and go on from the newest checkpoint.
+"""
+
+import time
+import uuid
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import ray
+from ray.exceptions import RayError
+
+from plaudit.cluster.actors import EnvActor, PersonActor, RewardLabelerActor, TrainerActor
+from plaudit.cluster.calls import Stub, answer
+from plaudit.cluster.connect import Cluster
+from plaudit.cluster.keepers import ReplayBufferActor, StateManagerActor
+from plaudit.errors import PartLost
+from plaudit.online.config import OnlineConfig
+from plaudit.online.crew import WEIGHTS, Done, Part
+from plaudit.online.judging import Appointed
+from plaudit.online.replay import Counts, Who
+from plaudit.online.weights import StateReport
+from plaudit.policies.loader import PolicySpec
+from plaudit.policies.networks import Spaces
+from plaudit.rollout.memory import Body
+
+ALWAYS = {"max_restarts": -1, "max_task_retries": 0}  # callers repeat what they want repeated
+SOON = 2.0  # s that the loop waits for counters, before it does something else
+START = 180.0  # s for an actor to be there for the first time
+
+
+@dataclass(frozen=True)
+class _Running:
+    part: Part
+    method: str
+    calls: tuple[Any, ...]  # one a worker
+
+    def over(self) -> bool:
+        """All have ended, or one has failed and the others wait for it."""
+        ready, _ = ray.wait(list(self.calls), num_returns=len(self.calls), timeout=0, fetch_local=False)
+        return len(ready) == len(self.calls) or any(_failed(call) for call in ready)
+
+
+class RayCrew:
+    """A `Crew`. All actors are made at once, so that they get ready side by side."""
+
+    def __init__(self, config: OnlineConfig, folder: Path, cluster: Cluster):
+        self._config, self._folder, self._cluster = config, folder.absolute(), cluster
+        self._run = uuid.uuid4().hex[:8]  # in the names of the actors, which others of the cluster can see
+        self.restarts: dict[str, int] = Counter()
+        self._running: list[_Running] = []
+        self._appointed: tuple[Appointed | None, Any] = (None, None)
+        options = {"demos": _absolute(config.demos), "judged_demos": config.judges_demos}
+        self._replay = self._make("replay", ReplayBufferActor, self._folder, capacity_gb=config.capacity_gb, **options)
+        self._state = self._make("state", StateManagerActor, self._folder / WEIGHTS)
+        self._handles: dict[str, Any] = {
+            "env": self._make("env", EnvActor, config, self._stub("replay"), self._stub("state")),
+            "judge": self._make_person() if config.by_hand else self._make_judge(),
+        }
+        self._trainers = self._make_trainers()
+
+    def _make(self, part: Any, cls: type, *arguments: Any, rank: int = 0, **options: Any) -> Any:
+        where = self._cluster.placement.options(part, rank)
+        life = {"max_restarts": 0} if part == "trainer" else ALWAYS
+        threads = {"max_concurrency": 2} if cls is EnvActor else {}  # to be stopped in the middle of an episode
+        named = {"name": self._name(part)} if part in ("replay", "state") else {}
+        return ray.remote(cls).options(**where, **life, **threads, **named).remote(*arguments, **options)
+
+    def _make_judge(self) -> Any:
+        return self._make("labeler", RewardLabelerActor, self._stub("replay"))
+
+    def _make_person(self) -> Any:
+        return self._make("labeler", PersonActor, self._stub("replay"), self._config.window)
+
+    def _make_trainers(self) -> list[Any]:
+        workers = range(self._cluster.placement.trainer_workers)
+        return [self._make("trainer", TrainerActor, rank=rank) for rank in workers]
+
+    def _name(self, part: Any) -> str:
+        return f"plaudit-{self._run}-{part}"
+
+    def _stub(self, part: Literal["replay", "state"], patience: float | None = None) -> Stub:
+        words = {"replay": "replay service", "state": "state manager"}
+        return Stub(self._name(part), words[part], self._config.patience if patience is None else patience)
+
+    def look_at_robot(self) -> Body:
+        return answer(self._handles["env"].body.remote(), "robot", START)
+
+    def hire_judge(self, appointed: Appointed | None) -> Who:
+        return answer(self._handles["judge"].who.remote(appointed), "judge", START)
+
+    def hire_auditor(self) -> None:
+        self._handles["person"] = self._make_person()
+
+    def hire_trainer(self, spaces: Spaces, source: str) -> int:
+        self._spaces, self._source = spaces, source
+        return self._gather()
+
+    def _gather(self) -> int:
+        """The trainers meet, and go on from the newest checkpoint; returns how many updates that has."""
+        size, address = len(self._trainers), None
+        if size > 1:
+            address = answer(self._trainers[0].meeting_point.remote(), "trainer", START)
+        stubs = self._stub("replay"), self._stub("state")
+        common = (self._config, self._spaces, self._folder, self._source, *stubs)
+        joined = [w.join.remote(rank, size, address, *common) for rank, w in enumerate(self._trainers)]
+        updates, *_ = [answer(call, "trainer", START) for call in joined]
+        return updates
+
+    def _gather_anew(self) -> None:
+        for worker in self._trainers:
+            ray.kill(worker)
+        self._trainers = self._make_trainers()
+        self._gather()
+
+    def hire_robot(self, policy: PolicySpec) -> None:
+        self._policy = policy
+
+    def counts(self, who: Who) -> Counts:
+        return self._stub("replay", SOON).counts(who)
+
+    def state(self) -> StateReport:
+        return self._stub("state", SOON).report()
+
+    def begin(self, part: Part, method: str, *arguments: Any) -> None:
+        workers = self._trainers if part == "trainer" else [self._handles[part]]
+        if method != "step":
+            workers = workers[:1]
+        if part == "env":
+            arguments = (self._policy, *arguments)
+        calls = tuple(getattr(worker, method).remote(*map(self._sent, arguments)) for worker in workers)
+        self._running.append(_Running(part, method, calls))
+
+    def _sent(self, argument: Any) -> Any:
+        """What goes with a call. A judge's files are sent once and fetched from there."""
+        if not isinstance(argument, Appointed):
+            return argument
+        if argument is not self._appointed[0]:
+            self._appointed = argument, ray.put(argument)
+        return self._appointed[1]
+
+    def finished(self, seconds: float) -> list[Done]:
+        calls = [call for running in self._running for call in running.calls]
+        if not calls:
+            time.sleep(seconds)
+            return []
+        ray.wait(calls, num_returns=1, timeout=seconds, fetch_local=False)
+        over = [running for running in self._running if running.over()]
+        self._running = [running for running in self._running if running not in over]
+        return [Done(running.part, running.method, lambda running=running: self._result(running)) for running in over]
+
+    def _result(self, running: _Running) -> Any:
+        try:
+            first, *_ = [answer(call, running.part, SOON if _failed(call) else None) for call in running.calls]
+            return first
+        except (PartLost, RayError) as error:
+            self.restarts[running.part] += 1
+            if running.part == "trainer":
+                self._gather_anew()
+            if isinstance(error, PartLost):
+                raise
+            if running.part == "trainer" and len(running.calls) > 1:  # the others noticed that one was gone
+                raise PartLost("a worker of the trainers is gone") from error
+            raise
+
+    def pids(self) -> dict[str, list[int]]:
+        """The processes of the parts; for whoever wants to know what happens without one."""
+        everyone = {"replay": [self._replay], "state": [self._state], "trainer": self._trainers}
+        everyone |= {part: [handle] for part, handle in self._handles.items()}
+        return {part: ray.get([h.pid.remote() for h in handles]) for part, handles in everyone.items()}
+
+    def stop_robot(self) -> None:
+        self._handles["env"].stop.remote()
+
+    def close(self) -> None:
+        """The robot holds; then everything goes."""
+        ray.wait([self._handles["env"].close.remote()], timeout=10)
+        for handle in (*self._handles.values(), *self._trainers, self._replay, self._state):
+            ray.kill(handle)
+
+
+def _failed(call: Any) -> bool:
+    """Whether a call that is over has raised."""
+    try:
+        ray.get(call, timeout=0)
+    except Exception:  # noqa: BLE001 - whatever it raised, it is looked at where it is taken
+        return True
+    return False
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return None if path is None else path.absolute()

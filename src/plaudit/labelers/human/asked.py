@@ -1,0 +1,47 @@
+"""Which episodes somebody waits for: a list in the store's folder that puts them first in the queue of every window.
+
+A run that audits its judge draws episodes at random and needs a person's word on those and no others. The list is
+replaced as a whole by whoever asks; a window looks ten times a second whether it has changed, which costs one `stat`.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from plaudit.data.journal import write_atomic
+
+FILE = "asked.json"
+
+
+def ask_for(store: Path, ids: Sequence[int]) -> None:
+    """The most wanted first; what was asked for before and is not among these is asked for no more."""
+    write_atomic(store / FILE, json.dumps(list(ids)).encode())
+
+
+class Asked:
+    """The list of a store, as it is now."""
+
+    def __init__(self, store: Path):
+        self._path = store / FILE
+        self._stamp: tuple[int, int] | None = None  # of the file that was read
+        self._ranks: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def rank(self, episode_id: int) -> int:
+        """0 for the most wanted; one that nobody waits for comes after all others."""
+        return self._ranks.get(episode_id, len(self._ranks))
+
+    def update(self) -> bool:
+        """Whether it has changed since."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return False
+        stamp = (found.st_mtime_ns, found.st_ino)
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        self._ranks = {int(episode_id): rank for rank, episode_id in enumerate(json.loads(self._path.read_text()))}
+        return True

@@ -1,0 +1,1 @@
+"""Online learning: a robot acts, a judge labels, a learner learns, new weights go back. Without Ray; see cluster/."""

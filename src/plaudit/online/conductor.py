@@ -1,0 +1,367 @@
+"""The online loop: who does what next, and what is told of it.
+
+    while going:
+        robot    plays an episode             unless too much waits for the judge, or for the trainer
+        judge    labels what is waiting
+        trainer  makes the updates that the labelled steps have earned, and now and then is examined
+        look     audit, log, tell whoever watches
+
+Parts run by themselves (online/crew.py) and know nothing of each other but the replay service and the state manager.
+The counters that decide are asked for, not kept: a run that was stopped anywhere goes on with the same ones.
+
+A part that is lost is brought back by the crew and asked again; a disk that is full is tried again. What lasts longer
+than `patience` ends the run with a sentence, and so does a robot that cannot be driven.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from plaudit.errors import OnlineError, PartLost, StoreFull
+from plaudit.online.config import OnlineConfig
+from plaudit.online.crew import Crew, Done, Part
+from plaudit.online.env import Played
+from plaudit.online.folder import OnlineFolder
+from plaudit.online.honesty import RECENT, Honesty, judge_in_charge
+from plaudit.online.judging import Appointed, Judged
+from plaudit.online.replay import Counts, Who
+from plaudit.online.trainer import Shift, build_learner, check_policy_fits
+from plaudit.online.weights import StateReport
+from plaudit.policies.loader import PolicySpec, load_policy
+from plaudit.policies.networks import Spaces
+from plaudit.rollout.memory import Body
+from plaudit.train.loop import training_seed
+
+TICK = 0.1  # s that the loop waits for something to happen
+SHIFT = 0.5  # s that the trainer is given work for at a time; it publishes weights in between
+IDLE = 0.5  # s before a judge that found nothing to do, or a part in trouble, is asked again
+LOG = 2.0  # s between two lines of metrics
+AUDIT = 1.0  # s between two looks at the labels
+
+PASSING = (PartLost, StoreFull)  # what may be over in a minute
+
+
+@dataclass
+class Now:
+    """How things stand, for whoever watches."""
+
+    counts: Counts
+    state: StateReport
+    updates: int = 0
+    owed: int = 0  # updates that the labelled steps have earned and the trainer has not made
+    judged_success: float | None = None  # over the last episodes
+    true_success: float | None = None  # the same, as only a simulation knows
+    evaluated: float | None = None  # on seeds held back
+    on_robot: int = 0  # version of the weights that the newest episode began with
+    age: float = 0.0  # s since that version was published, while there is a newer one
+    steps_per_second: float = 0.0  # of the robot, while it moves
+    updates_per_second: float = 0.0
+    judge_latency: float = 0.0  # s an episode
+    sampling: float = 0.0  # share of the trainer's time that it waits for batches
+    holding: str = ""  # why the robot waits
+    troubles: Mapping[str, str] = field(default_factory=dict)  # part -> what is the matter with it
+    alarm: str | None = None  # why the judge is not to be believed
+    news: str = ""  # the last thing a person should know
+    window: str = ""  # how it stands with the labelling window, where a person judges or audits
+    seconds: float = 0.0  # over all sittings
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the trainer's
+    honesty: Mapping[str, float] = field(default_factory=dict)  # of the judge: its audit and its successors
+
+
+Watch = Callable[[Now], bool]  # told of how things stand; whether to go on
+
+
+class Conductor:
+    """conductor = Conductor(config, folder, crew); end = conductor.run(watch)"""
+
+    def __init__(self, config: OnlineConfig, folder: OnlineFolder, crew: Crew):
+        self._config, self._folder, self._crew = config, folder, crew
+        self._busy: set[Part] = set()
+        self._rest: dict[str, float] = {}  # a part is left alone until then
+        self._trouble: dict[str, tuple[float, str]] = {}  # part -> since when, what
+        self._true: deque[bool] = deque(maxlen=RECENT)
+        self._versions: dict[int, float] = {}  # version -> when it was published
+        self._begun = self._logged = self._audited = time.monotonic()
+        self._evaluated_at = -1  # episodes at the last evaluation
+        self.started = False  # whether there is something to tell of
+
+    def run(self, watch: Watch) -> Now:
+        """To the end, or until whoever watches wants no more."""
+        self._prepare()
+        going = True
+        while going and not self._over():
+            self._assign()
+            for done in self._crew.finished(TICK):
+                self._take(done)
+            self._look()
+            going = watch(self.now)
+        self._wind_down(last_look=going)
+        return self.now
+
+    # Before the first episode
+
+    def _prepare(self) -> None:
+        body = self._crew.look_at_robot()
+        spaces = spaces_of(self._config, body)
+        learner = build_learner(self._config, spaces)
+        check_policy_fits(self._config, learner)
+        self.spaces, self.policy_config = spaces, learner.policy_config()
+        self._offline = learner.clone_updates if self._config.demos is not None else 0
+        self._appointed = None
+        if not self._config.by_hand:
+            self._appointed = Appointed.of(judge_in_charge(self._config, self._folder.path))
+        self._who: Who = self._crew.hire_judge(self._appointed)
+        if self._config.audited_by_hand:
+            self._crew.hire_auditor()
+        updates = self._crew.hire_trainer(spaces, self._who.source)
+        self.now = Now(self._crew.counts(self._who), self._crew.state(), updates=updates, **self._folder.last())
+        self._honesty = Honesty(self._config, self._folder.path, self._who.source)
+        self._seconds_before = self.now.seconds
+        if self.now.state.version == 0:
+            self._crew.begin("trainer", "publish")
+            self._busy.add("trainer")
+        self._crew.hire_robot(robot_policy(self._config, learner))
+        self.started = True
+
+    # What to do next
+
+    def _assign(self) -> None:
+        if self._free("judge") and self._something_to_judge:
+            self._begin("judge", "step", self._appointed)
+        if self._config.audited_by_hand and self._free("person"):
+            self._begin("person", "step", self._honesty.waiting)
+        if self._free("trainer") and self._ready_to_learn and not self._honesty.stops:
+            if self._examination_due:
+                self._evaluated_at = self.now.counts.episodes
+                self._begin("trainer", "evaluate", self._config.evaluation.episodes)
+            elif self.now.owed:
+                self._begin("trainer", "step", min(self.now.owed, self._at_a_time))
+        self.now.holding = self._why_robot_waits()
+        if self._free("env") and not self.now.holding:
+            self._begin("env", "step", self._seed)
+
+    def _begin(self, part: Part, method: str, *arguments: Any) -> None:
+        self._busy.add(part)
+        self._crew.begin(part, method, *arguments)
+
+    def _free(self, part: Part) -> bool:
+        return part not in self._busy and time.monotonic() >= self._rest.get(part, 0.0)
+
+    @property
+    def _something_to_judge(self) -> bool:
+        counts = self.now.counts
+        return counts.unjudged + counts.outdated + counts.demos_unjudged > 0 or self._config.by_hand
+
+    @property
+    def _ready_to_learn(self) -> bool:
+        """Demonstrations are judged, and there is something to sample."""
+        counts = self.now.counts
+        return not counts.demos_unjudged and (self._config.demos is not None or counts.judged_steps > 0)
+
+    @property
+    def _examination_due(self) -> bool:
+        if not self._config.simulated or self.now.updates < self._offline:
+            return False
+        return self._evaluated_at < 0 or (
+            self.now.counts.episodes >= self._evaluated_at + self._config.evaluation.every
+        )
+
+    @property
+    def _at_a_time(self) -> int:
+        """Updates that take about a shift."""
+        return max(1, round(SHIFT * self.now.updates_per_second)) if self.now.updates_per_second else 20
+
+    @property
+    def _seed(self) -> int | None:
+        return training_seed(self._config.seed, self.now.counts.episodes) if self._config.simulated else None
+
+    def _why_robot_waits(self) -> str:
+        counts, config = self.now.counts, self._config
+        if counts.episodes >= config.episodes:
+            return "all episodes are played"
+        if config.act_with == "learner" and self.now.state.version == 0:
+            return "there are no weights yet"
+        if counts.demos_unjudged:
+            return f"the judge looks at the demonstrations first, {counts.demos_unjudged} to go"
+        if self.now.updates < self._offline:
+            return f"the learner studies the demonstrations first, {self._offline - self.now.updates:,} updates to go"
+        if self._honesty.stops:
+            return "its judge is not believed any more"
+        if counts.unjudged >= config.backlog:
+            return f"{counts.unjudged} episodes wait for the judge, {config.backlog} may"
+        if config.ahead is not None and counts.episodes:
+            mean = counts.steps / counts.episodes
+            if self.now.owed > config.ahead * mean * config.learner.updates_per_step:
+                return f"{self.now.owed:,} updates wait for the trainer"
+        return ""
+
+    # What came of it
+
+    def _take(self, done: Done) -> None:
+        self._busy.discard(done.part)
+        try:
+            result = done.result()
+        except PASSING as error:
+            self._in_trouble(done.part, str(error))
+            return
+        self._trouble.pop(done.part, None)
+        if isinstance(result, Played):
+            self._take_played(result)
+        elif isinstance(result, Judged):
+            self._take_judged(done.part, result)
+        elif isinstance(result, Shift):
+            self._take_shift(result)
+        elif done.method == "evaluate":
+            self.now.evaluated = float(result)
+            self._log({"eval/success": float(result)})
+
+    def _in_trouble(self, part: str, sentence: str) -> None:
+        since, _ = self._trouble.get(part, (time.monotonic(), ""))
+        self._trouble[part] = since, sentence
+        self._rest[part] = time.monotonic() + IDLE
+        if time.monotonic() - since > self._config.patience:
+            raise OnlineError(f"{sentence}; waited {self._config.patience:g} s for it, go on with the same command")
+
+    def _take_played(self, played: Played) -> None:
+        self.now.steps_per_second = _smooth(self.now.steps_per_second, played.steps / max(played.seconds, 1e-9))
+        self.now.on_robot = played.version
+        if played.success is not None:
+            self._true.append(played.success)
+            self.now.true_success = float(np.mean(self._true))
+
+    def _take_judged(self, part: Part, judged: Judged) -> None:
+        if not judged.done:
+            self._rest[part] = time.monotonic() + IDLE
+        elif judged.latency:
+            self.now.judge_latency = _smooth(self.now.judge_latency, judged.latency)
+        if judged.note:
+            self.now.window = judged.note
+
+    def _take_shift(self, shift: Shift) -> None:
+        self.now.updates = shift.updates
+        if shift.made:
+            self.now.updates_per_second = _smooth(self.now.updates_per_second, shift.made / max(shift.seconds, 1e-9))
+            self.now.sampling = _smooth(self.now.sampling, shift.waiting / max(shift.seconds, 1e-9))
+            self.now.metrics = dict(shift.metrics)
+
+    # How things stand
+
+    def _look(self) -> None:
+        now = self.now
+        try:
+            now.counts, now.state = self._crew.counts(self._who), self._crew.state()
+            if time.monotonic() - self._audited > AUDIT:
+                self._audit()
+            self._trouble.pop("replay", None)
+        except PASSING as error:
+            self._in_trouble("replay", str(error))
+        earned = self._offline + self._config.learner.updates_per_step * now.counts.judged_steps
+        now.owed = max(0, int(earned) - now.updates) if self._ready_to_learn else 0
+        self._versions.setdefault(now.state.version, now.state.pushed)
+        newer = [pushed for version, pushed in self._versions.items() if version > now.on_robot]
+        now.age = time.time() - min(newer) if newer and now.counts.episodes else 0.0
+        now.troubles = {part: sentence for part, (_, sentence) in self._trouble.items()}
+        now.seconds = self._seconds_before + time.monotonic() - self._begun
+        if time.monotonic() - self._logged > LOG:
+            self._log({})
+
+    def _audit(self) -> None:
+        """Whether the judge is right; a better one takes its place."""
+        self._audited = time.monotonic()
+        successor = self._honesty.look()
+        if successor is not None:
+            self._appointed = Appointed.of(successor)
+            self._who = replace(self._who, facts=dict(successor.build().facts))
+        if self._honesty.news is not None:
+            self.now.news = self._honesty.news.sentence
+        self.now.judged_success, self.now.alarm = self._honesty.judged_success, self._honesty.alarm
+        self.now.honesty = self._honesty.metrics()
+
+    def _log(self, more: Mapping[str, float]) -> None:
+        self._logged = time.monotonic()
+        try:
+            self._folder.log(self.now.counts.steps, {**numbers_of(self.now), **more})
+            self._trouble.pop("log", None)
+        except StoreFull as error:
+            self._in_trouble("log", str(error))
+
+    def _over(self) -> bool:
+        now, wanted = self.now, self._config.evaluation.stop_at
+        if self._honesty.hopeless:
+            return True
+        if wanted is not None and now.evaluated is not None and now.evaluated >= wanted and now.counts.episodes:
+            return True
+        finished = now.counts.episodes >= self._config.episodes and not now.counts.unjudged and not now.owed
+        return finished and not self._busy
+
+    def _wind_down(self, last_look: bool) -> None:
+        """Let everyone come to the end of what they do; save; look a last time."""
+        self._crew.stop_robot()
+        until = time.monotonic() + self._config.patience
+        while self._busy and time.monotonic() < until:
+            for done in self._crew.finished(TICK):
+                self._take(done)
+        self._ask("checkpoint")
+        if last_look and self._config.simulated and self._evaluated_at != self.now.counts.episodes:
+            self._ask("evaluate", self._config.evaluation.episodes)
+        self._honesty.close()
+        self._look()
+        self._log({} if self.now.evaluated is None else {"eval/success": self.now.evaluated})
+
+    def _ask(self, method: str, *arguments: Any) -> None:
+        self._begin("trainer", method, *arguments)
+        while "trainer" in self._busy:
+            for done in self._crew.finished(TICK):
+                self._take(done)
+
+
+def _smooth(before: float, new: float) -> float:
+    return new if not before else 0.8 * before + 0.2 * new
+
+
+def spaces_of(config: OnlineConfig, body: Body) -> Spaces:
+    """What the learner sees of a robot and does to it."""
+    chosen = body.cameras if config.policy_cameras is None else config.policy_cameras
+    for camera in chosen:
+        if camera not in body.cameras:
+            has = ", ".join(body.cameras) or "none"
+            raise OnlineError(f"policy_cameras has '{camera}', which {body.name} does not have; it has: {has}")
+    return Spaces(body.state_dim, body.action_dim, {camera: body.cameras[camera] for camera in chosen})
+
+
+def robot_policy(config: OnlineConfig, learner: Any) -> PolicySpec:
+    """What the robot builds to act with."""
+    if config.act_with == "policy":
+        assert config.policy_yaml is not None
+        return load_policy(config.policy_yaml)
+    return PolicySpec(policy=learner.policy_config(explore=True).model_dump(mode="json"))
+
+
+def numbers_of(now: Now) -> dict[str, float]:
+    """By the names in docs/metrics.md."""
+    known = {
+        "online/success_judged": now.judged_success,
+        "online/success_true": now.true_success,
+    }
+    return {
+        "online/episodes": now.counts.episodes,
+        "online/unjudged": now.counts.unjudged,
+        "online/failed": now.counts.failed,
+        "online/updates": now.updates,
+        "online/owed": now.owed,
+        "online/steps_per_second": now.steps_per_second,
+        "online/updates_per_second": now.updates_per_second,
+        "online/judge_latency": now.judge_latency,
+        "online/sampling": now.sampling,
+        "weights/version": now.state.version,
+        "weights/on_robot": now.on_robot,
+        "weights/age": now.age,
+        "time/seconds": now.seconds,
+        **now.metrics,
+        **now.honesty,
+        **{name: value for name, value in known.items() if value is not None},
+    }

@@ -1,0 +1,191 @@
+"""What an online run is made of, as a YAML file or the command line says it.
+
+plaudit online robot=sim robot.env.type=lift learner=sac judge.type=classifier judge.model=runs/judge demos=demos
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from plaudit.config import Config, load
+from plaudit.errors import ConfigError, nearest
+from plaudit.labelers.config import HUMAN
+from plaudit.online.audit import AuditConfig
+from plaudit.online.human import WindowConfig
+from plaudit.online.names import translated
+from plaudit.online.retrain import RetrainConfig
+from plaudit.registry import LABELER_REGISTRY, LEARNER_REGISTRY, ROBOT_REGISTRY, TAKEOVER_REGISTRY
+from plaudit.robots.sim import SimRobotConfig
+from plaudit.rollout.executor import ExecutorConfig
+from plaudit.rollout.run import Algorithm, RunConfig, check_algorithm
+
+OFF_POLICY = ("qchunk", "sac")  # learners of replay: what a robot did an hour ago is still of use to them
+
+
+class HumanConfig(Config):
+    """A person, who is asked in a window on the labelling machine."""
+
+    type: Literal["human"] = HUMAN
+
+
+def _judge(value: Any) -> Any:
+    if isinstance(value, dict) and value.get("type") == HUMAN:
+        return HumanConfig()
+    return value if isinstance(value, HumanConfig) else LABELER_REGISTRY.parse(value)
+
+
+class HeldBack(Config):
+    """Evaluations on seeds that no episode of the run has. Only a simulation can be asked."""
+
+    episodes: PositiveInt = 50
+    every: PositiveInt = 40  # episodes of the robot between two of them
+    stop_at: float | None = Field(default=None, gt=0, le=1)  # end the run at this success rate
+
+
+class OnlineConfig(Config):
+    robot: Annotated[Any, ROBOT_REGISTRY.field]
+    learner: Annotated[Any, LEARNER_REGISTRY.field]
+    judge: Annotated[Any, BeforeValidator(_judge)]
+    name: str | None = Field(default=None, pattern=r"^[\w.-]+$")  # of the folder under runs/; None: robot and learner
+    # How the robot is driven.
+    algorithm: Algorithm = "rtc"
+    executor: ExecutorConfig = ExecutorConfig()
+    takeover: Annotated[Any, TAKEOVER_REGISTRY.optional_field] = None
+    task: str = ""  # the instruction, in words
+    policy_cameras: tuple[str, ...] | None = None  # that the learner looks at; None: all, (): only the state
+    policy_yaml: Path | None = None  # a policy to begin with
+    # Who acts: what is learned here, or that policy as it is (an openpi server, say) while the learner watches.
+    act_with: Literal["learner", "policy"] = "learner"
+    weights_during: bool = False  # new weights take over within an episode, with the next chunk
+    # What is learned from.
+    demos: Path | None = None  # a store of demonstrations
+    judge_demos: bool | None = None  # the judge labels them too; None: unless it is a person
+    capacity_gb: PositiveFloat = 50.0  # of the run's episodes; beyond it the oldest go
+    sampling: Literal["auto", "direct", "served"] = "auto"  # from the disk that the trainer sees, or by the service
+    device: str = "auto"  # of the learner: "cpu", "cuda", "cuda:1"; auto: cuda where there is one
+    threads: PositiveInt | None = None  # of torch in each worker; None: one for states, as torch likes for images
+    # How far one may run ahead of the other.
+    episodes: PositiveInt = 1000  # of the robot; then the run is over
+    backlog: PositiveInt = 16  # episodes that may wait for the judge before the robot waits too
+    ahead: PositiveInt | None = (
+        4  # episodes' worth of updates that may wait before the robot waits; None: it never does
+    )
+    publish_every: PositiveInt = 50  # updates between two versions of the weights
+    checkpoint_every: PositiveInt = 1000  # updates
+    patience: PositiveFloat = 60.0  # s that a part which failed gets to come back before the run stops
+    evaluation: HeldBack = HeldBack()
+    # Whether the judge is right, and who comes after it.
+    audit: AuditConfig = AuditConfig()
+    retrain: RetrainConfig | None = RetrainConfig()  # of a classifier; None: it stays as it is
+    window: WindowConfig = WindowConfig()  # of a person who judges or audits
+    seed: NonNegativeInt = 0
+
+    @property
+    def simulated(self) -> bool:
+        return isinstance(self.robot, SimRobotConfig)
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether a person is in charge of the labels."""
+        return isinstance(self.judge, HumanConfig)
+
+    @property
+    def audited_by_hand(self) -> bool:
+        """Whether a person has to look at episodes beside the judge."""
+        audit = self.audit
+        return (
+            not self.by_hand and audit.share > 0 and (audit.by == HUMAN or (audit.by == "auto" and not self.simulated))
+        )
+
+    @property
+    def judges_demos(self) -> bool:
+        return (not self.by_hand) if self.judge_demos is None else self.judge_demos
+
+    @property
+    def run(self) -> RunConfig:
+        return RunConfig(robot=self.robot, takeover=self.takeover, executor=self.executor, algorithm=self.algorithm)
+
+    @model_validator(mode="after")
+    def _the_learner_learns_from_replay(self) -> Self:
+        if self.learner.type not in OFF_POLICY:
+            raise ValueError(
+                f"learner '{self.learner.type}' learns only from what its newest policy did, and labels come later "
+                f"here; known: {', '.join(OFF_POLICY)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _it_can_be_driven(self) -> Self:
+        check_algorithm(self.algorithm, self.executor)
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_acts(self) -> Self:
+        if self.act_with == "policy" and self.policy_yaml is None:
+            raise ValueError("act_with=policy needs a policy_yaml")
+        return self
+
+    @model_validator(mode="after")
+    def _a_person_cannot_be_hurried(self) -> Self:
+        if self.by_hand and self.judge_demos:
+            raise ValueError("judge_demos with a person: label the demonstrations first (plaudit label --judge human)")
+        return self
+
+
+ConfigT = TypeVar("ConfigT", bound=OnlineConfig)
+
+
+def load_online(
+    cls: type[ConfigT],
+    path: Path | None,
+    overrides: Sequence[str],
+    *,
+    robot_files: Mapping[str, str] | None = None,
+    **given: Any,
+) -> ConfigT:
+    """From a file, `a.b=c` overrides and flags, of which the later win; `learner=sac` is short for
+    `learner.type=sac`, and so are robot and judge.
+
+    robot_files: key of the robot -> path
+    given: flags; None where one was not
+    """
+
+    def translate(tree: dict[str, Any]) -> dict[str, Any]:
+        tree = translated(tree)
+        named = {key: value for key, value in given.items() if value is not None}
+        for key in SHORT:
+            if isinstance(named.get(key), str):
+                named[key] = {**_section(tree, key), "type": named[key]}
+            elif isinstance(tree.get(key), str):
+                tree[key] = {"type": tree[key]}
+        return _with_robot({**tree, **named}, robot_files or {})
+
+    return load(cls, path, [_full(override) for override in overrides], translate)
+
+
+def _section(tree: dict[str, Any], key: str) -> dict[str, Any]:
+    return tree[key] if isinstance(tree.get(key), dict) else {}
+
+
+def _with_robot(tree: dict[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
+    """The robot's own files and what follows from them for the executor."""
+    robot = tree.get("robot")
+    if not isinstance(robot, dict) or not isinstance(robot.get("type"), str):
+        return tree
+    paced = "realtime" in ROBOT_REGISTRY.get(robot["type"]).model_fields  # the executor keeps the rate
+    robot = {**({"realtime": False} if paced else {}), **robot, **files}
+    return {**tree, "robot": robot, "executor": {"name": robot["type"], **tree.get("executor", {})}}
+
+
+SHORT = ("robot", "learner", "judge", "takeover")
+
+
+def _full(override: str) -> str:
+    key, equals, value = override.partition("=")
+    if not equals:
+        raise ConfigError(
+            [((), f"command line: '{override}' is not KEY=VALUE, like learner=sac; {nearest(override, SHORT)}")]
+        )
+    return f"{key}.type={value}" if key in SHORT and not value.startswith("{") else override

@@ -1,0 +1,90 @@
+"""The folder of an online run.
+
+runs/sim_sac_0/
+  config.json           what was asked, complete
+  episodes/             what the robot did: a store, with the judge's labels
+  demos.labels          what the judge says of the demonstrations
+  weights/              the newest version that was published
+  checkpoints/          of the learner: the last two, each whole
+  judges/               reward models that were trained meanwhile, and why each was taken or refused
+  metrics.jsonl         a line every few seconds
+  tensorboard/          the same as event files
+  policy.yaml  policy.safetensors    the newest policy, as `plaudit run` takes it
+  report.html
+"""
+
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from plaudit.config import load
+from plaudit.data.journal import write_atomic
+from plaudit.errors import BadFile, TargetNotEmpty
+from plaudit.online.config import OnlineConfig
+from plaudit.policies.loader import save_policy
+from plaudit.policies.weights import read_weights
+from plaudit.train.record import Record
+
+ConfigT = TypeVar("ConfigT", bound=OnlineConfig)
+
+
+class OnlineFolder(Record, Generic[ConfigT]):
+    def __init__(self, path: Path, config: ConfigT):
+        super().__init__(path)
+        self.config = config
+
+    @classmethod
+    def open(cls, path: Path, config: ConfigT) -> "OnlineFolder[ConfigT]":
+        """A new run, or the one that is there if it was asked for in the same words; only its length may differ.
+
+        One that never got to its first weights, for a judge that was not found or the like, may be asked for anew.
+        """
+        if not path.exists() or not any(path.iterdir()):
+            path.mkdir(parents=True, exist_ok=True)
+            folder = cls(path, config)
+            folder._write_config()
+            return folder
+        before = cls.reopen(path, type(config)).config
+        differing = sorted(_differing(before.model_dump(mode="json"), config.model_dump(mode="json")))
+        if differing and _has_begun(path):
+            raise TargetNotEmpty(
+                f"{path} holds a run with another {', '.join(differing)}; go on with it as it was (plaudit online "
+                f"--resume {path}) or give this one a name="
+            )
+        folder = cls(path, config)
+        folder._write_config()
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path, kind: type[ConfigT]) -> "OnlineFolder[ConfigT]":
+        if not (path / "config.json").is_file():
+            raise BadFile(
+                path, "this is not an online run: it has no config.json; such runs are made by 'plaudit online'"
+            )
+        return cls(path, load(kind, path / "config.json"))
+
+    def _write_config(self) -> None:
+        write_atomic(self.path / "config.json", self.config.model_dump_json(indent=1).encode())
+
+    def last(self) -> dict[str, Any]:
+        """What an earlier sitting told last, as `Now` has it."""
+        lines = self.metrics()
+        if not lines:
+            return {}
+        evaluated = [line["eval/success"] for line in lines if "eval/success" in line]
+        return {"seconds": lines[-1]["time/seconds"], "evaluated": evaluated[-1] if evaluated else None}
+
+    def save_policy(self, policy: Any) -> Path:
+        """The newest published weights and what builds them into a policy."""
+        return save_policy(self.path, policy, read_weights(self.path / "weights" / "current.safetensors"))
+
+
+def _has_begun(path: Path) -> bool:
+    return (path / "weights" / "current.safetensors").exists() or (path / "checkpoints").exists()
+
+
+MAY_DIFFER = ("episodes", "evaluation", "patience", "backlog", "ahead")
+
+
+def _differing(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
+    keys = {*before, *after} - set(MAY_DIFFER)
+    return {key for key in keys if before.get(key) != after.get(key)}

@@ -1,0 +1,88 @@
+"""What others call the keys of an online run.
+
+Flags of the entry scripts may stand in the file too, and are taken as they are. Keys of other trainers, of the recipes
+and of `plaudit train` are refused with the name that the same thing has here: their values mean something else.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from plaudit.errors import ConfigError
+
+ROBOT_FILES = ("inference_runtime_params_config", "inference_runtime_topics_config")
+
+OTHER_NAMES: Mapping[str, str] = {
+    "env": "write 'robot: {type: sim, env: {type: lift}}'",
+    "num_envs": "leave it out: a robot is one",
+    "steps": "write 'episodes' for the length of the run, 'executor.steps' for that of an episode",
+    "max_steps": "write 'episodes' for the length of the run, 'executor.steps' for that of an episode",
+    "scripted_demos": "record some with 'plaudit env record demos' and write 'demos: demos'",
+    "reward.model": "write 'judge: {type: classifier, model: ...}'",
+    "reward.audit_share": "write 'audit.share'",
+    "reward.on_alarm": "write 'audit.on_alarm'",
+    "reward": "write 'judge': its keys are type, and those of that judge",
+    "reward_model": "write 'judge: {type: classifier, model: ...}'",
+    "labeler": "write 'judge': type is classifier, vlm, simulator or human",
+    "reward_labeler": "write 'judge': type is classifier, vlm, simulator or human",
+    "trainer": "write 'learner': its keys are type (sac or qchunk), gamma, lr, batch_size, updates_per_step, ...",
+    "train": "write 'learner': its keys are type (sac or qchunk), gamma, lr, batch_size, updates_per_step, ...",
+    "training": "write 'learner': its keys are type (sac or qchunk), gamma, lr, batch_size, updates_per_step, ...",
+    "algorithm.": "write 'learner'; 'algorithm' here is how the robot is driven, rtc or sequential",
+    "actor": "write 'learner'",
+    "model": "write 'policy_yaml' for a policy to begin with, 'learner' for the networks",
+    "loss": "leave it out: it is the learner's",
+    "optimizer.lr": "write 'learner.lr'",
+    "optimizer": "write 'learner.lr'",
+    "lr": "write 'learner.lr'",
+    "learning_rate": "write 'learner.lr'",
+    "batch_size": "write 'learner.batch_size'",
+    "utd_ratio": "write 'learner.updates_per_step'",
+    "updates_per_step": "write 'learner.updates_per_step'",
+    "data": "write 'demos' for a store of demonstrations",
+    "dataset": "write 'demos' for a store of demonstrations",
+    "replay_buffer": "write 'capacity_gb'",
+    "buffer_size": "write 'capacity_gb'",
+    "checkpoint": "write 'checkpoint_every'",
+    "checkpointing": "write 'checkpoint_every'",
+    "num_workers": "write 'cluster.trainer_workers'",
+    "cluster.num_nodes": "leave it out: nodes are those that 'plaudit cluster start' started",
+    "runner": "write its keys at the top: episodes, checkpoint_every, evaluation",
+    "rollout": "write 'executor' for how the robot is driven",
+}
+
+
+def translated(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags as keys; what goes by another name here is an error that says by which."""
+    tree = dict(tree)
+    strange = [
+        (where, f"key '{'.'.join(where)}' goes by another name here; {hint}")
+        for where in _leaves(tree)
+        if (hint := _hint(".".join(where)))
+    ]
+    if strange:
+        raise ConfigError(strange)
+    if "inference_algorithm" in tree:
+        tree["algorithm"] = tree.pop("inference_algorithm")
+    if tree.pop("human_reward_labeler", False):
+        tree["judge"] = {"type": "human"}
+    files = {key: tree.pop(key) for key in ROBOT_FILES if key in tree}
+    if files:
+        robot = tree.get("robot", {})
+        tree["robot"] = {**({"type": robot} if isinstance(robot, str) else robot), **files}
+    return tree
+
+
+def _leaves(tree: Any, where: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
+    if not isinstance(tree, dict) or not tree:
+        yield where
+        return
+    for key, value in tree.items():
+        yield from _leaves(value, (*where, str(key)))
+
+
+def _hint(key: str) -> str | None:
+    """What to write instead of a key; the longest name that it begins with decides."""
+    fitting = [name for name in OTHER_NAMES if f"{key}.".startswith(name if name.endswith(".") else f"{name}.")]
+    if key == "algorithm":  # a key of ours, unless there is something in it
+        return None
+    return OTHER_NAMES[max(fitting, key=len)] if fitting else None

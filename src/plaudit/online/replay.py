@@ -1,0 +1,300 @@
+"""The replay service: the one writer of a run's episodes, and whoever asks about them from elsewhere.
+
+    episode_id = replay.append(episode, key)       # on disk when this returns; the same key again changes nothing
+    replay.pending(judge)                          # what a judge has still to look at
+    replay.label(verdicts, failed, judge)          # on disk when this returns
+    replay.sample(256, options)                    # for a trainer that does not see the disk; see `Sampler`
+
+Everything that it says is worked out from the store and its ledger, so one that was killed and started again says the
+same. Callers repeat what was not answered, which is why each call may come twice.
+
+Demonstrations are a second shelf: episodes that nobody adds to, in a store that is only read. The judge in charge
+labels them too, in a ledger of the run, so that another judge of the same demonstrations is not disturbed.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+from plaudit.config import Config
+from plaudit.data.failures import Failures
+from plaudit.data.ledger import Ledger
+from plaudit.data.replay import Replay
+from plaudit.data.store import Store
+from plaudit.errors import EpisodeGone
+from plaudit.labelers.run import pending
+from plaudit.types import AnyArray, Batch, Episode, Labels
+
+Shelf = Literal["demos", "episodes"]
+ONLINE = "online"  # in an episode's meta: its key, and the run's steps before it
+
+
+class Item(NamedTuple):
+    """An episode of a shelf."""
+
+    shelf: Shelf
+    id: int
+
+
+@dataclass(frozen=True)
+class Who:
+    """A judge, as its labels know it."""
+
+    source: str
+    facts: Mapping[str, Any]  # `model`, `threshold` and `note` of its labels
+
+
+class SampleOptions(Config):
+    """What a learner wants to sample."""
+
+    source: str  # whose labels count
+    gamma: float
+    n_step: int = 1
+    horizon: int | None = None
+    cameras: tuple[str, ...] = ()
+    demo_share: float = 0.5
+    believe_demos: bool = False  # whether a demonstration that was recorded as ended has ended, whatever the judge sees
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How far a run is."""
+
+    episodes: int  # ever added
+    steps: int  # of these
+    unjudged: int  # episodes without a label of the judge in charge or its predecessors, failed ones included
+    unjudged_steps: int  # of these
+    failed: int  # of these, episodes that a judge has failed on
+    outdated: int  # episodes that only a predecessor has labelled
+    demos_unjudged: int  # demonstrations without a label of the judge in charge
+
+    @property
+    def judged_steps(self) -> int:
+        return self.steps - self.unjudged_steps
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the files are, so that a process can tell whether it sees the same ones."""
+
+    episodes: str  # folder
+    demos: str | None
+    demo_labels: str | None
+    identity: tuple[str, int, int]  # of the machine's boot, the disk and the journal
+
+    @property
+    def is_here(self) -> bool:
+        return _identity(Path(self.episodes)) == self.identity
+
+
+@dataclass
+class _Progress:
+    """Which episodes of a shelf a judge has labelled, kept up to date."""
+
+    who: Who
+    versions: int = 0  # of the ledger that were looked at
+    known: set[int] = field(default_factory=set)
+    waiting: set[int] = field(default_factory=set)
+
+
+class ReplayService:
+    """See above."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        demos: str | Path | None = None,
+        judged_demos: bool = True,
+        capacity_gb: float = 50.0,
+    ):
+        """
+        folder: of the run; `episodes` in it is made when it is not there
+        judged_demos: the judge in charge labels the demonstrations; False: they keep the labels that they have
+        """
+        folder = Path(folder)
+        path, labels = folder / "episodes", folder / "demos.labels" if judged_demos else None
+        capacity = int(capacity_gb * 1e9)
+        store = Store.open(path, write=True) if path.exists() else Store.create(path, capacity_bytes=capacity)
+        self._shelves: dict[Shelf, Store] = {"episodes": store}
+        if demos is not None:
+            self._shelves["demos"] = Store.open(demos, labels=labels)
+        self._judged_demos = judged_demos
+        self._keys = {_facts_of(store, i)["key"]: i for i in store.ids}
+        self._progress: dict[Shelf, _Progress] = {}
+        self._samplers: dict[SampleOptions, Replay] = {}
+
+    @property
+    def _store(self) -> Store:
+        return self._shelves["episodes"]
+
+    def close(self) -> None:
+        self._store.close()
+
+    def where(self) -> Where:
+        demos = self._shelves.get("demos")
+        return Where(
+            str(self._store.folder.absolute()),
+            None if demos is None else str(demos.folder.absolute()),
+            str(demos.ledger.path.absolute()) if demos is not None and self._judged_demos else None,
+            _identity(self._store.folder),
+        )
+
+    def append(self, episode: Episode, key: str) -> int:
+        """Store an episode and return its id. `key` is its own: asked again, says the same."""
+        if key not in self._keys:
+            meta = {**episode.meta, ONLINE: {"key": key, "steps_before": self._steps}}
+            self._keys[key] = self._store.append(replace(episode, meta=meta))
+        return self._keys[key]
+
+    @property
+    def _steps(self) -> int:
+        """Of all episodes that were ever added; those that were evicted are known from the newest."""
+        ids = self._store.ids
+        if not ids:
+            return 0
+        return _facts_of(self._store, ids[-1])["steps_before"] + self._store.place(ids[-1]).steps
+
+    def counts(self, who: Who) -> Counts:
+        """By what a judge has labelled."""
+        waiting, ids = self._waiting("episodes", who), self._store.ids
+        unjudged = {i for i in waiting if self._store.ledger.newest(i, {who.source}) is None}
+        failed = {failure.episode for failure in self._failures.standing() if failure.source == who.source}
+        return Counts(
+            episodes=ids[-1] + 1 if ids else 0,
+            steps=self._steps,
+            unjudged=len(unjudged),
+            unjudged_steps=sum(self._store.place(i).steps for i in unjudged),
+            failed=len(failed & unjudged),
+            outdated=len(waiting - unjudged),
+            demos_unjudged=len(self._waiting("demos", who)) if self._judges_demos else 0,
+        )
+
+    @property
+    def _judges_demos(self) -> bool:
+        return self._judged_demos and "demos" in self._shelves
+
+    @cached_property
+    def _failures(self) -> Failures:
+        return Failures(self._store.ledger)
+
+    def pending(self, who: Who) -> list[Item]:
+        """What the judge has still to label: demonstrations first, then new episodes, those that a predecessor has
+        labelled, and those that it failed on."""
+        tried = {failure.episode for failure in self._failures.standing() if failure.source == who.source}
+        ledger = self._store.ledger
+        old = {i for i in self._waiting("episodes", who) if ledger.newest(i, {who.source}) is not None}
+        waiting = sorted(self._waiting("episodes", who), key=lambda i: (i in tried, i in old, i))
+        demos = sorted(self._waiting("demos", who)) if self._judges_demos else []
+        return [*(Item("demos", i) for i in demos), *(Item("episodes", i) for i in waiting)]
+
+    def _waiting(self, shelf: Shelf, who: Who) -> set[int]:
+        """Ids without a label of this judge, model and rule. Looks only at what is new since it was last asked."""
+        store = self._shelves[shelf]
+        progress = self._progress.get(shelf)
+        if progress is None or progress.who != who:
+            progress = self._progress[shelf] = _Progress(who)
+        ledger, alive = store.ledger, set(store.ids)
+        ledger.refresh()
+        changed = ledger.changed_since(progress.versions)
+        progress.versions = len(ledger)
+        asked = (progress.waiting | changed | (alive - progress.known)) & alive
+        progress.waiting = set(pending(ledger, who, sorted(asked)))
+        progress.known = alive
+        return progress.waiting
+
+    def episodes(self, items: Sequence[Item]) -> dict[Item, Episode]:
+        """Those that are still there."""
+        found: dict[Item, Episode] = {}
+        for item in items:
+            try:
+                found[item] = self._shelves[item.shelf].episode(item.id)
+            except EpisodeGone:
+                continue
+        return found
+
+    def label(self, verdicts: Mapping[Item, Labels], failed: Mapping[Item, str], who: Who) -> None:
+        """What a judge said, and why it could say nothing of others. What stands there already is not said twice."""
+        for shelf, store in self._shelves.items():
+            ledger = store.ledger
+            ledger.refresh()
+            mine = {item.id: labels for item, labels in verdicts.items() if item.shelf == shelf}
+            new = [(i, labels) for i, labels in mine.items() if not _stands(ledger, i, labels)]
+            if new:
+                ledger.extend(new)
+            reasons = [(item.id, reason) for item, reason in failed.items() if item.shelf == shelf]
+            if shelf == "episodes":
+                self._failures.append(reasons, who.source, str(who.facts["model"]))
+
+    def sample(self, size: int, options: SampleOptions) -> Batch[AnyArray]:
+        if options not in self._samplers:
+            self._samplers[options] = sampler(self.where(), options)
+        replay = self._samplers[options]
+        replay.refresh()
+        return replay.sample(size)
+
+
+class Sampler(Protocol):
+    """Where a trainer gets its batches: from the disk that it sees, or from the service."""
+
+    def refresh(self) -> Any: ...
+
+    def sample(self, size: int) -> Batch[AnyArray]: ...
+
+
+class ServedSampler:
+    """A `Sampler` for a trainer on another machine."""
+
+    def __init__(self, service: ReplayService, options: SampleOptions):
+        self._service, self._options = service, options
+
+    def refresh(self) -> None:
+        """The service does."""
+
+    def sample(self, size: int) -> Batch[AnyArray]:
+        return self._service.sample(size, self._options)
+
+
+def sampler(where: Where, options: SampleOptions) -> Replay:
+    """From the files, mapped into this process."""
+    asked: dict[str, Any] = {
+        "gamma": options.gamma,
+        "n_step": options.n_step,
+        "horizon": options.horizon,
+        "cameras": options.cameras,
+        "seed": options.seed,
+    }
+    online = Store.open(where.episodes)
+    if where.demos is None:
+        return Replay(online, sources=({options.source},), **asked)
+    demos = Store.open(where.demos, labels=None if where.demo_labels is None else Path(where.demo_labels))
+    ends = (options.believe_demos, True)
+    sources = ({options.source} if where.demo_labels is not None else None, {options.source})
+    return Replay.mix(demos, online, options.demo_share, sources=sources, end_as_recorded=ends, **asked)
+
+
+def _facts_of(store: Store, episode_id: int) -> dict[str, Any]:
+    return store.place(episode_id).line["meta"][ONLINE]
+
+
+def _stands(ledger: Ledger, episode_id: int, said: Labels) -> bool:
+    """Whether a verdict is in the ledger: a person's by its time, a model's where it would say the same again."""
+    if said.time:
+        return any((v.source, v.time) == (said.source, said.time) for v in ledger.history(episode_id))
+    there = ledger.labels(episode_id, {said.source})
+    if there is None or (there.model, there.threshold, there.note) != (said.model, said.threshold, said.note):
+        return False
+    return there.reward.tobytes() == said.reward.astype("<f4").tobytes() and bool((there.success == said.success).all())
+
+
+def _identity(folder: Path) -> tuple[str, int, int]:
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    try:
+        stat = (folder / "journal").stat()
+    except OSError:
+        return "", 0, 0
+    return boot.read_text().strip() if boot.exists() else os.uname().nodename, stat.st_dev, stat.st_ino

@@ -1,0 +1,72 @@
+"""The state manager: which weights are the newest, for everyone who acts with them.
+
+Learners count their updates and go back to a checkpoint when they are killed; a robot must never go back with them
+unnoticed. So versions are given out here: one more for each push, on disk before anyone is told of it. Whoever comes
+back from the dead finds the version it left.
+"""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from plaudit.data.journal import disk_error
+from plaudit.policies.weights import read_weights, write_weights
+from plaudit.types import Weights
+
+FILE = "current.safetensors"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What one who acts with the weights was last told."""
+
+    version: int
+    time: float  # s since 1970 when it was told
+
+
+@dataclass(frozen=True)
+class StateReport:
+    """For whoever watches."""
+
+    version: int  # the newest; 0 before any push
+    pushed: float  # s since 1970 of the newest
+    readers: dict[str, Reader] = field(default_factory=dict)
+
+
+class StateManager:
+    """Versioned weights with many readers.
+
+    version = state.push(weights)                    # by a trainer; its own count of versions is not used
+    weights = state.newer_than(version, "robot")     # by a reader; None while there is nothing newer
+    """
+
+    def __init__(self, folder: str | Path):
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / FILE
+        self._newest = read_weights(path) if path.exists() else None
+        self._pushed = path.stat().st_mtime if self._newest else 0.0
+        self._readers: dict[str, Reader] = {}
+
+    @property
+    def version(self) -> int:
+        return 0 if self._newest is None else self._newest.version
+
+    def push(self, weights: Weights) -> int:
+        """The version that these weights got; it is on disk."""
+        newest = Weights(self.version + 1, weights.tensors)
+        try:
+            write_weights(self._folder / FILE, newest)
+        except OSError as error:
+            raise disk_error(error, self._folder, "these weights were not published") from error
+        self._newest, self._pushed = newest, time.time()
+        return newest.version
+
+    def newer_than(self, version: int, reader: str) -> Weights | None:
+        """The newest weights, if the reader has older ones; it is remembered which it has then."""
+        found = self._newest if self.version > version else None
+        self._readers[reader] = Reader(max(version, self.version), time.time())
+        return found
+
+    def report(self) -> StateReport:
+        return StateReport(self.version, self._pushed, dict(self._readers))

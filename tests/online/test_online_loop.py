@@ -1,0 +1,215 @@
+"""The whole loop in one process: a lamp, a judge that looks at it, a learner that turns it up."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import glow
+from plaudit.data.store import Store
+from plaudit.errors import ConfigError, OnlineError, PolicyError, StoreFull, TargetNotEmpty
+from plaudit.online.conductor import Conductor, Now
+from plaudit.online.config import OnlineConfig, load_online
+from plaudit.online.crew import LocalCrew
+from plaudit.online.folder import OnlineFolder
+from plaudit.policies.loader import save_policy
+from plaudit.policies.networks import Spaces
+from plaudit.policies.weights import read_weights
+
+
+def asked(tmp_path: Path, *more: str, cut: float = 0.8) -> list[str]:
+    if not (tmp_path / "judge").exists():
+        glow.saved(glow.bright_model(cut), tmp_path / "judge")
+    return [*glow.online(tmp_path / "judge"), *more]
+
+
+@dataclass
+class Sitting:
+    """One run of the loop, from its beginning or from where it stood."""
+
+    now: Now
+    told: list[int] = field(default_factory=list)  # episodes, whenever something was told
+
+
+def sit(tmp_path: Path, *more: str, stop_after: int | None = None, cut: float = 0.8) -> Sitting:
+    config = load_online(OnlineConfig, None, asked(tmp_path, *more, cut=cut))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = LocalCrew(config, folder.path)
+    told: list[int] = []
+
+    def watch(now: Now) -> bool:
+        told.append(now.counts.episodes)
+        return stop_after is None or now.counts.episodes < stop_after
+
+    try:
+        return Sitting(Conductor(config, folder, crew).run(watch), told)
+    finally:
+        crew.close()
+        folder.close()
+
+
+def test_a_policy_learns_from_the_judge_alone(tmp_path):
+    end = sit(
+        tmp_path, "episodes=60", "learner.updates_per_step=2", "learner.temperature=0.1", "evaluation.stop_at=0.9"
+    )
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    curve = [line["eval/success"] for line in lines if "eval/success" in line]
+    assert curve[-1] >= 0.9 > curve[0]
+    store = Store.open(tmp_path / "run/episodes")
+    assert len(store) == end.now.counts.episodes
+    assert all(store.ledger.newest(i, {"classifier"}) is not None for i in store.ids[:-1])
+
+
+def test_updates_are_those_that_the_labelled_steps_have_earned(tmp_path):
+    end = sit(tmp_path, "episodes=20", "learner.updates_per_step=0.5")
+    assert end.now.counts.steps == 20 * 12
+    assert end.now.updates == 120
+    assert end.now.owed == 0
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_same_counters(tmp_path):
+    first = sit(tmp_path, "episodes=30", stop_after=10)
+    again = sit(tmp_path, "episodes=30")
+    assert first.now.counts.episodes < 30
+    assert first.now.counts.episodes <= again.told[0] <= first.now.counts.episodes + 1
+    assert (again.now.counts.episodes, again.now.updates) == (30, 180)
+    assert again.now.state.version > first.now.state.version
+    store = Store.open(tmp_path / "run/episodes")
+    versions = [store.place(i).line["meta"]["weights"] for i in store.ids]
+    assert versions == sorted(versions)
+    seeds = [store.place(i).line["meta"]["seed"] for i in store.ids]
+    assert len(set(seeds)) == 30
+
+
+def test_another_run_is_not_continued_by_mistake(tmp_path):
+    sit(tmp_path, "episodes=2")
+    with pytest.raises(TargetNotEmpty, match=r"another learner; go on with it as it was"):
+        sit(tmp_path, "episodes=2", "learner.gamma=0.5")
+    assert sit(tmp_path, "episodes=4").now.counts.episodes == 4  # only longer
+
+
+class HangingJudge(LocalCrew):
+    """Its judge never comes to an end."""
+
+    def begin(self, part, method, *arguments):
+        if part != "judge":
+            super().begin(part, method, *arguments)
+
+
+def test_while_the_judge_hangs_the_robot_goes_on_up_to_a_bound_that_is_told(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path, "backlog=5", "patience=1"))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = HangingJudge(config, folder.path)
+    seen: list[Now] = []
+    conductor = Conductor(config, folder, crew)
+    waits: list[str] = []
+
+    def watch(now: Now) -> bool:
+        seen.append(now)
+        waits.append(now.holding)
+        return waits.count("5 episodes wait for the judge, 5 may") < 3
+
+    end = conductor.run(watch)
+    crew.close()
+    folder.close()
+    assert end.counts.episodes == 5
+    assert len(Store.open(tmp_path / "run/episodes")) == 5
+
+
+def test_an_episode_the_judge_fails_on_stays_queued_and_is_counted(tmp_path):
+    """It wants a camera that the robot does not have."""
+    other = tmp_path / "other"
+    glow.saved(glow.bright_model(0.8, camera="wrist"), other)
+    end = sit(tmp_path, "episodes=3", f"judge.model={other}", "backlog=3", stop_after=3)
+    assert end.now.counts.unjudged == 3
+    assert end.now.counts.failed > 0
+
+
+class FullDisk(LocalCrew):
+    """The disk is full for the first few episodes."""
+
+    full = 3
+
+    def hire_robot(self, policy):
+        super().hire_robot(policy)
+        append = self.replay.append
+
+        def full(episode, key):
+            if self.full:
+                self.full -= 1
+                raise StoreFull("the disk is full")
+            return append(episode, key)
+
+        self.replay.append = full
+
+
+@pytest.mark.parametrize(("full", "patience", "recovers"), [(3, 30, True), (10**6, 1, False)])
+def test_a_full_disk_is_waited_for_and_nothing_is_played_meanwhile(tmp_path, full, patience, recovers):
+    config = load_online(OnlineConfig, None, asked(tmp_path, "episodes=3", f"patience={patience}"))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = FullDisk(config, folder.path)
+    crew.full = full
+    conductor = Conductor(config, folder, crew)
+    try:
+        if recovers:
+            assert conductor.run(lambda now: True).counts.episodes == 3
+        else:
+            with pytest.raises(OnlineError, match=r"the disk is full; waited 1 s for it, go on with the same command"):
+                conductor.run(lambda now: True)
+    finally:
+        crew.close()
+        folder.close()
+
+
+def test_a_judge_that_calls_failures_a_success_stops_the_learner(tmp_path):
+    """It calls a lamp bright at 0.3 that succeeds at 0.8."""
+    audit = ("audit.share=1.0", "audit.least=10", "audit.window=20")
+    end = sit(tmp_path, "episodes=60", *audit, "robot.env.goal=2.0", cut=0.3)  # no lamp ever truly succeeds
+    assert end.now.counts.episodes < 60
+    assert end.now.alarm is not None and "audited episodes a success" in end.now.alarm
+    assert end.now.updates < end.now.counts.steps
+
+
+def test_a_policy_that_does_not_fit_is_told_of_part_by_part(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path))
+    body_learner = config.learner.model_copy(update={"hidden": (16,)}).build(Spaces(2, 1, {}), 0, "cpu")
+    path = save_policy(tmp_path / "policy", body_learner.policy_config(), body_learner.weights())
+    with pytest.raises(PolicyError) as told:
+        sit(tmp_path, f"policy_yaml={path}")
+    sentences = str(told.value).splitlines()
+    assert "'actor/head.weight' is [16, 2], the learner's is [32, 2]" in " ".join(sentences)
+    assert len(sentences) >= 3
+    assert not (tmp_path / "run/weights/current.safetensors").exists()
+
+
+def test_a_run_begins_with_the_weights_of_a_policy(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path))
+    learner = config.learner.build(Spaces(2, 1, {}), 99, "cpu")
+    path = save_policy(tmp_path / "policy", learner.policy_config(), learner.weights())
+    sit(tmp_path, f"policy_yaml={path}", "episodes=1", "learner.updates_per_step=0.01")
+    published = read_weights(tmp_path / "run/weights/current.safetensors")
+    for name, array in learner.weights().tensors.items():
+        np.testing.assert_array_equal(published.tensors[name], array)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        ("lerner=sac", "unknown key 'lerner'; did you mean 'learner'?"),
+        ("algorithm=rtc", "rtc controls in real time; write executor.realtime=true"),
+        ("act_with=policy", "act_with=policy needs a policy_yaml"),
+        ("audit.least=90", "an alarm that waits for more episodes than it remembers can never ring"),
+        ("judge", "'judge' is not KEY=VALUE"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_made(tmp_path, mistake, sentence):
+    with pytest.raises(ConfigError, match=sentence.replace("?", r"\?")):
+        sit(tmp_path, mistake)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_camera_that_the_robot_has_not_got(tmp_path):
+    with pytest.raises(OnlineError, match="policy_cameras has 'top', which sim does not have; it has: front"):
+        sit(tmp_path, "policy_cameras=[top]")

@@ -1,0 +1,150 @@
+"""The entry scripts, by the flags that robot labs know."""
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import glow
+from openpi_server import toy_server
+from plaudit.cluster.run import ClusterRunConfig
+from plaudit.data.store import Store
+from plaudit.errors import ConfigError
+from plaudit.online.config import load_online
+from plaudit.policies.loader import load_policy
+
+ROOT = Path(__file__).parents[1]
+RUN, OPENPI = ROOT / "run_online_rl.py", ROOT / "run_online_rl_openpi.py"
+
+LAMP = """
+robot: {type: sim, env: {type: "glow:GlowConfig"}}
+learner: {type: sac, hidden: [8], batch_size: 8}
+judge: {type: classifier, model: judge, rule: {decode: frames}}
+executor: {realtime: false, steps: 12}
+inference_algorithm: sequential
+policy_cameras: []
+episodes: 4
+evaluation: {episodes: 2}
+retrain: null
+"""
+
+
+@pytest.fixture
+def lamp(tmp_path, monkeypatch) -> Path:
+    """A folder with a judge of lamps and a run's config."""
+    glow.saved(glow.bright_model(0.8), tmp_path / "judge")
+    (tmp_path / "lamp.yaml").write_text(LAMP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PLAUDIT_ADDRESS", "none")
+    return tmp_path
+
+
+def script(path: Path, *words: object, capsys, monkeypatch) -> tuple[int, str]:
+    """Run in this process; how it ended and what it said."""
+    monkeypatch.setattr(sys, "argv", [path.name, *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    said = capsys.readouterr()
+    return ended.value.code, said.out + said.err
+
+
+def test_a_run_in_simulation_from_beginning_to_end(lamp):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])}
+    command = [sys.executable, RUN, "--robot", "sim", "--train_config", "lamp.yaml"]
+    done = subprocess.run(command, cwd=lamp, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "4 episodes, 24 updates" in done.stdout
+    assert len(Store.open(lamp / "runs/sim_sac_0/episodes")) == 4
+    assert "glow with sac, online, judged by a classifier" in (lamp / "runs/sim_sac_0/report.html").read_text()
+
+
+def test_a_policy_behind_openpis_server_acts_and_the_learner_watches(lamp, capsys, monkeypatch):
+    with toy_server() as server:
+        policy = {"type": "openpi_policy", "action_dim": 1, "openpi_model": {"host": "localhost", "port": server.port}}
+        (lamp / "policy.yaml").write_text(json.dumps({"policy": policy}))
+        words = ("--robot", "sim", "--train_config", "lamp.yaml", "--policy_yaml", "policy.yaml", "executor.execute=2")
+        code, said = script(OPENPI, *words, capsys=capsys, monkeypatch=monkeypatch)
+    assert code == 0, said
+    assert "4 episodes, 24 updates" in said
+    assert len(server.seen) == 4 * 6
+    store = Store.open(lamp / "runs/sim_sac_0/episodes")
+    assert all(store.episode(i).success[-1] for i in store.ids)  # the toy turns every lamp up
+    assert all(store.ledger.labels(i, {"classifier"}).succeeded for i in store.ids)
+
+
+def test_a_start_that_failed_does_not_stand_in_the_way(lamp, capsys, monkeypatch):
+    words = ("--robot", "sim", "--train_config", "lamp.yaml")
+    code, said = script(RUN, *words, "judge.model=jugde", capsys=capsys, monkeypatch=monkeypatch)
+    assert code == 1 and "jugde" in said
+    code, said = script(RUN, *words, "episodes=1", capsys=capsys, monkeypatch=monkeypatch)
+    assert code == 0, said
+    code, said = script(RUN, *words, "judge.model=jugde", capsys=capsys, monkeypatch=monkeypatch)
+    assert code == 1 and "holds a run with another judge" in said
+
+
+def test_the_defaults_of_the_scripts_are_there_and_fit_their_robot():
+    for path in sorted((ROOT / "examples/configs").glob("online_*.yaml")):
+        config = load_online(ClusterRunConfig, path, [], judge="human")
+        assert config.by_hand
+    config = load_online(ClusterRunConfig, ROOT / "examples/configs/online_igris_b.yaml", [], robot="igris_c")
+    assert (config.robot.type, config.judge.type, config.algorithm) == ("igris_c", "vlm", "rtc")
+    policy = load_policy(ROOT / "examples/policies/openpi_igris_b/openpi_policy.yaml").config
+    params = load_online(ClusterRunConfig, ROOT / "examples/configs/online_igris_b.yaml", []).robot.params()
+    assert policy.action_dim == params.action_dim
+    assert set(policy.image_keys) <= set(params.camera_names)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "Missing option '--robot'"),
+        (["--robot", "sim", "--train_confg", "lamp.yaml"], "No such option: --train_confg"),
+        (["--robot", "igris_d", "--train_config", "lamp.yaml"], "did you mean 'igris_c'?"),
+        (
+            ["--robot", "sim", "--train_config", "lmp.yaml"],
+            "lmp.yaml: there is no such file; did you mean 'lamp.yaml'?",
+        ),
+        (["--robot", "sim", "--train_config", "lamp.yaml", "--inference_algorithm", "tcr"], "algorithm"),
+        (["--robot", "sim", "--train_config", "lamp.yaml", "--policy_yaml", "no.yaml"], "no.yaml"),
+        (["--robot", "sim", "--train_config", "lamp.yaml", "episode=3"], "did you mean 'episodes'?"),
+        (["--robot", "sim", "--train_config", "lamp.yaml", "utd_ratio=3"], "write 'learner.updates_per_step'"),
+    ],
+)
+def test_a_wrong_word_is_answered_and_nothing_is_made(lamp, words, sentence, capsys, monkeypatch):
+    for path in (RUN, OPENPI):
+        code, said = script(path, *words, capsys=capsys, monkeypatch=monkeypatch)
+        assert code != 0
+        assert sentence in said and "Traceback" not in said
+        assert not (lamp / "runs/sim_sac_0/episodes").exists()
+
+
+def test_flags_may_stand_in_the_file(lamp):
+    params = lamp / "params.json"
+    (lamp / "run.yaml").write_text(
+        f"{{robot: igris_b, inference_runtime_params_config: {params}, human_reward_labeler: true, "
+        "inference_algorithm: rtc, learner: {type: sac}}"
+    )
+    config = load_online(ClusterRunConfig, lamp / "run.yaml", [])
+    assert (config.algorithm, config.judge.type) == ("rtc", "human")
+    assert config.robot.inference_runtime_params_config == params
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("env.type=lift", "write 'robot: {type: sim, env: {type: lift}}'"),
+        ("reward.model=judge", "write 'judge: {type: classifier, model: ...}'"),
+        ("algorithm.gamma=0.9", "'algorithm' here is how the robot is driven"),
+        ("optimizer.lr=1e-4", "write 'learner.lr'"),
+        ("replay_buffer.size=10", "write 'capacity_gb'"),
+        ("cluster.num_nodes=3", "leave it out"),
+    ],
+)
+def test_keys_of_other_stacks_are_answered_with_ours(lamp, key, hint):
+    with pytest.raises(ConfigError, match="goes by another name here") as told:
+        load_online(ClusterRunConfig, None, ["robot=igris_b", "learner=sac", "judge=human", key])
+    assert hint in str(told.value)
