@@ -113,7 +113,7 @@ def test_why_the_robot_waits():
     assert "waits    16 episodes wait for the judge, 16 may" in "\n".join(
         drawn(View(config()).screen(moment(holding="16 episodes wait for the judge, 16 may")))
     )
-    assert "waits    nobody" in "\n".join(drawn(View(config()).screen(moment())))
+    assert "waits    the robot does not" in "\n".join(drawn(View(config()).screen(moment())))
 
 
 def test_on_a_robot_with_a_person_nobody_speaks_of_what_only_a_simulation_knows():
