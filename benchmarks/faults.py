@@ -96,7 +96,7 @@ class Fault:
 class Chaos:
     """Injects faults from a thread of its own, one after the other."""
 
-    nodes: Nodes
+    nodes: Nodes | None  # those of somebody else are left alone
     crew: object
     folder: Path
     plan: list[str]
@@ -147,6 +147,7 @@ class Chaos:
         kill(self.rng.choice(self.crew.pids()[kind]))  # type: ignore[attr-defined]
 
     def _node(self) -> None:
+        assert self.nodes is not None
         role = self.rng.choice(ROLES[1:])
         self.nodes.kill(role)
         time.sleep(self.rng.uniform(0, 5))
@@ -202,16 +203,26 @@ def config_for(folder: Path, workers: int) -> ClusterRunConfig:
     return load_online(ClusterRunConfig, None, words)
 
 
-def run(kinds: list[str], times: int, hang: float, seed: int) -> tuple[Chaos, Witness, list[str]]:
+@contextmanager
+def cluster(head: str | None) -> Iterator[tuple[str, Nodes | None]]:
+    """One that is running, or three nodes for this."""
+    if head is not None:
+        yield head, None
+        return
+    with three_nodes() as nodes:
+        os.environ |= nodes.environment
+        yield nodes.head, nodes
+
+
+def run(kinds: list[str], times: int, hang: float, seed: int, head: str | None) -> tuple[Chaos, Witness, list[str]]:
     """A run with all these faults; and what was lost, a sentence each."""
     rng = random.Random(seed)
     plan = [kind for kind in kinds for _ in range(times)]
     rng.shuffle(plan)
-    with small_disk("disk" in kinds) as folder, three_nodes() as nodes:
-        os.environ |= nodes.environment
+    with small_disk("disk" in kinds) as folder, cluster(head) as (address, nodes):
         config = config_for(folder, workers=2)
         record = OnlineFolder.open(folder / "run", config)
-        with crew_for(config, record.path, nodes.head) as crew:
+        with crew_for(config, record.path, address) as crew:
             chaos = Chaos(nodes, crew, folder, plan, hang, rng)
             witness = Witness(config, record, crew)
             chaos.begin()
@@ -250,6 +261,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=0)
     parser.add_argument("--hang", type=float, default=60.0, help="seconds")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--head", help="of a cluster that is running, which keeps its nodes")
     asked = parser.parse_args()
     kinds = asked.kinds.split(",") if asked.kinds else list(SWIFT if asked.quick else KINDS)
     if os.geteuid() != 0 and "disk" in kinds:
@@ -257,7 +269,7 @@ def main() -> None:
         print("no disk is filled: that needs root")
     times = asked.times or (1 if asked.quick else 10)
     begun = time.monotonic()
-    chaos, witness, lost = run(kinds, times, asked.hang, asked.seed)
+    chaos, witness, lost = run(kinds, times, asked.hang, asked.seed, asked.head)
     print(
         f"\n{len(chaos.faults)} faults, {len(witness.episodes)} episodes, {witness.labels} labels in "
         f"{time.monotonic() - begun:.0f} s"

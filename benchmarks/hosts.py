@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -122,11 +123,11 @@ def _plug_in(host: Host, bridge: str) -> None:
 
 
 def _remove(host: Host) -> None:
-    for signal in ("TERM", "KILL"):
+    for number in ("TERM", "KILL"):
         left = _ip("netns", "pids", host.name, check=False).split()
         if left:
-            subprocess.run(["kill", f"-{signal}", *left], check=False, stderr=subprocess.DEVNULL)
-            time.sleep(2.0 if signal == "TERM" else 0.2)
+            subprocess.run(["kill", f"-{number}", *left], check=False, stderr=subprocess.DEVNULL)
+            time.sleep(2.0 if number == "TERM" else 0.2)
     _ip("link", "delete", host.link, check=False)
     _ip("netns", "delete", host.name, check=False)
 
@@ -285,6 +286,7 @@ def main() -> None:
     parser.add_argument("--firewall", action="store_true", help="also obey the firewall line that check prints")
     parser.add_argument("--at", choices=["bridge", "host"], default="bridge", help="which end of the link goes down")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the hosts are taken down
     with three_hosts() as hosts:
         began = time.time()
         start_all(hosts)

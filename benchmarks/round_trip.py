@@ -45,7 +45,8 @@ SMALL = Recipe(
     ),
     examined=10,
 )
-QUICK = "reward.force=true reward.threshold=0.01 steps=800 evaluation.episodes=10 learner.clone_updates=20"
+QUICK = "reward.force=true reward.threshold=0.01 steps=800 evaluation.episodes=10"
+QUICK_PPO = f"{QUICK} learner.clone_updates=20"
 
 
 def main() -> None:
@@ -88,7 +89,8 @@ def unwatched() -> Iterator[Watching]:
 
 
 def learn(name: str, folder: Path, seed: int, quick: bool) -> tuple[float, float]:
-    words = f"{POLICIES[name]} reward.model={folder / 'judge'} seed={seed} {QUICK if quick else ''}"
+    quickly = QUICK_PPO if name == "ppo" else QUICK
+    words = f"{POLICIES[name]} reward.model={folder / 'judge'} seed={seed} {quickly if quick else ''}"
     run = RunFolder.create(folder / name, load_train_config(None, words.split()))
     began = time.monotonic()
     train(run, lambda _: True, lambda _: iter)

@@ -115,6 +115,7 @@ def test_some_packages_are_kept_to_one_place(path):
         "policies.loader",
         "policies.flow",
         "policies.gaussian",
+        "policies.qchunk",
         "policies.openpi.policy",
         "policies.scripted",
         "policies.replay",

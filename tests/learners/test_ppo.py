@@ -88,6 +88,13 @@ def test_an_update_stops_when_the_policy_has_moved_far_enough():
     assert minibatches(0.01) < minibatches(None) == 5 * 16
 
 
+def test_what_an_update_tells_are_plain_numbers():
+    learner = Ppo(PpoConfig(hidden=(8,), epochs=1, minibatches=2), Spaces(1, 1, {}))
+    told = learner.update(round_of(np.ones((4, 8)), [4] * 8, [False] * 8))
+    assert {type(number) for number in told.values()} == {float, int}
+    assert told["policy/minibatches"] == 2 and told["loss/value"] > 0
+
+
 def batch_of(state: torch.Tensor, actions: torch.Tensor, images: dict[str, torch.Tensor]) -> Batch[torch.Tensor]:
     unused = torch.zeros(len(state))
     return Batch(

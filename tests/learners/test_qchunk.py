@@ -66,13 +66,11 @@ def test_the_target_is_the_least_of_the_critics_times_the_discount():
 
 
 def test_the_target_values_the_best_of_the_chunks_that_the_critics_see_there():
-    """A flow that draws noise, critics that like high sums: the target is what the target critics say of the best."""
+    """A flow that has learned nothing hands out its noise; the target is what the target critics say of the best."""
     learner = QChunk(QChunkConfig(**TINY, critics=1, critics_in_target=1), SPACES)
-    learner.net.velocity.leave[1].weight.data.zero_()  # it says 0 everywhere, as all do before they learn
     batch = windows(torch.Generator().manual_seed(1), size=4, discount=torch.ones(4))
-    noise = torch.randn(4, 8, 2, 1, generator=torch.Generator().manual_seed(0)).clamp(
-        -1, 1
-    )  # as the learner's of seed 0
+    seed = torch.Generator().manual_seed(0)  # the learner's
+    noise = torch.randn(4, 8, 2, 1, generator=seed).clamp(-1, 1)
     features = batch.next_state.repeat_interleave(8, dim=0)
     values = learner.net.critic(features, noise.reshape(32, 2)).view(4, 8)
     best = noise[torch.arange(4), values.argmax(dim=1)].flatten(1)

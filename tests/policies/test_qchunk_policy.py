@@ -1,5 +1,7 @@
 """The best of N chunks: which one is taken, and that a policy of them keeps the contract."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -102,7 +104,8 @@ def test_what_the_learner_learned_acts_the_same_on_the_robot(spaces: Spaces):
 
 def test_a_config_goes_through_the_registry_and_weights_through_a_folder():
     policy = made(seed=3)
-    other = POLICY_REGISTRY.parse(policy.config.model_dump(mode="json")).build()
+    config: Any = POLICY_REGISTRY.parse(policy.config.model_dump(mode="json"))
+    other = config.build()
     assert np.array_equal(
         policy.predict(seen(SPACES["state"]), IDENTITY), other.predict(seen(SPACES["state"]), IDENTITY)
     )

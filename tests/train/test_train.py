@@ -185,7 +185,7 @@ def test_sac_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
 def test_q_chunking_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
     """What demonstrations alone are worth is measured at step 0; what it does from then on makes it better."""
     words = (
-        "learner=qchunk env=lift scripted_demos=20 steps=4000 learner.clone_updates=200 learner.samples=4 "
+        "learner=qchunk env=lift scripted_demos=20 steps=4000 learner.clone_updates=100 learner.samples=4 "
         "learner.flow_steps=4 evaluation.every=500 evaluation.episodes=20 evaluation.stop_at=0.5"
     )
     end = run(tmp_path / "run", words)

@@ -195,9 +195,14 @@ def _prepare_token(token: Path, head: str | None) -> None:
 
 
 def _environment(token: Path, joins: bool) -> dict[str, str]:
-    ours = {"RAY_START_HOOK": HOOK, "PYTHONUNBUFFERED": "1"}
+    ours = {
+        "RAY_START_HOOK": HOOK,
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # else `stop` waits half a minute for actors that never end
+        "PYTHONUNBUFFERED": "1",
+    }
     joining = {"RAY_NUM_REDIS_GET_RETRIES": IMPATIENT["RAY_NUM_REDIS_GET_RETRIES"]} if joins else {}
-    return {**os.environ, **QUIET, **ours, **joining, **token_environment(token)}
+    early = {f"RAY_{name}": str(value) for name, value in SYSTEM_CONFIG.items()}  # until the head has told a node
+    return {**os.environ, **QUIET, **early, **ours, **joining, **token_environment(token)}
 
 
 def _command(asked: Start, address: str, head: str, ports: Ports) -> list[str]:

@@ -114,12 +114,12 @@ class Ppo:
         self.version += 1
         data = self._prepare(played)
         acting = not self.cloned or self.version > self.config.value_rounds
-        seen: list[dict[str, float]] = []
+        seen: list[dict[str, Tensor]] = []
         for rows in self._minibatches(len(data.returns)):
             seen.append(self._step(data, rows, acting))
-            if self.config.target_kl is not None and seen[-1]["policy/kl"] > self.config.target_kl:
+            if self.config.target_kl is not None and float(seen[-1]["policy/kl"]) > self.config.target_kl:
                 break
-        means = {name: sum(metrics[name] for metrics in seen) / len(seen) for name in seen[0]}
+        means = {name: float(torch.stack([metrics[name] for metrics in seen]).mean()) for name in seen[0]}
         return {**means, "policy/std": float(self.net.log_std.detach().exp().mean()), "policy/minibatches": len(seen)}
 
     def clone(self, batch: Batch[Tensor]) -> float:
@@ -183,8 +183,9 @@ class Ppo:
             returns=advantage + values[:-1][valid],
         )
 
-    def _step(self, data: "_Data", rows: Tensor, acting: bool) -> dict[str, float]:
-        """acting: whether the policy learns too, or the value alone"""
+    def _step(self, data: "_Data", rows: Tensor, acting: bool) -> dict[str, Tensor]:
+        """acting: whether the policy learns too, or the value alone. What it returns stays on the device: to ask for a
+        number is to wait for the GPU."""
         config = self.config
         seen = data.seen[rows]
         density, value = self.net(seen, data.actions[rows])
@@ -204,7 +205,7 @@ class Ppo:
             kl = (ratio - 1 - log_ratio).mean()
             clip_share = ((ratio - 1).abs() > config.clip).float().mean()
         named = {"loss/policy": policy_loss, "loss/value": value_loss, "policy/kl": kl, "policy/clipped": clip_share}
-        return {name: float(number.detach()) for name, number in named.items()}
+        return {name: number.detach() for name, number in named.items()}
 
 
 @dataclass(frozen=True)

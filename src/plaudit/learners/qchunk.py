@@ -36,19 +36,19 @@ COUNTED = 0  # seed of the noise in rounds that are played to be counted: two of
 class QChunkConfig(Config):
     type: Literal["qchunk"] = "qchunk"
     horizon: PositiveInt = 5  # actions of a chunk, h above
-    samples: PositiveInt = 16  # chunks to choose from, N above
+    samples: PositiveInt = 8  # chunks to choose from, N above
     flow_steps: PositiveInt = 5  # of Euler, from noise to actions
     velocity: VelocityConfig = VelocityConfig(width=64, depth=2)
     gamma: float = Field(default=0.95, ge=0, le=1)  # discount of a step
-    lr: PositiveFloat = 1e-3
-    tau: float = Field(default=0.005, gt=0, le=1)  # how far the target critics move to the critics at each update
+    lr: PositiveFloat = 2e-3
+    tau: float = Field(default=0.01, gt=0, le=1)  # how far the target critics move to the critics at each update
     batch_size: PositiveInt = 128
     hidden: tuple[PositiveInt, ...] = (128, 128)  # of the critics
     critics: PositiveInt = 2  # in the ensemble
     critics_in_target: PositiveInt = 2  # drawn anew for each target, the least counts
-    updates_per_step: PositiveFloat = 0.5  # the update-to-data ratio
+    updates_per_step: PositiveFloat = 0.25  # the update-to-data ratio
     start_after: NonNegativeInt = 0  # steps of random actions first; a flow that has learned nothing acts at random too
-    clone_updates: NonNegativeInt = 1000  # with demonstrations alone, where there are some, before the first episode
+    clone_updates: NonNegativeInt = 200  # with demonstrations alone, where there are some, before the first episode
     demo_share: float = Field(default=0.5, ge=0, le=1)  # of each batch, when there are demonstrations
     shift: NonNegativeInt = 4  # pixels by which images are moved at random; 0 for none
 

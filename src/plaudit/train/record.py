@@ -13,6 +13,7 @@ from plaudit.checkpoint import Checkpointed, load_checkpoint, save_checkpoint
 from plaudit.data.journal import disk_error
 
 KEPT = 2  # checkpoints
+ROOM = 1 << 20  # bytes without which TensorBoard is not bothered
 
 
 class Record:
@@ -36,6 +37,9 @@ class Record:
 
     def _draw(self, step: int, numbers: Mapping[str, float]) -> None:
         """For TensorBoard, whose writer breaks for good on a full disk; another is made when there is room."""
+        if shutil.disk_usage(self.path).free < ROOM:
+            self._writer = None
+            return
         try:
             if self._writer is None:
                 self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=step)

@@ -26,7 +26,7 @@ class QChunkPolicyConfig(Config):
     velocity: VelocityConfig = Field(default_factory=VelocityConfig)
     critic_eye: EyeConfig = Field(default_factory=EyeConfig)
     critic: CriticConfig = Field(default_factory=CriticConfig)
-    samples: PositiveInt = 16  # chunks to choose from
+    samples: PositiveInt = 8  # chunks to choose from
     steps: PositiveInt = 5  # of Euler, from noise to actions
     guidance: Literal["vjp", "identity", "blend"] = "vjp"  # as flow policies have it
     guidance_clip: PositiveFloat = 5.0  # likewise

@@ -1,0 +1,299 @@
+"""An online run on three Ray nodes of this machine: whether the policy becomes good, and what the way through costs.
+
+    python benchmarks/online.py                       # SAC, then Q-chunking: from demonstrations to 90%; then the costs
+    python benchmarks/online.py --learners qchunk --seeds 0,1,2
+    python benchmarks/online.py --quick               # a lamp instead of the arm, and the costs in small
+
+Learning: 20 scripted demonstrations of `lift`, a judge that has learned from the images of other scripted episodes, and
+the loop as `plaudit online` runs it; the learner never hears what the simulator knows. True success of the first and of
+the last policy is counted on 100 seeds that decided nothing.
+
+Costs, on a lamp to turn up whose episodes take 15 ms, so that what is left is the way: from a push of weights to the
+first action with them; from an episode's end to when a trainer can sample it; batches of 256 pairs of frames as the
+trainer gets them, from the disk and through the service, with one worker and with two; and the same loop in this
+process, whose episodes a second are what those of the cluster are a share of.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+import numpy as np  # noqa: E402
+from rich.console import Console  # noqa: E402
+
+import glow  # noqa: E402 - of the tests: the lamp
+from plaudit.cluster.run import ClusterRunConfig, crew_for  # noqa: E402
+from plaudit.data.store import Store  # noqa: E402
+from plaudit.demo import Demo, Recipe, Screen  # noqa: E402
+from plaudit.envs.panda.config import PandaConfig  # noqa: E402
+from plaudit.online.conductor import Conductor, Now  # noqa: E402
+from plaudit.online.config import load_online  # noqa: E402
+from plaudit.online.exam import examine  # noqa: E402
+from plaudit.online.folder import OnlineFolder  # noqa: E402
+from plaudit.online.replay import Item, ReplayService, SampleOptions, Who, sampler  # noqa: E402
+from plaudit.rollout.demos import record_demos  # noqa: E402
+from plaudit.types import Episode, Labels  # noqa: E402
+from three_nodes import three_nodes  # noqa: E402
+
+BEFORE, AFTER = 0.4, 0.9  # true success
+EXAMINED = 100  # episodes
+LIFT = (
+    *("robot=sim", "robot.env.type=lift", "robot.env.obs=both", "robot.env.cameras=[front,side]"),
+    *("algorithm=sequential", "executor.realtime=false", "executor.steps=50", "policy_cameras=[]"),
+    *("judge=classifier", "episodes=800", "evaluation.episodes=100", "evaluation.every=20"),
+    *("evaluation.stop_at=0.95", "retrain=null"),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--learners", default="sac,qchunk")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--no-costs", action="store_true")
+    parser.add_argument("--keep", type=Path, help="a folder for the runs and their reports")
+    asked = parser.parse_args()
+    bars: list[str] = []
+    with tempfile.TemporaryDirectory() as temporary, three_nodes() as nodes:
+        os.environ |= nodes.environment
+        root = asked.keep or Path(temporary)
+        if asked.quick:
+            bars += learn_lamp(root, nodes.head)
+        else:
+            for seed in map(int, asked.seeds.split(",")):
+                for learner in asked.learners.split(","):
+                    bars += learn_lift(root, nodes.head, learner, seed)
+        if not asked.no_costs:
+            bars += costs(root, nodes.head, seconds=5 if asked.quick else 30)
+    print(*bars, sep="\n")
+
+
+def learn_lift(root: Path, head: str, learner: str, seed: int) -> list[str]:
+    made = root / f"made_{seed}"
+    demos, judge = prepare(made, seed)
+    words = [*LIFT, f"learner={learner}", f"seed={seed}", f"judge.model={judge}", f"demos={demos}"]
+    return learn(root / f"lift_{learner}_{seed}", head, words, f"online_{learner}_{seed}")
+
+
+def learn_lamp(root: Path, head: str) -> list[str]:
+    judge = glow.saved(glow.bright_model(0.8), root / "lamp_judge")
+    more = ["robot.env.type=glow:GlowConfig", "learner.temperature=0.1", "learner.updates_per_step=2"]
+    words = [*glow.online(judge), *more, "episodes=150", "evaluation.stop_at=0.95", "ahead=2"]
+    return learn(root / "lamp", head, words, "online_lamp")
+
+
+def prepare(folder: Path, seed: int) -> tuple[Path, Path]:
+    """Demonstrations, and a judge that has learned from images."""
+    from contextlib import nullcontext
+
+    unwatched = lambda *_: nullcontext((lambda _: True, lambda: False))  # noqa: E731
+    demo = Demo(folder / "judge", Screen(Console(quiet=True), lambda _: iter, unwatched, unwatched), Recipe(), seed)
+    demos = folder / "demos"
+    if not demos.exists():
+        env = PandaConfig(type="lift", obs="both", cameras=Recipe().cameras)
+        with Store.create(demos) as store:
+            record_demos(env, store, episodes=20, seed=2_000_000_000 + seed * 1000, linger=10)
+        demo.collect()
+        print(f"judge: {demo.teach()}", flush=True)
+    return demos, demo.judge
+
+
+def learn(folder: Path, head: str, words: list[str], name: str) -> list[str]:
+    """By the command, as a user would."""
+    begun = time.monotonic()
+    command = [sys.executable, "-m", "plaudit.cli", "online", *words, f"name={folder.name}"]
+    where = ["--folder", str(folder.parent), "--address", head]
+    done = subprocess.run([*command, *where], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    print(done.stdout.splitlines()[-1] if done.stdout else "nothing was said", flush=True)
+    run = OnlineFolder.reopen(folder, ClusterRunConfig)
+    curve = [(line["online/episodes"], line["eval/success"]) for line in run.metrics() if "eval/success" in line]
+    after = examine(run.config, folder, EXAMINED)
+    print(f"{name}: {time.monotonic() - begun:.0f} s; held back: " + ", ".join(f"{n} {s:.0%}" for n, s in curve))
+    return [
+        bar(f"{name}_before", curve[0][1], f"<={BEFORE}", curve[0][1] <= BEFORE),
+        bar(f"{name}_after", after, f">={AFTER}", after >= AFTER),
+    ]
+
+
+# What the way through costs
+
+
+class Timed(Conductor):
+    """Notes when weights were published and when they were first acted with, and when episodes ended."""
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self.ended: dict[int, float] = {}  # episode -> when
+        self.reached: list[float] = []  # s from a push to the first action
+        self._pushed: dict[int, float] = {}
+        self._acted = 0
+
+    def _take_played(self, played: Any) -> None:
+        self.ended[played.id] = played.began + played.seconds
+        if played.version > self._acted and played.version in self._pushed:
+            self.reached.append(played.began - self._pushed[played.version])
+            self._acted = played.version
+        super()._take_played(played)
+
+    def _look(self) -> None:
+        super()._look()
+        self._pushed.setdefault(self.now.state.version, self.now.state.pushed)
+
+
+def costs(root: Path, head: str, seconds: float) -> list[str]:
+    bars: list[str] = []
+    rates: dict[str, float] = {}
+    for name, address, workers in (("process", "none", 1), ("cluster_1", head, 1), ("cluster_2", head, 2)):
+        timed, waits, rate = run_lamp(root / f"cost_{name}", address, workers, seconds)
+        rates[name] = rate
+        if address == "none":
+            print(f"one process: {rate:.0f} episodes/s with their labels and updates")
+            continue
+        push, sampled = statistics.median(timed.reached), statistics.median(waits)
+        print(
+            f"{workers} trainer(s): {rate:.1f} episodes/s; push to first action {1000 * push:.0f} ms, episode's end to "
+            f"trainable {1000 * sampled:.0f} ms (medians of {len(timed.reached)} and {len(waits)})"
+        )
+        bars += [bar(f"online_push_to_action_s_{workers}", push, "<=1", push <= 1)]
+        bars += [bar(f"online_end_to_trainable_s_{workers}", sampled, "<=1", sampled <= 1)]
+    share = rates["cluster_1"] / rates["process"]
+    bars += [bar("online_cluster_over_process", share, ">=0.5", share >= 0.5)]
+    return bars + sampling(root / "sampling", head, seconds)
+
+
+def run_lamp(folder: Path, address: str, workers: int, seconds: float) -> tuple[Timed, list[float], float]:
+    """What was noted, seconds from each episode's end until it could be sampled, and episodes a second."""
+    judge = glow.saved(glow.bright_model(0.8), folder / "judge")
+    words = [*glow.online(judge), "robot.env.type=glow:GlowConfig", "episodes=1000000", "evaluation.every=1000000"]
+    more = ["publish_every=10", "audit.share=0", f"cluster.trainer_workers={workers}"]
+    config = load_online(ClusterRunConfig, None, [*words, *more])
+    record = OnlineFolder.open(folder / "run", config)
+    with crew_for(config, record.path, address) as crew:
+        timed = Timed(config, record, crew)
+        reader = Reader(folder / "run")
+        marks: list[tuple[float, int]] = []
+
+        def watch(now: Now) -> bool:
+            if now.updates >= 20 and not marks:
+                reader.start()
+                marks.append((time.monotonic(), now.counts.episodes))
+            elif marks:
+                marks[1:] = [(time.monotonic(), now.counts.episodes)]
+            return not marks or time.monotonic() - marks[0][0] < seconds
+
+        timed.run(watch)
+        reader.stop()
+    record.close()
+    (begun, first), (ended, last) = marks
+    waits = [found - timed.ended[i] for i, found in reader.seen.items() if i in timed.ended]
+    return timed, waits, (last - first) / (ended - begun)
+
+
+class Reader:
+    """A trainer's view of the store, from a thread: when each episode can first be sampled."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self.seen: dict[int, float] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        store = Store.open(self._folder / "episodes")
+        known = set(store.ids)
+        while not self._stop.wait(0.005):
+            store.refresh()
+            store.ledger.refresh()
+            for episode_id in [i for i in store.ids if i not in known]:
+                if store.ledger.newest(episode_id, {"classifier"}) is not None:
+                    known.add(episode_id)
+                    self.seen[episode_id] = time.time()
+
+
+class Sampling:
+    """A trainer that does nothing but sample."""
+
+    def run(self, replay: Any, options: SampleOptions, direct: bool, seconds: float) -> float:
+        """Frames a second."""
+        where = replay.where()
+        source: Any = sampler(where, options) if direct else None
+        begun, batches = time.monotonic(), 0
+        while time.monotonic() - begun < seconds:
+            batch = source.sample(256) if direct else replay.sample(256, options)
+            batches += len(batch.reward) == 256
+        return 2 * 256 * batches / (time.monotonic() - begun)
+
+
+def sampling(folder: Path, head: str, seconds: float) -> list[str]:
+    """Of episodes of 50 frames, 64x64."""
+    fill(folder)
+    import ray
+
+    from plaudit.cluster.calls import Stub
+    from plaudit.cluster.config import PlacementConfig
+    from plaudit.cluster.connect import connected
+    from plaudit.cluster.keepers import ReplayBufferActor
+
+    options = SampleOptions(source="classifier", gamma=0.95, cameras=("front",))
+    rates: dict[tuple[str, int], float] = {}
+    with connected(head, PlacementConfig(trainer_workers=2)) as cluster:
+        place = cluster.placement.options
+        keeper = ray.remote(ReplayBufferActor).options(**place("replay"), name="sampling").remote(folder)
+        stub = Stub("sampling", "replay service", 30.0)
+        here = Sampling().run(stub, options, True, seconds / 2)
+        for workers in (1, 2):
+            actors = [ray.remote(Sampling).options(**place("trainer", rank)).remote() for rank in range(workers)]
+            for how in ("direct", "served"):
+                calls = [actor.run.remote(stub, options, how == "direct", seconds / 2) for actor in actors]
+                rates[how, workers] = sum(ray.get(calls))
+            for actor in actors:
+                ray.kill(actor)
+        ray.kill(keeper)
+    print(
+        f"frames/s of 64x64: {here:,.0f} in this process; "
+        + ", ".join(f"{how} with {workers} worker(s) {rate:,.0f}" for (how, workers), rate in rates.items())
+    )
+    bars = []
+    for (how, workers), rate in rates.items():
+        goal = 0.8 if how == "direct" else 0.1
+        bars.append(bar(f"online_sampler_{how}_{workers}_of_process", rate / here, f">={goal}", rate / here >= goal))
+    return bars
+
+
+def fill(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    service = ReplayService(folder)
+    verdict = np.zeros(50, np.float32)
+    facts = {"model": "m", "threshold": 0.5, "note": ""}
+    for number in range(200):
+        frames = rng.integers(0, 255, (51, 64, 64, 3), dtype=np.uint8)
+        episode = Episode.of(frames={"front": frames}, actions=np.zeros((50, 4)), state=np.zeros((51, 8)))
+        item = Item("episodes", service.append(episode, str(number)))
+        labels = Labels(verdict, verdict > 0, source="classifier", **facts)
+        service.label({item: labels}, {}, Who("classifier", facts))
+    service.close()
+
+
+def bar(name: str, figure: float, goal: str, passed: bool) -> str:
+    return f"BAR {name} {figure:.3g} {goal} {'pass' if passed else 'miss'}"
+
+
+if __name__ == "__main__":
+    main()
