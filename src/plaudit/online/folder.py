@@ -8,30 +8,31 @@ runs/sim_sac_0/
   checkpoints/          of the learner: the last two, each whole
   judges/               reward models that were trained meanwhile, and why each was taken or refused
   metrics.jsonl         a line every few seconds
+  chronicle.jsonl       what happened, in sentences
   tensorboard/          the same as event files
   policy.yaml  policy.safetensors    the newest policy, as `plaudit run` takes it
   report.html
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from plaudit.config import load
 from plaudit.data.journal import write_atomic
 from plaudit.errors import BadFile, TargetNotEmpty
-from plaudit.online.config import OnlineConfig
+from plaudit.online.config import ConfigT
 from plaudit.policies.loader import save_policy
 from plaudit.policies.weights import read_weights
 from plaudit.train.record import Record
 
 
-class OnlineFolder(Record):
-    def __init__(self, path: Path, config: OnlineConfig):
+class OnlineFolder(Record, Generic[ConfigT]):
+    def __init__(self, path: Path, config: ConfigT):
         super().__init__(path)
         self.config = config
 
     @classmethod
-    def open(cls, path: Path, config: OnlineConfig) -> "OnlineFolder":
+    def open(cls, path: Path, config: ConfigT) -> "OnlineFolder[ConfigT]":
         """A new run, or the one that is there if it was asked for in the same words; only its length may differ.
 
         One that never got to its first weights, for a judge that was not found or the like, may be asked for anew.
@@ -53,7 +54,7 @@ class OnlineFolder(Record):
         return folder
 
     @classmethod
-    def reopen(cls, path: Path, kind: type[OnlineConfig]) -> "OnlineFolder":
+    def reopen(cls, path: Path, kind: type[ConfigT]) -> "OnlineFolder[ConfigT]":
         if not (path / "config.json").is_file():
             raise BadFile(
                 path, "this is not an online run: it has no config.json; such runs are made by 'plaudit online'"
