@@ -6,6 +6,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def lamp(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def script(path: Path, *words: object, capsys, monkeypatch) -> tuple[int, str]:
+def script(path: Path, *words: object, capsys, monkeypatch) -> tuple[Any, str]:
     """Run in this process; how it ended and what it said."""
     monkeypatch.setattr(sys, "argv", [path.name, *map(str, words)])
     with pytest.raises(SystemExit) as ended:

@@ -36,9 +36,9 @@ def moment(episodes: int = 120, **more) -> Now:
 
 
 def drawn(screen, width: int = 80) -> list[str]:
-    console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(screen)
-    return console.file.getvalue().splitlines()
+    paper = io.StringIO()
+    Console(file=paper, width=width, force_terminal=False).print(screen)
+    return paper.getvalue().splitlines()
 
 
 def test_all_that_matters_is_on_one_screen():
@@ -113,7 +113,7 @@ def test_why_the_robot_waits():
     assert "waits    16 episodes wait for the judge, 16 may" in "\n".join(
         drawn(View(config()).screen(moment(holding="16 episodes wait for the judge, 16 may")))
     )
-    assert "waits    nobody" in "\n".join(drawn(View(config()).screen(moment())))
+    assert "waits    the robot does not" in "\n".join(drawn(View(config()).screen(moment())))
 
 
 def test_on_a_robot_with_a_person_nobody_speaks_of_what_only_a_simulation_knows():
@@ -143,8 +143,9 @@ def test_nobody_can_say_how_long_it_will_be_while_the_robot_stands():
 
 def test_a_run_that_may_end_earlier_says_so():
     view = View(config("evaluation.stop_at=0.9"))
-    for second in range(0, 100, 10):
-        shown = drawn(view.screen(moment(second, seconds=float(second))))
+    for second in range(0, 90, 10):
+        view.screen(moment(second, seconds=float(second)))
+    shown = drawn(view.screen(moment(90, seconds=90.0)))
     assert "90 of 1,000 episodes, at most 0:15:10 to go" in shown[1]
 
 

@@ -63,6 +63,9 @@ def online(
         ),
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="The folder of a run to go on with.", metavar="RUN")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Only write the page of a run as it stands, whoever runs it.", metavar="RUN")
+    ] = None,
     folder: Annotated[Path, typer.Option(help="Where runs are put.")] = Path("runs"),
 ) -> None:
     """Learn while the robot works: it acts, episodes are judged, the learner trains, weights go back.
@@ -74,7 +77,11 @@ def online(
     from plaudit.online.config import load_online
     from plaudit.online.folder import OnlineFolder
     from plaudit.policies.loader import load_policy
+    from plaudit.report.online import write_online_report
 
+    if report is not None:
+        out.print(f"{write_online_report(OnlineFolder.reopen(report, ClusterRunConfig).path)}")
+        return
     if resume is not None:
         if overrides or config:
             raise DataError("--resume goes on with a run as it was configured; leave out the other arguments")

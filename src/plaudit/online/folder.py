@@ -8,23 +8,22 @@ runs/sim_sac_0/
   checkpoints/          of the learner: the last two, each whole
   judges/               reward models that were trained meanwhile, and why each was taken or refused
   metrics.jsonl         a line every few seconds
+  chronicle.jsonl       what happened, in sentences
   tensorboard/          the same as event files
   policy.yaml  policy.safetensors    the newest policy, as `plaudit run` takes it
   report.html
 """
 
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from plaudit.config import load
 from plaudit.data.journal import write_atomic
 from plaudit.errors import BadFile, TargetNotEmpty
-from plaudit.online.config import OnlineConfig
+from plaudit.online.config import ConfigT
 from plaudit.policies.loader import save_policy
 from plaudit.policies.weights import read_weights
 from plaudit.train.record import Record
-
-ConfigT = TypeVar("ConfigT", bound=OnlineConfig)
 
 
 class OnlineFolder(Record, Generic[ConfigT]):

@@ -113,7 +113,7 @@ def rows(config: OnlineConfig, now: Now) -> list[tuple[str, Text]]:
     ]
     if not config.by_hand and config.audit.share > 0:
         shown.append(("audit", _audit(config, now)))
-    return [*shown, ("waits", Text(now.holding or "nobody", "yellow" if now.holding else "dim"))]
+    return [*shown, ("waits", Text(now.holding or "the robot does not", "yellow" if now.holding else "dim"))]
 
 
 def _success(config: OnlineConfig, now: Now) -> Text:

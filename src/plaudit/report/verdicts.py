@@ -68,7 +68,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> str:
         ("failure", _bad(count[False, True]), words(f"{count[False, False]}", "good"), f"{count[False, None]}"),
     ]
     if any(v.true is None for v in verdicts):
-        rows.append(("not known", *(f"{count[None, said]}" for said in (True, False, None))))
+        rows.append(("not known", f"{count[None, True]}", f"{count[None, False]}", f"{count[None, None]}"))
     return table(rows, header=("truth", "called", "not called", "not judged"))
 
 

@@ -1,0 +1,79 @@
+"""`plaudit online` as a user types it, without Ray: how it ends and what it leaves behind."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import glow
+from command import plaudit
+
+TESTS = Path(__file__).parents[1]
+LAMP = (
+    "robot=sim robot.env.type=glow:GlowConfig learner=sac learner.hidden=[8] learner.batch_size=8 judge=classifier "
+    "judge.model=judge judge.rule.decode=frames algorithm=sequential executor.realtime=false executor.steps=12 "
+    "policy_cameras=[] evaluation.episodes=2 retrain=null name=run --address none"
+)
+
+
+@pytest.fixture
+def lab(tmp_path) -> Path:
+    glow.saved(glow.bright_model(0.3), tmp_path / "judge")
+    return tmp_path
+
+
+def told(lab: Path) -> list[tuple[str, str]]:
+    lines = map(json.loads, (lab / "runs/run/chronicle.jsonl").read_text().splitlines())
+    return [(line["what"], line["sentence"]) for line in lines]
+
+
+def test_one_episode_leaves_a_page(lab):
+    said = plaudit("online", *LAMP.split(), "episodes=1", cwd=lab)
+    assert "runs/run: 1 episodes, 6 updates, weights" in said
+    assert [what for what, _ in told(lab)] == ["begun", "ended"]
+    assert "1 episodes, 12 steps, 6 updates" in (lab / "runs/run/report.html").read_text()
+    (lab / "runs/run/report.html").unlink()
+    assert "runs/run/report.html" in plaudit("online", "--report", "runs/run", cwd=lab)
+    assert (lab / "runs/run/report.html").exists()
+    assert "this is not an online run" in plaudit("online", "--report", "judge", cwd=lab, ok=False)
+
+
+def test_a_judge_that_is_not_believed_any_more_ends_it_with_an_alarm(lab):
+    """It calls a lamp bright at 0.3; none ever truly succeeds."""
+    doubts = ("audit.share=1.0", "audit.least=5", "audit.window=10", "robot.env.goal=2.0", "episodes=200")
+    said = plaudit("online", *LAMP.split(), *doubts, cwd=lab, ok=False)
+    assert "alarm: " in said and "the learner has stopped" in said
+    assert "alarm" in [what for what, _ in told(lab)]
+    assert '<p class="bad">The alarm rang' in (lab / "runs/run/report.html").read_text()
+
+
+def test_ctrl_c_on_a_terminal_ends_it_in_order(lab):
+    """The screen is drawn, the first Ctrl-C is acknowledged on it, and the same command would go on."""
+    master, slave = pty.openpty()
+    paths = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
+    environment = {**os.environ, "PYTHONPATH": paths, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    command = [sys.executable, "-m", "plaudit.cli", "online", *LAMP.split(), "episodes=100000"]
+    process = subprocess.Popen(command, cwd=lab, env=environment, stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    screen, asked, until = "", False, time.monotonic() + 90
+    while time.monotonic() < until:
+        try:
+            screen += os.read(master, 65536).decode(errors="replace")
+        except OSError:  # the other side is closed
+            break
+        if not asked and re.search(r"[1-9]\d* of 100,000 episodes", screen):
+            process.send_signal(signal.SIGINT)
+            asked = True
+    assert process.wait(30) == 130, screen[-2000:]
+    os.close(master)
+    assert "getting ready" in screen and "stopping: everybody comes to the end" in screen
+    assert "stopped; the same command goes on" in screen
+    assert told(lab)[-1] == ("ended", "somebody stopped it")
+    assert (lab / "runs/run/report.html").exists()
