@@ -166,12 +166,11 @@ class Chaos:
         os.kill(pid, signal.SIGCONT)
 
     def _link(self) -> None:
-        """At the bridge, which lies in the namespace of the machine itself."""
-        end = self.rng.choice(os.environ["PLAUDIT_LINKS"].split(","))
-        outside = ["nsenter", "--net=/proc/1/ns/net", "ip", "link", "set", end]
-        subprocess.run([*outside, "down"], check=True)
+        name = self.rng.choice(os.environ["PLAUDIT_HOSTS"].split(","))
+        link = ["ip", "-n", name, "link", "set", "eth0"]
+        subprocess.run([*link, "down"], check=True)
         time.sleep(self.hang)
-        subprocess.run([*outside, "up"], check=True)
+        subprocess.run([*link, "up"], check=True)
 
     def _disk(self) -> None:
         filler = self.folder / "filler"

@@ -264,10 +264,10 @@ def measure_cut(hosts: Sequence[Host], seconds: float, after: float, retries: in
 
 def run_loop(hosts: Sequence[Host], head: str, cut: float, times: int) -> str:
     """An online run over the three hosts whose links are cut in turn; what `benchmarks/faults.py` says of it."""
-    links = ",".join(host.link for host in hosts[1:])
+    others = ",".join(host.name for host in hosts[1:])
     words = ["--head", head, "--kinds", "link", "--times", str(times), "--hang", str(cut)]
     script = str(Path(__file__).with_name("faults.py"))
-    done = hosts[0].run("env", f"PLAUDIT_LINKS={links}", sys.executable, script, *words, seconds=120 + times * 120)
+    done = hosts[0].run("env", f"PLAUDIT_HOSTS={others}", sys.executable, script, *words, seconds=120 + times * 120)
     return done.stdout + done.stderr[-2000:]
 
 
