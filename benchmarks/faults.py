@@ -9,6 +9,7 @@ again.
     node        all processes of the inference or the labelling machine are killed, and it is started again
     hang        the judge's process stands still for a minute
     disk        the disk of the run's folder is full for ten seconds (needs root: a small file system is mounted)
+    link        the link of one machine is cut (`benchmarks/hosts.py --loop` makes machines that have one)
 
 A fault is over when there is a new episode, a new label, new updates and a newer version of the weights, and that has
 to be the case within a minute after its cause is gone. All the while: what was acknowledged must be there at the end,
@@ -44,8 +45,8 @@ from plaudit.online.folder import OnlineFolder  # noqa: E402
 from three_nodes import ROLES, Nodes, kill, three_nodes  # noqa: E402
 
 KILLED = ("env", "judge", "replay", "state", "trainer")
-KINDS = (*KILLED, "node", "hang", "disk")
-SWIFT = (*KILLED, "disk")  # over in seconds
+KINDS: tuple[str, ...] = (*KILLED, "node", "hang", "disk")
+SWIFT: tuple[str, ...] = (*KILLED, "disk")  # over in seconds
 BOUND = 60.0  # s within which the loop goes on by itself
 
 
@@ -129,7 +130,12 @@ class Chaos:
             self.error = f"{type(error).__name__}: {error}"
 
     def _inject(self, kind: str) -> Fault:
-        causes: dict[str, Callable[[], None]] = {"node": self._node, "hang": self._hang, "disk": self._disk}
+        causes: dict[str, Callable[[], None]] = {
+            "node": self._node,
+            "hang": self._hang,
+            "disk": self._disk,
+            "link": self._link,
+        }
         begun = time.monotonic()
         causes.get(kind, lambda: self._kill_part(kind))()
         gone, before = time.monotonic(), self.mark
@@ -158,6 +164,14 @@ class Chaos:
         os.kill(pid, signal.SIGSTOP)
         time.sleep(self.hang)
         os.kill(pid, signal.SIGCONT)
+
+    def _link(self) -> None:
+        """At the bridge, which lies in the namespace of the machine itself."""
+        end = self.rng.choice(os.environ["PLAUDIT_LINKS"].split(","))
+        outside = ["nsenter", "--net=/proc/1/ns/net", "ip", "link", "set", end]
+        subprocess.run([*outside, "down"], check=True)
+        time.sleep(self.hang)
+        subprocess.run([*outside, "up"], check=True)
 
     def _disk(self) -> None:
         filler = self.folder / "filler"

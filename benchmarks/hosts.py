@@ -2,6 +2,7 @@
 
     sudo python benchmarks/hosts.py             # a cluster over three hosts, checked; a link cut for 20 s and restored
     sudo python benchmarks/hosts.py --cut 45    # for longer
+    sudo python benchmarks/hosts.py --loop 4    # an online run over them, links cut for 20 s four times
 
 A namespace has interfaces, routes and ports of its own, so that what runs in it talks to the others over the network
 and no other way. The cut takes the link down, at the bridge (packets vanish, nobody is told) or at the host (it knows
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 ROLES = ("training", "inference", "labeling")
-SOURCE = Path(__file__).resolve().parents[1] / "src"
+SOURCE, TESTS = (Path(__file__).resolve().parents[1] / name for name in ("src", "tests"))
 
 
 @dataclass(frozen=True)
@@ -83,21 +84,23 @@ class Host:
         ours = {
             "PLAUDIT_CLUSTER_DIR": str(self.folder),
             "RAY_AUTH_TOKEN_PATH": str(self.token),
-            "PYTHONPATH": str(SOURCE),
+            "PYTHONPATH": f"{SOURCE}:{TESTS}",
         }
         return {**os.environ, **ours, "COLUMNS": "160"}
 
 
 @contextmanager
-def three_hosts(prefix: str = "plaudit") -> Iterator[list[Host]]:
-    """For training, inference and labeling, at 10.83.0.1 to 10.83.0.3. Gone afterwards, with all that runs in them."""
+def three_hosts() -> Iterator[list[Host]]:
+    """For training, inference and labeling, at 10.83.0.1 to 10.83.0.3. Gone afterwards, with all that runs in them.
+
+    Their names carry the number of this process, so that others may have hosts of their own at the same time.
+    """
     if os.geteuid() != 0 or shutil.which("ip") is None:
         raise SystemExit("network namespaces need root, and 'ip' of the package iproute2")
-    root = Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir="/tmp"))
-    hosts = [
-        Host(f"{prefix}{i}", f"10.83.0.{i}", root / str(i), f"{prefix[:8]}-b{i}", root / "token") for i in (1, 2, 3)
-    ]
-    bridge = f"{prefix[:8]}-br"
+    root = Path(tempfile.mkdtemp(prefix="hosts-", dir="/tmp"))
+    tag = f"pl{os.getpid()}"
+    hosts = [Host(f"{tag}-{i}", f"10.83.0.{i}", root / str(i), f"{tag}b{i}", root / "token") for i in (1, 2, 3)]
+    bridge = f"{tag}br"
     try:
         _ip("link", "add", bridge, "type", "bridge")
         _ip("link", "set", bridge, "up")
@@ -259,6 +262,15 @@ def measure_cut(hosts: Sequence[Host], seconds: float, after: float, retries: in
     }
 
 
+def run_loop(hosts: Sequence[Host], head: str, cut: float, times: int) -> str:
+    """An online run over the three hosts whose links are cut in turn; what `benchmarks/faults.py` says of it."""
+    links = ",".join(host.link for host in hosts[1:])
+    words = ["--head", head, "--kinds", "link", "--times", str(times), "--hang", str(cut)]
+    script = str(Path(__file__).with_name("faults.py"))
+    done = hosts[0].run("env", f"PLAUDIT_LINKS={links}", sys.executable, script, *words, seconds=120 + times * 120)
+    return done.stdout + done.stderr[-2000:]
+
+
 def measure_firewall(hosts: Sequence[Host]) -> dict[str, str]:
     """A second address on each host; what `check` says of it before and after its firewall line is obeyed."""
     for i, host in enumerate(hosts, start=1):
@@ -285,12 +297,17 @@ def main() -> None:
     parser.add_argument("--retries", type=int, default=-1, help="max_task_retries of the actor")
     parser.add_argument("--firewall", action="store_true", help="also obey the firewall line that check prints")
     parser.add_argument("--at", choices=["bridge", "host"], default="bridge", help="which end of the link goes down")
+    parser.add_argument("--loop", type=int, default=0, metavar="TIMES", help="cut the links of an online run instead")
+    parser.add_argument("--quick", action="store_true", help="the online run, one cut of 5 s")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the hosts are taken down
     with three_hosts() as hosts:
         began = time.time()
-        start_all(hosts)
+        head = start_all(hosts)
         print(f"three nodes up after {time.time() - began:.1f} s")
+        if asked.loop or asked.quick:
+            print(run_loop(hosts, head, 5 if asked.quick else asked.cut[0], asked.loop or 1))
+            return
         print(hosts[1].run(sys.executable, "-m", "plaudit.cli", "cluster", "status").stdout)
         done = hosts[0].run(sys.executable, "-m", "plaudit.cli", "cluster", "check")
         print(done.stdout, done.stderr, f"exit {done.returncode}")

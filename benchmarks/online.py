@@ -244,13 +244,14 @@ class Sampling:
 def sampling(folder: Path, head: str, seconds: float) -> list[str]:
     """Of episodes of 50 frames, 64x64."""
     fill(folder)
-    import ray
+    import ray as typed
 
     from plaudit.cluster.calls import Stub
     from plaudit.cluster.config import PlacementConfig
     from plaudit.cluster.connect import connected
     from plaudit.cluster.keepers import ReplayBufferActor
 
+    ray: Any = typed
     options = SampleOptions(source="classifier", gamma=0.95, cameras=("front",))
     rates: dict[tuple[str, int], float] = {}
     with connected(head, PlacementConfig(trainer_workers=2)) as cluster:

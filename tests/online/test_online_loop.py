@@ -30,7 +30,7 @@ class Sitting:
     """One run of the loop, from its beginning or from where it stood."""
 
     now: Now
-    told: list[Now] = field(default_factory=list)
+    told: list[int] = field(default_factory=list)  # episodes, whenever something was told
 
 
 def sit(tmp_path: Path, *more: str, stop_after: int | None = None, cut: float = 0.8) -> Sitting:
@@ -168,7 +168,7 @@ def test_a_judge_that_calls_failures_a_success_stops_the_learner(tmp_path):
     audit = ("audit.share=1.0", "audit.least=10", "audit.window=20")
     end = sit(tmp_path, "episodes=60", *audit, "robot.env.goal=2.0", cut=0.3)  # no lamp ever truly succeeds
     assert end.now.counts.episodes < 60
-    assert "audited episodes a success" in end.now.alarm
+    assert end.now.alarm is not None and "audited episodes a success" in end.now.alarm
     assert end.now.updates < end.now.counts.steps
 
 

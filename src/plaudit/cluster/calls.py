@@ -32,7 +32,7 @@ class Stub:
         name: as it is known to people
         patience: s for which a call is made again
         """
-        self._actor, self._name, self._patience = actor, name, patience
+        self.actor, self._name, self._patience = actor, name, patience
 
     def __getattr__(self, method: str) -> Any:
         if method.startswith("__"):  # what copies and pickles look for
@@ -40,7 +40,7 @@ class Stub:
         return partial(self._call, method)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Stub, (self._actor, self._name, self._patience)
+        return Stub, (self.actor, self._name, self._patience)
 
     def _call(self, method: str, *arguments: Any) -> Any:
         until = time.monotonic() + self._patience
@@ -55,7 +55,7 @@ class Stub:
 
     def _find(self) -> Any:
         try:
-            return ray.get_actor(self._actor)
+            return ray.get_actor(self.actor)
         except ValueError as error:
             raise PartLost(f"there is no {self._name}") from error
 

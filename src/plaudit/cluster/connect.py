@@ -93,6 +93,7 @@ def joined(
     import ray
 
     keep_loopback()
+    _keep_quiet()
     try:
         if found is None:
             _start_local(config or PlacementConfig())
@@ -101,6 +102,14 @@ def joined(
         yield Joined(address=ray.get_runtime_context().gcs_address, local=found is None)
     finally:
         ray.shutdown()
+
+
+def _keep_quiet() -> None:
+    """Ray writes the last words of every process that died to the driver's output, whatever it was told about logs.
+    There they would tear our screen, and whoever runs a loop tells of lost parts in words of its own."""
+    from ray._private import worker
+
+    worker.print_to_stdstream = lambda *_, **__: None  # type: ignore[attr-defined]
 
 
 def find(address: str | None, mine: NodeState | None) -> str | None:

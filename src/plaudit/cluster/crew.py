@@ -15,10 +15,11 @@ from typing import Any, Literal
 import ray
 from ray.exceptions import RayError
 
-from plaudit.cluster.actors import EnvActor, PersonActor, RewardLabelerActor, TrainerActor
+from plaudit.cluster.actors import EnvActor, Job, PersonActor, RewardLabelerActor
 from plaudit.cluster.calls import Stub, answer
 from plaudit.cluster.connect import Cluster
 from plaudit.cluster.keepers import ReplayBufferActor, StateManagerActor
+from plaudit.cluster.trainers import START, ActorTrainers, RayTrainTrainers, Trainers
 from plaudit.errors import PartLost
 from plaudit.online.config import OnlineConfig
 from plaudit.online.crew import WEIGHTS, Done, Part
@@ -31,7 +32,6 @@ from plaudit.rollout.memory import Body
 
 ALWAYS = {"max_restarts": -1, "max_task_retries": 0}  # callers repeat what they want repeated
 SOON = 2.0  # s that the loop waits for counters, before it does something else
-START = 180.0  # s for an actor to be there for the first time
 
 
 @dataclass(frozen=True)
@@ -55,21 +55,24 @@ class RayCrew:
         self.restarts: dict[str, int] = Counter()
         self._running: list[_Running] = []
         self._appointed: tuple[Appointed | None, Any] = (None, None)
-        options = {"demos": _absolute(config.demos), "judged_demos": config.judges_demos}
-        self._replay = self._make("replay", ReplayBufferActor, self._folder, capacity_gb=config.capacity_gb, **options)
-        self._state = self._make("state", StateManagerActor, self._folder / WEIGHTS)
+        options: dict[str, Any] = {"demos": _absolute(config.demos), "judged_demos": config.judges_demos}
+        options |= {"name": self._name("replay"), "capacity_gb": config.capacity_gb}
+        self._replay = self._make("replay", ReplayBufferActor, self._folder, **options)
+        self._state = self._make("state", StateManagerActor, self._folder / WEIGHTS, name=self._name("state"))
         self._handles: dict[str, Any] = {
             "env": self._make("env", EnvActor, config, self._stub("replay"), self._stub("state")),
             "judge": self._make_person() if config.by_hand else self._make_judge(),
         }
         self._trainers = self._make_trainers()
 
-    def _make(self, part: Any, cls: type, *arguments: Any, rank: int = 0, **options: Any) -> Any:
+    def _make(
+        self, part: Any, cls: type, *arguments: Any, rank: int = 0, name: str | None = None, **options: Any
+    ) -> Any:
         where = self._cluster.placement.options(part, rank)
         life = {"max_restarts": 0} if part == "trainer" else ALWAYS
         threads = {"max_concurrency": 2} if cls is EnvActor else {}  # to be stopped in the middle of an episode
-        named = {"name": self._name(part)} if part in ("replay", "state") else {}
-        return ray.remote(cls).options(**where, **life, **threads, **named).remote(*arguments, **options)
+        known = {"name": name} if name is not None else {}
+        return ray.remote(cls).options(**where, **life, **threads, **known).remote(*arguments, **options)
 
     def _make_judge(self) -> Any:
         return self._make("labeler", RewardLabelerActor, self._stub("replay"))
@@ -77,9 +80,11 @@ class RayCrew:
     def _make_person(self) -> Any:
         return self._make("labeler", PersonActor, self._stub("replay"), self._config.window)
 
-    def _make_trainers(self) -> list[Any]:
-        workers = range(self._cluster.placement.trainer_workers)
-        return [self._make("trainer", TrainerActor, rank=rank) for rank in workers]
+    def _make_trainers(self) -> Trainers:
+        placement = self._cluster.placement
+        if placement.config.trainer_backend == "ray_train":
+            return RayTrainTrainers(self._make, self._cluster, self._folder)
+        return ActorTrainers(self._make, placement.trainer_workers)
 
     def _name(self, part: Any) -> str:
         return f"plaudit-{self._run}-{part}"
@@ -98,25 +103,8 @@ class RayCrew:
         self._handles["person"] = self._make_person()
 
     def hire_trainer(self, spaces: Spaces, source: str) -> int:
-        self._spaces, self._source = spaces, source
-        return self._gather()
-
-    def _gather(self) -> int:
-        """The trainers meet, and go on from the newest checkpoint; returns how many updates that has."""
-        size, address = len(self._trainers), None
-        if size > 1:
-            address = answer(self._trainers[0].meeting_point.remote(), "trainer", START)
         stubs = self._stub("replay"), self._stub("state")
-        common = (self._config, self._spaces, self._folder, self._source, *stubs)
-        joined = [w.join.remote(rank, size, address, *common) for rank, w in enumerate(self._trainers)]
-        updates, *_ = [answer(call, "trainer", START) for call in joined]
-        return updates
-
-    def _gather_anew(self) -> None:
-        for worker in self._trainers:
-            ray.kill(worker)
-        self._trainers = self._make_trainers()
-        self._gather()
+        return self._trainers.start(Job(self._config, spaces, self._folder, source, *stubs))
 
     def hire_robot(self, policy: PolicySpec) -> None:
         self._policy = policy
@@ -128,12 +116,12 @@ class RayCrew:
         return self._stub("state", SOON).report()
 
     def begin(self, part: Part, method: str, *arguments: Any) -> None:
-        workers = self._trainers if part == "trainer" else [self._handles[part]]
-        if method != "step":
-            workers = workers[:1]
-        if part == "env":
-            arguments = (self._policy, *arguments)
-        calls = tuple(getattr(worker, method).remote(*map(self._sent, arguments)) for worker in workers)
+        if part == "trainer":
+            calls = self._trainers.begin(method, *arguments)
+        else:
+            more = (self._policy,) if part == "env" else ()
+            call = getattr(self._handles[part], method)
+            calls = (call.remote(*more, *map(self._sent, arguments)),)
         self._running.append(_Running(part, method, calls))
 
     def _sent(self, argument: Any) -> Any:
@@ -161,7 +149,7 @@ class RayCrew:
         except (PartLost, RayError) as error:
             self.restarts[running.part] += 1
             if running.part == "trainer":
-                self._gather_anew()
+                self._trainers.revive()
             if isinstance(error, PartLost):
                 raise
             if running.part == "trainer" and len(running.calls) > 1:  # the others noticed that one was gone
@@ -170,9 +158,9 @@ class RayCrew:
 
     def pids(self) -> dict[str, list[int]]:
         """The processes of the parts; for whoever wants to know what happens without one."""
-        everyone = {"replay": [self._replay], "state": [self._state], "trainer": self._trainers}
-        everyone |= {part: [handle] for part, handle in self._handles.items()}
-        return {part: ray.get([h.pid.remote() for h in handles]) for part, handles in everyone.items()}
+        everyone = {"replay": self._replay, "state": self._state, **self._handles}
+        found = {part: [ray.get(handle.pid.remote())] for part, handle in everyone.items()}
+        return {**found, "trainer": self._trainers.pids()}
 
     def stop_robot(self) -> None:
         self._handles["env"].stop.remote()
@@ -180,7 +168,8 @@ class RayCrew:
     def close(self) -> None:
         """The robot holds; then everything goes."""
         ray.wait([self._handles["env"].close.remote()], timeout=10)
-        for handle in (*self._handles.values(), *self._trainers, self._replay, self._state):
+        self._trainers.close()
+        for handle in (*self._handles.values(), self._replay, self._state):
             ray.kill(handle)
 
 

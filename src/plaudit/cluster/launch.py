@@ -41,7 +41,6 @@ SYSTEM_CONFIG = {
     "grpc_keepalive_timeout_ms": 60_000,
     "grpc_client_keepalive_time_ms": 10_000,
     "grpc_client_keepalive_timeout_ms": 60_000,
-    "gcs_rpc_server_reconnect_timeout_s": 120,  # a node that lost the head waits so long; longer than the head waits
 }
 
 

@@ -330,7 +330,7 @@ def spaces_of(config: OnlineConfig, body: Body) -> Spaces:
         if camera not in body.cameras:
             has = ", ".join(body.cameras) or "none"
             raise OnlineError(f"policy_cameras has '{camera}', which {body.name} does not have; it has: {has}")
-    return Spaces(body.state_dim, body.action_dim, {camera: tuple(body.cameras[camera]) for camera in chosen})
+    return Spaces(body.state_dim, body.action_dim, {camera: body.cameras[camera] for camera in chosen})
 
 
 def robot_policy(config: OnlineConfig, learner: Any) -> PolicySpec:

@@ -52,15 +52,19 @@ ALONE = Alone()
 
 
 class Workers:
-    """One of several, who all make this at the same time with the same address."""
+    """One of several, in a process group that is there."""
 
-    def __init__(self, rank: int, size: int, address: str):
-        """address: host:port, of the first"""
+    def __init__(self, rank: int, size: int):
         self.rank, self.size = rank, size
+
+    @classmethod
+    def met(cls, rank: int, size: int, address: str) -> "Workers":
+        """Who all make this at the same time with the same address, host:port of the first."""
         host, _, port = address.rpartition(":")
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(host) or "lo")
         backend = "nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, init_method=f"tcp://{host}:{port}", rank=rank, world_size=size, timeout=WAIT)
+        return cls(rank, size)
 
     def average(self, parameters: Sequence[Tensor]) -> None:
         gradients = [p.grad for p in parameters if p.grad is not None]
