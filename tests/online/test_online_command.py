@@ -38,7 +38,7 @@ def test_one_episode_leaves_a_page(lab):
     said = plaudit("online", *LAMP.split(), "episodes=1", cwd=lab)
     assert "runs/run: 1 episodes, 6 updates, weights" in said
     assert [what for what, _ in told(lab)] == ["begun", "ended"]
-    assert "1 episodes, 12 steps, 6 updates" in (lab / "runs/run/report.html").read_text()
+    assert "1 episode, 12 steps, 6 updates" in (lab / "runs/run/report.html").read_text()
     (lab / "runs/run/report.html").unlink()
     assert "runs/run/report.html" in plaudit("online", "--report", "runs/run", cwd=lab)
     assert (lab / "runs/run/report.html").exists()

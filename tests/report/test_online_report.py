@@ -135,7 +135,7 @@ def test_the_gap_is_drawn_with_its_bound_and_the_alarm_with_its_sentence(tmp_pat
 
 
 def test_why_each_successor_was_taken_or_refused(tmp_path):
-    run(tmp_path, {"judge/version": 0.0}, {"judge/version": 2.0})
+    run(tmp_path, *({"judge/version": version, "online/success_judged": 0.5} for version in (0.0, 2.0)))
     figures = [{"score": score, "false": false, "missed": None} for score, false in ((0.7, 0.3), (0.9, 0.0))]
     for number, replaced, sentence, sides in (
         (1, False, "the old judge stays, and no new one could be trained: all fail", [None, None]),

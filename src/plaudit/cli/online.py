@@ -174,14 +174,15 @@ def _watching(config: Any, crew: Any, chronicle: Any) -> Iterator[Any]:
         if not drawn[0]:
             chronicle.tell(now, "begun", "the loop begins" if not now.counts.episodes else "the loop goes on")
         chronicle.note(now, crew.restarts)
-        if time.monotonic() - drawn[0] < (DRAW if live.is_started else LINE) and not asked:
+        stopping = bool(asked)  # if it comes later than this, the next look tells
+        if time.monotonic() - drawn[0] < (DRAW if live.is_started else LINE) and not stopping:
             return True
         drawn[0] = time.monotonic()
         if live.is_started:
-            live.update(view.screen(now, crew.restarts, stopping=bool(asked)), refresh=True)
+            live.update(view.screen(now, crew.restarts, stopping), refresh=True)
         else:
-            err.print(STOPPING if asked else view.line(now))
-        return not asked
+            err.print(STOPPING if stopping else view.line(now))
+        return not stopping
 
     def interrupt(number: int, _: Any) -> None:
         if asked:

@@ -74,8 +74,9 @@ def _summary(folder: Path, lines: Lines, told: Lines) -> str:
     if not lines:
         return "Nothing was logged yet."
     last = lines[-1]
-    said = f"{last['online/episodes']:,} episodes, {last['step']:,} steps, {last['online/updates']:,} updates in "
-    said += f"{_clock(last['time/seconds'])}. "
+    counted = {"episode": last["online/episodes"], "step": last["step"], "update": last["online/updates"]}
+    said = ", ".join(f"{count:,} {what}{'s' * (count != 1)}" for what, count in counted.items())
+    said += f" in {_clock(last['time/seconds'])}. "
     ended = [line for line in told if line["what"] in ("begun", "ended")]
     if ended and ended[-1]["what"] == "ended":
         sentence = ended[-1]["sentence"]
@@ -95,7 +96,7 @@ def _numbers(lines: Lines, config: dict[str, Any]) -> dict[str, str]:
     if "online/success_judged" in last:
         shown[f"judged success of the last {recent} episodes"] = f"{last['online/success_judged']:.0%}"
     if "online/success_true" in last:
-        shown["true success of the same, exploring"] = f"{last['online/success_true']:.0%}"
+        shown[f"true success of the last {recent}, exploring"] = f"{last['online/success_true']:.0%}"
     if "audit/gap" in last:
         gap, bound = 100 * last["audit/gap"], 100 * config["audit"]["bound"]
         audited = f"{last['audit/episodes']:.0f} audited episodes"
@@ -125,10 +126,13 @@ def _success(lines: Lines, config: dict[str, Any]) -> str:
         "judged": [_points(lines, "online/success_judged")],
         "true": [_points(lines, "online/success_true")],
     }
+    there = {name: curve for name, curve in curves.items() if curve[0]}
     wanted = config["evaluation"]["stop_at"]
+    if not there:
+        return ""
     return line_chart(
-        {name: curve for name, curve in curves.items() if curve[0]},
-        title="Success",
+        there,
+        title="Success" if len(there) > 1 else f"Success: {next(iter(there))}",
         x="steps",
         y="",
         y_range=(0, 1),
