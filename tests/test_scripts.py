@@ -17,6 +17,7 @@ from plaudit.data.store import Store
 from plaudit.errors import ConfigError
 from plaudit.online.config import load_online
 from plaudit.policies.loader import load_policy
+from plaudit.robots import igris_b
 
 ROOT = Path(__file__).parents[1]
 RUN, OPENPI = ROOT / "run_online_rl.py", ROOT / "run_online_rl_openpi.py"
@@ -125,6 +126,8 @@ def test_a_wrong_word_is_answered_and_nothing_is_made(lamp, words, sentence, cap
 
 def test_flags_may_stand_in_the_file(lamp):
     params = lamp / "params.json"
+    own = json.loads((Path(igris_b.__file__).parent / "inference_runtime_params.json").read_text())
+    params.write_text(json.dumps({**own, "policy_update_period": 7}))
     (lamp / "run.yaml").write_text(
         f"{{robot: igris_b, inference_runtime_params_config: {params}, human_reward_labeler: true, "
         "inference_algorithm: rtc, learner: {type: sac}}"
@@ -132,6 +135,7 @@ def test_flags_may_stand_in_the_file(lamp):
     config = load_online(ClusterRunConfig, lamp / "run.yaml", [])
     assert (config.algorithm, config.judge.type) == ("rtc", "human")
     assert config.robot.inference_runtime_params_config == params
+    assert config.executor.execute == 7  # as the robot's own file says
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,9 @@ class Job:
     state: Stub
 
     def trainer(self, group: Group) -> Trainer:
-        stubs: Any = (self.replay, self.state)  # answer to the same methods
-        return Trainer(self.config, self.spaces, self.folder, self.source, *stubs, group)
+        replay: Any = self.replay  # stubs answer to the same methods
+        state: Any = self.state
+        return Trainer(self.config, self.spaces, self.folder, self.source, replay, state, group)
 
 
 class TrainerActor(Shell):
@@ -154,9 +155,10 @@ class Mailbox:
 
 def train_loop(told: dict[str, Any]) -> None:
     """What a worker of Ray Train runs."""
-    import ray
+    import ray as typed
     from ray.train import get_context
 
+    ray: Any = typed
     job: Job = told["job"]
     context, mailbox = get_context(), ray.get_actor(told["mailbox"])
     rank, size = context.get_world_rank(), context.get_world_size()

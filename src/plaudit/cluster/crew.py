@@ -159,7 +159,7 @@ class RayCrew:
     def pids(self) -> dict[str, list[int]]:
         """The processes of the parts; for whoever wants to know what happens without one."""
         everyone = {"replay": self._replay, "state": self._state, **self._handles}
-        found = {part: [ray.get(handle.pid.remote())] for part, handle in everyone.items()}
+        found: dict[str, Any] = {part: ray.get([handle.pid.remote()]) for part, handle in everyone.items()}
         return {**found, "trainer": self._trainers.pids()}
 
     def stop_robot(self) -> None:

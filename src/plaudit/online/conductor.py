@@ -253,7 +253,9 @@ class Conductor:
     def _look(self) -> None:
         now = self.now
         try:
-            now.counts, now.state = self._crew.counts(self._who), self._crew.state()
+            counts, state = self._crew.counts(self._who), self._crew.state()
+            self._note_rebirth(counts, state)
+            now.counts, now.state = counts, state
             if time.monotonic() - self._audited > AUDIT:
                 self._audit()
             self._trouble.pop("replay", None)
@@ -268,6 +270,15 @@ class Conductor:
         now.seconds = self._seconds_before + time.monotonic() - self._begun
         if time.monotonic() - self._logged > LOG:
             self._log({})
+
+    def _note_rebirth(self, counts: Counts, state: StateReport) -> None:
+        """Whoever calls them hardly notices that these two were away."""
+        for part, before, born in (
+            ("replay", self.now.counts.born, counts.born),
+            ("state", self.now.state.born, state.born),
+        ):
+            if born != before:
+                self._crew.restarts[part] = self._crew.restarts.get(part, 0) + 1
 
     def _audit(self) -> None:
         """Whether the judge is right; a better one takes its place."""
@@ -309,8 +320,9 @@ class Conductor:
         if last_look and self._config.simulated and self._evaluated_at != self.now.counts.episodes:
             self._ask("evaluate", self._config.evaluation.episodes)
         self._honesty.close()
+        self._audited = 0.0  # the last episodes too
         self._look()
-        self._log({} if self.now.evaluated is None else {"eval/success": self.now.evaluated})
+        self._log({})
 
     def _ask(self, method: str, *arguments: Any) -> None:
         self._begin("trainer", method, *arguments)

@@ -16,10 +16,11 @@ from plaudit.online.audit import AuditConfig
 from plaudit.online.human import WindowConfig
 from plaudit.online.names import translated
 from plaudit.online.retrain import RetrainConfig
+from plaudit.policies.loader import load_policy
 from plaudit.registry import LABELER_REGISTRY, LEARNER_REGISTRY, ROBOT_REGISTRY, TAKEOVER_REGISTRY
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.rollout.executor import ExecutorConfig
-from plaudit.rollout.run import Algorithm, RunConfig, check_algorithm
+from plaudit.rollout.run import Algorithm, RunConfig, check_algorithm, with_params
 
 OFF_POLICY = ("qchunk", "sac")  # learners of replay: what a robot did an hour ago is still of use to them
 
@@ -128,6 +129,12 @@ class OnlineConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _a_simulation_has_units_of_its_own(self) -> Self:
+        if self.simulated and self.executor.normalizer is not None:
+            raise ValueError("executor.normalizer is for robots: a simulation takes actions within [-1, 1] as they are")
+        return self
+
+    @model_validator(mode="after")
     def _a_person_cannot_be_hurried(self) -> Self:
         if self.by_hand and self.judge_demos:
             raise ValueError("judge_demos with a person: label the demonstrations first (plaudit label --judge human)")
@@ -162,7 +169,16 @@ def load_online(
                 tree[key] = {"type": tree[key]}
         return _with_robot({**tree, **named}, robot_files or {})
 
-    return load(cls, path, [_full(override) for override in overrides], translate)
+    return _completed(load(cls, path, [_full(override) for override in overrides], translate))
+
+
+def _completed(config: ConfigT) -> ConfigT:
+    """What the policy's and the robot's own files say of units and chunks fills in what nobody else did."""
+    named = None if config.policy_yaml is None else load_policy(config.policy_yaml).normalizer
+    if config.executor.normalizer is None and named is not None:
+        executor = config.executor.model_copy(update={"normalizer": named})
+        config = config.model_copy(update={"executor": executor})
+    return config.model_copy(update={"executor": with_params(config.run).executor})
 
 
 def _section(tree: dict[str, Any], key: str) -> dict[str, Any]:
@@ -176,6 +192,9 @@ def _with_robot(tree: dict[str, Any], files: Mapping[str, str]) -> dict[str, Any
         return tree
     paced = "realtime" in ROBOT_REGISTRY.get(robot["type"]).model_fields  # the executor keeps the rate
     robot = {**({"realtime": False} if paced else {}), **robot, **files}
+    person = _section(tree, "takeover")
+    if person.get("type") == "topic":  # what a person sends comes over the robot's own transport
+        tree = {**tree, "takeover": {"robot": robot, **person}}
     return {**tree, "robot": robot, "executor": {"name": robot["type"], **tree.get("executor", {})}}
 
 

@@ -13,6 +13,7 @@ labels them too, in a ledger of the run, so that another judge of the same demon
 """
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -71,6 +72,7 @@ class Counts:
     failed: int  # of these, episodes that a judge has failed on
     outdated: int  # episodes that only a predecessor has labelled
     demos_unjudged: int  # demonstrations without a label of the judge in charge
+    born: float = 0.0  # when the service that counted was started, s since 1970
 
     @property
     def judged_steps(self) -> int:
@@ -124,6 +126,7 @@ class ReplayService:
         if demos is not None:
             self._shelves["demos"] = Store.open(demos, labels=labels)
         self._judged_demos = judged_demos
+        self._born = time.time()
         self._keys = {_facts_of(store, i)["key"]: i for i in store.ids}
         self._progress: dict[Shelf, _Progress] = {}
         self._samplers: dict[SampleOptions, Replay] = {}
@@ -172,6 +175,7 @@ class ReplayService:
             failed=len(failed & unjudged),
             outdated=len(waiting - unjudged),
             demos_unjudged=len(self._waiting("demos", who)) if self._judges_demos else 0,
+            born=self._born,
         )
 
     @property

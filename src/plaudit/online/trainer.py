@@ -11,7 +11,7 @@ worker began.
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ import torch
 
 from plaudit.checkpoint import dump_checkpoint, load_dumped
 from plaudit.data.batch import to_torch
+from plaudit.data.normalize import Normalizer
 from plaudit.errors import PolicyError, nearest
 from plaudit.online.config import OnlineConfig
 from plaudit.online.group import ALONE, Group
@@ -30,7 +31,7 @@ from plaudit.policies.weights import read_weights
 from plaudit.protocols import Simulation
 from plaudit.train.loop import SIDE_BY_SIDE, evaluate
 from plaudit.train.record import Record
-from plaudit.types import Weights
+from plaudit.types import AnyArray, Batch, Weights
 
 
 class Publisher(Protocol):
@@ -69,6 +70,8 @@ class Trainer:
         if config.threads or not spaces.cameras:
             torch.set_num_threads(config.threads or 1)
         self._record = Record(Path(folder))
+        units = config.executor.normalizer
+        self._normalizer = None if units is None else Normalizer.load(units)
         self.learner = build_learner(config, spaces)
         self._sampler = self._choose(replay, source)
         self._resume()
@@ -125,7 +128,7 @@ class Trainer:
             self._sampler.refresh()
         for _ in range(updates):
             with clock.running():
-                batch = to_torch(self._sampler.sample(self._batch), self.learner.device)
+                batch = to_torch(normalized(self._sampler.sample(self._batch), self._normalizer), self.learner.device)
             for name, number in self.learner.update(batch).items():
                 totals.setdefault(name, []).append(number)
         seconds = time.monotonic() - begun
@@ -161,6 +164,18 @@ class _Clock:
         begun = time.monotonic()
         yield
         self.seconds += time.monotonic() - begun
+
+
+def normalized(batch: Batch[AnyArray], normalizer: Normalizer | None) -> Batch[AnyArray]:
+    """In the units of the policy on the robot, which is handed the same statistics; images are left as they are."""
+    if normalizer is None:
+        return batch
+    return replace(
+        batch,
+        state=normalizer.normalize_state(batch.state),
+        next_state=normalizer.normalize_state(batch.next_state),
+        actions=normalizer.normalize_action(batch.actions),
+    )
 
 
 def audience(config: OnlineConfig, learner: Any, episodes: int) -> Simulation:

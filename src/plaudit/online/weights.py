@@ -31,6 +31,7 @@ class StateReport:
     version: int  # the newest; 0 before any push
     pushed: float  # s since 1970 of the newest
     readers: dict[str, Reader] = field(default_factory=dict)
+    born: float = 0.0  # when the manager was started, s since 1970
 
 
 class StateManager:
@@ -47,6 +48,7 @@ class StateManager:
         self._newest = read_weights(path) if path.exists() else None
         self._pushed = path.stat().st_mtime if self._newest else 0.0
         self._readers: dict[str, Reader] = {}
+        self._born = time.time()
 
     @property
     def version(self) -> int:
@@ -69,4 +71,4 @@ class StateManager:
         return found
 
     def report(self) -> StateReport:
-        return StateReport(self.version, self._pushed, dict(self._readers))
+        return StateReport(self.version, self._pushed, dict(self._readers), self._born)

@@ -70,10 +70,10 @@ def load_run(
             "executor": {"name": robot, **executor, **tree.get("executor", {})},
         }
 
-    return _with_params(load(RunConfig, None, overrides, translate))
+    return with_params(load(RunConfig, None, overrides, translate))
 
 
-def _with_params(config: RunConfig) -> RunConfig:
+def with_params(config: RunConfig) -> RunConfig:
     """What a robot's own file says of policies fills in what nobody else did."""
     if not isinstance(config.robot, RosRobotConfig):
         return config
