@@ -50,7 +50,13 @@ EXAMINED = 100  # episodes
 LIFT = (
     *("robot=sim", "robot.env.type=lift", "robot.env.obs=both", "robot.env.cameras=[front,side]"),
     *("algorithm=sequential", "executor.realtime=false", "executor.steps=50", "policy_cameras=[]"),
-    *("judge=classifier", "episodes=800", "evaluation.episodes=100", "evaluation.every=20"),
+    *(
+        "judge=classifier",
+        "judge.rule.decode=confirm",
+        "episodes=800",
+        "evaluation.episodes=100",
+        "evaluation.every=20",
+    ),
     *("evaluation.stop_at=0.95", "retrain=null"),
 )
 

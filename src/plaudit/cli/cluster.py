@@ -33,10 +33,19 @@ def cluster_start(
     token: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The shared secret; ~/.ray/auth_token unless given.")
     ] = None,
+    firewall: Annotated[
+        bool | None,
+        typer.Option(
+            "--firewall/--no-firewall",
+            help="Close its ports on the other addresses of this machine; where permitted, unless given.",
+            show_default=False,
+        ),
+    ] = None,
     folder: FolderOption = None,
 ) -> None:
     """Make this machine a node, in the background. The one for training, without --head, is the head."""
     from plaudit.cluster.config import ROLES
+    from plaudit.cluster.firewall import line
     from plaudit.cluster.launch import Start, start
     from plaudit.cluster.state import default_folder
     from plaudit.cluster.tables import next_steps
@@ -54,9 +63,15 @@ def cluster_start(
             port,
             gpus,
             token,
+            firewall,
         )
     )
     out.print(next_steps(state))
+    if not state.closed:
+        tell(
+            "warning",
+            f"Ray listens on all addresses of this machine; to close the others: {line(state.address, state.ports)}",
+        )
 
 
 @cluster.command("stop")

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from plaudit.cluster import firewall
 from plaudit.cluster.config import PlacementConfig
 from plaudit.cluster.connect import Joined
 from plaudit.cluster.launch import Ports, members
@@ -225,17 +226,8 @@ def _open_ports(node: Node, facts: Facts, nodes: list[Node], probes: dict[str, A
         _name(node),
         "all addresses" + (f"; {', '.join(reached)} can be reached" if reached else ""),
         "Ray cannot listen on one address alone; the token guards it, and this closes the others until the next boot: "
-        + firewall_line(node.address, ports),
+        + firewall.line(node.address, (ports.first, ports.last)),
         harmless=True,
-    )
-
-
-def firewall_line(address: str, ports: Ports) -> str:
-    """To paste on the machine: the ports of its node are there at this address and at no other."""
-    drop = f"add rule inet plaudit input tcp dport {ports.first}-{ports.last}"
-    return (
-        "sudo nft 'add table inet plaudit; add chain inet plaudit input { type filter hook input priority 0; }; "
-        f"{drop} ip daddr != {{ 127.0.0.1, {address} }} drop; {drop} ip6 daddr != ::1 drop'"
     )
 
 

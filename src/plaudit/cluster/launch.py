@@ -24,6 +24,7 @@ from pathlib import Path
 
 from plaudit.cluster.config import Role
 from plaudit.cluster.connect import IMPATIENT, QUIET, check_reachable, refusal, with_port
+from plaudit.cluster.firewall import close_others, open_others
 from plaudit.cluster.loopback import HOOK
 from plaudit.cluster.network import addresses_here, is_free, is_ours, way_to
 from plaudit.cluster.state import NodeState, began, read_state, running, write_state
@@ -83,6 +84,7 @@ class Start:
     head: None to be the head
     address: of this machine; None to take the one that leads to the head, or the only one there is
     gpus: None to count them
+    firewall: close its ports on the other addresses of this machine; None: where that is permitted
     """
 
     roles: tuple[Role, ...]
@@ -92,6 +94,7 @@ class Start:
     port: int = 6379
     gpus: int | None = None
     token: Path | None = None
+    firewall: bool | None = None
 
 
 def start(asked: Start) -> NodeState:
@@ -106,10 +109,23 @@ def start(asked: Start) -> NodeState:
     _check_ports(address, ports, is_head=asked.head is None)
     _prepare_token(token, head if asked.head else None)
     asked.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    closed = asked.firewall is not False and close_others(
+        address, (ports.first, ports.last), insist=bool(asked.firewall)
+    )
     log = asked.folder / "start.log"
     process = _spawn(_command(asked, address, head, ports), log, _environment(token, joins=asked.head is not None))
     _wait_until_up(process, log, head, token)
-    state = NodeState(process.pid, began(process.pid) or 0, head, address, asked.roles, str(token), asked.head is None)
+    state = NodeState(
+        pid=process.pid,
+        began=began(process.pid) or 0,
+        head=head,
+        address=address,
+        roles=asked.roles,
+        token=str(token),
+        is_head=asked.head is None,
+        ports=(ports.first, ports.last),
+        closed=closed,
+    )
     write_state(asked.folder, state)
     return state
 
@@ -122,6 +138,8 @@ def stop(folder: Path) -> NodeState | None:
     if state.alive:
         os.kill(state.pid, signal.SIGTERM)
         _wait_until_gone(state.pid)
+    if state.closed:
+        open_others(state.ports)
     (folder / "node.json").unlink()
     return state
 

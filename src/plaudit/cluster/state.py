@@ -21,6 +21,8 @@ class NodeState:
     roles: tuple[str, ...]
     token: str  # the file
     is_head: bool
+    ports: tuple[int, int] = (0, 0)  # the first and the last
+    closed: bool = False  # whether they can be reached at its address alone
 
     @property
     def alive(self) -> bool:
@@ -37,7 +39,7 @@ def read_state(folder: Path) -> NodeState | None:
         values = json.loads((folder / "node.json").read_text())
     except FileNotFoundError:
         return None
-    return NodeState(**{**values, "roles": tuple(values["roles"])})
+    return NodeState(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 def write_state(folder: Path, state: NodeState) -> None:

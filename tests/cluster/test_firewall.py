@@ -1,0 +1,60 @@
+"""Ports of a node are closed on the other addresses of its machine, where that is permitted."""
+
+import pytest
+
+from plaudit.cluster.firewall import close_others, line, open_others
+from plaudit.errors import ClusterError
+
+PORTS = (6379, 6899)
+
+
+@pytest.fixture
+def nft(tmp_path, monkeypatch):
+    """A program of that name which writes down what it is told, and does as `answer` says."""
+
+    def install(answer: str = "true"):
+        program = tmp_path / "nft"
+        program.write_text(f'#!/bin/sh\necho "$1" >> {tmp_path}/told\n{answer}\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        return tmp_path / "told"
+
+    return install
+
+
+def test_what_comes_by_another_address_is_dropped(nft):
+    told = nft()
+    assert close_others("10.0.0.1", PORTS, insist=False)
+    assert told.read_text().splitlines() == [
+        "delete table inet plaudit_6379",  # of a node that was killed
+        "add table inet plaudit_6379; add chain inet plaudit_6379 input { type filter hook input priority 0; }; add "
+        "rule inet plaudit_6379 input tcp dport 6379-6899 ip daddr != { 127.0.0.1, 10.0.0.1 } drop; add rule inet "
+        "plaudit_6379 input tcp dport 6379-6899 ip6 daddr != ::1 drop",
+    ]
+
+
+def test_it_is_taken_back(nft):
+    told = nft()
+    open_others(PORTS)
+    assert told.read_text() == "delete table inet plaudit_6379\n"
+
+
+def test_loopback_needs_none(nft):
+    told = nft()
+    assert close_others("127.0.0.1", PORTS, insist=True)
+    assert not told.exists()
+
+
+def test_where_it_is_not_permitted_that_is_known_and_told_when_asked_for(nft):
+    nft("echo 'Operation not permitted (you must be root)' >&2; exit 1")
+    assert not close_others("10.0.0.1", PORTS, insist=False)
+    with pytest.raises(ClusterError, match=r"could not be closed: Operation not permitted .* leave out --firewall"):
+        close_others("10.0.0.1", PORTS, insist=True)
+
+
+def test_without_nftables(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not close_others("10.0.0.1", PORTS, insist=False)
+    with pytest.raises(ClusterError, match="nft of the package nftables is not installed"):
+        close_others("10.0.0.1", PORTS, insist=True)
+    assert line("10.0.0.1", PORTS).startswith("sudo nft 'add table inet plaudit_6379;")
