@@ -12,11 +12,13 @@ import numpy as np
 import torch
 
 from plaudit.config import Config
+from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
 from plaudit.registry import ENV_REGISTRY
 from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
 from plaudit.rewards.encoders.small import SmallConfig
 from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel
+from plaudit.rollout.rounds import SimulatorJudge, run_round
 from plaudit.types import Observation
 
 SIZE = (8, 8)
@@ -124,3 +126,13 @@ def online(judge: Path) -> list[str]:
         "evaluation.every=20",
         "retrain=null",
     ]
+
+
+def demos(folder: Path, episodes: int) -> Path:
+    """A store of lamps that are turned up at once."""
+    simulation = GlowConfig().build(episodes)
+    played = run_round(simulation, lambda seen: np.ones((episodes, 1), np.float32), range(episodes), SimulatorJudge())
+    with Store.create(folder) as store:
+        for episode, labels in played.episodes(simulation, "simulator"):
+            store.ledger.append(store.append(episode), labels)
+    return folder

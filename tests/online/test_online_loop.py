@@ -14,9 +14,11 @@ from plaudit.online.conductor import Conductor, Now
 from plaudit.online.config import OnlineConfig, load_online
 from plaudit.online.crew import LocalCrew
 from plaudit.online.folder import OnlineFolder
+from plaudit.online.retrain import Replacement, Retrainer
 from plaudit.policies.loader import save_policy
 from plaudit.policies.networks import Spaces
 from plaudit.policies.weights import read_weights
+from plaudit.types import Labels
 
 
 def asked(tmp_path: Path, *more: str, cut: float = 0.8) -> list[str]:
@@ -202,6 +204,7 @@ def test_a_run_begins_with_the_weights_of_a_policy(tmp_path):
         ("act_with=policy", "act_with=policy needs a policy_yaml"),
         ("audit.least=90", "an alarm that waits for more episodes than it remembers can never ring"),
         ("judge", "'judge' is not KEY=VALUE"),
+        ("retrain.training.epoch=3", "unknown key 'retrain.training.epoch'; did you mean 'epochs'?"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_made(tmp_path, mistake, sentence):
@@ -213,3 +216,107 @@ def test_mistakes_are_told_before_anything_is_made(tmp_path, mistake, sentence):
 def test_a_camera_that_the_robot_has_not_got(tmp_path):
     with pytest.raises(OnlineError, match="policy_cameras has 'top', which sim does not have; it has: front"):
         sit(tmp_path, "policy_cameras=[top]")
+
+
+@pytest.mark.parametrize("learner", ["sac", "qchunk"])
+def test_both_learners_learn_from_pixels_or_states_with_demonstrations(tmp_path, learner):
+    """Whether it runs, and what is asked of the demonstrations first."""
+    glow.saved(glow.bright_model(0.8), tmp_path / "judge")
+    demos = glow.demos(tmp_path / "demos", episodes=6)
+    words = [*asked(tmp_path), f"learner={learner}", f"demos={demos}", "policy_cameras=[front]", "episodes=3"]
+    if learner == "qchunk":
+        words = [word for word in words if not word.startswith("learner.hidden")]
+        words += ["learner.clone_updates=20", "learner.horizon=3", "learner.samples=4"]
+    config = load_online(OnlineConfig, None, words)
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = LocalCrew(config, folder.path)
+    waits: set[str] = set()
+
+    def watch(now: Now) -> bool:
+        waits.add(now.holding.split(",")[0])
+        return True
+
+    end = Conductor(config, folder, crew).run(watch)
+    crew.close()
+    folder.close()
+    assert end.counts.episodes == 3
+    rehearsed = 20 if learner == "qchunk" else 0
+    assert end.updates == rehearsed + int(36 * config.learner.updates_per_step)
+    assert ("the learner studies the demonstrations first" in waits) == (learner == "qchunk")
+    judged = Store.open(demos, labels=tmp_path / "run/demos.labels").ledger
+    assert all(judged.newest(i).source == "classifier" for i in range(6))
+
+
+class ReadySuccessor(Retrainer):
+    """Has a better judge at hand: one that draws the line where it is. (A lamp cannot be learned here: a white picture,
+    which every judge has to call a failure, is its success.)"""
+
+    _found: Replacement | None = None
+
+    def start(self, store: Path) -> None:
+        candidate = self.folder / ".next" / "model"
+        glow.saved(glow.bright_model(0.8), candidate)
+        self._found = self._write(candidate, True, "it is better", None, None, len(Store.open(store).ledger), 0.0)
+
+    @property
+    def running(self) -> bool:
+        return self._found is not None
+
+    def poll(self) -> Replacement | None:
+        found, self._found = self._found, None
+        return found
+
+
+def test_a_judge_that_was_wrong_is_replaced_and_says_everything_again(tmp_path, monkeypatch):
+    """The first calls a lamp bright from 0.3 on, which is so from 0.8 on."""
+    monkeypatch.setattr("plaudit.online.honesty.Retrainer", ReadySuccessor)
+    audit = ("audit.share=1.0", "audit.least=12", "audit.window=40", "retrain.every=1000")  # only when it rings
+    config = load_online(OnlineConfig, None, asked(tmp_path, *audit, "episodes=60", cut=0.3))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = LocalCrew(config, folder.path)
+    alarms: list[str | None] = []
+
+    def watch(now: Now) -> bool:
+        alarms.append(now.alarm)
+        return True
+
+    end = Conductor(config, folder, crew).run(watch)
+    crew.close()
+    folder.close()
+    assert any(alarm is not None for alarm in alarms)
+    assert (end.alarm, end.counts.episodes) == (None, 60)
+    assert end.honesty["judge/version"] == 1
+    assert abs(end.honesty["audit/gap"]) < 0.1
+    assert end.counts.outdated == 0
+    store = Store.open(tmp_path / "run/episodes")
+    said = [[v.line["model"] for v in store.ledger.history(i) if v.source == "classifier"] for i in store.ids]
+    assert len(set(said[0])) == 2  # what the first said is kept
+    assert {models[-1] for models in said} == {said[-1][-1]}  # and nobody learns from it any more
+
+
+def test_a_person_in_charge_labels_in_their_own_time(tmp_path):
+    """What a window would write into the store's ledger is written here by hand."""
+    words = [word for word in asked(tmp_path, "episodes=6", "backlog=2") if not word.startswith("judge")]
+    config = load_online(OnlineConfig, None, [*words, "judge=human", "window.window=false"])
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = LocalCrew(config, folder.path)
+    waited: list[int] = []
+
+    def watch(now: Now) -> bool:
+        if "wait for the judge" in now.holding:
+            waited.append(now.counts.unjudged)
+            store = Store.open(tmp_path / "run/episodes")
+            unlabelled = [i for i in store.ids if store.ledger.newest(i) is None]
+            store.ledger.append(unlabelled[0], Labels.from_cutoff(steps=12, cutoff=None, source="human"))
+        if now.counts.episodes == 6 and now.counts.unjudged:
+            store = Store.open(tmp_path / "run/episodes")
+            for i in [i for i in store.ids if store.ledger.newest(i) is None]:
+                store.ledger.append(i, Labels.from_cutoff(steps=12, cutoff=4, source="human"))
+        return True
+
+    end = Conductor(config, folder, crew).run(watch)
+    crew.close()
+    folder.close()
+    assert max(waited) == 2
+    assert (end.counts.episodes, end.counts.unjudged, end.updates) == (6, 0, 36)
+    assert "plaudit label" in end.window

@@ -42,6 +42,7 @@ class Honesty:
         self._said: deque[bool] = deque(maxlen=RECENT)
         self._seen = 0  # versions of the ledger
         self.news: Replacement | None = None  # the newest decision of this sitting
+        self._replaced = ""  # model of a judge whose successor has said nothing yet
 
     def look(self) -> LabelerConfig | None:
         """Catch up; the successor, when one has just replaced the judge in charge."""
@@ -66,7 +67,10 @@ class Honesty:
         found = self._retrainer.poll()
         if found is not None:
             self.news = found
-            return self._retrainer.judge if found.replaced else None
+            if not found.replaced:
+                return None
+            self._replaced = "" if self.audit is None else self.audit.model
+            return self._retrainer.judge
         wanted = self._retrainer.due(self.store) or (self.stops and self._retrainer.new_labels(self.store) > 0)
         if wanted and not self._retrainer.running:
             self._retrainer.start(self.store.folder)
@@ -89,8 +93,10 @@ class Honesty:
 
     @property
     def hopeless(self) -> bool:
-        """Whether it must not, and nobody is being trained to replace it."""
-        return self.stops and (self._retrainer is None or not self._retrainer.running)
+        """Whether it must not, and nobody is about to replace it."""
+        if not self.stops or self.audit is None or self.audit.model == self._replaced:
+            return False
+        return self._retrainer is None or not self._retrainer.running
 
     @property
     def alarm(self) -> str | None:

@@ -64,6 +64,12 @@ class RetrainConfig(Config):
     threads: PositiveInt = 1  # of torch on the processor
     nice: int = Field(default=10, ge=0, le=19)  # of its process: judging and learning go first
 
+    @field_validator("training")
+    @classmethod
+    def _are_settings_of_a_reward_model(cls, training: dict[str, Any]) -> dict[str, Any]:
+        parse(RewardTrainConfig, training)
+        return training
+
     @field_validator("sources")
     @classmethod
     def _are_no_models(cls, sources: tuple[str, ...]) -> tuple[str, ...]:
