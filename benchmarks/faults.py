@@ -39,9 +39,12 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 import glow  # noqa: E402 - of the tests: the lamp
 from plaudit.cluster.run import ClusterRunConfig, crew_for  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
-from plaudit.online.conductor import Conductor, Now  # noqa: E402
+from plaudit.online.conductor import Conductor  # noqa: E402
 from plaudit.online.config import load_online  # noqa: E402
+from plaudit.online.env import Played  # noqa: E402
 from plaudit.online.folder import OnlineFolder  # noqa: E402
+from plaudit.online.judging import Judged  # noqa: E402
+from plaudit.online.now import Now  # noqa: E402
 from three_nodes import ROLES, Nodes, kill, three_nodes  # noqa: E402
 
 KILLED = ("env", "judge", "replay", "state", "trainer")
@@ -58,13 +61,11 @@ class Witness(Conductor):
         self.episodes: list[int] = []
         self.labels = 0
 
-    def _take_played(self, played) -> None:
-        self.episodes.append(played.id)
-        super()._take_played(played)
-
-    def _take_judged(self, part, judged) -> None:
-        self.labels += judged.done
-        super()._take_judged(part, judged)
+    def noted(self, result: object) -> None:
+        if isinstance(result, Played):
+            self.episodes.append(result.id)
+        if isinstance(result, Judged):
+            self.labels += result.done
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ def small_disk(wanted: bool) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def config_for(folder: Path, workers: int) -> ClusterRunConfig:
+def config_for(folder: Path, workers: int, *more: str) -> ClusterRunConfig:
     judge = glow.saved(glow.bright_model(0.8), folder / "judge")
     words = [
         *glow.online(judge),
@@ -212,6 +213,7 @@ def config_for(folder: Path, workers: int) -> ClusterRunConfig:
         "patience=240",
         "backlog=100000",
         f"cluster.trainer_workers={workers}",
+        *more,
     ]
     return load_online(ClusterRunConfig, None, words)
 
@@ -227,13 +229,15 @@ def cluster(head: str | None) -> Iterator[tuple[str, Nodes | None]]:
         yield nodes.head, nodes
 
 
-def run(kinds: list[str], times: int, hang: float, seed: int, head: str | None) -> tuple[Chaos, Witness, list[str]]:
+def run(
+    kinds: list[str], times: int, hang: float, seed: int, head: str | None, words: list[str]
+) -> tuple[Chaos, Witness, list[str]]:
     """A run with all these faults; and what was lost, a sentence each."""
     rng = random.Random(seed)
     plan = [kind for kind in kinds for _ in range(times)]
     rng.shuffle(plan)
     with small_disk("disk" in kinds) as folder, cluster(head) as (address, nodes):
-        config = config_for(folder, workers=2)
+        config = config_for(folder, 2, *words)
         record = OnlineFolder.open(folder / "run", config)
         with crew_for(config, record.path, address) as crew:
             chaos = Chaos(nodes, crew, folder, plan, hang, rng)
@@ -275,6 +279,7 @@ def main() -> None:
     parser.add_argument("--hang", type=float, default=60.0, help="seconds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--head", help="of a cluster that is running, which keeps its nodes")
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="further settings of the run")
     asked = parser.parse_args()
     kinds = asked.kinds.split(",") if asked.kinds else list(SWIFT if asked.quick else KINDS)
     if os.geteuid() != 0 and "disk" in kinds:
@@ -282,7 +287,7 @@ def main() -> None:
         print("no disk is filled: that needs root")
     times = asked.times or (1 if asked.quick else 10)
     begun = time.monotonic()
-    chaos, witness, lost = run(kinds, times, asked.hang, asked.seed, asked.head)
+    chaos, witness, lost = run(kinds, times, asked.hang, asked.seed, asked.head, asked.words)
     print(
         f"\n{len(chaos.faults)} faults, {len(witness.episodes)} episodes, {witness.labels} labels in "
         f"{time.monotonic() - begun:.0f} s"

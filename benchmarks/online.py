@@ -36,10 +36,12 @@ from plaudit.cluster.run import ClusterRunConfig, crew_for  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
 from plaudit.demo import Demo, Recipe, Screen  # noqa: E402
 from plaudit.envs.panda.config import PandaConfig  # noqa: E402
-from plaudit.online.conductor import Conductor, Now  # noqa: E402
+from plaudit.online.conductor import Conductor  # noqa: E402
 from plaudit.online.config import load_online  # noqa: E402
+from plaudit.online.env import Played  # noqa: E402
 from plaudit.online.exam import examine  # noqa: E402
 from plaudit.online.folder import OnlineFolder  # noqa: E402
+from plaudit.online.now import Now  # noqa: E402
 from plaudit.online.replay import Item, ReplayService, SampleOptions, Who, sampler  # noqa: E402
 from plaudit.rollout.demos import record_demos  # noqa: E402
 from plaudit.types import Episode, Labels  # noqa: E402
@@ -144,12 +146,13 @@ class Timed(Conductor):
         self._pushed: dict[int, float] = {}
         self._acted = 0
 
-    def _take_played(self, played: Any) -> None:
-        self.ended[played.id] = played.began + played.seconds
-        if played.version > self._acted and played.version in self._pushed:
-            self.reached.append(played.began - self._pushed[played.version])
-            self._acted = played.version
-        super()._take_played(played)
+    def noted(self, result: Any) -> None:
+        if not isinstance(result, Played):
+            return
+        self.ended[result.id] = result.began + result.seconds
+        if result.version > self._acted and result.version in self._pushed:
+            self.reached.append(result.began - self._pushed[result.version])
+            self._acted = result.version
 
     def _look(self) -> None:
         super()._look()

@@ -60,7 +60,7 @@ def test_a_policy_learns_on_three_nodes_from_the_judge_alone(nodes, judge, tmp_p
 def test_every_part_may_be_killed_and_nothing_is_lost(nodes):
     """`benchmarks/faults.py` with one of each; it counts what was acknowledged and what is there."""
     command = [sys.executable, str(ROOT / "benchmarks" / "faults.py"), "--head", nodes.head]
-    kinds = ["--kinds", "env,judge,replay,state,trainer", "--times", "1"]
+    kinds = ["--kinds", "env,judge,replay,state,trainer", "--times", "1", "sampling=served"]
     done = subprocess.run([*command, *kinds], env=nodes.environment, capture_output=True, text=True, timeout=400)
     bars = [line.split() for line in done.stdout.splitlines() if line.startswith("BAR ")]
     assert len(bars) == 6, done.stdout + done.stderr

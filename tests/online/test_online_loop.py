@@ -10,10 +10,11 @@ import pytest
 import glow
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, OnlineError, PolicyError, StoreFull, TargetNotEmpty
-from plaudit.online.conductor import Conductor, Now
+from plaudit.online.conductor import Conductor
 from plaudit.online.config import OnlineConfig, load_online
 from plaudit.online.crew import LocalCrew
 from plaudit.online.folder import OnlineFolder
+from plaudit.online.now import Now
 from plaudit.online.retrain import Replacement, Retrainer
 from plaudit.policies.loader import save_policy
 from plaudit.policies.networks import Spaces
@@ -90,6 +91,16 @@ def test_another_run_is_not_continued_by_mistake(tmp_path):
     with pytest.raises(TargetNotEmpty, match=r"another learner; go on with it as it was"):
         sit(tmp_path, "episodes=2", "learner.gamma=0.5")
     assert sit(tmp_path, "episodes=4").now.counts.episodes == 4  # only longer
+
+
+def test_a_run_whose_judge_was_wrong_goes_on_with_another(tmp_path):
+    """As the alarm says: train one, and name it."""
+    audit = ("audit.share=1.0", "audit.least=10", "audit.window=20")
+    stopped = sit(tmp_path, "episodes=30", *audit, cut=0.3)
+    assert stopped.now.alarm is not None
+    better = glow.saved(glow.bright_model(0.8), tmp_path / "better")
+    end = sit(tmp_path, "episodes=30", *audit, f"judge.model={better}")
+    assert (end.now.alarm, end.now.counts.episodes, end.now.counts.outdated) == (None, 30, 0)
 
 
 class HangingJudge(LocalCrew):

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from plaudit.online.chronicle import Chronicle
-from plaudit.online.conductor import Now
 from plaudit.online.config import OnlineConfig, load_online
+from plaudit.online.now import Now
 from plaudit.online.replay import Counts
 from plaudit.online.view import Pace, View
 from plaudit.online.weights import StateReport

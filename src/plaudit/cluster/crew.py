@@ -19,7 +19,7 @@ from plaudit.cluster.actors import EnvActor, Job, PersonActor, RewardLabelerActo
 from plaudit.cluster.calls import Stub, answer
 from plaudit.cluster.connect import Cluster
 from plaudit.cluster.keepers import ReplayBufferActor, StateManagerActor
-from plaudit.cluster.trainers import START, ActorTrainers, RayTrainTrainers, Trainers
+from plaudit.cluster.trainers import START, ActorGroup, RayTrainGroup, TrainerGroup
 from plaudit.errors import PartLost
 from plaudit.online.config import OnlineConfig
 from plaudit.online.crew import WEIGHTS, Done, Part
@@ -80,11 +80,11 @@ class RayCrew:
     def _make_person(self) -> Any:
         return self._make("labeler", PersonActor, self._stub("replay"), self._config.window)
 
-    def _make_trainers(self) -> Trainers:
+    def _make_trainers(self) -> TrainerGroup:
         placement = self._cluster.placement
         if placement.config.trainer_backend == "ray_train":
-            return RayTrainTrainers(self._make, self._cluster, self._folder)
-        return ActorTrainers(self._make, placement.trainer_workers)
+            return RayTrainGroup(self._make, self._cluster, self._folder)
+        return ActorGroup(self._make, placement.trainer_workers)
 
     def _name(self, part: Any) -> str:
         return f"plaudit-{self._run}-{part}"

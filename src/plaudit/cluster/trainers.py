@@ -1,6 +1,6 @@
 """The trainers: one or several workers that make the same updates.
 
-`ActorTrainers` are plain actors that meet through torch.distributed: there in seconds. `RayTrainTrainers` leave that to
+`ActorGroup` are plain actors that meet through torch.distributed: there in seconds. `RayTrainGroup` leave that to
 Ray Train, for whoever wants its placement and its restarts; it takes half a minute to gather them. Both are asked in
 the same way, and after a worker was lost both go on from the newest checkpoint.
 """
@@ -24,7 +24,9 @@ START = 180.0  # s for an actor to be there for the first time
 Make = Callable[..., Any]  # (part, class, *arguments, rank=0) -> handle
 
 
-class Trainers(Protocol):
+class TrainerGroup(Protocol):
+    """N data-parallel workers, asked as one."""
+
     def start(self, job: Job) -> int:
         """Returns how many updates were made in earlier sittings."""
         ...
@@ -42,7 +44,7 @@ class Trainers(Protocol):
     def close(self) -> None: ...
 
 
-class ActorTrainers:
+class ActorGroup:
     """Plain actors."""
 
     def __init__(self, make: Make, size: int):
@@ -79,7 +81,7 @@ class ActorTrainers:
 
 
 @dataclass
-class RayTrainTrainers:
+class RayTrainGroup:
     """Workers of Ray Train, told what to do through a mailbox."""
 
     make: Make

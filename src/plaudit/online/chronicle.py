@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from plaudit.online.conductor import Now
+from plaudit.online.now import Now
 
 FILE = "chronicle.jsonl"
 What = Literal["begun", "trouble", "over", "restart", "news", "alarm", "ended"]

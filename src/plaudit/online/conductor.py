@@ -14,20 +14,18 @@ than `patience` ends the run with a sentence, and so does a robot that cannot be
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from plaudit.errors import OnlineError, PartLost, StoreFull
 from plaudit.online.config import OnlineConfig
 from plaudit.online.crew import Crew, Done, Part
 from plaudit.online.env import Played
 from plaudit.online.folder import OnlineFolder
-from plaudit.online.honesty import RECENT, Honesty, judge_in_charge
+from plaudit.online.honesty import Honesty, judge_in_charge
 from plaudit.online.judging import Appointed, Judged
+from plaudit.online.now import Now, numbers_of
 from plaudit.online.replay import Counts, Who
 from plaudit.online.trainer import Shift, build_learner, check_policy_fits
 from plaudit.online.weights import StateReport
@@ -44,34 +42,6 @@ AUDIT = 1.0  # s between two looks at the labels
 
 PASSING = (PartLost, StoreFull)  # what may be over in a minute
 
-
-@dataclass
-class Now:
-    """How things stand, for whoever watches."""
-
-    counts: Counts
-    state: StateReport
-    updates: int = 0
-    owed: int = 0  # updates that the labelled steps have earned and the trainer has not made
-    judged_success: float | None = None  # over the last episodes
-    true_success: float | None = None  # the same, as only a simulation knows
-    evaluated: float | None = None  # on seeds held back
-    on_robot: int = 0  # version of the weights that the newest episode began with
-    age: float = 0.0  # s since that version was published, while there is a newer one
-    steps_per_second: float = 0.0  # of the robot, while it moves
-    updates_per_second: float = 0.0
-    judge_latency: float = 0.0  # s an episode
-    sampling: float = 0.0  # share of the trainer's time that it waits for batches
-    holding: str = ""  # why the robot waits
-    troubles: Mapping[str, str] = field(default_factory=dict)  # part -> what is the matter with it
-    alarm: str | None = None  # why the judge is not to be believed
-    news: str = ""  # the last thing a person should know
-    window: str = ""  # how it stands with the labelling window, where a person judges or audits
-    seconds: float = 0.0  # over all sittings
-    metrics: Mapping[str, float] = field(default_factory=dict)  # the trainer's
-    honesty: Mapping[str, float] = field(default_factory=dict)  # of the judge: its audit and its successors
-
-
 Watch = Callable[[Now], bool]  # told of how things stand; whether to go on
 
 
@@ -83,8 +53,6 @@ class Conductor:
         self._busy: set[Part] = set()
         self._rest: dict[str, float] = {}  # a part is left alone until then
         self._trouble: dict[str, tuple[float, str]] = {}  # part -> since when, what
-        self._true: deque[bool] = deque(maxlen=RECENT)
-        self._versions: dict[int, float] = {}  # version -> when it was published
         self._begun = self._logged = self._audited = time.monotonic()
         self._evaluated_at = -1  # episodes at the last evaluation
         self.started = False  # whether there is something to tell of
@@ -121,9 +89,6 @@ class Conductor:
         self.now = Now(self._crew.counts(self._who), self._crew.state(), updates=updates, **self._folder.last())
         self._honesty = Honesty(self._config, self._folder.path, self._who.source)
         self._seconds_before = self.now.seconds
-        if self.now.state.version == 0:
-            self._crew.begin("trainer", "publish")
-            self._busy.add("trainer")
         self._crew.hire_robot(robot_policy(self._config, learner))
         self.started = True
 
@@ -134,7 +99,9 @@ class Conductor:
             self._begin("judge", "step", self._appointed)
         if self._config.audited_by_hand and self._free("person"):
             self._begin("person", "step", self._honesty.waiting)
-        if self._free("trainer") and self._ready_to_learn and not self._honesty.stops:
+        if self._free("trainer") and self.now.state.version == 0:
+            self._begin("trainer", "publish")
+        elif self._free("trainer") and self._ready_to_learn and not self._honesty.stops:
             if self._examination_due:
                 self._evaluated_at = self.now.counts.episodes
                 self._begin("trainer", "evaluate", self._config.evaluation.episodes)
@@ -209,15 +176,21 @@ class Conductor:
             self._in_trouble(done.part, str(error))
             return
         self._trouble.pop(done.part, None)
+        self.noted(result)
         if isinstance(result, Played):
-            self._take_played(result)
+            self.now.take_played(result)
         elif isinstance(result, Judged):
-            self._take_judged(done.part, result)
+            self.now.take_judged(result)
+            if not result.done:
+                self._rest[done.part] = time.monotonic() + IDLE
         elif isinstance(result, Shift):
-            self._take_shift(result)
+            self.now.take_shift(result)
         elif done.method == "evaluate":
             self.now.evaluated = float(result)
             self._log({"eval/success": float(result)})
+
+    def noted(self, result: Any) -> None:
+        """For a witness to override: told of everything that came of something."""
 
     def _in_trouble(self, part: str, sentence: str) -> None:
         since, _ = self._trouble.get(part, (time.monotonic(), ""))
@@ -225,28 +198,6 @@ class Conductor:
         self._rest[part] = time.monotonic() + IDLE
         if time.monotonic() - since > self._config.patience:
             raise OnlineError(f"{sentence}; waited {self._config.patience:g} s for it, go on with the same command")
-
-    def _take_played(self, played: Played) -> None:
-        self.now.steps_per_second = _smooth(self.now.steps_per_second, played.steps / max(played.seconds, 1e-9))
-        self.now.on_robot = played.version
-        if played.success is not None:
-            self._true.append(played.success)
-            self.now.true_success = float(np.mean(self._true))
-
-    def _take_judged(self, part: Part, judged: Judged) -> None:
-        if not judged.done:
-            self._rest[part] = time.monotonic() + IDLE
-        elif judged.latency:
-            self.now.judge_latency = _smooth(self.now.judge_latency, judged.latency)
-        if judged.note:
-            self.now.window = judged.note
-
-    def _take_shift(self, shift: Shift) -> None:
-        self.now.updates = shift.updates
-        if shift.made:
-            self.now.updates_per_second = _smooth(self.now.updates_per_second, shift.made / max(shift.seconds, 1e-9))
-            self.now.sampling = _smooth(self.now.sampling, shift.waiting / max(shift.seconds, 1e-9))
-            self.now.metrics = dict(shift.metrics)
 
     # How things stand
 
@@ -263,9 +214,7 @@ class Conductor:
             self._in_trouble("replay", str(error))
         earned = self._offline + self._config.learner.updates_per_step * now.counts.judged_steps
         now.owed = max(0, int(earned) - now.updates) if self._ready_to_learn else 0
-        self._versions.setdefault(now.state.version, now.state.pushed)
-        newer = [pushed for version, pushed in self._versions.items() if version > now.on_robot]
-        now.age = time.time() - min(newer) if newer and now.counts.episodes else 0.0
+        now.note_age()
         now.troubles = {part: sentence for part, (_, sentence) in self._trouble.items()}
         now.seconds = self._seconds_before + time.monotonic() - self._begun
         if time.monotonic() - self._logged > LOG:
@@ -331,10 +280,6 @@ class Conductor:
                 self._take(done)
 
 
-def _smooth(before: float, new: float) -> float:
-    return new if not before else 0.8 * before + 0.2 * new
-
-
 def spaces_of(config: OnlineConfig, body: Body) -> Spaces:
     """What the learner sees of a robot and does to it."""
     chosen = body.cameras if config.policy_cameras is None else config.policy_cameras
@@ -351,29 +296,3 @@ def robot_policy(config: OnlineConfig, learner: Any) -> PolicySpec:
         assert config.policy_yaml is not None
         return load_policy(config.policy_yaml)
     return PolicySpec(policy=learner.policy_config(explore=True).model_dump(mode="json"))
-
-
-def numbers_of(now: Now) -> dict[str, float]:
-    """By the names in docs/metrics.md."""
-    known = {
-        "online/success_judged": now.judged_success,
-        "online/success_true": now.true_success,
-    }
-    return {
-        "online/episodes": now.counts.episodes,
-        "online/unjudged": now.counts.unjudged,
-        "online/failed": now.counts.failed,
-        "online/updates": now.updates,
-        "online/owed": now.owed,
-        "online/steps_per_second": now.steps_per_second,
-        "online/updates_per_second": now.updates_per_second,
-        "online/judge_latency": now.judge_latency,
-        "online/sampling": now.sampling,
-        "weights/version": now.state.version,
-        "weights/on_robot": now.on_robot,
-        "weights/age": now.age,
-        "time/seconds": now.seconds,
-        **now.metrics,
-        **now.honesty,
-        **{name: value for name, value in known.items() if value is not None},
-    }

@@ -7,6 +7,7 @@ runs/sim_sac_0/
   weights/              the newest version that was published
   checkpoints/          of the learner: the last two, each whole
   judges/               reward models that were trained meanwhile, and why each was taken or refused
+  judges_before_1/      the same, of a judge that another was named in place of
   metrics.jsonl         a line every few seconds
   chronicle.jsonl       what happened, in sentences
   tensorboard/          the same as event files
@@ -33,7 +34,8 @@ class OnlineFolder(Record, Generic[ConfigT]):
 
     @classmethod
     def open(cls, path: Path, config: ConfigT) -> "OnlineFolder[ConfigT]":
-        """A new run, or the one that is there if it was asked for in the same words; only its length may differ.
+        """A new run, or the one that is there if it was asked for in the same words; only its length may differ, and
+        who judges.
 
         One that never got to its first weights, for a judge that was not found or the like, may be asked for anew.
         """
@@ -50,8 +52,17 @@ class OnlineFolder(Record, Generic[ConfigT]):
                 f"--resume {path}) or give this one a name="
             )
         folder = cls(path, config)
+        if before.judge != config.judge:
+            folder._leave_judges()
         folder._write_config()
         return folder
+
+    def _leave_judges(self) -> None:
+        """Successors of a judge that is not asked any more are kept, and none of them is in charge."""
+        judges = self.path / "judges"
+        if judges.exists():
+            count = sum(1 for _ in self.path.glob("judges_before_*"))
+            judges.rename(self.path / f"judges_before_{count + 1}")
 
     @classmethod
     def reopen(cls, path: Path, kind: type[ConfigT]) -> "OnlineFolder[ConfigT]":
@@ -81,7 +92,8 @@ def _has_begun(path: Path) -> bool:
     return (path / "weights" / "current.safetensors").exists() or (path / "checkpoints").exists()
 
 
-MAY_DIFFER = ("episodes", "evaluation", "patience", "backlog", "ahead")
+# How long, how patiently and by whom it is judged: labels know their judge, so another may take over at any time.
+MAY_DIFFER = ("episodes", "evaluation", "patience", "backlog", "ahead", "judge", "audit", "retrain", "window")
 
 
 def _differing(before: dict[str, Any], after: dict[str, Any]) -> set[str]:

@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from plaudit.online.conductor import Now
 from plaudit.online.config import OnlineConfig
+from plaudit.online.now import Now
 
 WIDTH = 80
 STOPPING = "stopping: everybody comes to the end of what they do; Ctrl-C again interrupts"
