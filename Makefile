@@ -65,6 +65,9 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/round_trip.py --quick
 	$(BIN)/python benchmarks/rtc.py --quick
 	$(BIN)/python benchmarks/robots.py --quick
+	$(BIN)/python benchmarks/online.py --quick
+	$(BIN)/python benchmarks/faults.py --quick
+	[ "$$(id -u)" -ne 0 ] || $(BIN)/python benchmarks/hosts.py --quick
 
 clean:
 	rm -rf $(VENV) $(SIMULATORS) runs/demo
