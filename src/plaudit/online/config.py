@@ -175,8 +175,9 @@ def load_online(
 def _completed(config: ConfigT) -> ConfigT:
     """What the policy's and the robot's own files say of units and chunks fills in what nobody else did."""
     named = None if config.policy_yaml is None else load_policy(config.policy_yaml).normalizer
-    if config.executor.normalizer is None and named is not None:
-        executor = config.executor.model_copy(update={"normalizer": named})
+    units = config.executor.normalizer or named
+    if units is not None:  # other processes have other working folders
+        executor = config.executor.model_copy(update={"normalizer": units.absolute()})
         config = config.model_copy(update={"executor": executor})
     return config.model_copy(update={"executor": with_params(config.run).executor})
 
