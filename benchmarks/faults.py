@@ -36,6 +36,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
+from ray.exceptions import RayError  # noqa: E402
+
 import glow  # noqa: E402 - of the tests: the lamp
 from plaudit.cluster.run import ClusterRunConfig, crew_for  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
@@ -108,10 +110,17 @@ class Chaos:
     versions: list[int] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     error: str | None = None
+    troubles: set[str] = field(default_factory=set)  # parts
 
     def watch(self, now: Now) -> bool:
         """Told of how things stand; whether there is more to come."""
         self.mark = Mark.of(now)
+        if now.troubles.keys() != self.troubles:
+            self.troubles = set(now.troubles)
+            print(
+                f"    {time.strftime('%H:%M:%S')} in trouble: {', '.join(sorted(self.troubles)) or 'nobody'}",
+                flush=True,
+            )
         self.versions.append(now.state.version)
         return self._thread.is_alive()
 
@@ -138,9 +147,12 @@ class Chaos:
             "link": self._link,
         }
         begun = time.monotonic()
-        causes.get(kind, lambda: self._kill_part(kind))()
-        gone, before = time.monotonic(), self.mark
-        self._wait(before, 4 * BOUND)
+        if kind in KILLED:
+            gone = self._kill_part(kind)
+        else:
+            causes[kind]()
+            gone = time.monotonic()
+        self._wait(self.mark, 4 * BOUND)
         return Fault(kind, time.monotonic() - gone, gone - begun)
 
     def _wait(self, before: Mark, seconds: float) -> None:
@@ -150,8 +162,22 @@ class Chaos:
                 raise RuntimeError(f"still at {self.mark} after {seconds:.0f} s, was at {before}")
             time.sleep(0.1)
 
-    def _kill_part(self, kind: str) -> None:
-        kill(self.rng.choice(self.crew.pids()[kind]))  # type: ignore[attr-defined]
+    def _kill_part(self, kind: str) -> float:
+        """Returns when, once there is another process in its place: what was under way may still come in before."""
+        victim = self.rng.choice(self._pids(kind))
+        kill(victim)
+        gone = time.monotonic()
+        while victim in self._pids(kind):
+            time.sleep(0.1)
+        return gone
+
+    def _pids(self, kind: str) -> list[int]:
+        """Of a part; asked again while it is away."""
+        while True:
+            try:
+                return self.crew.pids()[kind]  # type: ignore[attr-defined]
+            except RayError:
+                time.sleep(0.1)
 
     def _node(self) -> None:
         assert self.nodes is not None

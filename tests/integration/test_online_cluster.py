@@ -57,6 +57,16 @@ def test_a_policy_learns_on_three_nodes_from_the_judge_alone(nodes, judge, tmp_p
     assert len(Store.open(run / "episodes")) == len(store)
 
 
+def test_ray_train_may_gather_the_trainers(nodes, judge, tmp_path):
+    done = online(
+        nodes, tmp_path, judge, "episodes=10", "cluster.trainer_workers=2", "cluster.trainer_backend=ray_train"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["online/updates"] == 2 * 10 * 12
+    assert lines[-1]["weights/version"] > 1
+
+
 def test_every_part_may_be_killed_and_nothing_is_lost(nodes):
     """`benchmarks/faults.py` with one of each; it counts what was acknowledged and what is there."""
     command = [sys.executable, str(ROOT / "benchmarks" / "faults.py"), "--head", nodes.head]
