@@ -237,7 +237,6 @@ def config_for(folder: Path, workers: int, *more: str) -> ClusterRunConfig:
         "checkpoint_every=50",
         "audit.on_alarm=warn",
         "patience=240",
-        "backlog=100000",
         f"cluster.trainer_workers={workers}",
         *more,
     ]
