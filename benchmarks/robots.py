@@ -10,10 +10,10 @@ kept.
 
 import argparse
 import json
-import socket
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,10 @@ from plaudit.robots.twin.process import TwinProcess
 from plaudit.rollout.loop import FAULT, run_episode
 from plaudit.types import FloatArray, Observation
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from twins import Waves, free_endpoint  # of the tests
+
 FAULTS = ("kill", "freeze", "late=400", "back=5000", "repeat=head", "size=left", "nan", "joints", "garbage=right")
 bars: list[str] = []
 
@@ -44,32 +48,6 @@ def main() -> None:
             measure_episode(Path(folder), robot, 100 if options.quick else 1000)
         measure_faults(Path(folder), FAULTS[::4] if options.quick else FAULTS)
     print("\n".join(bars))
-
-
-class Waves:
-    """A policy: chunks in which every joint swings around its start pose. It may do something else at one step."""
-
-    components: Mapping[str, Any] = {}
-
-    def __init__(self, start: Any, at: int = -1, then: Callable[[], object] = lambda: None):
-        self._start, self._at, self._then, self._step = np.array(start, np.float32), at, then, 0
-
-    def predict(self, observation: Observation, normalizer: Any) -> FloatArray:
-        if self._step == self._at:
-            self._then()
-        self._step += 1
-        return (self._start + 0.2 * np.sin(self._step / 20))[None].astype(np.float32)
-
-    def guided_inference(
-        self, observation: Any, normalizer: Any, previous: Any, delay: int, executed: int
-    ) -> FloatArray:
-        return self.predict(observation, normalizer)
-
-    def warmup(self) -> None: ...
-
-    def freeze_all_model_params(self) -> None: ...
-
-    def load_weights(self, weights: Any) -> None: ...
 
 
 class Timed:
@@ -96,9 +74,7 @@ class Timed:
 
 
 def config_of(folder: Path, robot: str, **params: Any) -> Any:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        transport = ZenohConfig(connect=(f"tcp/127.0.0.1:{free.getsockname()[1]}",))
+    transport = ZenohConfig(connect=(free_endpoint(),))
     path = folder / f"{robot}.json"
     path.write_text(json.dumps(params))
     return ROBOT_REGISTRY.get(robot)(inference_runtime_params_config=path, transport=transport, realtime=False)
@@ -110,7 +86,7 @@ def measure_episode(folder: Path, name: str, steps: int) -> None:
     with TwinProcess(config, folder / f"{name}.jsonl") as twin, config.build() as robot:
         timed: Any = Timed(robot)
         begun = time.monotonic()
-        episode = run_episode(timed, Waves(params.start_pose), Normalizer({}), steps=steps, task="wave")
+        episode = run_episode(timed, Waves(params.start_pose, slowness=20), Normalizer({}), steps=steps, task="wave")
         seconds = time.monotonic() - begun
         dropped = sum(sum(reasons.values()) for reasons in robot.senses.dropped().values())
     match = compare(episode, twin.said(), params.proprio_fields)
@@ -132,7 +108,8 @@ def measure_faults(folder: Path, faults: tuple[str, ...]) -> None:
     for fault in faults:
         config = config_of(folder, "igris_b", HZ=50, start_speed=5.0).model_copy(update={"realtime": True})
         with TwinProcess(config, folder / "faults.jsonl") as twin, config.build() as robot:
-            policy = Waves(config.params().start_pose, at=10, then=lambda twin=twin, fault=fault: twin.fail(fault))
+            strike = lambda twin=twin, fault=fault: twin.fail(fault)  # noqa: E731
+            policy = Waves(config.params().start_pose, at=10, then=strike, slowness=20)
             episode = run_episode(robot, policy, Normalizer({}), steps=5000, task="wave")
         wrong = compare(episode, twin.said(), ("position",)).wrong
         kept += FAULT in episode.meta and episode.steps >= 10 and not wrong

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import plaudit
 from plaudit.cluster.launch import members
@@ -23,8 +24,9 @@ SOURCE = Path(plaudit.__file__).parents[1]
 
 @dataclass(frozen=True)
 class Nodes:
-    root: Path
-    ports: dict[str, int]
+    root: Path  # with a folder for each node
+    ports: dict[str, int]  # node -> its first
+    options: tuple[str, ...]  # of every start
 
     @property
     def head(self) -> str:
@@ -33,33 +35,41 @@ class Nodes:
     @property
     def environment(self) -> dict[str, str]:
         """Of a process that belongs to the training machine."""
-        return self._environment("training") | {"RAY_AUTH_TOKEN_PATH": str(self.root / "token")}
+        return self._environment("training", SOURCE) | {"RAY_AUTH_TOKEN_PATH": str(self.root / "token")}
 
-    def start(self, role: str) -> None:
+    def start(self, role: str, at: str | None = None, token: str = "token", **how: Any) -> str:
+        """at: the node, where it isn't called as its role"""
         where = [] if role == "training" else ["--head", self.head]
-        words = ["--role", role, "--address", "127.0.0.1", "--port", str(self.ports[role]), "--gpus", "0", *where]
-        self._cluster(role, "start", "--token", str(self.root / "token"), *words)
+        port, token = str(self.ports[at or role]), str(self.root / token)
+        mine = ("--role", role, "--address", "127.0.0.1", "--port", port, "--token", token)
+        return self.cluster("start", *mine, *where, *self.options, at=at or role, **how)
 
-    def stop(self, role: str) -> None:
-        self._cluster(role, "stop")
+    def stop(self, node: str) -> str:
+        return self.cluster("stop", at=node)
 
-    def kill(self, role: str) -> None:
+    def kill(self, node: str) -> None:
         """All of its processes, at once."""
-        state = read_state(self.root / role)
+        state = read_state(self.root / node)
         assert state is not None
         for pid in members(state.pid):
             kill(pid)
-        self.stop(role)
+        self.stop(node)
 
-    def _cluster(self, role: str, *words: str) -> None:
-        command = [sys.executable, "-m", "plaudit.cli", "cluster", *words]
-        done = subprocess.run(command, env=self._environment(role), capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+    def cluster(self, *words: str, at: str = "training", ok: bool = True, source: Path = SOURCE) -> str:
+        """`plaudit cluster ...` as the user of a node; what it said."""
+        done = self.python("-m", "plaudit.cli", "cluster", *words, at=at, source=source)
+        assert (done.returncode == 0) == ok, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout + done.stderr
 
-    def _environment(self, role: str) -> dict[str, str]:
+    def python(self, *words: str, at: str, source: Path = SOURCE) -> subprocess.CompletedProcess[str]:
+        env = self._environment(at, source) | {"COLUMNS": "200"}
+        return subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, timeout=120)
+
+    def _environment(self, node: str, source: Path) -> dict[str, str]:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        path = f"{SOURCE}:{Path(__file__).parent}"  # workers import what tests define
-        return ours | {"PLAUDIT_CLUSTER_DIR": str(self.root / role), "PYTHONPATH": path}
+        path = f"{source}:{Path(__file__).parent}"  # workers import what tests define
+        return ours | {"PLAUDIT_CLUSTER_DIR": str(self.root / node), "PYTHONPATH": path}
 
 
 def kill(pid: int) -> None:
@@ -70,25 +80,27 @@ def kill(pid: int) -> None:
 
 
 @contextmanager
-def three_nodes() -> Iterator[Nodes]:
+def three_nodes(*others: str, options: tuple[str, ...] = ("--gpus", "0")) -> Iterator[Nodes]:
+    """others: nodes that have a folder and ports, and are not started yet"""
     root = Path(tempfile.mkdtemp(prefix="plt-", dir="/tmp"))  # short: sockets live in it
-    nodes = Nodes(root, dict(zip(ROLES, _free_ports(), strict=True)))
+    names = (*ROLES, *others)
+    nodes = Nodes(root, dict(zip(names, _free_ports(len(names)), strict=True)), options)
     try:
         nodes.start("training")
         with ThreadPoolExecutor() as pool:
             list(pool.map(nodes.start, ROLES[1:]))
         yield nodes
     finally:
-        for role in reversed(ROLES):
-            nodes.stop(role)
+        for name in reversed(names):
+            nodes.stop(name)
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _free_ports() -> list[int]:
+def _free_ports(count: int) -> list[int]:
     """The first of as many as a node uses, for each."""
     found: list[int] = []
     first = 20_000 + os.getpid() % 20_000
-    while len(found) < len(ROLES):
+    while len(found) < count:
         first += 600
         with socket.socket() as asking:
             if all(asking.connect_ex(("127.0.0.1", first + i)) for i in range(4)):

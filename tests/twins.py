@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,16 +66,18 @@ def zenoh_config(folder: Path, name: str = "igris_b", **params: Any) -> Any:
 class Waves:
     """A policy: every joint swings around its start pose. At one step it does something else first."""
 
-    components: dict[str, Any] = {}  # noqa: RUF012
+    components: Mapping[str, Any] = {}
 
-    def __init__(self, start: Any, at: int = -1, then: Callable[[], object] = lambda: None):
+    def __init__(self, start: Any, at: int = -1, then: Callable[[], object] = lambda: None, slowness: float = 10):
+        """slowness: steps to a radian of the wave"""
         self._start, self._at, self._then, self._step = np.array(start, np.float32), at, then, 0
+        self._slowness = slowness
 
     def predict(self, observation: Observation, normalizer: Any) -> FloatArray:
         if self._step == self._at:
             self._then()
         self._step += 1
-        return (self._start + 0.2 * np.sin(self._step / 10))[None].astype(np.float32)
+        return (self._start + 0.2 * np.sin(self._step / self._slowness))[None].astype(np.float32)
 
     def guided_inference(
         self, observation: Any, normalizer: Any, previous: Any, delay: int, executed: int

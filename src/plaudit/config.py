@@ -7,7 +7,7 @@ number and 1 is not a boolean, while a list may fill a tuple and a string a path
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -71,6 +71,45 @@ def parse(cls: type[ModelT], values: Mapping[str, Any]) -> ModelT:
         return cls.model_validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         raise ConfigError(p for detail in error.errors() for p in _problems(cls, detail)) from None
+
+
+def spelled_out(override: str, short: Collection[str], like: str) -> str:
+    """`learner=sac` is short for `learner.type=sac`, where `learner` is one of `short`.
+
+    like: an example, for whoever wrote something without a value
+    """
+    key, equals, value = override.partition("=")
+    if not equals:
+        raise ConfigError([((), f"command line: '{override}' is not KEY=VALUE, like {like}")])
+    return f"{key}.type={value}" if key in short and not value.startswith("{") else override
+
+
+def refuse_other_names(tree: Mapping[str, Any], hints: Mapping[str, str]) -> None:
+    """Keys that other stacks have for the same things are an error that says what to write here.
+
+    hints: a key -> what to write instead of it and of what is in it, unless a longer one fits; `algorithm.`, with a dot
+        at its end, is only what is in it
+    """
+    strange = [
+        (where, f"key '{'.'.join(where)}' goes by another name here; {hint}")
+        for where in _leaves(tree)
+        if (hint := _hint(".".join(where), hints))
+    ]
+    if strange:
+        raise ConfigError(strange)
+
+
+def _leaves(tree: Any, where: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
+    if not isinstance(tree, dict) or not tree:
+        yield where
+        return
+    for key, value in tree.items():
+        yield from _leaves(value, (*where, str(key)))
+
+
+def _hint(key: str, hints: Mapping[str, str]) -> str | None:
+    fitting = [name for name in hints if key == name or key.startswith(f"{name.removesuffix('.')}.")]
+    return hints[max(fitting, key=len)] if fitting else None
 
 
 def _read(path: Path) -> Any:

@@ -1,17 +1,8 @@
 """Three nodes on this machine, on 127.0.0.1, started, looked at and stopped by the commands that a user types."""
 
 import json
-import os
 import re
-import shutil
-import socket
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -19,65 +10,13 @@ import plaudit
 from plaudit.cluster.launch import Ports, members
 from plaudit.cluster.network import listeners
 from plaudit.cluster.state import read_state
-
-SOURCE = Path(plaudit.__file__).parent
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """A folder and the first port of each node."""
-
-    root: Path
-    ports: dict[str, int]
-
-    @property
-    def head(self) -> str:
-        return f"127.0.0.1:{self.ports['training']}"
-
-    def cluster(self, *words: str, at: str = "training", ok: bool = True, source: Path = SOURCE.parent) -> str:
-        """`plaudit cluster ...` as the user of a node; what it said."""
-        done = self.python("-m", "plaudit.cli", "cluster", *words, at=at, source=source)
-        assert (done.returncode == 0) == ok, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-        return done.stdout + done.stderr
-
-    def start(self, role: str, *more: str, at: str | None = None, token: str = "token", **how: object) -> str:
-        where = [] if role == "training" else ["--head", self.head]
-        port, token = str(self.ports[at or role]), str(self.root / token)
-        mine = ("--role", role, "--address", "127.0.0.1", "--port", port, "--token", token)
-        return self.cluster("start", *mine, *where, *more, at=at or role, **how)
-
-    def python(self, *words: str, at: str, source: Path = SOURCE.parent) -> subprocess.CompletedProcess[str]:
-        keep = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        env = {**keep, "PYTHONPATH": str(source), "PLAUDIT_CLUSTER_DIR": str(self.root / at), "COLUMNS": "200"}
-        return subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, timeout=120)
-
-
-def free_ports(count: int) -> Iterator[int]:
-    """The first of as many as a node uses, `count` times."""
-    first = 20_000 + os.getpid() % 30_000
-    while count:
-        first += 600 if first < 60_000 else -40_000
-        with socket.socket() as asking:
-            if all(asking.connect_ex(("127.0.0.1", first + i)) for i in range(4)):
-                count -= 1
-                yield first
+from three_nodes import SOURCE, Nodes, three_nodes
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    root = Path(tempfile.mkdtemp(prefix="plt-", dir="/tmp"))  # short: sockets live in it
-    names = ("training", "inference", "labeling", "fourth")
-    nodes = Nodes(root, dict(zip(names, free_ports(4), strict=True)))
-    try:
-        nodes.start("training")
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(nodes.start, ("inference", "labeling")))
+    with three_nodes("fourth", options=()) as nodes:
         yield nodes
-    finally:
-        for name in reversed(names):
-            nodes.cluster("stop", at=name)
-        shutil.rmtree(root)
 
 
 def test_the_token_that_the_head_made_is_for_its_user_alone(nodes):
@@ -147,20 +86,20 @@ def test_a_wrong_token_is_told_apart(nodes):
 
 def test_a_node_of_another_version_is_refused_before_anything_starts(nodes, tmp_path):
     (tmp_path / "plaudit").mkdir()
-    for room in SOURCE.iterdir():
+    for room in (SOURCE / "plaudit").iterdir():
         (tmp_path / "plaudit" / room.name).symlink_to(room)
     (tmp_path / "plaudit/__init__.py").unlink()
     (tmp_path / "plaudit/__pycache__").unlink(missing_ok=True)
     (tmp_path / "plaudit/__init__.py").write_text('__version__ = "0.0.9"\n')
     nodes.start("labeling", at="fourth", source=tmp_path)
     done = nodes.python("-c", LOOP, "labeler", at="training")
-    nodes.cluster("stop", at="fourth")
+    nodes.stop("fourth")
     assert f"127.0.0.1) has plaudit 0.0.9 instead of {plaudit.__version__}; install the same versions" in done.stderr
 
 
 def test_stop_leaves_nothing_of_its_node_and_the_loop_says_what_is_missing(nodes):
     first = read_state(nodes.root / "labeling").pid
-    assert nodes.cluster("stop", at="labeling").startswith("stopped: labeling")
+    assert nodes.stop("labeling").startswith("stopped: labeling")
     done = nodes.python("-c", LOOP, "labeler", at="training")
     assert members(first) == []
     assert members(read_state(nodes.root / "inference").pid)

@@ -1,11 +1,12 @@
-"""What all commands share: the two consoles, progress bars, how Ctrl-C is heard."""
+"""What commands share: the two consoles, options, progress bars, how Ctrl-C is heard."""
 
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -18,6 +19,22 @@ from plaudit.errors import DataError, PlauditError
 out = Console(highlight=False, markup=False, soft_wrap=True)
 err = Console(highlight=False, markup=False, soft_wrap=True, stderr=True)
 
+RobotParams = Annotated[
+    Path | None,
+    typer.Option(
+        "--inference_runtime_params_config",
+        "--inference-runtime-params-config",
+        help="A robot's inference_runtime_params.json.",
+    ),
+]
+RobotTopics = Annotated[
+    Path | None,
+    typer.Option(
+        "--inference_runtime_topics_config",
+        "--inference-runtime-topics-config",
+        help="A robot's inference_runtime_topics.json.",
+    ),
+]
 
 Watching = tuple[Callable[[Any], bool], Callable[[], bool]]
 

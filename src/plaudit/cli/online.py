@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
-from plaudit.cli.common import err, out, stop, tell
+from plaudit.cli.common import RobotParams, RobotTopics, err, out, stop, tell
 from plaudit.errors import DataError, PlauditError
 
 LINE = 10.0  # s between two lines where there is no terminal
@@ -35,22 +35,8 @@ def online(
     policy_yaml: Annotated[
         Path | None, typer.Option("--policy_yaml", "--policy-yaml", help="A policy to begin with.")
     ] = None,
-    params: Annotated[
-        Path | None,
-        typer.Option(
-            "--inference_runtime_params_config",
-            "--inference-runtime-params-config",
-            help="A robot's inference_runtime_params.json.",
-        ),
-    ] = None,
-    topics: Annotated[
-        Path | None,
-        typer.Option(
-            "--inference_runtime_topics_config",
-            "--inference-runtime-topics-config",
-            help="A robot's inference_runtime_topics.json.",
-        ),
-    ] = None,
+    params: RobotParams = None,
+    topics: RobotTopics = None,
     human: Annotated[
         bool, typer.Option("--human_reward_labeler", "--human-reward-labeler", help="A person judges, in a window.")
     ] = False,

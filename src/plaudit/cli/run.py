@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from plaudit.cli.common import out, stop, tell
+from plaudit.cli.common import RobotParams, RobotTopics, out, stop, tell
 from plaudit.errors import RolloutError
 
 
@@ -36,22 +36,8 @@ def run_(
     task: Annotated[str, typer.Option(help="The instruction, in words, as episodes have it.")] = "",
     seed: Annotated[int | None, typer.Option(help="Of the first episode, in a simulation.")] = None,
     takeover: Annotated[str, typer.Option(help="keyboard, gamepad, topic, none, or my_module:MyConfig.")] = "none",
-    params: Annotated[
-        Path | None,
-        typer.Option(
-            "--inference_runtime_params_config",
-            "--inference-runtime-params-config",
-            help="A robot's inference_runtime_params.json.",
-        ),
-    ] = None,
-    topics: Annotated[
-        Path | None,
-        typer.Option(
-            "--inference_runtime_topics_config",
-            "--inference-runtime-topics-config",
-            help="A robot's inference_runtime_topics.json.",
-        ),
-    ] = None,
+    params: RobotParams = None,
+    topics: RobotTopics = None,
 ) -> None:
     """Let a policy drive a robot and record what was sent and seen.
 

@@ -10,7 +10,7 @@ chunk, and no critic learns from it; one in which the episode ended is, whatever
 As RLPD does, each batch mixes demonstrations and the robot's own experience, critics have LayerNorm.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import Config
 from plaudit.errors import DataError
+from plaudit.learners.steps import Sync, descend, few, follow, shifted
 from plaudit.policies.critics import Critics
 from plaudit.policies.flow.config import VelocityConfig
 from plaudit.policies.flow.network import Velocity, integrate, matching_loss
-from plaudit.policies.networks import Encoder, Seen, Spaces, random_shift, seen_of, weights_of
+from plaudit.policies.networks import Encoder, Seen, Spaces, seen_of, weights_of
 from plaudit.policies.qchunk.config import CriticConfig, QChunkPolicyConfig
 from plaudit.policies.qchunk.policy import best_of, clipped
 from plaudit.rollout.rounds import Act
@@ -82,8 +83,7 @@ class QChunk:
     def __init__(self, config: QChunkConfig, spaces: Spaces, seed: int = 0, device: str = "cpu"):
         self.config, self.spaces, self.device = config, spaces, torch.device(device)
         self.version = 0
-        # Told which parameters' gradients are about to be used, so that workers side by side can average theirs.
-        self.sync: Callable[[list[nn.Parameter]], None] | None = None
+        self.sync: Sync | None = None
         self.rng = torch.Generator(device).manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -139,50 +139,29 @@ class QChunk:
         """One step of the critics and one of the flow."""
         self._check(batch)
         self.version += 1
-        seen = Seen(self._shifted(batch.images), batch.state)
-        after = Seen(self._shifted(batch.next_images), batch.next_state)
+        seen = Seen(shifted(batch.images, self.rng, self.config.shift), batch.state)
+        after = Seen(shifted(batch.next_images, self.rng, self.config.shift), batch.next_state)
         critic_loss, value = self._critic_loss(batch, seen, after)
-        self._step("critic", critic_loss)
+        descend(self.optimizers["critic"], critic_loss, self.sync)
         flow_loss = matching_loss(
             self.net.velocity, self.net.eye(seen), clipped(batch.actions), batch.action_mask, self.rng
         )
-        self._step("flow", flow_loss)
-        self._follow()
+        descend(self.optimizers["flow"], flow_loss, self.sync)
+        follow(self.net.target, self.net.critic, self.config.tau)
+        follow(self.net.target_eye, self.net.critic_eye, self.config.tau)
         metrics = {"loss/critic": critic_loss, "loss/flow": flow_loss, "value/mean": value}
         return {name: float(number.detach()) for name, number in metrics.items()}
 
     def _critic_loss(self, batch: Batch[Tensor], seen: Seen, after: Seen) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             chunks = clipped(self._best(after, self.rng)).flatten(1)
-            values = self.net.target(self.net.target_eye(after), chunks, self._few())
+            asked = few(self.config.critics_in_target, self.config.critics, self.rng)
+            values = self.net.target(self.net.target_eye(after), chunks, asked)
             target = batch.reward + batch.discount * values.amin(dim=0)
             whole = (batch.action_mask[:, -1] | (batch.discount == 0)).float()  # to its end, or the episode's
         values = self.net.critic(self.net.critic_eye(seen), clipped(batch.actions).flatten(1))
         off = ((values - target).square() * whole).sum(dim=1) / whole.sum().clamp(min=1)
         return off.sum(), values.detach().mean()
-
-    def _follow(self) -> None:
-        """The targets move a little towards what they are targets of."""
-        net = self.net
-        pairs = [*zip(net.target.parameters(), net.critic.parameters(), strict=True)]
-        pairs += zip(net.target_eye.parameters(), net.critic_eye.parameters(), strict=True)
-        with torch.no_grad():
-            for slow, fast in pairs:
-                slow.lerp_(fast, self.config.tau)
-
-    def _step(self, name: str, loss: Tensor) -> None:
-        optimizer = self.optimizers[name]
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        optimizer.zero_grad()
-        loss.backward(inputs=parameters)
-        if self.sync is not None:
-            self.sync(parameters)
-        optimizer.step()
-
-    def _shifted(self, images: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        if not self.config.shift:
-            return images
-        return {camera: random_shift(image, self.rng, self.config.shift) for camera, image in images.items()}
 
     def _check(self, batch: Batch[Tensor]) -> None:
         wanted, found = [self.config.horizon, self.spaces.action_dim], list(batch.actions.shape[1:])
@@ -218,10 +197,3 @@ class QChunk:
 
     def load(self, path: str) -> None:
         load_checkpoint(Path(path), self)
-
-    def _few(self) -> Tensor | None:
-        """Which critics a target asks: a random few, or all (None)."""
-        if self.config.critics_in_target == self.config.critics:
-            return None
-        shuffled = torch.randperm(self.config.critics, generator=self.rng, device=self.device)
-        return shuffled[: self.config.critics_in_target]

@@ -7,7 +7,7 @@ is the least of a random few out of an ensemble (`_critic_loss`); several critic
 target. Reward and end come from the labels alone: `target = reward + discount * value`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import Config
+from plaudit.learners.steps import Sync, descend, few, follow, shifted
 from plaudit.policies.critics import Critics
 from plaudit.policies.gaussian.config import ActorConfig, GaussianConfig
-from plaudit.policies.networks import Encoder, Seen, Spaces, TanhGaussian, random_shift, seen_of, weights_of
+from plaudit.policies.networks import Encoder, Seen, Spaces, TanhGaussian, seen_of, weights_of
 from plaudit.rollout.rounds import Act
 from plaudit.types import Batch, FloatArray, Observation, Weights
 
@@ -77,8 +78,7 @@ class Sac:
     def __init__(self, config: SacConfig, spaces: Spaces, seed: int = 0, device: str = "cpu"):
         self.config, self.spaces, self.device = config, spaces, torch.device(device)
         self.version = 0
-        # Told which parameters' gradients are about to be used, so that workers side by side can average theirs.
-        self.sync: Callable[[list[nn.Parameter]], None] | None = None
+        self.sync: Sync | None = None
         self.rng = torch.Generator(device).manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -115,25 +115,27 @@ class Sac:
     def update(self, batch: Batch[Tensor]) -> Mapping[str, float]:
         """One step of the critics and, every so often, of actor and temperature."""
         self.version += 1
-        seen = Seen(self._shifted(batch.images), batch.state)
-        after = Seen(self._shifted(batch.next_images), batch.next_state)
+        seen = Seen(shifted(batch.images, self.rng, self.config.shift), batch.state)
+        after = Seen(shifted(batch.next_images, self.rng, self.config.shift), batch.next_state)
         critic_loss, value = self._critic_loss(batch, seen, after)
-        self._step("critic", critic_loss)
+        descend(self.optimizers["critic"], critic_loss, self.sync)
         metrics = {"loss/critic": critic_loss, "value/mean": value}
         if self.version % self.config.actor_every == 0:
             actor_loss, entropy = self._actor_loss(seen)
-            self._step("actor", actor_loss)
+            descend(self.optimizers["actor"], actor_loss, self.sync)
             temperature_loss = self.net.log_temperature.exp() * (entropy - self.target_entropy).detach()
-            self._step("temperature", temperature_loss)
+            descend(self.optimizers["temperature"], temperature_loss, self.sync)
             metrics |= {"loss/actor": actor_loss, "policy/entropy": entropy}
             metrics |= {"policy/temperature": self.net.log_temperature.exp()}
-        self._follow()
+        follow(self.net.target, self.net.critic, self.config.tau)
+        follow(self.net.target_eye, self.net.critic_eye, self.config.tau)
         return {name: float(number.detach()) for name, number in metrics.items()}
 
     def _critic_loss(self, batch: Batch[Tensor], seen: Seen, after: Seen) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             actions, _ = self.net.actor(self.net.actor_eye(after), self._noise(len(batch.reward)))
-            values = self.net.target(self.net.target_eye(after), actions, self._few())
+            asked = few(self.config.critics_in_target, self.config.critics, self.rng)
+            values = self.net.target(self.net.target_eye(after), actions, asked)
             target = batch.reward + batch.discount * values.amin(dim=0)
         values = self.net.critic(self.net.critic_eye(seen), batch.actions.clamp(-1, 1))
         return (values - target).square().mean(dim=1).sum(), values.detach().mean()
@@ -145,29 +147,6 @@ class Sac:
         value = self.net.critic(features, actions).mean(dim=0)
         temperature = self.net.log_temperature.exp().detach()
         return (temperature * log_density - value).mean(), -log_density.detach().mean()
-
-    def _follow(self) -> None:
-        """The targets move a little towards what they are targets of."""
-        net = self.net
-        pairs = [*zip(net.target.parameters(), net.critic.parameters(), strict=True)]
-        pairs += zip(net.target_eye.parameters(), net.critic_eye.parameters(), strict=True)
-        with torch.no_grad():
-            for slow, fast in pairs:
-                slow.lerp_(fast, self.config.tau)
-
-    def _step(self, name: str, loss: Tensor) -> None:
-        optimizer = self.optimizers[name]
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        optimizer.zero_grad()
-        loss.backward(inputs=parameters)
-        if self.sync is not None:
-            self.sync(parameters)
-        optimizer.step()
-
-    def _shifted(self, images: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        if not self.config.shift:
-            return images
-        return {camera: random_shift(image, self.rng, self.config.shift) for camera, image in images.items()}
 
     @property
     def components(self) -> dict[str, nn.Module]:
@@ -187,13 +166,6 @@ class Sac:
 
     def load(self, path: str) -> None:
         load_checkpoint(Path(path), self)
-
-    def _few(self) -> Tensor | None:
-        """Which critics a target asks: a random few, or all (None)."""
-        if self.config.critics_in_target == self.config.critics:
-            return None
-        shuffled = torch.randperm(self.config.critics, generator=self.rng, device=self.device)
-        return shuffled[: self.config.critics_in_target]
 
     def _noise(self, count: int) -> Tensor:
         return torch.randn(count, self.spaces.action_dim, generator=self.rng, device=self.device)

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from plaudit.config import Config, load
-from plaudit.errors import ConfigError, nearest
+from plaudit.config import Config, load, spelled_out
+from plaudit.errors import nearest
 from plaudit.labelers.config import HUMAN
 from plaudit.online.audit import AuditConfig
 from plaudit.online.human import WindowConfig
@@ -142,6 +142,7 @@ class OnlineConfig(Config):
 
 
 ConfigT = TypeVar("ConfigT", bound=OnlineConfig)
+SHORT = ("robot", "learner", "judge", "takeover")  # `learner=sac` is short for `learner.type=sac`
 
 
 def load_online(
@@ -152,8 +153,7 @@ def load_online(
     robot_files: Mapping[str, str] | None = None,
     **given: Any,
 ) -> ConfigT:
-    """From a file, `a.b=c` overrides and flags, of which the later win; `learner=sac` is short for
-    `learner.type=sac`, and so are robot and judge.
+    """From a file, `a.b=c` overrides and flags, of which the later win.
 
     robot_files: key of the robot -> path
     given: flags; None where one was not
@@ -169,7 +169,8 @@ def load_online(
                 tree[key] = {"type": tree[key]}
         return _with_robot({**tree, **named}, robot_files or {})
 
-    return _completed(load(cls, path, [_full(override) for override in overrides], translate))
+    full = [spelled_out(one, SHORT, f"learner=sac; {nearest(one, SHORT)}") for one in overrides]
+    return _completed(load(cls, path, full, translate))
 
 
 def _completed(config: ConfigT) -> ConfigT:
@@ -197,15 +198,3 @@ def _with_robot(tree: dict[str, Any], files: Mapping[str, str]) -> dict[str, Any
     if person.get("type") == "topic":  # what a person sends comes over the robot's own transport
         tree = {**tree, "takeover": {"robot": robot, **person}}
     return {**tree, "robot": robot, "executor": {"name": robot["type"], **tree.get("executor", {})}}
-
-
-SHORT = ("robot", "learner", "judge", "takeover")
-
-
-def _full(override: str) -> str:
-    key, equals, value = override.partition("=")
-    if not equals:
-        raise ConfigError(
-            [((), f"command line: '{override}' is not KEY=VALUE, like learner=sac; {nearest(override, SHORT)}")]
-        )
-    return f"{key}.type={value}" if key in SHORT and not value.startswith("{") else override

@@ -4,10 +4,10 @@ Flags of the entry scripts may stand in the file too, and are taken as they are.
 and of `plaudit train` are refused with the name that the same thing has here: their values mean something else.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from plaudit.errors import ConfigError
+from plaudit.config import refuse_other_names
 
 ROBOT_FILES = ("inference_runtime_params_config", "inference_runtime_topics_config")
 
@@ -54,13 +54,7 @@ OTHER_NAMES: Mapping[str, str] = {
 def translated(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Flags as keys; what goes by another name here is an error that says by which."""
     tree = dict(tree)
-    strange = [
-        (where, f"key '{'.'.join(where)}' goes by another name here; {hint}")
-        for where in _leaves(tree)
-        if (hint := _hint(".".join(where)))
-    ]
-    if strange:
-        raise ConfigError(strange)
+    refuse_other_names(tree, OTHER_NAMES)
     if "inference_algorithm" in tree:
         tree["algorithm"] = tree.pop("inference_algorithm")
     if tree.pop("human_reward_labeler", False):
@@ -70,19 +64,3 @@ def translated(tree: Mapping[str, Any]) -> dict[str, Any]:
         robot = tree.get("robot", {})
         tree["robot"] = {**({"type": robot} if isinstance(robot, str) else robot), **files}
     return tree
-
-
-def _leaves(tree: Any, where: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
-    if not isinstance(tree, dict) or not tree:
-        yield where
-        return
-    for key, value in tree.items():
-        yield from _leaves(value, (*where, str(key)))
-
-
-def _hint(key: str) -> str | None:
-    """What to write instead of a key; the longest name that it begins with decides."""
-    fitting = [name for name in OTHER_NAMES if f"{key}.".startswith(name if name.endswith(".") else f"{name}.")]
-    if key == "algorithm":  # a key of ours, unless there is something in it
-        return None
-    return OTHER_NAMES[max(fitting, key=len)] if fitting else None

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from plaudit.config import Config, parse, place_of, read_tree
+from plaudit.config import Config, parse, place_of, read_tree, spelled_out
 from plaudit.errors import ConfigError, RewardError
 from plaudit.rewards.config import RewardTrainConfig
 
@@ -83,7 +83,8 @@ def read_recipe(
     folders: whether the flags are those of RLinf's train_reward_model, and so what is not said is as it is there
     """
     file_tree, _ = read_tree(path, [])
-    given, _ = read_tree(None, [_full(override) for override in overrides])
+    full = [spelled_out(override, ("encoder",), "encoder=small or epochs=5") for override in overrides]
+    given, _ = read_tree(None, full)
     theirs = {key: given.pop(key) for key in _BLOCKS if key in given}  # reward_training.epochs=3
     asked = merged(dict(flags), given)
     notes: list[str] = []
@@ -114,13 +115,6 @@ def encoder_of(backbone: str) -> Tree:
     """`resnet10`, `torchvision:resnet18` or `transformers:facebook/dinov2-small` as a config has it."""
     kind, colon, name = backbone.partition(":")
     return {"type": kind, "name": name} if colon else {"type": kind}
-
-
-def _full(override: str) -> str:
-    key, equals, value = override.partition("=")
-    if not equals:
-        raise ConfigError([((), f"command line: '{override}' is not KEY=VALUE, like encoder=small or epochs=5")])
-    return f"encoder.type={value}" if key == "encoder" and not value.startswith("{") else override
 
 
 def _of_folders(tree: Tree) -> Tree:

@@ -6,14 +6,14 @@ Other stacks write the same things under other names. Those names are known here
 as they are (train/collect.py), and each other key is answered with ours. A config is never half understood.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from plaudit.config import Config, load
-from plaudit.errors import ConfigError, nearest
+from plaudit.config import Config, load, refuse_other_names, spelled_out
+from plaudit.errors import nearest
 from plaudit.registry import ENV_REGISTRY, LEARNER_REGISTRY
 from plaudit.train.collect import CollectConfig, translate_collect
 
@@ -235,19 +235,14 @@ OTHER_NAMES: Mapping[str, str] = {
 
 def load_train_config(path: Path | None, overrides: Sequence[str]) -> TrainConfig:
     """From a file and `a.b=c` overrides; `env=lift` is short for `env.type=lift`, and so is `learner=sac`."""
-    return load(TrainConfig, path, [_full(override) for override in overrides], _translated)
+    full = [spelled_out(override, ("env", "learner"), "learner=sac or learner.lr=1e-3") for override in overrides]
+    return load(TrainConfig, path, full, _translated)
 
 
 def _translated(tree: dict[str, Any]) -> dict[str, Any]:
     """The blocks of other stacks as ours; what has no translation is an error that says what to write."""
     tree = _with_reward_type(translate_collect(tree))
-    strange = [
-        (where, f"key '{'.'.join(where)}' goes by another name here; {hint}")
-        for where in _leaves(tree)
-        if (hint := _hint(".".join(where)))
-    ]
-    if strange:
-        raise ConfigError(strange)
+    refuse_other_names(tree, OTHER_NAMES)
     return tree
 
 
@@ -257,23 +252,3 @@ def _with_reward_type(tree: dict[str, Any]) -> dict[str, Any]:
     blocks = [reward[name] for name in BLOCKS if isinstance(reward.get(name), dict)] if isinstance(reward, dict) else []
     inside = [block["reward_type"] for block in blocks if block.get("reward_type") is not None]
     return {**tree, "reward": {"reward_type": inside[0], **tree["reward"]}} if inside else tree
-
-
-def _full(override: str) -> str:
-    key, equals, value = override.partition("=")
-    if not equals:
-        raise ConfigError([((), f"command line: '{override}' is not KEY=VALUE, like learner=sac or learner.lr=1e-3")])
-    return f"{key}.type={value}" if key in ("env", "learner") and not value.startswith("{") else override
-
-
-def _leaves(tree: Any, where: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
-    if not isinstance(tree, dict) or not tree:
-        yield where
-        return
-    for key, value in tree.items():
-        yield from _leaves(value, (*where, str(key)))
-
-
-def _hint(key: str) -> str | None:
-    """What to write instead of a key of another stack."""
-    return next((hint for name, hint in OTHER_NAMES.items() if f"{key}.".startswith(f"{name}.")), None)

@@ -1,17 +1,14 @@
 """What a flow policy is made of, and how it is taught. Without torch: a config is read where nothing of it runs."""
 
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from plaudit.config import Config, parse
+from plaudit.policies.config import NetworkPolicyConfig
 
 if TYPE_CHECKING:
     from plaudit.policies.flow.policy import FlowPolicy
-
-
-class EyeConfig(Config):
-    features: PositiveInt = 64  # that each camera is squeezed into
 
 
 class VelocityConfig(Config):
@@ -19,27 +16,15 @@ class VelocityConfig(Config):
     depth: PositiveInt = 3  # residual blocks
 
 
-class FlowConfig(Config):
+class FlowConfig(NetworkPolicyConfig):
     type: Literal["flow"] = "flow"
-    state_dim: NonNegativeInt
-    action_dim: PositiveInt
     horizon: PositiveInt = 16  # actions of a chunk
-    cameras: dict[str, tuple[PositiveInt, PositiveInt]] = Field(default_factory=dict)  # name -> (H, W); {} for none
-    eye: EyeConfig = Field(default_factory=EyeConfig)
     velocity: VelocityConfig = Field(default_factory=VelocityConfig)
     steps: PositiveInt = 5  # of Euler, from noise to actions
     # How guided_inference holds on to the previous chunk: by the vector-Jacobian product through the network, as the
     # paper does; by the plain difference ("identity"), which needs no gradient; or by an average at the end ("blend").
     guidance: Literal["vjp", "identity", "blend"] = "vjp"
     guidance_clip: PositiveFloat = 5.0  # the paper's beta: the most weight that guidance gets
-    seed: NonNegativeInt = 0  # of the weights before training, and of the noise that chunks begin as
-    device: str = "cpu"
-
-    @model_validator(mode="after")
-    def _there_is_something_to_see(self) -> Self:
-        if not self.state_dim and not self.cameras:
-            raise ValueError("a policy needs something to see: a state_dim, or cameras")
-        return self
 
     def build(self) -> "FlowPolicy":
         from plaudit.policies.flow.policy import FlowPolicy

@@ -2,16 +2,13 @@
 
 from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from plaudit.config import Config
+from plaudit.policies.config import NetworkPolicyConfig
 
 if TYPE_CHECKING:
     from plaudit.policies.gaussian.policy import GaussianPolicy
-
-
-class EyeConfig(Config):
-    features: PositiveInt = 64  # that each camera is squeezed into
 
 
 class ActorConfig(Config):
@@ -19,24 +16,16 @@ class ActorConfig(Config):
     hidden: tuple[PositiveInt, ...] = Field(default=(128, 128), min_length=1)
 
 
-class GaussianConfig(Config):
+class GaussianConfig(NetworkPolicyConfig):
     type: Literal["gaussian"] = "gaussian"
-    state_dim: NonNegativeInt
-    action_dim: PositiveInt
     horizon: PositiveInt = 1  # actions of a chunk
-    cameras: dict[str, tuple[PositiveInt, PositiveInt]] = Field(default_factory=dict)  # name -> (H, W); {} for none
-    eye: EyeConfig = Field(default_factory=EyeConfig)
     actor: ActorConfig = Field(default_factory=ActorConfig)
     # Draw actions instead of taking the middle. Only a squashed actor can: the spread of a plain one is not among
     # the weights that a robot gets.
     explore: bool = False
-    seed: NonNegativeInt = 0  # of the weights before any are loaded, and of what is drawn
-    device: str = "cpu"
 
     @model_validator(mode="after")
-    def _it_can_see_and_draw(self) -> Self:
-        if not self.state_dim and not self.cameras:
-            raise ValueError("a policy needs something to see: a state_dim, or cameras")
+    def _it_can_draw(self) -> Self:
         if self.explore and self.actor.kind == "plain":
             raise ValueError("a plain actor cannot explore: its weights do not say how far; leave out 'explore'")
         return self
