@@ -135,7 +135,7 @@ def test_a_reward_model_that_cannot_be_meant_is_refused(overrides: list[str], sa
     assert said in str(caught.value)
 
 
-OTHERS = ("pickcube_train_reward", "judge_")  # of other commands
+OTHERS = ("pickcube_train_reward", "judge_", "online_")  # of other commands
 PRESETS = sorted((Path(__file__).parents[2] / "examples/configs").glob("*.yaml"))
 
 
