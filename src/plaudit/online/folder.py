@@ -15,6 +15,7 @@ runs/sim_sac_0/
   report.html
 """
 
+import shutil
 from pathlib import Path
 from typing import Any, Generic
 
@@ -31,6 +32,7 @@ class OnlineFolder(Record, Generic[ConfigT]):
     def __init__(self, path: Path, config: ConfigT):
         super().__init__(path)
         self.config = config
+        self._new = False  # made by this very command
 
     @classmethod
     def open(cls, path: Path, config: ConfigT) -> "OnlineFolder[ConfigT]":
@@ -43,6 +45,7 @@ class OnlineFolder(Record, Generic[ConfigT]):
             path.mkdir(parents=True, exist_ok=True)
             folder = cls(path, config)
             folder._write_config()
+            folder._new = True
             return folder
         before = cls.reopen(path, type(config)).config
         differing = sorted(_differing(before.model_dump(mode="json"), config.model_dump(mode="json")))
@@ -56,6 +59,12 @@ class OnlineFolder(Record, Generic[ConfigT]):
             folder._leave_judges()
         folder._write_config()
         return folder
+
+    def take_back(self) -> None:
+        """Of a run that never got to its loop, for a robot that was not found or the like, nothing is left; what was
+        there before this command stays."""
+        if self._new and not _has_begun(self.path):
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def _leave_judges(self) -> None:
         """Successors of a judge that is not asked any more are kept, and none of them is in charge."""
