@@ -67,6 +67,14 @@ def test_a_run_that_cannot_begin_leaves_nothing(lab):
     assert (lab / "runs/run/report.html").exists(), "what was there before stays"
 
 
+def test_a_run_of_another_kind_is_told_as_one(lab):
+    (lab / "tr").mkdir()
+    (lab / "tr/config.json").write_text('{"env": {"type": "lift"}, "learner": {"type": "sac"}, "steps": 300}')
+    for flag in ("--resume", "--report"):
+        said = plaudit("online", flag, "tr", cwd=lab, ok=False)
+        assert "tr: this is a run, and not an online one" in said and said.count("error: ") == 1
+
+
 def test_without_ray_it_says_how_to_get_it_and_how_to_do_without(lab, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     words = LAMP.removesuffix("--address none").split()

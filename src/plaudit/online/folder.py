@@ -21,7 +21,7 @@ from typing import Any, Generic
 
 from plaudit.config import load
 from plaudit.data.journal import write_atomic
-from plaudit.errors import BadFile, TargetNotEmpty
+from plaudit.errors import BadFile, ConfigError, TargetNotEmpty
 from plaudit.online.config import ConfigT
 from plaudit.policies.loader import save_policy
 from plaudit.policies.weights import read_weights
@@ -79,7 +79,13 @@ class OnlineFolder(Record, Generic[ConfigT]):
             raise BadFile(
                 path, "this is not an online run: it has no config.json; such runs are made by 'plaudit online'"
             )
-        return cls(path, load(kind, path / "config.json"))
+        try:
+            config = load(kind, path / "config.json")
+        except ConfigError as error:
+            if {("robot",), ("judge",)} <= {where for where, _ in error.problems}:
+                raise BadFile(path, "this is a run, and not an online one; it may be one of 'plaudit train'") from None
+            raise
+        return cls(path, config)
 
     def _write_config(self) -> None:
         write_atomic(self.path / "config.json", self.config.model_dump_json(indent=1).encode())
