@@ -108,3 +108,10 @@ def test_a_dotted_path_that_leads_nowhere_is_named():
 def test_one_name_is_one_thing():
     with pytest.raises(UnknownName, match="registered twice"):
         JUDGES.register("classifier")(Optimizer)
+
+
+def test_a_missing_file_with_none_beside_it_is_answered_with_its_folder(tmp_path):
+    with pytest.raises(ConfigError, match=rf"run.yaml: there is no such file; {tmp_path} has no YAML or JSON file"):
+        load(Experiment, tmp_path / "run.yaml")
+    with pytest.raises(ConfigError, match=rf"run.yaml: there is no such file; there is no folder {tmp_path}/new eith"):
+        load(Experiment, tmp_path / "new" / "run.yaml")

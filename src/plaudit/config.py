@@ -115,7 +115,10 @@ def _hint(key: str, hints: Mapping[str, str]) -> str | None:
 def _read(path: Path) -> Any:
     if not path.is_file():
         beside = [p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml", ".json")]
-        raise ConfigError([((), f"{path}: there is no such file; {nearest(path.name, beside)}")])
+        where = path.parent.absolute()
+        none = f"{where} has no YAML or JSON file" if where.is_dir() else f"there is no folder {where} either"
+        advice = nearest(path.name, beside) if beside else none
+        raise ConfigError([((), f"{path}: there is no such file; {advice}")])
     try:
         tree = OmegaConf.load(path)
     except (OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:

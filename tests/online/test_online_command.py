@@ -54,6 +54,69 @@ def test_a_judge_that_is_not_believed_any_more_ends_it_with_an_alarm(lab):
     assert '<p class="bad">The alarm rang' in (lab / "runs/run/report.html").read_text()
 
 
+def test_a_run_that_cannot_begin_leaves_nothing(lab):
+    for mistake, sentence in (
+        ("judge.model=none", "none: this is not a reward model"),
+        ("demos=none", "none does not exist; 'plaudit data import' makes one"),
+        ("robot.env.type=glw", "there is no env 'glw'"),
+    ):
+        assert sentence in plaudit("online", *LAMP.split(), mistake, cwd=lab, ok=False)
+        assert not (lab / "runs/run").exists(), mistake
+    plaudit("online", *LAMP.split(), "episodes=1", cwd=lab)
+    plaudit("online", *LAMP.split(), "judge.model=none", "episodes=2", cwd=lab, ok=False)
+    assert (lab / "runs/run/report.html").exists(), "what was there before stays"
+
+
+def test_a_run_of_another_kind_is_told_as_one(lab):
+    (lab / "tr").mkdir()
+    (lab / "tr/config.json").write_text('{"env": {"type": "lift"}, "learner": {"type": "sac"}, "steps": 300}')
+    for flag in ("--resume", "--report"):
+        said = plaudit("online", flag, "tr", cwd=lab, ok=False)
+        assert "tr: this is a run, and not an online one" in said and said.count("error: ") == 1
+
+
+def test_without_ray_it_says_how_to_get_it_and_how_to_do_without(lab, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    words = LAMP.removesuffix("--address none").split()
+    said = plaudit("online", *words, cwd=lab, ok=False)
+    assert "ray is not installed; run: pip install 'plaudit[cluster]'; or do without it: --address none" in said
+    assert not (lab / "runs").exists()
+
+
+def test_it_wants_to_know_what_to_run_and_no_more_than_that(lab):
+    assert "say what to run: --config FILE" in plaudit("online", cwd=lab, ok=False)
+    plaudit("online", *LAMP.split(), "episodes=1", cwd=lab)
+    for flags in (["--robot", "sim"], ["--human_reward_labeler"], ["episodes=2"]):
+        said = plaudit("online", "--resume", "runs/run", "--address", "none", *flags, cwd=lab, ok=False)
+        assert "--resume goes on with a run as it was configured; leave out the other arguments" in said
+
+
+def test_ctrl_c_before_it_begins_interrupts_at_once(lab):
+    """The policy waits a minute for a server that is not there."""
+    (lab / "server.yaml").write_text("{connect_s: 60, port: 9}")
+    (lab / "policy.yaml").write_text(
+        "model: {component_config_paths: {openpi_model: server.yaml}}\npolicy: {type: openpi, action_dim: 1}"
+    )
+    paths = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
+    words = [*LAMP.split(), "policy_yaml=policy.yaml", "act_with=policy"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "plaudit.cli", "online", *words],
+        cwd=lab,
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    ready, until = lab / "runs/run/weights", time.monotonic() + 60
+    while not ready.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=20)[0]
+    assert process.returncode in (130, -signal.SIGINT), said  # a shell calls both 130
+    assert "interrupted; the same command goes on" in said and "Traceback" not in said
+    assert not (lab / "runs/run").exists()
+
+
 def test_ctrl_c_on_a_terminal_ends_it_in_order(lab):
     """The screen is drawn, the first Ctrl-C is acknowledged on it, and the same command would go on."""
     master, slave = pty.openpty()

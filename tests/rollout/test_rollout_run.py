@@ -54,6 +54,16 @@ def test_a_failure_returns_1_and_keeps_the_episode(policy, tmp_path):
     assert lines(tmp_path / "log")[-1] == "hold"
 
 
+@pytest.mark.parametrize("algorithm", ["rtc", "sequential"])
+def test_a_robot_that_cannot_be_made_leaves_no_store_behind(algorithm, policy, tmp_path):
+    words = ("--policy_yaml", policy, "--inference_algorithm", algorithm, "--store", tmp_path / "store")
+    result = CliRunner().invoke(app, [*PUPPET, *map(str, words), f"robot.log={tmp_path / 'log'}", "robot.size=[0,0]"])
+    said = result.output + str(result.exception)
+    assert result.exit_code == 1 and "camera front cannot have the size (0, 0)" in said
+    assert "told to hold" not in said
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_key_that_does_not_exist_is_said_before_anything_is_built(policy, tmp_path):
     result = CliRunner().invoke(app, [*PUPPET, "--policy_yaml", str(policy), "robot.logg=x"])
     assert "unknown key 'robot.logg'; did you mean 'log'?" in str(result.exception)

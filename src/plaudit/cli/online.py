@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from rich.live import Live
 
 from plaudit.cli.common import RobotParams, RobotTopics, err, out, stop, tell
-from plaudit.errors import DataError, PlauditError
+from plaudit.errors import ClusterError, DataError, MissingExtra, PlauditError
 
 LINE = 10.0  # s between two lines where there is no terminal
 ADDRESS = "PLAUDIT_ADDRESS"  # environment variable: --address where it is not given
@@ -60,18 +61,25 @@ def online(
     stopped by itself before its end.
     """
     from plaudit.cluster.run import ClusterRunConfig, crew_for
+    from plaudit.online.conductor import Conductor
     from plaudit.online.config import load_online
     from plaudit.online.folder import OnlineFolder
-    from plaudit.policies.loader import load_policy
     from plaudit.report.online import write_online_report
 
     if report is not None:
         out.print(f"{write_online_report(OnlineFolder.reopen(report, ClusterRunConfig).path)}")
         return
+    flags = (robot, algorithm, policy_yaml, params, topics, human or None)
+    nothing = not overrides and config is None and all(flag is None for flag in flags)
     if resume is not None:
-        if overrides or config:
+        if not nothing:
             raise DataError("--resume goes on with a run as it was configured; leave out the other arguments")
         run = OnlineFolder.reopen(resume, ClusterRunConfig)
+        _check_ray(address)
+    elif nothing:
+        raise DataError(
+            "say what to run: --config FILE, like examples/configs/online_sim_sac.yaml, or robot=, learner= and judge="
+        )
     else:
         files = {"inference_runtime_params_config": params, "inference_runtime_topics_config": topics}
         asked = load_online(
@@ -84,20 +92,41 @@ def online(
             policy_yaml=None if policy_yaml is None else str(policy_yaml.absolute()),
             judge="human" if human else None,
         )
-        if asked.policy_yaml is not None:
-            load_policy(asked.policy_yaml)  # mistakes in it are told before anything is made
+        _check_judge(asked.judge)
         name = asked.name or f"{asked.robot.type}_{asked.learner.type}_{asked.seed}"
+        _check_ray(address)
         run = OnlineFolder.open(folder / name, asked)
     out.print(f"{run.path}: tensorboard --logdir {run.path}")
-    with crew_for(run.config, run.path, address) as crew:
-        _conduct(run, crew)
+    conductor = None
+    try:
+        with crew_for(run.config, run.path, address) as crew:
+            conductor = Conductor(run.config, run, crew)
+            _conduct(run, crew, conductor)
+    except KeyboardInterrupt:
+        stop("interrupted; the same command goes on")
+    finally:
+        if conductor is None or not conductor.started:
+            run.take_back()
 
 
-def _conduct(run: Any, crew: Any) -> None:
+def _check_judge(judge: Any) -> None:
+    """A reward model that is not there, or is not to be believed, is told of before anything is made or changed."""
+    from plaudit.labelers.classifier import ClassifierLabelerConfig
+    from plaudit.rewards.model import RewardModel
+
+    if isinstance(judge, ClassifierLabelerConfig):
+        RewardModel.load(judge.model, "cpu", force=judge.force)
+
+
+def _check_ray(address: str | None) -> None:
+    if address != "none" and find_spec("ray") is None:
+        raise ClusterError(f"{MissingExtra('ray', 'cluster')}; or do without it: --address none, or {ADDRESS}=none")
+
+
+def _conduct(run: Any, crew: Any, conductor: Any) -> None:
     from plaudit.online.chronicle import Chronicle
-    from plaudit.online.conductor import Conductor
 
-    conductor, chronicle = Conductor(run.config, run, crew), Chronicle(run.path)
+    chronicle = Chronicle(run.path)
     failure: PlauditError | None = None
     with _watching(run.config, crew, chronicle) as (watch, asked):
         try:
@@ -148,7 +177,8 @@ def _leave(run: Any, conductor: Any) -> None:
 def _watching(config: Any, crew: Any, chronicle: Any) -> Iterator[Any]:
     """Shows how things stand and writes down what happens; and whether Ctrl-C was pressed.
 
-    Pressed once, it lets everybody come to the end of what they do; pressed again, it interrupts.
+    Pressed once, it lets everybody come to the end of what they do; pressed again, or before anybody does anything, it
+    interrupts.
     """
     from plaudit.online.view import STOPPING, View
 
@@ -171,7 +201,7 @@ def _watching(config: Any, crew: Any, chronicle: Any) -> Iterator[Any]:
         return not stopping
 
     def interrupt(number: int, _: Any) -> None:
-        if asked:
+        if asked or not drawn[0]:
             raise KeyboardInterrupt
         asked.append(number)
 

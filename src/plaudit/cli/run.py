@@ -1,6 +1,8 @@
 """`plaudit run`: a policy drives a robot, and what happens is recorded."""
 
-from contextlib import nullcontext
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -60,12 +62,15 @@ def run_(
         steps=steps,
         normalizer=None if policy.normalizer is None else str(policy.normalizer),
     )
+    new = not is_store(store)
     with (
+        _taken_back(store) if new else nullcontext(),
         nullcontext() if config.takeover is None else terminal_as_it_was(),
-        Store.open(store, write=True) if is_store(store) else Store.create(store) as opened,
+        Store.create(store) if new else Store.open(store, write=True) as opened,
     ):
         try:
-            _drive(config, policy, opened, episodes, task, seed)
+            with _started(config, policy) as executor:
+                _drive(executor, opened, episodes, task, seed)
         except RolloutError as error:
             tell("error", f"{error}; the robot was told to hold")
             raise typer.Exit(1) from None
@@ -73,22 +78,40 @@ def run_(
             stop("interrupted; the robot was told to hold")
 
 
-def _drive(config: Any, policy: Any, store: Any, episodes: int, task: str, seed: int | None) -> None:
+@contextmanager
+def _taken_back(store: Path) -> Iterator[None]:
+    """A store that is new and got no episode goes again."""
+    from plaudit.data.store import Store, is_store
+
+    try:
+        yield
+    finally:
+        if is_store(store) and not len(Store.open(store)):
+            shutil.rmtree(store)
+
+
+def _started(config: Any, policy: Any) -> Any:
+    try:
+        return config.start(policy)
+    except RolloutError as error:
+        tell("error", f"{error}; no episode was begun")
+        raise typer.Exit(1) from None
+
+
+def _drive(executor: Any, store: Any, episodes: int, task: str, seed: int | None) -> None:
     from plaudit.rollout.executor import record
 
-    before = len(store)
-    with config.start(policy) as executor:
-        body = executor.body
-        out.print(f"{body.name}: {body.fps:g} Hz, {body.action_dim} joints, {len(body.cameras)} cameras")
-        out.print(f"control has {executor.priority}")
-        try:
-            record(executor, store, episodes, task=task, seed=seed)
-        finally:
-            _show(executor.timing)
-            added = store.ids[before:]
-            ends = ", ".join(sorted({str(store.place(i).line["meta"]["ended"]) for i in added}))
-            versions = sorted({store.place(i).line["meta"]["weights"] for i in added})
-            out.print(f"episodes added to {store.folder}: {len(added)}; ended by: {ends or '-'}; weights {versions}")
+    before, body = len(store), executor.body
+    out.print(f"{body.name}: {body.fps:g} Hz, {body.action_dim} joints, {len(body.cameras)} cameras")
+    out.print(f"control has {executor.priority}")
+    try:
+        record(executor, store, episodes, task=task, seed=seed)
+    finally:
+        _show(executor.timing)
+        added = store.ids[before:]
+        ends = ", ".join(sorted({str(store.place(i).line["meta"]["ended"]) for i in added}))
+        versions = sorted({store.place(i).line["meta"]["weights"] for i in added})
+        out.print(f"episodes added to {store.folder}: {len(added)}; ended by: {ends or '-'}; weights {versions}")
 
 
 def _show(timing: Any) -> None:

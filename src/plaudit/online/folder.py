@@ -15,12 +15,13 @@ runs/sim_sac_0/
   report.html
 """
 
+import shutil
 from pathlib import Path
 from typing import Any, Generic
 
 from plaudit.config import load
 from plaudit.data.journal import write_atomic
-from plaudit.errors import BadFile, TargetNotEmpty
+from plaudit.errors import BadFile, ConfigError, TargetNotEmpty
 from plaudit.online.config import ConfigT
 from plaudit.policies.loader import save_policy
 from plaudit.policies.weights import read_weights
@@ -31,6 +32,7 @@ class OnlineFolder(Record, Generic[ConfigT]):
     def __init__(self, path: Path, config: ConfigT):
         super().__init__(path)
         self.config = config
+        self._new = False  # made by this very command
 
     @classmethod
     def open(cls, path: Path, config: ConfigT) -> "OnlineFolder[ConfigT]":
@@ -43,6 +45,7 @@ class OnlineFolder(Record, Generic[ConfigT]):
             path.mkdir(parents=True, exist_ok=True)
             folder = cls(path, config)
             folder._write_config()
+            folder._new = True
             return folder
         before = cls.reopen(path, type(config)).config
         differing = sorted(_differing(before.model_dump(mode="json"), config.model_dump(mode="json")))
@@ -57,6 +60,12 @@ class OnlineFolder(Record, Generic[ConfigT]):
         folder._write_config()
         return folder
 
+    def take_back(self) -> None:
+        """Of a run that never got to its loop, for a robot that was not found or the like, nothing is left; what was
+        there before this command stays."""
+        if self._new and not _has_begun(self.path):
+            shutil.rmtree(self.path, ignore_errors=True)
+
     def _leave_judges(self) -> None:
         """Successors of a judge that is not asked any more are kept, and none of them is in charge."""
         judges = self.path / "judges"
@@ -70,7 +79,13 @@ class OnlineFolder(Record, Generic[ConfigT]):
             raise BadFile(
                 path, "this is not an online run: it has no config.json; such runs are made by 'plaudit online'"
             )
-        return cls(path, load(kind, path / "config.json"))
+        try:
+            config = load(kind, path / "config.json")
+        except ConfigError as error:
+            if {("robot",), ("judge",)} <= {where for where, _ in error.problems}:
+                raise BadFile(path, "this is a run, and not an online one; it may be one of 'plaudit train'") from None
+            raise
+        return cls(path, config)
 
     def _write_config(self) -> None:
         write_atomic(self.path / "config.json", self.config.model_dump_json(indent=1).encode())
