@@ -84,8 +84,8 @@ def test_a_start_that_failed_does_not_stand_in_the_way(lamp, capsys, monkeypatch
     assert code == 1 and "jugde" in said
     code, said = script(RUN, *words, "episodes=1", capsys=capsys, monkeypatch=monkeypatch)
     assert code == 0, said
-    code, said = script(RUN, *words, "seed=3", capsys=capsys, monkeypatch=monkeypatch)
-    assert code == 1 and "holds a run with another seed" in said
+    code, said = script(RUN, *words, "learner.gamma=0.5", capsys=capsys, monkeypatch=monkeypatch)
+    assert code == 1 and "holds a run with another learner" in said
 
 
 def test_the_defaults_of_the_scripts_are_there_and_fit_their_robot():
