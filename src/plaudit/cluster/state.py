@@ -8,6 +8,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,11 @@ def default_folder() -> Path:
 
 def read_state(folder: Path) -> NodeState | None:
     try:
-        values = json.loads((folder / "node.json").read_text())
+        values: dict[str, Any] = json.loads((folder / "node.json").read_text())
     except FileNotFoundError:
         return None
-    return NodeState(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return NodeState(**{**values, **lists})
 
 
 def write_state(folder: Path, state: NodeState) -> None:
