@@ -2,7 +2,9 @@
 
 import pytest
 
+from command import plaudit
 from plaudit.cluster.firewall import close_others, line, open_others
+from plaudit.cluster.state import NodeState
 from plaudit.errors import ClusterError
 
 PORTS = (6379, 6899)
@@ -58,3 +60,21 @@ def test_without_nftables(tmp_path, monkeypatch):
     with pytest.raises(ClusterError, match="nft of the package nftables is not installed"):
         close_others("10.0.0.1", PORTS, insist=True)
     assert line("10.0.0.1", PORTS).startswith("sudo nft 'add table inet plaudit_6379;")
+
+
+@pytest.mark.parametrize(("address", "warned"), [("127.0.0.1", False), ("10.0.0.1", True)])
+def test_only_a_node_that_others_reach_is_warned_of(address, warned, tmp_path, monkeypatch):
+    node = NodeState(
+        pid=1,
+        began=0,
+        head=f"{address}:6379",
+        address=address,
+        roles=("training",),
+        token=str(tmp_path / "token"),
+        is_head=True,
+        ports=PORTS,
+        closed=False,
+    )
+    monkeypatch.setattr("plaudit.cluster.launch.start", lambda _: node)
+    said = plaudit("cluster", "start", "--role", "training", "--no-firewall", cwd=tmp_path)
+    assert ("Ray listens on all addresses" in said) == warned

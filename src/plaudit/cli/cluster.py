@@ -1,5 +1,6 @@
 """`plaudit cluster`: several machines as one: start and stop this one, look at all of them, check them."""
 
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,7 +68,7 @@ def cluster_start(
         )
     )
     out.print(next_steps(state))
-    if not state.closed:
+    if not state.closed and not ip_address(state.address).is_loopback:  # Ray keeps to that one by itself
         tell(
             "warning",
             f"Ray listens on all addresses of this machine; to close the others: {line(state.address, state.ports)}",

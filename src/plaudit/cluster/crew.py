@@ -166,8 +166,9 @@ class RayCrew:
         self._handles["env"].stop.remote()
 
     def close(self) -> None:
-        """The robot holds; then everything goes."""
-        ray.wait([self._handles["env"].close.remote()], timeout=10)
+        """The robot holds, judges put away their files; then everything goes."""
+        calls = [handle.close.remote() for handle in self._handles.values()]
+        ray.wait(calls, num_returns=len(calls), timeout=10)
         self._trainers.close()
         for handle in (*self._handles.values(), self._replay, self._state):
             ray.kill(handle)
