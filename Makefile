@@ -40,10 +40,11 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/pyright
 
 # The second environment is set up while pyright runs: each keeps one core busy. Not beside the first, whose downloads it
-# finds in pip's cache.
+# finds in pip's cache. Tests of clusters come last and one by one: each starts a dozen processes.
 test: $(VENV)/.ready-dev
 	@$(MAKE) --no-print-directory -j 2 lint test-simulators
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal -m "not cluster"
+	$(BIN)/pytest -m cluster
 
 # Simulators that do not run with the MuJoCo of the built-in tasks, in an environment of their own.
 $(SIMULATORS)/.ready: pyproject.toml scripts/setup.sh

@@ -12,6 +12,8 @@ from plaudit.cluster.network import listeners
 from plaudit.cluster.state import read_state
 from three_nodes import SOURCE, Nodes, three_nodes
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:

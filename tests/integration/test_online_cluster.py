@@ -15,6 +15,8 @@ from plaudit.policies.networks import Spaces
 from plaudit.policies.weights import read_weights
 from three_nodes import Nodes, three_nodes
 
+pytestmark = pytest.mark.cluster
+
 ROOT = Path(__file__).parents[2]
 LAMP = ["robot.env.type=glow:GlowConfig", "learner.temperature=0.1", "learner.updates_per_step=2", "ahead=2"]
 
