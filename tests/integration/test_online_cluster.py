@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,7 +41,13 @@ def online(nodes: Nodes, folder: Path, judge: Path, *words: str, head: str | Non
     return done
 
 
+def judges_at_work() -> set[Path]:
+    """Copies of a judge's files, where it sits."""
+    return set(Path(tempfile.gettempdir()).glob("plaudit-judge-*"))
+
+
 def test_a_policy_learns_on_three_nodes_from_the_judge_alone(nodes, judge, tmp_path):
+    before = judges_at_work()
     done = online(nodes, tmp_path, judge, "episodes=150", "evaluation.stop_at=0.9", "cluster.trainer_workers=2")
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "run"
@@ -53,6 +60,7 @@ def test_a_policy_learns_on_three_nodes_from_the_judge_alone(nodes, judge, tmp_p
     assert (run / "report.html").is_file()
     store = Store.open(run / "episodes")
     assert {store.place(i).line["meta"]["ended"] for i in store.ids} <= {"steps", "stopped"}
+    assert judges_at_work() <= before
     # The same command once more finds it done.
     again = online(nodes, tmp_path, judge, "episodes=150", "evaluation.stop_at=0.9", "cluster.trainer_workers=2")
     assert again.returncode == 0

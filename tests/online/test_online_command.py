@@ -140,15 +140,3 @@ def test_ctrl_c_on_a_terminal_ends_it_in_order(lab):
     assert "stopped; the same command goes on" in screen
     assert told(lab)[-1] == ("ended", "somebody stopped it")
     assert (lab / "runs/run/report.html").exists()
-
-
-def test_on_a_cluster_its_judge_puts_away_its_files(lab):
-    (lab / "tmp").mkdir()
-    paths = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
-    # Ray's own files elsewhere: sockets have short names.
-    environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(lab / "tmp"), "RAY_TMPDIR": "/tmp"}
-    words = [*LAMP.removesuffix("none").split(), "local", "episodes=1"]
-    command = [sys.executable, "-m", "plaudit.cli", "online", *words]
-    done = subprocess.run(command, cwd=lab, env=environment, capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0 and "1 episodes, 6 updates" in done.stdout, done.stdout + done.stderr
-    assert not list((lab / "tmp").glob("plaudit-judge-*"))
