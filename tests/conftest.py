@@ -13,7 +13,7 @@ import pytest
 from plaudit.data.store import Store
 from plaudit.types import Episode, Labels
 
-pytest_plugins = ["vlm_fixtures"]
+pytest_plugins = ["cluster_fixtures", "vlm_fixtures"]
 
 MakeEpisode = Callable[..., Episode]
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -10,15 +9,9 @@ import plaudit
 from plaudit.cluster.launch import Ports, members
 from plaudit.cluster.network import listeners
 from plaudit.cluster.state import read_state
-from three_nodes import SOURCE, Nodes, three_nodes
+from three_nodes import SOURCE
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    with three_nodes("fourth", options=()) as nodes:
-        yield nodes
 
 
 def test_the_token_that_the_head_made_is_for_its_user_alone(nodes):
@@ -103,6 +96,7 @@ def test_stop_leaves_nothing_of_its_node_and_the_loop_says_what_is_missing(nodes
     first = read_state(nodes.root / "labeling").pid
     assert nodes.stop("labeling").startswith("stopped: labeling")
     done = nodes.python("-c", LOOP, "labeler", at="training")
+    nodes.start("labeling")  # others need it
     assert members(first) == []
     assert members(read_state(nodes.root / "inference").pid)
     assert "no node offers 'labeling_pc', which the labeler asks for; start one with: plaudit cluster" in done.stderr

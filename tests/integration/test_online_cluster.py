@@ -4,28 +4,19 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import glow
 from plaudit.data.store import Store
-from plaudit.policies.loader import save_policy
-from plaudit.policies.networks import Spaces
 from plaudit.policies.weights import read_weights
-from three_nodes import Nodes, three_nodes
+from three_nodes import Nodes
 
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
 LAMP = ["robot.env.type=glow:GlowConfig", "learner.temperature=0.1", "learner.updates_per_step=2", "ahead=2"]
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    with three_nodes() as nodes:
-        yield nodes
 
 
 @pytest.fixture(scope="module")
@@ -61,36 +52,16 @@ def test_a_policy_learns_on_three_nodes_from_the_judge_alone(nodes, judge, tmp_p
     store = Store.open(run / "episodes")
     assert {store.place(i).line["meta"]["ended"] for i in store.ids} <= {"steps", "stopped"}
     assert judges_at_work() <= before
-    # The same command once more finds it done.
-    again = online(nodes, tmp_path, judge, "episodes=150", "evaluation.stop_at=0.9", "cluster.trainer_workers=2")
-    assert again.returncode == 0
-    assert len(Store.open(run / "episodes")) == len(store)
 
 
-def test_ray_train_may_gather_the_trainers(nodes, judge, tmp_path):
-    done = online(
-        nodes, tmp_path, judge, "episodes=10", "cluster.trainer_workers=2", "cluster.trainer_backend=ray_train"
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert lines[-1]["online/updates"] == 2 * 10 * 12
-    assert lines[-1]["weights/version"] > 1
-
-
-def test_every_part_may_be_killed_and_nothing_is_lost(nodes):
-    """`benchmarks/faults.py` with one of each; it counts what was acknowledged and what is there."""
+def test_parts_may_be_killed_and_nothing_is_lost(nodes):
+    """`benchmarks/faults.py` in small; it counts what was acknowledged and what is there."""
     command = [sys.executable, str(ROOT / "benchmarks" / "faults.py"), "--head", nodes.head]
-    kinds = ["--kinds", "env,judge,replay,state,trainer", "--times", "1", "sampling=served"]
+    kinds = ["--kinds", "env,replay,trainer", "--times", "1", "sampling=served"]
     done = subprocess.run([*command, *kinds], env=nodes.environment, capture_output=True, text=True, timeout=400)
     bars = [line.split() for line in done.stdout.splitlines() if line.startswith("BAR ")]
-    assert len(bars) == 6, done.stdout + done.stderr
+    assert len(bars) == 4, done.stdout + done.stderr
     assert {bar[1]: bar[-1] for bar in bars} == dict.fromkeys([bar[1] for bar in bars], "pass"), done.stdout
-
-
-def test_a_role_that_no_machine_has(nodes, judge, tmp_path):
-    done = online(nodes, tmp_path, judge, "cluster.resources.labeling=desk_pc")
-    assert done.returncode == 1
-    assert "no node offers 'desk_pc', which the labeler asks for; start one with: plaudit cluster start" in done.stderr
 
 
 def test_a_vision_language_judge_without_a_gpu(nodes, judge, tmp_path):
@@ -100,20 +71,3 @@ def test_a_vision_language_judge_without_a_gpu(nodes, judge, tmp_path):
     assert done.returncode == 1
     assert "the labeler needs a GPU and there is none on" in done.stderr
     assert "judge.device=cpu" in done.stderr
-
-
-def test_a_head_that_cannot_be_reached(nodes, judge, tmp_path):
-    done = online(nodes, tmp_path, judge, head="127.0.0.1:9")
-    assert done.returncode == 1
-    assert "no head at 127.0.0.1:9 (connection refused)" in done.stderr
-
-
-def test_a_policy_of_another_shape_is_refused_before_the_robot_moves(nodes, judge, tmp_path):
-    from plaudit.learners.sac import SacConfig
-
-    other = SacConfig(hidden=(16,)).build(Spaces(2, 1, {}), 0, "cpu")
-    path = save_policy(tmp_path / "policy", other.policy_config(), other.weights())
-    done = online(nodes, tmp_path, judge, f"policy_yaml={path}")
-    assert done.returncode == 1
-    assert "'actor/head.weight' is [16, 2], the learner's is [32, 2]" in done.stderr
-    assert len(Store.open(tmp_path / "run/episodes")) == 0
