@@ -130,7 +130,7 @@ def test_flags_may_stand_in_the_file(lamp):
     params.write_text(json.dumps({**own, "policy_update_period": 7}))
     (lamp / "run.yaml").write_text(
         f"{{robot: igris_b, inference_runtime_params_config: {params}, human_reward_labeler: true, "
-        "inference_algorithm: rtc, learner: {type: sac}}"
+        "inference_algorithm: rtc, learner: {type: qchunk}}"
     )
     config = load_online(ClusterRunConfig, lamp / "run.yaml", [])
     assert (config.algorithm, config.judge.type) == ("rtc", "human")

@@ -212,6 +212,10 @@ def test_a_run_begins_with_the_weights_of_a_policy(tmp_path):
     [
         ("lerner=sac", "unknown key 'lerner'; did you mean 'learner'?"),
         ("algorithm=rtc", "rtc controls in real time; write executor.realtime=true"),
+        (
+            "algorithm=rtc executor.realtime=true",
+            "rtc needs chunks of actions, and the policy of learner 'sac' says one",
+        ),
         ("act_with=policy", "act_with=policy needs a policy_yaml"),
         ("audit.least=90", "an alarm that waits for more episodes than it remembers can never ring"),
         ("judge", "'judge' is not KEY=VALUE"),
@@ -220,7 +224,7 @@ def test_a_run_begins_with_the_weights_of_a_policy(tmp_path):
 )
 def test_mistakes_are_told_before_anything_is_made(tmp_path, mistake, sentence):
     with pytest.raises(ConfigError, match=sentence.replace("?", r"\?")):
-        sit(tmp_path, mistake)
+        sit(tmp_path, *mistake.split())
     assert not (tmp_path / "run").exists()
 
 

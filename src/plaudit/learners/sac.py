@@ -52,6 +52,11 @@ class SacConfig(Config):
             raise ValueError(f"critics_in_target is {self.critics_in_target}, but there are {self.critics} critics")
         return self
 
+    @property
+    def horizon(self) -> int:
+        """Actions that its policy says at a time."""
+        return 1
+
     def build(self, spaces: Spaces, seed: int, device: str) -> "Sac":
         return Sac(self, spaces, seed, device)
 

@@ -1,6 +1,7 @@
 """What an online run is made of, as a YAML file or the command line says it.
 
-plaudit online robot=sim robot.env.type=lift learner=sac judge.type=classifier judge.model=runs/judge demos=demos
+plaudit online robot=sim robot.env.type=lift algorithm=sequential learner=sac demos=demos \
+    judge.type=classifier judge.model=runs/judge
 """
 
 from collections.abc import Mapping, Sequence
@@ -120,6 +121,11 @@ class OnlineConfig(Config):
     @model_validator(mode="after")
     def _it_can_be_driven(self) -> Self:
         check_algorithm(self.algorithm, self.executor)
+        if self.algorithm == "rtc" and self.act_with == "learner" and self.learner.horizon == 1:
+            raise ValueError(
+                f"rtc needs chunks of actions, and the policy of learner '{self.learner.type}' says one at a time; "
+                "write algorithm=sequential, or learner=qchunk"
+            )
         return self
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from plaudit.errors import RolloutError
+from plaudit.errors import PartLost, RolloutError
 from plaudit.policies.loader import PolicySpec
 from plaudit.rollout.executor import RobotConfig, opened
 from plaudit.rollout.memory import Body
@@ -145,7 +145,7 @@ class EnvSide:
 
     def _follow(self, done: threading.Event) -> None:
         while not done.wait(LOOK):
-            with suppress(ConnectionError):
+            with suppress(PartLost):  # it is looked for again
                 self._take_weights(now=True)
 
     def _take_weights(self, now: bool = False) -> None:

@@ -1,0 +1,98 @@
+"""The robot's side of the loop: in real time, with weights that come while it moves, and when it fails."""
+
+import time
+
+import pytest
+
+import glow
+from plaudit.errors import PartLost, RolloutError
+from plaudit.learners.qchunk import QChunkConfig
+from plaudit.online.env import EnvSide
+from plaudit.policies.loader import PolicySpec
+from plaudit.policies.networks import Spaces
+from plaudit.robots.sim import SimRobotConfig
+from plaudit.rollout.executor import ExecutorConfig
+from plaudit.rollout.run import RunConfig
+from plaudit.types import Episode, Weights
+
+LEARNER = QChunkConfig(horizon=4, samples=2, hidden=(8,)).build(Spaces(2, 1, {}), 0, "cpu")
+POLICY = PolicySpec(policy=LEARNER.policy_config().model_dump(mode="json"))
+
+
+class Shelf:
+    """Keeps what it is given; the first `failures` times it does not answer."""
+
+    def __init__(self, failures: int = 0):
+        self.episodes: dict[str, Episode] = {}
+        self.failures = failures
+
+    def append(self, episode: Episode, key: str) -> int:
+        if self.failures:
+            self.failures -= 1
+            raise PartLost("the replay service does not answer")
+        self.episodes[key] = episode
+        return len(self.episodes) - 1
+
+
+class Publisher:
+    """Has version 1, and version 2 a moment after it was first asked; in between it does not answer once."""
+
+    def __init__(self) -> None:
+        self._asked: float | None = None
+        self._lost = False
+
+    def newer_than(self, version: int, reader: str) -> Weights | None:
+        if self._asked is None:
+            self._asked = time.monotonic()
+            return Weights(1, LEARNER.weights().tensors)
+        if not self._lost:
+            self._lost = True
+            raise PartLost("the state manager does not answer")
+        later = time.monotonic() - self._asked > 0.5
+        return Weights(2, LEARNER.weights().tensors) if later and version < 2 else None
+
+
+def side(shelf: Shelf, algorithm: str = "sequential", *, realtime: bool = True, during: bool = False) -> EnvSide:
+    robot = SimRobotConfig(env=glow.GlowConfig(), realtime=False)
+    how = ExecutorConfig(name="lamp", steps=12, realtime=realtime)
+    run = RunConfig(robot=robot, algorithm=algorithm, executor=how)
+    return EnvSide(run, POLICY, shelf, Publisher(), weights_during=during)
+
+
+@pytest.mark.parametrize("algorithm", ["sequential", "rtc"])
+def test_weights_that_come_while_it_moves_are_acted_with_in_the_same_episode(algorithm):
+    shelf = Shelf()
+    with side(shelf, algorithm, during=True) as env:
+        played = env.step(seed=3)
+    (episode,) = shelf.episodes.values()
+    assert (played.version, played.steps, played.ended) == (1, 12, "steps")
+    ((step, version),) = episode.meta["weights_changed"]
+    assert version == 2 and 4 <= step <= 11  # 0.5 s and a look later, at 10 Hz
+
+
+def test_an_episode_that_could_not_be_handed_over_is_handed_over_next():
+    shelf = Shelf(failures=2)
+    with side(shelf, realtime=False) as env:
+        for _ in range(2):
+            with pytest.raises(PartLost):
+                env.step(seed=3)
+        assert env.step(seed=4).id == 0
+    (episode,) = shelf.episodes.values()
+    assert episode.meta["seed"] == 3  # the one that was played, and no other
+
+
+def test_when_the_robot_fails_what_there_is_of_the_episode_is_kept(monkeypatch):
+    shelf, steps = Shelf(), iter(range(100))
+    works = glow.Glow.step
+
+    def fails(self, actions, active):
+        if next(steps) == 5:
+            raise OSError("the lamp fell off the table")
+        return works(self, actions, active)
+
+    monkeypatch.setattr(glow.Glow, "step", fails)
+    with side(shelf, realtime=False) as env, pytest.raises(RolloutError, match="the lamp fell off the table"):
+        env.step(seed=3)
+    (episode,) = shelf.episodes.values()
+    assert episode.steps == 5
+    assert "the lamp fell off the table" in episode.meta["ended"]
