@@ -40,7 +40,8 @@ SMALL = Recipe(
     failures=10,
     judge=("encoder=small", "train_fps=null", "epochs=1"),
     policy=(
-        *("learner=sac", "env=lift", "env.obs=both", "policy_cameras=[]", "scripted_demos=3", "steps=800"),
+        *("learner=sac", "env=lift", "env.obs=both", "env.cameras=[front,side]", "policy_cameras=[]"),
+        *("scripted_demos=3", "steps=800"),
         *("reward.force=true", "reward.threshold=0.01", "evaluation.episodes=10"),  # a judge of so little is unsure
     ),
     examined=10,

@@ -96,3 +96,16 @@ def test_when_the_robot_fails_what_there_is_of_the_episode_is_kept(monkeypatch):
     (episode,) = shelf.episodes.values()
     assert episode.steps == 5
     assert "the lamp fell off the table" in episode.meta["ended"]
+
+
+def test_an_episode_that_is_stopped_before_it_begins_is_none(monkeypatch):
+    shelf, resets = Shelf(), glow.Glow.reset
+    with side(shelf, realtime=False) as env:
+
+        def stopped(self, *arguments):
+            env.stop()
+            return resets(self, *arguments)
+
+        monkeypatch.setattr(glow.Glow, "reset", stopped)
+        assert env.step(seed=3) is None
+    assert not shelf.episodes

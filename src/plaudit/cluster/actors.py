@@ -53,7 +53,7 @@ class EnvActor(Shell):
         """What the robot sees and does, before anything is made for it."""
         return look_at(self._config.robot, self._config.executor.name)
 
-    def step(self, policy: PolicySpec, seed: int | None) -> Played:
+    def step(self, policy: PolicySpec, seed: int | None) -> Played | None:
         if self._side is None:
             self._side = env_side(self._config, policy, self._replay, self._state)
         return self._side.step(seed)

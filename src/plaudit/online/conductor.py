@@ -188,6 +188,8 @@ class Conductor:
         elif done.method == "evaluate":
             self.now.evaluated = float(result)
             self._log({"eval/success": float(result)})
+        elif done.part == "env":  # stopped before it began
+            self._rest["env"] = time.monotonic() + IDLE
 
     def noted(self, result: Any) -> None:
         """For a witness to override: told of everything that came of something."""

@@ -98,13 +98,18 @@ class EnvSide:
         """End the episode at hand, from another thread."""
         self._executor.stop()
 
-    def step(self, seed: int | None = None) -> Played:
-        """Play one episode and hand it over; one that could not be handed over before comes first."""
+    def step(self, seed: int | None = None) -> Played | None:
+        """Play one episode and hand it over; one that could not be handed over before comes first.
+
+        None for an episode that was stopped before anything was sent to the robot.
+        """
         if self._unsent is None:
             if self._follows:
                 self._take_weights()
             began, clock = time.time(), time.monotonic()
             episode = self._play(seed)
+            if episode is None:
+                return None
             self._unsent = _Recorded(episode, uuid.uuid4().hex, began, time.monotonic() - clock)
         recorded, clock = self._unsent, time.monotonic()
         episode = recorded.episode
@@ -121,7 +126,7 @@ class EnvSide:
             ended=str(episode.meta["ended"]),
         )
 
-    def _play(self, seed: int | None) -> Episode:
+    def _play(self, seed: int | None) -> Episode | None:
         """What was recorded. When the robot fails, what there is of the episode is handed over before that is told."""
         done = threading.Event()
         follower = threading.Thread(target=self._follow, args=(done,), daemon=True)
@@ -130,12 +135,11 @@ class EnvSide:
         try:
             episodes = self._executor.episodes(1, task=self._task, seed=seed)
             episode = next(episodes, None)
-            if episode is None:
-                raise RolloutError("the robot was stopped before anything was sent to it")
             try:
                 next(episodes, None)
             except RolloutError:
-                self._replay.append(episode, uuid.uuid4().hex)
+                if episode is not None:
+                    self._replay.append(episode, uuid.uuid4().hex)
                 raise
             return episode
         finally:
