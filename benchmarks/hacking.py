@@ -66,7 +66,8 @@ def run(folder: Path, seed: int, quick: bool) -> list[tuple[str, float, str, boo
     print(f"a weak judge: held-out ROC-AUC {weak.scores.roc_auc:.3f}, {elapsed(began)}", flush=True)
     words = f"""env=lift learner=sac env.obs=both env.image_size=[64,64] policy_cameras=[] scripted_demos=20 seed={seed}
         steps={2400 if quick else 16_000} reward.model={folder / "weak"} reward.force=true reward.audit_share=0.5
-        reward.alarm_gap=0.3 evaluation.every=2000 evaluation.episodes=50"""
+        reward.alarm_gap=0.3 evaluation.every=2000 evaluation.episodes=50
+        {"reward.threshold=0.01" if quick else ""}"""
     asked = RunFolder.create(folder / "run", load_train_config(None, words.split()))
     fooled = train(asked, until(8 if quick else None), quiet)
     before = state_of_things(asked)

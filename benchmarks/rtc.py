@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--figure", action="store_true", help=f"draw {FIGURE.name} anew")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, one_busy_core():
-        policy = trained(options.policy or Path(folder), 300 if options.quick else 2000)
+        policy = trained(options.policy or Path(folder), 60 if options.quick else 2000)
         delays, episodes = ((100,), 2) if options.quick else (DELAYS, options.episodes)
         cells = {(way, delay): drive(policy, way, delay, episodes) for delay in delays for way in WAYS}
         judge(cells, success=not options.quick)
@@ -77,7 +77,7 @@ def main() -> None:
             FIGURE.write_text(figure(cells))
         print_floor(300 if options.quick else 3000)
         measure_tick(100 if options.quick else 1000)
-        start_and_stop(10 if options.quick else 200, Path(folder))
+        start_and_stop(4 if options.quick else 200, Path(folder))
     print("\n".join(bars))
 
 
