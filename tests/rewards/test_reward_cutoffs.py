@@ -62,10 +62,15 @@ def test_decoded_errors_count_failures_that_are_given_a_cutoff():
 
 
 def test_the_shift_is_the_median_error_at_the_same_strictness():
-    episodes = [scored([0.1, 0.6, 0.6, 0.99, 0.99], [0, 1, 1, 1, 1])]
+    episodes = [scored([0.1, 0.6, 0.6, 0.99, 0.99], [0, 1, 1, 1, 1])] * 4
     assert fit_shift(episodes) == 0
     assert fit_shift(episodes, even=0.9) == 2
-    assert decoded_errors(episodes, shift=2, even=0.9).errors == (0,)
+    assert decoded_errors(episodes, shift=2, even=0.9).errors == (0, 0, 0, 0)
+
+
+def test_the_shift_of_a_single_episode_is_half_believed():
+    late = scored([0.1] + [0.6] * 8 + [0.99] * 20, [0] + [1] * 28)
+    assert [fit_shift([late] * count, even=0.9) for count in (1, 3, 20)] == [4, 6, 8]
 
 
 def test_decode_cutoff_is_not_fooled_by_a_flicker_and_prefers_never_where_it_cannot_tell():

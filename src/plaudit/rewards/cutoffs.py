@@ -59,14 +59,14 @@ def decode_cutoff(probability: AnyArray, shift: int = 0, even: float = 0.5) -> i
 
 
 def fit_shift(episodes: Sequence[Scored], even: float = 0.5) -> int:
-    """How many frames late the decoded cutoff is in the middle of these episodes; below 0 for early.
+    """How many frames late decoded cutoffs will be, by the median of these episodes; below 0 for early.
 
     A robot lingers before a grasp and is quick after it, so there are more frames that look almost like success than
     frames that are only just one, and a judge that is right about most of them turns a few frames late; a strict one
-    turns later. So it belongs to one `even`.
+    turns later. So it belongs to one `even`. A median of a few episodes is taken with caution: of E, as E / (E + 1).
     """
     errors = [error for error in decoded_errors(episodes, even=even).errors if error is not None]
-    return round(float(np.median(errors))) if errors else 0
+    return round(float(np.median(errors)) * len(errors) / (len(errors) + 1)) if errors else 0
 
 
 @dataclass(frozen=True)
