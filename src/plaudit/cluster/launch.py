@@ -27,7 +27,7 @@ from plaudit.cluster.connect import IMPATIENT, QUIET, check_reachable, refusal, 
 from plaudit.cluster.firewall import close_others, open_others
 from plaudit.cluster.loopback import HOOK
 from plaudit.cluster.network import addresses_here, is_free, is_ours, way_to
-from plaudit.cluster.state import NodeState, began, read_state, running, write_state
+from plaudit.cluster.state import NodeState, began, read_state, running, session_of, write_state
 from plaudit.cluster.token import check_private, make_token, token_environment, token_file
 from plaudit.cluster.versions import need_ray, own_labels
 from plaudit.errors import ClusterError
@@ -148,7 +148,7 @@ def members(session: int) -> list[int]:
     """The processes of a node: all in the session that its first one began."""
     found = []
     for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and _session_of(int(entry.name)) == session:
+        if entry.name.isdecimal() and session_of(int(entry.name)) == session:
             found.append(int(entry.name))
     return found
 
@@ -293,12 +293,3 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-def _session_of(pid: int) -> int | None:
-    """None for one that is gone, or has only remains."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] == "Z" else int(fields[3])

@@ -58,8 +58,18 @@ def running(folder: Path) -> NodeState | None:
 
 def began(pid: int) -> int | None:
     """When a process began; None when there is none, or only its remains."""
+    return _status(pid, 19)
+
+
+def session_of(pid: int) -> int | None:
+    """The same for the session it belongs to."""
+    return _status(pid, 3)
+
+
+def _status(pid: int, field: int) -> int | None:
+    """A number of what the kernel says of a process, counted from after its name."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] == "Z" else int(fields[19])
+    return None if fields[0] == "Z" else int(fields[field])
