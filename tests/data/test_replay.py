@@ -340,6 +340,7 @@ def test_a_batch_that_is_kept_is_never_overwritten(tmp_path):
         ({"n_step": 0}, "at least 1"),
         ({"gamma": 1.5}, r"within \[0, 1\]"),
         ({"shares": (0.5, 0.6)}, "shares must be one a store and sum to 1"),
+        ({"sources": {"human"}}, "sources must be one set of names a store"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(tmp_path, options, sentence):

@@ -83,6 +83,10 @@ class Replay:
         recorded = end_as_recorded or [True] * len(stores)
         returns = [Returns(gamma, n_step, end_on_success, ends) for ends in recorded]
         whose = sources or [None] * len(stores)
+        if len(whose) != len(stores) or any(isinstance(names, str) for names in whose):
+            raise DataError(
+                f"sources must be one set of names a store, as ({{'human'}},), got {sources} for {len(stores)} stores"
+            )
         self._tables = [StepTable(s, r, w, cameras) for s, r, w in zip(stores, returns, whose, strict=True)]
         self._horizon = horizon
         self._allocate = allocate or default_allocate(pin=False)
