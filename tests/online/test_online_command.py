@@ -58,6 +58,7 @@ def test_a_run_that_cannot_begin_leaves_nothing(lab):
     for mistake, sentence in (
         ("judge.model=none", "none: this is not a reward model"),
         ("demos=none", "none does not exist; 'plaudit data import' makes one"),
+        ("retrain.data=[nowhere]", "nowhere does not exist; 'plaudit data import' makes one"),
         ("robot.env.type=glw", "there is no env 'glw'"),
     ):
         assert sentence in plaudit("online", *LAMP.split(), mistake, cwd=lab, ok=False)

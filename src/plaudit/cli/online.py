@@ -92,11 +92,12 @@ def online(
             policy_yaml=None if policy_yaml is None else str(policy_yaml.absolute()),
             judge="human" if human else None,
         )
-        _check_judge(asked.judge)
+        _check_judge(asked)
         name = asked.name or f"{asked.robot.type}_{asked.learner.type}_{asked.seed}"
         _check_ray(address)
         run = OnlineFolder.open(folder / name, asked)
     out.print(f"{run.path}: tensorboard --logdir {run.path}")
+    err.print("getting ready: parts are started, the robot is looked at, the judge and the learner are built")
     conductor = None
     try:
         with crew_for(run.config, run.path, address) as crew:
@@ -109,13 +110,17 @@ def online(
             run.take_back()
 
 
-def _check_judge(judge: Any) -> None:
-    """A reward model that is not there, or is not to be believed, is told of before anything is made or changed."""
+def _check_judge(config: Any) -> None:
+    """A reward model that is not there, or is not to be believed, is told of before anything is made or changed; and
+    so are data that its successors are to learn from."""
+    from plaudit.data.store import Store
     from plaudit.labelers.classifier import ClassifierLabelerConfig
     from plaudit.rewards.model import RewardModel
 
-    if isinstance(judge, ClassifierLabelerConfig):
-        RewardModel.load(judge.model, "cpu", force=judge.force)
+    if isinstance(config.judge, ClassifierLabelerConfig):
+        RewardModel.load(config.judge.model, "cpu", force=config.judge.force)
+        for data in config.retrain.data if config.retrain is not None else ():
+            Store.open(data)
 
 
 def _check_ray(address: str | None) -> None:
@@ -208,7 +213,6 @@ def _watching(config: Any, crew: Any, chronicle: Any) -> Iterator[Any]:
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     if err.is_terminal:
         live.start()
-        live.update("getting ready: the robot is looked at, the judge and the learner are built", refresh=True)
     try:
         yield watch, lambda: bool(asked)
     finally:
