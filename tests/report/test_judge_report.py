@@ -85,7 +85,7 @@ def test_worst_frames_are_inside_the_page_with_their_captions(tmp_path):
 
 
 def test_curves_of_one_group_share_a_chart_and_a_judge_without_training_has_none(tmp_path):
-    curve = [{"step": s, "loss/train": 1 / s, "loss/held out": 2 / s, "roc_auc": 0.9} for s in (1, 2, 3)]
+    curve = [{"epoch": s, "loss/train": 1 / s, "loss/held out": 2 / s, "roc_auc": 0.9} for s in (1, 2, 3)]
     bars, loss, auc = (len(shapes(chart, "polyline")) for chart in charts(report(tmp_path, curve=curve))[1:])
     assert (bars, loss, auc) == (0, 2, 1)
     assert len(charts(report(tmp_path))) == 2

@@ -26,8 +26,8 @@ from plaudit.labelers.run import BATCH, Track, ask, batches
 from plaudit.rewards.controls import UNRELATED, Control, ControlResult, failed, make_controls, tally
 from plaudit.rewards.cutoffs import CutoffErrors, cutoff_errors
 from plaudit.rewards.measure import Reliability, Scores, measure, reliability
-from plaudit.rewards.scored import JudgedFrame, Scored, worst_frames
-from plaudit.types import ByteArray, Episode, FloatArray, Labels
+from plaudit.rewards.scored import JudgedFrame, Scored, side_by_side, worst_frames
+from plaudit.types import Episode, FloatArray, Labels
 
 BY_YES_AND_NO = 0.5  # the threshold of a judge without probabilities
 
@@ -180,17 +180,9 @@ def wrong_task_for(reads_task: bool, asked: str | None) -> str | None:
 
 def _judged_frame(episode: Episode, scored: Scored, frame: int) -> JudgedFrame:
     truth, said = float(scored.truth[frame]), float(scored.probability[frame])
-    return JudgedFrame(scored.episode, frame, truth, said, _all_cameras(episode, frame))
-
-
-def _all_cameras(episode: Episode, frame: int) -> ByteArray:
-    """Side by side, on white where one is lower than the others."""
     images = [episode.frames[camera][frame] for camera in sorted(episode.frames)]
-    if not images:
-        return np.full((8, 8, 3), 255, np.uint8)
-    height = max(len(image) for image in images)
-    room = [np.pad(i, ((0, height - len(i)), (0, 0), (0, 0)), constant_values=255) for i in images]
-    return np.concatenate(room, axis=1)
+    image = side_by_side(images or [np.full((8, 8, 3), 255, np.uint8)])
+    return JudgedFrame(scored.episode, frame, truth, said, image)
 
 
 def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from plaudit.data.formats.video import VideoWriter
+from plaudit.rewards.scored import side_by_side
 from plaudit.types import Episode
 
 _HEIGHT = 320  # pixels that a frame is enlarged to, in whole steps
@@ -16,9 +17,7 @@ def save_clip(episode: Episode, path: Path) -> None:
     for frames in episode.frames.values():
         times = max(1, _HEIGHT // frames.shape[1])
         pictures.append(frames.repeat(times, axis=1).repeat(times, axis=2))
-    tallest = max(picture.shape[1] for picture in pictures)
-    padded = [np.pad(p, ((0, 0), (0, tallest - p.shape[1]), (0, 0), (0, 0))) for p in pictures]
-    film = np.concatenate(padded, axis=2)
+    film = side_by_side(pictures)
     film = np.pad(film, ((0, 0), (0, film.shape[1] % 2), (0, film.shape[2] % 2), (0, 0)))  # videos have even sizes
     writer = VideoWriter(path, episode.fps or 20.0, film.shape[1], film.shape[2], "h264", None)
     writer.append(film)

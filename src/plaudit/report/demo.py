@@ -14,7 +14,7 @@ from plaudit.report.page import figures, page, row, section, table, warning, wor
 from plaudit.report.run import alarm, films, judge_chart, read_run, success_chart
 from plaudit.rewards.controls import ControlResult
 from plaudit.rewards.measure import Scores, reliability
-from plaudit.rewards.scored import JudgedFrame, Scored
+from plaudit.rewards.scored import JudgedFrame, Scored, side_by_side
 
 _SHOWN = 8  # frames of a kind
 _WIDTH = 120  # characters of a command in a line
@@ -117,6 +117,6 @@ def _pictures(store: Store, places: Sequence[tuple[Scored, int]]) -> str:
         episode = store.episode(scored.episode)
         frame = int(np.arange(episode.steps + 1)[episode.recorded][place])
         truth, said = float(scored.truth[place]), float(scored.probability[place])
-        image = np.concatenate([frames[frame] for frames in episode.frames.values()], axis=1)
+        image = side_by_side([frames[frame] for frames in episode.frames.values()])
         shown.append(JudgedFrame(scored.episode, frame, truth, said, image))
     return row(*map(frame_picture, shown))

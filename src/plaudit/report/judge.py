@@ -15,6 +15,10 @@ from plaudit.rewards.measure import Reliability, Scores
 from plaudit.rewards.scored import JudgedFrame
 
 _CHART = (420, 360)
+_LOSSES = (
+    "Training frames are changed at random, half of them show success, and their labels are smoothed, so their loss "
+    "stays above that of the episodes held out, which are as they are."
+)
 
 
 def write_judge_report(
@@ -27,7 +31,7 @@ def write_judge_report(
     curve: Sequence[Mapping[str, float]],
     facts: Mapping[str, str],
 ) -> None:
-    """`curve` has a line a moment of training: `step`, and values by name; `loss/train` and `loss/held out` share one
+    """`curve` has a line an epoch of training: `epoch`, and values by name; `loss/train` and `loss/held out` share one
     chart. A judge that was not trained has none, and its page no such section."""
     path.write_text(
         page(
@@ -35,7 +39,7 @@ def write_judge_report(
             headline(scores),
             trust(scores, controls, reliability),
             section("Worst frames", row(*map(frame_picture, worst)) if worst else note("None was kept.")),
-            section("Training", row(*_curves(curve))) if curve else "",
+            section("Training", row(*_curves(curve)), note(_LOSSES)) if curve else "",
             section("Facts", facts_table(facts)),
         )
     )
@@ -193,15 +197,15 @@ def _histogram(reliability: Reliability, threshold: float) -> str:
 
 def _curves(curve: Sequence[Mapping[str, float]]) -> list[str]:
     """A chart for each part of the names before the first slash."""
-    names = list(dict.fromkeys(name for line in curve for name in line if name != "step"))
+    names = list(dict.fromkeys(name for line in curve for name in line if name != "epoch"))
     charts = []
     for group in dict.fromkeys(name.split("/")[0] for name in names):
         lines = {
-            name.removeprefix(f"{group}/"): [[(line["step"], line[name]) for line in curve if name in line]]
+            name.removeprefix(f"{group}/"): [[(line["epoch"], line[name]) for line in curve if name in line]]
             for name in names
             if name.split("/")[0] == group
         }
-        charts.append(line_chart(lines, title=group, x="training step", y="", size=_CHART))
+        charts.append(line_chart(lines, title=group, x="epoch", y="", size=_CHART))
     return charts
 
 

@@ -160,7 +160,8 @@ def wilson(hits: int, of: int) -> Rate:
         return Rate(math.nan, 0.0, 1.0)
     p, z2 = hits / of, _Z**2
     middle, spread = p + z2 / (2 * of), _Z * math.sqrt(p * (1 - p) / of + z2 / (4 * of**2))
-    return Rate(p, max(0.0, (middle - spread) / (1 + z2 / of)), min(1.0, (middle + spread) / (1 + z2 / of)))
+    low, high = ((middle + side * spread) / (1 + z2 / of) for side in (-1, 1))
+    return Rate(p, low if hits else 0.0, high if hits < of else 1.0)  # exactly, at the ends
 
 
 def _sigmoid(z: AnyArray) -> AnyArray:

@@ -32,7 +32,7 @@ from plaudit.rewards.grids import Grids, Track, judge_rows, keep_grids
 from plaudit.rewards.measure import Scores, measure
 from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel, threshold_facts
 from plaudit.rewards.network import classifier_config
-from plaudit.rewards.scored import JudgedFrame, Scored, worst_frames
+from plaudit.rewards.scored import JudgedFrame, Scored, side_by_side, worst_frames
 from plaudit.rewards.training import Epoch, Member, train_member
 from plaudit.types import AnyArray, FloatArray
 
@@ -159,11 +159,11 @@ def _controls(
 
 
 def _worst(table: FrameTable, rows: AnyArray, scored: Sequence[Scored]) -> list[JudgedFrame]:
-    camera = sorted(table.images)[0]
     first = {int(episode): int(row) for row, episode in zip(rows[::-1], table.episode[rows][::-1])}
     shown = []
     for episode, place in worst_frames(scored):
         row = first[episode.episode] + place  # an episode's rows lie together
-        said, image = float(episode.probability[place]), np.array(table.images[camera][row])
+        said = float(episode.probability[place])
+        image = side_by_side([table.images[camera][row] for camera in sorted(table.images)])
         shown.append(JudgedFrame(episode.episode, int(table.frame[row]), float(episode.truth[place]), said, image))
     return shown

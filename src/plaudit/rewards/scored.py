@@ -73,6 +73,16 @@ class JudgedFrame:
     image: ByteArray  # uint8 [H, W, 3]
 
 
+def side_by_side(pictures: Sequence[ByteArray]) -> ByteArray:
+    """[..., H, W, 3] of several cameras as one, on white where one is lower than the others."""
+    tallest = max(picture.shape[-3] for picture in pictures)
+    room = [
+        np.pad(p, [*[(0, 0)] * (p.ndim - 3), (0, tallest - p.shape[-3]), (0, 0), (0, 0)], constant_values=255)
+        for p in pictures
+    ]
+    return np.concatenate(room, axis=-2)
+
+
 def worst_frames(episodes: Sequence[Scored], most: int = 24) -> list[tuple[Scored, int]]:
     """Frames with the largest error, worst first, at most four of an episode and these apart: neighbours look alike."""
     places = [(error, episode, frame) for episode in episodes for error, frame in _worst_of(episode)]

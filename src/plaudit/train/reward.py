@@ -88,7 +88,7 @@ def _curve(epochs: Sequence[Epoch], members: int) -> list[dict[str, float]]:
     for epoch in epochs:
         who = f" {epoch.member}" if members > 1 else ""
         losses = {f"loss/train{who}": epoch.train_loss, f"loss/held out{who}": epoch.validation_loss}
-        lines.append({"step": epoch.epoch, **losses, f"accuracy/train{who}": epoch.train_acc})
+        lines.append({"epoch": epoch.epoch, **losses, f"accuracy/train{who}": epoch.train_acc})
     return lines
 
 
