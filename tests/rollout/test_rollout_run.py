@@ -1,6 +1,11 @@
 """`plaudit run`: from names and files to episodes in a store."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +44,8 @@ def test_it_drives_records_and_says_how_punctual_it_was(algorithm, policy, tmp_p
     log = f"robot.log={tmp_path / 'log'}"
     said = run(*PUPPET, *words, "--episodes", 2, "--steps", 5, "--seed", 3, log, "executor.max_change=0.5")
     assert "100 Hz, 2 joints, 2 cameras" in said and "ticks                     10" in said
+    assert "2 to drive, of at most 5 steps each: 0 s" in said
+    assert "episode 0: 5 steps, ended by: steps; 1 to go\nepisode 1: 5 steps, ended by: steps\n" in said
     assert "2; ended by: steps; weights [0]" in said
     store = Store.open(tmp_path / "store")
     assert [episode.meta["seed"] for _, episode in store] == [3, 4]
@@ -51,6 +58,31 @@ def test_a_failure_returns_1_and_keeps_the_episode(policy, tmp_path):
     said = run(*PUPPET, *words, "robot.fails_at=4", code=1)
     assert "OSError: a wire came off; the robot was told to hold" in said
     assert Store.open(tmp_path / "store").episode(0).steps == 4
+    assert lines(tmp_path / "log")[-1] == "hold"
+
+
+@pytest.mark.parametrize("algorithm", ["rtc", "sequential"])
+def test_a_scheduler_that_ends_it_costs_nothing(algorithm, policy, tmp_path):
+    """In the background, where a shell has Ctrl-C ignored."""
+    words = ("--policy_yaml", policy, "--inference_algorithm", algorithm, "--store", tmp_path / "store")
+    command = [sys.executable, "-m", "plaudit.cli", *PUPPET, *words, f"robot.log={tmp_path / 'log'}"]
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
+    process = subprocess.Popen(
+        list(map(str, command)),
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and len(lines(tmp_path / "log")) < 20:
+        time.sleep(0.05)
+    process.terminate()
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 130 and "interrupted; the robot was told to hold" in said, said
+    episode = Store.open(tmp_path / "store").episode(0)
+    assert 10 < episode.steps < 1000 and episode.meta["ended"] == "interrupted"
     assert lines(tmp_path / "log")[-1] == "hold"
 
 

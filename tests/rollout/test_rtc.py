@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plaudit.data.store import Store
-from plaudit.rollout.executor import ExecutorConfig, record
+from plaudit.rollout.executor import ExecutorConfig, recorded
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential
 from plaudit.types import PERSON, POLICY, Weights
@@ -46,7 +46,7 @@ def test_episodes_go_on_from_seed_to_seed_and_earlier_ones_stay_what_they_were(k
     with kind(PuppetConfig(log=log), CounterConfig(), ExecutorConfig(steps=4)) as executor:
         episodes = list(executor.episodes(2, seed=3))
         with Store.create(tmp_path / "store") as store:
-            assert record(executor, store, 1) == 1
+            assert list(recorded(executor, store, 1)) == [0]
             assert store.episode(0).actions[:, 0].tolist() == [0, 1, 2, 3]
     assert [episode.meta["seed"] for episode in episodes] == [3, 4]
     assert all(episode.state[:, 0].tolist() == [0, 1, 2, 3, 4] for episode in episodes)

@@ -24,14 +24,14 @@ import sys
 from pathlib import Path
 from puppet import CounterConfig, PuppetConfig
 from plaudit.data.store import Store
-from plaudit.rollout.executor import ExecutorConfig, record
+from plaudit.rollout.executor import ExecutorConfig, recorded
 from plaudit.rollout.rtc import Rtc
 
 folder = Path(sys.argv[1])
 with Rtc(PuppetConfig(log=folder / "log"), CounterConfig(), ExecutorConfig(steps=100_000)) as executor:
     print(*executor.pids.values(), flush=True)
     with Store.create(folder / "store") as store:
-        record(executor, store, 3)
+        print(*recorded(executor, store, 3))
 """
 
 

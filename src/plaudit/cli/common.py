@@ -153,9 +153,19 @@ def tell(kind: str, sentence: str) -> None:
     err.print(Text.assemble((f"{kind}:", styles.get(kind, "yellow")), f" {sentence}"))
 
 
+def _interrupt(number: int, frame: Any) -> None:
+    """What a scheduler or a service manager sends to stop a process is heard as Ctrl-C, also where that is ignored, as
+    a shell has it for what runs in the background."""
+    heard = signal.getsignal(signal.SIGINT)
+    if not callable(heard):
+        raise KeyboardInterrupt
+    heard(number, frame)
+
+
 def run_app(app: typer.Typer) -> NoReturn:
     """Run what the command line asks for; what went wrong is told in sentences."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads spin otherwise, on cores that others need
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         app()
     except PlauditError as error:

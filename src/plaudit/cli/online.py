@@ -210,12 +210,11 @@ def _watching(config: Any, crew: Any, chronicle: Any) -> Iterator[Any]:
             raise KeyboardInterrupt
         asked.append(number)
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = signal.signal(signal.SIGINT, interrupt)
     if err.is_terminal:
         live.start()
     try:
         yield watch, lambda: bool(asked)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGINT, before)
         live.stop()

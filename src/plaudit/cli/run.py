@@ -70,7 +70,7 @@ def run_(
     ):
         try:
             with _started(config, policy) as executor:
-                _drive(executor, opened, episodes, task, seed)
+                _drive(executor, opened, config.executor.steps, episodes, task, seed)
         except RolloutError as error:
             tell("error", f"{error}; the robot was told to hold")
             raise typer.Exit(1) from None
@@ -98,14 +98,18 @@ def _started(config: Any, policy: Any) -> Any:
         raise typer.Exit(1) from None
 
 
-def _drive(executor: Any, store: Any, episodes: int, task: str, seed: int | None) -> None:
-    from plaudit.rollout.executor import record
+def _drive(executor: Any, store: Any, steps: int, episodes: int, task: str, seed: int | None) -> None:
+    from plaudit.rollout.executor import recorded
 
     before, body = len(store), executor.body
     out.print(f"{body.name}: {body.fps:g} Hz, {body.action_dim} joints, {len(body.cameras)} cameras")
     out.print(f"control has {executor.priority}")
+    out.print(f"{episodes} to drive, of at most {steps:,} steps each: {steps / body.fps:.0f} s")
     try:
-        record(executor, store, episodes, task=task, seed=seed)
+        for done, number in enumerate(recorded(executor, store, episodes, task=task, seed=seed), start=1):
+            episode = store.episode(number)
+            ended, left = episode.meta["ended"], f"; {episodes - done} to go" if done < episodes else ""
+            out.print(f"episode {number}: {episode.steps:,} steps, ended by: {ended}{left}")
     finally:
         _show(executor.timing)
         added = store.ids[before:]

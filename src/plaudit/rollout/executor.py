@@ -91,13 +91,11 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-def record(executor: Executor, store: Store, count: int, *, task: str = "", seed: int | None = None) -> int:
-    """Drive and store; returns how many episodes there were. What fails is raised after what was recorded is stored."""
-    stored = 0
+def recorded(executor: Executor, store: Store, count: int, *, task: str = "", seed: int | None = None) -> Iterator[int]:
+    """Drive and store, and tell the number of each episode that is. What fails is raised after what was recorded is
+    stored."""
     for episode in executor.episodes(count, task=task, seed=seed):
-        store.append(episode)
-        stored += 1
-    return stored
+        yield store.append(episode)
 
 
 def checked_chunk(chunk: Any, action_dim: int) -> FloatArray:
