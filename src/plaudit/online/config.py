@@ -71,9 +71,7 @@ class OnlineConfig(Config):
     # How far one may run ahead of the other.
     episodes: PositiveInt = 1000  # of the robot; then the run is over
     backlog: PositiveInt = 16  # episodes that may wait for the judge before the robot waits too
-    ahead: PositiveInt | None = (
-        4  # episodes' worth of updates that may wait before the robot waits; None: it never does
-    )
+    ahead: PositiveInt | None = 4  # episodes' worth of updates that may wait before the robot does; None: no bound
     publish_every: PositiveInt = 50  # updates between two versions of the weights
     checkpoint_every: PositiveInt = 1000  # updates
     patience: PositiveFloat = 60.0  # s that a part which failed gets to come back before the run stops
