@@ -228,6 +228,22 @@ def test_mistakes_are_told_before_anything_is_made(tmp_path, mistake, sentence):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "driven"),
+    [
+        ("learner=sac", "sequential"),
+        ("learner=qchunk", "rtc"),
+        ("learner=qchunk executor.realtime=false", "sequential"),
+        ("learner=sac act_with=policy policy_yaml=policy.yaml", "rtc"),
+    ],
+)
+def test_control_does_not_wait_for_inference_where_that_can_be(tmp_path, monkeypatch, words, driven):
+    monkeypatch.chdir(tmp_path)
+    Path("policy.yaml").write_text("policy: {type: 'puppet:CounterConfig'}")
+    asked = ["robot=sim", "robot.env.type=lift", "judge=human", *words.split()]
+    assert load_online(OnlineConfig, None, asked).run.algorithm == driven
+
+
 def test_a_camera_that_the_robot_has_not_got(tmp_path):
     with pytest.raises(OnlineError, match="policy_cameras has 'top', which sim does not have; it has: front"):
         sit(tmp_path, "policy_cameras=[top]")

@@ -117,10 +117,10 @@ def test_why_the_robot_waits():
 
 
 def test_on_a_robot_with_a_person_nobody_speaks_of_what_only_a_simulation_knows():
-    asked = load_online(OnlineConfig, None, ["robot=igris_b", "learner=qchunk", "judge=human"])
+    asked = load_online(OnlineConfig, None, ["robot=igris_b", "learner=sac", "judge=human"])
     closed = "the labelling window was closed; open it again with: plaudit label runs/x/episodes --judge human"
     shown = " ".join(" ".join(drawn(View(asked).screen(moment(window=closed)))).split())
-    assert "igris_b with qchunk, judged by a person" in shown
+    assert "igris_b with sac, judged by a person" in shown
     assert closed in shown
     for unknown in ("true", "held back", "gap", "ms each"):
         assert unknown not in shown

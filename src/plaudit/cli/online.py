@@ -31,7 +31,7 @@ def online(
     robot: Annotated[str | None, typer.Option(help="Which robot: sim, igris_b, igris_c, lerobot, ...")] = None,
     algorithm: Annotated[
         str | None,
-        typer.Option("--inference_algorithm", "--inference-algorithm", help="rtc (the default) or sequential."),
+        typer.Option("--inference_algorithm", "--inference-algorithm", help="rtc, where it can be, or sequential."),
     ] = None,
     policy_yaml: Annotated[
         Path | None, typer.Option("--policy_yaml", "--policy-yaml", help="A policy to begin with.")

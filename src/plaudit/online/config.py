@@ -1,7 +1,6 @@
 """What an online run is made of, as a YAML file or the command line says it.
 
-plaudit online robot=sim robot.env.type=lift algorithm=sequential learner=sac demos=demos \
-    judge.type=classifier judge.model=runs/judge
+plaudit online robot=sim robot.env.type=lift learner=sac judge.type=classifier judge.model=runs/judge demos=demos
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +51,7 @@ class OnlineConfig(Config):
     judge: Annotated[Any, BeforeValidator(_judge)]
     name: str | None = Field(default=None, pattern=r"^[\w.-]+$")  # of the folder under runs/; None: robot and learner
     # How the robot is driven.
-    algorithm: Algorithm = "rtc"
+    algorithm: Algorithm | None = None  # None: rtc where it can be, in real time and with a policy of chunks
     executor: ExecutorConfig = ExecutorConfig()
     takeover: Annotated[Any, TAKEOVER_REGISTRY.optional_field] = None
     task: str = ""  # the instruction, in words
@@ -105,7 +104,18 @@ class OnlineConfig(Config):
 
     @property
     def run(self) -> RunConfig:
-        return RunConfig(robot=self.robot, takeover=self.takeover, executor=self.executor, algorithm=self.algorithm)
+        return RunConfig(robot=self.robot, takeover=self.takeover, executor=self.executor, algorithm=self.driven)
+
+    @property
+    def driven(self) -> Algorithm:
+        if self.algorithm is not None:
+            return self.algorithm
+        return "rtc" if self._says_chunks and self.executor.realtime else "sequential"
+
+    @property
+    def _says_chunks(self) -> bool:
+        """Whether who acts says several actions at a time; a policy of somebody else is taken to."""
+        return self.act_with == "policy" or self.learner.horizon > 1
 
     @model_validator(mode="after")
     def _the_learner_learns_from_replay(self) -> Self:
@@ -118,8 +128,8 @@ class OnlineConfig(Config):
 
     @model_validator(mode="after")
     def _it_can_be_driven(self) -> Self:
-        check_algorithm(self.algorithm, self.executor)
-        if self.algorithm == "rtc" and self.act_with == "learner" and self.learner.horizon == 1:
+        check_algorithm(self.driven, self.executor)
+        if self.driven == "rtc" and not self._says_chunks:
             raise ValueError(
                 f"rtc needs chunks of actions, and the policy of learner '{self.learner.type}' says one at a time; "
                 "write algorithm=sequential, or learner=qchunk"
