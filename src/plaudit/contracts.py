@@ -141,9 +141,10 @@ def _check_guided(policy: Policy, observation: Observation, normalizer: "_Spy", 
     horizon, action_dim = chunk.shape
     executed = delay = horizon // 3
     previous = chunk + np.float32(2)
-    if policy.components and delay:  # it thinks in the normaliser's units
-        ones = np.ones_like(chunk)
-        previous = chunk + 2 * (normalizer.denormalize_action(ones) - normalizer.denormalize_action(0 * ones))
+    if policy.components and delay:  # it thinks in the normaliser's units, and may say no more than -1 to 1 in them
+        ones, zeros = np.ones_like(chunk), np.zeros_like(chunk)
+        middle = normalizer.denormalize_action(zeros)
+        previous = chunk - np.copysign(normalizer.denormalize_action(ones) - middle, chunk - middle)
     handed, kept = previous.copy(), chunk.copy()
     guided = policy.guided_inference(observation, normalizer, handed, delay, executed)
     _check_chunk(guided, action_dim, "guided_inference()")

@@ -199,6 +199,9 @@ def sheet(
 def stats(
     store: StoreArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")] = Path("stats.json"),
+    by_range: Annotated[
+        bool, typer.Option("--range", help="Actions from -1 to 1 by their range, as SAC and Q-chunking say them.")
+    ] = False,
 ) -> None:
     """Compute what a policy normalises with.
 
@@ -207,7 +210,7 @@ def stats(
     from plaudit.data.normalize import Normalizer
     from plaudit.data.store import Store
 
-    normalizer = Normalizer.from_store(Store.open(store))
+    normalizer = Normalizer.from_store(Store.open(store), by_range=by_range)
     normalizer.save(output)
     out.print(
         f"{output} has the statistics of {', '.join(f'{k} [{len(s.mean)}]' for k, s in normalizer.stats.items())}"

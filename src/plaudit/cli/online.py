@@ -1,5 +1,6 @@
 """`plaudit online`: the whole loop."""
 
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -93,13 +94,20 @@ def online(
             judge="human" if human else None,
         )
         _check_judge(asked)
-        name = asked.name or f"{asked.robot.type}_{asked.learner.type}_{asked.seed}"
+        name = asked.name or _plain(f"{asked.executor.name}_{asked.learner.type}_{asked.seed}")
         _check_ray(address)
         run = OnlineFolder.open(folder / name, asked)
     out.print(f"{run.path}: tensorboard --logdir {run.path}")
     err.print("getting ready: parts are started, the robot is looked at, the judge and the learner are built")
     conductor = None
     try:
+        run.settle_units()
+        if run.config.units is None and not run.config.simulated:
+            tell(
+                "warning",
+                f"nothing says what actions from -1 to 1 are on {run.config.executor.name}, and they are sent as they "
+                "are; give it demonstrations (demos=), or statistics (units=, from plaudit data stats --range)",
+            )
         with crew_for(run.config, run.path, address) as crew:
             conductor = Conductor(run.config, run, crew)
             _conduct(run, crew, conductor)
@@ -108,6 +116,11 @@ def online(
     finally:
         if conductor is None or not conductor.started:
             run.take_back()
+
+
+def _plain(name: str) -> str:
+    """For a folder: a robot of somebody else is named by its module and class."""
+    return re.sub(r"[^\w.-]", "_", name)
 
 
 def _check_judge(config: Any) -> None:

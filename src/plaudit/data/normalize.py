@@ -2,17 +2,19 @@
 
 State and action: `(x - mean) / (std + eps)`; images: `x / 255`. The statistics are computed from a store, saved as JSON
 beside a policy's weights, and also read from the pickled statistics that older stacks keep, through the unpickler that
-runs nothing.
+runs nothing. For a policy whose actions lie within [-1, 1] they are computed by the range of the actions: `mean` is
+its middle then, and `std` half of it.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from plaudit.data.journal import write_atomic
 from plaudit.data.store import Store
 from plaudit.data.unpickle import load_pickle
 from plaudit.errors import BadFile, DataError, nearest
@@ -90,8 +92,11 @@ class Normalizer:
         )
 
     @classmethod
-    def from_store(cls, store: Store, eps: float = EPS) -> Self:
-        """Over every observation and action of a store, in one pass with float64 sums around a first estimate."""
+    def from_store(cls, store: Store, eps: float = EPS, *, by_range: bool = False) -> Self:
+        """Over every observation and action of a store, in one pass with float64 sums around a first estimate.
+
+        by_range: the least action that was recorded becomes -1, and the greatest 1
+        """
         sums: dict[str, _Sums] = {}
         for episode_id, episode in store:
             for key, rows in ((STATE, episode.state[episode.recorded]), (ACTION, episode.actions)):
@@ -100,21 +105,40 @@ class Normalizer:
         if not sums:
             raise DataError(f"{store.folder} has no states and no actions to compute statistics from")
         meta = {"store": str(store.folder), "episodes": len(store)}
-        return cls({key: s.stats() for key, s in sums.items()}, eps, meta)
+        stats = {key: s.range() if by_range and key == ACTION else s.stats() for key, s in sums.items()}
+        return cls(stats, eps, meta)
+
+    def widened(self, times: float) -> Self:
+        """With room for actions of so many standard deviations within [-1, 1]."""
+        if ACTION not in self.stats:
+            raise DataError(f"there are no statistics of '{ACTION}'; {nearest(ACTION, self.stats)}")
+        stats = self.stats[ACTION]
+        return replace(self, stats={**self.stats, ACTION: Stats(stats.mean, times * stats.std)})
+
+    def beyond(self, store: Store) -> float:
+        """The share of the numbers in a store's actions that lie outside [-1, 1]."""
+        outside = [np.abs(self.normalize_action(episode.actions)) > 1 + 1e-3 for _, episode in store]
+        return float(np.concatenate(outside).mean()) if outside else 0.0
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """What stands in a file."""
+        stats = {key: {"mean": s.mean.tolist(), "std": s.std.tolist()} for key, s in self.stats.items()}
+        return {"eps": self.eps, "stats": stats, "meta": dict(self.meta)}
 
     def save(self, path: str | Path) -> None:
-        tree = {key: {"mean": s.mean.tolist(), "std": s.std.tolist()} for key, s in self.stats.items()}
-        Path(path).write_text(json.dumps({"eps": self.eps, "stats": tree, "meta": dict(self.meta)}, indent=1))
+        write_atomic(Path(path), json.dumps(self.tree, indent=1).encode())
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """From our JSON, or from a `.pkl` or `.pickle` of another stack."""
+    def load(cls, path: str | Path | Mapping[str, Any]) -> Self:
+        """From our JSON, or what stands in it, or from a `.pkl` or `.pickle` of another stack."""
+        if isinstance(path, Mapping):
+            return cls._of(path)
         path = Path(path)
         if path.suffix in (".pkl", ".pickle"):
             return cls(_from_pickle(load_pickle(path), path))
         try:
-            tree = json.loads(path.read_text())
-            return cls({k: _stats_of(s) for k, s in tree["stats"].items()}, tree["eps"], tree["meta"])
+            return cls._of(json.loads(path.read_text()))
         except FileNotFoundError:
             raise BadFile(path, "there is no such statistics file") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -122,15 +146,20 @@ class Normalizer:
                 path, f"this is not a statistics file ({error!r}); 'plaudit data stats' writes one"
             ) from error
 
+    @classmethod
+    def _of(cls, tree: Mapping[str, Any]) -> Self:
+        return cls({k: _stats_of(s) for k, s in tree["stats"].items()}, tree["eps"], tree["meta"])
+
 
 class _Sums:
-    """Streaming mean and variance; shifting by the first rows keeps the squares small."""
+    """Streaming mean, variance and range; shifting by the first rows keeps the squares small."""
 
     def __init__(self, first: FloatArray):
         self.shift = first.mean(axis=0, dtype=np.float64)
         self.count = 0
         self.total = np.zeros_like(self.shift)
         self.squares = np.zeros_like(self.shift)
+        self.low, self.high = first.min(axis=0), first.max(axis=0)
 
     def add(self, rows: FloatArray, where: str) -> None:
         if rows.shape[1] != len(self.shift):
@@ -139,11 +168,16 @@ class _Sums:
         self.count += len(rows)
         self.total += moved.sum(axis=0)
         self.squares += (moved**2).sum(axis=0)
+        self.low, self.high = np.minimum(self.low, rows.min(axis=0)), np.maximum(self.high, rows.max(axis=0))
 
     def stats(self) -> Stats:
         mean = self.total / self.count
         variance = np.maximum(self.squares / self.count - mean**2, 0)
         return Stats((self.shift + mean).astype(np.float32), np.sqrt(variance).astype(np.float32))
+
+    def range(self) -> Stats:
+        low, high = self.low.astype(np.float64), self.high.astype(np.float64)
+        return Stats(((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32))
 
 
 def _stats_of(tree: Any) -> Stats:

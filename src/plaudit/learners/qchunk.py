@@ -154,7 +154,7 @@ class QChunk:
 
     def _critic_loss(self, batch: Batch[Tensor], seen: Seen, after: Seen) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            chunks = clipped(self._best(after, self.rng)).flatten(1)
+            chunks = self._best(after, self.rng).flatten(1)
             asked = few(self.config.critics_in_target, self.config.critics, self.rng)
             values = self.net.target(self.net.target_eye(after), chunks, asked)
             target = batch.reward + batch.discount * values.amin(dim=0)

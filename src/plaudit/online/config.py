@@ -60,6 +60,7 @@ class OnlineConfig(Config):
     # Who acts: what is learned here, or that policy as it is (an openpi server, say) while the learner watches.
     act_with: Literal["learner", "policy"] = "learner"
     weights_during: bool = False  # new weights take over within an episode, with the next chunk
+    units: Path | dict[str, Any] | None = None  # statistics of a robot: what -1 to 1 is; None: see online/units.py
     # What is learned from.
     demos: Path | None = None  # a store of demonstrations
     judge_demos: bool | None = None  # the judge labels them too; None: unless it is a person
@@ -144,8 +145,9 @@ class OnlineConfig(Config):
 
     @model_validator(mode="after")
     def _a_simulation_has_units_of_its_own(self) -> Self:
-        if self.simulated and self.executor.normalizer is not None:
-            raise ValueError("executor.normalizer is for robots: a simulation takes actions within [-1, 1] as they are")
+        for key, value in (("executor.normalizer", self.executor.normalizer), ("units", self.units)):
+            if self.simulated and value is not None:
+                raise ValueError(f"{key} is for robots: a simulation takes actions within [-1, 1] as they are")
         return self
 
     @model_validator(mode="after")
@@ -190,11 +192,16 @@ def load_online(
 def _completed(config: ConfigT) -> ConfigT:
     """What the policy's and the robot's own files say of units and chunks fills in what nobody else did."""
     named = None if config.policy_yaml is None else load_policy(config.policy_yaml).normalizer
-    units = config.executor.normalizer or named
-    if units is not None:  # other processes have other working folders
-        executor = config.executor.model_copy(update={"normalizer": units.absolute()})
-        config = config.model_copy(update={"executor": executor})
+    acting = _absolute(config.executor.normalizer or named)
+    units = _absolute(config.units) or (acting if config.act_with == "learner" else None)
+    executor = config.executor.model_copy(update={"normalizer": acting})
+    config = config.model_copy(update={"executor": executor, "units": units})
     return config.model_copy(update={"executor": with_params(config.run).executor})
+
+
+def _absolute(named: Path | dict[str, Any] | None) -> Path | dict[str, Any] | None:
+    """Other processes have other working folders."""
+    return named.absolute() if isinstance(named, Path) else named
 
 
 def _section(tree: dict[str, Any], key: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@ runs/sim_sac_0/
   metrics.jsonl         a line every few seconds
   chronicle.jsonl       what happened, in sentences
   tensorboard/          the same as event files
-  policy.yaml  policy.safetensors    the newest policy, as `plaudit run` takes it
+  units.json            on a robot: what the learner's actions from -1 to 1 are
+  policy.yaml  policy.safetensors  normalizer.json    the newest policy, as `plaudit run` takes it
   report.html
 """
 
@@ -21,8 +22,10 @@ from typing import Any, Generic
 
 from plaudit.config import load
 from plaudit.data.journal import write_atomic
+from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError, TargetNotEmpty
 from plaudit.online.config import ConfigT
+from plaudit.online.units import with_units
 from plaudit.policies.loader import save_policy
 from plaudit.policies.weights import read_weights
 from plaudit.train.record import Record
@@ -59,6 +62,10 @@ class OnlineFolder(Record, Generic[ConfigT]):
             folder._leave_judges()
         folder._write_config()
         return folder
+
+    def settle_units(self) -> None:
+        """From here on the config says what actions from -1 to 1 are on the robot."""
+        self.config = with_units(self.config, self.path)
 
     def take_back(self) -> None:
         """Of a run that never got to its loop, for a robot that was not found or the like, nothing is left; what was
@@ -100,7 +107,8 @@ class OnlineFolder(Record, Generic[ConfigT]):
 
     def save_policy(self, policy: Any) -> Path:
         """The newest published weights and what builds them into a policy."""
-        return save_policy(self.path, policy, read_weights(self.path / "weights" / "current.safetensors"))
+        units = None if self.config.units is None else Normalizer.load(self.config.units)
+        return save_policy(self.path, policy, read_weights(self.path / "weights" / "current.safetensors"), units)
 
 
 def _has_begun(path: Path) -> bool:

@@ -70,8 +70,7 @@ class Trainer:
         if config.threads or not spaces.cameras:
             torch.set_num_threads(config.threads or 1)
         self._record = Record(Path(folder))
-        units = config.executor.normalizer
-        self._normalizer = None if units is None else Normalizer.load(units)
+        self._normalizer = None if config.units is None else Normalizer.load(config.units)
         self.learner = build_learner(config, spaces)
         self._sampler = self._choose(replay, source)
         self._resume()
@@ -167,7 +166,7 @@ class _Clock:
 
 
 def normalized(batch: Batch[AnyArray], normalizer: Normalizer | None) -> Batch[AnyArray]:
-    """In the units of the policy on the robot, which is handed the same statistics; images are left as they are."""
+    """In the learner's units, see online/units.py; images are left as they are."""
     if normalizer is None:
         return batch
     return replace(

@@ -53,7 +53,8 @@ class ExecutorConfig(Config):
     idle: Literal["last", "zero"] = "last"  # sent when there is nothing to send: targets again, or no velocity
     guide: bool = True  # rtc: go on from the chunk before; False: whatever the policy says next, jumps and all
     delays: int = Field(default=8, ge=1)  # rtc: the next is expected to be the longest of so many
-    normalizer: Path | None = None  # statistics of state and action; None: the policy has the robot's own units
+    # Statistics of state and action, a file or what stands in it; None: the policy has the robot's own units.
+    normalizer: Path | dict[str, Any] | None = None
     cpu: int | None = None  # rtc: the core that control stays on
     patience: float = Field(default=120.0, gt=0)  # s for building robot and policy, and for a first chunk
 

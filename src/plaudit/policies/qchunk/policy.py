@@ -67,15 +67,16 @@ class QChunkPolicy:
 def best_of(critic: Critics, features: Tensor, chunks: Tensor) -> Tensor:
     """Of N chunks [B, N, H, A] for each of B observations the one [B, H, A] that the critics value most on average.
 
+    They are clipped before: critics judge what will be done.
     features: of the observations in the critics' eyes, [B, F]
     """
     batch, count = chunks.shape[:2]
-    flat = clipped(chunks).reshape(batch * count, -1)
-    values = critic(features.repeat_interleave(count, dim=0), flat).mean(dim=0)
+    chunks = clipped(chunks)
+    values = critic(features.repeat_interleave(count, dim=0), chunks.reshape(batch * count, -1)).mean(dim=0)
     best = values.view(batch, count).argmax(dim=1)
     return chunks[torch.arange(batch, device=chunks.device), best]
 
 
 def clipped(chunks: Tensor) -> Tensor:
-    """As they will be executed: robots clip, so critics are shown nothing else."""
+    """To what a learner may say, within which its critics are right; a flow goes beyond it now and then."""
     return chunks.clamp(-1, 1)
