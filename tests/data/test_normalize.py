@@ -25,6 +25,17 @@ def test_statistics_of_a_store_are_those_of_all_its_rows(store):
     assert found.stats["action"].mean == pytest.approx(np.concatenate([e.actions for e in episodes]).mean(axis=0))
 
 
+def test_a_state_that_never_changed_is_moved_and_an_action_that_never_did_stays(store):
+    episode = counting_episode(6)
+    state, actions = np.full_like(episode.state, 1234.5), np.full_like(episode.actions, 0.25)
+    object.__setattr__(episode, "state", state)
+    object.__setattr__(episode, "actions", actions)
+    store.append(episode)
+    for found in (Normalizer.from_store(store), Normalizer.of(state, actions)):
+        assert found.normalize_state(state[0] + 2) == pytest.approx(2, abs=1e-2)
+        assert found.denormalize_action(np.full(actions.shape[1], 5.0)) == pytest.approx(0.25)
+
+
 def test_a_repeated_observation_counts_once(store):
     store.append(counting_episode(2, repeated="last"))
     assert Normalizer.from_store(store).stats["observation.state"].mean[0] == 5  # of 0 and 10

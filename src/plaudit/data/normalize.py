@@ -85,16 +85,18 @@ class Normalizer:
 
     @classmethod
     def of(cls, state: AnyArray, actions: AnyArray) -> Self:
-        """Over arrays [..., S] and [..., A]."""
+        """Over arrays [..., S] and [..., A]; constant states as in `from_store`."""
         rows = {STATE: state.reshape(-1, state.shape[-1]), ACTION: actions.reshape(-1, actions.shape[-1])}
-        return cls(
-            {k: Stats(r.mean(0, np.float64).astype("f4"), r.std(0, np.float64).astype("f4")) for k, r in rows.items()}
-        )
+        stats = {
+            k: Stats(r.mean(0, np.float64).astype("f4"), r.std(0, np.float64).astype("f4")) for k, r in rows.items()
+        }
+        return cls({**stats, STATE: _moved_where_constant(stats[STATE])})
 
     @classmethod
     def from_store(cls, store: Store, eps: float = EPS, *, by_range: bool = False) -> Self:
         """Over every observation and action of a store, in one pass with float64 sums around a first estimate.
 
+        A state that never changed is only moved: divided by next to nothing, its first change would drown all others.
         by_range: the least action that was recorded becomes -1, and the greatest 1
         """
         sums: dict[str, _Sums] = {}
@@ -106,6 +108,8 @@ class Normalizer:
             raise DataError(f"{store.folder} has no states and no actions to compute statistics from")
         meta = {"store": str(store.folder), "episodes": len(store)}
         stats = {key: s.range() if by_range and key == ACTION else s.stats() for key, s in sums.items()}
+        if STATE in stats:
+            stats[STATE] = _moved_where_constant(stats[STATE])
         return cls(stats, eps, meta)
 
     def widened(self, times: float) -> Self:
@@ -178,6 +182,11 @@ class _Sums:
     def range(self) -> Stats:
         low, high = self.low.astype(np.float64), self.high.astype(np.float64)
         return Stats(((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32))
+
+
+def _moved_where_constant(stats: Stats) -> Stats:
+    constant = stats.std <= 1e-6 * np.maximum(np.abs(stats.mean), 1)  # but for rounding
+    return Stats(stats.mean, np.where(constant, np.float32(1), stats.std))
 
 
 def _stats_of(tree: Any) -> Stats:
