@@ -10,7 +10,7 @@ import glow
 from command import plaudit
 from plaudit.data.normalize import ACTION, Normalizer
 from plaudit.data.store import Store
-from plaudit.errors import ConfigError, OnlineError
+from plaudit.errors import ConfigError, DataError, OnlineError
 from plaudit.online.config import OnlineConfig, load_online
 from plaudit.online.units import with_units
 from plaudit.policies.loader import load_policy
@@ -77,6 +77,14 @@ def test_statistics_that_do_not_reach_as_far_as_the_demonstrations_are_refused(l
     with pytest.raises(OnlineError, match=r"17% of what .*demos demonstrates lies beyond what the policy can say"):
         settled("demos=demos", "units=deviation.json")
     assert not Path("run/units.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("units", "sentence"), [("none.json", "no such statistics file"), ("{mean: 1}", "no statistics")]
+)
+def test_what_is_no_statistics_is_told_as_that(lab, units, sentence):
+    with pytest.raises(DataError, match=sentence):
+        settled(f"units={units}")
 
 
 def test_a_simulation_has_none(lab):

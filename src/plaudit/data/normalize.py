@@ -70,12 +70,15 @@ class Normalizer:
         return ((np.asarray(values, np.float32) - stats.mean) / (stats.std + self.eps)).astype(np.float32)
 
     def _stats(self, key: str, values: AnyArray) -> Stats:
-        if key not in self.stats:
-            raise DataError(f"there are no statistics of '{key}'; {nearest(key, self.stats)}")
-        stats = self.stats[key]
+        stats = self._named(key)
         if np.shape(values)[-1:] != stats.mean.shape:
             raise DataError(f"'{key}' has {np.shape(values)[-1:]} values where its statistics have {stats.mean.shape}")
         return stats
+
+    def _named(self, key: str) -> Stats:
+        if key not in self.stats:
+            raise DataError(f"there are no statistics of '{key}'; {nearest(key, self.stats)}")
+        return self.stats[key]
 
     @classmethod
     def identity(cls, state_dim: int, action_dim: int) -> Self:
@@ -114,9 +117,7 @@ class Normalizer:
 
     def widened(self, times: float) -> Self:
         """With room for actions of so many standard deviations within [-1, 1]."""
-        if ACTION not in self.stats:
-            raise DataError(f"there are no statistics of '{ACTION}'; {nearest(ACTION, self.stats)}")
-        stats = self.stats[ACTION]
+        stats = self._named(ACTION)
         return replace(self, stats={**self.stats, ACTION: Stats(stats.mean, times * stats.std)})
 
     def beyond(self, store: Store) -> float:
@@ -145,14 +146,15 @@ class Normalizer:
             return cls._of(json.loads(path.read_text()))
         except FileNotFoundError:
             raise BadFile(path, "there is no such statistics file") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadFile(
-                path, f"this is not a statistics file ({error!r}); 'plaudit data stats' writes one"
-            ) from error
+        except (ValueError, DataError) as error:
+            raise BadFile(path, f"this is not a statistics file: {error}") from error
 
     @classmethod
-    def _of(cls, tree: Mapping[str, Any]) -> Self:
-        return cls({k: _stats_of(s) for k, s in tree["stats"].items()}, tree["eps"], tree["meta"])
+    def _of(cls, tree: Any) -> Self:
+        try:
+            return cls({k: _stats_of(s) for k, s in tree["stats"].items()}, tree["eps"], tree["meta"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"these are no statistics ({error!r}); 'plaudit data stats' writes some") from error
 
 
 class _Sums:

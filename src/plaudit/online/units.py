@@ -32,7 +32,6 @@ def with_units(config: ConfigT, folder: Path) -> ConfigT:
     kept, acting = folder / FILE, config.executor.normalizer
     units = Normalizer.load(kept) if kept.exists() else _decided(config)
     if units is not None and not kept.exists():
-        _check(config, units)
         units.save(kept)
     tree = None if units is None else units.tree
     driven: dict[str, Any] | None = tree
@@ -44,7 +43,9 @@ def with_units(config: ConfigT, folder: Path) -> ConfigT:
 
 def _decided(config: OnlineConfig) -> Normalizer | None:
     if config.units is not None:
-        return Normalizer.load(config.units)
+        named = Normalizer.load(config.units)
+        _check(config, named)
+        return named
     if config.demos is not None:
         return Normalizer.from_store(Store.open(config.demos), by_range=True)
     if config.executor.normalizer is not None:

@@ -16,8 +16,8 @@ from plaudit.rewards.scored import JudgedFrame
 
 _CHART = (420, 360)
 _LOSSES = (
-    "Training frames are changed at random, half of them show success, and their labels are smoothed, so their loss "
-    "stays above that of the episodes held out, which are as they are."
+    "Training frames are changed at random, half of them show success, and their labels are smoothed, which the "
+    "episodes held out are not: look at where each curve goes, not at which is higher."
 )
 
 
