@@ -1,11 +1,14 @@
-# Two commands do everything on a fresh Debian or Ubuntu machine with Python 3.11 and make:
+# Two commands do everything on a fresh Debian or Ubuntu machine with Python 3.11 to 3.13 and make:
 #   make demo    set up and run the main job
 #   make test    set up and run every check
-.PHONY: help demo test test-simulators lint bench clean
+# Both take PYTHON=python3.12 to use another Python, and TORCH=... to install another build of PyTorch.
+.PHONY: help demo test test-latest test-simulators lint bench lock clean
 
-VENV := .venv
-SIMULATORS := .venv-simulators
+# Every Python that was asked for has environments of its own.
+VENV := .venv$(addprefix -,$(notdir $(PYTHON)))
+SIMULATORS := .venv-simulators$(addprefix -,$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
+SETUP := pyproject.toml scripts/setup.sh requirements/lock.txt requirements/lock-simulators.txt
 
 # Packages are installed without being compiled (scripts/setup.sh), so what a process has compiled is kept for the next.
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,15 +17,18 @@ help:
 	@echo "make demo   set up, then collect, train a judge, train a policy with it, evaluate (runs/demo)"
 	@echo "make test   set up, then lint, type check and test"
 	@echo "make test-simulators   of these, the adapters with gym_hil, Fetch and Meta-World: they need an older MuJoCo"
+	@echo "make test-latest   the same as test with the newest release of everything, without the lock"
 	@echo "make lint   ruff and pyright alone"
 	@echo "make bench  every benchmark in its quick form"
-	@echo "make clean  remove the environment and the demo"
+	@echo "make lock   renew requirements/: the exact versions that all of these install"
+	@echo "make clean  remove the environments and the demo"
+	@echo "PYTHON=python3.12 chooses another Python, TORCH=torch==2.14.0 another PyTorch"
 
-$(VENV)/.ready: pyproject.toml scripts/setup.sh
+$(VENV)/.ready: $(SETUP)
 	@scripts/setup.sh $(VENV) ".[sim]"
 	@touch $@
 
-$(VENV)/.ready-dev: pyproject.toml scripts/setup.sh
+$(VENV)/.ready-dev: $(SETUP)
 	@scripts/setup.sh $(VENV) ".[dev,sim]"
 	@touch $(VENV)/.ready $@
 
@@ -37,7 +43,7 @@ demo: $(VENV)/.ready
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # The second environment is set up while pyright runs: each keeps one core busy. Not beside the first, whose downloads it
 # finds in pip's cache. Tests of clusters come last and one by one: each starts a dozen processes.
@@ -46,8 +52,14 @@ test: $(VENV)/.ready-dev
 	$(BIN)/pytest -n 2 --dist worksteal -m "not cluster"
 	$(BIN)/pytest -m cluster
 
+# Whether tomorrow's user will still be able to install this: run it now and then, and before `make lock`.
+test-latest:
+	@rm -rf .venv-latest .venv-simulators-latest
+	@LOCK= TORCH=$(or $(TORCH),torch) $(MAKE) --no-print-directory --keep-going test \
+		VENV=.venv-latest SIMULATORS=.venv-simulators-latest
+
 # Simulators that do not run with the MuJoCo of the built-in tasks, in an environment of their own.
-$(SIMULATORS)/.ready: pyproject.toml scripts/setup.sh
+$(SIMULATORS)/.ready: $(SETUP)
 	@scripts/setup.sh $(SIMULATORS) ".[test,simulators]"
 	@touch $@
 
@@ -70,5 +82,9 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/faults.py --quick
 	[ "$$(id -u)" -ne 0 ] || $(BIN)/python benchmarks/hosts.py --quick
 
+lock:
+	@scripts/lock.sh
+	@scripts/check_lock.py
+
 clean:
-	rm -rf $(VENV) $(SIMULATORS) runs/demo
+	rm -rf .venv .venv-* runs/demo

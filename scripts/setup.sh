@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
-# Sets up what `make` needs: a Python 3.11+ environment with the package, and the system libraries that rendering and Qt
-# link to. Usage: scripts/setup.sh VENV REQUIREMENT. Set TORCH to choose another build of PyTorch, PYTHON another Python.
+# Sets up what `make` needs: a Python 3.11+ environment with the package at the versions of the lock, and the system
+# libraries that rendering and Qt link to. Usage: scripts/setup.sh VENV REQUIREMENT. Environment:
+#   PYTHON   the Python to use
+#   TORCH    the build of PyTorch to install where there is none yet (default torch==2.13.0)
+#   LOCK     the constraints file; empty for the newest of everything
 set -euo pipefail
 venv=$1 requirement=$2
 torch=${TORCH:-torch==2.13.0}
+case $requirement in
+  *simulators*) lock=${LOCK-requirements/lock-simulators.txt} ;;
+  *) lock=${LOCK-requirements/lock.txt} ;;
+esac
 
-say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
+say() { if [ -t 2 ]; then printf '\033[1m%s\033[0m\n' "$*"; else printf '%s\n' "$*"; fi >&2; }
 
 # apt-get, as root or through a sudo that asks no password; fails where neither is allowed.
 apt_install() {
@@ -34,7 +41,7 @@ find_python() {
 make_environment() {
   local python
   python=$(find_python)
-  say "making $venv with $("$python" --version)"
+  say "$venv: making it with $("$python" --version)"
   if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
     local package="python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"
     rm -rf "$venv"
@@ -77,14 +84,24 @@ compiler() {
   apt_install "${missing[@]}" || say "could not install them; if the next step fails, run: apt-get install ${missing[*]}"
 }
 
+# Quiet about all but errors: pip warns of every place it looked at in vain. Not compiled: most files of these packages
+# are never imported, and those that are get compiled then. The variable, unlike -c, also reaches builds of packages.
+pip_install() {
+  local choice=(--upgrade --upgrade-strategy eager)
+  if [ -n "$lock" ]; then
+    export PIP_CONSTRAINT=$PWD/$lock
+    choice=()
+  fi
+  "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile "${choice[@]}" "$@"
+}
+
 [ -x "$venv/bin/python" ] || { make_environment && system_libraries; }
 case $requirement in *simulators*) compiler ;; esac
-wanted=(-e "$requirement")
-"$venv/bin/python" -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("torch"))' || wanted+=("$torch")
-say "installing plaudit into $venv: ${wanted[*]:1}"
-# Not compiled: most files of these packages are never imported, and those that are get compiled then.
-"$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile "${wanted[@]}"
+if ! "$venv/bin/python" -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("torch"))'; then
+  say "$venv: installing $torch"
+  pip_install "$torch"
+fi
+say "$venv: installing plaudit, $requirement at $([ -n "$lock" ] && echo "the versions of $lock" || echo "the newest versions")"
+pip_install -e "$requirement"
 # The reference of openpi's protocol for the tests. It asks for numpy 1 and works with 2, so its own wishes are passed over.
-case $requirement in *dev*)
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile --no-deps openpi-client ;;
-esac
+case $requirement in *dev*) pip_install --no-deps "openpi-client${lock:+==0.1.2}" ;; esac

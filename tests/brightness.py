@@ -32,8 +32,9 @@ class Brightness:
         self.asked = 0  # episodes
 
     def score(self, episodes: Sequence[Episode]):
+        if self.asked == self._config.stuck_after:
+            time.sleep(1e6)
         self.asked += len(episodes)
-        time.sleep(self._config.seconds * len(episodes))
         return [self._score(episode) for episode in episodes]
 
     def _score(self, episode: Episode):
@@ -49,7 +50,7 @@ class BrightnessConfig(FrameLabelerConfig):
     cut: float = CUT
     brightest: float = 60
     obeys: bool = True  # whether it goes by the instruction
-    seconds: float = 0  # that an episode takes
+    stuck_after: int | None = None  # episodes
 
     @property
     def reads_task(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from plaudit.cli import main
+from waiting import stretch
 
 ALONE = """
 import socket
@@ -36,7 +37,7 @@ def plaudit(*words: object, cwd: Path, ok: bool = True, alone: bool = False) -> 
 
 def _alone(words: list[str], cwd: Path) -> tuple[Any, str]:
     command = [sys.executable, "-c", ALONE, *words]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=stretch(120))
     return done.returncode, done.stdout + done.stderr
 
 

@@ -1,7 +1,8 @@
 """Data you can follow by eye: action = step, state = 10 x step, and each frame is filled with its own number."""
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several test processes share the cores, and torch's threads would spin
@@ -12,10 +13,23 @@ import pytest
 
 from plaudit.data.store import Store
 from plaudit.types import Episode, Labels
+from waiting import stretch
 
+# A process that a shell starts in the background inherits Ctrl-C as ignored, and so would every child of these tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+LIMIT_S = 200.0  # of a test on a quiet machine; tests of clusters have twice that
 pytest_plugins = ["cluster_fixtures", "vlm_fixtures"]
 
 MakeEpisode = Callable[..., Episode]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """No test hangs for ever, and none fails because the machine is busy with something else."""
+    item.add_marker(pytest.mark.timeout(stretch(LIMIT_S * (2 if item.get_closest_marker("cluster") else 1))))
+    return (yield)
 
 
 def counting_episode(steps: int = 4, first: int = 0, size: tuple[int, int] = (8, 10), **facts: object) -> Episode:

@@ -7,7 +7,6 @@ a line each, into a file. The policy's command for step t is t, whatever it sees
 import mmap
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -137,14 +136,6 @@ def lines(log: Path, what: str = "") -> list[str]:
 def received(log: Path) -> FloatArray:
     """[T, A] every command that the puppet got."""
     return np.array([line.split()[1:] for line in lines(log, "act")], np.float32)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """However long it takes on this machine, a minute at most."""
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until, "waited for a minute"
-        time.sleep(0.01)
 
 
 class HandConfig(Config):

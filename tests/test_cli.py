@@ -14,6 +14,7 @@ from PIL import Image
 from command import plaudit
 from conftest import counting_episode, labelled_store
 from plaudit.data.store import Store
+from waiting import stretch
 
 
 def test_the_whole_path_of_a_data_set(tmp_path):
@@ -114,7 +115,7 @@ def test_ctrl_c_keeps_what_was_imported_and_the_same_command_goes_on(tmp_path):
         time.sleep(0.01)
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=stretch(60))
     assert process.returncode == 130
     assert said.strip().endswith("interrupted; what is in the store stays, run the same command to go on")
     kept = len(Store.open(tmp_path / "s"))

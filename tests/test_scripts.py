@@ -18,6 +18,7 @@ from plaudit.errors import ConfigError
 from plaudit.online.config import load_online
 from plaudit.policies.loader import load_policy
 from plaudit.robots import igris_b
+from waiting import stretch
 
 ROOT = Path(__file__).parents[1]
 RUN, OPENPI = ROOT / "run_online_rl.py", ROOT / "run_online_rl_openpi.py"
@@ -57,7 +58,7 @@ def script(path: Path, *words: object, capsys, monkeypatch) -> tuple[Any, str]:
 def test_a_run_in_simulation_from_beginning_to_end(lamp):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])}
     command = [sys.executable, RUN, "--robot", "sim", "--train_config", "lamp.yaml"]
-    done = subprocess.run(command, cwd=lamp, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=lamp, env=environment, capture_output=True, text=True, timeout=stretch(120))
     assert done.returncode == 0, done.stderr
     assert "4 episodes, 24 updates" in done.stdout
     assert len(Store.open(lamp / "runs/sim_sac_0/episodes")) == 4

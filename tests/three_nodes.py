@@ -17,6 +17,7 @@ from typing import Any
 import plaudit
 from plaudit.cluster.launch import members
 from plaudit.cluster.state import read_state
+from waiting import stretch
 
 ROLES = ("training", "inference", "labeling")
 SOURCE = Path(plaudit.__file__).parents[1]
@@ -64,7 +65,7 @@ class Nodes:
 
     def python(self, *words: str, at: str, source: Path = SOURCE) -> subprocess.CompletedProcess[str]:
         env = self._environment(at, source) | {"COLUMNS": "200"}
-        return subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, timeout=120)
+        return subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, timeout=stretch(240))
 
     def _environment(self, node: str, source: Path) -> dict[str, str]:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

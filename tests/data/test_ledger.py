@@ -10,6 +10,7 @@ from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
 from plaudit.errors import DataError, StoreFull
 from plaudit.types import Labels
+from waiting import stretch
 
 
 def verdict(cutoff: int | None, source: str = "human", **rest) -> Labels:
@@ -102,7 +103,7 @@ def test_several_processes_label_at_once(store):
     )
     path = store.folder / "labels"
     judges = [subprocess.Popen([sys.executable, "-c", program, str(path), name]) for name in ("human", "vlm")]
-    assert [judge.wait(timeout=60) for judge in judges] == [0, 0]
+    assert [judge.wait(timeout=stretch(60)) for judge in judges] == [0, 0]
     history = Ledger(path).history(0)
     assert [v.number for v in history] == list(range(1, 61))
     for name in ("human", "vlm"):

@@ -1,6 +1,5 @@
 import subprocess
 import sys
-import time
 import weakref
 
 import numpy as np
@@ -13,6 +12,7 @@ from plaudit.data.steps import Returns, n_step_returns
 from plaudit.data.store import Store
 from plaudit.errors import DataError, MissingExtra
 from plaudit.types import Episode, Labels
+from waiting import stretch, wait_until
 
 
 def all_transitions(replay: Replay, draws: int = 40) -> dict[tuple[int, int], dict[str, np.ndarray]]:
@@ -208,7 +208,7 @@ SAMPLER = """
 import sys, time
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
-replay, deadline = Replay(Store.open(sys.argv[1]), seed=0), time.monotonic() + 60
+replay, deadline = Replay(Store.open(sys.argv[1]), seed=0), time.monotonic() + 300
 print("ready", flush=True)
 newest = -1
 while newest < 299 and time.monotonic() < deadline:
@@ -230,7 +230,7 @@ def test_another_process_samples_while_the_writer_evicts(tmp_path):
             frames = ((i + np.arange(4)) % 251).astype(np.uint8)[:, None, None, None]
             episode = Episode.of(frames={"front": np.tile(frames, (1, 4, 4, 3))}, actions=np.zeros((3, 1)))
             store.ledger.append(store.append(episode), Labels.from_cutoff(steps=3, cutoff=None, source="human"))
-        assert sampler.communicate(timeout=90)[0] == "saw 299\n"
+        assert sampler.communicate(timeout=stretch(90))[0] == "saw 299\n"
     finally:
         sampler.kill()
 
@@ -271,9 +271,7 @@ def test_a_background_thread_fills_batches_and_ends_with_its_generator(tmp_path)
     store.ledger.append(
         store.append(counting_episode(4, first=90)), Labels.from_cutoff(steps=4, cutoff=None, source="human")
     )
-    deadline = time.monotonic() + 20
-    while not (next(batches).state[:, 0] >= 900).any():
-        assert time.monotonic() < deadline, "the new episode never came"
+    wait_until(lambda: (next(batches).state[:, 0] >= 900).any(), what="for the new episode")
     batches.close()
 
 

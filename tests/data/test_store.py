@@ -13,6 +13,7 @@ from conftest import counting_episode, same_episode
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError, StoreDamaged, StoreError, StoreFull, StoreLocked
 from plaudit.types import Episode, Origin
+from waiting import stretch
 
 
 def rich_episode(seed: int = 0, steps: int = 6) -> Episode:
@@ -75,7 +76,7 @@ def test_a_reader_sees_new_episodes_when_it_refreshes(store):
 READER = """
 import sys, time
 from plaudit.data.store import Store
-store, seen, deadline = Store.open(sys.argv[1]), 0, time.monotonic() + 60
+store, seen, deadline = Store.open(sys.argv[1]), 0, time.monotonic() + 300
 print("ready", flush=True)
 while seen < 40 and time.monotonic() < deadline:
     store.refresh()
@@ -95,7 +96,7 @@ def test_several_processes_read_while_one_writes(store):
         for i in range(40):
             frames = np.full((6, 16, 16, 3), i, np.uint8)
             store.append(Episode.of(frames={"front": frames}, actions=np.zeros((5, 1))))
-        assert [reader.communicate(timeout=90)[0] for reader in readers] == ["saw 40\n"] * 2
+        assert [reader.communicate(timeout=stretch(90))[0] for reader in readers] == ["saw 40\n"] * 2
     finally:
         for reader in readers:
             reader.kill()

@@ -12,6 +12,7 @@ import glow
 from plaudit.data.store import Store
 from plaudit.policies.weights import read_weights
 from three_nodes import Nodes
+from waiting import stretch
 
 pytestmark = pytest.mark.cluster
 
@@ -27,9 +28,13 @@ def judge(tmp_path_factory) -> Path:
 def online(nodes: Nodes, folder: Path, judge: Path, *words: str, head: str | None = None):
     command = [sys.executable, "-m", "plaudit.cli", "online", *glow.online(judge), *LAMP, *words, "name=run"]
     where = ["--folder", str(folder), "--address", head or nodes.head]
-    done = subprocess.run([*command, *where], env=nodes.environment, capture_output=True, text=True, timeout=240)
+    done = finish(nodes, [*command, *where])
     assert "Traceback" not in done.stderr, done.stderr
     return done
+
+
+def finish(nodes: Nodes, command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=nodes.environment, capture_output=True, text=True, timeout=stretch(300))
 
 
 def judges_at_work() -> set[Path]:
@@ -58,7 +63,7 @@ def test_parts_may_be_killed_and_nothing_is_lost(nodes):
     """`benchmarks/faults.py` in small; it counts what was acknowledged and what is there."""
     command = [sys.executable, str(ROOT / "benchmarks" / "faults.py"), "--head", nodes.head]
     kinds = ["--kinds", "env,replay,trainer", "--times", "1", "sampling=served"]
-    done = subprocess.run([*command, *kinds], env=nodes.environment, capture_output=True, text=True, timeout=400)
+    done = finish(nodes, [*command, *kinds])
     bars = [line.split() for line in done.stdout.splitlines() if line.startswith("BAR ")]
     assert len(bars) == 4, done.stdout + done.stderr
     assert {bar[1]: bar[-1] for bar in bars} == dict.fromkeys([bar[1] for bar in bars], "pass"), done.stdout
@@ -67,7 +72,7 @@ def test_parts_may_be_killed_and_nothing_is_lost(nodes):
 def test_a_vision_language_judge_without_a_gpu(nodes, judge, tmp_path):
     command = [sys.executable, "-m", "plaudit.cli", "online", "robot=sim", "robot.env.type=glow:GlowConfig"]
     words = ["learner=sac", "judge=vlm", "name=run", "--folder", str(tmp_path), "--address", nodes.head]
-    done = subprocess.run([*command, *words], env=nodes.environment, capture_output=True, text=True, timeout=120)
+    done = finish(nodes, [*command, *words])
     assert done.returncode == 1
     assert "the labeler needs a GPU and there is none on" in done.stderr
     assert "judge.device=cpu" in done.stderr

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from plaudit.labelers.run import by_sentence, label_store, pending
 from plaudit.rewards.judge import JudgeConfig, LiveLabeler
 from plaudit.rewards.model import Judgement
 from plaudit.types import Labels
+from waiting import stretch, wait_until
 
 
 def run(store: Store, judge=None, **options):
@@ -130,18 +130,16 @@ def test_the_same_sentence_is_said_once():
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 130)])
 def test_a_batch_is_on_disk_before_the_next_and_a_kill_costs_no_more(tmp_path, number, code):
     bright_store(tmp_path / "s", 12, 0).close()
-    words = [sys.executable, "-m", "plaudit.cli", "label", "s", "--judge", NAME, "seconds=0.1", "--batch", "2"]
+    words = [sys.executable, "-m", "plaudit.cli", "label", "s", "--judge", NAME, "stuck_after=4", "--batch", "2"]
     path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])}
     running = subprocess.Popen(words, cwd=tmp_path, env={**os.environ, **path}, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while len(done := labelled(tmp_path)) < 4 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: len(labelled(tmp_path)) >= 4)
     running.send_signal(number)
-    said = running.communicate()[1]
+    said = running.communicate(timeout=stretch(60))[1]
     assert running.returncode == code and ("the same command goes on" in said) == (code == 130)
-    assert 4 <= len(done) < 12
+    assert labelled(tmp_path) == [0, 1, 2, 3]
     store = Store.open(tmp_path / "s")
-    rest = run(store, BrightnessConfig(seconds=0.0).build())
+    rest = run(store, BrightnessConfig().build())
     assert labelled(tmp_path) == list(range(12)) and len(rest.done) <= 8
     assert all(len([v for v in store.ledger.history(i) if v.source == "brightness"]) == 1 for i in store.ids)
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from plaudit.errors import EpisodeGone
 from plaudit.labelers.human.keys import replay
 from plaudit.labelers.human.session import Session
 from plaudit.online.human import Mirror, MirrorSide, StoreSide, Window, WindowConfig, deliver, elsewhere, here
+from waiting import wait_until
 
 BY_HAND = WindowConfig(window=False)
 
@@ -125,13 +125,6 @@ def test_in_the_store_itself_what_is_offered_comes_first_and_nothing_is_collecte
 # The window
 
 
-def until(true, most: float = 30.0) -> None:
-    deadline = time.monotonic() + most
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_window_in_a_process_of_its_own_labels_and_is_closed_for_lunch(home, tmp_path):
     window = Window(tmp_path / "mirror", WindowConfig(name="lab"), target="pressing:window")
     side = MirrorSide(Mirror(tmp_path / "mirror"), home.episode, window)
@@ -139,9 +132,9 @@ def test_a_window_in_a_process_of_its_own_labels_and_is_closed_for_lunch(home, t
     side.offer([0])
     assert side.status == "the labelling window is open"
     said = []
-    until(lambda: said.extend(side.collect()) or said)
+    wait_until(lambda: said.extend(side.collect()) or said)
     side.offer([0, 1, 2])  # arrives while the window is open; the person closes it after the second
-    until(lambda: not window.open)
+    wait_until(lambda: not window.open)
     said += side.collect()
     assert [i for i, _ in said] == [0, 1] and said[0][1].note == "by lab"
     assert side.status.endswith(f"was closed; open it again with: plaudit label {tmp_path / 'mirror'} --judge human")
@@ -154,7 +147,7 @@ def test_a_closed_window_opens_again_after_a_while_if_it_should(home):
     window = Window(home.folder, WindowConfig(reopen_s=0.0), target="pressing:window")
     side = StoreSide(home.folder, window)
     side.offer([0, 1])
-    until(lambda: not window.open)
+    wait_until(lambda: not window.open)
     side.offer([2])
     assert window.open
     side.close()
@@ -165,7 +158,7 @@ def test_a_window_that_cannot_open_is_one_sentence_and_not_tried_again(home, mon
     monkeypatch.setenv("QT_QPA_PLATFORM", "nonsense")
     side = here(home.folder, WindowConfig(reopen_s=0.0))
     side.offer([0])
-    until(lambda: side.status != "the labelling window is open")
+    wait_until(lambda: side.status != "the labelling window is open")
     assert side.status.startswith("no labelling window could be opened: Qt cannot open a window: ")
     side.offer([0])
     assert side.status.startswith("no labelling window could be opened"), "it would fail again"
@@ -175,7 +168,7 @@ def test_a_window_that_crashed_is_told_apart_from_one_that_was_closed(home):
     window = Window(home.folder, WindowConfig(), target="pressing:window")
     window.show()
     os.kill(window._child.pid, signal.SIGKILL)
-    until(lambda: not window.open)
+    wait_until(lambda: not window.open)
     assert window.status.startswith("the labelling window process was killed by SIGKILL; open it again with: plaudit")
 
 
@@ -193,9 +186,9 @@ time.sleep(60)
 def test_the_window_closes_when_the_loop_is_killed(home):
     with subprocess.Popen([sys.executable, "-c", PARENT, str(home.folder)], stdout=subprocess.PIPE) as parent:
         pid = int(parent.stdout.readline())
-        until(lambda: any((home.folder / "drafts").glob("*.journal")))  # it is up
+        wait_until(lambda: any((home.folder / "drafts").glob("*.journal")))  # it is up
         parent.kill()
-    until(lambda: ended(pid))
+    wait_until(lambda: ended(pid))
 
 
 def ended(pid: int) -> bool:

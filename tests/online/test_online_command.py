@@ -14,6 +14,7 @@ import pytest
 
 import glow
 from command import plaudit
+from waiting import stretch, wait_until
 
 TESTS = Path(__file__).parents[1]
 LAMP = (
@@ -108,11 +109,9 @@ def test_ctrl_c_before_it_begins_interrupts_at_once(lab):
         stderr=subprocess.STDOUT,
         text=True,
     )
-    ready, until = lab / "runs/run/weights", time.monotonic() + 60
-    while not ready.exists() and time.monotonic() < until:
-        time.sleep(0.1)
+    wait_until((lab / "runs/run/weights").exists)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=20)[0]
+    said = process.communicate(timeout=stretch(60))[0]
     assert process.returncode in (130, -signal.SIGINT), said  # a shell calls both 130
     assert "interrupted; the same command goes on" in said and "Traceback" not in said
     assert not (lab / "runs/run").exists()
@@ -126,7 +125,7 @@ def test_ctrl_c_on_a_terminal_ends_it_in_order(lab):
     command = [sys.executable, "-m", "plaudit.cli", "online", *LAMP.split(), "episodes=100000"]
     process = subprocess.Popen(command, cwd=lab, env=environment, stdin=slave, stdout=slave, stderr=slave)
     os.close(slave)
-    screen, asked, until = "", False, time.monotonic() + 90
+    screen, asked, until = "", False, time.monotonic() + stretch(90)
     while time.monotonic() < until:
         try:
             screen += os.read(master, 65536).decode(errors="replace")
@@ -135,7 +134,7 @@ def test_ctrl_c_on_a_terminal_ends_it_in_order(lab):
         if not asked and re.search(r"[1-9]\d* of 100,000 episodes", screen):
             process.send_signal(signal.SIGINT)
             asked = True
-    assert process.wait(30) == 130, screen[-2000:]
+    assert process.wait(stretch(60)) == 130, screen[-2000:]
     os.close(master)
     assert "getting ready" in screen and "stopping: everybody comes to the end" in screen
     assert "stopped; the same command goes on" in screen

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from plaudit.online.audit import Audit, AuditConfig
 from plaudit.online.retrain import Replacement, RetrainConfig, Retrainer, current, decisions, in_charge
 from plaudit.rewards.training import Stopped
 from plaudit.types import Labels
+from waiting import wait_until
 
 AUDIT = AuditConfig(share=1.0, window=20, least=10)
 QUICK = {"epochs": 16, "patience": 16}
@@ -76,13 +76,16 @@ def story(weak: Weak, tmp_path_factory) -> Story:
     return Story(store, audit, retrainer, rang, gap, found, meanwhile, judge_all(store, retrainer.judge))
 
 
-def waited(retrainer: Retrainer, most: float = 180.0) -> tuple[Replacement, int]:
-    deadline, turns = time.monotonic() + most, 0
-    while (found := retrainer.poll()) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-        turns += 1
-    return found, turns
+def waited(retrainer: Retrainer) -> tuple[Replacement, int]:
+    polls: list[Replacement | None] = []
+
+    def decided() -> bool:
+        polls.append(retrainer.poll())
+        return polls[-1] is not None
+
+    wait_until(decided, 180)
+    assert polls[-1] is not None
+    return polls[-1], len(polls) - 1
 
 
 # From the alarm to a judge that is right

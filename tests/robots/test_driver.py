@@ -9,7 +9,8 @@ from plaudit.robots.takeover import TopicTakeover
 from plaudit.robots.transport import MemoryConfig
 from plaudit.robots.transport.messages import JOINT_STATE, JointState, decode_joint_state, encode_joint_state
 from plaudit.robots.twin.faults import Fault
-from twins import robot_config, twin_thread, wait_until
+from twins import robot_config, twin_thread
+from waiting import wait_until
 
 
 @pytest.fixture

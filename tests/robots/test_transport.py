@@ -9,7 +9,8 @@ from plaudit.errors import ConfigError, MissingExtra, RobotError
 from plaudit.robots.transport import CycloneConfig, MemoryConfig, ZenohConfig
 from plaudit.robots.transport.cyclone import dds_name
 from plaudit.robots.transport.zenoh import key_of
-from twins import free_endpoint, wait_until
+from twins import free_endpoint
+from waiting import wait_until
 
 
 def test_everybody_on_a_bus_hears_its_topics_until_closed():

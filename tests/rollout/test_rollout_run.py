@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from plaudit.robots.twin.process import TwinProcess
 from plaudit.rollout.run import load_run
 from puppet import lines, received
 from twins import QUICK, free_endpoint
+from waiting import stretch, wait_until
 
 PUPPET = ("run", "--robot", "puppet:PuppetConfig")
 
@@ -75,11 +75,9 @@ def test_a_scheduler_that_ends_it_costs_nothing(algorithm, policy, tmp_path):
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and len(lines(tmp_path / "log")) < 20:
-        time.sleep(0.05)
+    wait_until(lambda: len(lines(tmp_path / "log")) >= 20)
     process.terminate()
-    said = process.communicate(timeout=60)[0]
+    said = process.communicate(timeout=stretch(60))[0]
     assert process.returncode == 130 and "interrupted; the robot was told to hold" in said, said
     episode = Store.open(tmp_path / "store").episode(0)
     assert 10 < episode.steps < 1000 and episode.meta["ended"] == "interrupted"

@@ -12,7 +12,8 @@ from plaudit.rollout.executor import ExecutorConfig, recorded
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential
 from plaudit.types import PERSON, POLICY, Weights
-from puppet import CounterConfig, HandConfig, PuppetConfig, lines, received, wait_until
+from puppet import CounterConfig, HandConfig, PuppetConfig, lines, received
+from waiting import wait_until
 
 
 def version(number: int) -> Weights:

@@ -16,7 +16,8 @@ from plaudit.rollout.executor import ExecutorConfig
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential
 from plaudit.types import Episode
-from puppet import CounterConfig, PuppetConfig, lines, received, wait_until
+from puppet import CounterConfig, PuppetConfig, lines, received
+from waiting import stretch, wait_until
 
 LONG = ExecutorConfig(steps=100_000)
 PROGRAM = """
@@ -150,7 +151,7 @@ def test_the_program_that_is_killed_or_interrupted(how, tmp_path):
     pids = [int(pid) for pid in program.stdout.readline().split()]
     wait_until(lambda: len(lines(log, "act")) > 3)
     os.killpg(program.pid, how) if how is signal.SIGINT else program.kill()  # as a terminal does; as the kernel does
-    program.wait()
+    program.wait(stretch(60))
     program.stdout.close()
     wait_until(lambda: all(map(gone, pids)))
     assert lines(log)[-1] == "hold"

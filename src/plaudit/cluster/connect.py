@@ -27,10 +27,11 @@ from plaudit.errors import ClusterError
 PORT = 6379
 REACH_S = 5.0  # to wait for the head
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
-IMPATIENT = {  # when joining: whoever answers on the port answers at once
+IMPATIENT = {  # when joining: whoever answers on the port answers soon
     "RAY_NUM_REDIS_GET_RETRIES": "3",
-    "RAY_gcs_server_request_timeout_seconds": "5",
+    "RAY_gcs_server_request_timeout_seconds": "20",
 }
+TIMED_OUT = "timed out during startup"  # what Ray says when its processes took too long to register
 LOCAL_STORE = 512 * 2**20  # bytes of shared memory of a cluster in this process, or less on a small machine
 
 
@@ -172,16 +173,24 @@ def _start_local(config: PlacementConfig) -> None:
         make_token(token_file())  # Ray would make one that every user of this machine can read
     use_token(token_file())
     names = config.resources.model_dump()
-    ray.init(
-        address="local",
-        _node_ip_address="127.0.0.1",
-        resources={names["training"]: 3.0, names["inference"]: 1.0, names["labeling"]: 1.0},
-        labels=own_labels(),
-        object_store_memory=_local_store(),
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    try:
+        ray.init(
+            address="local",
+            _node_ip_address="127.0.0.1",
+            resources={names["training"]: 3.0, names["inference"]: 1.0, names["labeling"]: 1.0},
+            labels=own_labels(),
+            object_store_memory=_local_store(),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except Exception as error:  # Ray raises no other kind when its own limit of 30 s is over
+        if TIMED_OUT not in str(error):
+            raise
+        raise ClusterError(
+            "Ray's processes did not come up within 30 s: this machine is busy; try again when it is less so, or do "
+            "without Ray: --address none"
+        ) from error
 
 
 def _join(address: str, folder: Path, mine: NodeState | None) -> None:

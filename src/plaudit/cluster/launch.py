@@ -11,6 +11,10 @@ is really gone is noticed within a minute. Ray's own five are 15 s and 65 s.
 Connections live as long. By Ray's settings whoever has an answer to send gives up on a silent link after 20 s, and
 whoever waits for it, having nothing to send, finds out seven minutes later: a call that was under way when a link broke
 for 20 s hung for minutes after it was back. Now the one holds on for a minute and the other asks every ten seconds.
+
+A busy machine takes its time. Ray waits 30 s for its own processes to register and has no setting for it, so a start
+that ran into that limit is tried again, with warm caches, for as long as `START_S` allows; the limits that can be set
+are raised.
 """
 
 import json
@@ -19,11 +23,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from plaudit.cluster.config import Role
-from plaudit.cluster.connect import IMPATIENT, QUIET, check_reachable, refusal, with_port
+from plaudit.cluster.connect import IMPATIENT, QUIET, TIMED_OUT, check_reachable, refusal, with_port
 from plaudit.cluster.firewall import close_others, open_others
 from plaudit.cluster.loopback import HOOK
 from plaudit.cluster.network import addresses_here, is_free, is_ours, way_to
@@ -33,7 +38,7 @@ from plaudit.cluster.versions import need_ray, own_labels
 from plaudit.errors import ClusterError
 
 AMOUNT: dict[Role, int] = {"training": 3, "inference": 1, "labeling": 1}  # trainer, replay and state live on the first
-START_S, STOP_S = 60.0, 15.0  # to wait for
+START_S, STOP_S = 180.0, 15.0  # to wait for
 SYSTEM_CONFIG = {
     "health_check_initial_delay_ms": 5000,
     "health_check_period_ms": 3000,
@@ -42,6 +47,8 @@ SYSTEM_CONFIG = {
     "grpc_keepalive_timeout_ms": 60_000,
     "grpc_client_keepalive_time_ms": 10_000,
     "grpc_client_keepalive_timeout_ms": 60_000,
+    "agent_register_timeout_ms": 120_000,
+    "worker_register_timeout_seconds": 180,
 }
 
 
@@ -113,8 +120,8 @@ def start(asked: Start) -> NodeState:
         address, (ports.first, ports.last), insist=bool(asked.firewall)
     )
     log = asked.folder / "start.log"
-    process = _spawn(_command(asked, address, head, ports), log, _environment(token, joins=asked.head is not None))
-    _wait_until_up(process, log, head, token)
+    environment = _environment(token, joins=asked.head is not None)
+    process = _spawn_until_up(_command(asked, address, head, ports), log, environment, head, token)
     state = NodeState(
         pid=process.pid,
         began=began(process.pid) or 0,
@@ -259,16 +266,23 @@ def _spawn(command: list[str], log: Path, environment: dict[str, str]) -> subpro
         )
 
 
-def _wait_until_up(process: subprocess.Popen[bytes], log: Path, head: str, token: Path) -> None:
+def _spawn_until_up(
+    command: list[str], log: Path, environment: dict[str, str], head: str, token: Path
+) -> subprocess.Popen[bytes]:
+    """The node's first process once the node is up. One that ran into Ray's own limit is started again."""
     until = time.monotonic() + START_S
-    while "Ray runtime started" not in log.read_text():
-        if process.poll() is not None:
-            raise ClusterError(_why_not(log, head, token))
-        if time.monotonic() > until:
-            os.kill(process.pid, signal.SIGTERM)
-            _wait_until_gone(process.pid)
-            raise ClusterError(f"the node did not come up within {START_S:.0f} s; what it said is in {log}")
+    process = _spawn(command, log, environment)
+    while "Ray runtime started" not in (words := log.read_text()):
+        over = time.monotonic() > until
+        if process.poll() is not None or over:
+            _end_session(process.pid)
+            if over:
+                raise ClusterError(f"the node did not come up within {START_S:.0f} s; what it said is in {log}")
+            if TIMED_OUT not in words:
+                raise ClusterError(_why_not(log, head, token))
+            process = _spawn(command, log, environment)
         time.sleep(0.1)
+    return process
 
 
 def _why_not(log: Path, head: str, token: Path) -> str:
@@ -279,17 +293,18 @@ def _why_not(log: Path, head: str, token: Path) -> str:
     return f"Ray did not start: {lines[-1].strip() if lines else 'it said nothing'}; all it said is in {log}"
 
 
+def _end_session(session: int) -> None:
+    for pid in members(session):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    _wait_until_gone(session)
+
+
 def _wait_until_gone(session: int) -> None:
     until = time.monotonic() + STOP_S
     while left := members(session):
         if time.monotonic() > until:
             for pid in left:
-                _kill(pid)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return

@@ -9,6 +9,7 @@ from plaudit.labelers.human.keys import ACTS, replay
 from plaudit.labelers.human.session import Session
 from plaudit.labelers.human.strip import x_of
 from plaudit.labelers.human.window import LabelWindow, key_name
+from waiting import stretch
 
 Key, Held, LEFT = Qt.Key, Qt.KeyboardModifier, Qt.MouseButton.LeftButton
 
@@ -189,12 +190,12 @@ def test_playing_goes_to_the_end_and_from_there_begins_again(qtbot, window):
     assert window.player.speed == 8 and window.transport.speed.text() == "8×"
     window.act("play")
     assert window.transport.play.title.text() == "Pause"
-    qtbot.waitUntil(lambda: not window.player.playing, timeout=5000)
+    qtbot.waitUntil(lambda: not window.player.playing, timeout=round(1000 * stretch(10)))
     assert window.session.cursor.frame == 4 and window.transport.play.title.text() == "Play"
     shown = []
     window.player.due.connect(shown.append)
     window.act("play")
-    qtbot.waitUntil(lambda: not window.player.playing, timeout=5000)
+    qtbot.waitUntil(lambda: not window.player.playing, timeout=round(1000 * stretch(10)))
     assert shown[0] < 4 and shown[-1] == 4 and shown == sorted(shown)
 
 
@@ -218,7 +219,7 @@ def test_what_is_pressed_can_be_logged_and_replayed(qtbot, folder, tmp_path):
     qtbot.keyClick(window, Key.Key_S)
     qtbot.mouseClick(window.controls.buttons["complete"], LEFT)
     qtbot.keyClick(window, Key.Key_Space)
-    qtbot.waitUntil(lambda: not window.player.playing, timeout=5000)
+    qtbot.waitUntil(lambda: not window.player.playing, timeout=round(1000 * stretch(10)))
     qtbot.keyClick(window, Key.Key_S)
     qtbot.keyClick(window, Key.Key_Return)
     window.close()

@@ -16,6 +16,7 @@ from plaudit.labelers.human.keys import ACTS, replay
 from plaudit.labelers.human.session import Session
 from plaudit.labelers.human.strip import x_of
 from plaudit.types import Episode
+from waiting import stretch
 
 Key, Held, LEFT = Qt.Key, Qt.KeyboardModifier, Qt.MouseButton.LeftButton
 
@@ -135,7 +136,7 @@ def test_an_episode_arrives_while_another_is_being_labelled(qtbot, folder):
     window = open_window(qtbot, folder, poll=True)
     window.act("from_here")
     add_episode(folder)
-    qtbot.waitUntil(lambda: window.header.left.text() == "4 left of 4", timeout=5000)
+    qtbot.waitUntil(lambda: window.header.left.text() == "4 left of 4", timeout=round(1000 * stretch(10)))
     assert (window.session.episode_id, window.session.verdict.text) == (0, "1x5")
     assert window.side.rows.model().rowCount() == 4
 
@@ -152,7 +153,7 @@ def test_when_all_is_done_the_window_waits_for_what_comes(qtbot, folder):
         window.act("fail")
         window.act("complete")
     add_episode(folder)
-    qtbot.waitUntil(lambda: window.session.episode_id == 3, timeout=5000)
+    qtbot.waitUntil(lambda: window.session.episode_id == 3, timeout=round(1000 * stretch(10)))
     assert window.header.task.text() == "count"
 
 
@@ -161,7 +162,9 @@ def test_polling_that_fails_says_so_and_leaves_the_window_usable(qtbot, folder):
     journal = folder / "journal"
     journal.rename(folder / "away")
     journal.write_bytes((folder / "away").read_bytes())
-    qtbot.waitUntil(lambda: "no longer looking for new episodes" in window.status.words.text(), timeout=5000)
+    qtbot.waitUntil(
+        lambda: "no longer looking for new episodes" in window.status.words.text(), timeout=round(1000 * stretch(10))
+    )
     window.act("fail")
     assert window.session.verdict.text == "0x5"
 
