@@ -28,13 +28,13 @@ apt_install() {
 
 find_python() {
   local candidate
-  for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11; do
+  for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
     if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
       echo "$candidate"
       return
     fi
   done
-  say "Plaudit needs Python 3.11 or newer and found none; install it (apt-get install python3.11) or set PYTHON."
+  say "Plaudit needs Python 3.11 or newer, and ${PYTHON:-python3} is none; install it (apt-get install python3.11) or say which with PYTHON=..."
   exit 1
 }
 

@@ -14,23 +14,23 @@ from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.transport import MemoryConfig, ZenohConfig
 from plaudit.robots.twin.run import Twin
 from plaudit.types import FloatArray, Observation
+from waiting import stretch
 
-# Small pictures, and limits that a machine which is busy with other tests does not reach by itself.
+# Small pictures. Nothing counts as late unless a test asks for it: on a busy machine everything is.
 QUICK = {
     "HZ": 50,
     "mono_image_resize": {"width": 64, "height": 48},
     "start_speed": 5.0,
     "max_delta_deg": None,
-    "silent_after_ms": 1000.0,
-    "late_after_ms": 300.0,
-    "first_message_s": 20.0,
+    "late_after_ms": 60_000.0,
 }
 
 
 def robot_config(folder: Path, name: str = "igris_b", transport: Any = None, **params: Any) -> Any:
     """Of a robot with some of its params replaced."""
     path = folder / "params.json"
-    path.write_text(json.dumps(QUICK | params))
+    limits = {"silent_after_ms": 1000 * stretch(1.0), "first_message_s": stretch(20.0)}
+    path.write_text(json.dumps(QUICK | limits | params))
     return ROBOT_REGISTRY.get(name)(
         inference_runtime_params_config=path, transport=transport or MemoryConfig(bus=str(folder))
     )

@@ -3,12 +3,13 @@
 import os
 import socket
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from plaudit.cluster.connect import check_reachable, find, refusal, with_port
-from plaudit.cluster.launch import Start, start, stop
+from plaudit.cluster.launch import Start, _end_session, _spawn_until_up, start, stop
 from plaudit.cluster.network import addresses_here, listeners
 from plaudit.cluster.state import NodeState, running, write_state
 from plaudit.cluster.token import check_private, make_token, token_environment
@@ -33,6 +34,23 @@ def closed_port() -> int:
 def test_an_unreachable_head_is_told_of():
     with pytest.raises(ClusterError, match=r"no head at 127\.0\.0\.1:\d+ \(connection refused\); is 'plaudit cluster"):
         check_reachable(f"127.0.0.1:{closed_port()}")
+
+
+def test_a_start_that_ran_into_rays_own_limit_is_tried_again(tmp_path):
+    """Ray in small: the first time its processes are too slow, the second time they are not."""
+    ray = """
+        import pathlib, sys, time
+        slow = pathlib.Path(sys.argv[1])
+        if not slow.exists():
+            slow.touch()
+            sys.exit("Exception: The current node timed out during startup. This could happen because ...")
+        print("Ray runtime started.", flush=True)
+        time.sleep(1e6)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(ray), str(tmp_path / "slow")]
+    process = _spawn_until_up(command, tmp_path / "log", dict(os.environ), "127.0.0.1:6379", tmp_path / "token")
+    assert process.poll() is None and (tmp_path / "slow").exists()
+    _end_session(process.pid)
 
 
 def test_a_head_without_a_port_has_the_usual_one():

@@ -12,7 +12,8 @@ from plaudit.robots.twin.log import compare
 from plaudit.robots.twin.picture import draw, read_stamp
 from plaudit.robots.twin.process import TwinProcess
 from plaudit.rollout.loop import FAULT, run_episode
-from twins import Waves, wait_until, zenoh_config
+from twins import Waves, zenoh_config
+from waiting import stretch, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +56,7 @@ def test_a_picture_that_was_not_sent_is_found_out(config, twin):
 FAULTS = {
     "freeze": r"igris_b: .* has sent nothing good for \d.\d\d s; no message since",
     "freeze=left": r"camera 'left' \(/igris_b/left/image_raw\) has sent nothing good for \d.\d\d s; no message",
-    "late=500": r"dropped since: \d+ late \(the last: by \d+ ms\)",
-    "back=5000": r"dropped since: \d+ out of order \(the last: its stamp is [34].\d+ s behind the one before\)",
+    "back=60000": r"dropped since: \d+ out of order \(the last: its stamp is [45]\d.\d+ s behind the one before\)",
     "repeat=head": r"camera 'head' .* dropped since: \d+ out of order",
     "size=right": r"camera 'right' .* dropped since: \d+ of another size \(the last: 24x32 instead of 48x64\)",
     "nan": r"\d+ not finite \(the last: the position of 'right_shoulder_pitch' is NaN or infinite\)",
@@ -67,12 +67,24 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_makes_the_robot_hold_and_keeps_the_episode_with_its_reason(config, twin, fault):
+    assert_held(config, twin, fault, FAULTS[fault])
+
+
+def test_messages_that_come_late_make_it_hold_too(tmp_path):
+    """The robot calls a message late before its stream counts as silent, and the fault lies between the two."""
+    second = 1000 * stretch(1.0)
+    config = zenoh_config(tmp_path, late_after_ms=second / 2, silent_after_ms=2 * second)
+    with TwinProcess(config, tmp_path / "said.jsonl", watchdog_ms=400) as twin:
+        assert_held(config, twin, f"late={second:.0f}", r"dropped since: \d+ late \(the last: by \d+ ms\)")
+
+
+def assert_held(config, twin, fault, sentence):
     with config.build() as robot:
         episode = wave(robot, steps=5000, at=5, then=lambda: twin.fail(fault))
         wait_until(lambda: twin.last()["holding"] or np.allclose(twin.last()["target"], robot.command, atol=1e-6))
         twin.fail("none")
     assert 5 <= episode.steps < 5000 and not episode.terminated
-    assert re.search(FAULTS[fault], episode.meta[FAULT]), episode.meta[FAULT]
+    assert re.search(sentence, episode.meta[FAULT]), episode.meta[FAULT]
     assert not compare(episode, twin.said(), ("position",)).wrong
 
 
@@ -82,7 +94,7 @@ def test_messages_in_another_order_are_dropped_and_counted_and_the_robot_goes_on
         twin.fail("none")
         dropped = robot.senses.dropped()["/igris_b/joint_states"]
     assert episode.steps == 40 and FAULT not in episode.meta
-    assert dropped["out of order"] > 5
+    assert dropped["out of order"] > 0
     assert not compare(episode, twin.said(), ("position",)).wrong
 
 
@@ -99,7 +111,7 @@ def test_a_twin_that_is_killed_and_started_again_can_be_driven_again_and_both_ep
     config = zenoh_config(tmp_path)
     with TwinProcess(config, tmp_path / "said.jsonl") as twin, config.build() as robot:
         killed = wave(robot, steps=5000, at=5, then=lambda: twin.fail("kill"))
-        assert twin.process.wait(timeout=10) == -signal.SIGKILL
+        assert twin.process.wait(timeout=stretch(30)) == -signal.SIGKILL
         twin.start()
         again = wave(robot, steps=5)
     with Store.create(tmp_path / "store") as store:

@@ -41,7 +41,7 @@ class ActButton(QPushButton):
         self.title, key = QLabel(TITLES[name]), QLabel(sign(ACTS[name].keys[0]))
         self.title.setObjectName("title")
         key.setObjectName("key")
-        row = QHBoxLayout(self)
+        row = self._row = QHBoxLayout(self)
         row.setContentsMargins(12, 4, 10, 4)
         row.setSpacing(10)
         row.addStretch()
@@ -53,7 +53,7 @@ class ActButton(QPushButton):
         self.clicked.connect(lambda: act(name))
 
     def sizeHint(self) -> QSize:
-        return self.layout().sizeHint()
+        return self._row.sizeHint()
 
 
 class Controls(QWidget):

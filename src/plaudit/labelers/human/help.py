@@ -45,15 +45,16 @@ class Help(QWidget):
         middle.addWidget(card, alignment=Qt.AlignmentFlag.AlignVCenter)
         middle.addStretch()
         self.hide()
+        self._covered = parent
         parent.installEventFilter(self)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.Resize:
-            self.setGeometry(self.parentWidget().rect())
+            self.setGeometry(self._covered.rect())
         return False
 
     def toggle(self) -> None:
-        self.setGeometry(self.parentWidget().rect())
+        self.setGeometry(self._covered.rect())
         self.setVisible(not self.isVisible())
         self.raise_()
 
