@@ -40,7 +40,7 @@ find_python() {
 
 make_environment() {
   local python
-  python=$(find_python)
+  python=$(find_python) || exit 1
   say "$venv: making it with $("$python" --version)"
   if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
     local package="python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"
