@@ -60,8 +60,8 @@ def test_a_learner_of_the_users_own_is_found_by_its_dotted_path_and_goes_on(lab)
 def test_a_learner_that_cannot_learn_from_replay_is_told_why(lab):
     mistakes = {
         "ppo": "learner 'ppo' does not learn from replay (its config lacks batch_size, demo_share, horizon, "
-        "start_after, updates_per_step), and here labels come after the policy that acted was updated; use an off-policy learner: "
-        "sac, qchunk",
+        "start_after, updates_per_step), and here labels come after the policy that acted was updated; use an "
+        "off-policy learner: sac, qchunk",
         "own_learner:UnfinishedConfig": "learner 'own_learner:UnfinishedConfig' builds a Unfinished, which lacks "
         "acting, clone_updates, components, config",
         "own_learner:Imitation": "learner 'own_learner:Imitation' names own_learner:Imitation, which is not a config",
@@ -93,6 +93,14 @@ def test_a_run_that_cannot_begin_leaves_nothing(lab):
     plaudit("online", *LAMP.split(), "episodes=1", cwd=lab)
     plaudit("online", *LAMP.split(), "judge.model=none", "episodes=2", cwd=lab, ok=False)
     assert (lab / "runs/run/report.html").exists(), "what was there before stays"
+
+
+def test_a_judge_that_failed_a_control_is_taken_by_the_key_that_its_refusal_names(lab):
+    glow.saved(glow.bright_model(0.3, problems=("blank white: called",)), lab / "marked")
+    words = [*LAMP.split(), "judge.model=marked", "episodes=1"]
+    said = plaudit("online", *words, cwd=lab, ok=False)
+    assert "marked is marked as not to be trusted: blank white: called" in said and "judge.force=true" in said
+    plaudit("online", *words, "judge.force=true", cwd=lab)
 
 
 def test_a_run_of_another_kind_is_told_as_one(lab):
