@@ -95,14 +95,12 @@ def main() -> None:
         known, unseen = (Path(folder) / name for name in ("known", "unseen"))
         prepare(options.data, known, range(trained_on))
         prepare(options.data, unseen, range(trained_on, last or len(read(options.data, "cutoffs"))))
-        bars, claims = Bars(), not options.quick
-        measure(bars if claims else None, "one_image", config, known, unseen, Path(folder), 0.94)
-        both = config.model_copy(update=BOTH)
-        measure(bars if claims else None, "state_and_history", both, known, unseen, Path(folder), 0.97)
+        bars = Bars()
+        claims = None if options.quick else bars
+        measure(claims, "one_image", config, known, unseen, Path(folder), 0.94)
+        measure(claims, "state_and_history", config.model_copy(update=BOTH), known, unseen, Path(folder), 0.97)
     if options.quick:  # five episodes to learn from, two to measure
-        bars.left_out(
-            "how many frames of unseen episodes it has right, how far its cutoffs are off, and a clock's share"
-        )
+        bars.left_out("how many frames of unseen episodes are right, how far cutoffs are off, and a clock's share")
     bars.report()
 
 
