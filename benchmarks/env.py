@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from bars import Bars
+
 GOAL = 10.0
 CAMERAS = {"gym_hil": ("front", "wrist"), "fetch": ("front",)}
 
@@ -51,11 +53,12 @@ def main() -> None:
             ours[peer, size] = rate
     if not options.peers.exists():
         sys.exit(f"{options.peers} is not there; run 'make .venv-simulators/.ready' to measure the peers")
+    bars = Bars()
     for peer, size in ours:
         rates = [call_peer(options.peers, peer, size, shadows, seconds) for shadows in (True, False)]
         print(f"{peer:8} {size}x{size}: {rates[0]:.2f} steps/s as it comes, {rates[1]:.2f} without shadows")
-        ratio = ours[peer, size] / max(rates)
-        print(f"BAR env_{size}_against_{peer} {ratio:.1f} {GOAL:g} {'pass' if ratio >= GOAL else 'miss'}")
+        bars.at_least(f"env_{size}_against_{peer}", ours[peer, size] / max(rates), GOAL)
+    bars.report()
 
 
 def our_rate(count: int, threads: int, size: int, cameras: tuple[str, ...], seconds: float) -> float:

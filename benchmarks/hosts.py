@@ -3,6 +3,7 @@
     sudo python benchmarks/hosts.py             # a cluster over three hosts, checked; a link cut for 20 s and restored
     sudo python benchmarks/hosts.py --cut 45    # for longer
     sudo python benchmarks/hosts.py --loop 4    # an online run over them, links cut for 20 s four times
+    sudo python benchmarks/hosts.py --quick     # the online run, one cut of 5 s
 
 A namespace has interfaces, routes and ports of its own, so that what runs in it talks to the others over the network
 and no other way. The cut takes the link down, at the bridge (packets vanish, nobody is told) or at the host (it knows
@@ -261,13 +262,15 @@ def measure_cut(hosts: Sequence[Host], seconds: float, after: float, retries: in
     }
 
 
-def run_loop(hosts: Sequence[Host], head: str, cut: float, times: int) -> str:
+def run_loop(hosts: Sequence[Host], head: str, cut: float, times: int) -> None:
     """An online run over the three hosts whose links are cut in turn; what `benchmarks/faults.py` says of it."""
     others = ",".join(host.name for host in hosts[1:])
     words = ["--head", head, "--kinds", "link", "--times", str(times), "--hang", str(cut)]
     script = str(Path(__file__).with_name("faults.py"))
     done = hosts[0].run("env", f"PLAUDIT_HOSTS={others}", sys.executable, script, *words, seconds=120 + times * 120)
-    return done.stdout + done.stderr[-2000:]
+    print(done.stdout + done.stderr[-2000:])
+    if done.returncode:
+        sys.exit(f"{script} ended with {done.returncode}")
 
 
 def measure_firewall(hosts: Sequence[Host]) -> dict[str, str]:
@@ -290,7 +293,7 @@ def _lost(answers: Sequence[dict[str, Any]]) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A cluster over three hosts, and a link that is cut.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cut", type=float, nargs="*", default=[20.0], help="seconds; several for several cuts")
     parser.add_argument("--after", type=float, default=40.0, help="seconds to watch afterwards")
     parser.add_argument("--retries", type=int, default=-1, help="max_task_retries of the actor")
@@ -305,7 +308,7 @@ def main() -> None:
         head = start_all(hosts)
         print(f"three nodes up after {time.time() - began:.1f} s")
         if asked.loop or asked.quick:
-            print(run_loop(hosts, head, 5 if asked.quick else asked.cut[0], asked.loop or 1))
+            run_loop(hosts, head, 5 if asked.quick else asked.cut[0], asked.loop or 1)
             return
         print(hosts[1].run(sys.executable, "-m", "plaudit.cli", "cluster", "status").stdout)
         done = hosts[0].run(sys.executable, "-m", "plaudit.cli", "cluster", "check")

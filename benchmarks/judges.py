@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from bars import Bars
 from plaudit.data.store import Store
 from plaudit.labelers.calibrate import calibrate, score_store
 from plaudit.labelers.classifier import ClassifierScorer
@@ -51,9 +52,16 @@ def main() -> None:
         prepare(options.data, known, range(trained_on))
         prepare(options.data, unseen, range(trained_on, last))
         model = trained(Store.open(known), Path(folder) / "work", options.device, options.quick)
-        bars = measured(model, Store.open(unseen), options.page)
-    for name, figure, goal, passed in bars:
-        print(f"BAR {name} {figure:.3g} {goal:g} {'pass' if passed else 'miss'}")
+        found = measured(model, Store.open(unseen), options.page)
+    bars = Bars()
+    if options.quick:  # eight episodes, two epochs, four episodes to measure
+        bars.left_out("how well it judges: ROC-AUC, how far its cutoffs are off, and whether it passes its controls")
+    else:
+        bars.at_least("judge_eval_roc_auc", found.scores.roc_auc, 0.93)
+        bars.at_most("judge_eval_cutoff_median", found.on_labels.median, 12)
+        asked = [control for control in found.controls if control.frames]
+        bars.at_least("judge_eval_controls_passed", sum(control.passed for control in asked), len(asked))
+    bars.report()
 
 
 def trained(store: Store, work: Path, device: str, quick: bool) -> RewardModel:
@@ -63,7 +71,7 @@ def trained(store: Store, work: Path, device: str, quick: bool) -> RewardModel:
     return fit(store, config, work, lambda epoch: bool(print(f"  {told(epoch)}", flush=True)) or True, quiet).model
 
 
-def measured(model: RewardModel, store: Store, page: Path | None) -> list[tuple[str, float, float, bool]]:
+def measured(model: RewardModel, store: Store, page: Path | None) -> Evaluation:
     judge = FrameLabeler(ClassifierScorer(model), Rule(threshold=model.threshold, shift=model.facts.cutoff_shift))
     truths = read_truth(store, ("human",))
     began = time.monotonic()
@@ -79,14 +87,7 @@ def measured(model: RewardModel, store: Store, page: Path | None) -> list[tuple[
         f"({rate.low:.2%} to {rate.high:.2%}) of failure frames called, {held_back.recall:.1%} of success frames, "
         f"cutoffs off by {held_back.cutoffs.median:g} frames in the median"
     )
-    passed = sum(control.passed for control in found.controls if control.frames)
-    asked = sum(bool(control.frames) for control in found.controls)
-    off = found.on_labels.median
-    return [
-        ("judge_eval_roc_auc", found.scores.roc_auc, 0.93, found.scores.roc_auc >= 0.93),
-        ("judge_eval_cutoff_median", off, 12, off <= 12),
-        ("judge_eval_controls_passed", passed, asked, passed == asked),
-    ]
+    return found
 
 
 def show(found: Evaluation, title: str) -> None:

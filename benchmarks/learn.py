@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from bars import Bars
 from plaudit.data.store import Store
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.report.plot import line_chart
@@ -48,8 +49,8 @@ Curve = list[tuple[int, float, float]]  # step, seconds and success at each eval
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--qchunk", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="SAC on lift, one seed, until 10%%: whether it learns")
+    parser.add_argument("--qchunk", action="store_true", help="Q-chunking on lift instead")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--peer-seeds", type=int, default=1, help="how many of the seeds the peer is run on")
     parser.add_argument("--learners", nargs="+", default=["sac", "ppo"])
@@ -79,8 +80,10 @@ def main() -> None:
             found[PEER].append(call_peer(learner, task, seed, found["plaudit"][seed]))
             show(learner, task, seed, PEER, found[PEER][-1], solved)
     save_plot(results, options.plot)
+    bars = Bars()
     for (learner, task), cell in results.items():
-        print_bars(learner, task, cell, solved)
+        add_bars(bars, learner, task, cell, solved)
+    bars.report()
 
 
 def run_ours(learner: str, task: str, seed: int, solved: float) -> Curve:
@@ -229,22 +232,18 @@ def show(learner: str, task: str, seed: int, who: str, curve: Curve, solved: flo
     print(f"{learner} {task:10} seed {seed} {who:18} {said}", flush=True)
 
 
-def print_bars(learner: str, task: str, cell: dict[str, list[Curve]], solved: float) -> None:
+def add_bars(bars: Bars, learner: str, task: str, cell: dict[str, list[Curve]], solved: float) -> None:
     ours = [solved_at(curve, solved) for curve in cell["plaudit"]]
     worst = max((found[1] for found in ours if found), default=float("inf")) if all(ours) else float("inf")
-    bar(f"{learner}_{task}_seconds_to_{100 * solved:.0f}", worst, LIMITS[learner], worst <= LIMITS[learner])
+    bars.at_most(f"{learner}_{task}_seconds_to_{100 * solved:.0f}", worst, LIMITS[learner])
     if learner == "qchunk":
         before = max(curve[0][2] for curve in cell["plaudit"])
-        bar(f"{learner}_{task}_success_before_the_first_episode", before, REHEARSED, before <= REHEARSED)
+        bars.at_most(f"{learner}_{task}_success_before_the_first_episode", before, REHEARSED)
     for curve, found in zip(cell[PEER], ours, strict=False):
         theirs = solved_at(curve, solved)
         spent = theirs or (curve[-1][0], curve[-1][1])
         for name, mine, their in zip(("steps", "seconds"), found or (np.inf, np.inf), spent, strict=True):
-            bar(f"{learner}_{task}_{name}_against_sb3", mine / their, 0.5, mine <= 0.5 * their)
-
-
-def bar(name: str, figure: float, goal: float, passed: bool) -> None:
-    print(f"BAR {name} {figure:.3g} {goal:g} {'pass' if passed else 'miss'}")
+            bars.at_most(f"{learner}_{task}_{name}_against_sb3", mine / their, 0.5)
 
 
 def save_plot(results: dict[tuple[str, str], dict[str, list[Curve]]], path: Path) -> None:

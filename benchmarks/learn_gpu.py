@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bars import Bars
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.batch import to_torch
 from plaudit.learners.ppo import Ppo, PpoConfig
@@ -29,7 +30,7 @@ SPACES = Spaces(15, 4, CAMERAS)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="10 updates instead of 100")
     count = 10 if parser.parse_args().quick else 100
     device = "cuda" if torch.cuda.is_available() else "cpu"
     print(f"{torch.cuda.get_device_name() if device == 'cuda' else 'no GPU'}, torch {torch.__version__}")
@@ -43,7 +44,9 @@ def main() -> None:
     same = goes_on(sac, lambda: Sac(sac.config, SPACES, 1, device), batch) and goes_on(
         ppo, lambda: Ppo(ppo.config, SPACES, 1, device), played
     )
-    print(f"BAR resumed_learners_agree {float(same):g} 1 {'pass' if same else 'miss'}")
+    bars = Bars()
+    bars.exactly("resumed_learners_agree", int(same), 1)
+    bars.report()
 
 
 def timed(work: Callable[[], Any], count: int) -> float:

@@ -33,6 +33,7 @@ import numpy as np  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 import glow  # noqa: E402 - of the tests: the lamp
+from bars import Bars  # noqa: E402
 from plaudit.cluster.run import ClusterRunConfig, crew_for  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
 from plaudit.demo import Demo, Recipe, Screen  # noqa: E402
@@ -66,39 +67,41 @@ LIFT = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="a lamp instead of the arm, and the costs in small")
     parser.add_argument("--learners", default="sac,qchunk")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--no-costs", action="store_true")
     parser.add_argument("--keep", type=Path, help="a folder for the runs and their reports")
     asked = parser.parse_args()
-    bars: list[str] = []
+    bars = Bars()
     with tempfile.TemporaryDirectory() as temporary, three_nodes() as nodes:
         os.environ |= nodes.environment
         root = asked.keep or Path(temporary)
         if asked.quick:
-            bars += learn_lamp(root, nodes.head)
+            learn_lamp(bars, root, nodes.head)
         else:
             for seed in map(int, asked.seeds.split(",")):
                 for learner in asked.learners.split(","):
-                    bars += learn_lift(root, nodes.head, learner, seed)
+                    learn_lift(bars, root, nodes.head, learner, seed)
         if not asked.no_costs:
-            bars += costs(root, nodes.head, *((1,), 2) if asked.quick else ((1, 2), 30))
-    print(*bars, sep="\n")
+            costs(bars, root, nodes.head, *((1,), 2) if asked.quick else ((1, 2), 30))
+    if asked.quick:
+        bars.left_out("how soon the arm learns to lift, by SAC and by Q-chunking, and the costs with two trainers")
+    bars.report()
 
 
-def learn_lift(root: Path, head: str, learner: str, seed: int) -> list[str]:
+def learn_lift(bars: Bars, root: Path, head: str, learner: str, seed: int) -> None:
     made = root / f"made_{seed}"
     demos, judge = prepare(made, seed)
     words = [*LIFT, f"learner={learner}", f"seed={seed}", f"judge.model={judge}", f"demos={demos}"]
-    return learn(root / f"lift_{learner}_{seed}", head, words, f"online_{learner}_{seed}")
+    learn(bars, root / f"lift_{learner}_{seed}", head, words, f"online_{learner}_{seed}")
 
 
-def learn_lamp(root: Path, head: str) -> list[str]:
+def learn_lamp(bars: Bars, root: Path, head: str) -> None:
     judge = glow.saved(glow.bright_model(0.8), root / "lamp_judge")
     more = ["robot.env.type=glow:GlowConfig", "learner.temperature=0.1", "learner.updates_per_step=4"]
     words = [*glow.online(judge), *more, "episodes=150", "evaluation.stop_at=0.95", "ahead=2"]
-    return learn(root / "lamp", head, words, "online_lamp")
+    learn(bars, root / "lamp", head, words, "online_lamp")
 
 
 def prepare(folder: Path, seed: int) -> tuple[Path, Path]:
@@ -117,21 +120,21 @@ def prepare(folder: Path, seed: int) -> tuple[Path, Path]:
     return demos, demo.judge
 
 
-def learn(folder: Path, head: str, words: list[str], name: str) -> list[str]:
+def learn(bars: Bars, folder: Path, head: str, words: list[str], name: str) -> None:
     """By the command, as a user would."""
     begun = time.monotonic()
     command = [sys.executable, "-m", "plaudit.cli", "online", *words, f"name={folder.name}"]
     where = ["--folder", str(folder.parent), "--address", head]
     done = subprocess.run([*command, *where], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     print(done.stdout.splitlines()[-1] if done.stdout else "nothing was said", flush=True)
+    if done.returncode:
+        sys.exit(f"{name}: plaudit online ended with {done.returncode}")
     run = OnlineFolder.reopen(folder, ClusterRunConfig)
     curve = [(line["online/episodes"], line["eval/success"]) for line in run.metrics() if "eval/success" in line]
     after = examine(run.config, folder, EXAMINED)
     print(f"{name}: {time.monotonic() - begun:.0f} s; held back: " + ", ".join(f"{n} {s:.0%}" for n, s in curve))
-    return [
-        bar(f"{name}_before", curve[0][1], f"<={BEFORE}", curve[0][1] <= BEFORE),
-        bar(f"{name}_after", after, f">={AFTER}", after >= AFTER),
-    ]
+    bars.at_most(f"{name}_before", curve[0][1], BEFORE)
+    bars.at_least(f"{name}_after", after, AFTER)
 
 
 # What the way through costs
@@ -160,9 +163,8 @@ class Timed(Conductor):
         self._pushed.setdefault(self.now.state.version, self.now.state.pushed)
 
 
-def costs(root: Path, head: str, workers: Sequence[int], seconds: float) -> list[str]:
+def costs(bars: Bars, root: Path, head: str, workers: Sequence[int], seconds: float) -> None:
     """In one process, and on the cluster with so many trainers."""
-    bars: list[str] = []
     rates: dict[int, float] = {}
     _, _, alone = run_lamp(root / "cost_process", "none", 1, seconds)
     print(f"one process: {alone:.0f} episodes/s with their labels and updates")
@@ -173,11 +175,10 @@ def costs(root: Path, head: str, workers: Sequence[int], seconds: float) -> list
             f"{count} trainer(s): {rates[count]:.1f} episodes/s; push to first action {1000 * push:.0f} ms, "
             f"episode's end to trainable {1000 * sampled:.0f} ms (medians of {len(timed.reached)} and {len(waits)})"
         )
-        bars += [bar(f"online_push_to_action_s_{count}", push, "<=1", push <= 1)]
-        bars += [bar(f"online_end_to_trainable_s_{count}", sampled, "<=1", sampled <= 1)]
-    share = rates[1] / alone
-    bars += [bar("online_cluster_over_process", share, ">=0.5", share >= 0.5)]
-    return bars + sampling(root / "sampling", head, workers, seconds)
+        bars.at_most(f"online_push_to_action_s_{count}", push, 1)
+        bars.at_most(f"online_end_to_trainable_s_{count}", sampled, 1)
+    bars.at_least("online_cluster_over_process", rates[1] / alone, 0.5)
+    sampling(bars, root / "sampling", head, workers, seconds)
 
 
 def run_lamp(folder: Path, address: str, workers: int, seconds: float) -> tuple[Timed, list[float], float]:
@@ -250,7 +251,7 @@ class Sampling:
         return 2 * 256 * batches / (time.monotonic() - begun)
 
 
-def sampling(folder: Path, head: str, workers: Sequence[int], seconds: float) -> list[str]:
+def sampling(bars: Bars, folder: Path, head: str, workers: Sequence[int], seconds: float) -> None:
     """Of episodes of 50 frames, 64x64, by so many at once."""
     fill(folder)
     import ray as typed
@@ -280,11 +281,8 @@ def sampling(folder: Path, head: str, workers: Sequence[int], seconds: float) ->
         f"frames/s of 64x64: {here:,.0f} in this process; "
         + ", ".join(f"{how} with {count} worker(s) {rate:,.0f}" for (how, count), rate in rates.items())
     )
-    bars = []
     for (how, count), rate in rates.items():
-        goal = 0.8 if how == "direct" else 0.1
-        bars.append(bar(f"online_sampler_{how}_{count}_of_process", rate / here, f">={goal}", rate / here >= goal))
-    return bars
+        bars.at_least(f"online_sampler_{how}_{count}_of_process", rate / here, 0.8 if how == "direct" else 0.1)
 
 
 def fill(folder: Path) -> None:
@@ -299,10 +297,6 @@ def fill(folder: Path) -> None:
         labels = Labels(verdict, verdict > 0, source="classifier", **facts)
         service.label({item: labels}, {}, Who("classifier", facts))
     service.close()
-
-
-def bar(name: str, figure: float, goal: str, passed: bool) -> str:
-    return f"BAR {name} {figure:.3g} {goal} {'pass' if passed else 'miss'}"
 
 
 if __name__ == "__main__":

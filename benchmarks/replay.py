@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bars import Bars
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
 from plaudit.types import Episode, Labels
@@ -111,7 +112,7 @@ def reopen_seconds(folder: Path, episodes: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Replay against torchrl, and reopening a large store.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer episodes and repeats")
     parser.add_argument(
         "--folder", type=Path, default=None, help="where to write (a few GB); a temporary folder otherwise"
@@ -156,15 +157,12 @@ def run(root: Path, episodes: int, repeats: int) -> None:
     print(f"{'bytes a transition, of raw':34}{per_transition / RAW_ROW:12.3f}{peer_per_transition / RAW_ROW:12.3f}")
     print(f"{'reopen 10,000 episodes, s':34}{opened:12.3f}{'-':>12}")
     print(f"{'  and index their labels, s':34}{indexed:12.3f}{'-':>12}")
-    bar("replay_speedup", theirs / ours, 10.0, at_least=True)
-    bar("replay_speedup_one_core", theirs_one / ours_one, 10.0, at_least=True)
-    bar("bytes_per_transition", per_transition / RAW_ROW, 1.1, at_least=False)
-    bar("reopen_10000_seconds", opened, 1.0, at_least=False)
-
-
-def bar(name: str, figure: float, goal: float, *, at_least: bool) -> None:
-    passed = figure >= goal if at_least else figure <= goal
-    print(f"BAR {name} {figure:.3g} {'>=' if at_least else '<='}{goal:g} {'pass' if passed else 'miss'}")
+    bars = Bars()
+    bars.at_least("replay_speedup", theirs / ours, 10)
+    bars.at_least("replay_speedup_one_core", theirs_one / ours_one, 10)
+    bars.at_most("bytes_per_transition", per_transition / RAW_ROW, 1.1)
+    bars.at_most("reopen_10000_seconds", opened, 1)
+    bars.report()
 
 
 if __name__ == "__main__":

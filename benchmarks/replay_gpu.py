@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bars import Bars
 from plaudit.data.batch import to_torch
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
@@ -52,8 +53,8 @@ def measure(batches: Iterator[Batch[torch.Tensor]], count: int, use: Callable[[B
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Batches on their way to a GPU.")
-    parser.add_argument("--quick", action="store_true")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer episodes and batches")
     quick = parser.parse_args().quick
     if not torch.cuda.is_available():
         print("this benchmark needs a CUDA GPU, and torch sees none here")
@@ -81,9 +82,11 @@ def main() -> None:
             f"{torch.cuda.get_device_name()}, batches of {BATCH} transitions, two cameras of {SIZE}x{SIZE}, 50 MB each"
         )
         print(f"pageable, on demand: {pageable:.2f} ms a batch    pinned, filled ahead: {pinned:.2f} ms a batch")
-        print(f"BAR gpu_batches_pinned {int(is_pinned)} >=1 {'pass' if is_pinned else 'miss'}")
-        print(f"BAR gpu_wrong_pixels {int(errors)} <=0 {'pass' if int(errors) == 0 else 'miss'}")
-        print(f"BAR gpu_batches_speedup {pageable / pinned:.3g} >=1.5 {'pass' if pageable / pinned >= 1.5 else 'miss'}")
+        bars = Bars()
+        bars.exactly("gpu_batches_pinned", int(is_pinned), 1)
+        bars.exactly("gpu_wrong_pixels", int(errors), 0)
+        bars.at_least("gpu_batches_speedup", pageable / pinned, 1.5)
+        bars.report()
 
 
 if __name__ == "__main__":

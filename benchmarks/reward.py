@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from bars import Bars
 from plaudit.data.store import Store
 from plaudit.registry import ENCODER_REGISTRY
 from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
@@ -39,7 +40,7 @@ from plaudit.rewards.worker import RewardWorker, RewardWorkerConfig
 from plaudit.types import ByteArray, Episode, Labels
 
 BATCH = 256
-bars: list[str] = []
+bars = Bars()
 
 
 def main() -> None:
@@ -57,7 +58,7 @@ def main() -> None:
         measure_worker("small", 64, 20 if options.quick else 100)
         measure_worker("resnet10", 128, 2 if options.quick else 10)
         measure_kept(*((1, 96, 6) if options.quick else (5, 128, 10)))
-    print("\n".join(bars))
+    bars.report()
 
 
 def random_model(encoder: str, size: int) -> RewardModel:
@@ -104,7 +105,7 @@ def measure_worker(encoder: str, size: int, repeats: int) -> None:
         f"{encoder} at {size}x{size}, images/s: {rates['bare']} the bare network, {rates['inline']} the worker, "
         f"{rates['process']} the worker in a process of its own"
     )
-    bar(f"reward_worker_{encoder}_{size}", spent["bare"] / spent["inline"], 0.9, at_least=True)
+    bars.at_least(f"reward_worker_{encoder}_{size}", spent["bare"] / spent["inline"], 0.9)
 
 
 def bare(network: BinaryRewardClassifier, ready: torch.Tensor) -> torch.Tensor:
@@ -150,7 +151,7 @@ def measure_kept(repeats: int, size: int = 128, episodes: int = 10, steps: int =
         f"resnet10 at {size}x{size}, frozen, {len(table)} frames: an epoch takes {spent['computed']:.2f} s, "
         f"{1e3 * spent['kept']:.0f} ms with kept features, which took {filled:.1f} s to fill ({config.views} views)"
     )
-    bar("reward_kept_features", spent["computed"] / spent["kept"], 20.0, at_least=True)
+    bars.at_least("reward_kept_features", spent["computed"] / spent["kept"], 20.0)
 
 
 # On a GPU
@@ -184,7 +185,7 @@ def measure_gpu(repeats: int, with_compile: bool) -> None:
             )
             best = min(best, spent["gpu"])
         if size == 128:
-            bar("reward_gpu_128_ms", best, 2.0, at_least=False)
+            bars.at_most("reward_gpu_128_ms", best, 2.0)
 
 
 def floor_ms(model: RewardModel, images: ByteArray, bandwidth: float, products: float) -> float:
@@ -236,12 +237,6 @@ def gpu_seconds(call: Callable[[], object], repeats: int = 20) -> float:
     ended.record()
     torch.cuda.synchronize()
     return 1e-3 * begun.elapsed_time(ended) / repeats
-
-
-def bar(name: str, figure: float, goal: float, *, at_least: bool) -> None:
-    """Kept until all is measured: these lines come last."""
-    passed = figure >= goal if at_least else figure <= goal
-    bars.append(f"BAR {name} {figure:.3g} {'>=' if at_least else '<='}{goal:g} {'pass' if passed else 'miss'}")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from rosbags.typesys import Stores, get_typestore
 
+from bars import Bars
 from plaudit.data.normalize import Normalizer
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.pace import Pace
@@ -35,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from twins import Waves, free_endpoint  # of the tests
 
 FAULTS = ("kill", "freeze", "late=400", "back=5000", "repeat=head", "size=left", "nan", "joints", "garbage=right")
-bars: list[str] = []
+bars = Bars()
 
 
 def main() -> None:
@@ -47,7 +48,7 @@ def main() -> None:
         for robot in ("igris_b", "igris_c"):
             measure_episode(Path(folder), robot, 100 if options.quick else 1000)
         measure_faults(Path(folder), FAULTS[::4] if options.quick else FAULTS)
-    print("\n".join(bars))
+    bars.report()
 
 
 class Timed:
@@ -98,9 +99,9 @@ def measure_episode(folder: Path, name: str, steps: int) -> None:
     )
     for sentence in (*match.wrong[:3], *([episode.meta[FAULT]] if FAULT in episode.meta else [])):
         print(f"  {sentence}")
-    bar(f"robots_{name}_steps", episode.steps, steps, at_least=True)
-    bar(f"robots_{name}_wrong", len(match.wrong), 0, at_least=False)
-    bar(f"robots_{name}_observe_and_act_ms", ms["observe"][0] + ms["act"][0], 1.0, at_least=False)
+    bars.exactly(f"robots_{name}_steps", episode.steps, steps)
+    bars.exactly(f"robots_{name}_wrong", len(match.wrong), 0)
+    bars.at_most(f"robots_{name}_observe_and_act_ms", ms["observe"][0] + ms["act"][0], 1.0)
 
 
 def measure_faults(folder: Path, faults: tuple[str, ...]) -> None:
@@ -114,7 +115,7 @@ def measure_faults(folder: Path, faults: tuple[str, ...]) -> None:
         wrong = compare(episode, twin.said(), ("position",)).wrong
         kept += FAULT in episode.meta and episode.steps >= 10 and not wrong
         print(f"{fault}: {episode.steps} steps kept; {episode.meta.get(FAULT, 'nothing was noticed')[:150]}")
-    bar("robots_faults_told_and_kept", kept / len(faults), 1.0, at_least=True)
+    bars.exactly("robots_faults_told_and_kept", kept, len(faults))
 
 
 def measure_codec(repeats: int) -> None:
@@ -137,13 +138,7 @@ def measure_codec(repeats: int) -> None:
         f"an Image of 240x320: {ms['encode']:.3f} ms to encode, {ms['decode']:.3f} to decode and copy "
         f"({ms['rosbags']:.3f} rosbags alone)"
     )
-    bar("robots_image_decode_of_rosbags", ms["decode"] / ms["rosbags"], 1.5, at_least=False)
-
-
-def bar(name: str, figure: float, goal: float, *, at_least: bool) -> None:
-    """Kept until all is measured: these lines come last."""
-    passed = figure >= goal if at_least else figure <= goal
-    bars.append(f"BAR {name} {figure:.4g} {'>=' if at_least else '<='}{goal:g} {'pass' if passed else 'miss'}")
+    bars.at_most("robots_image_decode_of_rosbags", ms["decode"] / ms["rosbags"], 1.5)
 
 
 if __name__ == "__main__":

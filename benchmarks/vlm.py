@@ -29,6 +29,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoModelForImageTextToText, PreTrainedTokenizerFast, Qwen3VLConfig
 from transformers import __version__ as transformers_version
 
+from bars import Bars
 from plaudit.labelers.vlm.attention import attention_on
 from plaudit.labelers.vlm.config import INSTRUCTION, QUESTION, REASON, VlmConfig
 from plaudit.labelers.vlm.loading import Loaded
@@ -72,7 +73,7 @@ TINY: dict[str, Any] = {
     },
 }  # fmt: skip
 
-bars: list[str] = []
+bars = Bars()
 
 
 def main() -> None:
@@ -234,12 +235,12 @@ def conclude(table: Table, on_gpu: bool) -> None:
         f"{table.rates[best] / batched:.1f} x generation in batches of 8"
     )
     if on_gpu:
-        bar("vlm_one_pass_over_generation", single / written, 10)
-        bar("vlm_share_of_ceiling", table.shares[best], 0.4)
+        bars.at_least("vlm_one_pass_over_generation", single / written, 10)
+        bars.at_least("vlm_share_of_ceiling", table.shares[best], 0.4)
     else:
         say("the bars of 10 x generation and 40% of the ceiling are for the 8B shape on a GPU; here only:")
-        bar("vlm_one_pass_over_generation_tiny_cpu", single / written, 2)
-    print("\n".join(bars))
+        bars.at_least("vlm_one_pass_over_generation_tiny_cpu", single / written, 2)
+    bars.report()
 
 
 def flops(config: Qwen3VLConfig, tokens: int, frames: int, patches: int) -> float:
@@ -323,11 +324,6 @@ def synchronize() -> None:
 
 def say(line: str) -> None:
     print(line, flush=True)
-
-
-def bar(name: str, figure: float, goal: float) -> None:
-    """Kept until all is measured: these lines come last."""
-    bars.append(f"BAR {name} {figure:.3g} >={goal:g} {'pass' if figure >= goal else 'miss'}")
 
 
 if __name__ == "__main__":

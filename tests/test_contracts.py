@@ -5,11 +5,17 @@ import pytest
 
 from conftest import counting_episode
 from counting import CountingSimulation
-from plaudit.contracts import check_labeler, check_policy, check_robot, check_simulation
+from own_learner import ImitationConfig
+from plaudit.contracts import check_labeler, check_policy, check_robot, check_simulation, missing_members
 from plaudit.data.normalize import Normalizer
 from plaudit.envs.adapters.any_gymnasium import GymnasiumConfig
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import ContractError
+from plaudit.learners.ppo import PpoConfig
+from plaudit.learners.qchunk import QChunkConfig
+from plaudit.learners.sac import SacConfig
+from plaudit.policies.networks import Spaces
+from plaudit.protocols import OffPolicyLearner, OffPolicyLearnerConfig
 from plaudit.types import Labels, Observation
 from tabletop import ScriptedLift, Tabletop
 
@@ -100,6 +106,18 @@ def test_the_simulations_here_keep_the_contract():
     check_simulation(CountingSimulation(3))
     check_simulation(PandaConfig(type="push", obs="both", cameras=("front", "wrist"), image_size=(16, 20)).build(2))
     check_simulation(GymnasiumConfig(type="gymnasium", id="Pendulum-v1").build(2))
+
+
+@pytest.mark.parametrize("config", [SacConfig(), QChunkConfig(), ImitationConfig()], ids=lambda c: type(c).__name__)
+def test_learners_from_replay_have_all_that_an_online_run_asks_of_them(config):
+    assert missing_members(config, OffPolicyLearnerConfig) == []
+    assert missing_members(config.build(Spaces(2, 1, {}), 0, "cpu"), OffPolicyLearner) == []
+
+
+def test_what_a_learner_lacks_is_named():
+    assert missing_members(PpoConfig(), OffPolicyLearnerConfig) == [
+        *("batch_size", "demo_share", "horizon", "start_after", "updates_per_step")
+    ]
 
 
 class Moving(CountingSimulation):

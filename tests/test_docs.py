@@ -1,13 +1,17 @@
 """The documents tell the truth: what they name exists."""
 
+import ast
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 import glow
 from command import plaudit
+from plaudit.cli import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -54,6 +58,40 @@ def test_the_annotated_tree_is_true():
         named.add(parent + name)
     top = {p.name for p in (ROOT / "src/plaudit").iterdir() if p.suffix == ".py" and p.name != "__init__.py"}
     assert top <= named, f"the tree does not name {top - named}"
+
+
+FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+FOREIGN = {  # flags of other programs that a message or a page names
+    *("--logdir", "--no-build-isolation", "--max-logprobs", "--limit-mm-per-prompt"),  # tensorboard, pip, vllm
+    *("--block", "--disable-usage-stats", "--no-monitor"),  # ray
+    *("--watchdog_ms", "--figure"),  # the process of a twin, benchmarks/rtc.py
+}
+
+
+def said_in(path: Path) -> list[str]:
+    """The strings of a module that are no docstrings."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    return [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in prose]
+
+
+MESSAGES = {  # read before any test starts a thread, for the sake of Python 3.11's ast.parse
+    path.relative_to(ROOT).as_posix(): "\n".join(said_in(path)) for path in sorted((ROOT / "src").rglob("*.py"))
+}
+
+
+def options_of(command: Any) -> set[str]:
+    mine = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    return mine.union(*(options_of(inner) for inner in getattr(command, "commands", {}).values()))
+
+
+def test_every_flag_that_a_message_or_a_page_names_exists():
+    known = options_of(get_command(app)) | FOREIGN | {"--help"}
+    pages = {
+        page.name: page.read_text() for page in PAGES if page.name not in ("log.md", "CHANGELOG.md")
+    }  # of the past
+    for where, text in {**MESSAGES, **pages}.items():
+        assert set(FLAG.findall(text)) <= known, f"{where} names a flag that no command has"
 
 
 KINDS = "online|weights|audit|judge|loss|policy|value|eval|train|env|reward|rollout|collect|time"

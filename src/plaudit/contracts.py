@@ -8,6 +8,7 @@ Each raises `ContractError` with a sentence that names the method and what it sh
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from inspect import get_annotations
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +17,13 @@ import numpy as np
 from plaudit.errors import ContractError
 from plaudit.protocols import Labeler, Normalizer, Policy, Robot, Simulation
 from plaudit.types import AnyArray, Episode, FloatArray, Labels, Observation, Weights
+
+
+def missing_members(thing: Any, protocol: type) -> list[str]:
+    """What a thing lacks of a protocol of `plaudit.protocols`, by name."""
+    bases = [base for base in protocol.__mro__ if base.__module__ == protocol.__module__]
+    names = {name for base in bases for name in (*vars(base), *get_annotations(base)) if not name.startswith("_")}
+    return sorted(name for name in names if not hasattr(thing, name))
 
 
 def check_observation(observation: Any, robot: Robot, where: str) -> None:

@@ -171,3 +171,66 @@ class Learner(Protocol):
     def save(self, path: str) -> None: ...
 
     def load(self, path: str) -> None: ...
+
+
+@runtime_checkable
+class OffPolicyLearnerConfig(Protocol):
+    """The config of a learner that learns off-policy: from batches of replay, whoever acted and however long ago.
+
+    `plaudit online` takes any learner whose config has these, because labels come after an episode and the policy has
+    moved on by then. An on-policy learner, such as PPO, has no use for them and leaves them out.
+    """
+
+    gamma: float  # discount of a step
+    batch_size: int  # steps of an update
+    updates_per_step: float  # updates for each labeled step of the robot
+    demo_share: float  # of each batch, where there are demonstrations
+    start_after: int  # steps of random actions first
+
+    @property
+    def horizon(self) -> int:
+        """Actions that its policy returns at a time."""
+        ...
+
+    def build(self, spaces: Any, seed: int, device: str) -> "OffPolicyLearner":
+        """The learner of a robot with these `plaudit.policies.networks.Spaces`."""
+        ...
+
+
+@runtime_checkable
+class OffPolicyLearner(Learner, Protocol):
+    """A learner of `Batch`es from replay, as `plaudit online` drives it.
+
+    while True:
+        metrics = learner.update(batch)      # on learner.device; version counts the updates
+        push(learner.weights())              # for the policy that learner.policy_config(explore=True) builds
+    """
+
+    config: Any  # an OffPolicyLearnerConfig
+    spaces: Any  # that it was built for
+    device: Any  # torch.device
+    version: int  # updates made
+    clone_updates: int  # updates with demonstrations alone before the first episode
+    sync: Any  # called with the parameters whose gradients are about to be used, to average them; None for one worker
+    # What a checkpoint keeps of it.
+    net: Any
+    optimizers: Mapping[str, Any]
+    rng: Any  # torch.Generator
+
+    @property
+    def replay_options(self) -> Mapping[str, Any]:
+        """How to sample: gamma, n_step or chunk, cameras."""
+        ...
+
+    @property
+    def components(self) -> Mapping[str, Any]:
+        """The modules whose weights the robot's policy takes."""
+        ...
+
+    def policy_config(self, *, explore: bool = False) -> Any:
+        """The config that builds the robot's policy."""
+        ...
+
+    def acting(self, *, explore: bool) -> Any:
+        """A function from N observations to actions [N, A], for episodes in simulation."""
+        ...

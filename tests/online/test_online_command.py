@@ -46,6 +46,33 @@ def test_one_episode_leaves_a_page(lab):
     assert "this is not an online run" in plaudit("online", "--report", "judge", cwd=lab, ok=False)
 
 
+def test_a_learner_of_the_users_own_is_found_by_its_dotted_path_and_goes_on(lab):
+    words = LAMP.replace("learner=sac learner.hidden=[8] learner.batch_size=8", "learner=own_learner:ImitationConfig")
+    said = plaudit("online", *words.split(), "episodes=1", cwd=lab)
+    assert "runs/run: 1 episodes, 6 updates, weights" in said
+    assert "glow:GlowConfig with own_learner:ImitationConfig, online" in (lab / "runs/run/report.html").read_text()
+    assert (lab / "runs/run/policy.yaml").exists()
+    plaudit("online", *words.split(), "episodes=2", cwd=lab)
+    asked = json.loads((lab / "runs/run/config.json").read_text())  # so that a process that knows neither finds both
+    assert asked["learner"]["type"] == "own_learner:ImitationConfig" and asked["episodes"] == 2
+    assert asked["robot"]["env"]["type"] == "glow:GlowConfig"
+
+
+def test_a_learner_that_cannot_learn_from_replay_is_told_why(lab):
+    mistakes = {
+        "ppo": "learner 'ppo' does not learn from replay (its config lacks batch_size, demo_share, horizon, "
+        "start_after, updates_per_step), and here labels come after the policy that acted was updated; use an "
+        "off-policy learner: sac, qchunk",
+        "own_learner:UnfinishedConfig": "learner 'own_learner:UnfinishedConfig' builds a Unfinished, which lacks "
+        "acting, clone_updates, components, config",
+        "own_learner:Imitation": "learner 'own_learner:Imitation' names own_learner:Imitation, which is not a config",
+    }
+    for learner, sentence in mistakes.items():
+        words = LAMP.replace("learner=sac learner.hidden=[8] learner.batch_size=8", f"learner={learner}")
+        assert sentence in plaudit("online", *words.split(), "episodes=1", cwd=lab, ok=False)
+        assert not (lab / "runs/run").exists()
+
+
 def test_a_judge_that_is_not_believed_any_more_ends_it_with_an_alarm(lab):
     """It calls a lamp bright at 0.3; none ever truly succeeds."""
     doubts = ("audit.share=1.0", "audit.least=5", "audit.window=10", "robot.env.goal=2.0", "episodes=200")
@@ -67,6 +94,14 @@ def test_a_run_that_cannot_begin_leaves_nothing(lab):
     plaudit("online", *LAMP.split(), "episodes=1", cwd=lab)
     plaudit("online", *LAMP.split(), "judge.model=none", "episodes=2", cwd=lab, ok=False)
     assert (lab / "runs/run/report.html").exists(), "what was there before stays"
+
+
+def test_a_judge_that_failed_a_control_is_taken_by_the_key_that_its_refusal_names(lab):
+    glow.saved(glow.bright_model(0.3, problems=("blank white: called",)), lab / "marked")
+    words = [*LAMP.split(), "judge.model=marked", "episodes=1"]
+    said = plaudit("online", *words, cwd=lab, ok=False)
+    assert "marked is marked as not to be trusted: blank white: called" in said and "judge.force=true" in said
+    plaudit("online", *words, "judge.force=true", cwd=lab)
 
 
 def test_a_run_of_another_kind_is_told_as_one(lab):

@@ -15,7 +15,7 @@ from plaudit.rewards import grids, training
 from plaudit.rewards.config import RewardTrainConfig
 from plaudit.rewards.encoders.small import SmallConfig
 from plaudit.rewards.fit import Fitted
-from plaudit.rewards.frames import PARTS, read_frames, split, thinned, with_blanks
+from plaudit.rewards.frames import PARTS, RewardDataset, read_frames, split, thinned, with_blanks
 from plaudit.rewards.model import RewardModel
 from plaudit.rewards.training import Epoch, Stopped, _balanced
 from plaudit.train.reward import make_reward_model, work_folder
@@ -78,6 +78,14 @@ def test_what_is_loaded_judges_as_what_was_saved(folder, squares, fitted):
     for episode_id in (0, 11):
         one, other = (m.judge(squares.episode(episode_id)).probability for m in (loaded, fitted.model))
         assert np.array_equal(one, other)
+
+
+def test_every_frame_of_a_store_is_a_sample_of_the_data_set(squares):
+    table = read_frames(squares)
+    assert isinstance(table, RewardDataset) and len(table) == sum(squares.place(i).rows for i in squares.ids)
+    row = int(table.rows_of([7])[2])
+    assert (table.episode[row], table.frame[row]) == (7, 2)
+    assert table.truth[row] == squares.ledger.labels(7).frames[2]
 
 
 def test_no_episode_is_in_two_parts(squares):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from plaudit.config import parse
 from plaudit.errors import BadFile, UnsafeFile
 from plaudit.rewards.encoders import grid_of
-from plaudit.rewards.encoders.resnet10 import Resnet10, Resnet10Config, load_published
+from plaudit.rewards.encoders.resnet10 import Resnet10, Resnet10Config, ResNetEncoderWrapper, load_published
 from plaudit.rewards.encoders.same import SameConv2d, SameMaxPool2d, same_padding
 
 State = dict[str, Tensor]
@@ -128,6 +128,14 @@ def test_torchvisions_padding_is_another_network(published):
     with torch.inference_mode():
         assert not torch.allclose(same(image), other(image), atol=1e-2)
     assert isinstance(other.maxpool, nn.MaxPool2d)
+
+
+def test_a_classifiers_encoder_takes_the_weights_of_a_path(tmp_path, published):
+    write_serl(published, tmp_path / "params")
+    encoder = ResNetEncoderWrapper(pretrained_encoder_path=tmp_path / "params")
+    assert all(torch.equal(tensor, published[name]) for name, tensor in encoder.state_dict().items())
+    built = Resnet10Config(weights=tmp_path / "params").build()
+    assert isinstance(built, ResNetEncoderWrapper) and torch.equal(built.conv1.weight, published["conv1.weight"])
 
 
 def test_serls_pickle_is_read(tmp_path, published):

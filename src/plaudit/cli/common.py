@@ -1,6 +1,7 @@
 """What commands share: the two consoles, options, progress bars, how Ctrl-C is heard."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,6 +36,12 @@ RobotTopics = Annotated[
         help="A robot's inference_runtime_topics.json.",
     ),
 ]
+
+
+def folder_name(name: str) -> str:
+    """Without what a folder cannot be called: a plugin is named by its module and class."""
+    return re.sub(r"[^\w.-]", "_", name)
+
 
 Watching = tuple[Callable[[Any], bool], Callable[[], bool]]
 

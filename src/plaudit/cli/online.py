@@ -1,6 +1,5 @@
 """`plaudit online`: the whole loop."""
 
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
-from plaudit.cli.common import RobotParams, RobotTopics, err, out, stop, tell
+from plaudit.cli.common import RobotParams, RobotTopics, err, folder_name, out, stop, tell
 from plaudit.errors import ClusterError, DataError, MissingExtra, PlauditError
 
 LINE = 10.0  # s between two lines where there is no terminal
@@ -94,7 +93,7 @@ def online(
             judge="human" if human else None,
         )
         _check_judge(asked)
-        name = asked.name or _plain(f"{asked.executor.name}_{asked.learner.type}_{asked.seed}")
+        name = asked.name or folder_name(f"{asked.executor.name}_{asked.learner_name}_{asked.seed}")
         _check_ray(address)
         run = OnlineFolder.open(folder / name, asked)
     out.print(f"{run.path}: tensorboard --logdir {run.path}")
@@ -116,11 +115,6 @@ def online(
     finally:
         if conductor is None or not conductor.started:
             run.take_back()
-
-
-def _plain(name: str) -> str:
-    """For a folder: a robot of somebody else is named by its module and class."""
-    return re.sub(r"[^\w.-]", "_", name)
 
 
 def _check_judge(config: Any) -> None:

@@ -221,8 +221,7 @@ def _tell_result(fitted: "Fitted", recipe: "RewardRecipe") -> None:
     for problem in problems:
         tell("problem", f"a control failed, {problem}")
     if problems:
-        out.print(
-            Text("the model is saved and marked: it is refused as a reward unless forced (--force-reward-model)", "red")
-        )
+        how = "plaudit train: reward.force=true; plaudit online: judge.force=true"
+        out.print(Text(f"the model is saved and marked: it is refused as a reward unless forced ({how})", "red"))
     file = "" if recipe.output_checkpoint is None else f" and {recipe.output_checkpoint}"
     out.print(f"the model is in {recipe.out}{file}; look at {recipe.out / 'report.html'} before you believe it")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from plaudit.cli.common import epochs_bar, out, progress, stop, tell, training_bar
+from plaudit.cli.common import epochs_bar, folder_name, out, progress, stop, tell, training_bar
 from plaudit.errors import DataError
 
 
@@ -42,7 +42,7 @@ def train_(
         run = run if reward_model is None else run.hand_over(reward_model)
     else:
         asked = load_train_config(config, overrides or [])
-        name = asked.name or f"{asked.env.type}_{asked.learner.type}_{asked.seed}"
+        name = asked.name or folder_name(f"{asked.env_name}_{asked.learner_name}_{asked.seed}")
         run = RunFolder.create(folder / name, asked)
     for sentence in run.introduction:
         out.print(sentence)

@@ -28,15 +28,15 @@ from plaudit.policies.networks import Spaces
 from plaudit.rollout.memory import Body
 
 
-class RewardLabelerActor(Shell, LabelSide):
-    """A judge."""
+class AutoRewardLabelerActor(Shell, LabelSide):
+    """A judge that labels by itself: a vision-language model, a classifier, the simulator."""
 
     def __init__(self, replay: Stub):
         super().__init__(replay)  # type: ignore[arg-type]  # answers to the same methods
 
 
-class PersonActor(Shell, PersonSide):
-    """A person at a window; Ray's actor only opens it."""
+class ManualRewardLabelerActor(Shell, PersonSide):
+    """A human who labels in a window; the actor only opens it."""
 
     def __init__(self, replay: Stub, config: WindowConfig):
         super().__init__(replay, config)  # type: ignore[arg-type]

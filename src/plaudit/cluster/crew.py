@@ -15,7 +15,7 @@ from typing import Any, Literal
 import ray
 from ray.exceptions import RayError
 
-from plaudit.cluster.actors import EnvActor, Job, PersonActor, RewardLabelerActor
+from plaudit.cluster.actors import AutoRewardLabelerActor, EnvActor, Job, ManualRewardLabelerActor
 from plaudit.cluster.calls import Stub, answer
 from plaudit.cluster.connect import Cluster
 from plaudit.cluster.keepers import ReplayBufferActor, StateManagerActor
@@ -75,10 +75,10 @@ class RayCrew:
         return ray.remote(cls).options(**where, **life, **threads, **known).remote(*arguments, **options)
 
     def _make_judge(self) -> Any:
-        return self._make("labeler", RewardLabelerActor, self._stub("replay"))
+        return self._make("labeler", AutoRewardLabelerActor, self._stub("replay"))
 
     def _make_person(self) -> Any:
-        return self._make("labeler", PersonActor, self._stub("replay"), self._config.window)
+        return self._make("labeler", ManualRewardLabelerActor, self._stub("replay"), self._config.window)
 
     def _make_trainers(self) -> TrainerGroup:
         placement = self._cluster.placement

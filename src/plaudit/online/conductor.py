@@ -297,4 +297,4 @@ def robot_policy(config: OnlineConfig, learner: Any) -> PolicySpec:
     if config.act_with == "policy":
         assert config.policy_yaml is not None
         return load_policy(config.policy_yaml)
-    return PolicySpec(policy=learner.policy_config(explore=True).model_dump(mode="json"))
+    return PolicySpec.of(learner.policy_config(explore=True))

@@ -7,9 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    WrapSerializer,
+    model_validator,
+)
 
 from plaudit.config import Config, load, spelled_out
+from plaudit.contracts import missing_members
 from plaudit.errors import nearest
 from plaudit.labelers.config import HUMAN
 from plaudit.online.audit import AuditConfig
@@ -17,12 +27,11 @@ from plaudit.online.human import WindowConfig
 from plaudit.online.names import translated
 from plaudit.online.retrain import RetrainConfig
 from plaudit.policies.loader import load_policy
+from plaudit.protocols import OffPolicyLearnerConfig
 from plaudit.registry import LABELER_REGISTRY, LEARNER_REGISTRY, ROBOT_REGISTRY, TAKEOVER_REGISTRY
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.rollout.executor import ExecutorConfig
 from plaudit.rollout.run import Algorithm, RunConfig, check_algorithm, with_params
-
-OFF_POLICY = ("qchunk", "sac")  # learners of replay: what a robot did an hour ago is still of use to them
 
 
 class HumanConfig(Config):
@@ -37,6 +46,12 @@ def _judge(value: Any) -> Any:
     return value if isinstance(value, HumanConfig) else LABELER_REGISTRY.parse(value)
 
 
+def _judge_tree(config: Any, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    """With a `type` that `_judge` finds the class by again."""
+    kind = HUMAN if isinstance(config, HumanConfig) else LABELER_REGISTRY.name_of(config)
+    return {**plain(config), "type": kind}
+
+
 class HeldBack(Config):
     """Evaluations on seeds that no episode of the run has. Only a simulation can be asked."""
 
@@ -48,7 +63,7 @@ class HeldBack(Config):
 class OnlineConfig(Config):
     robot: Annotated[Any, ROBOT_REGISTRY.field]
     learner: Annotated[Any, LEARNER_REGISTRY.field]
-    judge: Annotated[Any, BeforeValidator(_judge)]
+    judge: Annotated[Any, BeforeValidator(_judge), WrapSerializer(_judge_tree)]
     name: str | None = Field(default=None, pattern=r"^[\w.-]+$")  # of the folder under runs/; None: robot and learner
     # How the robot is driven.
     algorithm: Algorithm | None = None  # None: rtc where it can be, in real time and with a policy of chunks
@@ -87,6 +102,11 @@ class OnlineConfig(Config):
         return isinstance(self.robot, SimRobotConfig)
 
     @property
+    def learner_name(self) -> str:
+        """As `learner=` names it."""
+        return LEARNER_REGISTRY.name_of(self.learner)
+
+    @property
     def by_hand(self) -> bool:
         """Whether a person is in charge of the labels."""
         return isinstance(self.judge, HumanConfig)
@@ -120,10 +140,12 @@ class OnlineConfig(Config):
 
     @model_validator(mode="after")
     def _the_learner_learns_from_replay(self) -> Self:
-        if self.learner.type not in OFF_POLICY:
+        lacking = missing_members(self.learner, OffPolicyLearnerConfig)
+        if lacking:
             raise ValueError(
-                f"learner '{self.learner.type}' learns only from what its newest policy did, and labels come later "
-                f"here; known: {', '.join(OFF_POLICY)}"
+                f"learner '{self.learner_name}' does not learn from replay (its config lacks {', '.join(lacking)}), "
+                "and here labels come after the policy that acted was updated; use an off-policy learner: sac, qchunk, "
+                "or one of your own with what plaudit.protocols.OffPolicyLearnerConfig has"
             )
         return self
 
@@ -132,7 +154,7 @@ class OnlineConfig(Config):
         check_algorithm(self.driven, self.executor)
         if self.driven == "rtc" and not self._says_chunks:
             raise ValueError(
-                f"rtc needs chunks of actions, and the policy of learner '{self.learner.type}' says one at a time; "
+                f"rtc needs chunks of actions, and the policy of learner '{self.learner_name}' says one at a time; "
                 "write algorithm=sequential, or learner=qchunk"
             )
         return self

@@ -18,9 +18,10 @@ from typing import Any, Protocol
 import torch
 
 from plaudit.checkpoint import dump_checkpoint, load_dumped
+from plaudit.contracts import missing_members
 from plaudit.data.batch import to_torch
 from plaudit.data.normalize import Normalizer
-from plaudit.errors import PolicyError, nearest
+from plaudit.errors import ContractError, PolicyError, nearest
 from plaudit.online.config import OnlineConfig
 from plaudit.online.group import ALONE, Group
 from plaudit.online.replay import ReplayService, SampleOptions, Sampler, ServedSampler, sampler
@@ -28,7 +29,7 @@ from plaudit.policies.loader import load_policy
 from plaudit.policies.networks import Spaces
 from plaudit.policies.parts import take
 from plaudit.policies.weights import read_weights
-from plaudit.protocols import Simulation
+from plaudit.protocols import OffPolicyLearner, Simulation
 from plaudit.train.loop import SIDE_BY_SIDE, evaluate
 from plaudit.train.record import Record
 from plaudit.types import AnyArray, Batch, Weights
@@ -187,7 +188,14 @@ def audience(config: OnlineConfig, learner: Any, episodes: int) -> Simulation:
 
 def build_learner(config: OnlineConfig, spaces: Spaces) -> Any:
     device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
-    return config.learner.build(spaces, config.seed, device)
+    learner = config.learner.build(spaces, config.seed, device)
+    lacking = missing_members(learner, OffPolicyLearner)
+    if lacking:
+        raise ContractError(
+            f"learner '{config.learner_name}' builds a {type(learner).__name__}, which lacks {', '.join(lacking)}; see "
+            "plaudit.protocols.OffPolicyLearner for what an online run asks of it"
+        )
+    return learner
 
 
 def begin_with(config: OnlineConfig, learner: Any) -> None:
@@ -220,7 +228,7 @@ def check_policy_fits(config: OnlineConfig, learner: Any) -> None:
     wrong = _differences(theirs, mine, {name.partition("/")[0] for name in theirs})
     if wrong:
         raise PolicyError(
-            "\n".join(f"{config.policy_yaml} does not fit learner '{config.learner.type}': {what}" for what in wrong)
+            "\n".join(f"{config.policy_yaml} does not fit learner '{config.learner_name}': {what}" for what in wrong)
         )
 
 

@@ -97,10 +97,10 @@ class Pace:
 
 def title(config: OnlineConfig) -> str:
     """lift with sac, judged by a classifier"""
-    robot, judge = config.robot.model_dump(), config.judge.model_dump()
-    what = robot["env"].get("type", "a simulation") if config.simulated else config.executor.name
-    who = "a person" if config.by_hand else _with_article(judge.get("type", "judge of yours"))
-    return f"{what} with {config.learner.type}, judged by {who}"
+    tree = config.model_dump(include={"robot", "judge", "learner"})
+    what = tree["robot"]["env"]["type"] if config.simulated else config.executor.name
+    who = "a person" if config.by_hand else _with_article(tree["judge"]["type"])
+    return f"{what} with {tree['learner']['type']}, judged by {who}"
 
 
 def rows(config: OnlineConfig, now: Now) -> list[tuple[str, Text]]:

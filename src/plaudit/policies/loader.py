@@ -52,6 +52,11 @@ class PolicySpec(Config):
     weights: Path | None = None  # absolute
     normalizer: Path | None = None  # absolute
 
+    @classmethod
+    def of(cls, config: BaseModel) -> "PolicySpec":
+        """Of a policy that has not learned yet."""
+        return cls(policy=POLICY_REGISTRY.dump(config))
+
     @property
     def config(self) -> Any:
         return POLICY_REGISTRY.parse(self.policy)
@@ -94,8 +99,7 @@ def save_policy(folder: str | Path, config: BaseModel, weights: Weights, normali
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(folder / "policy.safetensors", weights)
-    known_as = {"type": f"{type(config).__module__}:{type(config).__qualname__}"}  # unless it has a name of its own
-    tree: dict[str, Any] = {"policy": known_as | config.model_dump(mode="json"), "weights": "policy.safetensors"}
+    tree: dict[str, Any] = {"policy": POLICY_REGISTRY.dump(config), "weights": "policy.safetensors"}
     if normalizer is not None:
         normalizer.save(folder / "normalizer.json")
         tree["normalizer"] = "normalizer.json"

@@ -30,8 +30,8 @@ Track = Callable[[Sequence[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class FrameTable:
-    """F frames of E episodes."""
+class RewardDataset:
+    """F frames of E episodes; each row is a sample of frame-level training: episode, frame and label."""
 
     cameras: Mapping[str, Size]  # the frames as they were recorded
     images: Mapping[str, ByteArray]  # camera -> [F, h, w, 3], resized
@@ -56,6 +56,9 @@ class FrameTable:
         return np.flatnonzero(np.isin(self.episode, list(episodes)))
 
 
+FrameTable = RewardDataset  # the name that fit.py knows it by
+
+
 def read_frames(
     store: Store,
     cameras: Sequence[str] = (),
@@ -63,7 +66,7 @@ def read_frames(
     sources: Collection[str] = TRUSTED,
     track: Track = iter,
     scratch: Path | None = None,
-) -> FrameTable:
+) -> RewardDataset:
     """
     cameras: which to take; () for all that the store has
     sources: whose labels count, the newest of them for each episode
@@ -110,10 +113,10 @@ def read_frames(
             f"{store.folder}: episodes have states of {sorted(dims)} numbers; keep them in separate stores"
         )
     whole: dict[str, Any] = {name: np.concatenate(parts) for name, parts in columns.items()}
-    return FrameTable(cameras=sizes, images=images, fingerprint=digest.hexdigest()[:16], **whole)
+    return RewardDataset(cameras=sizes, images=images, fingerprint=digest.hexdigest()[:16], **whole)
 
 
-def split(table: FrameTable, seed: int, validation: float = 0.15, test: float = 0.15) -> dict[Part, AnyArray]:
+def split(table: RewardDataset, seed: int, validation: float = 0.15, test: float = 0.15) -> dict[Part, AnyArray]:
     """Rows for training, for choosing and for the final measure, with these shares of the episodes.
 
     An episode is in one of them, never in two: its frames are so alike that one seen in training gives the others away.
@@ -137,7 +140,7 @@ def split(table: FrameTable, seed: int, validation: float = 0.15, test: float = 
     return rows
 
 
-def thinned(table: FrameTable, rows: AnyArray, fps: float | None) -> AnyArray:
+def thinned(table: RewardDataset, rows: AnyArray, fps: float | None) -> AnyArray:
     """Of these, the rows that somebody judged, and at most so many a second."""
     rows = rows[~np.isnan(table.truth[rows])]
     if fps is None:
@@ -147,8 +150,8 @@ def thinned(table: FrameTable, rows: AnyArray, fps: float | None) -> AnyArray:
 
 
 def with_blanks(
-    table: FrameTable, parts: Mapping[Part, AnyArray], seed: int, scratch: Path | None = None
-) -> tuple[FrameTable, dict[Part, AnyArray]]:
+    table: RewardDataset, parts: Mapping[Part, AnyArray], seed: int, scratch: Path | None = None
+) -> tuple[RewardDataset, dict[Part, AnyArray]]:
     """The same with some training frames that show nothing, as failures: a camera that is covered, dark or broken must
     not be paid, and no robot ever records one. They are episodes of one frame with ids below 0."""
     rng = np.random.default_rng([seed, 2])
@@ -180,7 +183,7 @@ def _blank(rng: np.random.Generator, count: int, shape: tuple[int, ...]) -> Byte
     return noisy
 
 
-def _check(table: FrameTable, rows: Mapping[Part, AnyArray], episodes: int) -> None:
+def _check(table: RewardDataset, rows: Mapping[Part, AnyArray], episodes: int) -> None:
     for truth, name in ((1, "success"), (0, "failure")):
         if not (table.truth == truth).any():
             other = "failure" if truth else "success"

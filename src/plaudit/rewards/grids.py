@@ -18,7 +18,7 @@ from plaudit.rewards.augment import Changes
 from plaudit.rewards.classifier import BinaryRewardClassifier
 from plaudit.rewards.config import RewardTrainConfig
 from plaudit.rewards.devices import device_of, placed, precision
-from plaudit.rewards.frames import FrameTable, Part
+from plaudit.rewards.frames import Part, RewardDataset
 from plaudit.rewards.network import build_classifier, classifier_config
 from plaudit.types import AnyArray, FloatArray
 
@@ -43,7 +43,7 @@ class Grids(Protocol):
 class Live:
     """Encodes in every step, so that the encoder can learn."""
 
-    def __init__(self, model: BinaryRewardClassifier, table: FrameTable, config: RewardTrainConfig):
+    def __init__(self, model: BinaryRewardClassifier, table: RewardDataset, config: RewardTrainConfig):
         self._model, self._table, self._augment = model, table, config.augment
         self._device = next(model.parameters()).device
 
@@ -93,7 +93,7 @@ def _near(kept: Tensor, device: torch.device) -> Tensor:
 
 
 def keep_grids(
-    table: FrameTable, parts: Mapping[Part, AnyArray], config: RewardTrainConfig, work: Path, track: Track
+    table: RewardDataset, parts: Mapping[Part, AnyArray], config: RewardTrainConfig, work: Path, track: Track
 ) -> Kept:
     """Run the encoder over the images it will be asked for: all views of those to learn from, the others as they are.
 
@@ -153,14 +153,14 @@ class _Pieces:
         self._saved = time.monotonic()
 
 
-def _changes(table: FrameTable, config: RewardTrainConfig, view: int) -> Changes:
+def _changes(table: RewardDataset, config: RewardTrainConfig, view: int) -> Changes:
     """For each row; with a history all rows of an episode are changed alike, so that what moves in it really moved."""
     rng = torch.Generator().manual_seed(config.seed * 1009 + view)
     drawn = Changes.draw(len(table), config.augment, rng)
     return drawn[torch.from_numpy(table.first)] if config.history else drawn
 
 
-def judge_rows(model: BinaryRewardClassifier, grids: Grids, table: FrameTable, rows: AnyArray) -> FloatArray:
+def judge_rows(model: BinaryRewardClassifier, grids: Grids, table: RewardDataset, rows: AnyArray) -> FloatArray:
     """Logits [n, outputs] of rows, which are whole episodes: each frame is looked at once, whatever the history."""
     shape = model.config
     device = next(model.parameters()).device
@@ -174,7 +174,7 @@ def judge_rows(model: BinaryRewardClassifier, grids: Grids, table: FrameTable, r
     return torch.cat(pieces).float().cpu().numpy()
 
 
-def _look(model: BinaryRewardClassifier, grids: Grids, table: FrameTable, rows: AnyArray) -> Tensor:
+def _look(model: BinaryRewardClassifier, grids: Grids, table: RewardDataset, rows: AnyArray) -> Tensor:
     device = next(model.parameters()).device
     state = torch.from_numpy(table.state[rows]).to(device) if model.config.state_dim else None
     return model.look(grids.clean(rows), state)

@@ -282,7 +282,7 @@ def _trust(path: Path, facts: ModelFacts, force: bool) -> None:
     if facts.problems and not force:
         raise RewardError(
             f"{path} is marked as not to be trusted: {'; '.join(facts.problems)}; train a better one, or "
-            "force it (--force-reward-model, reward.force=true; force=true where it labels)"
+            "force it (plaudit train: reward.force=true; plaudit online: judge.force=true; force=true where it labels)"
         )
 
 

@@ -5,10 +5,10 @@ import torch
 from plaudit.errors import RewardError
 from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
 from plaudit.rewards.config import RewardTrainConfig
-from plaudit.rewards.frames import FrameTable
+from plaudit.rewards.frames import RewardDataset
 
 
-def classifier_config(config: RewardTrainConfig, table: FrameTable) -> ClassifierConfig:
+def classifier_config(config: RewardTrainConfig, table: RewardDataset) -> ClassifierConfig:
     """The network for these frames."""
     if config.use_state and not table.state.shape[1]:
         raise RewardError("these episodes have no state; leave out --use-state")

@@ -23,7 +23,7 @@ from plaudit.errors import RewardError
 from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
 from plaudit.rewards.config import RewardTrainConfig
 from plaudit.rewards.devices import device_of, placed, precision
-from plaudit.rewards.frames import FrameTable, Part
+from plaudit.rewards.frames import Part, RewardDataset
 from plaudit.rewards.grids import KEEP_EVERY, Grids, Kept, Live, judge_rows
 from plaudit.rewards.network import build_classifier, classifier_config, seed_of
 from plaudit.types import AnyArray, FloatArray
@@ -49,7 +49,9 @@ class Stopped(Exception):
 class Member:
     """One classifier in training, and the best it has been."""
 
-    def __init__(self, number: int, shape: ClassifierConfig, config: RewardTrainConfig, table: FrameTable, steps: int):
+    def __init__(
+        self, number: int, shape: ClassifierConfig, config: RewardTrainConfig, table: RewardDataset, steps: int
+    ):
         """steps: gradient steps of the whole training, which the learning rate's cosine spans"""
         self.device = device_of(config.device)
         seed = seed_of(config, number)
@@ -177,7 +179,7 @@ def _checkpoints(folder: Path) -> list[Path]:
 def train_member(
     number: int,
     config: RewardTrainConfig,
-    table: FrameTable,
+    table: RewardDataset,
     parts: Mapping[Part, AnyArray],
     kept: Kept | None,
     work: Path,

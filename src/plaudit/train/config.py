@@ -14,6 +14,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from plaudit.config import Config, load, refuse_other_names, spelled_out
 from plaudit.errors import nearest
+from plaudit.protocols import OffPolicyLearnerConfig
 from plaudit.registry import ENV_REGISTRY, LEARNER_REGISTRY
 from plaudit.train.collect import CollectConfig, translate_collect
 
@@ -146,6 +147,26 @@ class TrainConfig(Config):
     # long on a busy machine; as torch likes for one of images.
     threads: PositiveInt | None = None
 
+    @property
+    def env_name(self) -> str:
+        """As `env=` names it."""
+        return ENV_REGISTRY.name_of(self.env)
+
+    @property
+    def learner_name(self) -> str:
+        """As `learner=` names it."""
+        return LEARNER_REGISTRY.name_of(self.learner)
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether the learner takes batches of replay, and not rounds."""
+        return isinstance(self.learner, OffPolicyLearnerConfig)
+
+    @property
+    def horizon(self) -> int:
+        """Actions that the learner's policy returns at a time."""
+        return self.learner.horizon if self.off_policy else 1
+
     @model_validator(mode="after")
     def _cameras_are_there(self) -> Self:
         there = self.env.cameras if self.env.obs != "state" else ()
@@ -159,9 +180,9 @@ class TrainConfig(Config):
     @model_validator(mode="after")
     def _a_chunk_fits_into_an_episode(self) -> Self:
         """Of other simulators, it is known once they are built."""
-        if self.learner.type == "qchunk" and self.env.type in BUILT_IN and self.learner.horizon > self.env.max_steps:
+        if self.env_name in BUILT_IN and self.horizon > self.env.max_steps:
             raise ValueError(
-                f"learner.horizon is {self.learner.horizon}, and an episode is over after {self.env.max_steps} steps"
+                f"learner.horizon is {self.horizon}, and an episode is over after {self.env.max_steps} steps"
             )
         return self
 
@@ -189,7 +210,7 @@ class TrainConfig(Config):
     def _demonstrations_can_be_had(self) -> Self:
         if self.demos is not None and self.scripted_demos:
             raise ValueError("name a store of demos or ask for scripted_demos, not both")
-        if self.scripted_demos and self.env.type not in BUILT_IN:
+        if self.scripted_demos and self.env_name not in BUILT_IN:
             raise ValueError(f"only the built-in tasks ({', '.join(BUILT_IN)}) have an expert for scripted_demos")
         return self
 

@@ -258,9 +258,10 @@ def play_held_back(
 def make_learner(config: TrainConfig, simulation: Simulation) -> Trained:
     chosen = simulation.cameras if config.policy_cameras is None else config.policy_cameras
     cameras = {camera: simulation.cameras[camera] for camera in chosen}
-    horizon = config.learner.horizon if config.learner.type == "qchunk" else 1
-    if horizon > simulation.max_steps:
-        raise DataError(f"learner.horizon is {horizon}, and an episode is over after {simulation.max_steps} steps")
+    if config.horizon > simulation.max_steps:
+        raise DataError(
+            f"learner.horizon is {config.horizon}, and an episode is over after {simulation.max_steps} steps"
+        )
     if config.threads or not cameras:
         torch.set_num_threads(config.threads or 1)
     device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
@@ -328,8 +329,8 @@ def _of_round(played: Round, now: Progress) -> dict[str, float]:
     }
 
 
-def _study(config: TrainConfig, learner: Trained, kept: Kept | None, demos: Store | None, charge: Referee) -> Study:
-    if isinstance(learner, Ppo):
+def _study(config: TrainConfig, learner: Any, kept: Kept | None, demos: Store | None, charge: Referee) -> Study:
+    if not config.off_policy:
         return OnPolicy(learner, kept, demos, config.seed)
     assert kept is not None
     return OffPolicy(

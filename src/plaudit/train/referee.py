@@ -23,9 +23,10 @@ from plaudit.errors import RewardError
 from plaudit.labelers.run import Track, label_store, pending
 from plaudit.protocols import Simulation
 from plaudit.rewards.classifier import Size
+from plaudit.rewards.embodied import EmbodiedRewardWorker
 from plaudit.rewards.judge import Alarm, JudgeConfig, LiveLabeler, ModelJudge, facts_of
 from plaudit.rewards.model import ModelFacts, RewardModel
-from plaudit.rewards.worker import RewardWorker, RewardWorkerConfig
+from plaudit.rewards.worker import RewardWorkerConfig
 from plaudit.rollout.rounds import Judge, Round, SimulatorJudge
 from plaudit.train.config import CheckpointBlock, RewardConfig, TrainConfig
 from plaudit.types import AnyArray, Episode, FloatArray, Labels, Observation, RewardSignal
@@ -82,7 +83,7 @@ class LearnedReferee(Referee):
     linger = LINGER
     believes_demos = False
 
-    def __init__(self, worker: RewardWorker, config: TrainConfig, simulation: Simulation):
+    def __init__(self, worker: EmbodiedRewardWorker, config: TrainConfig, simulation: Simulation):
         reward = config.reward
         _check_cameras(worker.cameras, simulation.cameras)
         self._worker, self._reward, self._seed = worker, reward, config.seed
@@ -216,7 +217,7 @@ def referee(config: TrainConfig, simulation: Simulation) -> Iterator[Referee]:
         place=reward.place,
         force=reward.force,
     )
-    with RewardWorker(asked) as worker:
+    with EmbodiedRewardWorker(asked) as worker:
         yield LearnedReferee(worker, config, simulation)
 
 

@@ -55,7 +55,7 @@ def stores(
 ) -> Iterator[tuple[Kept | None, Store | None]]:
     """The run's own episodes, where they are kept, and the demonstrations, where there are some."""
     config = folder.config
-    keep = config.keep_episodes or config.learner.type != "ppo"
+    keep = config.keep_episodes or config.off_policy
     episodes = _open(folder.path / "episodes", config.capacity_gb) if keep else None
     try:
         if episodes is not None:

@@ -52,11 +52,8 @@ class Resnet10Config(Config):
     def splits(self) -> bool:
         return True
 
-    def build(self, *, pretrained: bool = True) -> "Resnet10":
-        encoder = Resnet10(self.padding, self.normalise)
-        if pretrained and self.weights is not None:
-            encoder.load_state_dict(load_published(self.weights))
-        return encoder
+    def build(self, *, pretrained: bool = True) -> "ResNetEncoderWrapper":
+        return ResNetEncoderWrapper(self.weights if pretrained else None, self.padding, self.normalise)
 
     def described(self) -> "Resnet10Config":
         return self.model_copy(update={"weights": None})
@@ -94,6 +91,24 @@ class Resnet10(nn.Module):
 
     def tail_modules(self) -> list[nn.Module]:
         return [self.layer4]
+
+
+class ResNetEncoderWrapper(Resnet10):
+    """A ResNet-10 as the encoder of a reward classifier: with the weights of a published file in it.
+
+    The classifier pools its grid with `SpatialLearnedEmbeddings`, for each camera, and freezes it or its first part.
+    """
+
+    def __init__(
+        self,
+        pretrained_encoder_path: str | Path | None = None,
+        padding: Padding = "same",
+        normalise: Normalise = "imagenet",
+    ):
+        """pretrained_encoder_path: one of the published files; None: random weights"""
+        super().__init__(padding, normalise)
+        if pretrained_encoder_path is not None:
+            self.load_state_dict(load_published(Path(pretrained_encoder_path)))
 
 
 class BasicBlock(nn.Module):
