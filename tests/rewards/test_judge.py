@@ -179,7 +179,13 @@ def test_an_episode_is_judged_as_it_would_have_been_while_it_happened(mode, rewa
     assert labels.success.tolist() == [s.success.item() for s in said]
     assert labels.reward == pytest.approx(np.concatenate([s.reward for s in said]), abs=1e-5)
     assert labels.probability == pytest.approx(np.concatenate([s.probability for s in said]), abs=1e-5)
-    assert labels.start == pytest.approx(start.item(), abs=1e-5)
+    assert labels.start == pytest.approx(0 if start.item() >= between else start.item(), abs=1e-5)
+
+
+def test_a_first_frame_that_is_called_alone_is_no_success():
+    assert not judge_episode(Told(0.9, 0.1, 0.1), counting_episode(2), JudgeConfig()).succeeded
+    assert judge_episode(Told(0.9, 0.1, 0.1), counting_episode(2), JudgeConfig(confirm=(1, 1))).succeeded
+    assert judge_episode(Told(0.9, 0.9, 0.1), counting_episode(2), JudgeConfig()).succeeded
 
 
 def test_its_labels_say_who_judged_and_how():

@@ -12,6 +12,7 @@ A probability always stands on the label, so another rule needs no second look a
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -117,15 +118,15 @@ class FrameLabeler:
 def labels_of(probability: FloatArray, success: FloatArray, **who: Any) -> Labels:
     """Of P(success) and the verdict, 1 or 0, on each frame, [T+1] both; NaN where nothing was said of a frame.
 
-    A label has one number for frame 0, which is read as a success from 0.5 on. It is the probability where that says
-    the same as the verdict, and the verdict where a rule decided otherwise.
+    A label has one number for frame 0, which is read at the threshold. It is the probability where that says the same
+    as the verdict, and the verdict where a rule decided otherwise.
     """
     success = np.where(np.isnan(probability), np.float32(np.nan), success)
-    agrees = (probability[0] >= 0.5) == (success[0] == 1)
-    return Labels(
+    labels = Labels(
         reward=success[1:].copy(),
         success=success[1:] == 1,
         probability=probability[1:].copy(),
-        start=float(probability[0] if agrees else success[0]),
+        start=float(probability[0]),
         **who,
     )
+    return labels if labels.start_success == (success[0] == 1) else replace(labels, start=float(success[0]))

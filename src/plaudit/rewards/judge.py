@@ -141,6 +141,11 @@ def facts_of(model: Judging, config: JudgeConfig) -> dict[str, Any]:
     return {"model": model.fingerprint, "threshold": threshold, "note": config.rule}
 
 
+def start_verdict(probability: float, threshold: float, config: JudgeConfig) -> float:
+    """`Labels.start`: P(success) of frame 0, or 0 where that is called but the rule asks for more frames than one."""
+    return 0.0 if config.confirm[0] > 1 and called_success(probability, threshold) else float(probability)
+
+
 def _own_shaping(known: Mapping[str, AnyArray]) -> FloatArray:
     if "shaping" not in known:
         raise RewardError(
@@ -162,7 +167,7 @@ def judge_episode(model: EpisodeScorer, episode: Episode, config: JudgeConfig) -
         reward=np.where(judged, np.concatenate([signal.reward for signal in signals]), np.float32(np.nan)),
         success=np.concatenate([signal.success for signal in signals]) & judged,
         probability=probability,
-        start=float(start[0]),
+        start=start_verdict(start[0], judge.facts["threshold"], config),
         source=ModelJudge.source,
         **judge.facts,
     )

@@ -23,7 +23,7 @@ from plaudit.errors import RewardError
 from plaudit.labelers.run import Track, label_store, pending
 from plaudit.protocols import Simulation
 from plaudit.rewards.classifier import Size
-from plaudit.rewards.judge import Alarm, JudgeConfig, LiveLabeler, ModelJudge, facts_of
+from plaudit.rewards.judge import Alarm, JudgeConfig, LiveLabeler, ModelJudge, facts_of, start_verdict
 from plaudit.rewards.model import ModelFacts, RewardModel
 from plaudit.rewards.worker import RewardWorker, RewardWorkerConfig
 from plaudit.rollout.rounds import Judge, Round, SimulatorJudge
@@ -103,9 +103,14 @@ class LearnedReferee(Referee):
 
     def episodes(self, played: Round) -> list[tuple[Episode, Labels]]:
         return [
-            (replace(episode, terminated=episode.terminated and not self._ended(labels)), replace(labels, **self._who))
+            (replace(episode, terminated=episode.terminated and not self._ended(labels)), self._signed(labels))
             for episode, labels in super().episodes(played)
         ]
+
+    def _signed(self, labels: Labels) -> Labels:
+        """With who judged and by which rule, which also decides on frame 0."""
+        start = start_verdict(labels.start, self._who["threshold"], self._rule)
+        return replace(labels, **self._who, start=start)
 
     def _ended(self, labels: Labels) -> bool:
         """Whether it was the verdict on the last step that ended the episode."""
