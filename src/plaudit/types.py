@@ -170,8 +170,8 @@ class Labels:
     reward: FloatArray  # [T] NaN where not judged
     success: BoolArray  # [T] True may end the episode for a learner
     probability: FloatArray | None = None  # [T] the judge's own P(success), before any threshold
-    # P(success) of frame 0, before any action; NaN where not judged. It is called at the threshold like any other frame,
-    # so a rule that decided otherwise (one cutoff, k of n frames) leaves its verdict here, 0 or 1.
+    # P(success) of frame 0, before any action; NaN where not judged. It is called at the threshold like any other, so a
+    # rule that decided otherwise (one cutoff, k of n frames) leaves its verdict here, 0 or 1.
     start: float = float("nan")
     source: str = "unknown"  # who: "human", "classifier", "vlm", "simulator", "dataset", "cutoff"
     model: str = ""  # fingerprint of the weights that judged

@@ -214,19 +214,31 @@ def noted(judged: int, true: int, of: int, **options) -> Alarm:
 
 def test_the_alarm_rings_when_more_is_judged_than_true():
     assert noted(12, 4, of=20).gap == pytest.approx(0.4)
-    assert noted(12, 4, of=20).ringing and not noted(12, 8, of=20).ringing
-    assert not noted(4, 12, of=20).ringing  # a judge that is too strict is not being fooled
+    assert noted(12, 4, of=20).ringing and not noted(12, 8, of=20).ringing  # 0.2 is not beyond 0.2
 
 
-def test_a_two_sided_alarm_rings_for_a_judge_that_sees_too_little():
-    strict = noted(4, 12, of=20, two_sided=True)
-    assert strict.ringing and noted(12, 4, of=20, two_sided=True).ringing
-    assert not noted(8, 12, of=20, two_sided=True).ringing  # 0.2 is not beyond 0.2
+def test_the_alarm_rings_for_a_judge_that_sees_too_little():
+    strict = noted(4, 12, of=20)
+    assert strict.ringing and not noted(8, 12, of=20).ringing
     assert "called 20% of the last 20 audited episodes a success and 60% were" in strict.sentence
-    assert "does not see what the policy does right" in strict.sentence and "missed successes" in strict.sentence
-    assert Alarm.from_json(strict.to_json()).ringing
-    one_sided = {name: value for name, value in strict.to_json().items() if name != "two_sided"}
-    assert not Alarm.from_json(one_sided).ringing  # as written by a version that knew no other
+    assert "40% are missed successes, at most 20% may be" in strict.sentence
+    assert "does not see what the policy does right" in strict.sentence and "false" not in strict.sentence
+
+
+def test_the_alarm_rings_for_a_judge_whose_mistakes_cancel_out():
+    alarm = Alarm()
+    for i in range(60):
+        alarm.note(judged=i % 2 == 0, true=i % 2 == 1)  # wrong about every one
+    assert alarm.gap == 0 and alarm.ringing
+    assert (alarm.false_successes, alarm.missed_successes) == (0.5, 0.5)
+    assert "50% are false successes" in alarm.sentence and "50% are missed successes" in alarm.sentence
+
+
+@pytest.mark.parametrize("more", [{}, {"two_sided": False}, {"two_sided": True}])
+def test_an_alarm_of_an_earlier_version_is_read(more):
+    """Those of `train` rang on one side only, and the oldest did not say so."""
+    tree = {"bound": 0.2, "window": 50, "least": 20, "noted": [[False, True]] * 20, **more}
+    assert Alarm.from_json(tree).ringing and Alarm.from_json(tree).missed_successes == 1
 
 
 def test_the_alarm_waits_until_it_has_seen_enough_and_forgets_what_is_old():
