@@ -4,6 +4,7 @@ import json
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,14 @@ def test_episodes_that_fail_are_counted_by_their_sentence_and_the_command_return
     assert "6 episodes of store labelled by brightness (3 called a success), 2 could not be judged" in said
     assert "not judged  2 (2 by brightness)" in run("data", "info", "store")
     assert "not judged by brightness  this episode has no task text" in run("data", "info", "store", "--episode", 6)
+
+
+def test_a_judge_that_raises_is_a_failure_of_that_episode_and_no_traceback(run, store):
+    episode = counting_episode(STEPS)
+    store.append(replace(episode, frames={"wrist": episode.frames["front"]}))  # it looks for 'front' without asking
+    said = run("label", "store", "--judge", NAME, ok=False)
+    assert "problem: episode 6: the judge raised KeyError: 'front' (brightness.py, line" in said
+    assert "Traceback" not in said and "6 episodes of store labelled by brightness" in said
 
 
 def test_what_is_no_store_is_refused(run, tmp_path):

@@ -174,10 +174,11 @@ class Labels:
     # rule that decided otherwise (one cutoff, k of n frames) leaves its verdict here, 0 or 1.
     start: float = float("nan")
     source: str = "unknown"  # who: "human", "classifier", "vlm", "simulator", "dataset", "cutoff"
-    model: str = ""  # fingerprint of the weights that judged
+    model: str = ""  # fingerprint of the model that judged
     threshold: float | None = None  # what turned probability into success
     time: float = 0.0  # seconds since 1970, UTC
     note: str = ""  # why, in words
+    rule: str = ""  # JSON, exact: how the verdict was made of the model's numbers; "" where there were none
 
     def __post_init__(self) -> None:
         steps = len(self.reward)

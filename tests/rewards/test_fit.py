@@ -9,10 +9,13 @@ import pytest
 import torch
 
 from bright_square import CUTOFF, STEPS, square_episode, square_store
+from glow import saved
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, PlauditError, RewardError, TargetNotEmpty
 from plaudit.rewards import grids, training
+from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
 from plaudit.rewards.config import RewardTrainConfig
+from plaudit.rewards.encoders.resnet10 import Resnet10Config
 from plaudit.rewards.encoders.small import SmallConfig
 from plaudit.rewards.fit import Fitted
 from plaudit.rewards.frames import PARTS, read_frames, split, thinned, with_blanks
@@ -20,6 +23,7 @@ from plaudit.rewards.model import RewardModel
 from plaudit.rewards.training import Epoch, Stopped, _balanced
 from plaudit.train.reward import make_reward_model, work_folder
 from plaudit.types import Episode, Labels, Observation
+from tiny_reward import noise_episode, tiny_model
 
 CONFIG = RewardTrainConfig(
     encoder=SmallConfig(widths=(8, 16)), epochs=8, lr=3e-3, batch_size=32, hidden_dim=16, latent_dim=16, views=2
@@ -78,6 +82,39 @@ def test_what_is_loaded_judges_as_what_was_saved(folder, squares, fitted):
     for episode_id in (0, 11):
         one, other = (m.judge(squares.episode(episode_id)).probability for m in (loaded, fitted.model))
         assert np.array_equal(one, other)
+
+
+def changed(model: RewardModel, **facts) -> RewardModel:
+    """The same weights, with another description."""
+    shape = model.shape.model_copy(update=facts.pop("classifier", {}))
+    described = model.facts.model_copy(update={"classifier": shape, **facts})
+    member = BinaryRewardClassifier(shape)
+    member.load_state_dict(model.members[0].state_dict())
+    return RewardModel([member], described, "cpu")
+
+
+def test_a_fingerprint_is_of_all_that_changes_a_score(tmp_path):
+    model, episode = tiny_model(), noise_episode()
+    others = {
+        "calibration": changed(model, calibration=((0.3, 1.0),)),
+        "image size": changed(model, classifier={"image_size": (14, 14)}),
+        "history": changed(tiny_model(history=2), classifier={"history_stride": 2}),
+        "stride": tiny_model(history=2),
+    }
+    assert len({model.fingerprint, *(other.fingerprint for other in others.values())}) == 1 + len(others)
+    for name in ("calibration", "image size"):
+        assert not np.allclose(others[name].judge(episode).probability, model.judge(episode).probability), name
+    assert changed(model, classifier={"dropout": 0.5}).fingerprint == model.fingerprint  # of training alone
+    assert RewardModel.load(saved(model, tmp_path / "m")).fingerprint == model.fingerprint
+
+
+def test_a_fingerprint_is_of_padding_and_pixel_statistics_too():
+    shape = ClassifierConfig(encoder=Resnet10Config(), cameras={"front": (32, 32)}, hidden_dim=4, latent_dim=4)
+    facts = tiny_model().facts.model_copy(update={"classifier": shape})
+    model = RewardModel([BinaryRewardClassifier(shape)], facts, "cpu")
+    encoders = [Resnet10Config(padding="torchvision"), Resnet10Config(normalise="unit")]
+    others = [changed(model, classifier={"encoder": encoder}).fingerprint for encoder in encoders]
+    assert len({model.fingerprint, *others}) == 3
 
 
 def test_no_episode_is_in_two_parts(squares):

@@ -11,7 +11,8 @@ A model (`FrameScorer`) knows nothing of rules, a rule nothing of models; `Frame
 A probability always stands on the label, so another rule needs no second look at the images.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
@@ -52,21 +53,26 @@ class Rule(Config):
         return (called if self.decode == "frames" else confirmed(called, self.confirm)).astype(np.float32)
 
     @property
+    def exact(self) -> str:
+        """How labels are made of log-odds, all but the threshold, as JSON: labels of equal rules are comparable."""
+        how: dict[str, dict[str, Any]] = {
+            "confirm": {"confirm": self.confirm},
+            "frames": {},
+            "cutoff": {"shift": self.shift},
+        }
+        fitted = {"temperature": self.temperature, "bias": self.bias}
+        return json.dumps({"decode": self.decode, **how[self.decode], **fitted}, sort_keys=True)
+
+    @property
     def words(self) -> str:
-        """How labels are made of log-odds, all but the threshold; it stands on them."""
+        """The same for a person to read."""
         k, n = self.confirm
         how = {"confirm": f"{k} of {n} frames", "frames": "by frame", "cutoff": f"one cutoff, shift {self.shift}"}
         fitted = (self.temperature, self.bias) != (1, 0)
         return how[self.decode] + (f", temperature {self.temperature:.4g}, bias {self.bias:.4g}" if fitted else "")
 
 
-class EpisodeJudge(Labeler, Protocol):
-    """A `Labeler` that knows what will stand on its labels: by this a run that was stopped finds what is done."""
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """`model`, `threshold` and `note` of its labels."""
-        ...
+EpisodeJudge = Labeler
 
 
 class FrameScorer(Protocol):
@@ -99,7 +105,8 @@ class FrameLabeler:
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {"model": self.fingerprint, "threshold": self.rule.threshold, "note": self.rule.words}
+        said = {"note": self.rule.words, "rule": self.rule.exact}
+        return {"model": self.fingerprint, "threshold": self.rule.threshold, **said}
 
     def label(self, episodes: Sequence[Episode]) -> Sequence[Labels | Exception]:
         return [

@@ -7,15 +7,17 @@ judge has its model, threshold and rule is passed over. An episode that the judg
 about again next time; why it failed is kept beside the ledger (data/failures.py), and the others go on.
 """
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from plaudit.data.failures import Failures
 from plaudit.data.ledger import Ledger, Version
 from plaudit.data.store import Store
-from plaudit.errors import ContractError, EpisodeGone
+from plaudit.errors import ContractError, EpisodeGone, PlauditError
 from plaudit.labelers.frames import EpisodeJudge
 from plaudit.types import Episode, Labels
 
@@ -34,7 +36,7 @@ class Signature(Protocol):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """`model`, `threshold` and `note`."""
+        """As those of a `Labeler`."""
         ...
 
 
@@ -66,10 +68,11 @@ def pending(
 
 
 def _says_so(version: Version | None, judge: Signature) -> bool:
-    """Whether this is what the judge would say again."""
+    """Whether this is what the judge would say again. Its note is for people, where a rule says the same exactly."""
     if version is None or version.source != judge.source:
         return False
-    return all(version.line[name] == value for name, value in judge.facts.items())
+    exact = {name: value for name, value in judge.facts.items() if name != "note" or "rule" not in judge.facts}
+    return all(version.line.get(name, "") == value for name, value in exact.items())
 
 
 def label_store(
@@ -108,12 +111,12 @@ def ask(store: Store, judge: EpisodeJudge, ids: Sequence[int]) -> tuple[dict[int
 
 def verdicts_on(judge: EpisodeJudge, episodes: Mapping[KeyT, Episode]) -> tuple[dict[KeyT, Labels], dict[KeyT, str]]:
     """The same of episodes that are at hand, by whatever they are known as."""
-    said = judge.label(list(episodes.values())) if episodes else []
+    said = _said(judge, list(episodes.values()))
     verdicts: dict[KeyT, Labels] = {}
     failed: dict[KeyT, str] = {}
     for (key, episode), verdict in zip(episodes.items(), said, strict=True):
         if isinstance(verdict, Exception):
-            failed[key] = str(verdict)
+            failed[key] = _reason(verdict)
         elif len(verdict.reward) != episode.steps:
             raise ContractError(
                 f"judge '{judge.source}' gave {len(verdict.reward)} verdicts on episode {key}, which has "
@@ -122,6 +125,28 @@ def verdicts_on(judge: EpisodeJudge, episodes: Mapping[KeyT, Episode]) -> tuple[
         else:
             verdicts[key] = verdict
     return verdicts, failed
+
+
+def _said(judge: EpisodeJudge, episodes: Sequence[Episode]) -> Sequence[Labels | Exception]:
+    """A verdict or an error each. Where the judge raises, each is asked about alone, so that the others go on."""
+    if not episodes:
+        return []
+    try:
+        said = judge.label(episodes)
+    except Exception as error:  # noqa: BLE001 - whatever a plugin or a full GPU raises is this episode's failure
+        return [error] if len(episodes) == 1 else [one for episode in episodes for one in _said(judge, [episode])]
+    if len(said) != len(episodes):
+        raise ContractError(f"judge '{judge.source}' gave {len(said)} verdicts on {len(episodes)} episodes")
+    return said
+
+
+def _reason(error: Exception) -> str:
+    """A sentence; of an error that is not one of ours, also what and where it was."""
+    if isinstance(error, PlauditError):
+        return str(error)
+    places = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
+    return f"the judge raised {type(error).__name__}: {error}{where}"
 
 
 def batches(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:

@@ -46,8 +46,8 @@ def alarm(lines: list[dict[str, Any]]) -> str:
     if rang is None:
         return ""
     return warning(
-        f"The alarm rang after {rang['step']:,} steps: {_mistakes(rang)} Look at these episodes, label them and train the "
-        "judge again."
+        f"The alarm rang after {rang['step']:,} steps: {_mistakes(rang)} Look at these episodes, label them and train "
+        "the judge again."
     )
 
 
@@ -56,9 +56,9 @@ def _mistakes(line: dict[str, Any]) -> str:
     if "audit/missed_successes" not in line:
         return f"the judge called {line['reward/gap']:.0%} more of the audited episodes a success than were."
     return (
-        f"of the audited episodes {line['audit/false_successes']:.0%} were called a success and are none, which teaches "
-        f"the policy to please the judge, and {line['audit/missed_successes']:.0%} are a success and were not called, "
-        "which the policy is not paid for."
+        f"of the audited episodes {line['audit/false_successes']:.0%} were called a success and are none, which "
+        f"teaches the policy to please the judge, and {line['audit/missed_successes']:.0%} are a success and were not "
+        "called, which the policy is not paid for."
     )
 
 

@@ -14,6 +14,7 @@ What the simulation knows of success is never looked at here. `LiveLabeler` give
 same judge would have given while they happened: it plays the model's verdicts to a `ModelJudge`, frame by frame.
 """
 
+import json
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -42,8 +43,14 @@ class JudgeConfig(Config):
     gamma: float = Field(default=0.99, ge=0, le=1)  # of the shaping; that of the learner
 
     @property
+    def exact(self) -> str:
+        """All of it but the threshold, as JSON: labels of equal rules are comparable."""
+        unused = {"threshold"} | (set() if self.shaping else {"gamma"})
+        return json.dumps(self.model_dump(mode="json", exclude=unused), sort_keys=True)
+
+    @property
     def rule(self) -> str:
-        """All of it but the threshold, in words; it stands on the labels."""
+        """The same for a person to read."""
         k, n = self.confirm
         shaped = f", shaping {self.shaping} at gamma {self.gamma}" if self.shaping else ""
         return f"{self.mode}, {self.reward_type}, {k} of {n} frames{shaped}"
@@ -138,7 +145,7 @@ class ModelJudge:
 def facts_of(model: Judging, config: JudgeConfig) -> dict[str, Any]:
     """Who judged and by which rule: the fields of `Labels` that say so."""
     threshold = model.threshold if config.threshold is None else config.threshold
-    return {"model": model.fingerprint, "threshold": threshold, "note": config.rule}
+    return {"model": model.fingerprint, "threshold": threshold, "note": config.rule, "rule": config.exact}
 
 
 def start_verdict(probability: float, threshold: float, config: JudgeConfig) -> float:
@@ -220,8 +227,8 @@ class LiveLabeler:
 
 
 class Alarm:
-    """Rings when the judge is wrong about too many audited episodes, in either way: it calls episodes a success that are
-    none, and the policy has found out how to please it; or it misses successes, and the policy is not paid for them.
+    """Rings when the judge is wrong about too many audited episodes, in either way: it calls a success what is none,
+    and the policy has found out how to please it; or it misses successes, and the policy is not paid for them.
 
     alarm.note(judged=labels.succeeded, true=episode.success.any())    # of each episode that somebody audits
     if alarm.ringing: print(alarm.sentence)

@@ -15,6 +15,7 @@ each refused with a sentence. A model that failed a control is loaded only when 
 """
 
 import hashlib
+import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ class RewardModel:
         self.mini_batch = MINI_BATCH
         self._calibrations = [Calibration(*pair) for pair in facts.calibration]
         self.to_device(device)
-        self.fingerprint = _fingerprint(self.members)
+        self.fingerprint = _fingerprint(self.members, self.described())
 
     @property
     def threshold(self) -> float:
@@ -318,10 +319,13 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise BadFile(path, f"weights that cannot be read ({error}); train or copy the model again") from error
 
 
-def _fingerprint(members: Sequence[BinaryRewardClassifier]) -> str:
-    digest = hashlib.sha256()
+def _fingerprint(members: Sequence[BinaryRewardClassifier], facts: ModelFacts) -> str:
+    """Of all that decides its numbers: weights, cameras, preprocessing, what it sees beside the images, calibration."""
+    shape = facts.classifier.model_dump(mode="json", exclude={"dropout"})  # which is for training alone
+    digest = hashlib.sha256(json.dumps([shape, facts.calibration], sort_keys=True).encode())
     for member in members:
-        for name, tensor in sorted(member.state_dict().items()):
+        tensors = {**member.state_dict(), "pixel_mean": member.pixel_mean, "pixel_std": member.pixel_std}
+        for name, tensor in sorted(tensors.items()):
             digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
 

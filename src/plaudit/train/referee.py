@@ -2,8 +2,9 @@
 
 With a model in charge the learner sees nothing of the simulator's own success: the model pays, the model ends the
 episode, and demonstrations are judged by it too. What is true is logged beside it. Of a random few episodes, judged and
-true success are compared, as a person would audit a robot; when the model calls too many failures a success, the policy
-has learned to please it, when it misses too many successes, the policy is not paid for them, and the alarm stops the run.
+true success are compared, as a person would audit a robot. When the model calls too many failures a success, the policy
+has learned to please it; when it misses too many successes, the policy is not paid for them. Either way an alarm stops
+the run.
 
 An episode that the model ended is stored as one that was cut off: that it ended is the model's verdict and stands in
 its labels. So another model may take over and find no success there, and nothing is left of the first one's opinion.
