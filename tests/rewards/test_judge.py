@@ -104,6 +104,20 @@ def test_terminal_pays_only_at_the_end():
     assert rewards(early, mode="terminal", reward_type="continuous") == [0, 0, 0.75]  # confirmed
 
 
+def test_terminal_pays_at_the_last_step_whatever_ended_the_episode():
+    class Doubtful(Told):
+        def see(self, observation):
+            return Judgement(np.full(2, 0.25, np.float32), None)
+
+    simulation = CountingSimulation(2)
+    config = JudgeConfig(mode="terminal", reward_type="continuous")
+    judge = ModelJudge(Doubtful(), config, num_envs=2, max_steps=simulation.max_steps)
+    played = run_round(simulation, lambda seen: np.ones((2, 1), np.float32), [-2, 9], judge)
+    assert played.length.tolist() == [2, 5]  # the first fails at its second step, the time of the other runs out
+    assert played.reward[:2, 0].tolist() == [0, 0.25]
+    assert played.reward[:, 1].tolist() == [0, 0, 0, 0, 0.25]
+
+
 def test_add_pays_on_top_of_the_simulations_shaping_and_says_what_is_what():
     told = signals(Told(1, 1), known={"shaping": np.float32([0.25])}, mode="add")[0]
     assert told.reward.item() == 1.25

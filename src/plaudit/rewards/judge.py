@@ -10,8 +10,9 @@ A single frame that is called is no success yet: one false frame in a hundred, h
 failing episodes of 70 steps. With `shaping`, w * (gamma * phi(next) - phi(now)) is added, where phi is the model's
 progress and 0 once success is confirmed: that speeds learning up and leaves the best policy the best (Ng, 1999).
 
-What the simulation knows of success is never looked at here. `LiveLabeler` gives stored episodes the labels that the
-same judge would have given while they happened: it plays the model's verdicts to a `ModelJudge`, frame by frame.
+What the simulation knows of success is never looked at here, only that it ended an episode by itself. `LiveLabeler`
+gives stored episodes the labels that the same judge would have given while they happened: it plays the model's verdicts
+to a `ModelJudge`, frame by frame.
 """
 
 import json
@@ -117,7 +118,7 @@ class ModelJudge:
         said = self._scorer.see(observation)
         self._step += 1
         success = self._confirmed(said)
-        parts = {"model": self._pay(said, success)}
+        parts = {"model": self._pay(said, success, known)}
         if self._config.mode == "add":
             parts["env"] = _own_shaping(known)
         if self._config.shaping:
@@ -131,11 +132,12 @@ class ModelJudge:
         self._called[self._step % n] = called_success(said.probability, self._threshold)
         return self._called.sum(axis=0) >= k
 
-    def _pay(self, said: Judgement, success: BoolArray) -> FloatArray:
+    def _pay(self, said: Judgement, success: BoolArray, known: Mapping[str, AnyArray]) -> FloatArray:
         reward = said.probability if self._config.reward_type == "continuous" else success.astype(np.float32)
         if self._config.mode != "terminal" or self._step == self._max_steps:
             return reward
-        return np.where(success, reward, np.float32(0))
+        ends = success | known.get("failure", np.zeros_like(success)).astype(bool)
+        return np.where(ends, reward, np.float32(0))
 
     def _potential(self, said: Judgement, success: BoolArray) -> FloatArray:
         progress = np.zeros_like(said.probability) if said.progress is None else said.progress

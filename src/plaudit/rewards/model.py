@@ -174,8 +174,9 @@ class RewardModel:
             raise RewardError(f"this model looks at {self.shape.moments} moments; use watch() or judge()")
         self.check(images, state)
         with torch.inference_mode():
+            nothing = torch.zeros(len(self.members), 0, 2 if self.has_progress else 1, device=self.device)
             said = [self._say(*batch)[0] for batch in self._mini_batches(images, state)]
-            return self._judgement(torch.cat(said, dim=1))
+            return self._judgement(torch.cat([nothing, *said], dim=1))
 
     def watch(self, count: int) -> "Watcher":
         """For `count` robots or scenes, while they move."""
