@@ -13,6 +13,7 @@ from glow import saved
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, PlauditError, RewardError, TargetNotEmpty
 from plaudit.rewards import grids, training
+from plaudit.rewards.calibration import Calibration
 from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
 from plaudit.rewards.config import RewardTrainConfig
 from plaudit.rewards.encoders.resnet10 import Resnet10Config
@@ -84,6 +85,26 @@ def test_what_is_loaded_judges_as_what_was_saved(folder, squares, fitted):
         assert np.array_equal(one, other)
 
 
+@pytest.mark.parametrize("members", [1, 2])
+def test_what_was_measured_is_what_the_model_says_later(tmp_path, squares, members):
+    """Also where training looked at features that were kept in half precision."""
+    found = make(squares, tmp_path / "frozen", FROZEN.model_copy(update={"epochs": 2, "members": members}))
+    loaded = RewardModel.load(tmp_path / "frozen", force=True)
+    for episode in found.tested:
+        assert loaded.judge(squares.episode(episode.episode)).probability.tolist() == episode.probability.tolist()
+    assert (loaded.facts.ensemble_calibration != (1, 0)) == (members > 1)
+
+
+def test_an_ensemble_of_an_earlier_version_judges_as_it_did(tmp_path):
+    model, episode = tiny_model(members=2), noise_episode()
+    folder = saved(model, tmp_path / "m")
+    tree = json.loads((folder / "model.json").read_text())
+    del tree["ensemble_calibration"]  # which they did not have
+    (folder / "model.json").write_text(json.dumps(tree))
+    said = [Calibration(0.3)(member[:, 0]) for member in model.logits(episode)]
+    assert RewardModel.load(folder).judge(episode).probability == pytest.approx(np.min(said, axis=0))
+
+
 def changed(model: RewardModel, **facts) -> RewardModel:
     """The same weights, with another description."""
     shape = model.shape.model_copy(update=facts.pop("classifier", {}))
@@ -97,6 +118,7 @@ def test_a_fingerprint_is_of_all_that_changes_a_score(tmp_path):
     model, episode = tiny_model(), noise_episode()
     others = {
         "calibration": changed(model, calibration=((0.3, 1.0),)),
+        "of the ensemble": changed(model, ensemble_calibration=(1.0, 1.0)),
         "image size": changed(model, classifier={"image_size": (14, 14)}),
         "history": changed(tiny_model(history=2), classifier={"history_stride": 2}),
         "stride": tiny_model(history=2),
