@@ -66,7 +66,7 @@ class Way:
 def live(scores: Scores) -> Way:
     """As a robot would have known it."""
     k, n = scores.confirm
-    name = f"as it happens, {k} of {n} frames" if n > 1 else "as it happens, the first frame called"
+    name = f"live (as it happens), {k} of {n} frames" if n > 1 else "live (as it happens), the first frame called"
     episodes = (scores.episodes_hit, scores.episodes_missed, scores.episodes_false, scores.episodes_rejected)
     return Way(name, *episodes, scores.cutoff_median, scores.cutoff_p90)
 
@@ -76,7 +76,7 @@ def seen_whole(scores: Scores) -> Way:
     failures = scores.episodes_false + scores.episodes_rejected
     episodes = (successes - scores.decoded_missed, scores.decoded_missed, scores.decoded_false)
     return Way(
-        "seen whole, one cutoff",
+        "decoded (seen whole), one cutoff",
         *episodes,
         failures - scores.decoded_false,
         scores.decoded_median,
