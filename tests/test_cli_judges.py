@@ -124,6 +124,18 @@ def test_a_judge_that_raises_is_a_failure_of_that_episode_and_no_traceback(run, 
     assert "Traceback" not in said and "6 episodes of store labelled by brightness" in said
 
 
+def test_success_from_the_first_frame_on_is_warned_of(run, store):
+    for _ in range(2):  # they begin as bright as others end, and a person says that they fail
+        odd = store.append(counting_episode(STEPS, first=CUT + 1))
+        store.ledger.append(odd, Labels.from_cutoff(steps=STEPS, cutoff=None, source="human"))
+    said = run("label", "store", "--judge", NAME)
+    assert "warning: 2 episodes are called a success from the first frame on (6, 7)" in said
+    assert "to be reviewed" in run("data", "info", "store", "--episode", 6)
+    said = run("judge", "eval", "store", "--judge", NAME, "--no-controls")
+    assert "success at first frame        2 of 8 episodes, 2 of them wrongly" in said
+    assert "warning: 2 of 8 episodes are called a success at their first frame and do not begin with one" in said
+
+
 def test_what_is_no_store_is_refused(run, tmp_path):
     (tmp_path / "empty").mkdir()
     assert "empty holds no store; 'plaudit data import' makes one" in run("label", "empty", "--judge", NAME, ok=False)

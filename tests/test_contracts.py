@@ -108,6 +108,7 @@ def test_a_judge_that_does_not_say_what_stands_on_its_labels_is_told():
         ({"model": ""}, "facts lacks 'threshold'"),
         ({"model": 3, "threshold": None, "note": ""}, "facts has 3 as 'model'"),
         ({"model": "m", "threshold": None, "note": ""}, "labels carry model '', the labeler's facts say 'm'"),
+        ({"model": "", "threshold": None, "note": "", "rule": "by ear"}, "'by ear' as 'rule', which is no JSON object"),
         ({"model": "", "threshold": None, "note": "", "lens": 50}, "facts has 'lens', which no label has"),
     ],
 )

@@ -6,6 +6,7 @@
 Each raises `ContractError` with a sentence that names the method and what it should have done.
 """
 
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType, NoneType
@@ -317,5 +318,15 @@ def _checked_facts(labeler: Labeler) -> dict[str, Any]:
     if unknown := sorted(facts.keys() - kinds.keys()):
         raise ContractError(f"facts has '{unknown[0]}', which no label has; it takes {', '.join(kinds)}")
     if "rule" in facts:
+        _check_rule(facts["rule"])
         del facts["note"]
     return facts
+
+
+def _check_rule(rule: str) -> None:
+    try:
+        fits = rule == "" or isinstance(json.loads(rule), dict)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ContractError(f"facts has {rule!r} as 'rule', which is no JSON object; write it with json.dumps")

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +177,36 @@ def test_a_judge_that_raises_fails_on_that_episode_and_the_others_go_on(tmp_path
     assert done.failed[2].startswith("the judge raised ZeroDivisionError: no light at all (test_run.py, line ")
     assert [failure.episode for failure in Failures(store.ledger).standing()] == [2]
     assert pending(store.ledger, Clumsy(), store.ids) == [2]
+
+
+def began_bright(store: Store) -> int:
+    """Whose first frame shows what others end with, and which then grows dark."""
+    episode = counting_episode(STEPS)
+    return store.append(replace(episode, frames={"front": np.ascontiguousarray(episode.frames["front"][::-1])}))
+
+
+@pytest.mark.parametrize(
+    "rule", [{"decode": "frames"}, {"decode": "confirm"}, {"decode": "confirm", "confirm": [3, 4]}]
+)
+def test_success_from_the_first_frame_on_is_written_with_a_note_and_told(tmp_path, rule):
+    store = bright_store(tmp_path / "s", 1, 1)
+    odd, judge = began_bright(store), BrightnessConfig.model_validate({"rule": rule}).build()
+    done = run(store, judge)
+    assert (done.done, done.at_start) == ([0, 1, odd], [odd])
+    assert store.ledger.labels(odd).note == f"{judge.rule.words}; success from the first frame on, to be reviewed"
+    assert store.ledger.labels(0).note == judge.rule.words
+    assert run(store, judge).done == [], "the note makes it no other judge's"
+
+
+def test_a_judge_without_a_rule_finds_what_it_noted_too(tmp_path):
+    class Sure:
+        source, facts = "sure", {"model": "", "threshold": None, "note": ""}
+
+        def label(self, episodes):
+            return [Labels.from_cutoff(steps=e.steps, cutoff=0, source="sure") for e in episodes]
+
+    store = bright_store(tmp_path / "s", 1, 0)
+    assert run(store, Sure()).at_start == [0] and run(store, Sure()).done == []
 
 
 def test_the_same_sentence_is_said_once():

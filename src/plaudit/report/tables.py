@@ -16,7 +16,7 @@ from plaudit.envs.bench import Speed
 from plaudit.envs.catalog import Card
 from plaudit.labelers.config import Calibrated
 from plaudit.labelers.frames import Rule
-from plaudit.report.judge import Way, interval, live, number, off, percent, seen_whole
+from plaudit.report.judge import Way, interval, live, number, off, percent, seen_whole, starts
 from plaudit.rewards.calibration import Rate
 from plaudit.rewards.controls import ControlResult
 from plaudit.rewards.cutoffs import CutoffErrors
@@ -128,6 +128,7 @@ def judge_table(title: str, scores: Scores, controls: Sequence[ControlResult]) -
         "first success frame, decoded": _found(seen_whole(scores)),
         "calibration error": percent(scores.ece),
         "controls": f"{passed} of {len(asked)} passed" if asked else "none asked",
+        "success at first frame": starts(scores),
     }
     return _facts(title, facts)
 
