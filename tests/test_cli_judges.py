@@ -4,6 +4,7 @@ import json
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,26 @@ def test_episodes_that_fail_are_counted_by_their_sentence_and_the_command_return
     assert "6 episodes of store labelled by brightness (3 called a success), 2 could not be judged" in said
     assert "not judged  2 (2 by brightness)" in run("data", "info", "store")
     assert "not judged by brightness  this episode has no task text" in run("data", "info", "store", "--episode", 6)
+
+
+def test_a_judge_that_raises_is_a_failure_of_that_episode_and_no_traceback(run, store):
+    episode = counting_episode(STEPS)
+    store.append(replace(episode, frames={"wrist": episode.frames["front"]}))  # it looks for 'front' without asking
+    said = run("label", "store", "--judge", NAME, ok=False)
+    assert "problem: episode 6: the judge raised KeyError: 'front' (brightness.py, line" in said
+    assert "Traceback" not in said and "6 episodes of store labelled by brightness" in said
+
+
+def test_success_from_the_first_frame_on_is_warned_of(run, store):
+    for _ in range(2):  # they begin as bright as others end, and a person says that they fail
+        odd = store.append(counting_episode(STEPS, first=CUT + 1))
+        store.ledger.append(odd, Labels.from_cutoff(steps=STEPS, cutoff=None, source="human"))
+    said = run("label", "store", "--judge", NAME)
+    assert "warning: 2 episodes are called a success from the first frame on (6, 7)" in said
+    assert "to be reviewed" in run("data", "info", "store", "--episode", 6)
+    said = run("judge", "eval", "store", "--judge", NAME, "--no-controls")
+    assert "success at first frame        2 of 8 episodes, 2 of them wrongly" in said
+    assert "warning: 2 of 8 episodes are called a success at their first frame and do not begin with one" in said
 
 
 def test_what_is_no_store_is_refused(run, tmp_path):

@@ -61,7 +61,14 @@ def write_folders(folder: Path, camera: str = "base_camera") -> None:
 def test_from_a_store_to_a_model_and_a_table(run, tmp_path, store):
     said = run("store", *FAST, "--out", "judge", "--seed", 3)
     assert "judge: measured on 2 held-out episodes, 24 frames" in said
-    for line in ("precision, recall", "ROC AUC", "failure frames called", "threshold", "first success frame"):
+    for line in (
+        "precision, recall",
+        "ROC AUC",
+        "failure frames called",
+        "threshold",
+        "first success frame, live",
+        "frame, decoded",
+    ):
         assert line in said
     assert "7 of 7 passed" in said and "look at judge/report.html before you believe it" in said
     assert names(tmp_path) == ["judge", "store"]

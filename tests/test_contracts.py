@@ -8,9 +8,11 @@ from counting import CountingSimulation
 from own_learner import ImitationConfig
 from plaudit.contracts import check_labeler, check_policy, check_robot, check_simulation, missing_members
 from plaudit.data.normalize import Normalizer
+from plaudit.data.store import Store
 from plaudit.envs.adapters.any_gymnasium import GymnasiumConfig
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import ContractError
+from plaudit.labelers.run import label_store, pending
 from plaudit.learners.ppo import PpoConfig
 from plaudit.learners.qchunk import QChunkConfig
 from plaudit.learners.sac import SacConfig
@@ -21,7 +23,7 @@ from tabletop import ScriptedLift, Tabletop
 
 
 class Judge:
-    source = "judge"
+    source, facts = "judge", {"model": "", "threshold": None, "note": ""}
 
     def label(self, episodes):
         return [Labels.from_cutoff(steps=e.steps, cutoff=1, source="judge") for e in episodes]
@@ -95,6 +97,40 @@ def test_a_judge_that_writes_into_the_episode_is_named():
 
     with pytest.raises(ContractError, match="changed the episode"):
         check_labeler(Vandal(), [counting_episode(steps=3)])
+
+
+def test_a_judge_that_does_not_say_what_stands_on_its_labels_is_told():
+    class Silent:
+        source = "judge"
+        label = Judge.label
+
+    with pytest.raises(ContractError, match="Silent is not a Labeler: it needs `source`, `facts` and `label"):
+        check_labeler(Silent(), [counting_episode(steps=3)])
+
+
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        ({"model": ""}, "facts lacks 'threshold'"),
+        ({"model": 3, "threshold": None, "note": ""}, "facts has 3 as 'model'"),
+        ({"model": "m", "threshold": None, "note": ""}, "labels carry model '', the labeler's facts say 'm'"),
+        ({"model": "", "threshold": None, "note": "", "rule": "by ear"}, "'by ear' as 'rule', which is no JSON object"),
+        ({"model": "", "threshold": None, "note": "", "lens": 50}, "facts has 'lens', which no label has"),
+    ],
+)
+def test_a_judge_whose_facts_are_not_those_of_its_labels_is_named(facts, sentence):
+    judge = Judge()
+    judge.facts = facts
+    with pytest.raises(ContractError, match=sentence):
+        check_labeler(judge, [counting_episode(steps=3)])
+
+
+def test_a_judge_that_keeps_the_contract_labels_a_store_once(tmp_path):
+    store = Store.create(tmp_path / "s")
+    ids = [store.append(counting_episode(steps=3)) for _ in range(3)]
+    check_labeler(Judge(), [store.episode(i) for i in ids])
+    assert label_store(store, Judge(), pending(store.ledger, Judge(), ids)).done == ids
+    assert pending(store.ledger, Judge(), ids) == []
 
 
 def test_something_else_is_no_robot():

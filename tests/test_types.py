@@ -55,6 +55,20 @@ def test_a_step_that_was_not_judged_has_no_verdict():
     assert np.isnan(labels.frames[1])
 
 
+@pytest.mark.parametrize(("threshold", "succeeded"), [(None, True), (0.6, True), (0.9, False)])
+def test_the_first_frame_is_called_at_the_threshold_like_any_other(threshold, succeeded):
+    said = np.array([0.6, 0.3, 0.2], np.float32)
+    labels = Labels(
+        reward=np.zeros(2, "f4"), success=np.zeros(2, bool), probability=said[1:], start=said[0], threshold=threshold
+    )
+    assert labels.succeeded == succeeded
+    assert labels.frames.tolist() == [succeeded, 0, 0]
+
+
+def test_a_verdict_made_of_probabilities_is_called_at_its_threshold():
+    assert Labels.from_frames([0.6, 0.6, 0.95], threshold=0.9).frames.tolist() == [0, 0, 1]
+
+
 @pytest.mark.parametrize("probability", [[-0.1, 0.5], [0.5, 1.1]])
 def test_a_probability_outside_zero_and_one_is_refused(probability):
     with pytest.raises(DataError, match="probability"):

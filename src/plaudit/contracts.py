@@ -6,10 +6,11 @@
 Each raises `ContractError` with a sentence that names the method and what it should have done.
 """
 
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from inspect import get_annotations
-from types import ModuleType
+from types import ModuleType, NoneType
 from typing import Any
 
 import numpy as np
@@ -282,9 +283,12 @@ def _check_chunk(chunk: Any, action_dim: int, where: str) -> None:
 
 
 def check_labeler(labeler: Any, episodes: Sequence[Episode]) -> None:
-    """One verdict an episode, of its length, with the judge's name on it, and the episode untouched."""
+    """One verdict an episode, of its length, with the judge's name and facts on it, and the episode untouched."""
     if not isinstance(labeler, Labeler):
-        raise ContractError(f"{type(labeler).__name__} is not a Labeler: it needs `source` and `label(episodes)`")
+        raise ContractError(
+            f"{type(labeler).__name__} is not a Labeler: it needs `source`, `facts` and `label(episodes)`"
+        )
+    facts = _checked_facts(labeler)
     before = [episode.actions.copy() for episode in episodes]
     verdicts = labeler.label(episodes)
     if len(verdicts) != len(episodes):
@@ -298,5 +302,39 @@ def check_labeler(labeler: Any, episodes: Sequence[Episode]) -> None:
             raise ContractError(f"label() judged {len(verdict.reward)} steps of an episode that has {episode.steps}")
         if verdict.source != labeler.source:
             raise ContractError(f"labels carry source '{verdict.source}', the labeler says '{labeler.source}'")
+        for name, value in facts.items():
+            if getattr(verdict, name) != value:
+                raise ContractError(
+                    f"labels carry {name} {getattr(verdict, name)!r}, the labeler's facts say {value!r}; a second run "
+                    "would take them for another judge's"
+                )
         if not np.array_equal(actions, episode.actions):
             raise ContractError("label() changed the episode it was shown")
+
+
+def _checked_facts(labeler: Labeler) -> dict[str, Any]:
+    """Those by which its labels are found again; a note may say more of single episodes where there is a rule."""
+    kinds: dict[str, Any] = {"model": str, "threshold": (float, int, NoneType), "note": str, "rule": str}
+    facts = dict(labeler.facts)
+    for name, kind in kinds.items():
+        if name not in facts and name != "rule":
+            raise ContractError(
+                f"facts lacks '{name}'; it needs model, threshold and note, as they stand on the labels"
+            )
+        if name in facts and not isinstance(facts[name], kind):
+            raise ContractError(f"facts has {facts[name]!r} as '{name}', which is no {kind}")
+    if unknown := sorted(facts.keys() - kinds.keys()):
+        raise ContractError(f"facts has '{unknown[0]}', which no label has; it takes {', '.join(kinds)}")
+    if "rule" in facts:
+        _check_rule(facts["rule"])
+        del facts["note"]
+    return facts
+
+
+def _check_rule(rule: str) -> None:
+    try:
+        fits = rule == "" or isinstance(json.loads(rule), dict)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ContractError(f"facts has {rule!r} as 'rule', which is no JSON object; write it with json.dumps")

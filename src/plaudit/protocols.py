@@ -146,9 +146,21 @@ class Policy(Protocol):
 
 @runtime_checkable
 class Labeler(Protocol):
-    """A judge: a simulator's flag, a classifier, a vision-language model, a person."""
+    """A judge: a simulator's flag, a classifier, a vision-language model, a person.
+
+    labeler.label([episode])[0].model == labeler.facts["model"]      # and so are its threshold, note and rule
+    """
 
     source: str  # the name that stands on its labels
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What will stand on all of its labels: `model`, `threshold` and `note`, and `rule` where numbers are decoded.
+
+        By these a run that was stopped finds what is done, and a judge that changed judges again: an episode whose
+        newest label has the same model, threshold and rule (note, where it has no rule) is passed over.
+        """
+        ...
 
     def label(self, episodes: Sequence[Episode]) -> Sequence[Labels | Exception]:
         """One verdict an episode, in order. An episode it fails on gets the exception and stays unlabelled."""

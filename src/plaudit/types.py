@@ -170,12 +170,15 @@ class Labels:
     reward: FloatArray  # [T] NaN where not judged
     success: BoolArray  # [T] True may end the episode for a learner
     probability: FloatArray | None = None  # [T] the judge's own P(success), before any threshold
-    start: float = float("nan")  # P(success) of frame 0, before any action; NaN where not judged
+    # P(success) of frame 0, before any action; NaN where not judged. It is called at the threshold like any other, so a
+    # rule that decided otherwise (one cutoff, k of n frames) leaves its verdict here, 0 or 1.
+    start: float = float("nan")
     source: str = "unknown"  # who: "human", "classifier", "vlm", "simulator", "dataset", "cutoff"
-    model: str = ""  # fingerprint of the weights that judged
+    model: str = ""  # fingerprint of the model that judged
     threshold: float | None = None  # what turned probability into success
     time: float = 0.0  # seconds since 1970, UTC
     note: str = ""  # why, in words
+    rule: str = ""  # JSON, exact: how the verdict was made of the model's numbers; "" where there were none
 
     def __post_init__(self) -> None:
         steps = len(self.reward)
@@ -191,7 +194,8 @@ class Labels:
     def from_frames(cls, verdict: AnyArray, **rest: Any) -> Self:
         """From a verdict on each of the T+1 frames: P(success) or 0 and 1, NaN where not judged."""
         verdict = np.asarray(verdict, dtype=np.float32)
-        return cls(reward=verdict[1:].copy(), success=verdict[1:] >= 0.5, start=float(verdict[0]), **rest)
+        success = _called(verdict[1:], rest.get("threshold"))
+        return cls(reward=verdict[1:].copy(), success=success, start=float(verdict[0]), **rest)
 
     @classmethod
     def from_cutoff(cls, *, steps: int, cutoff: int | None, source: str, **rest: Any) -> Self:
@@ -207,13 +211,23 @@ class Labels:
     @property
     def frames(self) -> FloatArray:
         """[T+1] success of each frame as 0 or 1, NaN where not judged: what an image classifier learns from."""
-        start = self.start if np.isnan(self.start) else float(self.start >= 0.5)
+        start = self.start if np.isnan(self.start) else float(self.start_success)
         return np.concatenate([[start], np.where(self.judged, self.success, np.nan)]).astype(np.float32)
 
     @property
     def succeeded(self) -> bool:
         """Whether any judged frame shows success."""
-        return bool(self.success[self.judged].any()) or self.start >= 0.5
+        return bool(self.success[self.judged].any()) or self.start_success
+
+    @property
+    def start_success(self) -> bool:
+        """Whether frame 0 was called a success: at the label's own threshold, or from 0.5 on where it has none."""
+        return bool(_called(self.start, self.threshold))
+
+
+def _called(probability: AnyArray | float, threshold: float | None) -> BoolArray:
+    """In float32 on both sides, so that a threshold chosen just above a frame's score leaves that frame out."""
+    return np.asarray(probability, np.float32) >= np.float32(0.5 if threshold is None else threshold)
 
 
 @dataclass(frozen=True, eq=False)

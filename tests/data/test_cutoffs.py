@@ -1,9 +1,12 @@
+import numpy as np
 import pytest
 
 from conftest import counting_episode
 from plaudit.data.cutoffs import label_store, read_cutoffs
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError
+from plaudit.labelers.reference import read_truth
+from plaudit.rewards.frames import read_frames
 from plaudit.types import Origin
 
 
@@ -28,6 +31,31 @@ def test_a_cutoff_ranges_and_null(five, tmp_path):
     assert (five.ledger.labels(0).source, five.ledger.labels(0).note) == ("cutoff", "by eye")
 
 
+def test_frames_can_be_left_unknown(five, tmp_path):
+    (tmp_path / "l.yaml").write_text(
+        "{0: [[1, 2], [3, null, unknown]], 1: [[2, null]], 2: unknown, 3: [0, 1, unknown]}"
+    )
+    label_store(five, read_cutoffs(tmp_path / "l.yaml"))
+    assert [str(frame) for frame in frames(five, 0)] == ["0.0", "1.0", "1.0", "nan", "nan"]
+    assert frames(five, 1) == [0, 0, 1, 1, 1]
+    assert not five.ledger.labels(2).judged.any()
+    assert [str(frame) for frame in frames(five, 3)] == ["nan", "nan", "0.0", "0.0", "0.0"]
+
+
+def test_all_frames_after_the_last_range_can_be_left_unknown(five):
+    label_store(five, {0: [[1, 2]], 1: 3, 2: None}, after="unknown")
+    assert [str(frame) for frame in frames(five, 0)] == ["0.0", "1.0", "1.0", "nan", "nan"]
+    assert frames(five, 1) == [0, 0, 0, 1, 1] and frames(five, 2) == [0] * 5
+
+
+def test_nothing_learns_from_unknown_frames(five):
+    label_store(five, {0: [[1, 2], [3, None, "unknown"]]})
+    truth = read_truth(five, ("cutoff",))[0]
+    assert np.isnan(truth).tolist() == [False, False, False, True, True]
+    table = read_frames(five, sources=("cutoff",))
+    assert np.isnan(table.truth).sum() == 2
+
+
 def test_a_dictionary_with_whole_numbers_for_keys_is_fine(five, tmp_path):
     (tmp_path / "l.yaml").write_text("{0: 3, 1: null}")
     assert read_cutoffs(tmp_path / "l.yaml") == {0: 3, 1: None}
@@ -41,6 +69,8 @@ def test_a_dictionary_with_whole_numbers_for_keys_is_fine(five, tmp_path):
         ("{0: [[3, 1]]}", "episode 0: frames 3 to 1 are not in it"),
         ("{0: soon}", "episode 0: 'soon' is not a frame, a list of"),
         ("{0: true}", "episode 0: True is not a frame"),
+        ("{0: [[1, 2, perhaps]]}", r"is not a frame, a list of \[first, last\] or \[first, last, .unknown.\] ranges"),
+        ("{0: [[3, null], [9, null, unknown]]}", "episode 0: frames 9 to 9 are not in it"),
         ("{0: 1, 7: 1}", r"has no episode 7; it has 0 to 4 \(5 in all\). Nothing was labelled"),
         ("{first: 1}", "'first' is not an episode number or a range"),
         ("{0: 1, 0-2: 3}", "episode 0 is labelled twice, the second time under '0-2'"),

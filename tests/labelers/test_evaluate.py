@@ -182,7 +182,7 @@ def test_labels_of_several_models_are_not_compared_by_probability(bright, thresh
         bright.ledger.append(i, labels)
     found = ledger(bright, "vlm")
     assert found.graded == graded
-    assert bool(found.notes and "of 2 models or thresholds" in found.notes[0]) != graded
+    assert bool(found.notes and "of 2 models, thresholds or rules" in found.notes[0]) != graded
 
 
 def test_who_has_labelled_nothing_cannot_be_measured(bright):

@@ -61,6 +61,13 @@ def test_k_of_n_counts_once_confirmed():
     assert labels([-3, 2, -3, 2, 2, -3], decode="frames").frames.tolist() == [0, 1, 0, 1, 1, 0]
 
 
+def test_a_first_frame_below_the_threshold_is_no_success():
+    verdict = labels([0.4, -3, -3, -3, -3, -3], threshold=0.9, decode="frames")  # sigmoid(0.4) is 0.6
+    assert not verdict.succeeded and verdict.start == approx(0.6, abs=0.01)
+    called = labels([3, -3, -3, -3, -3, -3], threshold=0.9, decode="cutoff")  # called, and one cutoff passes it over
+    assert not called.succeeded and called.frames.tolist() == [0, 0, 0, 0, 0, 0]
+
+
 def test_a_probability_is_the_calibrated_sigmoid():
     verdict = labels([0, 0, 4, 4, 4, 4], temperature=2.0, bias=-1.0)
     assert verdict.probability.tolist() == approx(1 / (1 + np.exp(-np.array([-1, 1, 1, 1, 1]))))

@@ -59,7 +59,8 @@ def test_a_classifier_says_what_its_model_says(tmp_path):
     labels = said(judge, episode)
     assert labels.probability == pytest.approx(model.judge(episode).probability[1:], abs=1e-6)
     assert labels.success.tolist() == (model.judge(episode).probability[1:] >= 0.6).tolist()
-    assert judge.facts == {"model": model.fingerprint, "threshold": 0.6, "note": "by frame"}
+    rule = '{"bias": 0.0, "decode": "frames", "temperature": 1.0}'
+    assert judge.facts == {"model": model.fingerprint, "threshold": 0.6, "note": "by frame", "rule": rule}
     check_labeler(judge, [episode])
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from brightness import CUT, NAME, STEPS, BrightnessConfig, bright_store
 from conftest import counting_episode
 from plaudit.data.check import check
 from plaudit.data.failures import Failures
+from plaudit.data.journal import Journal
 from plaudit.data.store import Store
 from plaudit.errors import ContractError
 from plaudit.labelers.run import by_sentence, label_store, pending
@@ -47,12 +49,44 @@ def test_a_second_run_has_nothing_to_do(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"cut": 3}, {"rule": {"threshold": 0.7}}, {"rule": {"shift": 1}}, {"rule": {"bias": 1}}]
+    "change",
+    [{"cut": 3}, *({"rule": rule} for rule in ({"threshold": 0.7}, {"shift": 1}, {"bias": 1}, {"bias": 1e-6}))],
 )
 def test_another_model_threshold_or_rule_judges_again(tmp_path, change):
     store = bright_store(tmp_path / "s", 1, 0)
     run(store)
     assert run(store, BrightnessConfig.model_validate(change).build()).done == [0]
+
+
+def test_rules_that_differ_in_the_sixth_digit_are_different(tmp_path):
+    store = bright_store(tmp_path / "s", 1, 0)
+    one, other = (BrightnessConfig.model_validate({"rule": {"temperature": t}}).build() for t in (1.000001, 1.000002))
+    assert run(store, one).done == [0] and run(store, one).done == []
+    assert run(store, other).done == [0]
+
+
+def test_what_a_rule_does_not_use_changes_nothing(tmp_path):
+    store = bright_store(tmp_path / "s", 1, 0)
+    run(store)
+    assert run(store, BrightnessConfig.model_validate({"rule": {"confirm": [3, 4]}}).build()).done == []
+
+
+def test_a_label_of_an_earlier_version_is_read_and_judged_again(tmp_path):
+    """They had no exact rule; all that said by which rule they were made was the note."""
+    store = bright_store(tmp_path / "s", 1, 0)
+    judge = BrightnessConfig().build()
+    run(store, judge)
+    line = {name: value for name, value in store.ledger.newest(0).line.items() if name != "rule"}
+    journal = Journal(store.ledger.path)
+    journal.read()
+    journal.append([line])
+    store.ledger.refresh()
+    assert (len(store.ledger.history(0)), store.ledger.labels(0).rule, store.ledger.labels(0).succeeded) == (
+        3,
+        "",
+        True,
+    )
+    assert pending(store.ledger, judge, [0]) == [0]
 
 
 def test_a_persons_correction_is_not_judged_over_unless_it_must_be_on_top(tmp_path):
@@ -121,6 +155,58 @@ def test_a_judge_that_counts_wrongly_is_named(tmp_path):
     store = bright_store(tmp_path / "s", 1, 0)
     with pytest.raises(ContractError, match="'short' gave 2 verdicts on episode 0, which has 7 steps"):
         label_store(store, Short(), [0])
+
+
+class Clumsy:
+    """Raises what no judge should, for the third episode."""
+
+    source, facts = "clumsy", {"model": "", "threshold": None, "note": ""}
+
+    def label(self, episodes):
+        if any(episode.meta.get("number") == 2 for episode in episodes):
+            raise ZeroDivisionError("no light at all")
+        return [Labels.from_cutoff(steps=e.steps, cutoff=None, source="clumsy") for e in episodes]
+
+
+def test_a_judge_that_raises_fails_on_that_episode_and_the_others_go_on(tmp_path):
+    store = Store.create(tmp_path / "s")
+    for number in range(4):
+        store.append(counting_episode(STEPS, meta={"number": number}))
+    done = label_store(store, Clumsy(), store.ids, batch=4)
+    assert done.done == [0, 1, 3] and list(done.failed) == [2]
+    assert done.failed[2].startswith("the judge raised ZeroDivisionError: no light at all (test_run.py, line ")
+    assert [failure.episode for failure in Failures(store.ledger).standing()] == [2]
+    assert pending(store.ledger, Clumsy(), store.ids) == [2]
+
+
+def began_bright(store: Store) -> int:
+    """Whose first frame shows what others end with, and which then grows dark."""
+    episode = counting_episode(STEPS)
+    return store.append(replace(episode, frames={"front": np.ascontiguousarray(episode.frames["front"][::-1])}))
+
+
+@pytest.mark.parametrize(
+    "rule", [{"decode": "frames"}, {"decode": "confirm"}, {"decode": "confirm", "confirm": [3, 4]}]
+)
+def test_success_from_the_first_frame_on_is_written_with_a_note_and_told(tmp_path, rule):
+    store = bright_store(tmp_path / "s", 1, 1)
+    odd, judge = began_bright(store), BrightnessConfig.model_validate({"rule": rule}).build()
+    done = run(store, judge)
+    assert (done.done, done.at_start) == ([0, 1, odd], [odd])
+    assert store.ledger.labels(odd).note == f"{judge.rule.words}; success from the first frame on, to be reviewed"
+    assert store.ledger.labels(0).note == judge.rule.words
+    assert run(store, judge).done == [], "the note makes it no other judge's"
+
+
+def test_a_judge_without_a_rule_finds_what_it_noted_too(tmp_path):
+    class Sure:
+        source, facts = "sure", {"model": "", "threshold": None, "note": ""}
+
+        def label(self, episodes):
+            return [Labels.from_cutoff(steps=e.steps, cutoff=0, source="sure") for e in episodes]
+
+    store = bright_store(tmp_path / "s", 1, 0)
+    assert run(store, Sure()).at_start == [0] and run(store, Sure()).done == []
 
 
 def test_the_same_sentence_is_said_once():

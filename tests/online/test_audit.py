@@ -61,6 +61,16 @@ def test_it_rings_too_for_a_judge_that_sees_too_little(store):
     assert audit.ringing and "does not see what the policy does right" in audit.sentence
 
 
+def test_it_rings_for_a_judge_whose_mistakes_cancel_out(store):
+    several(store, 2, True, False)
+    several(store, 2, False, True)
+    audit = looked(store)
+    assert audit.gap == 0 and audit.ringing
+    assert "false successes" in audit.sentence and "missed successes" in audit.sentence
+    told = audit.metrics()
+    assert (told["audit/false_successes"], told["audit/missed_successes"]) == (0.5, 0.5)
+
+
 def test_a_warning_rings_and_does_not_stop(store):
     several(store, 4, True, False)
     audit = looked(store, ALL.model_copy(update={"on_alarm": "warn"}))

@@ -48,7 +48,13 @@ def test_the_page_has_what_a_person_asks_for(page):
     said = page(cut=3)
     assert "<h1>Judge: brightness</h1>" in said
     assert "Calls 3 of 3 successes and 0 of 3 failures; the first frame called is off by 1 frame (median)" in said
-    for words in ("on its labels", "as it happens, 2 of 3 frames", "seen whole, one cutoff", "ROC AUC", "Calibration"):
+    for words in (
+        "on its labels",
+        "(as it happens), 2 of 3 frames",
+        "(seen whole), one cutoff",
+        "ROC AUC",
+        "Calibration",
+    ):
         assert words in said
     assert "episode 0, frame 3" in said and "failure</span>, judged 73.1%" in said
     assert "this episode has no task text; give it one" in said and "a &lt; b" in said

@@ -12,6 +12,7 @@ from plaudit.rewards.calibration import (
     choose_threshold,
     false_positive_rate,
     fit_calibration,
+    fit_ensemble,
     wilson,
 )
 from plaudit.rewards.cutoffs import first_success
@@ -83,11 +84,36 @@ def test_calibration_needs_both_kinds_and_finite_logits():
 # Threshold
 
 
-def test_the_threshold_lies_just_over_the_first_failure_that_must_not_pass():
+def test_the_threshold_lies_midway_between_the_first_failure_that_must_not_pass_and_the_next_score():
     episodes = [failing(0.6, 0.7, 0.1, 0.2), failing(0.8, 0.9, 0.3, 0.4)]
     chosen = choose_threshold(episodes, target_fpr=0.25)  # two of eight may be called
-    assert chosen.value == pytest.approx(0.7) and np.float32(chosen.value) > np.float32(0.7)
-    assert chosen.fpr == 0.25
+    assert (chosen.value, chosen.fpr) == (pytest.approx(0.75), 0.25)
+    with_success = [*episodes, scored([0.72, 0.95], [1, 1])]
+    assert choose_threshold(with_success, target_fpr=0.25).value == pytest.approx(0.71)
+    assert choose_threshold(episodes, target_fpr=0.0).value == pytest.approx(0.95)  # above it comes 1
+
+
+def test_a_threshold_keeps_out_what_it_should_when_scores_differ_in_their_last_digits():
+    """As they do from one device to the next."""
+    episodes = [scored([0.2, 0.7, 0.96, 0.99], [0, 0, 1, 1]), failing(0.3, 0.4999999)]
+    value = choose_threshold(episodes, target_fpr=0.0).value
+    elsewhere = [Scored(np.minimum(e.probability + np.float32(1e-4), 1), e.truth, 0) for e in episodes]
+    assert false_positive_rate(elsewhere, value).value == 0
+    low = [failing(0.3, 0.4999999)]  # a hair under the floor
+    assert choose_threshold(low, target_fpr=0.0).value > 0.51
+
+
+@pytest.mark.parametrize("members", [1, 5])
+def test_an_ensemble_is_calibrated_as_a_whole(members):
+    rng = np.random.default_rng(0)
+    clear = rng.normal(0, 2, 6000)
+    truth = rng.random(6000) < 1 / (1 + np.exp(-clear))
+    logits = [scale * (clear + rng.normal(0, 2, 6000)) for scale in (1, 2, 0.5, 3, 1)[:members]]
+    found = fit_ensemble(logits[:], truth)
+    lowest = np.min([one(said) for one, said in zip(found.members, logits, strict=True)], axis=0)
+    assert reliability(found(logits), truth).ece < 0.03
+    assert found(logits).mean() == pytest.approx(truth.mean(), abs=0.005)
+    assert (reliability(lowest, truth).ece > 0.1) == (members > 1)  # what the lowest of calibrated ones is worth
 
 
 def test_the_threshold_is_the_floor_where_that_is_enough():

@@ -9,10 +9,14 @@ import pytest
 import torch
 
 from bright_square import CUTOFF, STEPS, square_episode, square_store
+from glow import saved
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, PlauditError, RewardError, TargetNotEmpty
 from plaudit.rewards import grids, training
+from plaudit.rewards.calibration import Calibration
+from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
 from plaudit.rewards.config import RewardTrainConfig
+from plaudit.rewards.encoders.resnet10 import Resnet10Config
 from plaudit.rewards.encoders.small import SmallConfig
 from plaudit.rewards.fit import Fitted
 from plaudit.rewards.frames import PARTS, RewardDataset, read_frames, split, thinned, with_blanks
@@ -20,6 +24,7 @@ from plaudit.rewards.model import RewardModel
 from plaudit.rewards.training import Epoch, Stopped, _balanced
 from plaudit.train.reward import make_reward_model, work_folder
 from plaudit.types import Episode, Labels, Observation
+from tiny_reward import noise_episode, tiny_model
 
 CONFIG = RewardTrainConfig(
     encoder=SmallConfig(widths=(8, 16)), epochs=8, lr=3e-3, batch_size=32, hidden_dim=16, latent_dim=16, views=2
@@ -86,6 +91,60 @@ def test_every_frame_of_a_store_is_a_sample_of_the_data_set(squares):
     row = int(table.rows_of([7])[2])
     assert (table.episode[row], table.frame[row]) == (7, 2)
     assert table.truth[row] == squares.ledger.labels(7).frames[2]
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_what_was_measured_is_what_the_model_says_later(tmp_path, squares, members):
+    """Also where training looked at features that were kept in half precision."""
+    found = make(squares, tmp_path / "frozen", FROZEN.model_copy(update={"epochs": 2, "members": members}))
+    loaded = RewardModel.load(tmp_path / "frozen", force=True)
+    for episode in found.tested:
+        assert loaded.judge(squares.episode(episode.episode)).probability.tolist() == episode.probability.tolist()
+    assert (loaded.facts.ensemble_calibration != (1, 0)) == (members > 1)
+
+
+def test_an_ensemble_of_an_earlier_version_judges_as_it_did(tmp_path):
+    model, episode = tiny_model(members=2), noise_episode()
+    folder = saved(model, tmp_path / "m")
+    tree = json.loads((folder / "model.json").read_text())
+    del tree["ensemble_calibration"]  # which they did not have
+    (folder / "model.json").write_text(json.dumps(tree))
+    said = [Calibration(0.3)(member[:, 0]) for member in model.logits(episode)]
+    assert RewardModel.load(folder).judge(episode).probability == pytest.approx(np.min(said, axis=0))
+
+
+def changed(model: RewardModel, **facts) -> RewardModel:
+    """The same weights, with another description."""
+    shape = model.shape.model_copy(update=facts.pop("classifier", {}))
+    described = model.facts.model_copy(update={"classifier": shape, **facts})
+    member = BinaryRewardClassifier(shape)
+    member.load_state_dict(model.members[0].state_dict())
+    return RewardModel([member], described, "cpu")
+
+
+def test_a_fingerprint_is_of_all_that_changes_a_score(tmp_path):
+    model, episode = tiny_model(), noise_episode()
+    others = {
+        "calibration": changed(model, calibration=((0.3, 1.0),)),
+        "of the ensemble": changed(model, ensemble_calibration=(1.0, 1.0)),
+        "image size": changed(model, classifier={"image_size": (14, 14)}),
+        "history": changed(tiny_model(history=2), classifier={"history_stride": 2}),
+        "stride": tiny_model(history=2),
+    }
+    assert len({model.fingerprint, *(other.fingerprint for other in others.values())}) == 1 + len(others)
+    for name in ("calibration", "image size"):
+        assert not np.allclose(others[name].judge(episode).probability, model.judge(episode).probability), name
+    assert changed(model, classifier={"dropout": 0.5}).fingerprint == model.fingerprint  # of training alone
+    assert RewardModel.load(saved(model, tmp_path / "m")).fingerprint == model.fingerprint
+
+
+def test_a_fingerprint_is_of_padding_and_pixel_statistics_too():
+    shape = ClassifierConfig(encoder=Resnet10Config(), cameras={"front": (32, 32)}, hidden_dim=4, latent_dim=4)
+    facts = tiny_model().facts.model_copy(update={"classifier": shape})
+    model = RewardModel([BinaryRewardClassifier(shape)], facts, "cpu")
+    encoders = [Resnet10Config(padding="torchvision"), Resnet10Config(normalise="unit")]
+    others = [changed(model, classifier={"encoder": encoder}).fingerprint for encoder in encoders]
+    assert len({model.fingerprint, *others}) == 3
 
 
 def test_no_episode_is_in_two_parts(squares):

@@ -104,6 +104,20 @@ def test_terminal_pays_only_at_the_end():
     assert rewards(early, mode="terminal", reward_type="continuous") == [0, 0, 0.75]  # confirmed
 
 
+def test_terminal_pays_at_the_last_step_whatever_ended_the_episode():
+    class Doubtful(Told):
+        def see(self, observation):
+            return Judgement(np.full(2, 0.25, np.float32), None)
+
+    simulation = CountingSimulation(2)
+    config = JudgeConfig(mode="terminal", reward_type="continuous")
+    judge = ModelJudge(Doubtful(), config, num_envs=2, max_steps=simulation.max_steps)
+    played = run_round(simulation, lambda seen: np.ones((2, 1), np.float32), [-2, 9], judge)
+    assert played.length.tolist() == [2, 5]  # the first fails at its second step, the time of the other runs out
+    assert played.reward[:2, 0].tolist() == [0, 0.25]
+    assert played.reward[:, 1].tolist() == [0, 0, 0, 0, 0.25]
+
+
 def test_add_pays_on_top_of_the_simulations_shaping_and_says_what_is_what():
     told = signals(Told(1, 1), known={"shaping": np.float32([0.25])}, mode="add")[0]
     assert told.reward.item() == 1.25
@@ -179,7 +193,13 @@ def test_an_episode_is_judged_as_it_would_have_been_while_it_happened(mode, rewa
     assert labels.success.tolist() == [s.success.item() for s in said]
     assert labels.reward == pytest.approx(np.concatenate([s.reward for s in said]), abs=1e-5)
     assert labels.probability == pytest.approx(np.concatenate([s.probability for s in said]), abs=1e-5)
-    assert labels.start == pytest.approx(start.item(), abs=1e-5)
+    assert labels.start == pytest.approx(0 if start.item() >= between else start.item(), abs=1e-5)
+
+
+def test_a_first_frame_that_is_called_alone_is_no_success():
+    assert not judge_episode(Told(0.9, 0.1, 0.1), counting_episode(2), JudgeConfig()).succeeded
+    assert judge_episode(Told(0.9, 0.1, 0.1), counting_episode(2), JudgeConfig(confirm=(1, 1))).succeeded
+    assert judge_episode(Told(0.9, 0.9, 0.1), counting_episode(2), JudgeConfig()).succeeded
 
 
 def test_its_labels_say_who_judged_and_how():
@@ -208,19 +228,31 @@ def noted(judged: int, true: int, of: int, **options) -> Alarm:
 
 def test_the_alarm_rings_when_more_is_judged_than_true():
     assert noted(12, 4, of=20).gap == pytest.approx(0.4)
-    assert noted(12, 4, of=20).ringing and not noted(12, 8, of=20).ringing
-    assert not noted(4, 12, of=20).ringing  # a judge that is too strict is not being fooled
+    assert noted(12, 4, of=20).ringing and not noted(12, 8, of=20).ringing  # 0.2 is not beyond 0.2
 
 
-def test_a_two_sided_alarm_rings_for_a_judge_that_sees_too_little():
-    strict = noted(4, 12, of=20, two_sided=True)
-    assert strict.ringing and noted(12, 4, of=20, two_sided=True).ringing
-    assert not noted(8, 12, of=20, two_sided=True).ringing  # 0.2 is not beyond 0.2
+def test_the_alarm_rings_for_a_judge_that_sees_too_little():
+    strict = noted(4, 12, of=20)
+    assert strict.ringing and not noted(8, 12, of=20).ringing
     assert "called 20% of the last 20 audited episodes a success and 60% were" in strict.sentence
-    assert "does not see what the policy does right" in strict.sentence and "missed successes" in strict.sentence
-    assert Alarm.from_json(strict.to_json()).ringing
-    one_sided = {name: value for name, value in strict.to_json().items() if name != "two_sided"}
-    assert not Alarm.from_json(one_sided).ringing  # as written by a version that knew no other
+    assert "40% are missed successes, at most 20% may be" in strict.sentence
+    assert "does not see what the policy does right" in strict.sentence and "false" not in strict.sentence
+
+
+def test_the_alarm_rings_for_a_judge_whose_mistakes_cancel_out():
+    alarm = Alarm()
+    for i in range(60):
+        alarm.note(judged=i % 2 == 0, true=i % 2 == 1)  # wrong about every one
+    assert alarm.gap == 0 and alarm.ringing
+    assert (alarm.false_successes, alarm.missed_successes) == (0.5, 0.5)
+    assert "50% are false successes" in alarm.sentence and "50% are missed successes" in alarm.sentence
+
+
+@pytest.mark.parametrize("more", [{}, {"two_sided": False}, {"two_sided": True}])
+def test_an_alarm_of_an_earlier_version_is_read(more):
+    """Those of `train` rang on one side only, and the oldest did not say so."""
+    tree = {"bound": 0.2, "window": 50, "least": 20, "noted": [[False, True]] * 20, **more}
+    assert Alarm.from_json(tree).ringing and Alarm.from_json(tree).missed_successes == 1
 
 
 def test_the_alarm_waits_until_it_has_seen_enough_and_forgets_what_is_old():

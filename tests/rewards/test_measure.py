@@ -119,3 +119,15 @@ def test_scored_says_what_is_wrong_with_it():
         scored([0.2], [0.5])
     with pytest.raises(RewardError, match="label some"):
         measure([scored([0.2], [NAN])], 0.5)
+
+
+def test_episodes_that_are_called_at_their_first_frame_are_counted():
+    episodes = [
+        Scored(np.array([0.9, 0.2, 0.9], "f4"), np.array([0, 0, 1], "f4"), 0),
+        Scored(np.array([0.9, 0.9], "f4"), np.array([1, 1], "f4"), 1),
+        Scored(np.array([0.9, 0.1, 0.9], "f4"), np.array([np.nan, 0, 1], "f4"), 2),  # nobody knows of its first frame
+    ]
+    scores = measure(episodes, 0.5)
+    assert (scores.start_called, scores.start_false) == (2, 1)
+    old = {name: value for name, value in scores.to_json().items() if not name.startswith("start_")}
+    assert Scores.from_json(old).start_called == 0  # of a report of an earlier version

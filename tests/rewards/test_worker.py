@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 
 from plaudit.data.transfer import new_folder
 from plaudit.errors import RewardError, TargetNotEmpty
@@ -93,6 +94,28 @@ def test_mini_batches_make_no_difference(plain):
     whole, pieces = inline(plain, reward_type="continuous"), inline(plain, reward_type="continuous", micro_batch_size=3)
     given = {"front": frames(8)}
     assert pieces.compute_batch_rewards(given) == pytest.approx(whole.compute_batch_rewards(given), abs=1e-6)
+
+
+@pytest.mark.parametrize("place", ["inline", "process"])
+def test_no_observations_get_no_rewards(plain, away, place):
+    worker = away if place == "process" else inline(plain)
+    for given in ({"front": frames(4)[:0]}, Observation({"front": frames(4)[:0]}, np.zeros((0, 2), np.float32))):
+        paid = worker.compute_batch_rewards(given)
+        assert paid.shape == (0,) and paid.dtype == np.float32
+    assert RewardManager(tiny_model(progress=True)).compute_rewards({"front": frames(4)[:0]}).shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
+def test_torch_tensors_are_taken_with_a_gradient_and_in_half_the_bytes(plain, dtype):
+    worker, images = inline(plain, reward_type="continuous"), frames(4)
+    floats = torch.from_numpy(images).to(dtype) / (255 if dtype.is_floating_point else 1)
+    tensor = floats.to(dtype).requires_grad_(dtype.is_floating_point)
+    state = torch.zeros(4, 2, requires_grad=True)
+    seen = Observation({"front": tensor}, state)  # type: ignore[arg-type]
+    expected = worker.compute_batch_rewards({"front": images})
+    for given in ({"front": tensor}, seen):
+        paid = worker.compute_batch_rewards(given)
+        assert isinstance(paid, np.ndarray) and paid == pytest.approx(expected, abs=0.05)
 
 
 def test_what_a_model_has_to_say_of_other_cameras_reaches_who_asked(plain):

@@ -34,6 +34,8 @@ TRUTH = {
     "reward/agreement",
     "reward/gap",
     "reward/alarm",
+    "audit/false_successes",
+    "audit/missed_successes",
     "eval/success",
 }  # what only a person sees
 
@@ -251,6 +253,15 @@ def test_a_judge_that_is_pleased_without_success_stops_the_run(tmp_path: Path, m
     assert (tmp_path / f"run/checkpoints/{end.step:012d}").is_dir() and (tmp_path / "run/policy.safetensors").exists()
     again = run(tmp_path / "run")
     assert (again.step, again.alarm) == (end.step, end.alarm)
+
+
+def test_a_judge_that_misses_successes_stops_the_run(tmp_path: Path, model: Any):
+    """A lamp succeeds wherever it stands, and this judge asks for more light than there is."""
+    audited = " reward.audit_share=1 reward.alarm_least=8 reward.alarm_window=8"
+    end = run(tmp_path / "run", f"{LEARNERS['ppo']} env.goal=0.01 reward.model={model(0.999)}" + audited)
+    assert end.alarm is not None and "100% are missed successes" in end.alarm
+    line = curve(tmp_path / "run")[-2]
+    assert (line["audit/false_successes"], line["audit/missed_successes"], line["reward/alarm"]) == (0, 1, 1)
 
 
 def test_a_run_may_go_on_in_spite_of_the_alarm(tmp_path: Path, model: Any):

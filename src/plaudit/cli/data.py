@@ -134,12 +134,19 @@ def check(
 def label(
     store: StoreArgument,
     cutoffs: Annotated[
-        Path | None, typer.Argument(help="A file {episode: first success frame, [[first, last], ...] or null}.")
+        Path | None,
+        typer.Argument(
+            help='A file {episode: first success frame, [[first, last], [first, null, "unknown"], ...] or null}.'
+        ),
     ] = None,
     by: Annotated[
         Literal["id", "source"] | None,
         typer.Option(help="Whether the file counts by the store's ids or by its source's episode numbers."),
     ] = None,
+    after: Annotated[
+        Literal["failure", "unknown"],
+        typer.Option(help="What frames after the last range of an episode are; unknown ones are left out."),
+    ] = "failure",
     restore: Annotated[
         str | None,
         typer.Option(metavar="EPISODE:VERSION", help="Make an old version of an episode's labels count again."),
@@ -160,14 +167,16 @@ def label(
         return
     if cutoffs is None:
         raise DataError("name a label file like {0: 53, 1: null}, or --restore an old version")
-    ids = label_store(opened, read_cutoffs(cutoffs), by=by, note=note)
-    yes, no = 0, 0
+    ids = label_store(opened, read_cutoffs(cutoffs), by=by, note=note, after=after)
+    yes, no, unknown = 0, 0, 0
     for episode_id in ids:
         labels = opened.ledger.labels(episode_id)
         assert labels is not None
         frames = labels.frames[opened.episode(episode_id).recorded]
         yes, no = yes + int((frames == 1).sum()), no + int((frames == 0).sum())
-    out.print(f"{len(ids)} episodes labelled: {yes} success frames, {no} failure frames ({yes + no} total)")
+        unknown += int((frames != frames).sum())
+    left_out = f", {unknown} unknown and left out" if unknown else ""
+    out.print(f"{len(ids)} episodes labelled: {yes} success frames, {no} failure frames ({yes + no} total){left_out}")
 
 
 @data.command("sheet")

@@ -153,11 +153,14 @@ def _measured(store: "Store", sources: Sequence[str], found: "Evaluation") -> di
 
 def _tell_evaluation(title: str, found: "Evaluation", target: Path) -> None:
     from plaudit.report.evaluation import named, ways_of
+    from plaudit.report.judge import started
     from plaudit.report.tables import judge_table, ways_table
 
     scores = found.scores
     held = f"{title}: measured on {scores.episodes:,} episodes, {scores.frames:,} frames"
     out.print(judge_table(held, scores, found.controls), "", ways_table(ways_of(found)), sep="\n")
+    if scores.start_false:
+        tell("warning", started(scores))
     for sentence in found.notes:
         tell("note", sentence)
     for sentence in [*named(title, found), *found.problems]:

@@ -129,6 +129,15 @@ def _alone(given: Sequence[Any]) -> None:
 
 def _tell_result(store: "Store", judge: "EpisodeJudge", done: "Labelled", passed_over: int) -> None:
     tell_failed(done.failed)
+    if done.at_start:
+        which = f"episode {done.at_start[0]} is" if len(done.at_start) == 1 else f"{len(done.at_start)} episodes are"
+        ids = "" if len(done.at_start) == 1 else f" ({_few(done.at_start)})"
+        tell(
+            "warning",
+            f"{which} called a success from the first frame on{ids}: the object may have been where it usually ends; "
+            f"look at them (plaudit data sheet) and label by hand what is none (plaudit label {store.folder} --judge "
+            "human); it stands in the note of their labels",
+        )
     called = f" ({done.succeeded} called a success)" if done.done else ""
     over = f", {passed_over} were done already" if passed_over else ""
     lost = f", {len(done.failed)} could not be judged and wait for the next run" if done.failed else ""

@@ -213,11 +213,14 @@ def _train(episodes: "Store", recipe: "RewardRecipe") -> "Fitted":
 
 
 def _tell_result(fitted: "Fitted", recipe: "RewardRecipe") -> None:
+    from plaudit.report.judge import started
     from plaudit.report.tables import judge_table
 
     scores, problems = fitted.scores, fitted.model.facts.problems
     held = f"{recipe.out}: measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames"
     out.print(judge_table(held, scores, fitted.controls))
+    if scores.start_false:
+        tell("warning", started(scores))
     for problem in problems:
         tell("problem", f"a control failed, {problem}")
     if problems:

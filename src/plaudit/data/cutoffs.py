@@ -1,10 +1,12 @@
 """Label files written by hand: the frames of each episode that show success.
 
-    {"0": 53, "1": [[36, 50], [60, 99]], "2": null, "3-7": 40}
+    {"0": 53, "1": [[36, 50], [60, 99]], "2": null, "3-7": 40, "8": [[53, 120], [121, null, "unknown"]], "9": "unknown"}
 
-A number is the first frame that shows success, and all later ones do; pairs are ranges of frames, both ends
-included; null is an episode that fails. Keys are episodes, or ranges of them. JSON or YAML, so `{0: 53, 1: 36}` is
-fine too.
+A number is the first frame that shows success, and all later ones do; pairs are ranges of frames that do, both ends
+included, where null for the second means the last frame; null is an episode that fails. A range with "unknown" is not
+judged: nothing learns from these frames and nothing is measured on them, as after an object was let go. "unknown" for
+an episode leaves all of it out. Where ranges overlap the later one holds. Keys are episodes, or ranges of them. JSON or
+YAML, so `{0: 53, 1: 36}` is fine too.
 """
 
 import re
@@ -20,6 +22,8 @@ from plaudit.errors import BadFile, DataError
 from plaudit.types import Episode, FloatArray, Labels
 
 Numbering = Literal["id", "source"]
+After = Literal["failure", "unknown"]
+UNKNOWN = "unknown"
 
 
 def read_cutoffs(path: str | Path) -> dict[int, Any]:
@@ -51,8 +55,18 @@ def _episodes(key: Any, path: Path) -> range:
     return range(first, int(match[2] or first) + 1)
 
 
-def label_store(store: Store, cutoffs: Mapping[int, Any], *, by: Numbering | None = None, note: str = "") -> list[int]:
-    """Append one verdict an episode to the ledger, all or none; returns the ids of the episodes labelled."""
+def label_store(
+    store: Store,
+    cutoffs: Mapping[int, Any],
+    *,
+    by: Numbering | None = None,
+    note: str = "",
+    after: After = "failure",
+) -> list[int]:
+    """Append one verdict an episode to the ledger, all or none; returns the ids of the episodes labeled.
+
+    after: what frames after the last range of an episode are
+    """
     numbers = _numbering(store, by)
     verdicts: list[tuple[int, Labels]] = []
     for number, value in cutoffs.items():
@@ -60,7 +74,7 @@ def label_store(store: Store, cutoffs: Mapping[int, Any], *, by: Numbering | Non
             raise DataError(f"{store.folder} has no episode {number}; it has {_span(numbers)}. Nothing was labelled")
         episode_id = numbers[number]
         try:
-            verdict = _verdict(store.episode(episode_id), value)
+            verdict = _verdict(store.episode(episode_id), value, after)
         except DataError as error:
             raise DataError(f"episode {number}: {error}. Nothing was labelled") from error
         verdicts.append((episode_id, Labels.from_frames(verdict, source="cutoff", note=note)))
@@ -96,28 +110,47 @@ def over_all_frames(episode: Episode, recorded: FloatArray) -> FloatArray:
     return verdict
 
 
-def _verdict(episode: Episode, value: Any) -> FloatArray:
-    """0 or 1 for each of the T+1 frames."""
+def _verdict(episode: Episode, value: Any, after: After) -> FloatArray:
+    """0, 1 or NaN for each of the T+1 frames."""
     recorded = np.zeros(episode.steps + 1, np.float32)[episode.recorded]  # people count these, from 0
     end = len(recorded) - 1
-    for first, last in _ranges(value, end):
+    ranges = _ranges(value, end)
+    for first, last, kind in ranges:
         if first < 0 or last > end or first > last:
             raise DataError(f"frames {first} to {last} are not in it: its frames are 0 to {end}; null means failure")
-        recorded[first : last + 1] = 1
+        recorded[first : last + 1] = kind
+    if after == UNKNOWN and ranges:
+        recorded[max(last for _, last, _ in ranges) + 1 :] = np.nan
     return over_all_frames(episode, recorded)
 
 
-def _ranges(value: Any, last: int) -> list[tuple[int, int]]:
+def _ranges(value: Any, end: int) -> list[tuple[int, int, float]]:
+    """First and last frame, and what they are: 1, or NaN where unknown."""
     if value is None:
         return []
-    if isinstance(value, int) and not isinstance(value, bool):
-        return [(value, max(value, last))]
-    pairs = [value] if isinstance(value, list) and len(value) == 2 and all(isinstance(v, int) for v in value) else value
-    if isinstance(pairs, list) and all(
-        isinstance(p, list) and len(p) == 2 and all(isinstance(v, int) for v in p) for p in pairs
-    ):
-        return [(first, end) for first, end in pairs]
-    raise DataError(f"{value!r} is not a frame, a list of [first, last] ranges, or null")
+    if value == UNKNOWN:
+        return [(0, end, np.nan)]
+    if _is_frame(value):
+        return [(value, max(value, end), 1.0)]
+    ranges = [value] if _is_range(value) else value
+    if isinstance(ranges, list) and all(_is_range(one) for one in ranges):
+        return [
+            (one[0], max(one[0], end) if one[1] is None else one[1], 1.0 if len(one) == 2 else np.nan) for one in ranges
+        ]
+    raise DataError(
+        f'{value!r} is not a frame, a list of [first, last] or [first, last, "unknown"] ranges, "unknown", or null'
+    )
+
+
+def _is_frame(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_range(value: Any) -> bool:
+    """[first, last], where null is the last frame there is, and perhaps "unknown" after it."""
+    if not isinstance(value, list) or len(value) not in (2, 3) or not _is_frame(value[0]):
+        return False
+    return (value[1] is None or _is_frame(value[1])) and value[2:] in ([], [UNKNOWN])
 
 
 def _span(numbers: Mapping[int, int]) -> str:

@@ -134,6 +134,7 @@ def _pack(episode_id: int, labels: Labels, restored_from: int | None) -> Record:
         "time": labels.time,
         "start": None if np.isnan(labels.start) else labels.start,
         "note": labels.note,
+        "rule": labels.rule,
         "restored": restored_from,
         "steps": len(labels.reward),
         "probability": labels.probability is not None,
@@ -154,4 +155,5 @@ def _unpack(line: Record) -> Labels:
         threshold=line["threshold"],
         time=line["time"],
         note=line["note"],
+        rule=line.get("rule", ""),  # which earlier versions did not write
     )

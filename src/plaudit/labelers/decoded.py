@@ -6,6 +6,7 @@ A judge that gives numbers has a rule already (`FrameLabeler`). This is for the 
 and those whose labels came from elsewhere. What they said of each frame is kept as the probability.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,9 +25,11 @@ class Decoded:
 
     @property
     def facts(self) -> dict[str, Any]:
-        said = self.judge.facts["note"]
-        note = f"{said}; {self.rule.words}" if said else self.rule.words
-        return {"model": self.judge.facts["model"], "threshold": self.rule.threshold, "note": note}
+        inner = self.judge.facts
+        note = f"{inner['note']}; {self.rule.words}" if inner["note"] else self.rule.words
+        before = {name: value for name, value in inner.items() if name not in ("model", "note")}
+        rule = json.dumps({"of": before, "rule": json.loads(self.rule.exact)}, sort_keys=True)
+        return {"model": inner["model"], "threshold": self.rule.threshold, "note": note, "rule": rule}
 
     def label(self, episodes: Sequence[Episode]) -> Sequence[Labels | Exception]:
         return [said if isinstance(said, Exception) else self.decode(said) for said in self.judge.label(episodes)]

@@ -22,7 +22,7 @@ from plaudit.data.store import Store
 from plaudit.errors import RewardError
 from plaudit.labelers.decoded import Decoded, probability_of
 from plaudit.labelers.frames import EpisodeJudge, FrameLabeler, Rule
-from plaudit.labelers.run import BATCH, Track, ask, batches
+from plaudit.labelers.run import BATCH, Track, ask, batches, verdicts_on
 from plaudit.rewards.controls import UNRELATED, Control, ControlResult, failed, make_controls, tally
 from plaudit.rewards.cutoffs import CutoffErrors, cutoff_errors
 from plaudit.rewards.measure import Reliability, Scores, measure, reliability
@@ -124,13 +124,13 @@ def compare(
 
 def _threshold(verdicts: Mapping[int, Labels]) -> tuple[float | None, list[str]]:
     """The one by which all of them were called; None where they are to be compared by yes and no, and why."""
-    made_by = {(labels.model, labels.threshold) for labels in verdicts.values()}
+    made_by = {(labels.model, labels.threshold, labels.rule) for labels in verdicts.values()}
     if any(labels.probability is None or labels.threshold is None for labels in verdicts.values()):
         return None, []
     if len(made_by) > 1:
         return None, [
-            f"These labels are of {len(made_by)} models or thresholds, so they are compared by yes and no and not by "
-            "their probabilities."
+            f"These labels are of {len(made_by)} models, thresholds or rules, so they are compared by yes and no and "
+            "not by their probabilities."
         ]
     return next(iter(made_by))[1], []
 
@@ -158,11 +158,10 @@ def ask_controls(
         made = make_controls([(store.episode(i), truth) for i, truth in truths.items()], wrong_task=wrong_task)
         for controls in batches(made, batch):
             asked[0] += len(controls)
-            for control, said in zip(controls, judge.label([control.episode for control in controls]), strict=True):
-                if isinstance(said, Exception):
-                    reasons.append(str(said))
-                else:
-                    yield control, probability_of(said) if found.graded else said.frames
+            verdicts, failures = verdicts_on(judge, {n: control.episode for n, control in enumerate(controls)})
+            reasons.extend(failures.values())
+            for n, said in verdicts.items():
+                yield controls[n], probability_of(said) if found.graded else said.frames
 
     results = tally(answers(), found.scores.threshold)
     lost = f"{len(reasons)} of {asked[0]} controls could not be judged: {reasons[0]}." if reasons else ""

@@ -11,7 +11,9 @@ A model (`FrameScorer`) knows nothing of rules, a rule nothing of models; `Frame
 A probability always stands on the label, so another rule needs no second look at the images.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -51,21 +53,26 @@ class Rule(Config):
         return (called if self.decode == "frames" else confirmed(called, self.confirm)).astype(np.float32)
 
     @property
+    def exact(self) -> str:
+        """How labels are made of log-odds, all but the threshold, as JSON: labels of equal rules are comparable."""
+        how: dict[str, dict[str, Any]] = {
+            "confirm": {"confirm": self.confirm},
+            "frames": {},
+            "cutoff": {"shift": self.shift},
+        }
+        fitted = {"temperature": self.temperature, "bias": self.bias}
+        return json.dumps({"decode": self.decode, **how[self.decode], **fitted}, sort_keys=True)
+
+    @property
     def words(self) -> str:
-        """How labels are made of log-odds, all but the threshold; it stands on them."""
+        """The same for a person to read."""
         k, n = self.confirm
         how = {"confirm": f"{k} of {n} frames", "frames": "by frame", "cutoff": f"one cutoff, shift {self.shift}"}
         fitted = (self.temperature, self.bias) != (1, 0)
         return how[self.decode] + (f", temperature {self.temperature:.4g}, bias {self.bias:.4g}" if fitted else "")
 
 
-class EpisodeJudge(Labeler, Protocol):
-    """A `Labeler` that knows what will stand on its labels: by this a run that was stopped finds what is done."""
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """`model`, `threshold` and `note` of its labels."""
-        ...
+EpisodeJudge = Labeler
 
 
 class FrameScorer(Protocol):
@@ -98,7 +105,8 @@ class FrameLabeler:
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {"model": self.fingerprint, "threshold": self.rule.threshold, "note": self.rule.words}
+        said = {"note": self.rule.words, "rule": self.rule.exact}
+        return {"model": self.fingerprint, "threshold": self.rule.threshold, **said}
 
     def label(self, episodes: Sequence[Episode]) -> Sequence[Labels | Exception]:
         return [
@@ -117,15 +125,15 @@ class FrameLabeler:
 def labels_of(probability: FloatArray, success: FloatArray, **who: Any) -> Labels:
     """Of P(success) and the verdict, 1 or 0, on each frame, [T+1] both; NaN where nothing was said of a frame.
 
-    A label has one number for frame 0, which is read as a success from 0.5 on. It is the probability where that says
-    the same as the verdict, and the verdict where a rule decided otherwise.
+    A label has one number for frame 0, which is read at the threshold. It is the probability where that says the same
+    as the verdict, and the verdict where a rule decided otherwise.
     """
     success = np.where(np.isnan(probability), np.float32(np.nan), success)
-    agrees = (probability[0] >= 0.5) == (success[0] == 1)
-    return Labels(
+    labels = Labels(
         reward=success[1:].copy(),
         success=success[1:] == 1,
         probability=probability[1:].copy(),
-        start=float(probability[0] if agrees else success[0]),
+        start=float(probability[0]),
         **who,
     )
+    return labels if labels.start_success == (success[0] == 1) else replace(labels, start=float(success[0]))

@@ -15,7 +15,7 @@ learned from them: that it agrees with their truth says nothing. So a new judge 
 Nothing is kept but what stands in the ledger. What the simulator knows of an audited episode is written there too, as a
 label of source "simulator": it outlives the episode's eviction, a retraining may learn from it, and a learner that
 samples by the judge's source never sees it. An alarm that rang for a judge stays rung for that judge, whatever comes
-later: a gap that hovers about the bound would otherwise start and stop the learner with every episode.
+later: an error rate that hovers about the bound would otherwise start and stop the learner with every episode.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ By = Literal["auto", "simulator", "human"]
 
 class AuditConfig(Config):
     share: float = Field(default=0.25, ge=0, le=1)  # of the judged episodes, whose truth is looked up
-    bound: float = Field(default=0.2, gt=0, le=1)  # of |judged - true success| among these, beyond which it rings
+    bound: float = Field(default=0.2, gt=0, le=1)  # of false or of missed successes among these, beyond which it rings
     window: PositiveInt = 60  # audited episodes that count, the newest
     least: PositiveInt = 30  # audited episodes of a judge before it may ring
     on_alarm: Literal["stop", "warn"] = "stop"  # whether the learner stops on that judge
@@ -144,6 +144,7 @@ class Audit:
         waiting = len(self._open) if HUMAN in self._believed else 0
         return {
             **shares,
+            **self._alarm.metrics(),
             "audit/alarm": float(self.ringing),
             "audit/episodes": float(self.episodes),
             "audit/waiting": float(waiting),
@@ -195,7 +196,7 @@ class Audit:
     def _count(self) -> tuple[Alarm, str | None]:
         """The alarm after all audited episodes of the judge in charge, and its sentence when it first rang."""
         config = self.config
-        alarm, rang = Alarm(config.bound, config.window, config.least, two_sided=True), None
+        alarm, rang = Alarm(config.bound, config.window, config.least), None
         for _, (judged, true) in sorted(self._pairs.get(self.model, {}).items()):
             alarm.note(judged, true)
             if rang is None and alarm.ringing:

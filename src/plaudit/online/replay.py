@@ -290,7 +290,9 @@ def _stands(ledger: Ledger, episode_id: int, said: Labels) -> bool:
     if said.time:
         return any((v.source, v.time) == (said.source, said.time) for v in ledger.history(episode_id))
     there = ledger.labels(episode_id, {said.source})
-    if there is None or (there.model, there.threshold, there.note) != (said.model, said.threshold, said.note):
+    if there is None or any(
+        getattr(there, name) != getattr(said, name) for name in ("model", "threshold", "rule", "note")
+    ):
         return False
     return there.reward.tobytes() == said.reward.astype("<f4").tobytes() and bool((there.success == said.success).all())
 

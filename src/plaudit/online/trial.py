@@ -8,7 +8,12 @@ The new one replaces the old one when all of this holds:
 1. it passes the negative controls (rewards/controls.py), made of the held-out episodes that succeed;
 2. it calls no larger share of the held-out failures than the old one does, or at most `most_false` of them;
 3. it misses no larger share of the held-out successes than the old one does, or at most `most_missed` of them;
-4. it is right more often; or as often, and it calls fewer failure frames.
+4. it is right about more episodes, and surely so; or about as many, and it surely calls fewer failure frames.
+
+"Surely" is about the episodes in which the two differ, since the others say nothing of which is better. Between two
+judges that are equally good each of these goes either way, like a coin; the new one takes over when the lower end of
+the exact one-sided interval of its share of them (Clopper and Pearson, 95%) lies above one half. Five of five will do,
+four of four will not, nor nine of twelve.
 
 "Right" is about whole episodes, and the mean over the kinds that there are: failures and successes of the run, failures
 and successes of the data that the first judge was trained on. Counted together, a hundred easy failures of last week
@@ -18,8 +23,8 @@ its own data, which speaks for the old one.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from pydantic import Field, PositiveInt
@@ -33,6 +38,7 @@ from plaudit.labelers.run import BATCH, ask, batches
 from plaudit.online.lessons import part_of
 from plaudit.rewards.controls import failed
 from plaudit.rewards.frames import TRUSTED
+from plaudit.rewards.scored import Scored
 from plaudit.types import FloatArray, Labels
 
 SUCCESSES, FAILURES = "successes", "failures"
@@ -42,6 +48,15 @@ class Rules(Config):
     most_false: float = Field(default=0.05, ge=0, le=1)  # of held-out failures that a new judge may always call
     most_missed: float = Field(default=0.2, ge=0, le=1)  # of held-out successes that it may always miss
     least_held_out: PositiveInt = 4  # episodes; a comparison on fewer says nothing
+    confidence: float = Field(default=0.95, ge=0.5, lt=1)  # with which the new judge has to be the better one
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one judge makes of one held-out episode."""
+
+    right: bool  # about whether it succeeds
+    called: int  # failure frames that it calls a success
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,7 @@ class Figures:
     fpr_high: float
     recall: float  # share of success frames called
     problems: tuple[str, ...]  # controls that it does not pass; episodes that it cannot judge
+    each: Mapping[str, Verdict] = field(default_factory=dict)  # by episode; decisions of earlier versions have none
 
     @property
     def episodes(self) -> int:
@@ -89,7 +105,10 @@ class Figures:
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
         numbers = {name: math.nan if tree[name] is None else tree[name] for name in _NUMBERS}
-        return cls(tree["fingerprint"], tree["right"], tree["of"], **numbers, problems=tuple(tree["problems"]))
+        each = {episode: Verdict(**said) for episode, said in tree.get("each", {}).items()}
+        return cls(
+            tree["fingerprint"], tree["right"], tree["of"], **numbers, problems=tuple(tree["problems"]), each=each
+        )
 
 
 _NUMBERS = ("fpr", "fpr_low", "fpr_high", "recall")
@@ -115,7 +134,15 @@ def examine(judge: FrameLabeler, held_out: Store) -> Figures:
         of,
         **{name: getattr(scores, name) for name in _NUMBERS},
         problems=(*failed(controls), *lost),
+        each={
+            str(scored.episode): _verdict(scored, verdicts[scored.episode], scores.threshold) for scored in found.scored
+        },
     )
+
+
+def _verdict(scored: Scored, labels: Labels, threshold: float) -> Verdict:
+    true = bool((scored.truth == 1).any())
+    return Verdict(labels.succeeded == true, int((scored.called(threshold) & (scored.truth == 0)).sum()))
 
 
 def _count(
@@ -155,6 +182,33 @@ def _against(old: Figures, new: Figures, rules: Rules) -> str | None:
         return f"the new one misses {new.missed:.0%} of the successes, the old one {old.missed:.0%}"
     if new.score < old.score:
         return "the new one is right less often"
-    if new.score == old.score and not new.fpr < old.fpr:
-        return "the new one is right as often, and calls no fewer failure frames"
-    return None
+    both = [(old.each[episode], new.each[episode]) for episode in new.each if episode in old.each]
+    fewer = _compared([(old.called, new.called) for old, new in both], rules.confidence)
+    if new.score == old.score:
+        if fewer.surely:
+            return None
+        return f"the new one is right as often, and calls fewer failure frames in {fewer.words(rules.confidence)}"
+    righter = _compared([(new.right, old.right) for old, new in both], rules.confidence)
+    return None if righter.surely else f"the new one is right in {righter.words(rules.confidence)}"
+
+
+@dataclass(frozen=True)
+class Differing:
+    """The episodes in which two judges differ."""
+
+    better: int  # those in which the new one does better
+    of: int
+    surely: bool  # whether that is more than half of all such episodes, at the confidence asked for
+
+    def words(self, confidence: float) -> str:
+        return (
+            f"{self.better} of the {self.of} held-out episodes in which the two differ, which may be chance: "
+            f"{confidence:.0%} confidence is asked for"
+        )
+
+
+def _compared(pairs: Sequence[tuple[int, int]], confidence: float) -> Differing:
+    """Of numbers of which the first is larger where the new one does better."""
+    better, of = sum(one > other for one, other in pairs), sum(one != other for one, other in pairs)
+    chance = sum(math.comb(of, count) for count in range(better, of + 1)) / 2**of  # of so many heads, or more
+    return Differing(better, of, of > 0 and chance <= 1 - confidence)

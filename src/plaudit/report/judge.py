@@ -66,7 +66,7 @@ class Way:
 def live(scores: Scores) -> Way:
     """As a robot would have known it."""
     k, n = scores.confirm
-    name = f"as it happens, {k} of {n} frames" if n > 1 else "as it happens, the first frame called"
+    name = f"live (as it happens), {k} of {n} frames" if n > 1 else "live (as it happens), the first frame called"
     episodes = (scores.episodes_hit, scores.episodes_missed, scores.episodes_false, scores.episodes_rejected)
     return Way(name, *episodes, scores.cutoff_median, scores.cutoff_p90)
 
@@ -76,7 +76,7 @@ def seen_whole(scores: Scores) -> Way:
     failures = scores.episodes_false + scores.episodes_rejected
     episodes = (successes - scores.decoded_missed, scores.decoded_missed, scores.decoded_false)
     return Way(
-        "seen whole, one cutoff",
+        "decoded (seen whole), one cutoff",
         *episodes,
         failures - scores.decoded_false,
         scores.decoded_median,
@@ -123,6 +123,8 @@ def headline(scores: Scores, way: Way | None = None, of: str = "held-out episode
 
 def _warnings(scores: Scores, controls: Sequence[ControlResult]) -> list[str]:
     warnings = [f"Control failed: {sentence}." for sentence in failed(controls)]
+    if scores.start_false:
+        warnings.append(f"{started(scores)}.")
     if scores.threshold > 1:
         warnings.append(
             "No frame is ever called: the surest failure is at 100%, and the threshold had to lie above it."
@@ -154,6 +156,7 @@ def _frames(scores: Scores) -> str:
         ("recall", percent(scores.recall), f"of {scores.success_frames:,} success frames, are called"),
         ("accuracy", percent(scores.accuracy), f"of all {scores.frames:,} frames"),
         ("ROC AUC", number(scores.roc_auc), "chance that a success scores above a failure"),
+        ("success at first frame", starts(scores), "before anything was done"),
         ("calibration error", percent(scores.ece), "how far probabilities are off, on average"),
         ("Brier score", number(scores.brier), "mean squared error; 0.25 says nothing"),
         ("log loss", number(scores.log_loss), "nats; 0.69 says nothing"),
@@ -217,6 +220,21 @@ def frame_picture(shown: JudgedFrame) -> str:
 
 def _bad(count: int) -> str:
     return words(f"{count}", "bad" if count else "good")
+
+
+def starts(scores: Scores) -> str:
+    """5 of 63 episodes, 4 of them wrongly"""
+    wrongly = f", {scores.start_false} of them wrongly" if scores.start_false else ""
+    return f"{scores.start_called} of {scores.episodes:,} episodes{wrongly}"
+
+
+def started(scores: Scores) -> str:
+    """A sentence for who believes a judge that calls episodes before anything was done in them."""
+    return (
+        f"{scores.start_false} of {scores.episodes:,} episodes are called a success at their first frame and do not "
+        "begin with one: the object may have been where it usually ends, and no control shows that; look at them, and "
+        "train with more episodes that begin so"
+    )
 
 
 def interval(rate: Rate) -> str:

@@ -109,7 +109,7 @@ def _numbers(lines: Lines, config: dict[str, Any]) -> dict[str, str]:
 def _warnings(lines: Lines, told: Lines) -> str:
     rang = [line["sentence"] for line in told if line["what"] == "alarm"]
     if not rang and any(line.get("audit/alarm") for line in lines):
-        rang = ["judged and true success of the audited episodes came apart"]
+        rang = ["the judge was wrong about too many of the audited episodes"]
     said = [f"The alarm rang: {sentence}." for sentence in dict.fromkeys(rang)]
     last = lines[-1] if lines else {}
     if count := last.get("online/failed"):

@@ -46,9 +46,19 @@ def alarm(lines: list[dict[str, Any]]) -> str:
     if rang is None:
         return ""
     return warning(
-        f"The alarm rang after {rang['step']:,} steps: the judge called {rang['reward/gap']:.0%} more of the audited "
-        "episodes a success than were. What the policy learned from then on is to please the judge; look at these "
-        "episodes, label the false successes and train the judge again."
+        f"The alarm rang after {rang['step']:,} steps: {_mistakes(rang)} Look at these episodes, label them and train "
+        "the judge again."
+    )
+
+
+def _mistakes(line: dict[str, Any]) -> str:
+    """What the judge was wrong about; runs of earlier versions logged the difference alone."""
+    if "audit/missed_successes" not in line:
+        return f"the judge called {line['reward/gap']:.0%} more of the audited episodes a success than were."
+    return (
+        f"of the audited episodes {line['audit/false_successes']:.0%} were called a success and are none, which "
+        f"teaches the policy to please the judge, and {line['audit/missed_successes']:.0%} are a success and were not "
+        "called, which the policy is not paid for."
     )
 
 

@@ -16,7 +16,7 @@ from plaudit.envs.bench import Speed
 from plaudit.envs.catalog import Card
 from plaudit.labelers.config import Calibrated
 from plaudit.labelers.frames import Rule
-from plaudit.report.judge import Way, interval, live, number, off, percent
+from plaudit.report.judge import Way, interval, live, number, off, percent, seen_whole, starts
 from plaudit.rewards.calibration import Rate
 from plaudit.rewards.controls import ControlResult
 from plaudit.rewards.cutoffs import CutoffErrors
@@ -124,9 +124,11 @@ def judge_table(title: str, scores: Scores, controls: Sequence[ControlResult]) -
         "ROC AUC": number(scores.roc_auc),
         "failure frames called": interval(Rate(scores.fpr, scores.fpr_low, scores.fpr_high)),
         "threshold": f"{scores.threshold:.4g}",
-        "first success frame": _found(live(scores)),
+        "first success frame, live": _found(live(scores)),
+        "first success frame, decoded": _found(seen_whole(scores)),
         "calibration error": percent(scores.ece),
         "controls": f"{passed} of {len(asked)} passed" if asked else "none asked",
+        "success at first frame": starts(scores),
     }
     return _facts(title, facts)
 
@@ -140,7 +142,7 @@ def calibration_table(title: str, rule: Rule, calibrated: Calibrated, cutoffs: C
         "shift of cutoffs": f"{rule.shift} frames",
         "failure frames called": f"{interval(rate)}, held back; {percent(calibrated.target_fpr)} was asked for",
         "success frames called": f"{percent(calibrated.recall)}, held back",
-        "first success frame": f"{_found(Way.of('', cutoffs))}, held back",
+        "first success frame, decoded": f"{_found(Way.of('', cutoffs))}, held back",
     }
     return _facts(title, facts)
 

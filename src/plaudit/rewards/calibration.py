@@ -22,6 +22,7 @@ _DRAWS = 2000  # of a bootstrap
 _Z = 1.96  # 95% of a normal distribution lie within so many standard deviations
 _RIDGE = 0.01  # a prior on calibration as wide as 10: felt only where the data is silent
 _TEMPERATURES = (0.05, 20.0)
+_NOISE = 0.01  # scores of one frame on two devices, one of them in half precision, are not further apart
 
 # From logits to probabilities
 
@@ -34,7 +35,37 @@ class Calibration:
     bias: float = 0.0
 
     def __call__(self, logits: AnyArray) -> FloatArray:
-        return _sigmoid(np.asarray(logits, np.float64) / self.temperature + self.bias).astype(np.float32)
+        return _sigmoid(self.log_odds(logits)).astype(np.float32)
+
+    def log_odds(self, logits: AnyArray) -> AnyArray:
+        """The same before the sigmoid, in float64."""
+        return np.asarray(logits, np.float64) / self.temperature + self.bias
+
+
+@dataclass(frozen=True)
+class EnsembleCalibration:
+    """P(success) of an ensemble: its most doubtful member counts, and what that one says is calibrated once more.
+
+    Members are calibrated by themselves so that the lowest is not always the one that is least sure of anything. The
+    lowest of several is too low on average, however well calibrated each of them is; the second step takes that back.
+    """
+
+    members: tuple[Calibration, ...]
+    lowest: Calibration = Calibration()
+
+    def __call__(self, logits: Sequence[AnyArray]) -> FloatArray:
+        """[F] of logits [F] of each member."""
+        said = [member.log_odds(mine) for member, mine in zip(self.members, logits, strict=True)]
+        return self.lowest(np.min(said, axis=0))
+
+
+def fit_ensemble(logits: Sequence[AnyArray], truth: AnyArray) -> EnsembleCalibration:
+    """From logits [F] of each member; of a single one it is `fit_calibration`."""
+    members = tuple(fit_calibration(mine, truth) for mine in logits)
+    if len(members) == 1:
+        return EnsembleCalibration(members)
+    lowest = np.min([member.log_odds(mine) for member, mine in zip(members, logits, strict=True)], axis=0)
+    return EnsembleCalibration(members, fit_calibration(lowest, truth))
 
 
 def fit_calibration(logits: AnyArray, truth: AnyArray) -> Calibration:
@@ -109,7 +140,11 @@ class Threshold:
 def choose_threshold(
     episodes: Sequence[Scored], target_fpr: float = 0.01, floor: float = 0.5, seed: int = 0
 ) -> Threshold:
-    """The smallest threshold, `floor` or more, at which at most `target_fpr` of the failure frames are called success.
+    """A threshold, `floor` or more, at which at most `target_fpr` of the failure frames are called success.
+
+    It lies midway between the first failure frame that must not be called and the next higher score of any frame:
+    scores of one frame differ in their last digits from one device to the next, and a threshold right above one of them
+    would let it through elsewhere.
 
     It was chosen to look good on these episodes: the rate to believe is `false_positive_rate` of others.
     """
@@ -122,9 +157,17 @@ def choose_threshold(
     value = float(floor)
     if allowed < len(failures):
         highest = np.sort(failures)[::-1][allowed]  # the first one that must not be called
-        value = max(value, float(np.nextafter(highest, np.float32(2))))
+        if highest > floor - _NOISE:
+            value = max(value, _midway(highest, np.concatenate([e.probability[e.judged] for e in episodes])))
     rate = false_positive_rate(episodes, value, seed)
     return Threshold(value=value, fpr=rate.value, low=rate.low, high=rate.high, target=target_fpr)
+
+
+def _midway(score: np.float32, scores: FloatArray) -> float:
+    """Between a score and the next higher one, or 1 where there is none; above it in any case."""
+    above = scores[scores > score]
+    middle = (float(score) + float(above.min() if len(above) else 1.0)) / 2
+    return float(max(np.float32(middle), np.nextafter(score, np.float32(2))))
 
 
 def false_positive_rate(episodes: Sequence[Scored], threshold: float, seed: int = 0) -> Rate:

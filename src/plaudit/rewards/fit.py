@@ -23,12 +23,12 @@ import torch
 
 from plaudit import __version__
 from plaudit.data.store import Store
-from plaudit.rewards.calibration import Calibration, choose_threshold, fit_calibration
+from plaudit.rewards.calibration import EnsembleCalibration, choose_threshold, fit_ensemble
 from plaudit.rewards.config import RewardTrainConfig
 from plaudit.rewards.controls import ControlResult, failed, run_controls
 from plaudit.rewards.cutoffs import fit_shift
 from plaudit.rewards.frames import PARTS, FrameTable, Part, read_frames, split, thinned, with_blanks
-from plaudit.rewards.grids import Grids, Track, judge_rows, keep_grids
+from plaudit.rewards.grids import Grids, Track, keep_grids
 from plaudit.rewards.measure import Scores, measure
 from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel, threshold_facts
 from plaudit.rewards.network import classifier_config
@@ -93,25 +93,22 @@ def _measured(
     curve: Sequence[Epoch],
     seconds: float,
 ) -> Fitted:
-    logits = {part: [judge_rows(m.model, g, table, parts[part])[:, 0] for m, g in trained] for part in PARTS[1:]}
+    network = RewardModel([m.model for m, _ in trained], _unmeasured(config, table, parts, len(trained)), config.device)
+    logits = {part: _logits(store, network, table, parts[part]) for part in PARTS[1:]}
     chosen, tested = parts["validation"], parts["test"]
-    calibrations = [fit_calibration(said, table.truth[chosen]) for said in logits["validation"]]
-    looked_at = _scored(table, chosen, calibrations, logits["validation"])
+    calibration = fit_ensemble(logits["validation"], table.truth[chosen])
+    looked_at = _scored(table, chosen, calibration, logits["validation"])
     threshold = choose_threshold(looked_at, config.target_fpr)
     shift = fit_shift(looked_at, threshold.value)
-    held_out = _scored(table, tested, calibrations, logits["test"])
+    held_out = _scored(table, tested, calibration, logits["test"])
     scores = measure(held_out, threshold.value, shift=shift)
-    facts = ModelFacts(
-        classifier=classifier_config(config, table),
-        shared_encoder=config.frozen and not config.split,
-        calibration=tuple((c.temperature, c.bias) for c in calibrations),
-        threshold=threshold_facts(threshold),
-        cutoff_shift=shift,
-        scores=scores.to_json(),
-        controls=(),
-        problems=(),
-        data=_data_facts(table, parts, config),
-        training={
+    found = {
+        "calibration": tuple((c.temperature, c.bias) for c in calibration.members),
+        "ensemble_calibration": (calibration.lowest.temperature, calibration.lowest.bias),
+        "threshold": threshold_facts(threshold),
+        "cutoff_shift": shift,
+        "scores": scores.to_json(),
+        "training": {
             "config": config.model_dump(mode="json"),
             "epochs": [m.version for m, _ in trained],
             "best_epochs": [m.best_epoch for m, _ in trained],
@@ -119,22 +116,56 @@ def _measured(
             "device": str(trained[0][0].device),
             "versions": {"plaudit": __version__, "torch": torch.__version__, "python": platform.python_version()},
         },
-    )
-    model = RewardModel([m.model for m, _ in trained], facts, config.device)
+    }
+    model = RewardModel(network.members, network.facts.model_copy(update=found), config.device)
     controls = _controls(store, model, table, tested, config)
     told = {"controls": tuple(asdict(c) for c in controls), "problems": tuple(failed(controls))}
-    model.facts = facts.model_copy(update=told)
+    model.facts = model.facts.model_copy(update=told)
     optimizers = [member.optimizer.state_dict() for member, _ in trained]
     return Fitted(model, scores, controls, held_out, _worst(table, tested, held_out), curve, optimizers)
 
 
+def _unmeasured(
+    config: RewardTrainConfig, table: FrameTable, parts: Mapping[Part, AnyArray], members: int
+) -> ModelFacts:
+    """What is known of a model before anything was asked of it."""
+    return ModelFacts(
+        classifier=classifier_config(config, table),
+        shared_encoder=config.frozen and not config.split,
+        calibration=((1.0, 0.0),) * members,
+        threshold={"value": 1.0},
+        scores={},
+        controls=(),
+        problems=(),
+        data=_data_facts(table, parts, config),
+        training={},
+    )
+
+
+def _logits(store: Store, model: RewardModel, table: FrameTable, rows: AnyArray) -> list[FloatArray]:
+    """Of each member, for these rows, which are whole episodes.
+
+    Asked as it is asked later, whole and from the recorded frames: the features that it was trained on were kept in
+    half precision, and a threshold chosen on those would be one for other numbers.
+    """
+    parts = []
+    for episode_id in _episodes(table, rows):
+        episode = store.episode(episode_id)
+        parts.append(model.logits(episode)[:, episode.recorded, 0])
+    return list(np.concatenate(parts, axis=1))
+
+
+def _episodes(table: FrameTable, rows: AnyArray) -> list[int]:
+    """Their ids, in the order of their rows."""
+    return list(dict.fromkeys(table.episode[rows].tolist()))
+
+
 def _scored(
-    table: FrameTable, rows: AnyArray, calibrations: Sequence[Calibration], logits: Sequence[FloatArray]
+    table: FrameTable, rows: AnyArray, calibration: EnsembleCalibration, logits: Sequence[FloatArray]
 ) -> list[Scored]:
-    """Episode by episode; the lowest member counts."""
-    lowest = np.min([c(said) for c, said in zip(calibrations, logits, strict=True)], axis=0)
-    mine = table.episode[rows]
-    return [Scored(lowest[mine == i], table.truth[rows[mine == i]], int(i)) for i in np.unique(mine)]
+    """Episode by episode."""
+    probability, mine = calibration(logits), table.episode[rows]
+    return [Scored(probability[mine == i], table.truth[rows[mine == i]], int(i)) for i in np.unique(mine)]
 
 
 def _data_facts(table: FrameTable, parts: Mapping[Part, AnyArray], config: RewardTrainConfig) -> DataFacts:

@@ -10,13 +10,15 @@ A single frame that is called is no success yet: one false frame in a hundred, h
 failing episodes of 70 steps. With `shaping`, w * (gamma * phi(next) - phi(now)) is added, where phi is the model's
 progress and 0 once success is confirmed: that speeds learning up and leaves the best policy the best (Ng, 1999).
 
-What the simulation knows of success is never looked at here. `LiveLabeler` gives stored episodes the labels that the
-same judge would have given while they happened: it plays the model's verdicts to a `ModelJudge`, frame by frame.
+What the simulation knows of success is never looked at here, only that it ended an episode by itself. `LiveLabeler`
+gives stored episodes the labels that the same judge would have given while they happened: it plays the model's verdicts
+to a `ModelJudge`, frame by frame.
 """
 
+import json
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, Self
 
 import numpy as np
@@ -42,8 +44,14 @@ class JudgeConfig(Config):
     gamma: float = Field(default=0.99, ge=0, le=1)  # of the shaping; that of the learner
 
     @property
+    def exact(self) -> str:
+        """All of it but the threshold, as JSON: labels of equal rules are comparable."""
+        unused = {"threshold"} | (set() if self.shaping else {"gamma"})
+        return json.dumps(self.model_dump(mode="json", exclude=unused), sort_keys=True)
+
+    @property
     def rule(self) -> str:
-        """All of it but the threshold, in words; it stands on the labels."""
+        """The same for a person to read."""
         k, n = self.confirm
         shaped = f", shaping {self.shaping} at gamma {self.gamma}" if self.shaping else ""
         return f"{self.mode}, {self.reward_type}, {k} of {n} frames{shaped}"
@@ -110,7 +118,7 @@ class ModelJudge:
         said = self._scorer.see(observation)
         self._step += 1
         success = self._confirmed(said)
-        parts = {"model": self._pay(said, success)}
+        parts = {"model": self._pay(said, success, known)}
         if self._config.mode == "add":
             parts["env"] = _own_shaping(known)
         if self._config.shaping:
@@ -124,11 +132,12 @@ class ModelJudge:
         self._called[self._step % n] = called_success(said.probability, self._threshold)
         return self._called.sum(axis=0) >= k
 
-    def _pay(self, said: Judgement, success: BoolArray) -> FloatArray:
+    def _pay(self, said: Judgement, success: BoolArray, known: Mapping[str, AnyArray]) -> FloatArray:
         reward = said.probability if self._config.reward_type == "continuous" else success.astype(np.float32)
         if self._config.mode != "terminal" or self._step == self._max_steps:
             return reward
-        return np.where(success, reward, np.float32(0))
+        ends = success | known.get("failure", np.zeros_like(success)).astype(bool)
+        return np.where(ends, reward, np.float32(0))
 
     def _potential(self, said: Judgement, success: BoolArray) -> FloatArray:
         progress = np.zeros_like(said.probability) if said.progress is None else said.progress
@@ -138,7 +147,12 @@ class ModelJudge:
 def facts_of(model: Judging, config: JudgeConfig) -> dict[str, Any]:
     """Who judged and by which rule: the fields of `Labels` that say so."""
     threshold = model.threshold if config.threshold is None else config.threshold
-    return {"model": model.fingerprint, "threshold": threshold, "note": config.rule}
+    return {"model": model.fingerprint, "threshold": threshold, "note": config.rule, "rule": config.exact}
+
+
+def start_verdict(probability: float, threshold: float, config: JudgeConfig) -> float:
+    """`Labels.start`: P(success) of frame 0, or 0 where that is called but the rule asks for more frames than one."""
+    return 0.0 if config.confirm[0] > 1 and called_success(probability, threshold) else float(probability)
 
 
 def _own_shaping(known: Mapping[str, AnyArray]) -> FloatArray:
@@ -162,7 +176,7 @@ def judge_episode(model: EpisodeScorer, episode: Episode, config: JudgeConfig) -
         reward=np.where(judged, np.concatenate([signal.reward for signal in signals]), np.float32(np.nan)),
         success=np.concatenate([signal.success for signal in signals]) & judged,
         probability=probability,
-        start=float(start[0]),
+        start=start_verdict(start[0], judge.facts["threshold"], config),
         source=ModelJudge.source,
         **judge.facts,
     )
@@ -215,68 +229,94 @@ class LiveLabeler:
 
 
 class Alarm:
-    """Rings when the judge sees more successes than there are: the policy has found out how to please it. A two-sided
-    one rings too when the judge sees fewer, and the policy is not paid for what it does right.
+    """Rings when the judge is wrong about too many audited episodes, in either way: it calls a success what is none,
+    and the policy has found out how to please it; or it misses successes, and the policy is not paid for them.
 
     alarm.note(judged=labels.succeeded, true=episode.success.any())    # of each episode that somebody audits
     if alarm.ringing: print(alarm.sentence)
+
+    The two kinds of mistake are counted apart. Their difference, `gap`, says nothing of a judge that makes both.
     """
 
-    def __init__(self, bound: float = 0.2, window: int = 50, least: int = 20, two_sided: bool = False):
+    def __init__(self, bound: float = 0.2, window: int = 50, least: int = 20):
         """
-        bound: of the gap, beyond which it rings
+        bound: of either error rate, a share of the audited episodes, beyond which it rings
         window: audited episodes that count, the newest
         least: audited episodes before it rings at all
-        two_sided: whether a judge that sees too few successes rings it too
         """
         if not 1 <= least <= window:
             raise RewardError(f"an alarm that waits for {least} episodes and remembers {window} can never ring")
-        self.bound, self.window, self.least, self.two_sided = bound, window, least, two_sided
+        self.bound, self.window, self.least = bound, window, least
         self._noted: deque[tuple[bool, bool]] = deque(maxlen=window)
 
     def note(self, judged: bool, true: bool) -> None:
+        """Count one audited episode."""
         self._noted.append((bool(judged), bool(true)))
 
     @property
     def shares(self) -> tuple[float, float]:
         """Of the audited episodes: those judged a success and those that are one; NaN before there are any."""
-        if not self._noted:
-            return math.nan, math.nan
-        judged, true = np.mean(self._noted, axis=0).tolist()
-        return judged, true
+        return self._share(lambda judged, true: judged), self._share(lambda judged, true: true)
+
+    @property
+    def false_successes(self) -> float:
+        """Share of the audited episodes that were called a success and are none; NaN before there are any."""
+        return self._share(lambda judged, true: judged and not true)
+
+    @property
+    def missed_successes(self) -> float:
+        """Share of the audited episodes that are a success and were not called; NaN before there are any."""
+        return self._share(lambda judged, true: true and not judged)
 
     @property
     def gap(self) -> float:
+        """Judged minus true success."""
         judged, true = self.shares
         return judged - true
 
     @property
     def ringing(self) -> bool:
-        beyond = abs(self.gap) if self.two_sided else self.gap
-        return len(self._noted) >= self.least and beyond > self.bound
+        return len(self._noted) >= self.least and max(self.false_successes, self.missed_successes) > self.bound
 
     @property
     def sentence(self) -> str:
         """What is wrong, by how much, and what to do about it."""
         judged, true = self.shares
-        if self.gap >= 0:
-            wrong, kind = "the policy has learned to please the judge", "false"
-        else:
-            wrong, kind = "the judge does not see what the policy does right, and it is not paid for it", "missed"
+        rates = {"false": self.false_successes, "missed": self.missed_successes}
+        follows = {
+            "false": "the policy has learned to please the judge",
+            "missed": "the judge does not see what the policy does right, and it is not paid for it",
+        }
+        kinds = [kind for kind in rates if rates[kind] > self.bound] or [max(rates, key=lambda kind: rates[kind])]
+        wrong = "; ".join(
+            f"{rates[kind]:.0%} are {kind} successes, at most {self.bound:.0%} may be: {follows[kind]}"
+            for kind in kinds
+        )
         return (
             f"the judge called {judged:.0%} of the last {len(self._noted)} audited episodes a success and {true:.0%} "
-            f"were: {wrong}; look at these episodes (plaudit data sheet), label the "
-            f"{kind} successes (plaudit data label) and train the judge again (plaudit train-reward)"
+            f"were; {wrong}; look at these episodes (plaudit data sheet), label the "
+            f"{' and '.join(kinds)} successes (plaudit data label) and train the judge again (plaudit train-reward)"
         )
 
+    def metrics(self) -> dict[str, float]:
+        """Both error rates, by the names in docs/metrics.md; nothing before there are any."""
+        if not self._noted:
+            return {}
+        return {"audit/false_successes": self.false_successes, "audit/missed_successes": self.missed_successes}
+
     def to_json(self) -> dict[str, Any]:
-        facts = {name: getattr(self, name) for name in ("bound", "window", "least", "two_sided")}
+        facts = {name: getattr(self, name) for name in ("bound", "window", "least")}
         return {**facts, "noted": list(map(list, self._noted))}
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
-        two_sided = tree.get("two_sided", False)  # checkpoints of one-sided alarms may not say so
-        alarm = cls(tree["bound"], tree["window"], tree["least"], two_sided)
+        """Checkpoints of earlier versions have `two_sided` too, which means nothing any more."""
+        alarm = cls(tree["bound"], tree["window"], tree["least"])
         for judged, true in tree["noted"]:
             alarm.note(judged, true)
         return alarm
+
+    def _share(self, counts: Callable[[bool, bool], bool]) -> float:
+        if not self._noted:
+            return math.nan
+        return sum(counts(judged, true) for judged, true in self._noted) / len(self._noted)

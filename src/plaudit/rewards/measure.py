@@ -109,6 +109,8 @@ class Scores:
     decoded_p90: float
     decoded_missed: int  # episodes that succeed and for which it finds no cutoff
     decoded_false: int  # episodes that fail and for which it finds one
+    start_called: int = 0  # episodes whose first frame is called; reports of earlier versions counted none
+    start_false: int = 0  # of these, the ones that do not begin with success
 
     def to_json(self) -> dict[str, Any]:
         """NaN becomes None: JSON has no NaN."""
@@ -140,6 +142,7 @@ def measure(
     rate = false_positive_rate(episodes, threshold, seed)
     cutoffs = cutoff_errors(episodes, threshold, confirm)
     decoded = decoded_errors(episodes, shift, threshold)
+    starts = [episode.truth[episode.judged][0] for episode in episodes if episode.called(threshold)[episode.judged][0]]
     return Scores(
         episodes=len(episodes),
         frames=len(truth),
@@ -166,6 +169,8 @@ def measure(
         decoded_p90=decoded.p90,
         decoded_missed=decoded.missed,
         decoded_false=decoded.false_calls,
+        start_called=len(starts),
+        start_false=sum(bool(truth == 0) for truth in starts),
     )
 
 

@@ -15,6 +15,7 @@ each refused with a sentence. A model that failed a control is loaded only when 
 """
 
 import hashlib
+import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from torch import Tensor
 
 from plaudit.config import Config, load
 from plaudit.errors import BadFile, RewardError
-from plaudit.rewards.calibration import Calibration, Threshold
+from plaudit.rewards.calibration import Calibration, EnsembleCalibration, Threshold
 from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.rewards.devices import device_of, placed
 from plaudit.rewards.swift import Execution, executed, halved
@@ -58,6 +59,7 @@ class ModelFacts(Config):
     classifier: ClassifierConfig
     shared_encoder: bool  # whether all of it stood still in training, and is one for all members
     calibration: tuple[tuple[float, float], ...]  # temperature and bias of each member
+    ensemble_calibration: tuple[float, float] = (1.0, 0.0)  # and of the lowest of several; earlier versions fitted none
     threshold: dict[str, float]  # value, and the false-positive rate it was chosen for and showed
     cutoff_shift: int = 0  # frames that its decoded cutoffs are late by, and which are taken off
     scores: dict[str, Any]  # on held-out episodes
@@ -71,7 +73,7 @@ class ModelFacts(Config):
 class Judgement:
     """What a model says of B frames."""
 
-    probability: FloatArray  # [B] P(success), calibrated; the lowest of all members
+    probability: FloatArray  # [B] P(success), calibrated; by the most doubtful member
     progress: FloatArray | None  # [B] 0 at the start to 1 at success, where the model learned it
 
 
@@ -91,9 +93,11 @@ class RewardModel:
         self.facts, self.members, self.notes = facts, list(members), tuple(notes)
         self.shape = facts.classifier
         self.mini_batch = MINI_BATCH
-        self._calibrations = [Calibration(*pair) for pair in facts.calibration]
+        self._calibration = EnsembleCalibration(
+            tuple(Calibration(*pair) for pair in facts.calibration), Calibration(*facts.ensemble_calibration)
+        )
         self.to_device(device)
-        self.fingerprint = _fingerprint(self.members)
+        self.fingerprint = _fingerprint(self.members, self.described())
 
     @property
     def threshold(self) -> float:
@@ -159,22 +163,31 @@ class RewardModel:
 
     def judge(self, episode: Episode) -> Judgement:
         """Every frame of an episode."""
+        return self._judgement(self.logits(episode))
+
+    def logits(self, episode: Episode) -> FloatArray:
+        """[members, T+1, outputs] what the networks say of every frame of an episode, before any calibration."""
+        self.check(episode.frames, episode.state)
         moments, stride = self.shape.moments, self.shape.history_stride
         if moments == 1:
-            return self.score(episode.frames, episode.state)
-        self.check(episode.frames, episode.state)
+            return self._score(episode.frames, episode.state)
         looks = self.look(episode.frames, episode.state)
         windows = torch.from_numpy(np.maximum(np.arange(episode.steps + 1)[:, None] - np.arange(moments) * stride, 0))
-        return self.verdict([look[windows] for look in looks])
+        return self._verdict([look[windows] for look in looks])
 
     def score(self, images: Mapping[str, Images], state: FloatArray | None = None) -> Judgement:
         """Frames that have nothing to do with each other, camera -> [B, H, W, 3], for a model without a history."""
         if self.shape.history:
             raise RewardError(f"this model looks at {self.shape.moments} moments; use watch() or judge()")
         self.check(images, state)
+        return self._judgement(self._score(images, state))
+
+    def _score(self, images: Mapping[str, Images], state: FloatArray | None) -> FloatArray:
+        """Logits [members, B, outputs]."""
         with torch.inference_mode():
+            nothing = torch.zeros(len(self.members), 0, 2 if self.has_progress else 1, device=self.device)
             said = [self._say(*batch)[0] for batch in self._mini_batches(images, state)]
-            return self._judgement(torch.cat(said, dim=1))
+            return torch.cat([nothing, *said], dim=1).float().cpu().numpy()
 
     def watch(self, count: int) -> "Watcher":
         """For `count` robots or scenes, while they move."""
@@ -188,9 +201,13 @@ class RewardModel:
 
     def verdict(self, windows: Sequence[Tensor]) -> Judgement:
         """Of what each member kept of some moments, [B, moments, D]."""
+        return self._judgement(self._verdict(windows))
+
+    def _verdict(self, windows: Sequence[Tensor]) -> FloatArray:
+        """Logits [members, B, outputs]."""
         with torch.inference_mode():
             said = [member.verdict(window) for member, window in zip(self._running, windows, strict=True)]
-            return self._judgement(torch.stack(said))
+            return torch.stack(said).float().cpu().numpy()
 
     def _mini_batches(self, images: Mapping[str, Images], state: FloatArray | None) -> Iterator[tuple[Tensor, ...]]:
         """The pixels of all cameras, then the state where the model sees it."""
@@ -224,12 +241,10 @@ class RewardModel:
         said = [member.verdict(look.unsqueeze(1)) for member, look in zip(self._running, looks, strict=True)]
         return [torch.stack(said)]
 
-    def _judgement(self, logits: Tensor) -> Judgement:
+    def _judgement(self, logits: FloatArray) -> Judgement:
         """Of logits [members, B, outputs]."""
-        said = logits.float().cpu().numpy()
-        probability = np.min([c(mine[:, 0]) for c, mine in zip(self._calibrations, said, strict=True)], axis=0)
-        progress = np.mean([Calibration()(mine[:, 1]) for mine in said], axis=0) if self.shape.progress else None
-        return Judgement(probability, progress)
+        progress = np.mean([Calibration()(mine[:, 1]) for mine in logits], axis=0) if self.shape.progress else None
+        return Judgement(self._calibration([mine[:, 0] for mine in logits]), progress)
 
     def check(self, images: Mapping[str, Images], state: FloatArray | None) -> None:
         """Whether these are frames such as it was trained on."""
@@ -318,10 +333,14 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise BadFile(path, f"weights that cannot be read ({error}); train or copy the model again") from error
 
 
-def _fingerprint(members: Sequence[BinaryRewardClassifier]) -> str:
-    digest = hashlib.sha256()
+def _fingerprint(members: Sequence[BinaryRewardClassifier], facts: ModelFacts) -> str:
+    """Of all that decides its numbers: weights, cameras, preprocessing, what it sees beside the images, calibration."""
+    shape = facts.classifier.model_dump(mode="json", exclude={"dropout"})  # which is for training alone
+    numbers = [shape, facts.calibration, facts.ensemble_calibration]
+    digest = hashlib.sha256(json.dumps(numbers, sort_keys=True).encode())
     for member in members:
-        for name, tensor in sorted(member.state_dict().items()):
+        tensors = {**member.state_dict(), "pixel_mean": member.pixel_mean, "pixel_std": member.pixel_std}
+        for name, tensor in sorted(tensors.items()):
             digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
 

@@ -101,7 +101,7 @@ def _worst_of(episode: Scored) -> list[tuple[float, int]]:
     return [(float(error[frame]), frame) for frame in chosen]
 
 
-def called_success(probability: AnyArray, threshold: float) -> BoolArray:
+def called_success(probability: AnyArray | float, threshold: float) -> BoolArray:
     """In float32 on both sides: a threshold that was rounded would let through the frame it was chosen to keep out."""
     return np.asarray(probability, np.float32) >= np.float32(threshold)
 

@@ -27,9 +27,10 @@ from plaudit.rewards.model import Judgement, RewardModel, Watcher
 from plaudit.rewards.process import About, Home, Question, Remote
 from plaudit.rewards.scored import called_success
 from plaudit.rewards.swift import Execution
-from plaudit.types import ByteArray, Episode, FloatArray, Observation
+from plaudit.types import AnyArray, ByteArray, Episode, FloatArray, Observation
 
-# With a leading B; a mapping is camera -> images. Images are uint8 or floats in [0, 1], channels last or first.
+# With a leading B, which may be 0; a mapping is camera -> images. Images are uint8 or floats in [0, 1], channels last
+# or first. Arrays are numpy's, or torch tensors of any device and float type, with or without a gradient.
 Observations = Observation | Mapping[str, Any]
 
 
@@ -43,7 +44,7 @@ class RewardManager:
         self.threshold = model.threshold if threshold is None else threshold
 
     def compute_rewards(self, observations: Observations) -> FloatArray:
-        """[B]"""
+        """[B] a reward for each observation; a numpy array of float32, wherever the observations were."""
         seen = _seen(observations, self.model.cameras, slice(None))
         return _paid(self.model.score(seen.images, seen.state), self.reward_type, self.threshold)
 
@@ -54,13 +55,21 @@ class RewardManager:
 def _seen(observations: Observations, cameras: Mapping[str, Size], rows: slice) -> Observation:
     """Some rows of what a model looks at, in the layout that it takes; a mapping of images has no state."""
     if isinstance(observations, Observation):
-        return Observation(_frames(observations.images, cameras, rows), observations.state[rows])
+        return Observation(_frames(observations.images, cameras, rows), _array(observations.state[rows]))
     images = _frames(observations, cameras, rows)
     return Observation(images, np.zeros((len(next(iter(images.values()), ())), 0), np.float32))
 
 
 def _frames(images: Mapping[str, Any], cameras: Mapping[str, Size], rows: slice) -> dict[str, ByteArray]:
-    return {c: to_frames(np.asarray(images[c][rows]), "observations", c) for c in cameras if c in images}
+    return {c: to_frames(_array(images[c][rows]), "observations", c) for c in cameras if c in images}
+
+
+def _array(values: Any) -> AnyArray:
+    """On this side of the bus: numpy takes no tensor of a GPU, with a gradient, or in bfloat16."""
+    if not isinstance(values, torch.Tensor):
+        return np.asarray(values)
+    values = values.detach().cpu()
+    return (values.float() if values.is_floating_point() else values).numpy()
 
 
 def _paid(said: Judgement, reward_type: RewardType, threshold: float) -> FloatArray:
@@ -94,10 +103,14 @@ class RewardWorker:
             self._home = Inline(config) if config.place == "inline" else Remote(partial(_moved_in, config))
 
     def compute_batch_rewards(self, observations: Observations) -> FloatArray:
-        """[B]; mini-batch by mini-batch, so that any B will do."""
+        """[B] a reward for each observation, mini-batch by mini-batch, so that any B will do, 0 included.
+
+        A numpy array of float32, wherever the observations were.
+        """
         home, size = self._there, self.config.micro_batch_size
         images = observations.images if isinstance(observations, Observation) else observations
-        starts = range(0, max(map(len, images.values()), default=1), size)
+        longest = max(map(len, images.values()), default=0)
+        starts = range(0, max(longest, 1), size)  # of nothing, too: the model still says which cameras it misses
         said = [home.ask("score", _seen(observations, self.cameras, slice(start, start + size))) for start in starts]
         return np.concatenate([_paid(judgement, self.config.reward_type, self.threshold) for judgement in said])
 

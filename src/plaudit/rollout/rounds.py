@@ -32,7 +32,8 @@ class Judge(Protocol):
     def __call__(self, observation: Observation, known: Mapping[str, AnyArray]) -> RewardSignal:
         """The verdict on what is seen of all N scenes; `known` is what only the simulation knows, [N] each.
 
-        All of it is stored with the episode; a judge that stands in for a simulator uses nothing but `shaping`.
+        All of it is stored with the episode; a judge that stands in for a simulator uses nothing but `shaping` and
+        `failure`, which ends an episode whoever judges.
         """
         ...
 

@@ -59,7 +59,7 @@ class RewardConfig(Config):
     device: str | None = None  # that it runs on; None: the learner's
     execution: Literal["eager", "compile", "graph", "compile+graph"] = "eager"  # on a GPU, see rewards/swift.py
     audit_share: float = Field(default=0.25, ge=0, le=1)  # of the episodes, whose truth is looked up
-    alarm_gap: float = Field(default=0.2, gt=0, le=1)  # judged minus true success among these that rings
+    alarm_gap: float = Field(default=0.2, gt=0, le=1)  # share of false or of missed successes among these that rings
     alarm_window: PositiveInt = 60  # audited episodes that count
     alarm_least: PositiveInt = 30  # audited episodes before it may ring
     on_alarm: Literal["stop", "warn"] = "stop"

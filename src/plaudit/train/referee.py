@@ -2,8 +2,9 @@
 
 With a model in charge the learner sees nothing of the simulator's own success: the model pays, the model ends the
 episode, and demonstrations are judged by it too. What is true is logged beside it. Of a random few episodes, judged and
-true success are compared, as a person would audit a robot; when the model sees more successes than there are, the
-policy has learned to please the model, and the alarm stops the run.
+true success are compared, as a person would audit a robot. When the model calls too many failures a success, the policy
+has learned to please it; when it misses too many successes, the policy is not paid for them. Either way an alarm stops
+the run.
 
 An episode that the model ended is stored as one that was cut off: that it ended is the model's verdict and stands in
 its labels. So another model may take over and find no success there, and nothing is left of the first one's opinion.
@@ -24,7 +25,7 @@ from plaudit.labelers.run import Track, label_store, pending
 from plaudit.protocols import Simulation
 from plaudit.rewards.classifier import Size
 from plaudit.rewards.embodied import EmbodiedRewardWorker
-from plaudit.rewards.judge import Alarm, JudgeConfig, LiveLabeler, ModelJudge, facts_of
+from plaudit.rewards.judge import Alarm, JudgeConfig, LiveLabeler, ModelJudge, facts_of, start_verdict
 from plaudit.rewards.model import ModelFacts, RewardModel
 from plaudit.rewards.worker import RewardWorkerConfig
 from plaudit.rollout.rounds import Judge, Round, SimulatorJudge
@@ -104,9 +105,14 @@ class LearnedReferee(Referee):
 
     def episodes(self, played: Round) -> list[tuple[Episode, Labels]]:
         return [
-            (replace(episode, terminated=episode.terminated and not self._ended(labels)), replace(labels, **self._who))
+            (replace(episode, terminated=episode.terminated and not self._ended(labels)), self._signed(labels))
             for episode, labels in super().episodes(played)
         ]
+
+    def _signed(self, labels: Labels) -> Labels:
+        """With who judged and by which rule, which also decides on frame 0."""
+        start = start_verdict(labels.start, self._who["threshold"], self._rule)
+        return replace(labels, **self._who, start=start)
 
     def _ended(self, labels: Labels) -> bool:
         """Whether it was the verdict on the last step that ended the episode."""
@@ -151,6 +157,7 @@ class LearnedReferee(Referee):
             "rollout/rewards": float(played.reward[played.valid].mean()),
             "time/compute_model_rewards": self._clock.read(),
             **audited,
+            **self._alarm.metrics(),
         }
 
     def facts(self) -> dict[str, Any]:

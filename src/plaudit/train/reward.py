@@ -111,7 +111,7 @@ def _facts(model: RewardModel, config: RewardTrainConfig) -> dict[str, str]:
         "threshold": chosen,
         "members": f"{len(model.members)}, best after epochs {', '.join(map(str, facts.training['best_epochs']))}",
         "data fingerprint": facts.data.fingerprint,
-        "weights' fingerprint": model.fingerprint,
+        "model fingerprint": model.fingerprint,
         "training": f"{facts.training['seconds']:,.0f} s on {facts.training['device']}",
     }
 

@@ -203,7 +203,7 @@ def _sidecar(item: Item, index: int, layout: Layout) -> dict[str, Any]:
         "terminated": episode.terminated,
         "reward_frame": layout.reward_frame,
         "source": labels.source if labels else None,
-        "start": float(labels.start) if labels and not np.isnan(labels.start) else None,
+        "start": float(labels.frames[0]) if labels and not np.isnan(labels.start) else None,  # the threshold stays here
         "final_verdict": float(labels.frames[-1]) if labels else None,
         "final_state": None,
     }
