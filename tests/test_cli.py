@@ -1,5 +1,6 @@
 """The commands on data, as a user types them."""
 
+import json
 import os
 import pickle
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import pyarrow.parquet as pq
 import pytest
 from lerobot_v21 import write_v21
 from PIL import Image
@@ -86,6 +88,26 @@ def test_a_broken_episode_makes_the_import_say_so_and_return_one(tmp_path):
     (folder / "data/chunk-000/episode_000001.parquet").write_bytes(b"PAR1")
     said = plaudit("data", "import", "in", "s", cwd=tmp_path, ok=False)
     assert "warning: episode 1 was left out" in said and "2 episodes imported into s" in said
+
+
+def test_a_data_set_with_columns_of_other_names_is_imported_by_naming_them(tmp_path):
+    folder = write_v21(tmp_path / "in")
+    info = json.loads((folder / "meta/info.json").read_text())
+    names = {"observation.state": "state", "action": "actions"}
+    info["features"] = {names.get(name, name): feature for name, feature in info["features"].items()}
+    (folder / "meta/info.json").write_text(json.dumps(info))
+    for path in folder.glob("data/**/*.parquet"):
+        table = pq.read_table(path)
+        pq.write_table(table.rename_columns([names.get(name, name) for name in table.column_names]), path)
+    asked = "say with --state KEY and --action KEY which columns to take"
+    assert "note: it cannot be imported as it is: in/meta/info.json: this data set has no" in plaudit(
+        "data", "info", "in", cwd=tmp_path
+    )
+    assert asked in plaudit("data", "import", "in", "s", cwd=tmp_path, ok=False)
+    flags = ("--state", "state", "--state", "actions", "--action", "actions", "--camera", "cam_high")
+    assert "3 episodes imported into s" in plaudit("data", "import", "in", "s", *flags, cwd=tmp_path)
+    episode = Store.open(tmp_path / "s").episode(0)
+    assert (episode.state.shape[1], episode.actions.shape[1]) == (4, 2)
 
 
 def test_a_pickle_that_would_run_code_is_refused(tmp_path):
