@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from plaudit.errors import DataError, PlauditError
+from plaudit.memory import keep_freed_memory
 
 # No markup: paths and messages of files are shown as they are, brackets and all.
 out = Console(highlight=False, markup=False, soft_wrap=True)
@@ -209,6 +210,7 @@ def _interrupt(number: int, frame: Any) -> None:
 def run_app(app: typer.Typer) -> NoReturn:
     """Run what the command line asks for; what went wrong is told in sentences."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads spin otherwise, on cores that others need
+    keep_freed_memory()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         app()
