@@ -176,7 +176,7 @@ def _arch(path: Path, tensors: Mapping[str, Tensor]) -> Arch:
         for stage in range(1, 5)
     ]
     found = tuple(counts), "backbone.layer1.0.conv3.weight" in tensors
-    arch = next((arch for arch, blocks in BLOCKS.items() if blocks == found), None)
+    arch: Arch | None = next((arch for arch, blocks in BLOCKS.items() if blocks == found), None)
     if arch is None or "backbone.bn1.running_mean" not in tensors:
         raise BadFile(
             path, f"its backbone has {counts} blocks, which is no ResNet with batch norm; {', '.join(BLOCKS)} are read"
