@@ -14,6 +14,7 @@ SOURCE = Path(plaudit.__file__).parent
 # Lowest first: a room may import from rooms above it in this list, and from itself.
 ROOMS = [
     "errors",
+    "memory",
     "types",
     "protocols",
     "registry",

@@ -1,18 +1,22 @@
 """The commands on data, as a user types them."""
 
+import json
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 from lerobot_v21 import write_v21
 from PIL import Image
 
 from command import plaudit
 from conftest import counting_episode, labelled_store
+from plaudit.cli.common import epochs_bar, progress
 from plaudit.data.store import Store
 from waiting import stretch
 
@@ -89,6 +93,26 @@ def test_a_broken_episode_makes_the_import_say_so_and_return_one(tmp_path):
     assert "warning: episode 1 was left out" in said and "2 episodes imported into s" in said
 
 
+def test_a_data_set_with_columns_of_other_names_is_imported_by_naming_them(tmp_path):
+    folder = write_v21(tmp_path / "in")
+    info = json.loads((folder / "meta/info.json").read_text())
+    names = {"observation.state": "state", "action": "actions"}
+    info["features"] = {names.get(name, name): feature for name, feature in info["features"].items()}
+    (folder / "meta/info.json").write_text(json.dumps(info))
+    for path in folder.glob("data/**/*.parquet"):
+        table = pq.read_table(path)
+        pq.write_table(table.rename_columns([names.get(name, name) for name in table.column_names]), path)
+    asked = "say with --state KEY and --action KEY which columns to take"
+    assert "note: it cannot be imported as it is: in/meta/info.json: this data set has no" in plaudit(
+        "data", "info", "in", cwd=tmp_path
+    )
+    assert asked in plaudit("data", "import", "in", "s", cwd=tmp_path, ok=False)
+    flags = ("--state", "state", "--state", "actions", "--action", "actions", "--camera", "cam_high")
+    assert "3 episodes imported into s" in plaudit("data", "import", "in", "s", *flags, cwd=tmp_path)
+    episode = Store.open(tmp_path / "s").episode(0)
+    assert (episode.state.shape[1], episode.actions.shape[1]) == (4, 2)
+
+
 def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     class Bomb:
         def __reduce__(self):
@@ -123,3 +147,62 @@ def test_ctrl_c_keeps_what_was_imported_and_the_same_command_goes_on(tmp_path):
     said = plaudit("data", "import", "in", "s", cwd=tmp_path)
     assert f"{40 - kept} episodes imported into s, 0 with labels, {kept} were here already" in said
     assert len(Store.open(tmp_path / "s")) == 40
+
+
+class Clock:
+    """Stands still until it is moved on."""
+
+    def __init__(self, monkeypatch):
+        self.now = 100.0
+        monkeypatch.setattr("plaudit.cli.common.monotonic", lambda: self.now)
+
+
+def test_where_there_is_no_terminal_a_line_stands_in_for_the_bar_now_and_then(monkeypatch, capsys):
+    clock = Clock(monkeypatch)
+    for _ in progress("importing")(range(200)):
+        clock.now += 3
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "importing: 20 of 200 (10%), 0:01:00 elapsed, about 0:09:00 left"
+    assert len(lines) == 9 and lines[-1] == "importing: 180 of 200 (90%), 0:09:00 elapsed, about 0:01:00 left"
+
+
+def test_work_that_is_slow_is_told_each_minute_and_never_twice_in_ten_seconds(monkeypatch, capsys):
+    clock = Clock(monkeypatch)
+    for item in progress("judging")(range(100)):
+        clock.now += 31 if item < 4 else 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in lines[:2]] == ["judging: 2 of 100 (2%)", "judging: 4 of 100 (4%)"]
+    assert len(lines) == 11
+
+
+def test_work_that_is_soon_done_says_nothing(monkeypatch, capsys):
+    clock = Clock(monkeypatch)
+    for _ in progress("checking")(range(9)):
+        clock.now += 1
+    assert capsys.readouterr().err == ""
+
+
+def test_a_training_tells_its_epochs_and_estimates_by_those_of_this_run(monkeypatch, capsys):
+    clock = Clock(monkeypatch)
+    with epochs_bar(members=1, epochs=20) as (watch, _):
+        for epoch in range(11, 21):  # resumed after ten
+            clock.now += 120
+            assert watch(SimpleNamespace(member=0, epoch=epoch, train_loss=0.25, validation_loss=0.5))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "training: 11 of 20 (55%), loss 0.250, 0.500 held out, 0:02:00 elapsed"
+    assert lines[1].endswith("12 of 20 (60%), loss 0.250, 0.500 held out, 0:04:00 elapsed, about 0:16:00 left")
+    assert len(lines) == 10
+
+
+def test_an_import_with_its_output_in_a_file_reports_its_progress(tmp_path, monkeypatch):
+    clock = Clock(monkeypatch)
+    write_v21(tmp_path / "in", lengths=(3, 3, 3, 3))
+    append = Store.append
+
+    def slow(store, episode):
+        clock.now += 60
+        return append(store, episode)
+
+    monkeypatch.setattr(Store, "append", slow)
+    said = plaudit("data", "import", "in", "s", cwd=tmp_path)
+    assert "importing: 1 of 4 (25%), 0:01:00 elapsed, about 0:03:00 left" in said

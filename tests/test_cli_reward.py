@@ -107,12 +107,15 @@ def test_the_published_weights_may_be_given_and_are_frozen(run, tmp_path):
     assert all(torch.equal(member.encoder.state_dict()[name], tensor) for name, tensor in weights.items())
 
 
-def test_lerobots_reward_classifier(run, tmp_path, store):
+@pytest.mark.parametrize("block", ["policy", "reward_model"], ids=["before 0.6", "since 0.6"])
+def test_lerobots_reward_classifier(run, tmp_path, store, block):
     export_dataset(store, tmp_path / "labeled", "lerobot", WriteOptions(video=False))
-    policy = {"type": "reward_classifier", "model_name": "helper2424/resnet10", "image_size": 32, "num_cameras": 1}
-    policy |= {"num_classes": 2, "hidden_dim": 32, "latent_dim": 32}
+    classifier = {"type": "reward_classifier", "model_name": "helper2424/resnet10", "num_cameras": 1}
+    classifier |= {"num_classes": 2, "hidden_dim": 32, "latent_dim": 32}
+    visual = {"observation.images.front": {"type": "VISUAL", "shape": [3, 32, 32]}}
+    classifier |= {"image_size": 32} if block == "policy" else {"input_features": visual}
     dataset = {"repo_id": "someone/labeled", "root": str(tmp_path / "labeled"), "video_backend": "pyav"}
-    (tmp_path / "classifier.json").write_text(json.dumps({"policy": policy, "dataset": dataset}))
+    (tmp_path / "classifier.json").write_text(json.dumps({block: classifier, "dataset": dataset}))
     said = run("--config", "classifier.json", "epochs=1", "--out", "judge")
     assert "ResNet-10 begins from random weights" in said and "the model is in judge" in said
     shape = RewardModel.load(tmp_path / "judge", force=True).shape

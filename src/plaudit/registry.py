@@ -234,6 +234,7 @@ ENCODER_REGISTRY = Registry(
     builtin={
         "small": "plaudit.rewards.encoders.small:SmallConfig",
         "resnet10": "plaudit.rewards.encoders.resnet10:Resnet10Config",
+        "resnet": "plaudit.rewards.encoders.resnet:ResnetConfig",
         "efficientnet_lite0": "plaudit.rewards.encoders.efficientnet:EfficientNetConfig",
         "torchvision": "plaudit.rewards.encoders.others:TorchvisionConfig",
         "transformers": "plaudit.rewards.encoders.others:TransformersConfig",

@@ -9,11 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from lerobot_v21 import CAMERA, moving_square, write_v21
+from lerobot_v21 import CAMERA, SIZE, moving_square, write_v21
 
 from conftest import counting_episode, labelled_store, same_episode
 from plaudit.data.cutoffs import label_store
 from plaudit.data.formats import ReadOptions, WriteOptions, open_dataset
+from plaudit.data.formats.lerobot.layout import SIDECAR
+from plaudit.data.formats.video import VideoWriter
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
 from plaudit.errors import BadFile, DataError, TargetNotEmpty, UnknownFormat
@@ -396,8 +398,6 @@ def ragged_state(folder: Path) -> str:
 
 
 def other_size(folder: Path) -> str:
-    from plaudit.data.formats.video import VideoWriter
-
     video = VideoWriter(folder / f"videos/chunk-000/{CAMERA}/episode_000001.mp4", 10, 32, 32, "h264", None)
     video.append(np.zeros((9, 32, 32, 3), np.uint8))
     video.close()
@@ -456,13 +456,23 @@ def missing_camera(folder: Path) -> None:
     path.write_text(json.dumps(info))
 
 
-def test_a_camera_that_no_episode_has_leaves_no_store_behind(tmp_path):
+def test_a_camera_that_no_episode_has_is_refused_and_can_be_left_out(tmp_path):
     missing_camera(write_v21(tmp_path / "in"))
-    with pytest.raises(
-        DataError, match=r"nothing was imported and no store was made: .*observation.images.wrist.*missing"
-    ):
+    with pytest.raises(DataError, match=r"no episode has a video of camera 'wrist'; .* cameras: --camera cam_high"):
         import_dataset(tmp_path / "in", tmp_path / "s")
     assert not (tmp_path / "s").exists()
+    report = import_dataset(tmp_path / "in", tmp_path / "s", ReadOptions(cameras=["cam_high"]))
+    assert len(report.ids) == 3 and report.ignored == ["observation.images.wrist"]
+
+
+def test_a_camera_that_the_episodes_of_v3_do_not_list_can_be_left_out(tmp_path):
+    folder = write_v3(tmp_path / "in")
+    change_info(
+        folder, lambda info: info["features"].update({"observation.images.top": {**video_feature(), "names": None}})
+    )
+    with pytest.raises(DataError, match=r"no episode has a video of camera 'top'; .* cameras: --camera front"):
+        import_dataset(folder, tmp_path / "s")
+    assert len(import_dataset(folder, tmp_path / "s", ReadOptions(cameras=["front"])).ids) == 3
 
 
 @pytest.mark.parametrize(
@@ -479,6 +489,286 @@ def test_broken_metadata_stops_the_import_before_anything_is_written(tmp_path, n
     with pytest.raises(BadFile, match=sentence):
         import_dataset(tmp_path / "in", tmp_path / "s")
     assert not (tmp_path / "s").exists()
+
+
+# --- LeRobot, as people write it ---
+
+
+def change_info(folder: Path, change) -> None:
+    path = folder / "meta/info.json"
+    info = json.loads(path.read_text())
+    change(info)
+    path.write_text(json.dumps(info))
+
+
+def change_tables(folder: Path, pattern: str, change) -> None:
+    """`change` takes a table's columns as lists, and returns them."""
+    for path in folder.glob(pattern):
+        table = pq.read_table(path)
+        pq.write_table(pa.table(change({name: table[name].to_pylist() for name in table.column_names})), path)
+
+
+def rename_columns(folder: Path, names: dict[str, str]) -> None:
+    def features(info: dict) -> None:
+        info["features"] = {names.get(name, name): feature for name, feature in info["features"].items()}
+
+    change_info(folder, features)
+    change_tables(folder, "data/**/*.parquet", lambda columns: {names.get(n, n): c for n, c in columns.items()})
+
+
+def without(*names: str):
+    return lambda columns: {name: values for name, values in columns.items() if name not in names}
+
+
+def video_feature() -> dict:
+    return {"dtype": "video", "shape": [*SIZE, 3], "names": ["height", "width", "channels"]}
+
+
+def write_v3(folder: Path, lengths: tuple[int, ...] = (6, 9, 7)) -> Path:
+    """Three episodes in one table and one video; state = row + 100 i, action = -row, no word of us beside them."""
+    with Store.create(folder.with_name(f"{folder.name}.store")) as store:
+        for i, length in enumerate(lengths):
+            rows = np.arange(length + 1.0)
+            frames = moving_square(length + 1, 7 * i)
+            state, actions = np.stack([100 * i + rows, rows], 1), np.stack([-rows[:-1], rows[:-1]], 1)
+            store.append(Episode.of(frames={"front": frames}, state=state, actions=actions, fps=10.0, task="push"))
+        export_dataset(store, folder, "lerobot", WriteOptions(codec="h264"))
+    (folder / SIDECAR).unlink()
+    return folder
+
+
+@pytest.fixture(params=["v2.1", "v3.0"])
+def found(request, tmp_path) -> Path:
+    """A data set of either version, of three episodes with one camera."""
+    return write_v21(tmp_path / "in") if request.param == "v2.1" else write_v3(tmp_path / "in")
+
+
+def imported(folder: Path, target: Path, **read) -> list[Episode]:
+    report = import_dataset(folder, target, ReadOptions(**read))
+    assert report.failed == []
+    return [episode for _, episode in Store.open(target)]
+
+
+def all_equal(found: list[Episode], expected: list[Episode]) -> bool:
+    camera = next(iter(expected[0].frames))
+    return len(found) == len(expected) and all(
+        np.array_equal(one.frames[camera], other.frames[camera])
+        and np.array_equal(one.state, other.state)
+        and np.array_equal(one.actions, other.actions)
+        for one, other in zip(found, expected, strict=True)
+    )
+
+
+def test_states_and_actions_of_other_names_are_asked_for(tmp_path, found):
+    expected = imported(found, tmp_path / "as-usual")
+    rename_columns(found, {"observation.state": "state", "action": "actions"})
+    with pytest.raises(
+        DataError,
+        match=r"no 'observation.state' and no 'action'; say with --state KEY and --action KEY .*: state \[2\], actions",
+    ):
+        import_dataset(found, tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+    with pytest.raises(DataError, match=r"'stat' is no column of numbers here; did you mean 'state'\?"):
+        import_dataset(found, tmp_path / "s", ReadOptions(state=["stat"], action=["actions"]))
+    assert all_equal(imported(found, tmp_path / "s", state=["state"], action=["actions"]), expected)
+    assert open_dataset(found).facts["episodes"] == 3  # looking at it needs no answer
+
+
+def test_columns_are_joined_in_the_order_in_which_they_are_named(tmp_path, found):
+    usual = imported(found, tmp_path / "as-usual")[1]
+    rename_columns(found, {"observation.state": "observation.joints"})
+    change_info(
+        found,
+        lambda info: info["features"].update({"observation.grip": {"dtype": "float64", "shape": [1], "names": None}}),
+    )
+
+    def grip(columns):
+        return {**columns, "observation.grip": [0.25] * len(columns["timestamp"])}
+
+    change_tables(found, "data/**/*.parquet", grip)
+    with pytest.raises(DataError, match=r"no 'observation.state'; say with --state KEY which columns"):
+        import_dataset(found, tmp_path / "s")
+    episode = imported(found, tmp_path / "s", state=["observation.grip", "observation.joints"])[1]
+    assert np.array_equal(episode.state[:, 1:], usual.state) and (episode.state[:, 0] == 0.25).all()
+    bare = imported(found, tmp_path / "bare", state=["none"])[1]
+    assert bare.state.shape[1] == 0 and np.array_equal(bare.actions, usual.actions)
+
+
+def test_names_of_joined_columns_stay_beside_their_numbers(tmp_path):
+    folder = write_v21(tmp_path / "in")
+    change_info(folder, lambda info: info["features"]["action"].update(names={"motors": ["left", "right"]}))
+    episode = imported(folder, tmp_path / "s", state=["action", "observation.state"])[0]
+    assert episode.meta["state_names"] == ["left", "right", "joint_a", "joint_b"]
+    assert episode.meta["action_names"] == ["left", "right"]
+
+
+def move_files(folder: Path, where: str, name) -> None:
+    for path in sorted(folder.glob(where)):
+        target = folder / name(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+
+
+def test_path_templates_may_leave_chunks_out(tmp_path, found):
+    expected = imported(found, tmp_path / "as-usual")
+    v3 = (found / "meta/episodes").is_dir()
+    number = "file-{file_index:03d}" if v3 else "episode_{episode_index:06d}"
+    paths = {"data_path": f"data/{number}.parquet", "video_path": f"videos/{{video_key}}_{number}.mp4"}
+    move_files(found, "data/chunk-000/*", lambda path: f"data/{path.name}")
+    key = "observation.images.front" if v3 else CAMERA
+    move_files(found, "videos/**/*.mp4", lambda path: f"videos/{key}_{path.name}")
+    change_info(found, lambda info: info.update(paths))
+    if v3:
+        change_tables(found, "meta/episodes/**/*.parquet", without("data/chunk_index", f"videos/{key}/chunk_index"))
+    assert all_equal(imported(found, tmp_path / "s"), expected)
+
+
+def test_the_templates_of_v2_may_stand_in_v3_and_the_reverse(tmp_path):
+    folder = write_v21(tmp_path / "in")
+    expected = imported(folder, tmp_path / "as-usual")
+
+    def swap(info):
+        return info.update(data_path=info["data_path"].replace("episode_chunk", "chunk_index"))
+
+    change_info(folder, swap)
+    assert all_equal(imported(folder, tmp_path / "s"), expected)
+
+    def as_v3(info: dict) -> None:
+        info["codebase_version"] = "v3.0"
+
+    change_info(folder, as_v3)
+    lines = [json.loads(line) for line in (folder / "meta/episodes.jsonl").read_text().splitlines()]
+    (folder / "meta/episodes.jsonl").unlink()
+    (folder / "meta/episodes").mkdir()
+    pq.write_table(pa.Table.from_pylist(lines), folder / "meta/episodes/all.parquet")
+    assert all_equal(imported(folder, tmp_path / "t"), expected)
+
+
+def test_a_template_that_asks_for_what_is_not_said_is_named(tmp_path):
+    folder = write_v21(tmp_path / "in")
+    change_info(folder, lambda info: info.update(data_path="data/{shard}/{episode_index}.parquet"))
+    with pytest.raises(
+        BadFile, match=r"info.json: the path 'data/\{shard\}/.* asks for 'shard', which meta/ does not say"
+    ):
+        import_dataset(folder, tmp_path / "s")
+
+
+def test_episodes_without_a_number_are_counted(tmp_path, found):
+    expected = imported(found, tmp_path / "as-usual")
+    change_tables(found, "data/**/*.parquet", without("episode_index"))
+    change_tables(found, "meta/episodes/**/*.parquet", without("episode_index", "length", "tasks"))
+    lines = found / "meta/episodes.jsonl"
+    if lines.is_file():
+        rows = [json.loads(line) for line in lines.read_text().splitlines()]
+        lines.write_text("".join(json.dumps({"tasks": row["tasks"]}) + "\n" for row in rows))
+    episodes = imported(found, tmp_path / "s")
+    assert all_equal(episodes, expected)
+    assert [(e.task, e.origin.index) for e in episodes] == [(e.task, e.origin.index) for e in expected]
+
+
+def test_rows_that_do_not_say_whose_they_are_must_add_up(tmp_path):
+    folder = write_v3(tmp_path / "in")
+    change_tables(
+        folder, "data/**/*.parquet", lambda columns: {n: v[:-1] for n, v in without("episode_index")(columns).items()}
+    )
+    with pytest.raises(DataError, match=r"file-000.parquet: this table has 21 rows where meta/ says 22"):
+        import_dataset(folder, tmp_path / "s")
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 12345\n" % (b"0" * 64)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["meta/info.json", "meta/episodes/**/*.parquet", "data/**/*.parquet", "videos/**/*.mp4"]
+)
+def test_a_git_lfs_pointer_is_called_by_its_name(tmp_path, pattern):
+    folder = write_v3(tmp_path / "in")
+    (path,) = folder.glob(pattern)
+    path.write_bytes(POINTER)
+    with pytest.raises(DataError, match=rf"{path.name}: this is a Git LFS pointer .*; run 'git lfs pull'"):
+        import_dataset(folder, tmp_path / "s")
+
+
+def test_a_git_lfs_pointer_among_trajectories_is_called_by_its_name(tmp_path):
+    for path in ("n/positive/000000.npy", "p/success/episode_000000.pkl"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_bytes(POINTER)
+    for folder in "np":
+        with pytest.raises(DataError, match="this is a Git LFS pointer"):
+            import_dataset(tmp_path / folder, tmp_path / "s")
+
+
+def starting_late(times: list[float]) -> list[float]:
+    return [time + 0.15 for time in times]
+
+
+def by_wall_clock(times: list[float]) -> list[float]:
+    return [1.76e9 + 1.4 * time for time in times]
+
+
+def slow(times: list[float]) -> list[float]:
+    return [0.8 * time for time in times]
+
+
+@pytest.mark.parametrize("clock", [starting_late, by_wall_clock, slow])
+def test_timestamps_of_another_clock_do_not_matter_where_rows_and_frames_are_one_to_one(tmp_path, found, clock):
+    expected = imported(found, tmp_path / "as-usual")
+
+    def change(columns):
+        return {**columns, "timestamp": clock(columns["timestamp"])}
+
+    change_tables(found, "data/**/*.parquet", change)
+    report = import_dataset(found, tmp_path / "s")
+    assert report.failed == []
+    assert all_equal([episode for _, episode in Store.open(tmp_path / "s")], expected)
+    assert len(report.notes) == 1 and "its frames are taken by number" in report.notes[0]
+
+
+def test_rows_without_timestamps_take_their_frames_by_number(tmp_path, found):
+    expected = imported(found, tmp_path / "as-usual")
+    change_tables(found, "data/**/*.parquet", without("timestamp"))
+    assert all_equal(imported(found, tmp_path / "s"), expected)
+
+
+def test_a_video_of_another_rate_is_read_by_number_too(tmp_path):
+    folder = write_v21(tmp_path / "in")
+    path = folder / f"videos/chunk-000/{CAMERA}/episode_000001.mp4"
+    video = VideoWriter(path, 24, *SIZE, "h264", None)
+    video.append(moving_square(9, 1))
+    video.close()
+    report = import_dataset(folder, tmp_path / "s")
+    assert report.failed == [] and "first in episode 1" in report.notes[0]
+    frames = Store.open(tmp_path / "s").episode(1).frames["cam_high"]
+    assert np.abs(frames[:-1].astype(int) - moving_square(9, 1)).mean() < 4
+
+
+def test_a_video_that_fits_its_rows_neither_by_time_nor_by_number_is_named_with_both_counts(tmp_path):
+    folder = write_v21(tmp_path / "in")
+    change_column(folder, "timestamp", by_wall_clock)
+    videos = folder / f"videos/chunk-000/{CAMERA}"
+    shutil.copy(videos / "episode_000000.mp4", videos / "episode_000001.mp4")
+    report = import_dataset(folder, tmp_path / "s")
+    assert len(report.ids) == 2
+    assert "episode_000001.mp4: this video has 12 frames for 9 rows, and the rows' timestamps" in report.failed[0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "names"),
+    [
+        ([3, *SIZE], ["channels", "height", "width"]),
+        ([3, *SIZE], None),
+        ([SIZE[1], SIZE[0], 3], ["width", "height", "rgb"]),
+    ],
+)
+def test_the_axes_of_an_image_may_come_in_any_order(tmp_path, found, shape, names):
+    expected = imported(found, tmp_path / "as-usual")
+
+    def turned(info: dict) -> None:
+        (feature,) = (f for f in info["features"].values() if f["dtype"] == "video")
+        feature.update(shape=shape, names=names)
+
+    change_info(found, turned)
+    assert all_equal(imported(found, tmp_path / "s"), expected)
 
 
 # --- whichever ---

@@ -90,6 +90,113 @@ def test_a_checkpoint_of_rlinf_judges_as_it_did_there(tmp_path, average):
     assert model.shape.average_first == average and model.shape.num_spatial_blocks == 2
 
 
+class PlainBlock(nn.Module):
+    """Of torchvision's ResNets: basic, or a bottleneck of a quarter of the channels that come out."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, bottleneck: bool):
+        super().__init__()
+        width = outputs // 4 if bottleneck else outputs
+        sizes = [(1, 1), (3, stride), (1, 1)] if bottleneck else [(3, stride), (3, 1)]
+        widths = [inputs, *[width] * (len(sizes) - 1), outputs]
+        for i, (size, step) in enumerate(sizes):
+            conv = nn.Conv2d(widths[i], widths[i + 1], size, step, padding=size // 2, bias=False)
+            setattr(self, f"conv{i + 1}", conv)
+            setattr(self, f"bn{i + 1}", nn.BatchNorm2d(widths[i + 1]))
+        self.count = len(sizes)
+        if stride > 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for i in range(1, self.count + 1):
+            y = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(y))
+            y = torch.relu(y) if i < self.count else y
+        return torch.relu(y + (self.downsample(x) if hasattr(self, "downsample") else x))
+
+
+class TheirsOfToday(nn.Module):
+    """RLinf's ResNet reward model: NHWC pixels, resized before; the logit is the last layer's."""
+
+    def __init__(self, blocks: list[int], bottleneck: bool = False, hidden: int | None = 256, normalize: bool = True):
+        super().__init__()
+        self.normalize = normalize
+        backbone = nn.Module()
+        backbone.conv1, backbone.bn1 = nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64)
+        inputs = 64
+        for stage, count in enumerate(blocks, start=1):
+            outputs = 32 * 2**stage * (4 if bottleneck else 1)
+            strides = [1 if stage == 1 else 2, *[1] * (count - 1)]
+            chain = [PlainBlock(inputs if i == 0 else outputs, outputs, s, bottleneck) for i, s in enumerate(strides)]
+            setattr(backbone, f"layer{stage}", nn.Sequential(*chain))
+            inputs = outputs
+        mlp = nn.Sequential(nn.Linear(inputs, hidden or 1), nn.ReLU(), nn.Dropout(0.1), nn.Linear(hidden or 1, 1))
+        backbone.fc = nn.Linear(inputs, 1) if hidden is None else mlp
+        self.backbone: Any = backbone
+        for module in self.modules():  # as after some training: no statistics of zero and one
+            if isinstance(module, nn.BatchNorm2d):
+                nn.init.uniform_(module.running_mean, -0.1, 0.1)
+                nn.init.uniform_(module.running_var, 0.5, 1.5)
+
+    def forward(self, images: dict[str, Tensor]) -> Tensor:
+        (x,) = (pixels.permute(0, 3, 1, 2) / 255 for pixels in images.values())
+        if self.normalize:
+            mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+            x = (x - mean[:, None, None]) / std[:, None, None]
+        net = self.backbone
+        x = torch.max_pool2d(torch.relu(net.bn1(net.conv1(x))), 3, 2, 1)
+        x = net.layer4(net.layer3(net.layer2(net.layer1(x))))
+        return net.fc(x.mean(dim=(2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("arch", "shape"),
+    [
+        ("resnet18", {"blocks": [2, 2, 2, 2]}),
+        ("resnet18", {"blocks": [2, 2, 2, 2], "hidden": None, "normalize": False}),
+        ("resnet34", {"blocks": [3, 4, 6, 3], "hidden": 8}),
+        ("resnet50", {"blocks": [3, 4, 6, 3], "bottleneck": True}),
+    ],
+)
+def test_rlinfs_resnet_of_today_judges_as_it_did_there(tmp_path, arch, shape):
+    torch.manual_seed(0)
+    network = TheirsOfToday(**shape).eval()
+    torch.save({f"module.{name}": tensor for name, tensor in network.state_dict().items()}, tmp_path / "m.pt")
+    normalize = shape.get("normalize", True)
+    model = load_pt(tmp_path / "m.pt", {"image_size": [3, 64, 64], "normalize": normalize, "image_keys": ["front"]})
+    images = pixels("front")
+    with torch.inference_mode():
+        logits = network({"front": torch.from_numpy(images["front"]).float()})[:, 0].numpy()
+        ours = model.members[0]({"front": torch.from_numpy(images["front"])})[:, 0].numpy()
+    assert np.allclose(ours, logits, atol=1e-4) and np.ptp(logits) > 1e-4
+    assert np.allclose(model.score(images).probability, 1 / (1 + np.exp(-logits)), atol=1e-5)
+    assert model.shape.encoder.arch == arch
+
+
+def test_rlinfs_resnet_of_today_has_124_tensors_and_becomes_a_folder_of_ours(tmp_path):
+    network = TheirsOfToday([2, 2, 2, 2]).eval()
+    assert len(network.state_dict()) == 124
+    torch.save(network.state_dict(), tmp_path / "full_weights.pt")
+    model = RewardModel.load(tmp_path / "full_weights.pt", "cpu")
+    assert model.cameras == {"main": (128, 128)}
+    assert model.notes[0] == "it is taken to see camera 'main' in 128x128; its file does not say"
+    (tmp_path / "folder").mkdir()
+    model.save(tmp_path / "folder")
+    images = pixels("main", size=128)
+    again = RewardModel.load(tmp_path / "folder", "cpu")
+    assert again.score(images).probability.tolist() == model.score(images).probability.tolist()
+
+
+def test_a_resnet_that_is_none_of_theirs_is_refused(tmp_path):
+    state = TheirsOfToday([2, 2, 2, 2]).state_dict()
+    odd = {name: tensor for name, tensor in state.items() if not name.startswith("backbone.layer3.1.")}
+    torch.save(odd, tmp_path / "odd.pt")
+    with pytest.raises(BadFile, match=r"its backbone has \[2, 2, 1, 2\] blocks, which is no ResNet with batch norm"):
+        load_pt(tmp_path / "odd.pt")
+    torch.save({**state, "backbone.fc.9.bias": torch.zeros(1)}, tmp_path / "more.pt")
+    with pytest.raises(BadFile, match=r"nothing takes head.9.bias"):
+        load_pt(tmp_path / "more.pt")
+
+
 def test_what_was_never_measured_says_so(tmp_path):
     model = load_pt(theirs().save(tmp_path / "m.pt"))
     assert model.facts.scores == {} and model.facts.problems == ()

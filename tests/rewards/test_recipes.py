@@ -22,6 +22,58 @@ LEROBOT: dict[str, Any] = {
     },
     "dataset": {"repo_id": "gtgando/so101_pick_lift_cube_rl_labeled", "root": "labeled", "video_backend": "pyav"},
 }
+LEROBOT_06: dict[str, Any] = {  # as lerobot 0.6 saves it, train_config.json
+    "dataset": {
+        "repo_id": "someone/labeled",
+        "root": "labeled",
+        "episodes": None,
+        "video_backend": "torchcodec",
+        "image_transforms": {"enable": False},
+        "use_imagenet_stats": True,
+        "streaming": False,
+        "revision": None,
+    },
+    "policy": None,
+    "reward_model": {
+        "type": "reward_classifier",
+        "input_features": {
+            "observation.images.front": {"type": "VISUAL", "shape": [3, 96, 128]},
+            "observation.state": {"type": "STATE", "shape": [6]},
+        },
+        "output_features": {"next.reward": {"type": "REWARD", "shape": [1]}},
+        "device": None,
+        "push_to_hub": True,
+        "repo_id": None,
+        "name": "reward_classifier",
+        "num_classes": 2,
+        "hidden_dim": 128,
+        "latent_dim": 64,
+        "image_embedding_pooling_dim": 4,
+        "dropout_rate": 0.2,
+        "model_name": "lerobot/resnet10",
+        "model_type": "cnn",
+        "num_cameras": 2,
+        "learning_rate": 2e-4,
+        "weight_decay": 0.02,
+        "grad_clip_norm": 1.0,
+        "normalization_mapping": {"VISUAL": "MEAN_STD"},
+    },
+    "output_dir": "outputs/train/x",
+    "job_name": "x",
+    "resume": False,
+    "seed": None,
+    "num_workers": 4,
+    "batch_size": 16,
+    "steps": 5000,
+    "save_freq": 1000,
+    "log_freq": 200,
+    "save_checkpoint": True,
+    "env": None,
+    "optimizer": {"type": "adamw", "lr": 2e-4},
+    "scheduler": None,
+    "wandb": {"enable": False},
+    "rename_map": {},
+}
 MANISKILL: dict[str, Any] = {
     "reward_training": {
         "enabled": True,
@@ -68,6 +120,35 @@ def test_lerobots_config_is_read(tmp_path):
     assert (recipe.hidden_dim, recipe.latent_dim, recipe.num_spatial_blocks) == (256, 256, 8)
     assert len(notes) == 1 and notes[0].startswith("nothing is downloaded: ResNet-10 begins from random weights")
     assert "--pretrained-encoder-path" in notes[0]
+
+
+def test_lerobots_config_since_0_6_is_read(tmp_path):
+    (tmp_path / "train_config.json").write_text(json.dumps(LEROBOT_06))
+    recipe, notes = read_recipe(tmp_path / "train_config.json", {})
+    assert recipe.data == (Path("labeled"),) and recipe.encoder.type == "resnet10"
+    assert (recipe.image_keys, recipe.image_size, recipe.num_cameras) == (("front",), (96, 128), None)
+    assert (recipe.hidden_dim, recipe.latent_dim, recipe.num_spatial_blocks, recipe.dropout) == (128, 64, 4, 0.2)
+    assert (recipe.lr, recipe.weight_decay, recipe.batch_size, recipe.device) == (2e-4, 0.02, 16, "auto")
+    assert notes[0] == "video_backend 'torchcodec' is not used: videos are read with PyAV"
+    assert notes[1].startswith("of lerobot's keys these are not used: steps, output_dir, job_name, num_workers, ")
+
+
+def test_lerobots_config_since_0_6_as_people_write_it(tmp_path):
+    tree = {"reward_model": {"type": "reward_classifier", "num_cameras": 1}, "dataset": {"root": "labeled"}}
+    recipe, notes = read(tmp_path, {**tree, "epochs": 3}, "reward_model.hidden_dim=64")
+    assert (recipe.num_cameras, recipe.image_size, recipe.hidden_dim, recipe.epochs) == (1, (128, 128), 64, 3)
+    assert len(notes) == 1 and notes[0].startswith("nothing is downloaded")
+    _, notes = read(tmp_path, {**tree, "dataset": {"root": "labeled", "episodes": [0, 1]}})
+    assert notes[0] == "dataset.episodes is not used: all episodes are learned from"
+
+
+def test_a_folder_that_transformers_wrote_is_its_network(tmp_path):
+    described = {"model_type": "resnet", "architectures": ["ResNetModel"]}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    (tmp_path / "model.safetensors").write_text("weights")
+    block = {**LEROBOT_06["reward_model"], "model_name": str(tmp_path)}
+    recipe, _ = read(tmp_path, {**LEROBOT_06, "reward_model": block})
+    assert (recipe.encoder.type, recipe.encoder.name) == ("transformers", str(tmp_path))
 
 
 def test_a_local_folder_or_file_of_weights_may_stand_for_the_name(tmp_path):
@@ -167,6 +248,10 @@ def _changed(tree: dict[str, Any], block: str, **changes: Any) -> dict[str, Any]
         (_changed(LEROBOT, "policy", hiden_dim=3), "unknown key 'policy.hiden_dim'; did you mean 'hidden_dim'?"),
         (_changed(LEROBOT, "dataset", root="left out"), "write 'root', the folder on this machine: a repo_id alone"),
         ({"policy": LEROBOT["policy"]}, "key 'dataset' is missing; it has no default"),
+        (_changed(LEROBOT_06, "reward_model", type="sarm"), "key 'reward_model.type' is \"sarm\": input should be"),
+        (_changed(LEROBOT_06, "reward_model", hiden_dim=3), "unknown key 'reward_model.hiden_dim'; did you mean"),
+        (_changed(LEROBOT_06, "dataset", root=None), "write 'root', the folder on this machine: a repo_id alone"),
+        ({**LEROBOT_06, "stepz": 3}, "unknown key 'stepz'"),
     ],
 )
 def test_a_key_that_means_nothing_is_refused_in_a_sentence(tmp_path, tree, sentence):

@@ -118,6 +118,14 @@ def test_torch_tensors_are_taken_with_a_gradient_and_in_half_the_bytes(plain, dt
         assert isinstance(paid, np.ndarray) and paid == pytest.approx(expected, abs=0.05)
 
 
+def test_on_a_processor_a_long_episode_is_looked_at_in_small_pieces():
+    """Activations of 256 large images are gigabytes."""
+    model, sizes = tiny_model(), []
+    model.members[0].encoder.register_forward_pre_hook(lambda _, images: sizes.append(len(images[0])))
+    assert len(model.score({"front": frames(100)}).probability) == 100
+    assert max(sizes) <= 32 and sum(sizes) == 100
+
+
 def test_what_a_model_has_to_say_of_other_cameras_reaches_who_asked(plain):
     with pytest.raises(RewardError, match="looks at camera 'front', which is not there; there are: none"):
         inline(plain).compute_batch_rewards({"wrist": frames(2)})

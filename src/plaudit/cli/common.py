@@ -6,7 +6,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -15,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from plaudit.errors import DataError, PlauditError
+from plaudit.memory import keep_freed_memory
 
 # No markup: paths and messages of files are shown as they are, brackets and all.
 out = Console(highlight=False, markup=False, soft_wrap=True)
@@ -73,7 +76,7 @@ def fitting_bar(steps: int) -> AbstractContextManager[Watching]:
 
 @contextmanager
 def _stoppable_bar(total: int, told: Callable[[Any], tuple[int, str]]) -> Iterator[Watching]:
-    """What a training tells of itself, as a bar on a terminal; and whether Ctrl-C was pressed meanwhile.
+    """What a training tells of itself, as a bar on a terminal, else in lines; and whether Ctrl-C was pressed meanwhile.
 
     Pressed once, it lets the training come to the end of its round or epoch; pressed again, it interrupts. The bar
     appears with the first of these, so that others may be shown before.
@@ -88,11 +91,13 @@ def _stoppable_bar(total: int, told: Callable[[Any], tuple[int, str]]) -> Iterat
     )
     bar = Progress(*columns, console=err, disable=not err.is_terminal, transient=True)
     task = bar.add_task("", total=total)
+    lines = ProgressLines("training", total)
 
     def watch(now: Any) -> bool:
         done, words = told(now)
         bar.start()
         bar.update(task, completed=done, description=words)
+        lines.update(done, words)
         return not asked
 
     def interrupt(number: int, _: Any) -> None:
@@ -108,8 +113,46 @@ def _stoppable_bar(total: int, told: Callable[[Any], tuple[int, str]]) -> Iterat
         bar.stop()
 
 
+class ProgressLines:
+    """Stands in for a bar where the output is no terminal: a line now and then, with an estimate.
+
+    Each tenth of the work is told, and each minute of it, but never two lines within ten seconds: a command that is
+    done sooner says nothing, and the log of a long one stays short.
+    """
+
+    def __init__(self, what: str, total: int):
+        self._what, self._total = what, total
+        self._began = self._told_at = monotonic()
+        self._told_tenth = 0
+        self._first: tuple[float, int] | None = None  # what was done by when at the first update
+
+    def update(self, done: int, words: str = "") -> None:
+        """So much is done by now; printed if a line is due."""
+        now = monotonic()
+        self._first = self._first or (now, done)
+        since, tenth = now - self._told_at, 10 * done // max(self._total, 1)
+        if err.is_terminal or since < 10 or (tenth == self._told_tenth and since < 60):
+            return
+        self._told_at, self._told_tenth = now, tenth
+        share = f"{done} of {self._total} ({done / max(self._total, 1):.0%})"
+        parts = [share, words, f"{_clock(now - self._began)} elapsed", self._estimate(now, done)]
+        err.print(f"{self._what}: {', '.join(filter(None, parts))}")
+
+    def _estimate(self, now: float, done: int) -> str:
+        """By what was done since the first update: a training that was resumed began with some of it done."""
+        assert self._first is not None
+        then, before = self._first
+        if done == before:
+            return ""
+        return f"about {_clock((now - then) / (done - before) * (self._total - done))} left"
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
 def progress(what: str) -> Any:
-    """Goes through a sequence with a bar and an estimate, on a terminal; silent elsewhere. Ctrl-C ends it.
+    """Goes through a sequence with a bar and an estimate, on a terminal; with lines elsewhere. Ctrl-C ends it.
 
     The C code that decodes video and tables swallows a KeyboardInterrupt now and then, so the request is also kept and
     looked at before each item.
@@ -132,9 +175,11 @@ def progress(what: str) -> Any:
         )
         try:
             with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-                for item in progress.track(items, description=what):
+                lines = ProgressLines(what, len(items))
+                for done, item in enumerate(progress.track(items, description=what)):
                     if asked:
                         raise KeyboardInterrupt
+                    lines.update(done)
                     yield item
         finally:
             signal.signal(signal.SIGINT, before)
@@ -172,6 +217,7 @@ def _interrupt(number: int, frame: Any) -> None:
 def run_app(app: typer.Typer) -> NoReturn:
     """Run what the command line asks for; what went wrong is told in sentences."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads spin otherwise, on cores that others need
+    keep_freed_memory()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         app()

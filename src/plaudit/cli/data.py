@@ -14,6 +14,26 @@ StoreArgument = Annotated[Path, typer.Argument(help="An episode store.", metavar
 EpisodesOption = Annotated[
     str | None, typer.Option("--episodes", help="Which, by id: '0,3,7-9'. All of them when not given.")
 ]
+StateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        metavar="KEY",
+        help="LeRobot: the column that is the state, where it is not observation.state; given several times, they are "
+        "joined; 'none' for no state.",
+        show_default=False,
+    ),
+]
+ActionOption = Annotated[
+    list[str] | None,
+    typer.Option("--action", metavar="KEY", help="LeRobot: the same for the action.", show_default=False),
+]
+CameraOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--camera", metavar="NAME", help="LeRobot: only this camera; may be given several times.", show_default=False
+    ),
+]
 
 
 @data.command("import")
@@ -26,6 +46,9 @@ def import_(
     ] = None,
     task: Annotated[str, typer.Option(help="The instruction, for layouts that keep none.")] = "",
     fps: Annotated[float, typer.Option(help="Frames per second, for layouts that keep none.")] = 0.0,
+    state: StateOption = None,
+    action: ActionOption = None,
+    camera: CameraOption = None,
 ) -> None:
     """Copy a data set into a store.
 
@@ -36,12 +59,15 @@ def import_(
     from plaudit.data.formats import ReadOptions
     from plaudit.data.transfer import import_dataset
 
+    options = ReadOptions(reward_frame, task, fps, state or (), action or (), camera or ())
     try:
-        report = import_dataset(source, store, ReadOptions(reward_frame, task, fps), progress("importing"))
+        report = import_dataset(source, store, options, progress("importing"))
     except KeyboardInterrupt:
         stop("interrupted; what is in the store stays, run the same command to go on")
     for sentence in report.failed:
         tell("warning", sentence)
+    for sentence in report.notes:
+        tell("note", sentence)
     if report.ignored:
         tell("note", f"features with no place in an episode, not taken: {', '.join(report.ignored)}")
     here = f", {report.already_here} were here already" if report.already_here else ""
@@ -97,7 +123,10 @@ def info(
     from plaudit.report.tables import dataset_table, episode_table, store_table
 
     if not is_store(path):
-        out.print(dataset_table(open_dataset(path)))
+        dataset = open_dataset(path)
+        out.print(dataset_table(dataset))
+        for sentence in dataset.problems:
+            tell("note", f"it cannot be imported as it is: {sentence}")
     elif episode is not None:
         out.print(*episode_table(Store.open(path), episode), sep="\n")
     else:

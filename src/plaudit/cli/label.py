@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from plaudit.cli.common import out, progress, stop, store_and_keys, tell
-from plaudit.cli.data import EpisodesOption, chosen_ids
+from plaudit.cli.data import ActionOption, CameraOption, EpisodesOption, StateOption, chosen_ids
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
+    from plaudit.data.formats import ReadOptions
     from plaudit.data.store import Store
     from plaudit.labelers.config import LabelerConfig
     from plaudit.labelers.frames import EpisodeJudge
@@ -49,19 +50,24 @@ def label_(
     order: Annotated[Order, typer.Option(help="human: which episodes come first.")] = "unlabelled",
     name: Annotated[str, typer.Option(help="human: who labels; kept with the labels.")] = "",
     keys_log: Annotated[Path | None, typer.Option(help="human: a file that keeps every key pressed.")] = None,
+    state: StateOption = None,
+    action: ActionOption = None,
+    camera: CameraOption = None,
 ) -> None:
     """Have a judge label the episodes of a store.
 
     Labels go to the ledger as they come; Ctrl-C keeps them, and the same command goes on. An episode that the judge
     fails on stays unlabelled and is asked about again next time; the command returns 1 then.
     """
+    from plaudit.data.formats import ReadOptions
     from plaudit.data.store import Store
     from plaudit.labelers.run import label_store, pending
 
     folder, overrides = named_store(words)
     if judge == "human":
         _alone([config, model, decode, episodes, only_unlabelled, dry_run, overrides])
-        _by_hand(folder, order, name, keys_log)
+        options = ReadOptions(state=state or (), action=action or (), cameras=camera or ())
+        _by_hand(folder, options, order, name, keys_log)
         return
     store = Store.open(folder)
     _, asked = judge_of(config, judge, model, decode, overrides)
@@ -112,10 +118,11 @@ def _few(ids: Sequence[int]) -> str:
     return ", ".join(map(str, ids)) if len(ids) <= 8 else f"{', '.join(map(str, ids[:6]))}, ... {ids[-1]}"
 
 
-def _by_hand(folder: Path, order: Order, name: str, keys_log: Path | None) -> None:
+def _by_hand(folder: Path, options: "ReadOptions", order: Order, name: str, keys_log: Path | None) -> None:
     from plaudit.labelers.human.run import label_by_hand
 
-    done = label_by_hand(folder, order=order, name=name, keys_log=keys_log, track=progress("importing"), say=out.print)
+    track = progress("importing")
+    done = label_by_hand(folder, order=order, name=name, keys_log=keys_log, track=track, say=out.print, options=options)
     begun = f", {done.drafts} begun and kept" if done.drafts else ""
     out.print(f"{done.count} episodes of {done.store} labelled by hand{begun}, {done.left} are left")
 

@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from plaudit.cli.common import epochs_bar, out, progress, stop, store_and_keys, tell
+from plaudit.cli.data import StateOption
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def train_reward(
     num_spatial_blocks: Annotated[int | None, typer.Option(help="Learned poolings of each channel.")] = None,
     members: Annotated[int | None, typer.Option(help="Of an ensemble; the lowest probability counts.")] = None,
     use_state: Annotated[bool | None, typer.Option("--use-state", help="Look at the robot's state too.")] = None,
+    state: StateOption = None,
     history: Annotated[int | None, typer.Option(help="Look at so many moments before, too.")] = None,
     history_stride: Annotated[int | None, typer.Option(help="Steps between these moments.")] = None,
     progress_: Annotated[
@@ -104,7 +106,7 @@ def train_reward(
     for note in notes:
         tell("note", note)
     try:
-        with _episodes(recipe) as episodes:
+        with _episodes(recipe, state or ()) as episodes:
             if visualize_positive:
                 _visualize(episodes, recipe, vis_output_dir)
             fitted = _train(episodes, recipe)
@@ -147,7 +149,7 @@ def _flags(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _episodes(recipe: "RewardRecipe") -> Iterator["Store"]:
+def _episodes(recipe: "RewardRecipe", state: Sequence[str]) -> Iterator["Store"]:
     """The store; a data set of another layout as one that is there for as long as it is needed."""
     from plaudit.data.store import Store, is_store
     from plaudit.rewards.fit import existing_parent
@@ -163,20 +165,27 @@ def _episodes(recipe: "RewardRecipe") -> Iterator["Store"]:
     scratch = existing_parent(recipe.out) / f".{recipe.out.name}.import"
     shutil.rmtree(scratch, ignore_errors=True)  # of a command that was killed
     try:
-        yield _imported(recipe.data, scratch)
+        yield _imported(recipe, state, scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _imported(sources: Sequence[Path], scratch: Path) -> "Store":
-    """Into a folder under the first source's name, which is what messages call it."""
+def _imported(recipe: "RewardRecipe", state: Sequence[str], scratch: Path) -> "Store":
+    """Into a folder under the first source's name, which is what messages call it; no more than is learned from."""
+    from plaudit.data.formats import ReadOptions
     from plaudit.data.store import Store
     from plaudit.data.transfer import import_dataset
 
+    sources = recipe.data
+    options = ReadOptions(
+        state=state if recipe.use_state else ("none",), action=("none",), cameras=recipe.image_keys or ()
+    )
     folder, labelled = scratch / sources[0].name, 0
     for source in sources:
-        report = import_dataset(source, folder, track=progress(f"importing {source.name}"))
+        report = import_dataset(source, folder, options, progress(f"importing {source.name}"))
         labelled += report.labelled
+        for sentence in report.notes:
+            tell("note", sentence)
         for sentence in report.failed:
             tell("warning", sentence)
     if not labelled:

@@ -29,6 +29,7 @@ class Imported:
     failed: list[str] = field(default_factory=list)  # a sentence each
     labelled: int = 0
     ignored: Sequence[str] = ()  # features that an episode has no place for
+    notes: Sequence[str] = ()  # how the source was read where it left something open
 
 
 def import_dataset(
@@ -38,8 +39,10 @@ def import_dataset(
     if is_store(source):
         raise DataError(f"{source} is a store already; open it as it is")
     dataset = open_dataset(source, options)
+    if dataset.problems:
+        raise DataError("\n".join(dataset.problems))
     new = not is_store(store_folder)
-    report = Imported(ignored=dataset.ignored)
+    report = Imported(ignored=dataset.ignored, notes=dataset.notes)
     with Store.create(store_folder) if new else Store.open(store_folder, write=True) as store:
         origins = (store.place(i).line["origin"] for i in store.ids)
         known = {origin["digest"]: i for i, origin in zip(store.ids, origins) if origin}

@@ -20,6 +20,7 @@ from typing import IO, Any, ClassVar
 import numpy as np
 from numpy.lib import format as npy_format
 
+from plaudit.data.lfs import unreadable
 from plaudit.errors import BadFile, UnsafeFile
 from plaudit.types import AnyArray
 
@@ -157,7 +158,9 @@ def load_pickle(path: str | Path) -> Any:
     except FileNotFoundError:
         raise BadFile(path, "there is no such file") from None
     except Exception as error:
-        raise BadFile(path, f"this pickle is cut short or damaged ({error}); copy it again from its source") from error
+        raise unreadable(
+            path, f"this pickle is cut short or damaged ({error}); copy it again from its source"
+        ) from error
 
 
 def load_npy(path: str | Path) -> Any:
@@ -179,7 +182,7 @@ def load_npy(path: str | Path) -> Any:
     except FileNotFoundError:
         raise BadFile(path, "there is no such file") from None
     except Exception as error:
-        raise BadFile(
+        raise unreadable(
             path, f"this .npy file is cut short or damaged ({error}); copy it again from its source"
         ) from error
 

@@ -11,10 +11,10 @@ of the last moments instead of encoding them again.
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -45,6 +45,15 @@ class ClassifierConfig(Config):
     split_encoder: bool = False
     # Whether the grid is averaged to one cell first, as the recipes do with `use_pretrain: false`.
     average_first: bool = False
+    # What comes after the encoder: SERL's embeddings and head; or, of the averaged grid, Linear, ReLU, Linear ("mlp")
+    # or a single Linear ("linear"), as RLinf's ResNet has it.
+    head: Literal["serl", "mlp", "linear"] = "serl"
+
+    @model_validator(mode="after")
+    def _averaged(self) -> Self:
+        if self.head != "serl" and (not self.average_first or self.split_encoder):
+            raise ValueError(f"head '{self.head}' takes an averaged grid: set average_first, and not split_encoder")
+        return self
 
     @property
     def moments(self) -> int:
@@ -108,23 +117,34 @@ class BinaryRewardClassifier(nn.Module):
         self.register_buffer("pixel_std", torch.tensor(self.encoder.std), persistent=False)
         self._cameras = sorted(config.cameras)
         self.squeezes = nn.ModuleDict({module_name(c): self._squeeze(config.cameras[c]) for c in self._cameras})
-        look = config.latent_dim * len(config.cameras)
+        look = (config.latent_dim if config.head == "serl" else self.encoder.channels) * len(config.cameras)
         self.feel = None
         if config.state_dim:
             self.register_buffer("state_mean", torch.zeros(config.state_dim))
             self.register_buffer("state_std", torch.ones(config.state_dim))
             self.feel = nn.Sequential(nn.Linear(config.state_dim, 64), nn.LayerNorm(64), nn.Tanh())
             look += 64
-        self.head = nn.Sequential(
-            nn.Linear(look * config.moments, config.hidden_dim),
+        self.head = self._head(look * config.moments)
+
+    def _head(self, inputs: int) -> nn.Module:
+        config, outputs = self.config, 2 if self.config.progress else 1
+        if config.head == "linear":
+            return nn.Sequential(nn.Linear(inputs, outputs))
+        if config.head == "mlp":
+            hidden = nn.Linear(inputs, config.hidden_dim)
+            return nn.Sequential(hidden, nn.ReLU(), nn.Dropout(config.dropout), nn.Linear(config.hidden_dim, outputs))
+        return nn.Sequential(
+            nn.Linear(inputs, config.hidden_dim),
             nn.Dropout(config.dropout),
             nn.LayerNorm(config.hidden_dim),
             nn.ReLU(),
-            nn.Linear(config.hidden_dim, 2 if config.progress else 1),
+            nn.Linear(config.hidden_dim, outputs),
         )
 
     def _squeeze(self, size: Size) -> nn.Module:
         config, encoder = self.config, self.encoder
+        if config.head != "serl":
+            return nn.Flatten()
         grid = (1, 1) if config.average_first else grid_of(encoder, config.image_size or size)
         return nn.Sequential(
             SpatialLearnedEmbeddings(encoder.channels, grid, config.num_spatial_blocks),

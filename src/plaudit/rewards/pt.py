@@ -1,14 +1,15 @@
 """A reward model as one `.pt` file, as RLinf's train_reward_model writes it and its configs name it.
 
-    {epoch, model_state_dict, optimizer_state_dict, train_loss, train_acc}      RLinf's
+    {epoch, model_state_dict, optimizer_state_dict, train_loss, train_acc}      RLinf's first: encoders.CAMERA.*
+    {backbone.conv1.weight, ..., backbone.fc.3.bias}                            RLinf's ResNet of today
     {..., plaudit}                                                              ours: model.json is in it too
 
 Ours describes itself. Of RLinf's, everything but the size of the images is read off the tensors: cameras, widths, and
 whether the encoder's grid was averaged first (`use_pretrain: false` there), which is so where its pooling kernel has a
 single cell. What a config says otherwise is not believed, and told. Nobody measured such a model: it has no scores.
 
-RLinf has an encoder a camera and we have one for all: a file whose encoders differ, because they were trained and not
-frozen, is refused.
+RLinf's first has an encoder a camera and we have one for all: a file whose encoders differ, because they were trained
+and not frozen, is refused. Its ResNet of today sees a single camera, whose name and normalisation are not in the file.
 """
 
 import io
@@ -26,6 +27,7 @@ from plaudit.data.journal import write_atomic
 from plaudit.errors import BadFile, ConfigError
 from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
 from plaudit.rewards.encoders import Encoder, grid_of
+from plaudit.rewards.encoders.resnet import BLOCKS, Arch, ResnetConfig
 from plaudit.rewards.encoders.resnet10 import Resnet10Config
 from plaudit.rewards.encoders.weights import read_torch
 from plaudit.rewards.fit import Fitted
@@ -38,7 +40,10 @@ class PtConfig(Config):
     """What RLinf's configs say of a checkpoint; None where they do not."""
 
     image_keys: tuple[str, ...] | None = None
-    image_size: tuple[PositiveInt, PositiveInt, PositiveInt] = (3, 64, 64)  # channels, height, width
+    # Channels, height, width; None: what RLinf's recipes have, 64x64 for its first model and 128x128 for its ResNet.
+    image_size: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None
+    arch: str | None = None
+    normalize: bool = True  # of its ResNet: whether by the mean and deviation of ImageNet
     hidden_dim: PositiveInt | None = None
     num_spatial_blocks: PositiveInt | None = None
     use_pretrain: bool | None = None
@@ -76,7 +81,19 @@ def load_pt(path: Path, config: Mapping[str, Any] | None = None, device: str = "
         raise BadFile(path, "this is no checkpoint of a reward model: it has no model_state_dict of tensors")
     if "plaudit" in tree:
         return _ours(path, tree["plaudit"], tensors, device)
-    return _rlinf(path, tensors, parse(PtConfig, config or {}), device)
+    told = parse(PtConfig, config or {})
+    bare = {_without_wrappers(name): tensor for name, tensor in tensors.items()}
+    if "backbone.conv1.weight" in bare:
+        return _rlinf_resnet(path, bare, told, device)
+    return _rlinf(path, bare, told, device)
+
+
+def _without_wrappers(name: str) -> str:
+    """What DDP, torch.compile and RLinf's own wrapper put before a name."""
+    for prefix in ("module.", "_orig_mod.", "model."):
+        if name.startswith(prefix):
+            return _without_wrappers(name.removeprefix(prefix))
+    return name
 
 
 def _ours(path: Path, described: Any, tensors: Mapping[str, Tensor], device: str) -> RewardModel:
@@ -95,7 +112,7 @@ def _rlinf(path: Path, tensors: Mapping[str, Tensor], config: PtConfig, device: 
         first = ", ".join(f"'{name}'" for name in list(tensors)[:3])
         raise BadFile(path, f"this is no reward model of RLinf or of ours; its tensors start with {first or 'nothing'}")
     kernel = _tensor(path, tensors, f"encoders.{cameras[0]}.pooling_layer.kernel", 4)
-    size = config.image_size[1], config.image_size[2]
+    size = (64, 64) if config.image_size is None else config.image_size[1:]
     shape = ClassifierConfig(
         encoder=Resnet10Config(padding="torchvision", normalise="unit"),
         cameras=dict.fromkeys(cameras, size),
@@ -110,7 +127,61 @@ def _rlinf(path: Path, tensors: Mapping[str, Tensor], config: PtConfig, device: 
         _check_size(path, encoder, size, (kernel.shape[1], kernel.shape[2]))
     member = BinaryRewardClassifier(shape, encoder)
     fill(member, _renamed(tensors, cameras, shape.latent_dim), path)
-    return RewardModel([member], _unmeasured(shape), device, _notes(shape, cameras, config))
+    found = {
+        "use_pretrain": not shape.average_first,
+        "hidden_dim": shape.hidden_dim,
+        "num_spatial_blocks": shape.num_spatial_blocks,
+        "image_keys": tuple(cameras),
+    }
+    return RewardModel([member], _unmeasured(shape), device, _notes(found, config))
+
+
+def _rlinf_resnet(path: Path, tensors: Mapping[str, Tensor], config: PtConfig, device: str) -> RewardModel:
+    """torchvision's ResNet, whose last layer gives the logit: one Linear, or two around a ReLU and a Dropout."""
+    (camera,) = _one_camera(path, config)
+    size = (128, 128) if config.image_size is None else config.image_size[1:]
+    arch = _arch(path, tensors)
+    single = "backbone.fc.weight" in tensors
+    hidden = None if single else len(_tensor(path, tensors, "backbone.fc.0.weight", 2))
+    shape = ClassifierConfig(
+        encoder=ResnetConfig(arch=arch, normalise="imagenet" if config.normalize else "unit"),
+        cameras={camera: size},
+        hidden_dim=hidden or 1,
+        average_first=True,
+        head="linear" if single else "mlp",
+    )
+    member = BinaryRewardClassifier(shape)
+    places = {"backbone.fc.": "head.0." if single else "head.", "backbone.": "encoder."}
+    ours = {}
+    for name, tensor in tensors.items():
+        theirs = next((place for place in places if name.startswith(place)), "")
+        ours[places.get(theirs, "") + name.removeprefix(theirs)] = tensor
+    fill(member, {name: tensor.detach().float() for name, tensor in ours.items()}, path)
+    notes = [f"it is taken to see camera '{camera}' in {size[0]}x{size[1]}; its file does not say"]
+    notes += _notes({"arch": arch, "hidden_dim": hidden}, config)
+    return RewardModel([member], _unmeasured(shape), device, notes)
+
+
+def _one_camera(path: Path, config: PtConfig) -> tuple[str, ...]:
+    cameras = config.image_keys or ("main",)  # RLinf's `main_images`, as our import calls it
+    if len(cameras) > 1:
+        raise BadFile(path, f"this model sees one camera, not {', '.join(cameras)}; name one in image_keys")
+    return cameras
+
+
+def _arch(path: Path, tensors: Mapping[str, Tensor]) -> Arch:
+    """By how many blocks each stage has, and of how many convolutions."""
+    counts = [
+        len({name.split(".")[2] for name in tensors if name.startswith(f"backbone.layer{stage}.")})
+        for stage in range(1, 5)
+    ]
+    found = tuple(counts), "backbone.layer1.0.conv3.weight" in tensors
+    arch: Arch | None = next((arch for arch, blocks in BLOCKS.items() if blocks == found), None)
+    if arch is None or "backbone.bn1.running_mean" not in tensors:
+        raise BadFile(
+            path, f"its backbone has {counts} blocks, which is no ResNet with batch norm; {', '.join(BLOCKS)} are read"
+        )
+    return arch
 
 
 def _renamed(tensors: Mapping[str, Tensor], cameras: list[str], latent: int) -> dict[str, Tensor]:
@@ -203,14 +274,8 @@ def _unmeasured(shape: ClassifierConfig) -> ModelFacts:
     )
 
 
-def _notes(shape: ClassifierConfig, cameras: list[str], config: PtConfig) -> list[str]:
+def _notes(found: Mapping[str, Any], config: PtConfig) -> list[str]:
     """Where the config and the checkpoint disagree, and which was believed."""
-    found = {
-        "use_pretrain": not shape.average_first,
-        "hidden_dim": shape.hidden_dim,
-        "num_spatial_blocks": shape.num_spatial_blocks,
-        "image_keys": tuple(cameras),
-    }
     said = {name: getattr(config, name) for name in found}
     wrong = [
         f"the config says {name} is {said[name]}, the checkpoint was trained with {value}; the checkpoint is believed"

@@ -4,7 +4,8 @@
     data: [episodes]
 
     reward_training: {enabled, only, data_path, epochs, ...}    the ManiSkill recipes of RLinf
-    policy: {type: reward_classifier, ...}, dataset: {...}      lerobot's reward classifier
+    reward_model: {type: reward_classifier, ...}, dataset: {...}    lerobot's reward classifier, since 0.6
+    policy: {type: reward_classifier, ...}, dataset: {...}          and before
 
     --positive-dir, --negative-dir, ...                         the flags of RLinf's train_reward_model
 
@@ -12,6 +13,7 @@ Each is translated into one `RewardRecipe`; a key that has no translation is ref
 is downloaded: a name of the hub is not a file.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -22,7 +24,7 @@ from plaudit.config import Config, parse, place_of, read_tree, spelled_out
 from plaudit.errors import ConfigError, RewardError
 from plaudit.rewards.config import RewardTrainConfig
 
-PUBLISHED = "helper2424/resnet10"  # ResNet-10 on the hub
+PUBLISHED = ("helper2424/resnet10", "lerobot/resnet10")  # ResNet-10 on the hub
 FOLDERS_DEFAULTS: Mapping[str, Any] = {  # of RLinf's train_reward_model
     "encoder": {"type": "resnet10"},
     "image_keys": ["base_camera"],
@@ -34,7 +36,7 @@ FOLDERS_DEFAULTS: Mapping[str, Any] = {  # of RLinf's train_reward_model
     "num_spatial_blocks": 8,
 }
 
-_BLOCKS = ("reward_training", "policy", "dataset")  # of other stacks
+_BLOCKS = ("reward_training", "reward_model", "policy", "dataset")  # of other stacks
 
 Tree = dict[str, Any]
 
@@ -88,6 +90,8 @@ def read_recipe(
     theirs = {key: given.pop(key) for key in _BLOCKS if key in given}  # reward_training.epochs=3
     asked = merged(dict(flags), given)
     notes: list[str] = []
+    if "reward_model" in file_tree and file_tree.get("seed", 0) is None:
+        del file_tree["seed"]  # lerobot's word for a seed that nobody chose
     try:
         tree = merged(_translated(merged(file_tree, theirs), notes), asked)
         _check_names(tree)
@@ -157,11 +161,17 @@ def _notes(recipe: RewardRecipe) -> list[str]:
 
 def _translated(tree: Tree, notes: list[str]) -> Tree:
     """The blocks of another stack as ours; keys beside them are ours already."""
-    for names, block in ((("reward_training",), ManiskillRecipe), (("policy", "dataset"), LerobotRecipe)):
-        if any(name in tree for name in names):
-            theirs = parse(block, {name: tree[name] for name in names if name in tree})
+    for marks, recipe in (
+        (("reward_training",), ManiskillRecipe),
+        (("reward_model",), LerobotTraining),
+        (("policy", "dataset"), LerobotRecipe),
+    ):
+        if any(mark in tree for mark in marks):
+            names = recipe.model_fields
+            theirs = parse(recipe, {name: tree[name] for name in names if name in tree})
             notes += theirs.notes()
-            return merged(theirs.ours(), {key: value for key, value in tree.items() if key not in names})
+            ours = {key: value for key, value in tree.items() if key not in names}
+            return merged(theirs.ours(), ours)
     return tree
 
 
@@ -209,10 +219,11 @@ class ManiskillRecipe(Config):
 # lerobot's reward classifier
 
 
-class LerobotPolicy(Config):
+class LerobotClassifier(Config):
+    """What lerobot's classifier is built and trained with, in all its versions."""
+
     type: Literal["reward_classifier"]
-    model_name: str = PUBLISHED
-    image_size: PositiveInt = 128  # of both edges
+    model_name: str = PUBLISHED[0]
     num_cameras: PositiveInt | None = None
     num_classes: int = 2
     hidden_dim: PositiveInt = 256
@@ -221,7 +232,7 @@ class LerobotPolicy(Config):
     image_embedding_pooling_dim: PositiveInt = 8
     learning_rate: PositiveFloat = 1e-4
     weight_decay: float = 0.01
-    device: str = "auto"
+    device: str | None = None
 
     @field_validator("num_classes")
     @classmethod
@@ -234,19 +245,95 @@ class LerobotPolicy(Config):
     def encoder(self) -> Tree:
         """A folder or a file of ResNet-10, its name on the hub, or any other network that transformers can find."""
         path = Path(self.model_name)
+        if (path / "config.json").is_file():
+            described = json.loads((path / "config.json").read_text())
+            if "model_type" in described and "auto_map" not in described:  # no code of its own: one of transformers'
+                return {"type": "transformers", "name": self.model_name}
         if path.is_dir():
             path = path / "model.safetensors"
         if path.is_file():
             return {"type": "resnet10", "weights": str(path)}
-        if self.model_name == PUBLISHED:
+        if self.model_name in PUBLISHED:
             return {"type": "resnet10"}
         return {"type": "transformers", "name": self.model_name}
+
+    def ours(self) -> Tree:
+        """By the keys of `RewardRecipe`."""
+        names = {"dropout_rate": "dropout", "image_embedding_pooling_dim": "num_spatial_blocks", "learning_rate": "lr"}
+        same = ("num_cameras", "hidden_dim", "latent_dim", "weight_decay")
+        return {
+            "encoder": self.encoder,
+            "device": self.device or "auto",
+            **{name: getattr(self, name) for name in same},
+            **{ours: getattr(self, theirs) for theirs, ours in names.items()},
+        }
+
+
+class LerobotPolicy(LerobotClassifier):
+    """Before lerobot 0.6, where it was a policy among others."""
+
+    image_size: PositiveInt = 128  # of both edges
+
+    def ours(self) -> Tree:
+        return {**super().ours(), "image_size": [self.image_size, self.image_size]}
+
+
+class LerobotFeature(Config):
+    """What lerobot says of one input: VISUAL and [channels, height, width], or STATE and [width]."""
+
+    type: str
+    shape: tuple[int, ...]
+
+
+class LerobotRewardModel(LerobotClassifier):
+    """Since lerobot 0.6."""
+
+    input_features: dict[str, LerobotFeature] | None = None  # its cameras, and their size
+
+    # Written by lerobot and without a meaning here.
+    output_features: Any = None
+    model_type: Any = None
+    name: Any = None
+    grad_clip_norm: Any = None
+    normalization_mapping: Any = None
+    push_to_hub: Any = None
+    repo_id: Any = None
+    private: Any = None
+    tags: Any = None
+    license: Any = None
+    pretrained_path: Any = None
+    pretrained_revision: Any = None
+    use_amp: Any = None
+
+    def ours(self) -> Tree:
+        images = {
+            name.removeprefix("observation.images."): feature
+            for name, feature in (self.input_features or {}).items()
+            if feature.type == "VISUAL"
+        }
+        if not images:
+            return {**super().ours(), "image_size": [128, 128]}
+        _, *size = next(iter(images.values())).shape
+        # The cameras are named, and its count of them, which is 2 where nobody says, adds nothing.
+        return {**super().ours(), "image_size": size, "image_keys": list(images), "num_cameras": None}
 
 
 class LerobotDataset(Config):
     repo_id: str | None = None
     root: Path | None = None
-    video_backend: str = "pyav"
+    video_backend: str | None = "pyav"
+
+    # Written by lerobot since 0.6 and without a meaning here.
+    repo_type: Any = None
+    episodes: Any = None
+    exclude_episodes: Any = None
+    image_transforms: Any = None
+    revision: Any = None
+    use_imagenet_stats: Any = None
+    return_uint8: Any = None
+    depth_output_unit: Any = None
+    streaming: Any = None
+    eval_split: Any = None
 
     @model_validator(mode="after")
     def _is_here(self) -> Self:
@@ -254,26 +341,79 @@ class LerobotDataset(Config):
             raise ValueError("write 'root', the folder on this machine: a repo_id alone would have to be downloaded")
         return self
 
+    def notes(self) -> list[str]:
+        backend = self.video_backend
+        told = [f"video_backend '{backend}' is not used: videos are read with PyAV"]
+        chosen = [name for name in ("episodes", "exclude_episodes") if getattr(self, name)]
+        return [
+            *(told if backend not in (None, "pyav") else []),
+            *(f"dataset.{name} is not used: all episodes are learned from" for name in chosen),
+        ]
+
 
 class LerobotRecipe(Config):
     policy: LerobotPolicy
     dataset: LerobotDataset
 
     def ours(self) -> Tree:
-        names = {"dropout_rate": "dropout", "image_embedding_pooling_dim": "num_spatial_blocks", "learning_rate": "lr"}
-        same = ("num_cameras", "hidden_dim", "latent_dim", "weight_decay", "device")
-        told = self.policy
-        return {
-            "data": [str(self.dataset.root)],
-            "encoder": told.encoder,
-            "image_size": [told.image_size, told.image_size],
-            **{name: getattr(told, name) for name in same},
-            **{ours: getattr(told, theirs) for theirs, ours in names.items()},
-        }
+        return {"data": [str(self.dataset.root)], **self.policy.ours()}
 
     def notes(self) -> list[str]:
-        backend = self.dataset.video_backend
-        return [] if backend == "pyav" else [f"video_backend '{backend}' is not used: videos are read with PyAV"]
+        return self.dataset.notes()
+
+
+class LerobotTraining(Config):
+    """The config of `lerobot-train` since 0.6, as people write it or as lerobot saves it (train_config.json).
+
+    `batch_size` and `seed` are keys of ours too and mean the same.
+    """
+
+    reward_model: LerobotRewardModel
+    dataset: LerobotDataset
+    policy: None = None
+
+    # Of lerobot's training loop; told where they are set.
+    steps: Any = None
+    output_dir: Any = None
+    job_name: Any = None
+    resume: Any = None
+    cudnn_deterministic: Any = None
+    num_workers: Any = None
+    prefetch_factor: Any = None
+    persistent_workers: Any = None
+    env: Any = None
+    env_eval_freq: Any = None
+    eval_freq: Any = None
+    eval_steps: Any = None
+    max_eval_samples: Any = None
+    log_freq: Any = None
+    tolerance_s: Any = None
+    save_checkpoint: Any = None
+    save_freq: Any = None
+    use_policy_training_preset: Any = None
+    optimizer: Any = None
+    scheduler: Any = None
+    eval: Any = None
+    wandb: Any = None
+    peft: Any = None
+    ema: Any = None
+    job: Any = None
+    sample_weighting: Any = None
+    rename_map: Any = None
+    checkpoint_path: Any = None
+
+    def ours(self) -> Tree:
+        return {"data": [str(self.dataset.root)], **self.reward_model.ours()}
+
+    def notes(self) -> list[str]:
+        used = ("reward_model", "dataset", "policy")
+        unused = [name for name in type(self).model_fields if name not in used and getattr(self, name)]
+        if self.reward_model.pretrained_path:
+            unused.append("reward_model.pretrained_path")
+        told = (
+            f"of lerobot's keys these are not used: {', '.join(unused)}; 'epochs' and 'out' say how long and where to"
+        )
+        return [*self.dataset.notes(), *([told] if unused else [])]
 
 
 # Keys that stand beside those blocks in other people's files.

@@ -36,6 +36,8 @@ class Dataset:
     sources: Sequence[Source]
     facts: Mapping[str, Any]  # for `plaudit data info`
     ignored: Sequence[str] = field(default_factory=list)  # what the folder has and an episode has no place for
+    problems: Sequence[str] = ()  # what has to be settled before its episodes can be read, a sentence each
+    notes: Sequence[str] = field(default_factory=list)  # what to tell of the episodes read so far
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,9 @@ class ReadOptions:
     reward_frame: RewardFrame | None = None  # LeRobot: which frame `next.reward` judges; None: as the folder says
     task: str = ""  # for layouts that keep none
     fps: float = 0.0
+    state: Sequence[str] = ()  # LeRobot: columns to join as the state, ("none",) for none; (): observation.state
+    action: Sequence[str] = ()  # the same for the action
+    cameras: Sequence[str] = ()  # LeRobot: () for all
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import av
 import numpy as np
 from av.error import FFmpegError
 
+from plaudit.data.lfs import unreadable
 from plaudit.errors import BadFile, DataError
 from plaudit.types import AnyArray, ByteArray
 
@@ -25,10 +26,13 @@ CODECS: dict[str, tuple[str, int, dict[str, str]]] = {
 }
 
 
-def read_frames(path: Path, times: AnyArray, fps: float, height: int, width: int) -> ByteArray:
-    """The frames shown at `times` (ascending, in seconds) as uint8 [N, H, W, 3]; each must be there to half a frame."""
+class FramesMissing(BadFile):
+    """A video that can be read and does not show a frame at every time asked for."""
+
+
+def read_frames(path: Path, times: AnyArray, tolerance: float, height: int, width: int) -> ByteArray:
+    """The frames shown at `times` (ascending) as uint8 [N, H, W, 3], each within `tolerance`; both in seconds."""
     frames = np.empty((len(times), height, width, 3), np.uint8)
-    tolerance = 0.5 / fps
     found = 0
     try:
         with av.open(str(path)) as container:
@@ -42,7 +46,9 @@ def read_frames(path: Path, times: AnyArray, fps: float, height: int, width: int
                     continue
                 time = float(frame.pts * stream.time_base)
                 if time > times[found] + tolerance:
-                    raise BadFile(path, f"this video lacks frame {found}, at {times[found]:.3f} s; encode it again")
+                    raise FramesMissing(
+                        path, f"this video lacks frame {found}, at {times[found]:.3f} s; encode it again"
+                    )
                 if time < times[found] - tolerance:
                     continue
                 if (frame.height, frame.width) != (height, width):
@@ -54,13 +60,30 @@ def read_frames(path: Path, times: AnyArray, fps: float, height: int, width: int
                 found += 1
                 if found == len(times):
                     return frames
-    except FileNotFoundError:
-        raise BadFile(path, "this video is missing; copy it from the data set's source") from None
     except (FFmpegError, IndexError) as error:
-        raise BadFile(path, f"this video cannot be read ({error}); copy it again from the data set's source") from error
-    raise BadFile(
+        raise _broken(path, error) from error
+    raise FramesMissing(
         path, f"this video ends after {found} of {len(times)} frames; copy it again from the data set's source"
     )
+
+
+def frame_times(path: Path) -> AnyArray:
+    """When each frame of a video is shown, in seconds and in order; nothing is decoded."""
+    try:
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            packets = [packet for packet in container.demux(stream) if not packet.is_discard]
+            shown = sorted(packet.pts for packet in packets if packet.pts is not None)
+            assert stream.time_base is not None
+            return np.array([float(pts * stream.time_base) for pts in shown])
+    except (FFmpegError, IndexError) as error:
+        raise _broken(path, error) from error
+
+
+def _broken(path: Path, error: Exception) -> BadFile:
+    if isinstance(error, FileNotFoundError):
+        return BadFile(path, "this video is missing; copy it from the data set's source")
+    return unreadable(path, f"this video cannot be read ({error}); copy it again from the data set's source")
 
 
 class VideoWriter:

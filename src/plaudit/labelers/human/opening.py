@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from plaudit.data.formats import ReadOptions
 from plaudit.data.store import is_store
 from plaudit.data.transfer import import_dataset
 from plaudit.errors import DataError, StoreLocked
@@ -15,7 +16,9 @@ from plaudit.errors import DataError, StoreLocked
 Track = Callable[[Sequence[Any]], Iterable[Any]]
 
 
-def store_for(path: Path, into: Path | None = None, track: Track = iter) -> tuple[Path, list[str]]:
+def store_for(
+    path: Path, into: Path | None = None, track: Track = iter, options: ReadOptions | None = None
+) -> tuple[Path, list[str]]:
     """The store to label, and sentences for the user on how it came about."""
     if is_store(path):
         if into is not None and into != path:
@@ -23,7 +26,7 @@ def store_for(path: Path, into: Path | None = None, track: Track = iter) -> tupl
         return path, []
     store = into or path.with_name(f"{path.name}.store")
     try:
-        report = import_dataset(path, store, track=track)
+        report = import_dataset(path, store, options, track)
     except PermissionError as error:
         raise DataError(
             f"{store} cannot be made ({error.strerror}); say where the store of {path} should be"
@@ -32,4 +35,4 @@ def store_for(path: Path, into: Path | None = None, track: Track = iter) -> tupl
         return store, [f"{error}; it is labelled as it is now, and what is added meanwhile appears by itself"]
     count = len(report.ids) + report.already_here
     told = [f"{path} is labelled as the store {store}, which has its {count} episodes; {path} itself is not changed"]
-    return store, told + report.failed
+    return store, [*told, *report.notes, *report.failed]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plaudit.data.formats import ReadOptions
 from plaudit.errors import MissingExtra, NoWindow
 from plaudit.labelers.human.opening import Track, store_for
 from plaudit.labelers.human.queue import Order
@@ -52,6 +53,7 @@ def label_by_hand(
     into: Path | None = None,
     track: Track = iter,
     say: Callable[[str], None] = print,
+    options: ReadOptions | None = None,
 ) -> LabelledByHand:
     """Open a window on a store, or on a data set of another layout, and return when it is closed.
 
@@ -59,9 +61,10 @@ def label_by_hand(
     keys_log: a file to write what is pressed to, for `plaudit.labelers.human.keys.replay`
     poll: show episodes that arrive meanwhile
     into: where the store of a data set goes; None: beside it
+    options: how to read a data set of another layout
     """
     check_window()
-    folder, sentences = store_for(Path(store_path), into, track)
+    folder, sentences = store_for(Path(store_path), into, track, options)
     for sentence in sentences:
         say(sentence)
     with Session.open(folder, order=order, name=name) as session:

@@ -10,9 +10,7 @@ often mean the row's own (`reward_frame = "same"`). A data set that we wrote say
 
 import hashlib
 import io
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from PIL import Image, UnidentifiedImageError
 
 from plaudit.data.formats import Dataset, ReadOptions, RewardFrame, Source
+from plaudit.data.formats.images import choose
+from plaudit.data.formats.lerobot.columns import candidates, chosen_columns, column_names, image_size, joined
+from plaudit.data.formats.lerobot.episodes import Listing, Row, Video, list_episodes, task_names
+from plaudit.data.formats.lerobot.files import read_json, read_table
 from plaudit.data.formats.lerobot.layout import (
     ACTION,
     BOOKKEEPING,
@@ -37,28 +38,10 @@ from plaudit.data.formats.lerobot.layout import (
     STATE,
     SUCCESS,
 )
-from plaudit.data.formats.video import read_frames
-from plaudit.errors import BadFile, InvalidEpisode
+from plaudit.data.formats.video import FramesMissing, frame_times, read_frames
+from plaudit.data.lfs import unreadable
+from plaudit.errors import BadFile, DataError, InvalidEpisode
 from plaudit.types import AnyArray, ByteArray, Episode, Labels, Origin
-
-
-@dataclass(frozen=True)
-class Video:
-    """Where a camera's frames of one episode lie."""
-
-    path: Path
-    start: float  # seconds into the file
-
-
-@dataclass(frozen=True)
-class Row:
-    """What the metadata says of one episode."""
-
-    index: int
-    length: int
-    tasks: list[str]
-    data: Path  # the table it stands in, perhaps with others
-    videos: dict[str, Video] = field(default_factory=dict)  # feature -> where
 
 
 def detect(path: Path) -> bool:
@@ -67,7 +50,7 @@ def detect(path: Path) -> bool:
 
 def read(path: Path, options: ReadOptions) -> Dataset:
     folder = _Folder(path, options)
-    rows = list(folder.rows_v3() if folder.version.startswith("v3") else folder.rows_v2())
+    rows = folder.listing.rows
     sources = [Source(r.index, str(r.data), partial(folder.digest, r), partial(folder.load, r)) for r in rows]
     facts = {
         "version": folder.version,
@@ -76,10 +59,12 @@ def read(path: Path, options: ReadOptions) -> Dataset:
         "episodes": len(rows),
         "frames": sum(r.length for r in rows),
         "tasks": sorted({task for r in rows for task in r.tasks}),
-        "cameras": {c: "x".join(map(str, folder.size(key))) for c, key in folder.cameras.items()},
+        "cameras": {c: "x".join(map(str, folder.sizes[key])) for c, key in folder.cameras.items()},
+        "state": ", ".join(folder.state_keys) or "-",
+        "action": ", ".join(folder.action_keys) or "-",
         "labels": [name for name in LABELS if name in folder.features],
     }
-    return Dataset("lerobot", path, sources, facts, folder.ignored)
+    return Dataset("lerobot", path, sources, facts, folder.ignored, folder.problems, folder.notes)
 
 
 class _Folder:
@@ -87,69 +72,99 @@ class _Folder:
 
     def __init__(self, path: Path, options: ReadOptions):
         self.path, self.options = path, options
-        self.info = _json(path / "meta/info.json")
+        info = path / "meta/info.json"
+        self.info = read_json(info)
         try:
             self.version = str(self.info["codebase_version"])
             self.fps = float(self.info["fps"])
             self.features: dict[str, dict[str, Any]] = self.info["features"]
             images = {k: f for k, f in self.features.items() if f["dtype"] in ("video", "image")}
+            sizes = {key: image_size(feature) for key, feature in images.items()}
         except (KeyError, TypeError, ValueError) as error:
-            raise BadFile(
-                path / "meta/info.json", f"this does not describe a LeRobot data set: it lacks {error}"
-            ) from error
+            raise BadFile(info, f"this does not describe a LeRobot data set: it lacks {error}") from error
         if not self.version.startswith(("v2", "v3")):
-            raise BadFile(path / "meta/info.json", f"LeRobot {self.version} is not read; v2.0, v2.1 and v3.0 are")
-        self.cameras = {key.removeprefix(IMAGES): key for key, f in images.items() if f["shape"][-1] == 3}
-        kept = {STATE, ACTION, INTERVENTION, *LABELS, *BOOKKEEPING, *self.cameras.values()}
+            raise BadFile(info, f"LeRobot {self.version} is not read; v2.0, v2.1 and v3.0 are")
+        self.sizes = {key: size for key, size in sizes.items() if size is not None}  # (height, width)
+        known = {key.removeprefix(IMAGES): key for key in self.sizes}
+        wanted = [camera.removeprefix(IMAGES) for camera in options.cameras]
+        self.cameras = {camera: known[camera] for camera in choose(wanted, list(known), str(path))}
+
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+        self.state_keys = chosen_columns(self.features, STATE, options.state, info)
+        self.action_keys = chosen_columns(self.features, ACTION, options.action, info)
+        self._ask_for_columns(info)
+        kept = {*self.state_keys, *self.action_keys, INTERVENTION, *LABELS, *BOOKKEEPING, *self.cameras.values()}
         self.ignored = [k for k in self.features if k not in kept and not k.startswith(PRIVILEGED)]
+
+        self._video_keys = [key for key in self.cameras.values() if self.features[key]["dtype"] == "video"]
+        self.listing = list_episodes(path, self.info, self.version, self._video_keys)
+        self._look_for_videos(info, self.listing)
         self._table: tuple[Path, pa.Table] | None = None
+        self._times: dict[Path, AnyArray] = {}  # when each frame of a video is shown
+        self._read_by_number = False
 
-    def size(self, key: str) -> tuple[int, int]:
-        height, width, _ = self.features[key]["shape"]
-        return height, width
+    def _ask_for_columns(self, info: Path) -> None:
+        """States and actions go by many names; which column is which is for the user to say."""
+        missing = {
+            role: name
+            for role, name, keys, asked in (
+                ("state", STATE, self.state_keys, self.options.state),
+                ("action", ACTION, self.action_keys, self.options.action),
+            )
+            if not keys and not asked
+        }
+        free = candidates(self.features, {*self.state_keys, *self.action_keys})
+        if missing and free:
+            lacking = " and no ".join(f"'{name}'" for name in missing.values())
+            flags = " and ".join(f"--{role} KEY" for role in missing)
+            self.problems.append(
+                f"{info}: this data set has no {lacking}; say with {flags} which columns to take (repeat the flag to "
+                f"join several, or give 'none'), out of: {', '.join(free)}"
+            )
+        elif missing and not (self.path / SIDECAR).is_file():
+            self.notes.append(f"this data set has no {' and no '.join(missing)}; its episodes come without")
 
-    def rows_v2(self) -> Iterator[Row]:
-        tasks = {row["task_index"]: row["task"] for row in _json_lines(self.path / "meta/tasks.jsonl")}
-        for entry in _json_lines(self.path / "meta/episodes.jsonl"):
-            index = entry["episode_index"]
-            place = {"episode_index": index, "episode_chunk": index // self.info["chunks_size"]}
-            videos = {
-                key: Video(self.path / self.info["video_path"].format(video_key=key, **place), 0.0)
-                for key in self._video_keys
-            }
-            names = [tasks.get(task, str(task)) for task in entry["tasks"]]
-            yield Row(index, entry["length"], names, self.path / self.info["data_path"].format(**place), videos)
+    def _look_for_videos(self, info: Path, listing: Listing) -> None:
+        """A camera that no episode has a video of is told once, with how to leave it out."""
+        lost = [
+            camera
+            for camera, key in self.cameras.items()
+            if key in self._video_keys
+            and listing.rows
+            and not any(key in row.videos and row.videos[key].path.is_file() for row in listing.rows)
+        ]
+        if lost:
+            self.problems.append(
+                f"{info}: no episode has a video of {_cameras(lost)}; copy the videos from the data set's source"
+                f"{self._without(lost)}"
+            )
 
-    def rows_v3(self) -> Iterator[Row]:
-        files = sorted((self.path / "meta/episodes").glob("chunk-*/file-*.parquet"))
-        if not files:
-            raise BadFile(self.path / "meta/episodes", "this LeRobot v3.0 data set lists no episodes; copy it again")
-        for file in files:
-            for entry in _parquet(file).to_pylist():
-                place = {"chunk_index": entry["data/chunk_index"], "file_index": entry["data/file_index"]}
-                videos = {}
-                for key in self._video_keys:
-                    at = {name: entry[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
-                    video = self.path / self.info["video_path"].format(video_key=key, **at)
-                    videos[key] = Video(video, entry[f"videos/{key}/from_timestamp"])
-                data = self.path / self.info["data_path"].format(**place)
-                yield Row(entry["episode_index"], entry["length"], list(entry["tasks"]), data, videos)
-
-    @cached_property
-    def _video_keys(self) -> list[str]:
-        return [key for key in self.cameras.values() if self.features[key]["dtype"] == "video"]
+    def _without(self, lost: Sequence[str]) -> str:
+        others = [camera for camera in self.cameras if camera not in lost]
+        return f", or take the other cameras: {' '.join(f'--camera {c}' for c in others)}" if others else ""
 
     @cached_property
     def _sidecar(self) -> dict[int, dict[str, Any]]:
         """What we wrote beside the format, by episode; {} for a data set of others."""
         path = self.path / SIDECAR
-        return {entry["episode_index"]: entry for entry in _parquet(path).to_pylist()} if path.is_file() else {}
+        return {entry["episode_index"]: entry for entry in read_table(path).to_pylist()} if path.is_file() else {}
 
     def _rows_of(self, row: Row) -> pa.Table:
         """The rows of one episode. Tables are kept while the next episode comes from the same file."""
+        if self.problems:
+            raise DataError(self.problems[0])
+        if row.length == 0:
+            raise BadFile(row.data, f"episode {row.index} has no rows; leave it out of meta/")
         if self._table is None or self._table[0] != row.data:
-            self._table = (row.data, _parquet(row.data))
+            self._table = (row.data, read_table(row.data))
         table = self._table[1]
+        rows = self.listing.counts[row.data]
+        if rows == row.length == table.num_rows or "episode_index" not in table.column_names:
+            # A table of its own, or one whose rows do not say whose they are: then they must add up.
+            if table.num_rows != rows:
+                raise BadFile(row.data, f"this table has {table.num_rows} rows where meta/ says {rows}; copy it again")
+            return table.slice(row.first, row.length)
         table = table.filter(pc.field("episode_index") == row.index)
         if table.num_rows != row.length:
             raise BadFile(
@@ -162,14 +177,14 @@ class _Folder:
         found = hashlib.blake2b(digest_size=16)
         table = self._rows_of(row)
         for values in (
-            _matrix(table, STATE, row.data),
-            _matrix(table, ACTION, row.data),
+            joined(table, self.state_keys, row.data),
+            joined(table, self.action_keys, row.data),
             _column(table, "timestamp", "f4"),
         ):
             found.update(b"" if values is None else values.tobytes())
         for key in sorted(set(self.cameras.values()) & set(table.column_names)):
             for entry in table[key].to_pylist():
-                found.update(entry["bytes"] or entry["path"].encode())
+                found.update(_stored(entry) or str(entry["path"]).encode())
         for key, video in sorted(row.videos.items()):
             size = video.path.stat().st_size if video.path.is_file() else 0
             found.update(f"{key} {video.path.name} {size} {video.start:.6f}".encode())
@@ -178,16 +193,17 @@ class _Folder:
     def load(self, row: Row) -> tuple[Episode, Labels | None]:
         table = self._rows_of(row)
         extra = self._sidecar.get(row.index, {})
+        final_state = extra.get("final_state") if self.state_keys == [STATE] else None
         try:
             episode = Episode.of(
                 frames={c: self._frames(row, table, c, key, extra) for c, key in self.cameras.items()},
-                state=_with_last(_matrix(table, STATE, row.data), extra.get("final_state")),
-                actions=_matrix(table, ACTION, row.data),
+                state=_with_last(joined(table, self.state_keys, row.data), final_state),
+                actions=joined(table, self.action_keys, row.data),
                 control_mode=_column(table, INTERVENTION, np.uint8),
                 privileged=self._privileged(table),
-                task=row.tasks[0] if row.tasks else self.options.task,
+                task=self._task(row, table),
                 fps=self.fps,
-                robot=self.info.get("robot_type") or "",
+                robot=str(self.info.get("robot_type") or ""),
                 terminated=extra.get("terminated", _terminated(table)),
                 repeated=extra.get("repeated", "last"),
                 origin=Origin("lerobot", str(self.path), row.index, self.digest(row)),
@@ -197,21 +213,83 @@ class _Folder:
             raise BadFile(row.data, f"episode {row.index}: {error}") from error
         return episode, self._labels(table, row, extra)
 
+    def _task(self, row: Row, table: pa.Table) -> str:
+        """By the list of episodes; else by the number in the first row; else what the user said."""
+        numbers = _column(table, "task_index", np.int64)
+        if row.tasks or numbers is None:
+            return row.tasks[0] if row.tasks else self.options.task
+        return self._task_names.get(int(numbers[0]), self.options.task)
+
+    @cached_property
+    def _task_names(self) -> Mapping[int, str]:
+        return task_names(self.path)
+
     def _frames(self, row: Row, table: pa.Table, camera: str, key: str, extra: dict[str, Any]) -> ByteArray:
-        height, width = self.size(key)
+        height, width = self.sizes[key]
         if key in row.videos:
-            video = row.videos[key]
-            times = video.start + table["timestamp"].to_numpy().astype(np.float64)
-            frames = read_frames(video.path, times, self.fps, height, width)
+            frames = self._video_frames(row, table, row.videos[key], height, width)
         elif key in table.column_names:
             where = f"{row.data}, episode {row.index}"
             read_image = partial(_image, self.path, where, camera, height, width)
             frames = np.stack([read_image(entry) for entry in table[key].to_pylist()])
         else:
-            raise BadFile(row.data, f"camera '{camera}' is named in meta/info.json and missing here; correct either")
+            raise BadFile(
+                row.data,
+                f"camera '{camera}' is named in meta/info.json and missing here; correct either"
+                f"{self._without([camera])}",
+            )
         last = extra.get(f"final/{camera}")
         last = frames[-1] if last is None else _image(self.path, SIDECAR, camera, height, width, {"bytes": last})
         return np.concatenate([frames, last[None]])
+
+    def _video_frames(self, row: Row, table: pa.Table, video: Video, height: int, width: int) -> ByteArray:
+        """A row's frame is the one shown at its timestamp; by number where the two clocks differ.
+
+        Timestamps that begin late or follow the wall clock lead to a neighbour's frame, or beyond the end. A video of
+        as many frames as rows leaves no doubt which belongs to which.
+        """
+        tolerance = 0.5 / self.fps
+        times = _column(table, "timestamp", np.float64)
+        steady = times is not None and bool((np.abs(times - np.arange(len(times)) / self.fps) <= tolerance).all())
+        if not steady and (frames := self._frames_by_number(row, video, height, width)) is not None:
+            return frames
+        if times is None:
+            raise BadFile(
+                row.data,
+                f"there is no 'timestamp' in this table, and {video.path} has not one frame a row; correct either",
+            )
+        try:
+            return read_frames(video.path, video.start + times, tolerance, height, width)
+        except FramesMissing as error:
+            if not steady:
+                raise BadFile(
+                    video.path,
+                    f"this video has {len(self._shown(video.path))} frames for {self.listing.counts[video.path]} rows, "
+                    f"and the rows' timestamps ({times[0]:.3f} to {times[-1]:.3f} s) do not follow its clock; write "
+                    "either again",
+                ) from error
+            if (frames := self._frames_by_number(row, video, height, width)) is not None:
+                return frames
+            raise
+
+    def _frames_by_number(self, row: Row, video: Video, height: int, width: int) -> ByteArray | None:
+        """None where the file does not have exactly one frame for each row of its episodes."""
+        shown = self._shown(video.path)
+        if len(shown) != self.listing.counts[video.path]:
+            return None
+        frames = read_frames(video.path, shown[video.first : video.first + row.length], 1e-6, height, width)
+        if not self._read_by_number:
+            self._read_by_number = True
+            self.notes.append(
+                f"timestamps do not follow the clock of the videos (first in episode {row.index}); where a video has "
+                "one frame a row, its frames are taken by number"
+            )
+        return frames
+
+    def _shown(self, path: Path) -> AnyArray:
+        if path not in self._times:
+            self._times[path] = frame_times(path)
+        return self._times[path]
 
     def _privileged(self, table: pa.Table) -> dict[str, AnyArray]:
         names = [name for name in table.column_names if name.startswith(PRIVILEGED)]
@@ -220,13 +298,9 @@ class _Folder:
 
     def _names(self) -> dict[str, Any]:
         """Joint names, where the data set has them, flat."""
-        found = {}
-        for label, key in (("state_names", STATE), ("action_names", ACTION)):
-            names = self.features.get(key, {}).get("names")
-            names = names[0] if isinstance(names, list) and names and isinstance(names[0], list) else names
-            if isinstance(names, list):
-                found[label] = names
-        return found
+        roles = (("state_names", self.state_keys), ("action_names", self.action_keys))
+        found = {role: column_names(self.features, keys) for role, keys in roles}
+        return {role: names for role, names in found.items() if names is not None}
 
     def _labels(self, table: pa.Table, row: Row, extra: dict[str, Any]) -> Labels | None:
         reward = _column(table, REWARD, np.float32)
@@ -274,23 +348,24 @@ def _column(table: pa.Table, name: str, dtype: Any) -> AnyArray | None:
     return np.asarray(table[name].to_pylist(), dtype=dtype).reshape(table.num_rows)
 
 
-def _matrix(table: pa.Table, name: str, where: Path) -> AnyArray:
-    """[T, D] from a column of lists; D = 0 where there is no such column."""
-    if name not in table.column_names:
-        return np.zeros((table.num_rows, 0), np.float32)
-    values = table[name].to_pylist()
-    if not isinstance(values[0], list):
-        return np.asarray(values, np.float32)[:, None]
-    if len({len(value) for value in values}) != 1:
-        raise BadFile(where, f"'{name}' has rows of different length; write it again")
-    return np.asarray(values, np.float32)
+def _cameras(names: Sequence[str]) -> str:
+    return ("camera " if len(names) == 1 else "cameras ") + ", ".join(f"'{name}'" for name in names)
 
 
-def _image(root: Path, where: str | Path, camera: str, height: int, width: int, entry: dict[str, Any]) -> ByteArray:
+def _stored(entry: Any) -> bytes | None:
+    """The bytes of an image that stands in the table itself, bare or beside its path."""
+    return entry if isinstance(entry, bytes) else entry["bytes"]
+
+
+def _image(root: Path, where: str | Path, camera: str, height: int, width: int, entry: Any) -> ByteArray:
     try:
-        data = entry["bytes"] or (root / entry["path"]).read_bytes()
+        data = _stored(entry)
+        data = (root / entry["path"]).read_bytes() if data is None else data
         image = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-    except (OSError, UnidentifiedImageError, KeyError, TypeError) as error:
+    except UnidentifiedImageError as error:
+        lies = root / entry["path"] if isinstance(entry, dict) and entry["bytes"] is None else Path(where)
+        raise unreadable(lies, f"an image of camera '{camera}' cannot be read ({error})") from error
+    except (OSError, KeyError, TypeError) as error:
         raise BadFile(where, f"an image of camera '{camera}' cannot be read ({error})") from error
     if image.shape != (height, width, 3):
         raise BadFile(
@@ -298,30 +373,3 @@ def _image(root: Path, where: str | Path, camera: str, height: int, width: int, 
             f"camera '{camera}' has {image.shape[0]}x{image.shape[1]} frames, not {height}x{width}; correct either",
         )
     return image
-
-
-def _json(path: Path) -> dict[str, Any]:
-    return _parse(path, json.loads)
-
-
-def _json_lines(path: Path) -> list[dict[str, Any]]:
-    return _parse(path, lambda text: [json.loads(line) for line in text.splitlines() if line.strip()])
-
-
-def _parse(path: Path, parse: Callable[[str], Any]) -> Any:
-    try:
-        return parse(path.read_text())
-    except FileNotFoundError:
-        raise BadFile(path, "this file of the LeRobot data set is missing; copy it from its source") from None
-    except ValueError as error:
-        raise BadFile(path, f"this is not valid JSON ({error}); copy it again from its source") from error
-
-
-def _parquet(path: Path) -> pa.Table:
-    try:
-        return pq.read_table(path)
-    except FileNotFoundError:
-        raise BadFile(path, "this table is missing; copy it from the data set's source") from None
-    except (pa.ArrowException, OSError) as error:
-        first = str(error).splitlines()[0]
-        raise BadFile(path, f"this is not a whole parquet file ({first}); copy it again from its source") from error

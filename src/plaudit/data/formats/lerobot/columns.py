@@ -1,0 +1,99 @@
+"""Which columns of a LeRobot data set are the state and the action, and the shape of its images.
+
+LeRobot calls them `observation.state` and `action`. Others write `state`, `actions`, or one column a part of the robot
+(`observation.joint_position`, `observation.gripper`), which are joined in the order in which they are named.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from plaudit.data.formats.lerobot.layout import BOOKKEEPING, INTERVENTION, LABELS, PRIVILEGED
+from plaudit.errors import BadFile, nearest
+from plaudit.types import AnyArray
+
+NONE = "none"  # given in place of a column: leave the state or the action out
+
+Features = Mapping[str, Mapping[str, Any]]
+
+
+def chosen_columns(features: Features, usual: str, asked: Sequence[str], info: Path) -> list[str]:
+    """The columns asked for; the usual one where none were and there is one."""
+    if list(asked) == [NONE]:
+        return []
+    numbers = [name for name in features if _is_numbers(features[name])]
+    for name in asked:
+        if name not in numbers:
+            raise BadFile(info, f"'{name}' is no column of numbers here; {nearest(name, numbers)}")
+    return list(asked) or [name for name in (usual,) if name in features]
+
+
+def candidates(features: Features, taken: Collection[str]) -> list[str]:
+    """Columns that may be a state or an action, with their widths: `actions [7]`."""
+    others = {*taken, *BOOKKEEPING, *LABELS, INTERVENTION}
+    names = [n for n, f in features.items() if n not in others and _is_numbers(f)]
+    return [f"{n} [{_width(features[n])}]" for n in names if not n.startswith((PRIVILEGED, "next."))]
+
+
+def joined(table: pa.Table, names: Sequence[str], where: Path) -> AnyArray:
+    """[T, D] of these columns side by side; D = 0 for none."""
+    parts = [_matrix(table, name, where) for name in names]
+    return np.concatenate([np.zeros((table.num_rows, 0), np.float32), *parts], axis=1)
+
+
+def _matrix(table: pa.Table, name: str, where: Path) -> AnyArray:
+    if name not in table.column_names:
+        raise BadFile(
+            where, f"column '{name}' is named in meta/info.json and missing here; name others with --state and --action"
+        )
+    values = table[name].to_pylist()
+    try:
+        return np.asarray(values, np.float32).reshape(len(values), -1)
+    except ValueError:
+        raise BadFile(where, f"'{name}' has rows of different length; write it again") from None
+
+
+def column_names(features: Features, columns: Sequence[str]) -> list[str] | None:
+    """A name for each number of the joined columns; None where the data set has none."""
+    named = {column: _flat(features[column].get("names")) for column in columns}
+    if not any(named.values()):
+        return None
+    if len(columns) == 1:
+        return named[columns[0]]
+    return [
+        name
+        for column in columns
+        for name in named[column] or [f"{column}.{i}" for i in range(_width(features[column]))]
+    ]
+
+
+def image_size(feature: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Height and width of a color image, whose channels come first or last; None for what is no color image."""
+    shape, names = list(feature["shape"]), _flat(feature.get("names"))
+    if len(shape) != 3 or 3 not in (shape[0], shape[2]):
+        return None
+    height, width = shape[:2] if shape[2] == 3 else shape[1:]
+    if "width" in names and "height" in names and names.index("width") < names.index("height"):
+        height, width = width, height
+    return height, width
+
+
+def _is_numbers(feature: Mapping[str, Any]) -> bool:
+    return str(feature["dtype"]).startswith(("float", "int", "uint", "bool"))
+
+
+def _width(feature: Mapping[str, Any]) -> int:
+    return math.prod(feature.get("shape") or ())
+
+
+def _flat(names: Any) -> list[str]:
+    """LeRobot has written names as a list, as a list in a list, and by groups: {"motors": [...]}."""
+    if isinstance(names, str):
+        return [names]
+    if isinstance(names, Mapping):
+        names = list(names.values())
+    return [name for part in names for name in _flat(part)] if isinstance(names, list) else []
