@@ -76,8 +76,6 @@ class OnPolicy:
         self._learner, self._kept, self._demos, self._seed = learner, kept, demos, seed
 
     def prepare(self, track: Callable[[str], Any]) -> bool:
-        if self._kept is not None:
-            self._kept.go_back_to(0)
         if self._demos is None:
             return False
         config, cameras = self._learner.config, tuple(self._learner.spaces.cameras)
@@ -95,11 +93,10 @@ class OnPolicy:
         return self._learner.update(played)
 
     def facts(self) -> dict[str, Any]:
-        return {} if self._kept is None else {"kept": self._kept.count}
+        return {} if self._kept is None else {"kept": self._kept.end}
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        if self._kept is not None:
-            self._kept.go_back_to(facts["kept"])
+        """A round is used once, and the learner has it."""
 
 
 class OffPolicy:
@@ -130,9 +127,6 @@ class OffPolicy:
         self._owed = 0.0  # updates, a fraction of one at most between rounds
 
     def prepare(self, track: Callable[[str], Any]) -> bool:
-        """There may be episodes of a run that was killed before its first checkpoint."""
-        self._kept.go_back_to(0)
-        self._replay.refresh()
         updates = self._learner.clone_updates if self._demos is not None else 0
         for _ in track("rehearsing demonstrations")(range(updates)):
             self._update()
@@ -163,17 +157,15 @@ class OffPolicy:
     def facts(self) -> dict[str, Any]:
         states = {"replay": self._replay.rng, "random": self._rng}
         return {
-            "kept": self._kept.count,
+            "kept": self._kept.end,
             "owed": self._owed,
             "rng": {name: rng.bit_generator.state for name, rng in states.items()},
         }
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        self._kept.go_back_to(facts["kept"])
         self._owed = facts["owed"]
         self._replay.rng.bit_generator.state = facts["rng"]["replay"]
         self._rng.bit_generator.state = facts["rng"]["random"]
-        self._replay.refresh()
 
 
 def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[[str], Any]) -> Progress:
