@@ -11,6 +11,7 @@ killed and resumed makes the same curve as one that was not.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from plaudit.errors import DataError
 from plaudit.learners.ppo import Ppo
 from plaudit.learners.qchunk import QChunk
 from plaudit.learners.sac import Sac
+from plaudit.learners.threads import torch_threads
 from plaudit.policies.networks import Spaces
 from plaudit.protocols import Simulation
 from plaudit.rollout.rounds import Act, Judge, Round, SimulatorJudge, run_round
@@ -174,14 +176,15 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
     track: wraps what is done before the first round in a progress bar
     """
     config = folder.config
-    simulation = config.env.build(config.num_envs)
-    learner = make_learner(config, simulation)
-    audience = _audience(config, learner)
-    with (
-        referee(config, simulation) as charge,
-        stores(folder, charge, track) as (kept, demos),
-        collecting(config.collect, folder.path) as collected,
-    ):
+    with ExitStack() as stack:
+        stack.callback(folder.close)
+        simulation = stack.enter_context(closing(config.env.build(config.num_envs)))
+        stack.enter_context(learner_threads(config, simulation))
+        learner = make_learner(config, simulation)
+        audience = stack.enter_context(closing(_audience(config, learner)))
+        charge = stack.enter_context(referee(config, simulation))
+        kept, demos = stack.enter_context(stores(folder, charge, track))
+        collected = stack.enter_context(collecting(config.collect, folder.path))
         study = _study(config, learner, kept, demos, charge)
         now = _resume(folder, learner, study, charge, track, audience)
         since = time.monotonic() - now.seconds
@@ -208,9 +211,6 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
             if not going or _passed(before, now.step, config.checkpoint_every):
                 facts = {**vars(now), "study": study.facts(), "referee": charge.facts()}
                 folder.checkpoint(now.step, learner, facts)
-    simulation.close()
-    audience.close()
-    folder.close()
     return now
 
 
@@ -247,14 +247,23 @@ def play_held_back(
         yield run_round(simulation, learner.acting(explore=False), seeds, judge, end_on_success=end_on_success)
 
 
-def make_learner(config: TrainConfig, simulation: Simulation) -> Trained:
+def _policy_cameras(config: TrainConfig, simulation: Simulation) -> dict[str, tuple[int, int]]:
+    """Name -> size of those that the policy looks at."""
     chosen = simulation.cameras if config.policy_cameras is None else config.policy_cameras
-    cameras = {camera: simulation.cameras[camera] for camera in chosen}
+    return {camera: simulation.cameras[camera] for camera in chosen}
+
+
+def learner_threads(config: TrainConfig, simulation: Simulation) -> AbstractContextManager[None]:
+    """For as long as a run's learner computes."""
+    return torch_threads(config.threads, images=bool(_policy_cameras(config, simulation)))
+
+
+def make_learner(config: TrainConfig, simulation: Simulation) -> Trained:
+    """The run's learner as its seed makes it."""
+    cameras = _policy_cameras(config, simulation)
     horizon = config.learner.horizon if config.learner.type == "qchunk" else 1
     if horizon > simulation.max_steps:
         raise DataError(f"learner.horizon is {horizon}, and an episode is over after {simulation.max_steps} steps")
-    if config.threads or not cameras:
-        torch.set_num_threads(config.threads or 1)
     device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     return config.learner.build(Spaces(simulation.state_dim, simulation.action_dim, cameras), config.seed, device)
 

@@ -18,8 +18,8 @@ DEMOS = 2_000_000_000  # where the seeds of demonstrations begin
 class Kept:
     """The run's own episodes with their verdicts.
 
-    A run that goes on from a checkpoint plays again what came after it. With the same judge these are the same episodes,
-    with another one they are not; either way those of the lost rounds are dropped, and what is played is what is kept.
+    A run that goes on from a checkpoint plays again what came after it: the same episodes with the same judge, others
+    with another. Either way those of the lost rounds are dropped, and what is played again is stored again.
     """
 
     def __init__(self, store: Store, charge: Referee):
