@@ -271,6 +271,14 @@ def test_what_the_alarm_noted_survives_a_stop(tmp_path: Path, model: Any):
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
 
 
+def test_a_stop_within_the_first_rounds_after_cloning_changes_nothing(tmp_path: Path):
+    words = f"{LEARNERS['ppo']} learner.value_rounds=3 demos={demonstrations(tmp_path / 'demos')}"
+    run(tmp_path / "whole", words)
+    for rounds in (1, 1, None):
+        run(tmp_path / "parts", words if not (tmp_path / "parts").exists() else "", rounds=rounds)
+    assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
+
+
 # Another model takes over
 
 
