@@ -54,9 +54,8 @@ def sit(tmp_path: Path, *more: str, stop_after: int | None = None, cut: float = 
 
 
 def test_a_policy_learns_from_the_judge_alone(tmp_path):
-    end = sit(
-        tmp_path, "episodes=60", "learner.updates_per_step=2", "learner.temperature=0.1", "evaluation.stop_at=0.9"
-    )
+    more = ("episodes=60", "learner.updates_per_step=2", "learner.temperature=0.1", "evaluation.stop_at=0.9", "seed=1")
+    end = sit(tmp_path, *more)
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     curve = [line["eval/success"] for line in lines if "eval/success" in line]
     assert curve[-1] >= 0.9 > curve[0]
@@ -70,6 +69,11 @@ def test_updates_are_those_that_the_labelled_steps_have_earned(tmp_path):
     assert end.now.counts.steps == 20 * 12
     assert end.now.updates == 120
     assert end.now.owed == 0
+
+
+def test_the_first_steps_earn_no_updates_where_the_learner_is_to_start_later(tmp_path):
+    end = sit(tmp_path, "episodes=20", "learner.updates_per_step=0.5", "learner.start_after=200")
+    assert (end.now.counts.steps, end.now.updates, end.now.owed) == (240, 20, 0)
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_same_counters(tmp_path):

@@ -126,6 +126,22 @@ def test_a_run_that_was_killed_and_resumed_makes_the_curve_of_one_that_was_not(t
     assert curve(folder) == curve(whole)
 
 
+@pytest.mark.parametrize("demos", [0, 2])
+def test_a_learner_of_replay_starts_to_learn_after_the_steps_that_it_is_told_to_wait(tmp_path: Path, demos: int):
+    words = (
+        "learner=sac env=lift env.max_steps=10 num_envs=2 steps=80 learner.hidden=[8] learner.batch_size=8 "
+        f"learner.updates_per_step=0.5 learner.start_after=50 evaluation.episodes=1 scripted_demos={demos}"
+    )
+    run(tmp_path / "whole", words)
+    learned = [(line["step"], "loss/critic" in line) for line in curve(tmp_path / "whole") if "train/success" in line]
+    assert learned == [(20, False), (40, False), (60, True), (80, True)]
+    facts = json.loads(next((tmp_path / "whole/checkpoints").glob("*/facts.json")).read_text())
+    assert facts["version"] == 15  # half of the steps from 50 to 80
+    run(tmp_path / "parts", words, rounds=3)
+    run(tmp_path / "parts")
+    assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
+
+
 COMPONENTS = {
     "sac": {"eye", "actor"},
     "qchunk": {"eye", "velocity", "critic_eye", "critic"},

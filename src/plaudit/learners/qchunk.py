@@ -48,7 +48,7 @@ class QChunkConfig(Config):
     critics: PositiveInt = 2  # in the ensemble
     critics_in_target: PositiveInt = 2  # drawn anew for each target, the least counts
     updates_per_step: PositiveFloat = 0.25  # the update-to-data ratio
-    start_after: NonNegativeInt = 0  # steps of random actions first; a flow that has learned nothing acts at random too
+    start_after: NonNegativeInt = 0  # steps that earn no update; `train` acts at random meanwhile, as the flow does too
     clone_updates: NonNegativeInt = 200  # with demonstrations alone, where there are some, before the first episode
     demo_share: float = Field(default=0.5, ge=0, le=1)  # of each batch, when there are demonstrations
     shift: NonNegativeInt = 4  # pixels by which images are moved at random; 0 for none
@@ -81,7 +81,7 @@ class QChunk:
     """A `Learner` of batches from replay: windows of h actions and the sum of their rewards."""
 
     def __init__(self, config: QChunkConfig, spaces: Spaces, seed: int = 0, device: str = "cpu"):
-        self.config, self.spaces, self.device = config, spaces, torch.device(device)
+        self.config, self.spaces, self.seed, self.device = config, spaces, seed, torch.device(device)
         self.version = 0
         self.sync: Sync | None = None
         self.rng = torch.Generator(device).manual_seed(seed)
@@ -185,6 +185,7 @@ class QChunk:
         config = self.config
         return QChunkPolicyConfig(
             **self.spaces.fields(),
+            seed=self.seed,
             horizon=config.horizon,
             velocity=config.velocity,
             critic=CriticConfig(count=config.critics, hidden=config.hidden),

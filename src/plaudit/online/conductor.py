@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from plaudit.errors import OnlineError, PartLost, StoreFull
+from plaudit.learners.steps import earned_updates
 from plaudit.online.config import OnlineConfig
 from plaudit.online.crew import Crew, Done, Part
 from plaudit.online.env import Played
@@ -214,7 +215,7 @@ class Conductor:
             self._trouble.pop("replay", None)
         except PASSING as error:
             self._in_trouble("replay", str(error))
-        earned = self._offline + self._config.learner.updates_per_step * now.counts.judged_steps
+        earned = self._offline + earned_updates(self._config.learner, now.counts.judged_steps)
         now.owed = max(0, int(earned) - now.updates) if self._ready_to_learn else 0
         now.note_age()
         now.troubles = {part: sentence for part, (_, sentence) in self._trouble.items()}

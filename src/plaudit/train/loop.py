@@ -25,6 +25,7 @@ from plaudit.errors import DataError
 from plaudit.learners.ppo import Ppo
 from plaudit.learners.qchunk import QChunk
 from plaudit.learners.sac import Sac
+from plaudit.learners.steps import earned_updates
 from plaudit.learners.threads import torch_threads
 from plaudit.policies.networks import Spaces
 from plaudit.protocols import Simulation
@@ -62,7 +63,9 @@ class Study(Protocol):
 
     def act(self, steps: int) -> Act: ...
 
-    def learn(self, played: Round) -> Mapping[str, float]: ...
+    def learn(self, played: Round, steps: int) -> Mapping[str, float]:
+        """steps: of the run before this round"""
+        ...
 
     def facts(self) -> dict[str, Any]:
         """What a checkpoint has to keep besides the learner, as JSON."""
@@ -89,7 +92,7 @@ class OnPolicy:
     def act(self, steps: int) -> Act:
         return self._learner.acting(explore=True)
 
-    def learn(self, played: Round) -> Mapping[str, float]:
+    def learn(self, played: Round, steps: int) -> Mapping[str, float]:
         if self._kept is not None:
             self._kept.add(played)
         return self._learner.update(played)
@@ -142,10 +145,11 @@ class OffPolicy:
     def _random(self, observation: Observation) -> Any:
         return self._rng.uniform(-1, 1, (len(observation.state), self._learner.spaces.action_dim)).astype(np.float32)
 
-    def learn(self, played: Round) -> Mapping[str, float]:
+    def learn(self, played: Round, steps: int) -> Mapping[str, float]:
         self._kept.add(played)
         self._replay.refresh()
-        self._owed += played.steps * self._learner.config.updates_per_step
+        pace = self._learner.config
+        self._owed += earned_updates(pace, steps + played.steps) - earned_updates(pace, steps)
         metrics: Mapping[str, float] = {}
         while self._owed >= 1:
             metrics = {**metrics, **self._update()}
@@ -193,7 +197,7 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
         while going:
             seeds = [training_seed(config.seed, now.episodes + i) for i in range(config.num_envs)]
             played = run_round(simulation, study.act(now.step), seeds, charge.judge, end_on_success=config.reward.ends)
-            metrics = {**study.learn(played), **charge.report(played, now.episodes)}
+            metrics = {**study.learn(played, now.step), **charge.report(played, now.episodes)}
             if collected is not None:
                 metrics |= collected.take(played, simulation)
                 enough = collected.enough
