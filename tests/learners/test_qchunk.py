@@ -227,3 +227,8 @@ def test_windows_of_another_length_are_named():
 def test_more_critics_in_the_target_than_there_are_is_refused():
     with pytest.raises(ConfigError, match="critics_in_target is 3, but there are 2 critics"):
         parse(QChunkConfig, {"critics_in_target": 3})
+
+
+def test_what_an_update_tells_stays_where_it_was_computed():
+    told = QChunk(QChunkConfig(**TINY), SPACES).update(windows(torch.Generator()))
+    assert all(isinstance(n, torch.Tensor) and n.shape == () and not n.requires_grad for n in told.values())

@@ -107,6 +107,23 @@ def test_a_run_whose_judge_was_wrong_goes_on_with_another(tmp_path):
     assert (end.now.alarm, end.now.counts.episodes, end.now.counts.outdated) == (None, 30, 0)
 
 
+class TrainerElsewhere(LocalCrew):
+    """Its trainer is on a machine that has what the config asks for."""
+
+    def hire_trainer(self, spaces, source):
+        self._config = self._config.model_copy(update={"device": "cpu"})
+        return super().hire_trainer(spaces, source)
+
+
+def test_only_the_trainer_needs_the_device_that_it_learns_on(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path, "episodes=1", "device=cuda:99"))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = TrainerElsewhere(config, folder.path)
+    assert Conductor(config, folder, crew).run(lambda now: True).counts.episodes == 1
+    crew.close()
+    folder.close()
+
+
 class HangingJudge(LocalCrew):
     """Its judge never comes to an end."""
 

@@ -135,8 +135,11 @@ class QChunk:
         chunks = integrate(noise, lambda a, tau: self.net.velocity(a, at(tau), features), self.config.flow_steps)
         return best_of(self.net.critic, self.net.critic_eye(seen), chunks)
 
-    def update(self, batch: Batch[Tensor]) -> Mapping[str, float]:
-        """One step of the critics and one of the flow."""
+    def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
+        """One step of the critics and one of the flow.
+
+        What it returns stays on the device: to ask for a number is to wait for the GPU.
+        """
         self._check(batch)
         self.version += 1
         seen = Seen(shifted(batch.images, self.rng, self.config.shift), batch.state)
@@ -150,7 +153,7 @@ class QChunk:
         follow(self.net.target, self.net.critic, self.config.tau)
         follow(self.net.target_eye, self.net.critic_eye, self.config.tau)
         metrics = {"loss/critic": critic_loss, "loss/flow": flow_loss, "value/mean": value}
-        return {name: float(number.detach()) for name, number in metrics.items()}
+        return {name: number.detach() for name, number in metrics.items()}
 
     def _critic_loss(self, batch: Batch[Tensor], seen: Seen, after: Seen) -> tuple[Tensor, Tensor]:
         with torch.no_grad():

@@ -117,8 +117,11 @@ class Sac:
             )
         return actions.cpu().numpy()
 
-    def update(self, batch: Batch[Tensor]) -> Mapping[str, float]:
-        """One step of the critics and, every so often, of actor and temperature."""
+    def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
+        """One step of the critics and, every so often, of actor and temperature.
+
+        What it returns stays on the device: to ask for a number is to wait for the GPU.
+        """
         self.version += 1
         seen = Seen(shifted(batch.images, self.rng, self.config.shift), batch.state)
         after = Seen(shifted(batch.next_images, self.rng, self.config.shift), batch.next_state)
@@ -134,7 +137,7 @@ class Sac:
             metrics |= {"policy/temperature": self.net.log_temperature.exp()}
         follow(self.net.target, self.net.critic, self.config.tau)
         follow(self.net.target_eye, self.net.critic_eye, self.config.tau)
-        return {name: float(number.detach()) for name, number in metrics.items()}
+        return {name: number.detach() for name, number in metrics.items()}
 
     def _critic_loss(self, batch: Batch[Tensor], seen: Seen, after: Seen) -> tuple[Tensor, Tensor]:
         with torch.no_grad():

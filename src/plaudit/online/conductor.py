@@ -76,7 +76,7 @@ class Conductor:
     def _prepare(self) -> None:
         body = self._crew.look_at_robot()
         spaces = spaces_of(self._config, body)
-        learner = build_learner(self._config, spaces)
+        learner = build_learner(self._config, spaces, "cpu")  # only to be looked at: trainers build their own
         check_policy_fits(self._config, learner)
         self.spaces, self.policy_config = spaces, learner.policy_config()
         self._offline = learner.clone_updates if self._config.demos is not None else 0

@@ -136,7 +136,7 @@ class Trainer:
 
     def _learn(self, updates: int, clock: "_Clock") -> dict[str, float]:
         """The updates themselves; returns the mean of each metric over them."""
-        totals: dict[str, list[float]] = {}
+        totals: dict[str, list[Any]] = {}
         with clock.running():
             self._sampler.refresh()
         for _ in range(updates):
@@ -144,7 +144,7 @@ class Trainer:
                 batch = to_torch(normalized(self._sampler.sample(self._batch), self._normalizer), self.learner.device)
             for name, number in self.learner.update(batch).items():
                 totals.setdefault(name, []).append(number)
-        return {name: sum(numbers) / len(numbers) for name, numbers in totals.items()}
+        return {name: float(sum(numbers) / len(numbers)) for name, numbers in totals.items()}  # waits for the GPU once
 
     def evaluate(self, episodes: int) -> float:
         """True success on seeds held back, of the policy as it is now."""
@@ -188,9 +188,11 @@ def audience(config: OnlineConfig, learner: Any, episodes: int) -> Simulation:
     return env.build(-(-episodes // -(-episodes // SIDE_BY_SIDE)))
 
 
-def build_learner(config: OnlineConfig, spaces: Spaces) -> Any:
-    device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
-    return config.learner.build(spaces, config.seed, device)
+def build_learner(config: OnlineConfig, spaces: Spaces, device: str | None = None) -> Any:
+    """device: where it learns; None: where the config says"""
+    wanted = device or config.device
+    found = wanted if wanted != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
+    return config.learner.build(spaces, config.seed, found)
 
 
 def begin_with(config: OnlineConfig, learner: Any) -> None:

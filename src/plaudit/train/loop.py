@@ -150,13 +150,13 @@ class OffPolicy:
         self._replay.refresh()
         pace = self._learner.config
         self._owed += earned_updates(pace, steps + played.steps) - earned_updates(pace, steps)
-        metrics: Mapping[str, float] = {}
+        newest: dict[str, Any] = {}
         while self._owed >= 1:
-            metrics = {**metrics, **self._update()}
+            newest |= self._update()
             self._owed -= 1
-        return metrics
+        return {name: float(number) for name, number in newest.items()}
 
-    def _update(self) -> Mapping[str, float]:
+    def _update(self) -> Mapping[str, Any]:
         batch = self._replay.sample(self._learner.config.batch_size)
         return self._learner.update(to_torch(batch, self._learner.device))
 
