@@ -52,7 +52,7 @@ def test_the_target_is_the_least_of_the_critics_times_the_discount():
 def test_the_same_seed_learns_the_same_numbers():
     def learn(seed: int) -> list[float]:
         rng, learner = torch.Generator().manual_seed(7), Sac(SacConfig(hidden=(16, 16), critics=4), SPACES, seed)
-        return [learner.update(bandit(rng))["loss/critic"] for _ in range(5)]
+        return [float(learner.update(bandit(rng))["loss/critic"]) for _ in range(5)]
 
     assert learn(3) == learn(3) != learn(4)
 
