@@ -115,6 +115,7 @@ def online(judge: Path) -> list[str]:
         "learner=sac",
         "learner.hidden=[32]",
         "learner.batch_size=32",
+        "learner.start_after=0",
         "judge=classifier",
         f"judge.model={judge}",
         "judge.rule.decode=frames",

@@ -23,6 +23,7 @@ class PuppetConfig(Config):
     fails_at: int = -1  # the command that it raises at
     nan_at: int = -1  # commands after which its state is none
     succeeds_at: int = -1
+    deaf: int = 0  # times that it cannot be told to hold
     tells_modules: bool = False  # that its process has imported
 
     def build(self) -> "Puppet":
@@ -37,7 +38,7 @@ class Puppet:
             raise ValueError(f"camera front cannot have the size {config.size}")
         self._config, self.fps = config, config.fps
         self.cameras = {"front": config.size, "wrist": config.size}
-        self._count = 0
+        self._count, self._deaf = 0, config.deaf
 
     def reset(self, seed: int | None = None) -> Observation:
         self._count = 0
@@ -60,6 +61,9 @@ class Puppet:
         return {} if at < 0 else {"success": np.asarray(self._count == at)}
 
     def hold(self) -> None:
+        if self._deaf:
+            self._deaf -= 1
+            raise OSError("nobody answers")
         if self._config.tells_modules:
             self._write("modules " + " ".join(sys.modules))
             self._config = self._config.model_copy(update={"tells_modules": False})

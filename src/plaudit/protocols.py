@@ -172,8 +172,9 @@ class Learner(Protocol):
     """Improves a policy from what was judged: one that learns from anything old takes batches of replay, one that
     learns only from what its newest policy did takes rounds of episodes."""
 
-    def update(self, experience: Any) -> Mapping[str, float]:
-        """One step, from a `Batch` or a `Round`; returns metrics by the names in docs/metrics.md."""
+    def update(self, experience: Any) -> Mapping[str, Any]:
+        """One step, from a `Batch` or a `Round`; returns metrics by the names in docs/metrics.md, as numbers or as
+        tensors of one: these are asked for their number only when something is logged."""
         ...
 
     def weights(self) -> Weights:

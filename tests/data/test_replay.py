@@ -29,7 +29,7 @@ def all_transitions(replay: Replay, draws: int = 40) -> dict[tuple[int, int], di
 def test_a_transition_is_a_frame_its_action_and_the_frame_it_led_to(tmp_path):
     store = labelled_store(tmp_path / "s", counting_episode(5), counting_episode(3, first=100), cutoff=3)
     found = all_transitions(Replay(store, seed=0))
-    assert set(found) == {(0, t) for t in range(5)} | {(1, t) for t in range(3)}
+    assert set(found) == {(0, t) for t in range(3)} | {(1, t) for t in range(3)}
     for (episode, t), row in found.items():
         first = 100 * episode
         assert (row["images.front"] == first + t).all()
@@ -104,10 +104,9 @@ def test_a_new_verdict_counts_at_the_next_refresh_and_an_excluded_episode_goes(t
     store.ledger.append(0, Labels.from_cutoff(steps=4, cutoff=1, source="classifier"))
     store.ledger.append(1, Labels(np.full(4, np.nan, "f4"), np.zeros(4, bool), source="human", note="excluded"))
     assert {float(row["reward"]) for row in all_transitions(replay).values()} == {0}
-    assert replay.refresh() == 4
+    assert replay.refresh() == 1
     found = all_transitions(replay)
-    assert set(found) == {(0, t) for t in range(4)}
-    assert {float(row["reward"]) for row in found.values()} == {1}
+    assert {(episode, t, float(row["reward"])) for (episode, t), row in found.items()} == {(0, 0, 1)}
 
 
 def test_a_label_that_comes_while_replay_looks_is_not_missed(tmp_path):
@@ -125,7 +124,7 @@ def test_a_label_that_comes_while_replay_looks_is_not_missed(tmp_path):
     reader.refresh = late
     replay.refresh()
     reader.refresh = real
-    assert replay.refresh() == 4
+    assert replay.refresh() == 2
 
 
 def test_only_the_judges_in_charge_count(tmp_path):
@@ -139,9 +138,25 @@ def test_only_the_judges_in_charge_count(tmp_path):
 def test_a_success_ends_the_episode_unless_told_otherwise(tmp_path):
     store = labelled_store(tmp_path / "s", counting_episode(4, terminated=True), cutoff=2)
     ends = {t: float(r["discount"]) for (_, t), r in all_transitions(Replay(store, gamma=0.5, seed=0)).items()}
-    assert ends == {0: 0.5, 1: 0, 2: 0, 3: 0}
+    assert ends == {0: 0.5, 1: 0}  # what came after it is no part of the task
     stays = Replay(store, gamma=0.5, end_on_success=False, seed=0)
     assert {t: float(r["discount"]) for (_, t), r in all_transitions(stays).items()} == {0: 0.5, 1: 0.5, 2: 0.5, 3: 0}
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_an_episode_that_went_on_after_its_first_success_ends_there_and_only_there(tmp_path, n_step):
+    store = Store.create(tmp_path / "s")
+    success = np.array([0, 0, 1, 1, 0, 1], bool)  # it was let go, and taken up again
+    store.ledger.append(store.append(counting_episode(6)), Labels(success.astype("f4"), success, source="human"))
+    found = all_transitions(Replay(store, gamma=0.5, n_step=n_step, seed=0))
+    returns = {1: {0: 0, 1: 0, 2: 1}, 3: {0: 0.25, 1: 0.5, 2: 1}}
+    assert {t: float(r["reward"]) for (_, t), r in found.items()} == returns[n_step]
+    assert {t for (_, t), r in found.items() if r["discount"] == 0} == ({2} if n_step == 1 else {0, 1, 2})
+    store.ledger.append(0, Labels.from_cutoff(steps=6, cutoff=5, source="human"))  # somebody looked again
+    replay = Replay(store, n_step=n_step, seed=0)
+    assert {t for _, t in all_transitions(replay)} == set(range(5))
+    store.ledger.append(0, Labels.from_cutoff(steps=6, cutoff=None, source="human"))
+    assert replay.refresh() == 6
 
 
 @pytest.mark.parametrize(("repeated", "cutoff", "steps"), [("first", None, {1, 2, 3}), ("last", None, {0, 1, 2})])

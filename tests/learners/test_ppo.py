@@ -1,7 +1,10 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.learners.ppo import Ppo, PpoConfig, gae
 from plaudit.policies.networks import Spaces
 from plaudit.rollout.rounds import Round
@@ -151,3 +154,16 @@ def test_after_cloning_the_value_learns_before_the_policy_does():
 
     assert learned() == {"v"}
     assert learned() == {"v", "pi", "log_std"}
+
+
+def test_a_checkpoint_between_cloning_and_the_first_rounds_goes_on_as_if_there_had_been_none(tmp_path: Path):
+    rng, config = np.random.default_rng(0), PpoConfig(hidden=(8,), epochs=1, minibatches=2, value_rounds=2)
+    one, other = Ppo(config, Spaces(1, 2, {})), Ppo(config, Spaces(1, 2, {}), seed=9)
+    one.clone(demonstrated(rng))
+    save_checkpoint(tmp_path / "c", one, {})
+    load_checkpoint(tmp_path / "c", other)
+    actions = rng.normal(size=(4, 8, 2)).astype(np.float32)
+    played = round_of(rng.normal(size=(4, 8)), [4] * 8, [False] * 8, actions=actions)
+    for _ in range(3):
+        assert one.update(played) == other.update(played)
+    assert all(torch.equal(t, other.net.state_dict()[name]) for name, t in one.net.state_dict().items())

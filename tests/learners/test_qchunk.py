@@ -42,7 +42,7 @@ def says(learner: QChunk, part: str, *values: float) -> None:
 
 
 def loss(learner: QChunk, batch: Batch[torch.Tensor]) -> float:
-    return learner.update(batch)["loss/critic"]
+    return float(learner.update(batch)["loss/critic"])
 
 
 def test_it_finds_chunks_that_add_up_to_what_pays():
@@ -103,7 +103,7 @@ def test_the_flow_clones_what_was_done_and_nothing_beyond_the_end():
         learner = QChunk(QChunkConfig(**TINY), SPACES)
         actions = torch.tensor([[0.5], [beyond]]).expand(64, 2, 1)
         mask = torch.tensor([[True, False]]).expand(64, 2)
-        return learner.update(windows(torch.Generator(), actions=actions, action_mask=mask))["loss/flow"]
+        return float(learner.update(windows(torch.Generator(), actions=actions, action_mask=mask))["loss/flow"])
 
     assert flow_loss(0.0) == flow_loss(0.9)
 
@@ -227,3 +227,8 @@ def test_windows_of_another_length_are_named():
 def test_more_critics_in_the_target_than_there_are_is_refused():
     with pytest.raises(ConfigError, match="critics_in_target is 3, but there are 2 critics"):
         parse(QChunkConfig, {"critics_in_target": 3})
+
+
+def test_what_an_update_tells_stays_where_it_was_computed():
+    told = QChunk(QChunkConfig(**TINY), SPACES).update(windows(torch.Generator()))
+    assert all(isinstance(n, torch.Tensor) and n.shape == () and not n.requires_grad for n in told.values())

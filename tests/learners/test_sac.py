@@ -52,7 +52,7 @@ def test_the_target_is_the_least_of_the_critics_times_the_discount():
 def test_the_same_seed_learns_the_same_numbers():
     def learn(seed: int) -> list[float]:
         rng, learner = torch.Generator().manual_seed(7), Sac(SacConfig(hidden=(16, 16), critics=4), SPACES, seed)
-        return [learner.update(bandit(rng))["loss/critic"] for _ in range(5)]
+        return [float(learner.update(bandit(rng))["loss/critic"]) for _ in range(5)]
 
     assert learn(3) == learn(3) != learn(4)
 
@@ -91,3 +91,10 @@ def test_weights_for_the_robot_are_the_actors_and_count_up():
     assert after.version == before.version + 2
     assert all(name.startswith(("actor/", "eye/")) for name in after.tensors)
     assert any(not np.array_equal(after.tensors[name], before.tensors[name]) for name in after.tensors)
+
+
+def test_what_an_update_tells_stays_where_it_was_computed():
+    learner = Sac(SacConfig(hidden=(8,), actor_every=1), SPACES)
+    told = learner.update(bandit(torch.Generator().manual_seed(0)))
+    assert {"loss/critic", "loss/actor", "policy/temperature"} <= set(told)
+    assert all(isinstance(n, torch.Tensor) and n.shape == () and not n.requires_grad for n in told.values())

@@ -1,13 +1,17 @@
 """The robot's side of the loop: in real time, with weights that come while it moves, and when it fails."""
 
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import glow
 from plaudit.errors import PartLost, RolloutError
 from plaudit.learners.qchunk import QChunkConfig
+from plaudit.learners.sac import SacConfig
 from plaudit.online.env import EnvSide
+from plaudit.online.weights import StateManager
 from plaudit.policies.loader import PolicySpec
 from plaudit.policies.networks import Spaces
 from plaudit.robots.sim import SimRobotConfig
@@ -40,6 +44,9 @@ class Publisher:
     def __init__(self) -> None:
         self._asked: float | None = None
         self._lost = False
+
+    def count_start(self, reader: str) -> int:
+        return 0
 
     def newer_than(self, version: int, reader: str) -> Weights | None:
         if self._asked is None:
@@ -109,3 +116,28 @@ def test_an_episode_that_is_stopped_before_it_begins_is_none(monkeypatch):
         monkeypatch.setattr(glow.Glow, "reset", stopped)
         assert env.step(seed=3) is None
     assert not shelf.episodes
+
+
+@pytest.mark.parametrize(
+    "config", [SacConfig(hidden=(8,)), QChunkConfig(horizon=4, samples=2, hidden=(8,))], ids=["sac", "qchunk"]
+)
+def test_what_it_explores_is_new_after_every_start_and_the_same_for_the_same_seed(tmp_path: Path, config: Any):
+    robot, how = SimRobotConfig(env=glow.GlowConfig(), realtime=False), ExecutorConfig(steps=12, realtime=False)
+    run = RunConfig(robot=robot, algorithm="sequential", executor=how)
+    same = config.build(Spaces(2, 1, {}), 0, "cpu").weights()
+
+    def explored(folder: str, seed: int) -> list[float]:
+        """The actions of the first episode after a start of the robot's process, from the same light."""
+        state, shelf = StateManager(tmp_path / folder), Shelf()
+        if not state.version:
+            state.push(same)
+        policy = config.build(Spaces(2, 1, {}), seed, "cpu").policy_config(explore=True)
+        with EnvSide(run, PolicySpec(policy=policy.model_dump(mode="json")), shelf, state) as env:
+            env.step(seed=3)
+        (episode,) = shelf.episodes.values()
+        return episode.actions[:, 0].tolist()
+
+    first, restarted, restarted_again = (explored("run", 0) for _ in range(3))
+    assert first != restarted != restarted_again != first
+    assert [explored("again", 0) for _ in range(3)] == [first, restarted, restarted_again]
+    assert explored("other", 1) != first

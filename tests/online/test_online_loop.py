@@ -54,9 +54,8 @@ def sit(tmp_path: Path, *more: str, stop_after: int | None = None, cut: float = 
 
 
 def test_a_policy_learns_from_the_judge_alone(tmp_path):
-    end = sit(
-        tmp_path, "episodes=60", "learner.updates_per_step=2", "learner.temperature=0.1", "evaluation.stop_at=0.9"
-    )
+    more = ("episodes=60", "learner.updates_per_step=2", "learner.temperature=0.1", "evaluation.stop_at=0.9", "seed=1")
+    end = sit(tmp_path, *more)
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     curve = [line["eval/success"] for line in lines if "eval/success" in line]
     assert curve[-1] >= 0.9 > curve[0]
@@ -70,6 +69,11 @@ def test_updates_are_those_that_the_labelled_steps_have_earned(tmp_path):
     assert end.now.counts.steps == 20 * 12
     assert end.now.updates == 120
     assert end.now.owed == 0
+
+
+def test_the_first_steps_earn_no_updates_where_the_learner_is_to_start_later(tmp_path):
+    end = sit(tmp_path, "episodes=20", "learner.updates_per_step=0.5", "learner.start_after=200")
+    assert (end.now.counts.steps, end.now.updates, end.now.owed) == (240, 20, 0)
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_same_counters(tmp_path):
@@ -101,6 +105,23 @@ def test_a_run_whose_judge_was_wrong_goes_on_with_another(tmp_path):
     better = glow.saved(glow.bright_model(0.8), tmp_path / "better")
     end = sit(tmp_path, "episodes=30", *audit, f"judge.model={better}")
     assert (end.now.alarm, end.now.counts.episodes, end.now.counts.outdated) == (None, 30, 0)
+
+
+class TrainerElsewhere(LocalCrew):
+    """Its trainer is on a machine that has what the config asks for."""
+
+    def hire_trainer(self, spaces, source):
+        self._config = self._config.model_copy(update={"device": "cpu"})
+        return super().hire_trainer(spaces, source)
+
+
+def test_only_the_trainer_needs_the_device_that_it_learns_on(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path, "episodes=1", "device=cuda:99"))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = TrainerElsewhere(config, folder.path)
+    assert Conductor(config, folder, crew).run(lambda now: True).counts.episodes == 1
+    crew.close()
+    folder.close()
 
 
 class HangingJudge(LocalCrew):
@@ -217,6 +238,7 @@ def test_a_run_begins_with_the_weights_of_a_policy(tmp_path):
             "rtc needs chunks of actions, and the policy of learner 'sac' says one",
         ),
         ("act_with=policy", "act_with=policy needs a policy_yaml"),
+        ("executor.until=success", "executor.until ends an episode by what only the simulator knows"),
         ("audit.least=90", "an alarm that waits for more episodes than it remembers can never ring"),
         ("judge", "'judge' is not KEY=VALUE"),
         ("retrain.training.epoch=3", "unknown key 'retrain.training.epoch'; did you mean 'epochs'?"),
@@ -226,6 +248,12 @@ def test_mistakes_are_told_before_anything_is_made(tmp_path, mistake, sentence):
     with pytest.raises(ConfigError, match=sentence.replace("?", r"\?")):
         sit(tmp_path, *mistake.split())
     assert not (tmp_path / "run").exists()
+
+
+def test_the_simulators_own_flag_may_end_episodes_where_the_simulator_judges(tmp_path):
+    words = [word for word in asked(tmp_path) if not word.startswith("judge")]
+    config = load_online(OnlineConfig, None, [*words, "judge=simulator", "executor.until=success"])
+    assert config.run.executor.until == "success"
 
 
 @pytest.mark.parametrize(

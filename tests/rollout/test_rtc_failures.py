@@ -75,6 +75,15 @@ def test_a_robot_that_fails(kind, log):
     assert_kept_and_held(episode, log)
 
 
+@pytest.mark.parametrize(("fails_at", "ended"), [(-1, "steps"), (3, "OSError: a wire came off")])
+def test_the_episode_of_a_robot_that_cannot_be_told_to_hold_is_kept(fails_at, ended, log):
+    robot = PuppetConfig(log=log, fails_at=fails_at, deaf=1)
+    with Sequential(robot, CounterConfig(), ExecutorConfig(steps=6)) as executor:
+        episode, said = driven(executor)
+    assert said == episode.meta["ended"] == f"{ended}; and the robot could not be told to hold: OSError: nobody answers"
+    assert_kept_and_held(episode, log)  # it was told again at the end
+
+
 @both
 def test_a_robot_that_measures_nothing(kind, log):
     with kind(PuppetConfig(log=log, nan_at=3), CounterConfig(), LONG) as executor:

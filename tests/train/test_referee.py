@@ -1,6 +1,8 @@
 """A reward model in charge of whole runs: what reaches the learner, what is logged beside it, what the alarm does."""
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 from test_train import asked, curve, run
 
+from conftest import same_episode
 from glow import GlowConfig, bright_model, saved
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
@@ -20,7 +23,9 @@ from plaudit.rewards.fit import fit
 from plaudit.rewards.model import RewardModel
 from plaudit.rollout.rounds import SimulatorJudge, run_round
 from plaudit.train.folder import RunFolder
+from plaudit.train.loop import Progress, train
 from plaudit.types import Labels
+from processes import FORKED
 
 GLOW = "env=glow policy_cameras=[] num_envs=4 learner.hidden=[8] evaluation.episodes=2 reward.confirm=[1,1] "
 LEARNERS = {
@@ -277,6 +282,14 @@ def test_what_the_alarm_noted_survives_a_stop(tmp_path: Path, model: Any):
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
 
 
+def test_a_stop_within_the_first_rounds_after_cloning_changes_nothing(tmp_path: Path):
+    words = f"{LEARNERS['ppo']} learner.value_rounds=3 demos={demonstrations(tmp_path / 'demos')}"
+    run(tmp_path / "whole", words)
+    for rounds in (1, 1, None):
+        run(tmp_path / "parts", words if not (tmp_path / "parts").exists() else "", rounds=rounds)
+    assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
+
+
 # Another model takes over
 
 
@@ -294,6 +307,44 @@ def test_another_model_judges_all_again_and_the_alarm_begins_anew(tmp_path: Path
         assert [v.line["model"] for v in store.ledger.history(0)] == [old, new]
         light = store.episode(0).frames["front"][1:, 0, 0, 0] / 255
         assert store.ledger.labels(0).success.tolist() == (light >= 0.6).tolist()
+
+
+def die_after(folder: Path, rounds: int) -> None:
+    """Go on with a run, which is killed before it comes to another checkpoint."""
+    left = [rounds]
+
+    def watch(_: Progress) -> bool:
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+
+    train(RunFolder.reopen(folder), watch, lambda what: iter)
+
+
+@pytest.mark.parametrize("learner", ["sac", "ppo"])
+def test_another_model_takes_over_a_killed_run_as_one_that_was_stopped_at_its_checkpoint(
+    tmp_path: Path, model: Any, learner: str
+):
+    lenient, strict = model(0.4), model(0.6)
+    words = f"{LEARNERS[learner]} reward.model={lenient} reward.on_alarm=warn"
+    for name in ("stopped", "killed"):
+        run(tmp_path / name, words, rounds=1)
+    process = FORKED.Process(target=die_after, args=(tmp_path / "killed", 2))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert len(Store.open(tmp_path / "killed/episodes")) == 12  # four are in the checkpoint
+    for name in ("stopped", "killed"):
+        RunFolder.reopen(tmp_path / name).hand_over(strict)
+        run(tmp_path / name)
+    assert curve(tmp_path / "killed") == curve(tmp_path / "stopped")
+    stores = [Store.open(tmp_path / name / "episodes") for name in ("stopped", "killed")]
+    assert len(stores[0]) == len(stores[1]) > 12
+    for (i, one), (j, other) in zip(*stores, strict=True):
+        assert same_episode(one, other)
+        bright = other.frames["front"][1:, 0, 0, 0] >= 0.6 * 255
+        assert stores[0].ledger.labels(i).success.tolist() == stores[1].ledger.labels(j).success.tolist() == [*bright]
 
 
 def test_the_ends_that_the_old_model_saw_are_no_ends_to_the_new(tmp_path: Path, model: Any):

@@ -4,21 +4,27 @@ import json
 import random
 import shutil
 import signal
+import threading
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from conftest import counting_episode
-from glow import saved
+from glow import Glow, GlowConfig, saved
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError, PlauditError, TargetNotEmpty
 from plaudit.policies.loader import load_policy
+from plaudit.registry import ENV_REGISTRY
 from plaudit.train.config import TrainConfig, load_train_config
 from plaudit.train.folder import RunFolder
 from plaudit.train.loop import Progress, train
+from plaudit.train.show import examine, film
 from processes import FORKED
 from tiny_reward import tiny_model
 
@@ -101,7 +107,7 @@ def test_a_run_that_came_to_no_checkpoint_begins_anew_and_makes_the_same_curve(t
     run(tmp_path / "lost")
     assert curve(tmp_path / "lost") == curve(whole)
     stores = [Store.open(folder / "episodes") for folder in (tmp_path / "lost", whole)]
-    assert stores[0].ids == stores[1].ids  # none is there twice
+    assert [e.meta["seed"] for _, e in stores[0]] == [e.meta["seed"] for _, e in stores[1]]  # none is there twice
 
 
 def test_a_run_that_was_killed_and_resumed_makes_the_curve_of_one_that_was_not(tmp_path: Path, words: str, whole: Path):
@@ -118,6 +124,22 @@ def test_a_run_that_was_killed_and_resumed_makes_the_curve_of_one_that_was_not(t
         assert process.exitcode in (-signal.SIGKILL, 0), "it failed by itself"
     run(folder)
     assert curve(folder) == curve(whole)
+
+
+@pytest.mark.parametrize("demos", [0, 2])
+def test_a_learner_of_replay_starts_to_learn_after_the_steps_that_it_is_told_to_wait(tmp_path: Path, demos: int):
+    words = (
+        "learner=sac env=lift env.max_steps=10 num_envs=2 steps=80 learner.hidden=[8] learner.batch_size=8 "
+        f"learner.updates_per_step=0.5 learner.start_after=50 evaluation.episodes=1 scripted_demos={demos}"
+    )
+    run(tmp_path / "whole", words)
+    learned = [(line["step"], "loss/critic" in line) for line in curve(tmp_path / "whole") if "train/success" in line]
+    assert learned == [(20, False), (40, False), (60, True), (80, True)]
+    facts = json.loads(next((tmp_path / "whole/checkpoints").glob("*/facts.json")).read_text())
+    assert facts["version"] == 15  # half of the steps from 50 to 80
+    run(tmp_path / "parts", words, rounds=3)
+    run(tmp_path / "parts")
+    assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
 
 
 COMPONENTS = {
@@ -210,6 +232,87 @@ def test_a_run_that_is_good_enough_stays_as_it_is_when_resumed(tmp_path: Path):
     again = run(tmp_path / "run")
     assert first.step == again.step < 4000
     assert first.evaluated is not None and first.evaluated >= 0.5 and again.evaluated == first.evaluated
+
+
+class Worn(Glow):
+    """A lamp that breaks after some steps. It notes how many there are, and what torch computes with meanwhile."""
+
+    there: ClassVar[list["Worn"]] = []
+    threads: ClassVar[set[int]] = set()
+
+    def __init__(self, config: "WornConfig", num_envs: int):
+        super().__init__(config, num_envs)
+        self._left = config.lasts
+        self.there.append(self)
+
+    def step(self, actions: Any, active: Any) -> Any:
+        self.threads.add(torch.get_num_threads())
+        self._left -= 1
+        if not self._left:
+            raise OSError("the lamp broke")
+        return super().step(actions, active)
+
+    def close(self) -> None:
+        self.there.remove(self)
+
+
+@ENV_REGISTRY.register("worn")
+class WornConfig(GlowConfig):
+    type: Literal["worn"] = "worn"  # type: ignore[assignment]
+    lasts: int
+
+    def build(self, num_envs: int = 1) -> Worn:
+        return Worn(self, num_envs)
+
+
+WORN = (
+    "learner=ppo env=worn env.obs=state num_envs=2 steps=48 learner.hidden=[8] learner.epochs=1 evaluation.episodes=2 "
+    "evaluation.every=24 env.lasts="
+)
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    """Of torch; not what a learner of states takes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_run_that_breaks_leaves_nothing_open_and_torch_as_it_was(tmp_path: Path):
+    writers = lambda: [t for t in threading.enumerate() if "EventLogger" in type(t).__name__]  # noqa: E731
+    before = len(writers())
+    with pytest.raises(OSError, match="the lamp broke"):
+        run(tmp_path / "run", WORN + "15")  # in the second round: the first is logged
+    assert curve(tmp_path / "run") and not Worn.there
+    assert len(writers()) == before and torch.get_num_threads() == 3
+    assert Worn.threads == {1}
+
+
+@pytest.mark.usefixtures("three_threads")
+@pytest.mark.parametrize("show", [film, partial(examine, episodes=2)])
+def test_a_policy_that_is_shown_leaves_nothing_open_and_torch_as_it_was(tmp_path: Path, show: Any):
+    run(tmp_path / "run", WORN + "1000")
+    show(RunFolder.reopen(tmp_path / "run"))  # a film of nothing to see is none
+    broken = RunFolder.reopen(tmp_path / "run")
+    seen = broken.config.env.model_copy(update={"lasts": 2, "obs": "both"})
+    broken.config = broken.config.model_copy(update={"env": seen, "policy_cameras": ()})
+    with pytest.raises(OSError, match="the lamp broke"):
+        show(broken)
+    assert not Worn.there and torch.get_num_threads() == 3
+
+
+def test_metrics_are_replaced_as_a_whole_when_a_run_goes_on(tmp_path: Path):
+    run(tmp_path / "run", WORN + "1000", rounds=1)
+    metrics, kept = tmp_path / "run/metrics.jsonl", tmp_path / "kept.jsonl"
+    with metrics.open("a") as file:
+        file.write('{"step": 999999, "train/success": 1.0}\n')  # of a round that is lost
+    kept.hardlink_to(metrics)  # whoever has the old file open
+    before = kept.read_text()
+    run(tmp_path / "run")
+    assert kept.read_text() == before and all(line["step"] <= 48 for line in curve(tmp_path / "run"))
 
 
 def test_a_folder_with_a_run_is_not_written_over(tmp_path: Path):

@@ -15,7 +15,7 @@ from plaudit.data.catalog import Place
 from plaudit.data.segments import STEPS
 from plaudit.data.store import Store
 from plaudit.errors import DataError, EpisodeGone
-from plaudit.types import AnyArray, BoolArray, FloatArray, Labels
+from plaudit.types import AnyArray, BoolArray, FloatArray
 
 _ROW = np.dtype(
     [
@@ -38,7 +38,7 @@ class Returns:
 
     gamma: float = 0.99
     n_step: int = 1
-    end_on_success: bool = True  # a step that the judge calls success is terminal
+    end_on_success: bool = True  # the first step that the judge calls success is terminal, and none after it is used
     end_as_recorded: bool = True  # so is the last step of an episode that was recorded as ended, whoever judges
 
 
@@ -104,10 +104,14 @@ class StepTable:
         if episode_id not in self._blocks:
             self._blocks[episode_id] = self._add(episode_id, place)
         block = self._rows[self._blocks[episode_id]]
-        done = labels.success.copy() if self.returns.end_on_success else np.zeros(place.steps, bool)
+        steps = np.arange(place.steps)
+        end = place.steps  # the step with which the task is done; a recording may go on
+        if self.returns.end_on_success and labels.success.any():
+            end = int(labels.success.argmax())
+        done = steps == end
         done[-1] |= place.line["terminated"] and self.returns.end_as_recorded
         block["reward"], block["discount"], block["span"] = n_step_returns(labels.reward, done, self.returns)
-        block["valid"] = _usable(block, labels, place)
+        block["valid"] = _usable(block, place) & (steps <= end)
 
     def _add(self, episode_id: int, place: Place) -> slice:
         self._map(episode_id, place)
@@ -177,7 +181,7 @@ def n_step_returns(reward: FloatArray, done: BoolArray, returns: Returns) -> tup
     return total, discount, span
 
 
-def _usable(block: AnyArray, labels: Labels, place: Place) -> BoolArray:
+def _usable(block: AnyArray, place: Place) -> BoolArray:
     """Judged over its whole span, and through no observation that is only a copy of its neighbour."""
     usable = ~np.isnan(block["reward"])
     if place.line["repeated"] == "first":

@@ -74,6 +74,8 @@ class ActorCritic(nn.Module):
         self.value_eye = Encoder(spaces)
         self.v = nn.Sequential(mlp([self.eye.size, *hidden], nn.Tanh), Linear(hidden[-1], 1))
         self.log_std = nn.Parameter(torch.full((spaces.action_dim,), log_std))
+        # Whether demonstrations were cloned. Among the tensors, so that every checkpoint has it.
+        self.cloned = nn.Buffer(torch.tensor(False))
 
     def forward(self, seen: Seen, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log density of actions [B, A] and value, [B] each."""
@@ -88,7 +90,6 @@ class Ppo:
     def __init__(self, config: PpoConfig, spaces: Spaces, seed: int = 0, device: str = "cpu"):
         self.config, self.spaces, self.device = config, spaces, torch.device(device)
         self.version = 0
-        self.cloned = False
         self.rng = torch.Generator(device).manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -113,7 +114,7 @@ class Ppo:
         """Learn from one round of episodes, once."""
         self.version += 1
         data = self._prepare(played)
-        acting = not self.cloned or self.version > self.config.value_rounds
+        acting = not bool(self.net.cloned) or self.version > self.config.value_rounds
         seen: list[dict[str, Tensor]] = []
         for rows in self._minibatches(len(data.returns)):
             seen.append(self._step(data, rows, acting))
@@ -125,7 +126,7 @@ class Ppo:
     def clone(self, batch: Batch[Tensor]) -> float:
         """One step towards the actions of a demonstration, which is how a sparse reward is found at all; the loss."""
         seen = Seen({c: self._moved(batch.images[c]) for c in self.spaces.cameras}, batch.state)
-        self.cloned = True
+        self.net.cloned.fill_(True)
         density, _ = self.net(seen, batch.actions.clamp(-1, 1))
         loss = -density.mean()
         self._descend(loss)
@@ -155,10 +156,10 @@ class Ppo:
         return GaussianConfig(**self.spaces.fields(), actor=actor)
 
     def save(self, path: str) -> None:
-        save_checkpoint(Path(path), self, {"cloned": self.cloned})
+        save_checkpoint(Path(path), self, {})
 
     def load(self, path: str) -> None:
-        self.cloned = load_checkpoint(Path(path), self)["cloned"]
+        load_checkpoint(Path(path), self)
 
     def _prepare(self, played: Round) -> "_Data":
         """Values, advantages and old densities of every step, in one pass over the round."""

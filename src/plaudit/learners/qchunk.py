@@ -48,7 +48,7 @@ class QChunkConfig(Config):
     critics: PositiveInt = 2  # in the ensemble
     critics_in_target: PositiveInt = 2  # drawn anew for each target, the least counts
     updates_per_step: PositiveFloat = 0.25  # the update-to-data ratio
-    start_after: NonNegativeInt = 0  # steps of random actions first; a flow that has learned nothing acts at random too
+    start_after: NonNegativeInt = 0  # steps that earn no update; `train` acts at random meanwhile, as the flow does too
     clone_updates: NonNegativeInt = 200  # with demonstrations alone, where there are some, before the first episode
     demo_share: float = Field(default=0.5, ge=0, le=1)  # of each batch, when there are demonstrations
     shift: NonNegativeInt = 4  # pixels by which images are moved at random; 0 for none
@@ -81,7 +81,7 @@ class QChunk:
     """A `Learner` of batches from replay: windows of h actions and the sum of their rewards."""
 
     def __init__(self, config: QChunkConfig, spaces: Spaces, seed: int = 0, device: str = "cpu"):
-        self.config, self.spaces, self.device = config, spaces, torch.device(device)
+        self.config, self.spaces, self.seed, self.device = config, spaces, seed, torch.device(device)
         self.version = 0
         self.sync: Sync | None = None
         self.rng = torch.Generator(device).manual_seed(seed)
@@ -135,8 +135,11 @@ class QChunk:
         chunks = integrate(noise, lambda a, tau: self.net.velocity(a, at(tau), features), self.config.flow_steps)
         return best_of(self.net.critic, self.net.critic_eye(seen), chunks)
 
-    def update(self, batch: Batch[Tensor]) -> Mapping[str, float]:
-        """One step of the critics and one of the flow."""
+    def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
+        """One step of the critics and one of the flow.
+
+        What it returns stays on the device: to ask for a number is to wait for the GPU.
+        """
         self._check(batch)
         self.version += 1
         seen = Seen(shifted(batch.images, self.rng, self.config.shift), batch.state)
@@ -150,7 +153,7 @@ class QChunk:
         follow(self.net.target, self.net.critic, self.config.tau)
         follow(self.net.target_eye, self.net.critic_eye, self.config.tau)
         metrics = {"loss/critic": critic_loss, "loss/flow": flow_loss, "value/mean": value}
-        return {name: float(number.detach()) for name, number in metrics.items()}
+        return {name: number.detach() for name, number in metrics.items()}
 
     def _critic_loss(self, batch: Batch[Tensor], seen: Seen, after: Seen) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
@@ -185,6 +188,7 @@ class QChunk:
         config = self.config
         return QChunkPolicyConfig(
             **self.spaces.fields(),
+            seed=self.seed,
             horizon=config.horizon,
             velocity=config.velocity,
             critic=CriticConfig(count=config.critics, hidden=config.hidden),

@@ -42,7 +42,7 @@ class SacConfig(Config):
     actor_every: PositiveInt = 2  # critic updates to one of the actor
     temperature: PositiveFloat = 0.01  # at the start; it then follows the target entropy
     target_entropy: float | None = None  # None: minus half the number of actions
-    start_after: int = Field(default=100, ge=0)  # steps of random actions before the first update
+    start_after: int = Field(default=100, ge=0)  # steps that earn no update; `train` acts at random meanwhile
     demo_share: float = Field(default=0.5, ge=0, le=1)  # of each batch, when there are demonstrations
     shift: int = Field(default=4, ge=0)  # pixels by which images are moved at random; 0 for none
 
@@ -81,7 +81,7 @@ class Sac:
     clone_updates = 0  # with demonstrations alone, before the first episode: RLPD needs none
 
     def __init__(self, config: SacConfig, spaces: Spaces, seed: int = 0, device: str = "cpu"):
-        self.config, self.spaces, self.device = config, spaces, torch.device(device)
+        self.config, self.spaces, self.seed, self.device = config, spaces, seed, torch.device(device)
         self.version = 0
         self.sync: Sync | None = None
         self.rng = torch.Generator(device).manual_seed(seed)
@@ -117,8 +117,11 @@ class Sac:
             )
         return actions.cpu().numpy()
 
-    def update(self, batch: Batch[Tensor]) -> Mapping[str, float]:
-        """One step of the critics and, every so often, of actor and temperature."""
+    def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
+        """One step of the critics and, every so often, of actor and temperature.
+
+        What it returns stays on the device: to ask for a number is to wait for the GPU.
+        """
         self.version += 1
         seen = Seen(shifted(batch.images, self.rng, self.config.shift), batch.state)
         after = Seen(shifted(batch.next_images, self.rng, self.config.shift), batch.next_state)
@@ -134,7 +137,7 @@ class Sac:
             metrics |= {"policy/temperature": self.net.log_temperature.exp()}
         follow(self.net.target, self.net.critic, self.config.tau)
         follow(self.net.target_eye, self.net.critic_eye, self.config.tau)
-        return {name: float(number.detach()) for name, number in metrics.items()}
+        return {name: number.detach() for name, number in metrics.items()}
 
     def _critic_loss(self, batch: Batch[Tensor], seen: Seen, after: Seen) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
@@ -164,7 +167,7 @@ class Sac:
     def policy_config(self, *, explore: bool = False) -> GaussianConfig:
         """What a robot builds to act with these weights."""
         actor = ActorConfig(kind="squashed", hidden=self.config.hidden)
-        return GaussianConfig(**self.spaces.fields(), actor=actor, explore=explore)
+        return GaussianConfig(**self.spaces.fields(), actor=actor, explore=explore, seed=self.seed)
 
     def save(self, path: str) -> None:
         save_checkpoint(Path(path), self, {})

@@ -1,6 +1,7 @@
 """Steps that learners from replay take alike: plain functions, so that each algorithm's file has its own ideas only."""
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +10,21 @@ from plaudit.policies.networks import random_shift
 
 # Told which parameters' gradients are about to be used, so that workers side by side can average theirs.
 Sync = Callable[[list[nn.Parameter]], None]
+
+
+class Pace(Protocol):
+    """The part of a learner's config that says when it learns."""
+
+    @property
+    def updates_per_step(self) -> float: ...
+
+    @property
+    def start_after(self) -> int: ...
+
+
+def earned_updates(pace: Pace, steps: int) -> float:
+    """Updates that so many steps of the robot have earned; those before `start_after` earn none, then or later."""
+    return pace.updates_per_step * max(0, steps - pace.start_after)
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor, sync: Sync | None) -> None:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from plaudit.errors import OnlineError, PartLost, StoreFull
+from plaudit.learners.steps import earned_updates
 from plaudit.online.config import OnlineConfig
 from plaudit.online.crew import Crew, Done, Part
 from plaudit.online.env import Played
@@ -75,7 +76,7 @@ class Conductor:
     def _prepare(self) -> None:
         body = self._crew.look_at_robot()
         spaces = spaces_of(self._config, body)
-        learner = build_learner(self._config, spaces)
+        learner = build_learner(self._config, spaces, "cpu")  # only to be looked at: trainers build their own
         check_policy_fits(self._config, learner)
         self.spaces, self.policy_config = spaces, learner.policy_config()
         self._offline = learner.clone_updates if self._config.demos is not None else 0
@@ -214,7 +215,7 @@ class Conductor:
             self._trouble.pop("replay", None)
         except PASSING as error:
             self._in_trouble("replay", str(error))
-        earned = self._offline + self._config.learner.updates_per_step * now.counts.judged_steps
+        earned = self._offline + earned_updates(self._config.learner, now.counts.judged_steps)
         now.owed = max(0, int(earned) - now.updates) if self._ready_to_learn else 0
         now.note_age()
         now.troubles = {part: sentence for part, (_, sentence) in self._trouble.items()}

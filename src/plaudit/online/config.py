@@ -22,6 +22,7 @@ from plaudit.config import Config, load, spelled_out
 from plaudit.contracts import missing_members
 from plaudit.errors import nearest
 from plaudit.labelers.config import HUMAN
+from plaudit.labelers.simulator import SimulatorConfig
 from plaudit.online.audit import AuditConfig
 from plaudit.online.human import WindowConfig
 from plaudit.online.names import translated
@@ -156,6 +157,15 @@ class OnlineConfig(Config):
             raise ValueError(
                 f"rtc needs chunks of actions, and the policy of learner '{self.learner_name}' says one at a time; "
                 "write algorithm=sequential, or learner=qchunk"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _the_judge_alone_knows_of_success(self) -> Self:
+        if self.executor.until and not isinstance(self.judge, SimulatorConfig):
+            raise ValueError(
+                "executor.until ends an episode by what only the simulator knows, and the learner would learn it from "
+                "there; leave it out, or take judge=simulator"
             )
         return self
 

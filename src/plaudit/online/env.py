@@ -11,6 +11,9 @@ import uuid
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Protocol
+from zlib import crc32
+
+import numpy as np
 
 from plaudit.errors import PartLost, RolloutError
 from plaudit.policies.loader import PolicySpec
@@ -30,6 +33,8 @@ class Shelf(Protocol):
 
 class Publisher(Protocol):
     """The part of the state manager that a robot needs."""
+
+    def count_start(self, reader: str) -> int: ...
 
     def newer_than(self, version: int, reader: str) -> Weights | None: ...
 
@@ -80,7 +85,7 @@ class EnvSide:
         """follows: whether it takes the weights that are published; False for a policy that acts as it is"""
         self._replay, self._state, self._task = replay, state, task
         self._reader, self._follows, self._during = reader, follows, weights_during
-        self._executor = run.start(policy)
+        self._executor = run.start(_explores_anew(policy, reader, state.count_start(reader)) if follows else policy)
         self._version = 0
         self._unsent: _Recorded | None = None
 
@@ -157,6 +162,15 @@ class EnvSide:
         if weights is not None:
             self._executor.push(weights, now)
             self._version = weights.version
+
+
+def _explores_anew(policy: PolicySpec, reader: str, start: int) -> PolicySpec:
+    """With noise of its own for every start of a robot's process, by the run's seed: the same again would explore the
+    same again. A policy without a seed draws nothing that we know of."""
+    if "seed" not in policy.policy:
+        return policy
+    mixed = np.random.SeedSequence([policy.policy["seed"], crc32(reader.encode()), start])
+    return policy.model_copy(update={"policy": {**policy.policy, "seed": int(mixed.generate_state(1)[0])}})
 
 
 def look_at(robot: RobotConfig, name: str = "") -> Body:

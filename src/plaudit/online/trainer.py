@@ -10,8 +10,9 @@ worker began.
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from plaudit.contracts import missing_members
 from plaudit.data.batch import to_torch
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import ContractError, PolicyError, nearest
+from plaudit.learners.threads import torch_threads
 from plaudit.online.config import OnlineConfig
 from plaudit.online.group import ALONE, Group
 from plaudit.online.replay import ReplayService, SampleOptions, Sampler, ServedSampler, sampler
@@ -68,8 +70,7 @@ class Trainer:
     ):
         """source: whose labels count"""
         self._config, self._state, self._group = config, state, group
-        if config.threads or not spaces.cameras:
-            torch.set_num_threads(config.threads or 1)
+        self._threads = partial(torch_threads, config.threads, images=bool(spaces.cameras))
         self._record = Record(Path(folder))
         self._normalizer = None if config.units is None else Normalizer.load(config.units)
         self.learner = build_learner(config, spaces)
@@ -123,14 +124,8 @@ class Trainer:
         Nothing that can fail stands between two updates: a worker that stops there leaves the others waiting.
         """
         begun, clock, before = time.monotonic(), _Clock(), self.updates
-        totals: dict[str, list[float]] = {}
-        with clock.running():
-            self._sampler.refresh()
-        for _ in range(updates):
-            with clock.running():
-                batch = to_torch(normalized(self._sampler.sample(self._batch), self._normalizer), self.learner.device)
-            for name, number in self.learner.update(batch).items():
-                totals.setdefault(name, []).append(number)
+        with self._threads():
+            means = self._learn(updates, clock)
         seconds = time.monotonic() - begun
         version = None
         if self._group.rank == 0:
@@ -138,16 +133,24 @@ class Trainer:
                 version = self.publish()
             if self.updates - self._saved >= self._config.checkpoint_every:
                 self.checkpoint()
-        means = {name: sum(numbers) / len(numbers) for name, numbers in totals.items()}
         return Shift(self.updates, self.updates - before, seconds, clock.seconds, means, version)
+
+    def _learn(self, updates: int, clock: "_Clock") -> dict[str, float]:
+        """The updates themselves; returns the mean of each metric over them."""
+        totals: dict[str, list[Any]] = {}
+        with clock.running():
+            self._sampler.refresh()
+        for _ in range(updates):
+            with clock.running():
+                batch = to_torch(normalized(self._sampler.sample(self._batch), self._normalizer), self.learner.device)
+            for name, number in self.learner.update(batch).items():
+                totals.setdefault(name, []).append(number)
+        return {name: float(sum(numbers) / len(numbers)) for name, numbers in totals.items()}  # waits for the GPU once
 
     def evaluate(self, episodes: int) -> float:
         """True success on seeds held back, of the policy as it is now."""
-        simulation = audience(self._config, self.learner, episodes)
-        try:
+        with self._threads(), closing(audience(self._config, self.learner, episodes)) as simulation:
             return evaluate(simulation, self.learner, episodes)
-        finally:
-            simulation.close()
 
     def close(self) -> None:
         self._group.close()
@@ -186,9 +189,11 @@ def audience(config: OnlineConfig, learner: Any, episodes: int) -> Simulation:
     return env.build(-(-episodes // -(-episodes // SIDE_BY_SIDE)))
 
 
-def build_learner(config: OnlineConfig, spaces: Spaces) -> Any:
-    device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
-    learner = config.learner.build(spaces, config.seed, device)
+def build_learner(config: OnlineConfig, spaces: Spaces, device: str | None = None) -> Any:
+    """device: where it learns; None: where the config says"""
+    wanted = device or config.device
+    found = wanted if wanted != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
+    learner = config.learner.build(spaces, config.seed, found)
     lacking = missing_members(learner, OffPolicyLearner)
     if lacking:
         raise ContractError(

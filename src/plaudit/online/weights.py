@@ -5,15 +5,17 @@ unnoticed. So versions are given out here: one more for each push, on disk befor
 back from the dead finds the version it left.
 """
 
+import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plaudit.data.journal import disk_error
+from plaudit.data.journal import disk_error, write_atomic
 from plaudit.policies.weights import read_weights, write_weights
 from plaudit.types import Weights
 
 FILE = "current.safetensors"
+STARTS = "starts.json"  # reader -> how often it has started
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class StateManager:
     """Versioned weights with many readers.
 
     version = state.push(weights)                    # by a trainer; its own count of versions is not used
+    start = state.count_start("robot")               # by a reader, once; how often it had started before
     weights = state.newer_than(version, "robot")     # by a reader; None while there is nothing newer
     """
 
@@ -63,6 +66,17 @@ class StateManager:
             raise disk_error(error, self._folder, "these weights were not published") from error
         self._newest, self._pushed = newest, time.time()
         return newest.version
+
+    def count_start(self, reader: str) -> int:
+        """How often a reader had started before, over all sittings of a run; this time is counted, and on disk."""
+        path = self._folder / STARTS
+        starts: dict[str, int] = json.loads(path.read_text()) if path.exists() else {}
+        before = starts.get(reader, 0)
+        try:
+            write_atomic(path, json.dumps({**starts, reader: before + 1}).encode())
+        except OSError as error:
+            raise disk_error(error, self._folder, f"a start of the {reader} was not counted") from error
+        return before
 
     def newer_than(self, version: int, reader: str) -> Weights | None:
         """The newest weights, if the reader has older ones; it is remembered which it has then."""

@@ -88,12 +88,16 @@ def _priority() -> str:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """For as long as a robot moves: a full collection takes longer than a tick may."""
+    """For as long as a robot moves: a full collection takes longer than a tick may. Then as the process had it."""
+    enabled, frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.collect()
-    gc.freeze()
+    if not frozen:
+        gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
-        gc.unfreeze()
+        if enabled:
+            gc.enable()
+        if not frozen:
+            gc.unfreeze()

@@ -97,13 +97,26 @@ class Sequential:
             trouble = RolloutError(ended)
             trouble.__cause__ = error
         finally:
-            self._robot.hold()
+            refused = self._hold()
+        if refused is not None:
+            ended = f"{ended}; and the robot could not be told to hold: {described(refused)}"
+            if not isinstance(trouble, KeyboardInterrupt):
+                trouble = RolloutError(ended)
+                trouble.__cause__ = refused
         timing = Timing.of(memory)
         self._parts.append(timing)
         privileged = {name: np.stack(values) for name, values in self._driver.privileged.items()}
         facts = {"ended": ended, "missed_ticks": int(timing.missed.sum()), **memory.weights_facts()}
         meta = {**({} if seed is None else {"seed": seed}), **facts}
         return memory.episode(privileged, task=task, terminated=terminated, meta=meta), trouble
+
+    def _hold(self) -> Exception | None:
+        """Tell the robot to; returns why that was not possible: what it recorded must not be lost with it."""
+        try:
+            self._robot.hold()
+        except Exception as error:  # noqa: BLE001 - of a robot, which may raise anything
+            return error
+        return None
 
     def _drive(self, memory: EpisodeMemory, seed: int | None) -> str:
         """Returns why it ended."""

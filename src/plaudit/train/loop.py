@@ -11,6 +11,7 @@ killed and resumed makes the same curve as one that was not.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
@@ -24,6 +25,8 @@ from plaudit.errors import DataError
 from plaudit.learners.ppo import Ppo
 from plaudit.learners.qchunk import QChunk
 from plaudit.learners.sac import Sac
+from plaudit.learners.steps import earned_updates
+from plaudit.learners.threads import torch_threads
 from plaudit.policies.networks import Spaces
 from plaudit.protocols import Simulation
 from plaudit.rollout.rounds import Act, Judge, Round, SimulatorJudge, run_round
@@ -60,7 +63,9 @@ class Study(Protocol):
 
     def act(self, steps: int) -> Act: ...
 
-    def learn(self, played: Round) -> Mapping[str, float]: ...
+    def learn(self, played: Round, steps: int) -> Mapping[str, float]:
+        """steps: of the run before this round"""
+        ...
 
     def facts(self) -> dict[str, Any]:
         """What a checkpoint has to keep besides the learner, as JSON."""
@@ -76,8 +81,6 @@ class OnPolicy:
         self._learner, self._kept, self._demos, self._seed = learner, kept, demos, seed
 
     def prepare(self, track: Callable[[str], Any]) -> bool:
-        if self._kept is not None:
-            self._kept.go_back_to(0)
         if self._demos is None:
             return False
         config, cameras = self._learner.config, tuple(self._learner.spaces.cameras)
@@ -89,17 +92,16 @@ class OnPolicy:
     def act(self, steps: int) -> Act:
         return self._learner.acting(explore=True)
 
-    def learn(self, played: Round) -> Mapping[str, float]:
+    def learn(self, played: Round, steps: int) -> Mapping[str, float]:
         if self._kept is not None:
             self._kept.add(played)
         return self._learner.update(played)
 
     def facts(self) -> dict[str, Any]:
-        return {} if self._kept is None else {"kept": self._kept.count}
+        return {} if self._kept is None else {"kept": self._kept.end}
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        if self._kept is not None:
-            self._kept.go_back_to(facts["kept"])
+        """A round is used once, and the learner has it."""
 
 
 class OffPolicy:
@@ -130,9 +132,6 @@ class OffPolicy:
         self._owed = 0.0  # updates, a fraction of one at most between rounds
 
     def prepare(self, track: Callable[[str], Any]) -> bool:
-        """There may be episodes of a run that was killed before its first checkpoint."""
-        self._kept.go_back_to(0)
-        self._replay.refresh()
         updates = self._learner.clone_updates if self._demos is not None else 0
         for _ in track("rehearsing demonstrations")(range(updates)):
             self._update()
@@ -146,34 +145,33 @@ class OffPolicy:
     def _random(self, observation: Observation) -> Any:
         return self._rng.uniform(-1, 1, (len(observation.state), self._learner.spaces.action_dim)).astype(np.float32)
 
-    def learn(self, played: Round) -> Mapping[str, float]:
+    def learn(self, played: Round, steps: int) -> Mapping[str, float]:
         self._kept.add(played)
         self._replay.refresh()
-        self._owed += played.steps * self._learner.config.updates_per_step
-        metrics: Mapping[str, float] = {}
+        pace = self._learner.config
+        self._owed += earned_updates(pace, steps + played.steps) - earned_updates(pace, steps)
+        newest: dict[str, Any] = {}
         while self._owed >= 1:
-            metrics = {**metrics, **self._update()}
+            newest |= self._update()
             self._owed -= 1
-        return metrics
+        return {name: float(number) for name, number in newest.items()}
 
-    def _update(self) -> Mapping[str, float]:
+    def _update(self) -> Mapping[str, Any]:
         batch = self._replay.sample(self._learner.config.batch_size)
         return self._learner.update(to_torch(batch, self._learner.device))
 
     def facts(self) -> dict[str, Any]:
         states = {"replay": self._replay.rng, "random": self._rng}
         return {
-            "kept": self._kept.count,
+            "kept": self._kept.end,
             "owed": self._owed,
             "rng": {name: rng.bit_generator.state for name, rng in states.items()},
         }
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        self._kept.go_back_to(facts["kept"])
         self._owed = facts["owed"]
         self._replay.rng.bit_generator.state = facts["rng"]["replay"]
         self._rng.bit_generator.state = facts["rng"]["random"]
-        self._replay.refresh()
 
 
 def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[[str], Any]) -> Progress:
@@ -182,14 +180,15 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
     track: wraps what is done before the first round in a progress bar
     """
     config = folder.config
-    simulation = config.env.build(config.num_envs)
-    learner = make_learner(config, simulation)
-    audience = _audience(config, learner)
-    with (
-        referee(config, simulation) as charge,
-        stores(folder, charge, track) as (kept, demos),
-        collecting(config.collect, folder.path) as collected,
-    ):
+    with ExitStack() as stack:
+        stack.callback(folder.close)
+        simulation = stack.enter_context(closing(config.env.build(config.num_envs)))
+        stack.enter_context(learner_threads(config, simulation))
+        learner = make_learner(config, simulation)
+        audience = stack.enter_context(closing(_audience(config, learner)))
+        charge = stack.enter_context(referee(config, simulation))
+        kept, demos = stack.enter_context(stores(folder, charge, track))
+        collected = stack.enter_context(collecting(config.collect, folder.path))
         study = _study(config, learner, kept, demos, charge)
         now = _resume(folder, learner, study, charge, track, audience)
         since = time.monotonic() - now.seconds
@@ -198,7 +197,7 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
         while going:
             seeds = [training_seed(config.seed, now.episodes + i) for i in range(config.num_envs)]
             played = run_round(simulation, study.act(now.step), seeds, charge.judge, end_on_success=config.reward.ends)
-            metrics = {**study.learn(played), **charge.report(played, now.episodes)}
+            metrics = {**study.learn(played, now.step), **charge.report(played, now.episodes)}
             if collected is not None:
                 metrics |= collected.take(played, simulation)
                 enough = collected.enough
@@ -216,9 +215,6 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
             if not going or _passed(before, now.step, config.checkpoint_every):
                 facts = {**vars(now), "study": study.facts(), "referee": charge.facts()}
                 folder.checkpoint(now.step, learner, facts)
-    simulation.close()
-    audience.close()
-    folder.close()
     return now
 
 
@@ -255,15 +251,24 @@ def play_held_back(
         yield run_round(simulation, learner.acting(explore=False), seeds, judge, end_on_success=end_on_success)
 
 
-def make_learner(config: TrainConfig, simulation: Simulation) -> Trained:
+def _policy_cameras(config: TrainConfig, simulation: Simulation) -> dict[str, tuple[int, int]]:
+    """Name -> size of those that the policy looks at."""
     chosen = simulation.cameras if config.policy_cameras is None else config.policy_cameras
-    cameras = {camera: simulation.cameras[camera] for camera in chosen}
+    return {camera: simulation.cameras[camera] for camera in chosen}
+
+
+def learner_threads(config: TrainConfig, simulation: Simulation) -> AbstractContextManager[None]:
+    """For as long as a run's learner computes."""
+    return torch_threads(config.threads, images=bool(_policy_cameras(config, simulation)))
+
+
+def make_learner(config: TrainConfig, simulation: Simulation) -> Trained:
+    """The run's learner as its seed makes it."""
+    cameras = _policy_cameras(config, simulation)
     if config.horizon > simulation.max_steps:
         raise DataError(
             f"learner.horizon is {config.horizon}, and an episode is over after {simulation.max_steps} steps"
         )
-    if config.threads or not cameras:
-        torch.set_num_threads(config.threads or 1)
     device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     return config.learner.build(Spaces(simulation.state_dim, simulation.action_dim, cameras), config.seed, device)
 

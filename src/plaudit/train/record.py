@@ -10,7 +10,7 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 
 from plaudit.checkpoint import Checkpointed, load_checkpoint, save_checkpoint
-from plaudit.data.journal import disk_error
+from plaudit.data.journal import disk_error, write_atomic
 
 KEPT = 2  # checkpoints
 ROOM = 1 << 20  # bytes without which TensorBoard is not bothered
@@ -67,12 +67,17 @@ class Record:
         facts = self.load(learner)
         step = facts["step"] if facts else -1
         kept = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
-        (self.path / "metrics.jsonl").write_text("".join(kept))
+        try:
+            write_atomic(self.path / "metrics.jsonl", "".join(kept).encode())
+        except OSError as error:
+            raise disk_error(error, self.path, "its metrics were left as they are") from error
         return facts
 
     def close(self) -> None:
+        """Asked twice, does nothing."""
         if self._writer is not None:
             self._writer.close()
+            self._writer = None
 
     def newest_facts(self) -> dict[str, Any] | None:
         return json.loads((self._newest / "facts.json").read_text()) if self._newest else None

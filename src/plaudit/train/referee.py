@@ -132,7 +132,7 @@ class LearnedReferee(Referee):
         return judged
 
     def judge_again(self, store: Store, track: Callable[[str], Any]) -> None:
-        """After a new model took over; episodes that a resumed run has not come to yet stay unjudged."""
+        """After a new model took over; episodes that somebody excluded stay so."""
         ids = [i for i in store.ids if store.ledger.newest(i) is not None and not _excluded(store, i)]
         self._judge_stored(store, ids, track("judging again"))
 

@@ -6,6 +6,7 @@ when the run stopped, and a run that stops at a good evaluation has been lucky a
 """
 
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from plaudit.envs.panda.config import PandaConfig
 from plaudit.report.film import Scene, save_film
 from plaudit.rollout.rounds import Judge, Round
 from plaudit.train.folder import RunFolder
-from plaudit.train.loop import make_learner, play_held_back
+from plaudit.train.loop import learner_threads, make_learner, play_held_back
 from plaudit.train.referee import referee
 from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray, Observation, RewardSignal
 
@@ -42,14 +43,15 @@ class Outcome:
 def examine(run: RunFolder, episodes: int) -> Outcome:
     """Play the newest policy and count, the truth and what the run's judge says."""
     config = run.config.model_copy(update={"num_envs": min(episodes, 50)})
-    simulation = config.env.build(config.num_envs)
-    learner = make_learner(config, simulation)
-    run.load(learner)
-    with referee(config, simulation) as charge:
+    with ExitStack() as stack:
+        simulation = stack.enter_context(closing(config.env.build(config.num_envs)))
+        stack.enter_context(learner_threads(config, simulation))
+        learner = make_learner(config, simulation)
+        run.load(learner)
+        charge = stack.enter_context(referee(config, simulation))
         rounds = list(
             play_held_back(simulation, learner, episodes, charge.judge, offset=UNTOUCHED, end_on_success=False)
         )
-    simulation.close()
     true = np.concatenate([_true(played).any(axis=0) for played in rounds])[:episodes]
     judged = np.concatenate([played.succeeded for played in rounds])[:episodes]
     return Outcome(episodes, int(true.sum()), int(judged.sum()), int((true == judged).sum()))
@@ -58,20 +60,21 @@ def examine(run: RunFolder, episodes: int) -> Outcome:
 def film(run: RunFolder) -> list[Path]:
     """`first.mp4` and `last.mp4` in the run's folder; none of a simulation that shows nothing."""
     config = run.config.model_copy(update={"num_envs": FILMED})
-    simulation = config.env.build(FILMED)
-    drawn = isinstance(config.env, PandaConfig)  # in any size, whatever the policy sees
-    if not drawn and not simulation.cameras:
-        return []
-    learner = make_learner(config, simulation)
     paths = [run.path / "first.mp4", run.path / "last.mp4"]
-    with referee(config, simulation) as charge:
+    with ExitStack() as stack:
+        simulation = stack.enter_context(closing(config.env.build(FILMED)))
+        drawn = isinstance(config.env, PandaConfig)  # in any size, whatever the policy sees
+        if not drawn and not simulation.cameras:
+            return []
+        stack.enter_context(learner_threads(config, simulation))
+        learner = make_learner(config, simulation)
+        charge = stack.enter_context(referee(config, simulation))
         for path in paths:
             judge = Watched(charge.judge, simulation) if drawn else charge.judge
             (played,) = play_held_back(simulation, learner, FILMED, judge, offset=UNTOUCHED)
             frames = np.stack(judge.seen) if isinstance(judge, Watched) else next(iter(played.images.values()))
             save_film(path, _scenes(played, frames, charge.threshold), simulation.fps)
             run.load(learner)  # after the first, the newest
-    simulation.close()
     return paths
 
 

@@ -6,63 +6,60 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from plaudit.data.store import Store
 from plaudit.rollout.demos import record_demos
 from plaudit.rollout.rounds import Round
 from plaudit.train.folder import RunFolder, open_demos
 from plaudit.train.referee import Referee
-from plaudit.types import Labels
 
 DEMOS = 2_000_000_000  # where the seeds of demonstrations begin
 
 
 class Kept:
-    """The run's own episodes with their verdicts, numbered from 0 in the order they were played.
+    """The run's own episodes with their verdicts.
 
-    A run that goes on from a checkpoint plays again what came after it: such episodes are in the store already, and
-    count again once it has come to them.
+    A run that goes on from a checkpoint plays again what came after it: the same episodes with the same judge, others
+    with another. Either way those of the lost rounds are dropped, and what is played again is stored again.
     """
 
     def __init__(self, store: Store, charge: Referee):
         self.store, self._charge = store, charge
-        self.count = 0
+        self.end = 0  # ids from here on are not of the run as it stands; a checkpoint keeps this
 
     def add(self, played: Round) -> None:
         pairs = self._charge.episodes(played)
-        alive = set(self.store.ids)
-        there = [i for i in range(self.count, self.count + len(pairs)) if i in alive]
-        there += self.store.extend([episode for episode, _ in pairs[len(there) :]])
-        self.store.ledger.extend(zip(there, (labels for _, labels in pairs), strict=True))
-        self.count += len(pairs)
+        ids = self.store.extend([episode for episode, _ in pairs])
+        self.store.ledger.extend(zip(ids, (labels for _, labels in pairs), strict=True))
+        self.end = ids[-1] + 1
 
-    def go_back_to(self, count: int) -> None:
-        """To where the run stands."""
-        self.count = count
-        later = [i for i in self.store.ids if i >= count]
-        self.store.ledger.extend((i, _not_yet(self.store.place(i).steps, self._charge.source)) for i in later)
-
-
-def _not_yet(steps: int, source: str) -> Labels:
-    unknown = np.full(steps, np.nan, np.float32)
-    return Labels(unknown, np.zeros(steps, bool), source=source, note="later than the resumed checkpoint")
+    def go_back_to(self, end: int) -> None:
+        """To where a checkpoint stands: episodes that were stored after it are dropped."""
+        later = [i for i in self.store.ids if i >= end]
+        if later:
+            self.store.write_off(later)
+        self.end = end
 
 
 @contextmanager
 def stores(
     folder: RunFolder, charge: Referee, track: Callable[[str], Any]
 ) -> Iterator[tuple[Kept | None, Store | None]]:
-    """The run's own episodes, where they are kept, and the demonstrations, where there are some."""
+    """The run's own episodes, where they are kept, and the demonstrations, where there are some.
+
+    Both are as the newest checkpoint has them, with verdicts of whoever is in charge now.
+    """
     config = folder.config
     keep = config.keep_episodes or config.off_policy
     episodes = _open(folder.path / "episodes", config.capacity_gb) if keep else None
     try:
-        if episodes is not None:
-            charge.judge_again(episodes, track)
+        kept = None if episodes is None else Kept(episodes, charge)
+        if kept is not None:
+            facts = folder.newest_facts()
+            kept.go_back_to(facts["study"]["kept"] if facts else 0)
+            charge.judge_again(kept.store, track)
         demos = _demonstrations(folder, charge, track)
         judged = None if demos is None else charge.judge_demos(demos, folder.path / "demos.labels", track)
-        yield None if episodes is None else Kept(episodes, charge), judged
+        yield kept, judged
     finally:
         if episodes is not None:
             episodes.close()

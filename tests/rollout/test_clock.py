@@ -1,0 +1,27 @@
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from plaudit.rollout.clock import no_garbage_collection
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+@pytest.mark.usefixtures("collector")
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_garbage_collection_is_off_for_an_episode_and_then_as_it_was(enabled: bool, frozen: bool):
+    if not enabled:
+        gc.disable()
+    if frozen:
+        gc.freeze()
+    with pytest.raises(OSError, match="a wire came off"), no_garbage_collection():
+        assert not gc.isenabled()
+        raise OSError("a wire came off")
+    assert (gc.isenabled(), gc.get_freeze_count() > 0) == (enabled, frozen)
