@@ -2,13 +2,14 @@
 
 It remembers nothing that matters. Which judge is in charge comes with every call, and what is left to do is asked of
 the replay service; so a judge that was killed, or replaced by a better one, goes on where the labels end. An episode
-that it fails on stays in the queue with the reason beside it, and is asked about again after the others.
+that it fails on stays in the queue with the reason beside it, and is asked about again after the others, a few times
+(`ATTEMPTS` in replay.py).
 """
 
 import hashlib
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -96,8 +97,9 @@ class LabelSide:
     judged = side.step(appointed)
     """
 
-    def __init__(self, replay: Desk, batch: int = BATCH):
-        self._replay, self._batch = replay, batch
+    def __init__(self, replay: Desk, batch: int = BATCH, clock: Callable[[], float] = time.monotonic):
+        """clock: seconds, after which an episode that it failed on is tried again"""
+        self._replay, self._batch, self._clock = replay, batch, clock
         self._judge: EpisodeJudge | None = None
         self._identity = ""
         self._stores: dict[str, Store] | None = None
@@ -122,13 +124,13 @@ class LabelSide:
         episodes = self._fetch(items)
         verdicts, failed = verdicts_on(judge, episodes)
         seconds = time.monotonic() - begun
-        self._tried |= dict.fromkeys(failed, time.monotonic())
+        self._tried |= dict.fromkeys(failed, self._clock())
         self._replay.label(verdicts, failed, who)
         latency = seconds / len(episodes) if episodes else 0.0
         return Judged(who, len(verdicts), len(failed), latency)
 
     def _due(self, item: Item) -> bool:
-        return time.monotonic() - self._tried.get(item, -AGAIN) >= AGAIN
+        return item not in self._tried or self._clock() - self._tried[item] >= AGAIN
 
     def _appoint(self, appointed: Appointed) -> EpisodeJudge:
         if self._judge is None or appointed.identity != self._identity:
