@@ -4,6 +4,7 @@ import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,19 +13,19 @@ import glow
 from plaudit.data.failures import Failures
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, OnlineError, PolicyError, StoreFull, TargetNotEmpty
-from plaudit.online.conductor import Conductor
+from plaudit.online.conductor import Conductor, Watch
 from plaudit.online.config import OnlineConfig, load_online
 from plaudit.online.crew import LocalCrew
 from plaudit.online.folder import OnlineFolder
 from plaudit.online.now import Now
 from plaudit.online.retrain import Replacement, Retrainer
+from plaudit.online.view import View
 from plaudit.policies.loader import save_policy
 from plaudit.policies.networks import Spaces
 from plaudit.policies.weights import read_weights
 from plaudit.report.online import write_online_report
 from plaudit.train.record import Record
 from plaudit.types import Labels
-
 
 WEIGHTS = "weights/current.safetensors"
 
@@ -44,17 +45,21 @@ class Sitting:
 
 
 def sit(tmp_path: Path, *more: str, stop_after: int | None = None, cut: float = 0.8) -> Sitting:
-    config = load_online(OnlineConfig, None, asked(tmp_path, *more, cut=cut))
-    folder = OnlineFolder.open(tmp_path / "run", config)
-    crew = LocalCrew(config, folder.path)
     told: list[int] = []
 
     def watch(now: Now) -> bool:
         told.append(now.counts.episodes)
         return stop_after is None or now.counts.episodes < stop_after
 
+    return Sitting(run_of(tmp_path, *asked(tmp_path, *more, cut=cut), watch=watch), told)
+
+
+def run_of(tmp_path: Path, *words: str, watch: Watch = lambda now: True) -> Now:
+    config = load_online(OnlineConfig, None, words)
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = LocalCrew(config, folder.path)
     try:
-        return Sitting(Conductor(config, folder, crew).run(watch), told)
+        return Conductor(config, folder, crew).run(watch)
     finally:
         crew.close()
         folder.close()
@@ -434,6 +439,90 @@ def test_a_judge_that_was_wrong_is_replaced_and_says_everything_again(tmp_path, 
     said = [[v.line["model"] for v in store.ledger.history(i) if v.source == "classifier"] for i in store.ids]
     assert len(set(said[0])) == 2  # what the first said is kept
     assert {models[-1] for models in said} == {said[-1][-1]}  # and nobody learns from it any more
+
+
+class Endless(Retrainer):
+    """Is never done."""
+
+    started: ClassVar[list["Endless"]] = []
+    _under_way = False
+
+    def start(self, store: Path) -> None:
+        self.started.append(self)
+        self._under_way = True
+
+    @property
+    def running(self) -> bool:
+        return self._under_way
+
+    def poll(self) -> Replacement | None:
+        return None
+
+    def stop(self) -> None:
+        self._under_way = False
+
+
+def test_the_end_of_a_run_begins_no_retraining(tmp_path, monkeypatch):
+    monkeypatch.setattr("plaudit.online.honesty.Retrainer", Endless)
+    monkeypatch.setattr(Endless, "started", [])
+    words = asked(tmp_path, "audit.share=1.0", "retrain.every=2", "retrain.min_episodes=2")
+    run_of(tmp_path, *words, watch=lambda now: not Endless.started)
+    (retrainer,) = Endless.started
+    assert not retrainer.running
+
+
+def test_nobody_audits_the_simulator_and_nobody_is_waited_for(tmp_path):
+    """Nor is a person asked, unless the config says that one audits."""
+    words = [word for word in asked(tmp_path, "episodes=4") if not word.startswith("judge")]
+    end = Sitting(run_of(tmp_path, *words, "judge=simulator"))
+    assert end.now.counts.unjudged == 0
+    assert not any(name.startswith("audit/") for name in end.now.honesty)
+    config = load_online(OnlineConfig, None, [*words, "judge=simulator"])
+    assert "audit" not in View(config).line(end.now)
+    by_hand = load_online(OnlineConfig, None, [*words, "judge=simulator", "audit.by=human"])
+    assert by_hand.audited_by_hand
+
+
+class HangingTrainer(LocalCrew):
+    """Parts are at work at the same time, and the trainer never comes to an end."""
+
+    in_turn = False
+
+    def begin(self, part, method, *arguments):
+        if part != "trainer" or method == "publish":
+            super().begin(part, method, *arguments)
+
+
+def test_a_trainer_that_hangs_does_not_keep_a_run_from_being_stopped(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path, "patience=1"))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = HangingTrainer(config, folder.path)
+    end = Conductor(config, folder, crew).run(lambda now: now.counts.episodes < 2)
+    crew.close()
+    folder.close()
+    assert end.counts.episodes >= 2
+    assert end.troubles["trainer"].startswith("the trainer came to no end within 1 s: what it has learned")
+    assert folder.save_policy(config.learner.build(Spaces(2, 1, {}), 0, "cpu").policy_config()).exists()
+
+
+class ElsewhereState(LocalCrew):
+    """Its state manager writes to another machine's disk."""
+
+    def __init__(self, config, folder):
+        super().__init__(config, folder)
+        (folder / "weights").rename(folder.with_name("another machine"))
+
+
+def test_a_placement_with_which_the_policy_could_not_be_saved_is_refused_before_the_first_episode(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = ElsewhereState(config, folder.path)
+    conductor = Conductor(config, folder, crew)
+    with pytest.raises(OnlineError, match=r"the state manager does not write to .*/run/weights on this machine"):
+        conductor.run(lambda now: True)
+    crew.close()
+    folder.close()
+    assert not conductor.started
 
 
 def test_a_person_in_charge_labels_in_their_own_time(tmp_path):

@@ -26,7 +26,7 @@ from typing import Any
 
 from plaudit.errors import OnlineError, PartFailed, PartLost, PlauditError, StoreFull
 from plaudit.online.config import OnlineConfig
-from plaudit.online.crew import Crew, Done, Part
+from plaudit.online.crew import WEIGHTS, Crew, Done, Part
 from plaudit.online.env import Played
 from plaudit.online.folder import OnlineFolder
 from plaudit.online.honesty import Honesty, judge_in_charge
@@ -34,7 +34,7 @@ from plaudit.online.judging import Appointed, Judged
 from plaudit.online.now import Now, numbers_of
 from plaudit.online.replay import Counts, Who
 from plaudit.online.trainer import Shift, build_learner, check_policy_fits
-from plaudit.online.weights import StateReport
+from plaudit.online.weights import StateReport, writes_here
 from plaudit.policies.loader import PolicySpec, load_policy
 from plaudit.policies.networks import Spaces
 from plaudit.rollout.memory import Body
@@ -60,6 +60,7 @@ class Conductor:
         self._busy: set[Part] = set()
         self._rest: dict[str, float] = {}  # a part is left alone until then
         self._trouble: dict[str, tuple[float, str]] = {}  # part -> since when, what
+        self._recount = False  # whether the trainer may have made other updates than it has told of
         self._kept: set[str] = set()  # failures whose traceback is in the folder
         self._begun = time.monotonic()
         self._logged = self._audited = crew.clock()
@@ -74,7 +75,7 @@ class Conductor:
         except PlauditError:
             self._wind_down()
             raise
-        except Exception as error:  # noqa: BLE001 - a retrained judge is built here too, and may raise anything
+        except Exception as error:  # a judge that was trained again is built here, and its plugin may raise anything
             failure = PartFailed("loop", error, traceback.format_exc())
             self._wind_down()
             raise OnlineError(self._with_traceback(failure)) from error
@@ -119,10 +120,20 @@ class Conductor:
             self._crew.hire_auditor()
         updates = self._crew.hire_trainer(spaces, self._who.source)
         self.now = Now(self._crew.counts(self._who), self._crew.state(), updates=updates, **self._folder.last())
+        self._check_places()
         self._honesty = Honesty(self._config, self._folder.path, self._who.source)
         self._seconds_before = self.now.seconds
         self._crew.hire_robot(robot_policy(self._config, learner))
         self.started = True
+
+    def _check_places(self) -> None:
+        """The policy is saved from the weights that were published, which must be found here then."""
+        folder = self._folder.path / WEIGHTS
+        if not writes_here(self.now.state, folder):
+            raise OnlineError(
+                f"the state manager does not write to {folder} on this machine, so the policy could not be saved at "
+                "the end; give state and replay the role of the machine where this command runs (cluster.parts)"
+            )
 
     # What to do next
 
@@ -131,7 +142,9 @@ class Conductor:
             self._begin("judge", "step", self._appointed)
         if self._config.audited_by_hand and self._free("person"):
             self._begin("person", "step", self._honesty.waiting)
-        if self._free("trainer") and self.now.state.version == 0:
+        if self._free("trainer") and self._recount:
+            self._begin("trainer", "step", 0)
+        elif self._free("trainer") and self.now.state.version == 0:
             self._begin("trainer", "publish")
         elif self._free("trainer") and self._ready_to_learn and not self._honesty.stops:
             if self._examination_due:
@@ -210,9 +223,11 @@ class Conductor:
         except PASSING as error:
             if done.part == "env" and isinstance(error, PartFailed):  # whatever state it left the robot in
                 raise OnlineError(self._with_traceback(error)) from error
+            self._recount |= done.part == "trainer"
             self._in_trouble(done.part, error)
             return
-        self._trouble.pop(done.part, None)
+        if not (isinstance(result, Shift) and not result.made):  # whether it can learn is not known by counting
+            self._trouble.pop(done.part, None)
         self.noted(result)
         if isinstance(result, Played):
             self.now.take_played(result)
@@ -222,6 +237,7 @@ class Conductor:
                 self._rest[done.part] = self._crew.clock() + IDLE
         elif isinstance(result, Shift):
             self.now.take_shift(result)
+            self._recount = False
         elif done.method == "evaluate":
             self.now.evaluated = float(result)
             self._log({"eval/success": float(result)})

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, Posi
 from plaudit.config import Config, load, spelled_out
 from plaudit.errors import nearest
 from plaudit.labelers.config import HUMAN
+from plaudit.labelers.simulator import SimulatorConfig
 from plaudit.online.audit import AuditConfig
 from plaudit.online.human import WindowConfig
 from plaudit.online.names import translated
@@ -92,12 +93,16 @@ class OnlineConfig(Config):
         return isinstance(self.judge, HumanConfig)
 
     @property
+    def audited(self) -> bool:
+        """Whether what is true is looked up beside the judge: not where a person judges, nor where the simulator does
+        and no person is to audit it."""
+        knows = self.by_hand or (isinstance(self.judge, SimulatorConfig) and self.audit.by != HUMAN)
+        return self.audit.share > 0 and not knows
+
+    @property
     def audited_by_hand(self) -> bool:
         """Whether a person has to look at episodes beside the judge."""
-        audit = self.audit
-        return (
-            not self.by_hand and audit.share > 0 and (audit.by == HUMAN or (audit.by == "auto" and not self.simulated))
-        )
+        return self.audited and (self.audit.by == HUMAN or (self.audit.by == "auto" and not self.simulated))
 
     @property
     def judges_demos(self) -> bool:

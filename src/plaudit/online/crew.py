@@ -153,7 +153,7 @@ class LocalCrew:
             return getattr(self._parts[part], method)(*arguments)
         except PlauditError:
             raise
-        except Exception as error:  # noqa: BLE001 - of a plugin that the part runs, which may raise anything
+        except Exception as error:  # of a plugin that the part runs, which may raise anything
             raise PartFailed(part, error, traceback.format_exc()) from error
 
     def finished(self, seconds: float) -> list[Done]:

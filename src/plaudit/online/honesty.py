@@ -35,7 +35,7 @@ class Honesty:
         if not (folder / "episodes").is_dir():
             raise OnlineError(f"{folder} is not on the training machine; run this command there")
         self.store = Store.open(folder / "episodes")
-        self.audit = None if config.by_hand else Audit(config.audit, source, config.seed)
+        self.audit = Audit(config.audit, source, config.seed) if config.audited else None
         self._source, self._retrainer = source, None
         if config.retrain is not None and isinstance(config.judge, ClassifierLabelerConfig):
             self._retrainer = Retrainer(folder / "judges", config.judge, config.retrain, config.seed)

@@ -20,6 +20,7 @@ from plaudit.labelers.classifier import ClassifierLabelerConfig
 from plaudit.labelers.config import LabelerConfig
 from plaudit.labelers.frames import EpisodeJudge
 from plaudit.labelers.run import BATCH, verdicts_on
+from plaudit.labelers.vlm.config import VlmConfig
 from plaudit.online.replay import Item, Where, Who
 from plaudit.registry import LABELER_REGISTRY
 from plaudit.types import Episode, Labels
@@ -44,17 +45,29 @@ class Appointed:
     """A judge's config on its way to the machine where it will sit, with the files that it needs there."""
 
     config: Mapping[str, Any]  # as a file has it, with its `type`
-    files: Mapping[str, bytes]  # of a reward model's folder, by their paths in it
+    files: Mapping[str, bytes]  # of a reward model, by their paths in its folder
     identity: str  # of both
 
     @classmethod
     def of(cls, config: LabelerConfig) -> "Appointed":
-        """Reward models go along, they are small; a vision-language model is where its path says."""
-        files: dict[str, bytes] = {}
-        if isinstance(config, ClassifierLabelerConfig) and config.model.is_dir():
-            paths = [path for path in sorted(config.model.rglob("*")) if path.is_file()]
-            files = {str(path.relative_to(config.model)): path.read_bytes() for path in paths}
+        """Reward models go along, they are small; a vision-language model is where its path says.
+
+        Relative paths are those of the process that calls this: another one, elsewhere, has another working folder.
+        """
         tree = config.model_dump(mode="json", exclude_unset=True) | {"type": _type_of(config)}
+        tree |= {
+            key: str(value.absolute())
+            for key, value in config.model_dump(exclude_unset=True).items()
+            if isinstance(value, Path)
+        }
+        files: dict[str, bytes] = {}
+        if isinstance(config, ClassifierLabelerConfig):
+            root = config.model if config.model.is_dir() else config.model.parent
+            paths = sorted(config.model.rglob("*")) if config.model.is_dir() else [config.model]
+            files = {str(path.relative_to(root)): path.read_bytes() for path in paths if path.is_file()}
+            tree["model"] = "" if config.model.is_dir() else config.model.name  # among the files
+        elif isinstance(config, VlmConfig) and Path(config.model).is_dir():  # and no id of the hub
+            tree["model"] = str(Path(config.model).absolute())
         digest = hashlib.sha256(repr(sorted(tree.items())).encode())
         for name, data in files.items():
             digest.update(name.encode() + data)
@@ -64,7 +77,7 @@ class Appointed:
         """folder: where its files may be put"""
         config = dict(self.config)
         if self.files:
-            config["model"] = str(folder)
+            config["model"] = str(folder / config["model"])
             for name, data in self.files.items():
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)

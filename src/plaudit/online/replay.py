@@ -217,9 +217,7 @@ class ReplayService:
         """What the judge has still to label: demonstrations first, then new episodes, those that a predecessor has
         labelled, and those that it failed on."""
         tried = {failure.episode for failure in self._standing("episodes", who)}
-        waiting = sorted(
-            self._waiting("episodes", who), key=lambda i: (i in tried, self._has_label(i, who), i)
-        )
+        waiting = sorted(self._waiting("episodes", who), key=lambda i: (i in tried, self._has_label(i, who), i))
         demos = sorted(self._waiting("demos", who))
         return [*(Item("demos", i) for i in demos), *(Item("episodes", i) for i in waiting)]
 
