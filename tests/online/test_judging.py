@@ -50,3 +50,9 @@ def test_another_file_under_the_same_name_is_another_judge(tmp_path):
     one = Appointed.of(ClassifierLabelerConfig(model=pt(tmp_path / "judge.pt")))
     torch.save({"model_state_dict": {}}, tmp_path / "judge.pt")
     assert Appointed.of(ClassifierLabelerConfig(model=tmp_path / "judge.pt")).identity != one.identity
+
+
+def test_a_judge_of_a_plugin_is_built_where_nobody_has_imported_it_yet(tmp_path):
+    sent = Appointed.of(glow.DazzledConfig(model=glow.saved(glow.bright_model(0.8), tmp_path / "judge"), most=0.7))
+    assert sent.config["type"] == "glow:DazzledConfig"
+    assert isinstance(sent.build(tmp_path / "files").scorer, glow.Dazzled)

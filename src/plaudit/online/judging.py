@@ -88,8 +88,8 @@ class Appointed:
 
 
 def _type_of(config: LabelerConfig) -> str:
-    named = config.model_dump().get("type")
-    return named or f"{type(config).__module__}:{type(config).__qualname__}"
+    """By its class, which any process can import; a name may be registered only where the plugin was imported."""
+    return f"{type(config).__module__}:{type(config).__qualname__}"
 
 
 @dataclass(frozen=True)
