@@ -8,6 +8,7 @@ import torch
 
 import glow
 from plaudit.labelers.classifier import ClassifierLabelerConfig
+from plaudit.labelers.frames import FrameLabeler
 from plaudit.labelers.vlm.config import VlmConfig
 from plaudit.online.judging import Appointed
 
@@ -55,4 +56,5 @@ def test_another_file_under_the_same_name_is_another_judge(tmp_path):
 def test_a_judge_of_a_plugin_is_built_where_nobody_has_imported_it_yet(tmp_path):
     sent = Appointed.of(glow.DazzledConfig(model=glow.saved(glow.bright_model(0.8), tmp_path / "judge"), most=0.7))
     assert sent.config["type"] == "glow:DazzledConfig"
-    assert isinstance(sent.build(tmp_path / "files").scorer, glow.Dazzled)
+    judge = sent.build(tmp_path / "files")
+    assert isinstance(judge, FrameLabeler) and isinstance(judge.scorer, glow.Dazzled)
