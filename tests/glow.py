@@ -1,7 +1,8 @@
 """A lamp to turn up, and a judge that can be told where to draw the line: the brighter, the nearer to success.
 
 Scene n starts at a brightness that its seed decides; the action turns it up or down by a fifth; the picture is as
-bright. It succeeds at `goal`, and a lamp that lies says the opposite. `bright_model` calls success from `cut` on.
+bright. It succeeds at `goal`, and a lamp that lies says the opposite. `bright_model` calls success from `cut` on; a
+judge of type "dazzled" is such a model that cannot label lamps that begin too bright.
 """
 
 from collections.abc import Sequence
@@ -14,12 +15,15 @@ import torch
 from plaudit.config import Config
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
-from plaudit.registry import ENV_REGISTRY
+from plaudit.errors import JudgeError
+from plaudit.labelers.classifier import ClassifierLabelerConfig, ClassifierScorer
+from plaudit.labelers.frames import FrameLabeler
+from plaudit.registry import ENV_REGISTRY, LABELER_REGISTRY
 from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
 from plaudit.rewards.encoders.small import SmallConfig
 from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel
 from plaudit.rollout.rounds import SimulatorJudge, run_round
-from plaudit.types import Observation
+from plaudit.types import Episode, Observation
 
 SIZE = (8, 8)
 
@@ -99,6 +103,31 @@ def bright_model(cut: float, *, camera: str = "front", problems: tuple[str, ...]
         training={},
     )
     return RewardModel([net], facts, "cpu")
+
+
+@LABELER_REGISTRY.register("dazzled")
+class DazzledConfig(ClassifierLabelerConfig):
+    type: Literal["dazzled"] = "dazzled"  # type: ignore[assignment]
+    most: float = 0.3  # brightness of the first frame up to which it can label an episode
+    raises: bool = False  # a plain error, as a plugin would that has a mistake in it
+
+    def build(self) -> FrameLabeler:
+        judge = super().build()
+        assert isinstance(judge.scorer, ClassifierScorer)
+        return FrameLabeler(Dazzled(judge.scorer.model, self), judge.rule)
+
+
+class Dazzled(ClassifierScorer):
+    def __init__(self, model: RewardModel, config: DazzledConfig):
+        super().__init__(model)
+        self._config = config
+
+    def _score(self, episode: Episode) -> Any:
+        if episode.frames["front"][0].mean() <= 255 * self._config.most:
+            return super()._score(episode)
+        if self._config.raises:
+            raise ValueError("it is too bright\nto see anything")
+        return JudgeError("it is too bright to see anything")
 
 
 def saved(model: RewardModel, folder: Path) -> Path:

@@ -108,6 +108,20 @@ class PartLost(OnlineError):
     """A part of an online run that does not answer: its process died, or its machine cannot be reached."""
 
 
+class PartFailed(OnlineError):
+    """A part of an online run that raised something nobody foresaw, a plugin's `ValueError` say."""
+
+    def __init__(self, part: str, error: BaseException, details: str):
+        """
+        part: which one
+        error: what it raised
+        details: the traceback, for whoever mends it
+        """
+        lines = str(error).strip().splitlines()
+        super().__init__(f"the {part} failed: {type(error).__name__}{f': {lines[0]}' if lines else ''}")
+        self.details = details
+
+
 class ClusterError(PlauditError, RuntimeError):
     """A cluster that cannot be started, reached or used as asked."""
 

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 
 import glow
 from plaudit.data.store import Store
@@ -25,16 +26,17 @@ def judge(tmp_path_factory) -> Path:
     return glow.saved(glow.bright_model(0.8), tmp_path_factory.mktemp("made") / "judge")
 
 
-def online(nodes: Nodes, folder: Path, judge: Path, *words: str, head: str | None = None):
+def online(nodes: Nodes, folder: Path, judge: Path, *words: str, head: str | None = None, cwd: Path | None = None):
     command = [sys.executable, "-m", "plaudit.cli", "online", *glow.online(judge), *LAMP, *words, "name=run"]
     where = ["--folder", str(folder), "--address", head or nodes.head]
-    done = finish(nodes, [*command, *where])
+    done = finish(nodes, [*command, *where], cwd)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
 
-def finish(nodes: Nodes, command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=nodes.environment, capture_output=True, text=True, timeout=stretch(300))
+def finish(nodes: Nodes, command: list[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    limit = stretch(300)
+    return subprocess.run(command, env=nodes.environment, cwd=cwd, capture_output=True, text=True, timeout=limit)
 
 
 def judges_at_work() -> set[Path]:
@@ -67,6 +69,83 @@ def test_parts_may_be_killed_and_nothing_is_lost(nodes):
     bars = [line.split() for line in done.stdout.splitlines() if line.startswith("BAR ")]
     assert len(bars) == 4, done.stdout + done.stderr
     assert {bar[1]: bar[-1] for bar in bars} == dict.fromkeys([bar[1] for bar in bars], "pass"), done.stdout
+
+
+BRING_BACK = """
+import sys, time
+from pathlib import Path
+
+import ray
+
+from plaudit.cluster.trainers import ActorGroup
+
+gate = Path(sys.argv[1])
+gate.touch()
+
+
+class Trainer:
+    def meeting_point(self):
+        return "somewhere"
+
+    def join(self, job, rank, size, address):
+        assert address == "somewhere"
+        while not gate.exists():
+            time.sleep(0.05)
+        return 7
+
+    def step(self, updates):
+        return updates
+
+
+def make(part, cls, rank):
+    return ray.remote(Trainer).options(num_cpus=0).remote()
+
+
+group = ActorGroup(make, 2)
+assert group.start(None) == 7
+assert group.joining == ()
+gate.unlink()
+group.revive()
+calls = group.begin("step", 3)
+assert ray.wait([*calls], num_returns=2, timeout=0)[0] == [], "they are not back yet"
+assert len(group.joining) == 2
+gate.touch()
+assert ray.get(list(calls), timeout=60) == [3, 3]
+assert group.joining == ()
+group.close()
+print("brought back")
+"""
+
+
+def test_nobody_waits_while_trainers_are_brought_back(nodes, tmp_path):
+    """They get ready once a file is there, which is written only after the call that brings them back."""
+    done = subprocess.run(
+        [sys.executable, "-c", BRING_BACK, str(tmp_path / "gate")],
+        env=nodes.environment | {"RAY_ADDRESS": nodes.head},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert "brought back" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_labeling_machine_is_sent_a_judge_of_one_file(nodes, tmp_path):
+    """Named by a relative path, of the folder where the command is typed; and one that raises is told of."""
+    model = glow.bright_model(0.8)
+    described = model.described().model_dump(mode="json")
+    torch.save({"model_state_dict": model.members[0].state_dict(), "plaudit": described}, tmp_path / "judge.pt")
+    done = online(nodes, tmp_path, Path("judge.pt"), "episodes=3", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(Store.open(tmp_path / "run/episodes")) == 3
+
+
+def test_a_judge_with_a_mistake_in_it_ends_the_run_with_a_sentence(nodes, judge, tmp_path):
+    mistake = ("judge=glow:DazzledConfig", "judge.raises=true", "judge.most=0", "patience=2", "episodes=50")
+    done = online(nodes, tmp_path, judge, *mistake)
+    assert done.returncode == 1
+    assert "the judge failed: ValueError: it is too bright (its traceback is in" in " ".join(done.stderr.split())
+    assert "in _score" in (tmp_path / "run/failures.log").read_text()
+    assert (tmp_path / "run/report.html").is_file() and (tmp_path / "run/policy.yaml").is_file()
 
 
 def test_a_vision_language_judge_without_a_gpu(nodes, judge, tmp_path):

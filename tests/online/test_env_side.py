@@ -88,8 +88,10 @@ def test_an_episode_that_could_not_be_handed_over_is_handed_over_next():
     assert episode.meta["seed"] == 3  # the one that was played, and no other
 
 
-def test_when_the_robot_fails_what_there_is_of_the_episode_is_kept(monkeypatch):
-    shelf, steps = Shelf(), iter(range(100))
+@pytest.mark.parametrize("failures", [0, 2])
+def test_when_the_robot_fails_what_there_is_of_the_episode_and_the_reason_are_kept(monkeypatch, failures):
+    """Also where the episode cannot be handed over at once."""
+    shelf, steps = Shelf(failures), iter(range(100))
     works = glow.Glow.step
 
     def fails(self, actions, active):
@@ -98,8 +100,12 @@ def test_when_the_robot_fails_what_there_is_of_the_episode_is_kept(monkeypatch):
         return works(self, actions, active)
 
     monkeypatch.setattr(glow.Glow, "step", fails)
-    with side(shelf, realtime=False) as env, pytest.raises(RolloutError, match="the lamp fell off the table"):
-        env.step(seed=3)
+    with side(shelf, realtime=False) as env:
+        for _ in range(failures):
+            with pytest.raises(PartLost):
+                env.step(seed=3)
+        with pytest.raises(RolloutError, match="the lamp fell off the table"):
+            env.step(seed=3)
     (episode,) = shelf.episodes.values()
     assert episode.steps == 5
     assert "the lamp fell off the table" in episode.meta["ended"]

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from plaudit.errors import EpisodeGone
 from plaudit.labelers.human.keys import replay
 from plaudit.labelers.human.session import Session
 from plaudit.online.human import Mirror, MirrorSide, StoreSide, Window, WindowConfig, deliver, elsewhere, here
+from plaudit.online.person import WHO, PersonSide
+from plaudit.online.replay import ReplayService
 from waiting import wait_until
 
 BY_HAND = WindowConfig(window=False)
@@ -106,6 +109,30 @@ def test_who_audits_hears_neither_the_simulator_nor_another_judge(tmp_path):
     mirror.add(counting_episode(4, privileged={"success": np.ones(4, bool)}), 5)
     store = Store.open(tmp_path / "mirror")
     assert store.episode(0).success is None and len(store.ledger) == 0
+
+
+class FarAway(ReplayService):
+    """The replay service as another machine sees it: its files are not there."""
+
+    def where(self):
+        return replace(super().where(), identity=("another machine", 0, 0))
+
+
+def test_a_human_on_another_machine_labels_a_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    replay = FarAway(tmp_path / "run")
+    for _ in range(2):
+        replay.append(counting_episode(4), f"key {replay.counts(WHO).episodes}")
+    person = PersonSide(replay, BY_HAND)
+    assert person.step().done == 0
+    (mirror,) = (tmp_path / "home/.plaudit/mirrors").iterdir()
+    press(mirror, "Right Right S Return  F Return", name="lab")
+    assert person.step().done == 2
+    ledger = Store.open(tmp_path / "run/episodes").ledger
+    assert [ledger.labels(i).succeeded for i in (0, 1)] == [True, False]
+    assert replay.counts(WHO).unjudged == 0
+    person.close()
+    replay.close()
 
 
 # On the same machine

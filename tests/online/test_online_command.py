@@ -82,6 +82,17 @@ def test_a_judge_that_is_not_believed_any_more_ends_it_with_an_alarm(lab):
     assert '<p class="bad">The alarm rang' in (lab / "runs/run/report.html").read_text()
 
 
+def test_a_run_that_fails_leaves_a_sentence_a_page_a_policy_and_a_traceback_for_whoever_mends_it(lab):
+    """The judge's plugin has a mistake in it."""
+    mistake = ("judge=glow:DazzledConfig", "judge.raises=true", "judge.most=0", "patience=1")
+    words = [word for word in LAMP.split() if word != "judge=classifier"]
+    said = plaudit("online", *words, *mistake, cwd=lab, ok=False)
+    assert "error: the judge failed: ValueError: it is too bright" in said
+    assert told(lab)[-1][0] == "ended" and "trouble" in [what for what, _ in told(lab)]
+    assert "in _score" in (lab / "runs/run/failures.log").read_text()
+    assert (lab / "runs/run/report.html").exists() and (lab / "runs/run/policy.yaml").exists()
+
+
 def test_a_run_that_cannot_begin_leaves_nothing(lab):
     for mistake, sentence in (
         ("judge.model=none", "none: this is not a reward model"),

@@ -1,25 +1,33 @@
 """The whole loop in one process: a lamp, a judge that looks at it, a learner that turns it up."""
 
 import json
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import glow
+from plaudit.data.failures import Failures
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, OnlineError, PolicyError, StoreFull, TargetNotEmpty
-from plaudit.online.conductor import Conductor
+from plaudit.online.conductor import Conductor, Watch
 from plaudit.online.config import OnlineConfig, load_online
 from plaudit.online.crew import LocalCrew
 from plaudit.online.folder import OnlineFolder
 from plaudit.online.now import Now
 from plaudit.online.retrain import Replacement, Retrainer
+from plaudit.online.view import View
 from plaudit.policies.loader import save_policy
 from plaudit.policies.networks import Spaces
 from plaudit.policies.weights import read_weights
+from plaudit.report.online import write_online_report
+from plaudit.train.record import Record
 from plaudit.types import Labels
+
+WEIGHTS = "weights/current.safetensors"
 
 
 def asked(tmp_path: Path, *more: str, cut: float = 0.8) -> list[str]:
@@ -37,17 +45,21 @@ class Sitting:
 
 
 def sit(tmp_path: Path, *more: str, stop_after: int | None = None, cut: float = 0.8) -> Sitting:
-    config = load_online(OnlineConfig, None, asked(tmp_path, *more, cut=cut))
-    folder = OnlineFolder.open(tmp_path / "run", config)
-    crew = LocalCrew(config, folder.path)
     told: list[int] = []
 
     def watch(now: Now) -> bool:
         told.append(now.counts.episodes)
         return stop_after is None or now.counts.episodes < stop_after
 
+    return Sitting(run_of(tmp_path, *asked(tmp_path, *more, cut=cut), watch=watch), told)
+
+
+def run_of(tmp_path: Path, *words: str, watch: Watch = lambda now: True) -> Now:
+    config = load_online(OnlineConfig, None, words)
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = LocalCrew(config, folder.path)
     try:
-        return Sitting(Conductor(config, folder, crew).run(watch), told)
+        return Conductor(config, folder, crew).run(watch)
     finally:
         crew.close()
         folder.close()
@@ -159,6 +171,110 @@ def test_an_episode_the_judge_fails_on_stays_queued_and_is_counted(tmp_path):
     end = sit(tmp_path, "episodes=3", f"judge.model={other}", "backlog=3", stop_after=3)
     assert end.now.counts.unjudged == 3
     assert end.now.counts.failed > 0
+
+
+def starts_bright(tmp_path: Path) -> list[int]:
+    """The episodes of the run that a dazzled judge cannot label."""
+    store = Store.open(tmp_path / "run/episodes")
+    return [i for i in store.ids if store.episode(i).frames["front"][0].mean() > 255 * 0.3]
+
+
+def test_a_run_comes_to_its_end_although_some_episodes_can_never_be_labeled(tmp_path, monkeypatch):
+    monkeypatch.setattr("plaudit.online.judging.AGAIN", 0.5)
+    end = sit(tmp_path, "judge=dazzled", "episodes=12", "backlog=4", "evaluation.every=100")
+    given_up, counts = starts_bright(tmp_path), end.now.counts
+    assert 0 < len(given_up) < 12
+    assert (counts.episodes, counts.unjudged, counts.unlabelable) == (12, 0, len(given_up))
+    assert end.now.updates == 6 * (12 - len(given_up)), "nothing is earned by what nobody learns from"
+    page = write_online_report(tmp_path / "run").read_text()
+    assert f"could say nothing of {len(given_up)} episodes" in page and "it is too bright to see anything" in page
+    assert len(end.told) < 150, "waits, where nothing is to be done, and does not spin"
+
+
+def test_a_judge_that_can_label_nothing_ends_the_run_with_its_reason(tmp_path, monkeypatch):
+    """Instead of a robot that plays a thousand episodes for nothing."""
+    monkeypatch.setattr("plaudit.online.judging.AGAIN", 0.5)
+    sentence = "the judge could not label any of the last 2 episodes: it is too bright to see anything; they are kept"
+    with pytest.raises(OnlineError, match=sentence):
+        sit(tmp_path, "judge=dazzled", "judge.most=0", "episodes=1000", "backlog=2")
+    assert len(Store.open(tmp_path / "run/episodes")) <= 3
+    again = sit(tmp_path, "judge=dazzled", "judge.most=1", "episodes=4", "backlog=2")
+    assert (again.now.counts.episodes, again.now.counts.unjudged, again.now.counts.unlabelable) == (4, 0, 0)
+
+
+def test_a_judge_with_a_mistake_in_it_ends_the_run_with_a_sentence_and_the_learner_is_saved(tmp_path):
+    sentence = (
+        r"the judge failed: ValueError: it is too bright \(its traceback is in .*/run/failures.log\); "
+        "waited 1 s for it, go on with the same command"
+    )
+    with pytest.raises(OnlineError, match=sentence):
+        sit(tmp_path, "judge=dazzled", "judge.raises=true", "patience=1", "episodes=1000")
+    log = (tmp_path / "run/failures.log").read_text()
+    assert log.count("Traceback (most recent call last)") == 1, "the same one is told once"
+    assert "in _score" in log and "to see anything" in log
+    assert Record(tmp_path / "run").newest_facts() is not None
+
+
+class ForgetfulTrainer(LocalCrew):
+    """Its trainer runs out of memory now and then."""
+
+    fails = 3
+
+    def hire_trainer(self, spaces, source):
+        updates = super().hire_trainer(spaces, source)
+        learner = self._parts["trainer"].learner
+        update = learner.update
+
+        def forgets(batch):
+            if self.fails:
+                self.fails -= 1
+                raise RuntimeError("CUDA out of memory")
+            return update(batch)
+
+        learner.update = forgets
+        return updates
+
+
+def test_a_part_that_failed_in_a_way_nobody_foresaw_is_asked_again_and_the_run_goes_on(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path, "episodes=6", "patience=30"))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = ForgetfulTrainer(config, folder.path)
+    troubles: set[str] = set()
+
+    def watch(now: Now) -> bool:
+        troubles.update(now.troubles.values())
+        return True
+
+    end = Conductor(config, folder, crew).run(watch)
+    crew.close()
+    folder.close()
+    assert (end.counts.episodes, end.updates, dict(end.troubles)) == (6, 36, {})
+    assert [trouble.partition(" (")[0] for trouble in troubles] == [
+        "the trainer failed: RuntimeError: CUDA out of memory"
+    ]
+
+
+class Interrupted(LocalCrew):
+    """Somebody presses Ctrl-C twice while an episode is played."""
+
+    def hire_robot(self, policy):
+        super().hire_robot(policy)
+
+        def step(seed):
+            raise KeyboardInterrupt
+
+        self._parts["env"].step = step
+
+
+def test_ctrl_c_in_the_middle_of_a_part_is_no_failure_of_that_part(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = Interrupted(config, folder.path)
+    with pytest.raises(KeyboardInterrupt):
+        Conductor(config, folder, crew).run(lambda now: True)
+    crew.close()
+    folder.close()
+    assert not (tmp_path / "run/failures.log").exists()
 
 
 class FullDisk(LocalCrew):
@@ -353,6 +469,90 @@ def test_a_judge_that_was_wrong_is_replaced_and_says_everything_again(tmp_path, 
     assert {models[-1] for models in said} == {said[-1][-1]}  # and nobody learns from it any more
 
 
+class Endless(Retrainer):
+    """Is never done."""
+
+    started: ClassVar[list["Endless"]] = []
+    _under_way = False
+
+    def start(self, store: Path) -> None:
+        self.started.append(self)
+        self._under_way = True
+
+    @property
+    def running(self) -> bool:
+        return self._under_way
+
+    def poll(self) -> Replacement | None:
+        return None
+
+    def stop(self) -> None:
+        self._under_way = False
+
+
+def test_the_end_of_a_run_begins_no_retraining(tmp_path, monkeypatch):
+    monkeypatch.setattr("plaudit.online.honesty.Retrainer", Endless)
+    monkeypatch.setattr(Endless, "started", [])
+    words = asked(tmp_path, "audit.share=1.0", "retrain.every=2", "retrain.min_episodes=2")
+    run_of(tmp_path, *words, watch=lambda now: not Endless.started)
+    (retrainer,) = Endless.started
+    assert not retrainer.running
+
+
+def test_nobody_audits_the_simulator_and_nobody_is_waited_for(tmp_path):
+    """Nor is a person asked, unless the config says that one audits."""
+    words = [word for word in asked(tmp_path, "episodes=4") if not word.startswith("judge")]
+    end = Sitting(run_of(tmp_path, *words, "judge=simulator"))
+    assert end.now.counts.unjudged == 0
+    assert not any(name.startswith("audit/") for name in end.now.honesty)
+    config = load_online(OnlineConfig, None, [*words, "judge=simulator"])
+    assert "audit" not in View(config).line(end.now)
+    by_hand = load_online(OnlineConfig, None, [*words, "judge=simulator", "audit.by=human"])
+    assert by_hand.audited_by_hand
+
+
+class HangingTrainer(LocalCrew):
+    """Parts are at work at the same time, and the trainer never comes to an end."""
+
+    in_turn = False
+
+    def begin(self, part, method, *arguments):
+        if part != "trainer" or method == "publish":
+            super().begin(part, method, *arguments)
+
+
+def test_a_trainer_that_hangs_does_not_keep_a_run_from_being_stopped(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path, "patience=1"))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = HangingTrainer(config, folder.path)
+    end = Conductor(config, folder, crew).run(lambda now: now.counts.episodes < 2)
+    crew.close()
+    folder.close()
+    assert end.counts.episodes >= 2
+    assert end.troubles["trainer"].startswith("the trainer came to no end within 1 s: what it has learned")
+    assert folder.save_policy(config.learner.build(Spaces(2, 1, {}), 0, "cpu").policy_config()).exists()
+
+
+class ElsewhereState(LocalCrew):
+    """Its state manager writes to another machine's disk."""
+
+    def __init__(self, config, folder):
+        super().__init__(config, folder)
+        (folder / "weights").rename(folder.with_name("another machine"))
+
+
+def test_a_placement_with_which_the_policy_could_not_be_saved_is_refused_before_the_first_episode(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = ElsewhereState(config, folder.path)
+    conductor = Conductor(config, folder, crew)
+    with pytest.raises(OnlineError, match=r"the state manager does not write to .*/run/weights on this machine"):
+        conductor.run(lambda now: True)
+    crew.close()
+    folder.close()
+    assert not conductor.started
+
+
 def test_a_person_in_charge_labels_in_their_own_time(tmp_path):
     """What a window would write into the store's ledger is written here by hand."""
     words = [word for word in asked(tmp_path, "episodes=6", "backlog=2") if not word.startswith("judge")]
@@ -379,3 +579,73 @@ def test_a_person_in_charge_labels_in_their_own_time(tmp_path):
     assert max(waited) == 2
     assert (end.counts.episodes, end.counts.unjudged, end.updates) == (6, 0, 36)
     assert "plaudit label" in end.window
+
+
+# What a run does in one process is a matter of counts, whatever the clock says
+
+
+class LateSuccessor(ReadySuccessor):
+    """One whose training takes longer or shorter."""
+
+    looks = 0  # before it is there
+
+    def poll(self) -> Replacement | None:
+        if self.running and self.looks:
+            type(self).looks -= 1
+            return None
+        return super().poll()
+
+
+def jumping_clocks(monkeypatch, seed: int) -> None:
+    """Every look at a clock comes a moment or half a minute after the last."""
+    rng = np.random.default_rng(seed)
+    for name in ("monotonic", "perf_counter", "time"):
+        told = [getattr(time, name)()]
+
+        def tell(told: list[float] = told) -> float:
+            told[0] += float(rng.choice([1e-6, 0.01, 0.7, 30.0], p=[0.6, 0.2, 0.1, 0.1]))
+            return told[0]
+
+        monkeypatch.setattr(time, name, tell)
+
+
+def what_was_done(run: Path) -> dict[str, object]:
+    """Every array of every episode, every label in its order, and all that was learned."""
+    store = Store.open(run / "episodes")
+    done: dict[str, object] = {}
+    for i in store.ids:
+        episode = store.episode(i)
+        arrays = {"state": episode.state, "actions": episode.actions, **episode.frames, **episode.privileged}
+        meta = {key: episode.meta[key] for key in ("seed", "weights", "ended")}
+        done[f"episode {i}"] = {name: array.tobytes() for name, array in arrays.items()} | meta
+    done["labels"] = [{key: v for key, v in version.line.items() if key != "time"} for version in store.ledger.since(0)]
+    done["failures"] = [(failure.episode, failure.model) for failure in Failures(store.ledger).all()]
+    (newest, *_) = sorted((run / "checkpoints").iterdir(), reverse=True)
+    done["learner"] = {path.name: path.read_bytes() for path in newest.iterdir()}
+    done["policy"] = {name: array.tobytes() for name, array in read_weights(run / WEIGHTS).tensors.items()}
+    return done
+
+
+def test_the_same_run_does_the_same_whatever_the_clock_says(tmp_path, monkeypatch):
+    """Played, labeled, failed on, audited, alarmed, judged again by a successor, learned, published, evaluated."""
+    monkeypatch.setattr("plaudit.online.honesty.Retrainer", LateSuccessor)
+    monkeypatch.setattr("plaudit.online.judging.AGAIN", 3.0)
+    words = [*asked(tmp_path, cut=0.3), "judge=dazzled", "judge.most=0.38", "episodes=36", "evaluation.every=10"]
+    words += ["audit.share=1.0", "audit.least=10", "audit.window=40", "retrain.every=1000", "publish_every=7"]
+    words += ["evaluation.episodes=5", "checkpoint_every=40", "learner.updates_per_step=1.5"]
+    seen = {}
+    for name, looks in (("prompt", 0), ("late", 4)):
+        LateSuccessor.looks = looks
+        if name == "late":
+            jumping_clocks(monkeypatch, seed=3)
+        config = load_online(OnlineConfig, None, [*words, f"name={name}"])
+        folder = OnlineFolder.open(tmp_path / name, config)
+        crew = LocalCrew(config, folder.path)
+        end = Conductor(config, folder, crew).run(lambda now: True)
+        crew.close()
+        folder.close()
+        assert (end.counts.episodes, end.honesty["judge/version"]) == (36, 1)
+        assert end.counts.unlabelable > 0
+        seen[name] = what_was_done(tmp_path / name) | {"updates": end.updates, "published": end.state.version}
+    assert seen["prompt"].keys() == seen["late"].keys()
+    assert [what for what in seen["prompt"] if seen["prompt"][what] != seen["late"][what]] == []

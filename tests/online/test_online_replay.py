@@ -1,5 +1,6 @@
 """The replay service: what it is given once is there once, whatever happened between."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
 from plaudit.data.store import Store
-from plaudit.online.replay import Item, ReplayService, SampleOptions, ServedSampler, Who, sampler
+from plaudit.online.replay import ATTEMPTS, Item, ReplayService, SampleOptions, ServedSampler, Who, sampler
 from plaudit.online.trainer import normalized
 from plaudit.types import Episode, Labels
 
@@ -151,3 +152,62 @@ def test_a_learner_learns_in_the_units_of_the_policy_on_the_robot(replay):
     np.testing.assert_allclose(inside.actions, np.full((4, 1), 0.5), rtol=1e-6)
     np.testing.assert_allclose(units.denormalize_action(inside.actions), batch.actions, rtol=1e-6)
     assert normalized(batch, None) is batch
+
+
+def test_what_a_human_labeled_is_stored_although_a_human_has_no_model(replay, tmp_path):
+    replay.append(episode(), "a")
+    said = Labels.from_cutoff(steps=4, cutoff=2, source="human")
+    replay.label({Item("episodes", 0): replace(said, time=5.0)}, {}, Who("human", {}))
+    assert Store.open(tmp_path / "episodes").ledger.labels(0).succeeded
+    assert replay.counts(Who("human", {})).unjudged == 0
+
+
+def fail(replay: ReplayService, times: int, *items: Item, who: Who = WHO) -> None:
+    for _ in range(times):
+        replay.label({}, dict.fromkeys(items, "there is no camera 'wrist'"), who)
+
+
+def test_an_episode_that_the_judge_fails_on_again_and_again_is_unlabelable_and_nobody_waits_for_it(replay):
+    for key in "abc":
+        replay.append(episode(), key)
+    replay.label({Item("episodes", 0): verdict()}, {}, WHO)
+    fail(replay, ATTEMPTS - 1, Item("episodes", 2))
+    assert replay.pending(WHO) == [Item("episodes", 1), Item("episodes", 2)]
+    assert (replay.counts(WHO).unjudged, replay.counts(WHO).failed, replay.counts(WHO).unlabelable) == (2, 1, 0)
+    fail(replay, 1, Item("episodes", 2))
+    counts = replay.counts(WHO)
+    assert replay.pending(WHO) == [Item("episodes", 1)]
+    assert (counts.unjudged, counts.failed, counts.unlabelable, counts.judged_steps) == (1, 1, 1, 4)
+    assert (counts.unlabelable_in_a_row, counts.reason) == (1, "there is no camera 'wrist'")
+
+
+def test_the_next_version_of_the_judge_is_asked_about_what_its_predecessor_could_not_label(replay):
+    replay.append(episode(), "a")
+    fail(replay, ATTEMPTS, Item("episodes", 0))
+    assert replay.pending(WHO) == []
+    successor = Who("classifier", {**WHO.facts, "model": "m2"})
+    assert replay.pending(successor) == [Item("episodes", 0)]
+    assert (replay.counts(successor).unjudged, replay.counts(successor).unlabelable) == (1, 0)
+
+
+def test_the_next_session_tries_what_was_unlabelable_again(tmp_path):
+    first = ReplayService(tmp_path)
+    first.append(episode(), "a")
+    fail(first, ATTEMPTS, Item("episodes", 0))
+    first.close()
+    later = ReplayService(tmp_path, since=time.time() + 1)
+    assert later.pending(WHO) == [Item("episodes", 0)]
+    later.close()
+
+
+def test_a_demonstration_that_cannot_be_labeled_is_not_waited_for_either(tmp_path):
+    with Store.create(tmp_path / "demos") as demos:
+        for value in range(2):
+            demos.append(episode(value=value))
+    service = ReplayService(tmp_path, demos=tmp_path / "demos")
+    fail(service, ATTEMPTS, Item("demos", 1))
+    counts = service.counts(WHO)
+    assert (counts.demos_unjudged, counts.demos_unlabelable, counts.demos) == (1, 1, 2)
+    assert service.pending(WHO) == [Item("demos", 0)]
+    assert not (tmp_path / "demos/labels.failures").exists(), "the demonstrations are somebody else's"
+    service.close()

@@ -146,6 +146,9 @@ def _conduct(run: Any, crew: Any, conductor: Any) -> None:
         except PlauditError as error:
             failure = error
     if conductor.started:
+        chronicle.note(conductor.now, crew.restarts)
+        for part, sentence in conductor.now.troubles.items():
+            tell("warning", f"{part}: {sentence}")
         chronicle.tell(conductor.now, "ended", _why(conductor.now, failure, asked()))
         _leave(run, conductor)
     if failure is not None:

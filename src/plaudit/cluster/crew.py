@@ -2,25 +2,28 @@
 
 Ray brings back the robot's, the judge's, the replay and the state actor by itself, in their places. Trainers are
 brought back here: when one worker of a group dies, the others wait for it in the middle of an update, so all of them
-are made anew and go on from the newest checkpoint.
+are made anew and go on from the newest checkpoint. Nobody waits while they get ready: what they are asked next does.
 """
 
+import math
 import time
 import uuid
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayTaskError
 
 from plaudit.cluster.actors import AutoRewardLabelerActor, EnvActor, Job, ManualRewardLabelerActor
 from plaudit.cluster.calls import Stub, answer
 from plaudit.cluster.connect import Cluster
 from plaudit.cluster.keepers import ReplayBufferActor, StateManagerActor
 from plaudit.cluster.trainers import START, ActorGroup, RayTrainGroup, TrainerGroup
-from plaudit.errors import PartLost
+from plaudit.errors import PartFailed, PartLost, PlauditError
 from plaudit.online.config import OnlineConfig
 from plaudit.online.crew import WEIGHTS, Done, Part
 from plaudit.online.judging import Appointed
@@ -39,15 +42,26 @@ class _Running:
     part: Part
     method: str
     calls: tuple[Any, ...]  # one a worker
+    joining: tuple[Any, ...] = ()  # of workers that were brought back and get ready; the calls wait for these
+    until: float = math.inf  # when these should have ended, by time.monotonic
+
+    def ended(self) -> list[Any]:
+        """The calls that have."""
+        calls = [*self.joining, *self.calls]
+        ready, _ = ray.wait(calls, num_returns=len(calls), timeout=0, fetch_local=False)
+        return [call for call in calls if call in ready]
 
     def over(self) -> bool:
-        """All have ended, or one has failed and the others wait for it."""
-        ready, _ = ray.wait(list(self.calls), num_returns=len(self.calls), timeout=0, fetch_local=False)
-        return len(ready) == len(self.calls) or any(_failed(call) for call in ready)
+        """All have ended, or one has failed and the others wait for it, or it takes too long to get ready."""
+        ended = self.ended()
+        late = time.monotonic() > self.until and not all(call in ended for call in self.joining)
+        return late or len(ended) == len(self.joining) + len(self.calls) or any(_failed(call) for call in ended)
 
 
 class RayCrew:
     """A `Crew`. All actors are made at once, so that they get ready side by side."""
+
+    in_turn = False
 
     def __init__(self, config: OnlineConfig, folder: Path, cluster: Cluster):
         self._config, self._folder, self._cluster = config, folder.absolute(), cluster
@@ -56,7 +70,7 @@ class RayCrew:
         self._running: list[_Running] = []
         self._appointed: tuple[Appointed | None, Any] = (None, None)
         options: dict[str, Any] = {"demos": _absolute(config.demos), "judged_demos": config.judges_demos}
-        options |= {"name": self._name("replay"), "capacity_gb": config.capacity_gb}
+        options |= {"name": self._name("replay"), "capacity_gb": config.capacity_gb, "since": time.time()}
         self._replay = self._make("replay", ReplayBufferActor, self._folder, **options)
         self._state = self._make("state", StateManagerActor, self._folder / WEIGHTS, name=self._name("state"))
         self._handles: dict[str, Any] = {
@@ -93,6 +107,9 @@ class RayCrew:
         words = {"replay": "replay service", "state": "state manager"}
         return Stub(self._name(part), words[part], self._config.patience if patience is None else patience)
 
+    def clock(self) -> float:
+        return time.monotonic()
+
     def look_at_robot(self) -> Body:
         return answer(self._handles["env"].body.remote(), "robot", START)
 
@@ -110,19 +127,22 @@ class RayCrew:
         self._policy = policy
 
     def counts(self, who: Who) -> Counts:
-        return self._stub("replay", SOON).counts(who)
+        with _foreseen("replay service"):
+            return self._stub("replay", SOON).counts(who)
 
     def state(self) -> StateReport:
-        return self._stub("state", SOON).report()
+        with _foreseen("state manager"):
+            return self._stub("state", SOON).report()
 
     def begin(self, part: Part, method: str, *arguments: Any) -> None:
         if part == "trainer":
-            calls = self._trainers.begin(method, *arguments)
-        else:
-            more = (self._policy,) if part == "env" else ()
-            call = getattr(self._handles[part], method)
-            calls = (call.remote(*more, *map(self._sent, arguments)),)
-        self._running.append(_Running(part, method, calls))
+            joining, calls = self._trainers.joining, self._trainers.begin(method, *arguments)
+            until = time.monotonic() + START if joining else math.inf
+            self._running.append(_Running(part, method, calls, joining, until))
+            return
+        more = (self._policy,) if part == "env" else ()
+        call = getattr(self._handles[part], method)
+        self._running.append(_Running(part, method, (call.remote(*more, *map(self._sent, arguments)),)))
 
     def _sent(self, argument: Any) -> Any:
         """What goes with a call. A judge's files are sent once and fetched from there."""
@@ -144,17 +164,21 @@ class RayCrew:
 
     def _result(self, running: _Running) -> Any:
         try:
-            first, *_ = [answer(call, running.part, SOON if _failed(call) else None) for call in running.calls]
-            return first
-        except (PartLost, RayError) as error:
-            self.restarts[running.part] += 1
-            if running.part == "trainer":
-                self._trainers.revive()
-            if isinstance(error, PartLost):
-                raise
-            if running.part == "trainer" and len(running.calls) > 1:  # the others noticed that one was gone
-                raise PartLost("a worker of the trainers is gone") from error
+            with _foreseen(running.part):
+                for call in running.ended():
+                    answer(call, running.part)
+                return answer(running.calls[0], running.part, SOON)
+        except PlauditError as error:
+            others_wait = isinstance(error, PartFailed) and len(running.calls) > 1  # in the middle of an update
+            if isinstance(error, PartLost) or others_wait or running.joining:
+                self._bring_back(running.part)
             raise
+
+    def _bring_back(self, part: Part) -> None:
+        """Ray does, all but the trainers."""
+        self.restarts[part] += 1
+        if part == "trainer":
+            self._trainers.revive()
 
     def pids(self) -> dict[str, list[int]]:
         """The processes of the parts; for whoever wants to know what happens without one."""
@@ -172,6 +196,15 @@ class RayCrew:
         self._trainers.close()
         for handle in (*self._handles.values(), self._replay, self._state):
             ray.kill(handle)
+
+
+@contextmanager
+def _foreseen(part: str) -> Iterator[None]:
+    """What a part raises and nobody foresaw, in a sentence; the traceback is that of its own process."""
+    try:
+        yield
+    except RayTaskError as error:
+        raise PartFailed(part, error.cause, str(error)) from error
 
 
 def _failed(call: Any) -> bool:

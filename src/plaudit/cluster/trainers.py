@@ -35,8 +35,13 @@ class TrainerGroup(Protocol):
         """Calls, one of each worker that takes part."""
         ...
 
+    @property
+    def joining(self) -> tuple[Any, ...]:
+        """Calls of workers that were brought back and are not ready yet, or could not be; what is begun waits."""
+        ...
+
     def revive(self) -> None:
-        """After one was lost."""
+        """After one was lost; does not wait until they are back."""
         ...
 
     def pids(self) -> list[int]: ...
@@ -50,27 +55,35 @@ class ActorGroup:
     def __init__(self, make: Make, size: int):
         self._make, self._size = make, size
         self._workers = self._made()  # at once: they get ready while others do
+        self._joining: list[Any] = []
 
     def _made(self) -> list[Any]:
         return [self._make("trainer", TrainerActor, rank=rank) for rank in range(self._size)]
 
     def start(self, job: Job) -> int:
-        self._job, address = job, None
-        if self._size > 1:
-            address = answer(self._workers[0].meeting_point.remote(), "trainer", START)
-        joined = [worker.join.remote(job, rank, self._size, address) for rank, worker in enumerate(self._workers)]
-        updates, *_ = [answer(call, "trainer", START) for call in joined]
+        self._job = job
+        updates, *_ = [answer(call, "trainer", START) for call in self._join()]
         return updates
+
+    def _join(self) -> list[Any]:
+        """Make a group of them. A worker does one thing after the other, so whatever it is asked next waits for it."""
+        address = self._workers[0].meeting_point.remote() if self._size > 1 else None
+        return [worker.join.remote(self._job, rank, self._size, address) for rank, worker in enumerate(self._workers)]
 
     def begin(self, method: str, *arguments: Any) -> tuple[Any, ...]:
         workers = self._workers if method == "step" else self._workers[:1]
         return tuple(getattr(worker, method).remote(*arguments) for worker in workers)
 
+    @property
+    def joining(self) -> tuple[Any, ...]:
+        self._joining = [call for call in self._joining if not _succeeded(call)]
+        return tuple(self._joining)
+
     def revive(self) -> None:
         """All of them: the others wait for the lost one in the middle of an update."""
         self.close()
         self._workers = self._made()
-        self.start(self._job)
+        self._joining = self._join()
 
     def pids(self) -> list[int]:
         return ray.get([worker.pid.remote() for worker in self._workers])
@@ -115,6 +128,10 @@ class RayTrainGroup:
     def begin(self, method: str, *arguments: Any) -> tuple[Any, ...]:
         return (self._mailbox.order.remote(method, *arguments),)
 
+    @property
+    def joining(self) -> tuple[Any, ...]:
+        return ()
+
     def revive(self) -> None:
         """Ray Train does."""
 
@@ -125,6 +142,15 @@ class RayTrainGroup:
         self._mailbox.order.remote("leave")
         self._thread.join(timeout=20)
         ray.kill(self._mailbox)
+
+
+def _succeeded(call: Any) -> bool:
+    """Whether a call has ended well; False while it goes on."""
+    ready, _ = ray.wait([call], timeout=0)
+    try:
+        return bool(ready) and ray.get(call) is not None
+    except RayError:
+        return False
 
 
 def _torch_trainer(job: Job, cluster: Cluster, folder: Path, mailbox: str) -> Any:

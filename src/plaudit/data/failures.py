@@ -3,6 +3,8 @@
 An episode that a judge fails on gets no label and waits for the next run; why it failed is worth keeping, since an
 endpoint that was down and an answer that made no sense call for different things. The file is made with the first
 failure. What has been judged since is not forgotten here; `standing` leaves it out.
+
+A running loop asks every few milliseconds, so only what was appended since the last call is read.
 """
 
 import time
@@ -10,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from plaudit.data.journal import Journal, uninterrupted
+from plaudit.data.journal import Journal, Record, uninterrupted
 from plaudit.data.ledger import Ledger
 
 
@@ -29,6 +31,11 @@ class Failures:
     def __init__(self, ledger: Ledger):
         self.path = path_beside(ledger.path)
         self._ledger = ledger
+        self._journal: Journal | None = None  # None while there is no file
+        self._size = 0  # of the file when it was last read, bytes
+        self._all: list[Failure] = []
+        self._newest: dict[tuple[int, str], Failure] = {}  # by episode and source
+        self._times: dict[tuple[int, str, str], list[float]] = {}  # by episode, source and model
 
     def append(self, failures: Iterable[tuple[int, str]], source: str, model: str) -> None:
         """Episodes and why; they are on disk when this returns."""
@@ -38,18 +45,46 @@ class Failures:
         with uninterrupted():
             if not self.path.exists():
                 Journal.create(self.path)
-            journal = Journal(self.path)
-            journal.read()
-            journal.append(lines)
+            self._refresh()
+            assert self._journal is not None
+            self._follow(self._journal.append(lines))
+            self._follow(lines)
 
     def all(self) -> list[Failure]:
         """Oldest first."""
-        return [Failure(**line) for line in Journal(self.path).read()] if self.path.exists() else []
+        self._refresh()
+        return list(self._all)
 
     def standing(self) -> list[Failure]:
         """The newest of each episode and judge, where that judge has not labelled the episode since."""
-        newest = {(failure.episode, failure.source): failure for failure in self.all()}
-        return [failure for failure in newest.values() if not self._judged_since(failure)]
+        self._refresh()
+        return [failure for failure in self._newest.values() if not self._judged_since(failure)]
+
+    def attempts(self, episode: int, source: str, model: str, since: float = 0.0) -> int:
+        """How often one version of a judge has failed on an episode.
+
+        since: s since 1970; earlier failures do not count
+        """
+        self._refresh()
+        return sum(failed >= since for failed in self._times.get((episode, source, model), ()))
+
+    def _refresh(self) -> None:
+        """Read what this and other processes have appended."""
+        if not self.path.exists():
+            return
+        if self._journal is None:
+            self._journal = Journal(self.path)
+        size = self.path.stat().st_size
+        if size != self._size:
+            self._follow(self._journal.read())
+            self._size = size
+
+    def _follow(self, lines: Iterable[Record]) -> None:
+        for line in lines:
+            failure = Failure(**line)
+            self._all.append(failure)
+            self._newest[failure.episode, failure.source] = failure
+            self._times.setdefault((failure.episode, failure.source, failure.model), []).append(failure.time)
 
     def _judged_since(self, failure: Failure) -> bool:
         version = self._ledger.newest(failure.episode, {failure.source})

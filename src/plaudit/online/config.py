@@ -113,12 +113,16 @@ class OnlineConfig(Config):
         return isinstance(self.judge, HumanConfig)
 
     @property
+    def audited(self) -> bool:
+        """Whether what is true is looked up beside the judge: not where a person judges, nor where the simulator does
+        and no person is to audit it."""
+        knows = self.by_hand or (isinstance(self.judge, SimulatorConfig) and self.audit.by != HUMAN)
+        return self.audit.share > 0 and not knows
+
+    @property
     def audited_by_hand(self) -> bool:
         """Whether a person has to look at episodes beside the judge."""
-        audit = self.audit
-        return (
-            not self.by_hand and audit.share > 0 and (audit.by == HUMAN or (audit.by == "auto" and not self.simulated))
-        )
+        return self.audited and (self.audit.by == HUMAN or (self.audit.by == "auto" and not self.simulated))
 
     @property
     def judges_demos(self) -> bool:

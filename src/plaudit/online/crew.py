@@ -5,15 +5,20 @@
         done.part, done.result()                  # or raises what went wrong
 
 In one process nothing happens at once: `finished` does what was begun, one after the other. It is the same loop, for a
-laptop, for a debugger, and to see what a cluster costs.
+laptop, for a debugger, and to see what a cluster costs. And what it does is then a matter of counts alone: its clock
+goes on with the turns of the loop and not with the time that they take, so that the same run on a busy machine makes
+the same episodes, labels and updates.
 """
 
+import time
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from plaudit.errors import PartFailed, PlauditError
 from plaudit.online.config import OnlineConfig
 from plaudit.online.env import EnvSide, look_at
 from plaudit.online.judging import Appointed, LabelSide
@@ -27,6 +32,7 @@ from plaudit.rollout.memory import Body
 
 Part = Literal["env", "judge", "trainer", "person"]
 WEIGHTS = "weights"  # folder of a run
+TURN = 1.0  # s that a turn counts in which something was done, where all is done in one process
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,11 @@ class Crew(Protocol):
     """See above. `hire_*` makes a part; one that is lost later is made again by the crew itself."""
 
     restarts: dict[str, int]  # part -> how often it was brought back
+    in_turn: bool  # whether parts work one after the other, so that nothing happens while the loop waits
+
+    def clock(self) -> float:
+        """Seconds, by which the loop and its parts pace themselves; where parts work in turn, turns are counted."""
+        ...
 
     def look_at_robot(self) -> Body: ...
 
@@ -79,17 +90,27 @@ class Crew(Protocol):
 class LocalCrew:
     """Everything in this process."""
 
+    in_turn = True
+
     def __init__(self, config: OnlineConfig, folder: Path):
         self._config, self._folder = config, folder
+        self._clock = 0.0
         self.restarts: dict[str, int] = {}
         self._open = ExitStack()
         self.replay = ReplayService(
-            folder, demos=config.demos, judged_demos=config.judges_demos, capacity_gb=config.capacity_gb
+            folder,
+            demos=config.demos,
+            judged_demos=config.judges_demos,
+            capacity_gb=config.capacity_gb,
+            since=time.time(),
         )
         self._open.callback(self.replay.close)
         self.weights = StateManager(folder / WEIGHTS)
         self._parts: dict[Part, Any] = {}
         self._begun: list[Done] = []
+
+    def clock(self) -> float:
+        return self._clock
 
     def look_at_robot(self) -> Body:
         return look_at(self._config.robot, self._config.executor.name)
@@ -97,7 +118,7 @@ class LocalCrew:
     def hire_judge(self, appointed: Appointed | None) -> Who:
         if appointed is None:
             return self._hire_person("judge").who()
-        judge = self._parts["judge"] = LabelSide(self.replay)
+        judge = self._parts["judge"] = LabelSide(self.replay, clock=self.clock)
         self._open.callback(judge.close)
         return judge.who(appointed)
 
@@ -125,10 +146,22 @@ class LocalCrew:
         return self.weights.report()
 
     def begin(self, part: Part, method: str, *arguments: Any) -> None:
-        self._begun.append(Done(part, method, lambda: getattr(self._parts[part], method)(*arguments)))
+        self._begun.append(Done(part, method, lambda: self._do(part, method, *arguments)))
+
+    def _do(self, part: Part, method: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._parts[part], method)(*arguments)
+        except PlauditError:
+            raise
+        except Exception as error:  # of a plugin that the part runs, which may raise anything
+            raise PartFailed(part, error, traceback.format_exc()) from error
 
     def finished(self, seconds: float) -> list[Done]:
+        """Whatever was begun is done when its result is asked for; where nothing was, time passes."""
         begun, self._begun = self._begun, []
+        if not begun:
+            time.sleep(seconds)
+        self._clock += TURN if begun else seconds
         return begun
 
     def stop_robot(self) -> None:

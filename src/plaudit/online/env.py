@@ -1,6 +1,7 @@
 """The robot's side: act with the newest weights, and do not begin another episode before the last one is safe.
 
-An episode that could not be handed over stays here and is tried again first. Weights are asked for between episodes,
+An episode that could not be handed over stays here and is tried again first, and so does the reason why a robot that
+failed in it cannot be driven any further. Weights are asked for between episodes,
 and by a thread during one where a robot's episodes are long (`weights_during`): the executor then takes them with the
 next chunk.
 """
@@ -88,6 +89,7 @@ class EnvSide:
         self._executor = run.start(_explores_anew(policy, reader, state.count_start(reader)) if follows else policy)
         self._version = 0
         self._unsent: _Recorded | None = None
+        self._failure: RolloutError | None = None  # of the robot, told once its last episode is safe
 
     def __enter__(self) -> "EnvSide":
         return self
@@ -106,13 +108,14 @@ class EnvSide:
     def step(self, seed: int | None = None) -> Played | None:
         """Play one episode and hand it over; one that could not be handed over before comes first.
 
-        None for an episode that was stopped before anything was sent to the robot.
+        None for an episode that was stopped before anything was sent to the robot. When the robot fails, what there is
+        of the episode is handed over before that is told.
         """
         if self._unsent is None:
             if self._follows:
                 self._take_weights()
             began, clock = time.time(), time.monotonic()
-            episode = self._play(seed)
+            episode, self._failure = self._play(seed)
             if episode is None:
                 return None
             self._unsent = _Recorded(episode, uuid.uuid4().hex, began, time.monotonic() - clock)
@@ -120,6 +123,8 @@ class EnvSide:
         episode = recorded.episode
         episode_id = self._replay.append(episode, recorded.key)
         self._unsent = None
+        if self._failure is not None:
+            raise self._failure
         return Played(
             id=episode_id,
             steps=episode.steps,
@@ -131,8 +136,8 @@ class EnvSide:
             ended=str(episode.meta["ended"]),
         )
 
-    def _play(self, seed: int | None) -> Episode | None:
-        """What was recorded. When the robot fails, what there is of the episode is handed over before that is told."""
+    def _play(self, seed: int | None) -> tuple[Episode | None, RolloutError | None]:
+        """What was recorded, and what the robot failed of in the end."""
         done = threading.Event()
         follower = threading.Thread(target=self._follow, args=(done,), daemon=True)
         if self._follows and self._during:
@@ -142,11 +147,11 @@ class EnvSide:
             episode = next(episodes, None)
             try:
                 next(episodes, None)
-            except RolloutError:
-                if episode is not None:
-                    self._replay.append(episode, uuid.uuid4().hex)
-                raise
-            return episode
+            except RolloutError as error:
+                if episode is None:
+                    raise
+                return episode, error
+            return episode, None
         finally:
             done.set()
             if follower.ident is not None:

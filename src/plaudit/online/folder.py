@@ -10,6 +10,7 @@ runs/sim_sac_0/
   judges_before_1/      the same, of a judge that another was named in place of
   metrics.jsonl         a line every few seconds
   chronicle.jsonl       what happened, in sentences
+  failures.log          tracebacks of parts that failed in a way that nobody foresaw
   tensorboard/          the same as event files
   units.json            on a robot: what the learner's actions from -1 to 1 are
   policy.yaml  policy.safetensors  normalizer.json    the newest policy, as `plaudit run` takes it
@@ -17,6 +18,8 @@ runs/sim_sac_0/
 """
 
 import shutil
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic
 
@@ -104,6 +107,15 @@ class OnlineFolder(Record, Generic[ConfigT]):
             return {}
         evaluated = [line["eval/success"] for line in lines if "eval/success" in line]
         return {"seconds": lines[-1]["time/seconds"], "evaluated": evaluated[-1] if evaluated else None}
+
+    @property
+    def tracebacks(self) -> Path:
+        return self.path / "failures.log"
+
+    def keep_traceback(self, sentence: str, details: str) -> None:
+        """For whoever mends what failed."""
+        with suppress(OSError), self.tracebacks.open("a") as file:  # a full disk may be what failed
+            file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {sentence}\n{details.rstrip()}\n\n")
 
     def save_policy(self, policy: Any) -> Path:
         """The newest published weights and what builds them into a policy."""

@@ -35,13 +35,14 @@ class Honesty:
         if not (folder / "episodes").is_dir():
             raise OnlineError(f"{folder} is not on the training machine; run this command there")
         self.store = Store.open(folder / "episodes")
-        self.audit = None if config.by_hand else Audit(config.audit, source, config.seed)
+        self.audit = Audit(config.audit, source, config.seed) if config.audited else None
         self._source, self._retrainer = source, None
         if config.retrain is not None and isinstance(config.judge, ClassifierLabelerConfig):
             self._retrainer = Retrainer(folder / "judges", config.judge, config.retrain, config.seed)
         self._said: deque[bool] = deque(maxlen=RECENT)
         self._seen = 0  # versions of the ledger
         self.news: Replacement | None = None  # the newest decision of this sitting
+        self._closed = False
         self._replaced = ""  # model of a judge whose successor has said nothing yet
 
     def look(self) -> LabelerConfig | None:
@@ -62,7 +63,7 @@ class Honesty:
         return not any(v.source == self._source for v in self.store.ledger.history(episode)[: number - 1])
 
     def _succession(self) -> LabelerConfig | None:
-        if self._retrainer is None:
+        if self._retrainer is None or self._closed:
             return None
         found = self._retrainer.poll()
         if found is not None:
@@ -75,6 +76,11 @@ class Honesty:
         if wanted and not self._retrainer.running:
             self._retrainer.start(self.store.folder)
         return None
+
+    @property
+    def retraining(self) -> bool:
+        """Whether a successor is under way, or done and not looked at yet."""
+        return self._retrainer is not None and self._retrainer.running
 
     @property
     def judged_success(self) -> float | None:
@@ -96,7 +102,7 @@ class Honesty:
         """Whether it must not, and nobody is about to replace it."""
         if not self.stops or self.audit is None or self.audit.model == self._replaced:
             return False
-        return self._retrainer is None or not self._retrainer.running
+        return not self.retraining
 
     @property
     def alarm(self) -> str | None:
@@ -107,5 +113,7 @@ class Honesty:
         return audited | ({} if self._retrainer is None else self._retrainer.metrics())
 
     def close(self) -> None:
+        """End a retraining that is under way; `look` begins no other."""
+        self._closed = True
         if self._retrainer is not None:
             self._retrainer.stop()

@@ -2,13 +2,14 @@
 
 It remembers nothing that matters. Which judge is in charge comes with every call, and what is left to do is asked of
 the replay service; so a judge that was killed, or replaced by a better one, goes on where the labels end. An episode
-that it fails on stays in the queue with the reason beside it, and is asked about again after the others.
+that it fails on stays in the queue with the reason beside it, and is asked about again after the others, a few times
+(`ATTEMPTS` in replay.py).
 """
 
 import hashlib
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from plaudit.labelers.classifier import ClassifierLabelerConfig
 from plaudit.labelers.config import LabelerConfig
 from plaudit.labelers.frames import EpisodeJudge
 from plaudit.labelers.run import BATCH, verdicts_on
+from plaudit.labelers.vlm.config import VlmConfig
 from plaudit.online.replay import Item, Where, Who
 from plaudit.registry import LABELER_REGISTRY
 from plaudit.types import Episode, Labels
@@ -43,17 +45,29 @@ class Appointed:
     """A judge's config on its way to the machine where it will sit, with the files that it needs there."""
 
     config: Mapping[str, Any]  # as a file has it, with its `type`
-    files: Mapping[str, bytes]  # of a reward model's folder, by their paths in it
+    files: Mapping[str, bytes]  # of a reward model, by their paths in its folder
     identity: str  # of both
 
     @classmethod
     def of(cls, config: LabelerConfig) -> "Appointed":
-        """Reward models go along, they are small; a vision-language model is where its path says."""
-        files: dict[str, bytes] = {}
-        if isinstance(config, ClassifierLabelerConfig) and config.model.is_dir():
-            paths = [path for path in sorted(config.model.rglob("*")) if path.is_file()]
-            files = {str(path.relative_to(config.model)): path.read_bytes() for path in paths}
+        """Reward models go along, they are small; a vision-language model is where its path says.
+
+        Relative paths are those of the process that calls this: another one, elsewhere, has another working folder.
+        """
         tree = config.model_dump(mode="json", exclude_unset=True) | {"type": _type_of(config)}
+        tree |= {
+            key: str(value.absolute())
+            for key, value in config.model_dump(exclude_unset=True).items()
+            if isinstance(value, Path)
+        }
+        files: dict[str, bytes] = {}
+        if isinstance(config, ClassifierLabelerConfig):
+            root = config.model if config.model.is_dir() else config.model.parent
+            paths = sorted(config.model.rglob("*")) if config.model.is_dir() else [config.model]
+            files = {str(path.relative_to(root)): path.read_bytes() for path in paths if path.is_file()}
+            tree["model"] = "" if config.model.is_dir() else config.model.name  # among the files
+        elif isinstance(config, VlmConfig) and Path(config.model).is_dir():  # and no id of the hub
+            tree["model"] = str(Path(config.model).absolute())
         digest = hashlib.sha256(repr(sorted(tree.items())).encode())
         for name, data in files.items():
             digest.update(name.encode() + data)
@@ -63,7 +77,7 @@ class Appointed:
         """folder: where its files may be put"""
         config = dict(self.config)
         if self.files:
-            config["model"] = str(folder)
+            config["model"] = str(folder / config["model"])
             for name, data in self.files.items():
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,8 +88,8 @@ class Appointed:
 
 
 def _type_of(config: LabelerConfig) -> str:
-    named = config.model_dump().get("type")
-    return named or f"{type(config).__module__}:{type(config).__qualname__}"
+    """By its class, which any process can import; a name may be registered only where the plugin was imported."""
+    return f"{type(config).__module__}:{type(config).__qualname__}"
 
 
 @dataclass(frozen=True)
@@ -96,8 +110,9 @@ class LabelSide:
     judged = side.step(appointed)
     """
 
-    def __init__(self, replay: Desk, batch: int = BATCH):
-        self._replay, self._batch = replay, batch
+    def __init__(self, replay: Desk, batch: int = BATCH, clock: Callable[[], float] = time.monotonic):
+        """clock: seconds, after which an episode that it failed on is tried again"""
+        self._replay, self._batch, self._clock = replay, batch, clock
         self._judge: EpisodeJudge | None = None
         self._identity = ""
         self._stores: dict[str, Store] | None = None
@@ -122,13 +137,13 @@ class LabelSide:
         episodes = self._fetch(items)
         verdicts, failed = verdicts_on(judge, episodes)
         seconds = time.monotonic() - begun
-        self._tried |= dict.fromkeys(failed, time.monotonic())
+        self._tried |= dict.fromkeys(failed, self._clock())
         self._replay.label(verdicts, failed, who)
         latency = seconds / len(episodes) if episodes else 0.0
         return Judged(who, len(verdicts), len(failed), latency)
 
     def _due(self, item: Item) -> bool:
-        return time.monotonic() - self._tried.get(item, -AGAIN) >= AGAIN
+        return item not in self._tried or self._clock() - self._tried[item] >= AGAIN
 
     def _appoint(self, appointed: Appointed) -> EpisodeJudge:
         if self._judge is None or appointed.identity != self._identity:

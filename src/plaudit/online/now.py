@@ -84,6 +84,7 @@ def numbers_of(now: Now) -> dict[str, float]:
         "online/episodes": now.counts.episodes,
         "online/unjudged": now.counts.unjudged,
         "online/failed": now.counts.failed,
+        "online/unlabelable": now.counts.unlabelable,
         "online/updates": now.updates,
         "online/owed": now.owed,
         "online/steps_per_second": now.steps_per_second,

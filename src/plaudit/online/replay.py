@@ -10,18 +10,21 @@ same. Callers repeat what was not answered, which is why each call may come twic
 
 Demonstrations are a second shelf: episodes that nobody adds to, in a store that is only read. The judge in charge
 labels them too, in a ledger of the run, so that another judge of the same demonstrations is not disturbed.
+
+An episode that a judge has failed on `ATTEMPTS` times is unlabelable for this judge: it stays in the store with the
+reason beside it, nobody waits for it or learns from it, and the next version of the judge, or the next session, tries
+again.
 """
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from plaudit.config import Config
-from plaudit.data.failures import Failures
+from plaudit.data.failures import Failure, Failures
 from plaudit.data.ledger import Ledger
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
@@ -31,6 +34,7 @@ from plaudit.types import AnyArray, Batch, Episode, Labels
 
 Shelf = Literal["demos", "episodes"]
 ONLINE = "online"  # in an episode's meta: its key, and the run's steps before it
+ATTEMPTS = 3  # failures of one judge on an episode, after which it is not asked about it again
 
 
 class Item(NamedTuple):
@@ -45,7 +49,12 @@ class Who:
     """A judge, as its labels know it."""
 
     source: str
-    facts: Mapping[str, Any]  # `model`, `threshold` and `note` of its labels
+    facts: Mapping[str, Any]  # `model`, `threshold` and `note` of its labels; of a person nothing
+
+    @property
+    def model(self) -> str:
+        """Its fingerprint; "" for a person, who has none."""
+        return str(self.facts.get("model", ""))
 
 
 class SampleOptions(Config):
@@ -67,16 +76,22 @@ class Counts:
 
     episodes: int  # ever added
     steps: int  # of these
-    unjudged: int  # episodes without a label of the judge in charge or its predecessors, failed ones included
+    unjudged: int  # episodes that wait for their first label of the judge in charge or its predecessors
     unjudged_steps: int  # of these
-    failed: int  # of these, episodes that a judge has failed on
+    failed: int  # episodes without a label that the judge in charge or a predecessor has failed on
     outdated: int  # episodes that only a predecessor has labelled
-    demos_unjudged: int  # demonstrations without a label of the judge in charge
+    demos_unjudged: int  # demonstrations that wait for a label of the judge in charge
+    unlabelable: int = 0  # episodes that the judge in charge has failed on so often that it is not asked again
+    unlabelable_steps: int = 0  # of those without any label
+    unlabelable_in_a_row: int = 0  # of these episodes, those after the newest that has a label
+    demos_unlabelable: int = 0  # demonstrations of that kind
+    demos: int = 0  # all demonstrations that the judge in charge labels
+    reason: str = ""  # why the judge failed on the newest unlabelable one
     born: float = 0.0  # when the service that counted was started, s since 1970
 
     @property
     def judged_steps(self) -> int:
-        return self.steps - self.unjudged_steps
+        return self.steps - self.unjudged_steps - self.unlabelable_steps
 
 
 @dataclass(frozen=True)
@@ -113,10 +128,12 @@ class ReplayService:
         demos: str | Path | None = None,
         judged_demos: bool = True,
         capacity_gb: float = 50.0,
+        since: float = 0.0,
     ):
         """
         folder: of the run; `episodes` in it is made when it is not there
         judged_demos: the judge in charge labels the demonstrations; False: they keep the labels that they have
+        since: s since 1970; what a judge failed on before is tried again as if it had never been
         """
         folder = Path(folder)
         path, labels = folder / "episodes", folder / "demos.labels" if judged_demos else None
@@ -126,6 +143,8 @@ class ReplayService:
         if demos is not None:
             self._shelves["demos"] = Store.open(demos, labels=labels)
         self._judged_demos = judged_demos
+        self._failures = {shelf: Failures(held.ledger) for shelf, held in self._shelves.items()}
+        self._since = since
         self._born = time.time()
         self._keys = {_facts_of(store, i)["key"]: i for i in store.ids}
         self._progress: dict[Shelf, _Progress] = {}
@@ -164,40 +183,65 @@ class ReplayService:
 
     def counts(self, who: Who) -> Counts:
         """By what a judge has labelled."""
-        waiting, ids = self._waiting("episodes", who), self._store.ids
-        unjudged = {i for i in waiting if self._store.ledger.newest(i, {who.source}) is None}
-        failed = {failure.episode for failure in self._failures.standing() if failure.source == who.source}
+        waiting, given_up = self._waiting("episodes", who), self._unlabelable("episodes", who)
+        unjudged = {i for i in waiting if not self._has_label(i, who)}
+        unlabelled = {i for i in given_up if not self._has_label(i, who)}
+        failed = {failure.episode for failure in self._standing("episodes", who)}
+        ids, demos_given_up = self._store.ids, self._unlabelable("demos", who)
         return Counts(
             episodes=ids[-1] + 1 if ids else 0,
             steps=self._steps,
             unjudged=len(unjudged),
             unjudged_steps=sum(self._store.place(i).steps for i in unjudged),
-            failed=len(failed & unjudged),
+            failed=len(failed & (unjudged | unlabelled)),
             outdated=len(waiting - unjudged),
-            demos_unjudged=len(self._waiting("demos", who)) if self._judges_demos else 0,
+            demos_unjudged=len(self._waiting("demos", who)),
+            unlabelable=len(given_up),
+            unlabelable_steps=sum(self._store.place(i).steps for i in unlabelled),
+            unlabelable_in_a_row=_in_a_row(ids, unlabelled, unjudged),
+            demos_unlabelable=len(demos_given_up),
+            demos=len(self._shelves["demos"]) if self._judges("demos") else 0,
+            reason=_newest_reason(given_up) or _newest_reason(demos_given_up),
             born=self._born,
         )
 
-    @property
-    def _judges_demos(self) -> bool:
-        return self._judged_demos and "demos" in self._shelves
+    def _judges(self, shelf: Shelf) -> bool:
+        """Whether the judge in charge labels what is on it."""
+        return shelf in self._shelves and (shelf == "episodes" or self._judged_demos)
 
-    @cached_property
-    def _failures(self) -> Failures:
-        return Failures(self._store.ledger)
+    def _has_label(self, episode_id: int, who: Who) -> bool:
+        """Of this judge or a predecessor."""
+        return self._store.ledger.newest(episode_id, {who.source}) is not None
 
     def pending(self, who: Who) -> list[Item]:
         """What the judge has still to label: demonstrations first, then new episodes, those that a predecessor has
         labelled, and those that it failed on."""
-        tried = {failure.episode for failure in self._failures.standing() if failure.source == who.source}
-        ledger = self._store.ledger
-        old = {i for i in self._waiting("episodes", who) if ledger.newest(i, {who.source}) is not None}
-        waiting = sorted(self._waiting("episodes", who), key=lambda i: (i in tried, i in old, i))
-        demos = sorted(self._waiting("demos", who)) if self._judges_demos else []
+        tried = {failure.episode for failure in self._standing("episodes", who)}
+        waiting = sorted(self._waiting("episodes", who), key=lambda i: (i in tried, self._has_label(i, who), i))
+        demos = sorted(self._waiting("demos", who))
         return [*(Item("demos", i) for i in demos), *(Item("episodes", i) for i in waiting)]
 
+    def _standing(self, shelf: Shelf, who: Who) -> list[Failure]:
+        """Failures on what this judge, or a predecessor, has not labelled since."""
+        return [failure for failure in self._failures[shelf].standing() if failure.source == who.source]
+
+    def _unlabelable(self, shelf: Shelf, who: Who) -> dict[int, str]:
+        """The episodes that are there and that this judge is not asked about again, and why."""
+        if not self._judges(shelf):
+            return {}
+        failures, alive = self._failures[shelf], set(self._shelves[shelf].ids)
+        return {
+            failure.episode: failure.reason
+            for failure in self._standing(shelf, who)
+            if failure.episode in alive
+            and failures.attempts(failure.episode, who.source, who.model, self._since) >= ATTEMPTS
+        }
+
     def _waiting(self, shelf: Shelf, who: Who) -> set[int]:
-        """Ids without a label of this judge, model and rule. Looks only at what is new since it was last asked."""
+        """Ids without a label of this judge, model and rule, and not unlabelable. Looks only at what is new since it
+        was last asked."""
+        if not self._judges(shelf):
+            return set()
         store = self._shelves[shelf]
         progress = self._progress.get(shelf)
         if progress is None or progress.who != who:
@@ -209,7 +253,7 @@ class ReplayService:
         asked = (progress.waiting | changed | (alive - progress.known)) & alive
         progress.waiting = set(pending(ledger, who, sorted(asked)))
         progress.known = alive
-        return progress.waiting
+        return progress.waiting - self._unlabelable(shelf, who).keys()
 
     def episodes(self, items: Sequence[Item]) -> dict[Item, Episode]:
         """Those that are still there."""
@@ -231,8 +275,7 @@ class ReplayService:
             if new:
                 ledger.extend(new)
             reasons = [(item.id, reason) for item, reason in failed.items() if item.shelf == shelf]
-            if shelf == "episodes":
-                self._failures.append(reasons, who.source, str(who.facts["model"]))
+            self._failures[shelf].append(reasons, who.source, who.model)
 
     def sample(self, size: int, options: SampleOptions) -> Batch[AnyArray]:
         if options not in self._samplers:
@@ -279,6 +322,21 @@ def sampler(where: Where, options: SampleOptions) -> Replay:
     ends = (options.believe_demos, True)
     sources = ({options.source} if where.demo_labels is not None else None, {options.source})
     return Replay.mix(demos, online, options.demo_share, sources=sources, end_as_recorded=ends, **asked)
+
+
+def _in_a_row(ids: Sequence[int], unlabelable: Collection[int], unjudged: Collection[int]) -> int:
+    """Unlabelable episodes after the newest that has a label; those that still wait say nothing."""
+    found = 0
+    for episode_id in reversed(ids):
+        if episode_id in unlabelable:
+            found += 1
+        elif episode_id not in unjudged:
+            break
+    return found
+
+
+def _newest_reason(unlabelable: Mapping[int, str]) -> str:
+    return unlabelable[max(unlabelable)] if unlabelable else ""
 
 
 def _facts_of(store: Store, episode_id: int) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def rows(config: OnlineConfig, now: Now) -> list[tuple[str, Text]]:
         ("judge", _judge(config, now)),
         ("trainer", _trainer(now)),
     ]
-    if not config.by_hand and config.audit.share > 0:
+    if config.audited:
         shown.append(("audit", _audit(config, now)))
     return [*shown, ("waits", Text(now.holding or "the robot does not", "yellow" if now.holding else "dim"))]
 
@@ -143,6 +143,8 @@ def _judge(config: OnlineConfig, now: Now) -> Text:
         said.append(f", {counts.outdated:,} to judge again")
     if counts.failed:
         said.append(f", failed on {counts.failed}", "yellow")
+    if counts.unlabelable:
+        said.append(f" ({counts.unlabelable} given up)", "yellow")
     return said
 
 

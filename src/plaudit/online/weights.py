@@ -16,6 +16,7 @@ from plaudit.types import Weights
 
 FILE = "current.safetensors"
 STARTS = "starts.json"  # reader -> how often it has started
+BORN = "born"  # file: when the manager that writes here was started
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,14 @@ class StateReport:
     born: float = 0.0  # when the manager was started, s since 1970
 
 
+def writes_here(report: StateReport, folder: Path) -> bool:
+    """Whether the weights of a manager are in this folder of this machine."""
+    try:
+        return (folder / BORN).read_text() == repr(report.born)
+    except FileNotFoundError:
+        return False
+
+
 class StateManager:
     """Versioned weights with many readers.
 
@@ -52,6 +61,10 @@ class StateManager:
         self._pushed = path.stat().st_mtime if self._newest else 0.0
         self._readers: dict[str, Reader] = {}
         self._born = time.time()
+        try:
+            (self._folder / BORN).write_text(repr(self._born))
+        except OSError as error:
+            raise disk_error(error, self._folder, "no weights can be published") from error
 
     @property
     def version(self) -> int:
