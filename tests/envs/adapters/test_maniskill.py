@@ -1,11 +1,14 @@
 """ManiSkill is not built for every machine: its adapter is tested on a fake with the outputs of ManiSkill 3.0.1."""
 
+import sys
+from types import ModuleType
+
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import WrapperSpec
 
 from envs.adapters.contract import INFINITE_STATE, check_adapted, state_size
 from plaudit.envs.adapters.maniskill import ManiSkillConfig, flat, unbatched
@@ -20,9 +23,8 @@ class PickCube(gym.Env):
     control_freq = 20
     single_action_space = action_space = spaces.Box(-1, 1, (4,))
 
-    def __init__(self, obs_mode, size=(8, 8)):
+    def __init__(self, obs_mode, size=(8, 8), **_):
         self.obs_mode, self.size, self.elapsed = obs_mode, size, 0
-        self.spec = EnvSpec("PickCube-v1", max_episode_steps=50)
 
     def _observe(self):
         if self.obs_mode == "state":
@@ -49,19 +51,52 @@ class PickCube(gym.Env):
         return self._observe(), torch.tensor([0.5]), success.clone(), torch.tensor([False]), info
 
 
+class BatchTimeLimit(gym.Wrapper):
+    """ManiSkill's own time limit, which gymnasium does not know of: `spec.max_episode_steps` stays None."""
+
+    def __init__(self, env, max_episode_steps):
+        super().__init__(env)
+        self._max_episode_steps = max_episode_steps
+
+
+def pick_cube(obs_mode):
+    return BatchTimeLimit(PickCube(obs_mode), max_episode_steps=50)
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """PickCube-v1 in gymnasium's registry as `import mani_skill.envs` puts it there."""
+    monkeypatch.setitem(sys.modules, "mani_skill", ModuleType("mani_skill"))
+    monkeypatch.setitem(sys.modules, "mani_skill.envs", ModuleType("mani_skill.envs"))
+    limit = WrapperSpec("BatchTimeLimit", f"{__name__}:BatchTimeLimit", {"max_episode_steps": 50})
+    kept = dict(gym.registry)
+    gym.register("PickCube-v1", entry_point=PickCube, disable_env_checker=True, additional_wrappers=(limit,))
+    yield
+    gym.registry.clear()
+    gym.registry.update(kept)
+
+
+def test_the_time_limit_is_the_simulators_own(registered):
+    made = gym.make("PickCube-v1", obs_mode="state")
+    assert made.spec.max_episode_steps is None
+    env = ManiSkillConfig(obs="state").make()
+    assert (env.max_steps, env.fps) == (50, 20)
+    env.reset(seed=0)
+
+
 @pytest.mark.parametrize(
     ("obs", "mode", "state", "cameras"),
     [("state", "state", 42, ()), ("pixels", "rgb", 29, ("front",)), ("both", "rgb+state", 42, ("front",))],
 )
 def test_each_observation_mode_keeps_the_contract(obs, mode, state, cameras):
-    env = ManiSkillConfig(obs=obs, image_size=(8, 8)).adapt(PickCube(mode))
+    env = ManiSkillConfig(obs=obs, image_size=(8, 8)).adapt(pick_cube(mode))
     check_adapted(env, cameras=cameras)
     assert state_size(env) == state
     assert (env.fps, env.max_steps) == (20, 50)
 
 
 def test_success_reward_and_end_are_plain_values():
-    env = ManiSkillConfig().adapt(PickCube("state"))
+    env = ManiSkillConfig().adapt(pick_cube("state"))
     env.reset(seed=0)
     steps = [env.step(np.zeros(4, np.float32)) for _ in range(2)]
     assert [step[4]["success"] for step in steps] == [False, True]
@@ -76,4 +111,4 @@ def test_numbers_keep_the_order_of_the_dictionaries():
 
 def test_a_camera_that_the_task_has_not_is_answered_with_those_it_has():
     with pytest.raises(UnknownName, match="PickCube-v1 has no camera 'wrist'; known: front"):
-        ManiSkillConfig(obs="pixels", cameras=("wrist",)).adapt(PickCube("rgb"))
+        ManiSkillConfig(obs="pixels", cameras=("wrist",)).adapt(pick_cube("rgb"))

@@ -60,7 +60,6 @@ class ManiSkillConfig(AdapterConfig):
                 ours = {sensor: name for name, sensor in self.sensors.items()}
                 known = [ours.get(sensor, sensor) for sensor in map(str, have)]
                 raise UnknownName(f"{self.id} has no camera '{camera}'; {nearest(camera, known)}")
-        assert simulator.spec is not None and simulator.spec.max_episode_steps is not None
         inner: Any = simulator.unwrapped
         return Adapted(
             single,
@@ -71,7 +70,8 @@ class ManiSkillConfig(AdapterConfig):
             images=self.images,
             task=self.task or TASKS.get(self.id, self.id),
             fps=float(inner.control_freq),
-            max_steps=simulator.spec.max_episode_steps,
+            # Its time limit is a wrapper of its own, for batches, of which gymnasium's spec knows nothing.
+            max_steps=int(simulator.get_wrapper_attr("_max_episode_steps")),
         )
 
     def read(self, observation: Any) -> tuple[AnyArray, dict[str, AnyArray]]:
