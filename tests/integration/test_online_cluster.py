@@ -77,6 +77,8 @@ from pathlib import Path
 
 import ray
 
+from plaudit.cluster.config import PlacementConfig
+from plaudit.cluster.connect import connected
 from plaudit.cluster.trainers import ActorGroup
 
 gate = Path(sys.argv[1])
@@ -101,36 +103,32 @@ def make(part, cls, rank):
     return ray.remote(Trainer).options(num_cpus=0).remote()
 
 
-group = ActorGroup(make, 2)
-assert group.start(None) == 7
-assert group.joining == ()
-gate.unlink()
-group.revive()
-calls = group.begin("step", 3)
-assert ray.wait([*calls], num_returns=2, timeout=0)[0] == [], "they are not back yet"
-assert len(group.joining) == 2
-gate.touch()
-assert ray.get(list(calls), timeout=60) == [3, 3]
-assert group.joining == ()
-group.close()
-print("brought back")
+with connected(sys.argv[2], PlacementConfig(), []):
+    group = ActorGroup(make, 2)
+    assert group.start(None) == 7
+    assert group.joining == ()
+    gate.unlink()
+    group.revive()
+    calls = group.begin("step", 3)
+    assert ray.wait([*calls], num_returns=2, timeout=0)[0] == [], "they are not back yet"
+    assert len(group.joining) == 2
+    gate.touch()
+    assert ray.get(list(calls)) == [3, 3]
+    assert group.joining == ()
+    group.close()
+    print("brought back")
 """
 
 
 def test_nobody_waits_while_trainers_are_brought_back(nodes, tmp_path):
     """They get ready once a file is there, which is written only after the call that brings them back."""
-    done = subprocess.run(
-        [sys.executable, "-c", BRING_BACK, str(tmp_path / "gate")],
-        env=nodes.environment | {"RAY_ADDRESS": nodes.head},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    command = [sys.executable, "-c", BRING_BACK, str(tmp_path / "gate"), nodes.head]
+    done = subprocess.run(command, env=nodes.environment, capture_output=True, text=True, timeout=240)
     assert "brought back" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_labeling_machine_is_sent_a_judge_of_one_file(nodes, tmp_path):
-    """Named by a relative path, of the folder where the command is typed; and one that raises is told of."""
+    """Named by a relative path, of the folder where the command is typed."""
     model = glow.bright_model(0.8)
     described = model.described().model_dump(mode="json")
     torch.save({"model_state_dict": model.members[0].state_dict(), "plaudit": described}, tmp_path / "judge.pt")
