@@ -27,7 +27,7 @@ from plaudit.rewards.calibration import EnsembleCalibration, choose_threshold, f
 from plaudit.rewards.config import RewardTrainConfig
 from plaudit.rewards.controls import ControlResult, failed, run_controls
 from plaudit.rewards.cutoffs import fit_shift
-from plaudit.rewards.frames import PARTS, FrameTable, Part, read_frames, split, thinned, with_blanks
+from plaudit.rewards.frames import PARTS, Part, RewardDataset, read_frames, split, thinned, with_blanks
 from plaudit.rewards.grids import Grids, Track, keep_grids
 from plaudit.rewards.measure import Scores, measure
 from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel, threshold_facts
@@ -74,7 +74,7 @@ def existing_parent(path: Path) -> Path:
     return next(parent for parent in path.absolute().parents if parent.is_dir())
 
 
-def _prepare(work: Path, config: RewardTrainConfig, table: FrameTable) -> None:
+def _prepare(work: Path, config: RewardTrainConfig, table: RewardDataset) -> None:
     """What an earlier try with the same config and data left is used; what another left is not."""
     asked = json.dumps({"config": config.model_dump(mode="json"), "data": table.fingerprint}, sort_keys=True)
     told = work / "asked.json"
@@ -87,7 +87,7 @@ def _prepare(work: Path, config: RewardTrainConfig, table: FrameTable) -> None:
 def _measured(
     store: Store,
     config: RewardTrainConfig,
-    table: FrameTable,
+    table: RewardDataset,
     parts: Mapping[Part, AnyArray],
     trained: Sequence[tuple[Member, Grids]],
     curve: Sequence[Epoch],
@@ -126,7 +126,7 @@ def _measured(
 
 
 def _unmeasured(
-    config: RewardTrainConfig, table: FrameTable, parts: Mapping[Part, AnyArray], members: int
+    config: RewardTrainConfig, table: RewardDataset, parts: Mapping[Part, AnyArray], members: int
 ) -> ModelFacts:
     """What is known of a model before anything was asked of it."""
     return ModelFacts(
@@ -142,7 +142,7 @@ def _unmeasured(
     )
 
 
-def _logits(store: Store, model: RewardModel, table: FrameTable, rows: AnyArray) -> list[FloatArray]:
+def _logits(store: Store, model: RewardModel, table: RewardDataset, rows: AnyArray) -> list[FloatArray]:
     """Of each member, for these rows, which are whole episodes.
 
     Asked as it is asked later, whole and from the recorded frames: the features that it was trained on were kept in
@@ -155,20 +155,20 @@ def _logits(store: Store, model: RewardModel, table: FrameTable, rows: AnyArray)
     return list(np.concatenate(parts, axis=1))
 
 
-def _episodes(table: FrameTable, rows: AnyArray) -> list[int]:
+def _episodes(table: RewardDataset, rows: AnyArray) -> list[int]:
     """Their ids, in the order of their rows."""
     return list(dict.fromkeys(table.episode[rows].tolist()))
 
 
 def _scored(
-    table: FrameTable, rows: AnyArray, calibration: EnsembleCalibration, logits: Sequence[FloatArray]
+    table: RewardDataset, rows: AnyArray, calibration: EnsembleCalibration, logits: Sequence[FloatArray]
 ) -> list[Scored]:
     """Episode by episode."""
     probability, mine = calibration(logits), table.episode[rows]
     return [Scored(probability[mine == i], table.truth[rows[mine == i]], int(i)) for i in np.unique(mine)]
 
 
-def _data_facts(table: FrameTable, parts: Mapping[Part, AnyArray], config: RewardTrainConfig) -> DataFacts:
+def _data_facts(table: RewardDataset, parts: Mapping[Part, AnyArray], config: RewardTrainConfig) -> DataFacts:
     episodes = {part: np.unique(table.episode[rows]) for part, rows in parts.items()}
     return DataFacts(
         fingerprint=table.fingerprint,
@@ -179,7 +179,7 @@ def _data_facts(table: FrameTable, parts: Mapping[Part, AnyArray], config: Rewar
 
 
 def _controls(
-    store: Store, model: RewardModel, table: FrameTable, rows: AnyArray, config: RewardTrainConfig
+    store: Store, model: RewardModel, table: RewardDataset, rows: AnyArray, config: RewardTrainConfig
 ) -> list[ControlResult]:
     found = []
     for episode_id in np.unique(table.episode[rows]).tolist():
@@ -189,7 +189,7 @@ def _controls(
     return run_controls(lambda episode: model.judge(episode).probability, found, model.threshold, seed=config.seed)
 
 
-def _worst(table: FrameTable, rows: AnyArray, scored: Sequence[Scored]) -> list[JudgedFrame]:
+def _worst(table: RewardDataset, rows: AnyArray, scored: Sequence[Scored]) -> list[JudgedFrame]:
     first = {int(episode): int(row) for row, episode in zip(rows[::-1], table.episode[rows][::-1])}
     shown = []
     for episode, place in worst_frames(scored):

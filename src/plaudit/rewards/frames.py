@@ -56,9 +56,6 @@ class RewardDataset:
         return np.flatnonzero(np.isin(self.episode, list(episodes)))
 
 
-FrameTable = RewardDataset  # the name that fit.py knows it by
-
-
 def read_frames(
     store: Store,
     cameras: Sequence[str] = (),
