@@ -158,8 +158,8 @@ class Timed(Conductor):
             self.reached.append(result.began - self._pushed[result.version])
             self._acted = result.version
 
-    def _look(self) -> None:
-        super()._look()
+    def _look(self, audit: bool = False) -> None:
+        super()._look(audit)
         self._pushed.setdefault(self.now.state.version, self.now.state.pushed)
 
 

@@ -160,6 +160,7 @@ def test_what_is_no_endpoint_is_told():
 
 
 def test_without_cyclone_dds_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cyclonedds", None)
+    for module in {"cyclonedds", *(name for name in sys.modules if name.startswith("cyclonedds."))}:
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=r"cyclonedds is not installed; run: pip install 'plaudit\[dds\]'"):
         CycloneConfig().build()
