@@ -630,9 +630,10 @@ def test_the_same_run_does_the_same_whatever_the_clock_says(tmp_path, monkeypatc
     """Played, labeled, failed on, audited, alarmed, judged again by a successor, learned, published, evaluated."""
     monkeypatch.setattr("plaudit.online.honesty.Retrainer", LateSuccessor)
     monkeypatch.setattr("plaudit.online.judging.AGAIN", 3.0)
-    words = [*asked(tmp_path, cut=0.3), "judge=dazzled", "judge.most=0.38", "episodes=36", "evaluation.every=10"]
-    words += ["audit.share=1.0", "audit.least=10", "audit.window=40", "retrain.every=1000", "publish_every=7"]
-    words += ["evaluation.episodes=5", "checkpoint_every=40", "learner.updates_per_step=1.5"]
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    words = [*asked(tmp_path, cut=0.3), "judge=dazzled", "judge.most=0.38", "episodes=20", "evaluation.every=10"]
+    words += ["audit.share=1.0", "audit.least=6", "audit.window=40", "retrain.every=1000", "publish_every=7"]
+    words += ["evaluation.episodes=5", "checkpoint_every=40", "learner.updates_per_step=1"]
     seen = {}
     for name, looks in (("prompt", 0), ("late", 4)):
         LateSuccessor.looks = looks
@@ -644,7 +645,7 @@ def test_the_same_run_does_the_same_whatever_the_clock_says(tmp_path, monkeypatc
         end = Conductor(config, folder, crew).run(lambda now: True)
         crew.close()
         folder.close()
-        assert (end.counts.episodes, end.honesty["judge/version"]) == (36, 1)
+        assert (end.counts.episodes, end.honesty["judge/version"]) == (20, 1)
         assert end.counts.unlabelable > 0
         seen[name] = what_was_done(tmp_path / name) | {"updates": end.updates, "published": end.state.version}
     assert seen["prompt"].keys() == seen["late"].keys()

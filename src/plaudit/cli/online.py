@@ -136,6 +136,7 @@ def _check_ray(address: str | None) -> None:
 
 
 def _conduct(run: Any, crew: Any, conductor: Any) -> None:
+    from plaudit.data.journal import disk_error
     from plaudit.online.chronicle import Chronicle
 
     chronicle = Chronicle(run.path)
@@ -150,7 +151,10 @@ def _conduct(run: Any, crew: Any, conductor: Any) -> None:
         for part, sentence in conductor.now.troubles.items():
             tell("warning", f"{part}: {sentence}")
         chronicle.tell(conductor.now, "ended", _why(conductor.now, failure, asked()))
-        _leave(run, conductor)
+        try:
+            _leave(run, conductor)
+        except OSError as error:  # a full disk may be what ended it
+            tell("error", f"{disk_error(error, run.path, 'its policy and its report were not written')}")
     if failure is not None:
         for sentence in str(failure).splitlines():
             tell("error", sentence)

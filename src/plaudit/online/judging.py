@@ -61,7 +61,7 @@ class Appointed:
             if isinstance(value, Path)
         }
         files: dict[str, bytes] = {}
-        if isinstance(config, ClassifierLabelerConfig):
+        if isinstance(config, ClassifierLabelerConfig) and config.model.exists():
             root = config.model if config.model.is_dir() else config.model.parent
             paths = sorted(config.model.rglob("*")) if config.model.is_dir() else [config.model]
             files = {str(path.relative_to(root)): path.read_bytes() for path in paths if path.is_file()}
