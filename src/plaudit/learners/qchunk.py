@@ -184,11 +184,14 @@ class QChunk:
         return weights_of(self.version, self.components)
 
     def policy_config(self, *, explore: bool = False) -> QChunkPolicyConfig:
-        """What a robot builds to act with these weights; it explores by drawing, in any case."""
+        """What a robot builds to act with these weights; it explores by drawing, in any case.
+
+        explore: with noise of the run's own, not that of rounds that are played to be counted
+        """
         config = self.config
         return QChunkPolicyConfig(
             **self.spaces.fields(),
-            seed=self.seed,
+            seed=self.seed if explore else COUNTED,
             horizon=config.horizon,
             velocity=config.velocity,
             critic=CriticConfig(count=config.critics, hidden=config.hidden),

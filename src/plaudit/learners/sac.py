@@ -167,7 +167,8 @@ class Sac:
     def policy_config(self, *, explore: bool = False) -> GaussianConfig:
         """What a robot builds to act with these weights."""
         actor = ActorConfig(kind="squashed", hidden=self.config.hidden)
-        return GaussianConfig(**self.spaces.fields(), actor=actor, explore=explore, seed=self.seed)
+        seed = self.seed if explore else 0  # of the noise
+        return GaussianConfig(**self.spaces.fields(), actor=actor, explore=explore, seed=seed)
 
     def save(self, path: str) -> None:
         save_checkpoint(Path(path), self, {})
