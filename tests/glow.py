@@ -2,7 +2,7 @@
 
 Scene n starts at a brightness that its seed decides; the action turns it up or down by a fifth; the picture is as
 bright. It succeeds at `goal`, and a lamp that lies says the opposite. `bright_model` calls success from `cut` on; a
-judge of type "dazzled" is such a model that cannot label lamps that begin too bright.
+judge "glow:DazzledConfig" is such a model that cannot label lamps that begin too bright.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from plaudit.data.transfer import new_folder
 from plaudit.errors import JudgeError
 from plaudit.labelers.classifier import ClassifierLabelerConfig, ClassifierScorer
 from plaudit.labelers.frames import FrameLabeler
-from plaudit.registry import ENV_REGISTRY, LABELER_REGISTRY
+from plaudit.registry import ENV_REGISTRY
 from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
 from plaudit.rewards.encoders.small import SmallConfig
 from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel
@@ -105,9 +105,7 @@ def bright_model(cut: float, *, camera: str = "front", problems: tuple[str, ...]
     return RewardModel([net], facts, "cpu")
 
 
-@LABELER_REGISTRY.register("dazzled")
 class DazzledConfig(ClassifierLabelerConfig):
-    type: Literal["dazzled"] = "dazzled"  # type: ignore[assignment]
     most: float = 0.3  # brightness of the first frame up to which it can label an episode
     raises: bool = False  # a plain error, as a plugin would that has a mistake in it
 

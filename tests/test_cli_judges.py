@@ -130,7 +130,7 @@ def test_success_from_the_first_frame_on_is_warned_of(run, store):
         store.ledger.append(odd, Labels.from_cutoff(steps=STEPS, cutoff=None, source="human"))
     said = run("label", "store", "--judge", NAME)
     assert "warning: 2 episodes are called a success from the first frame on (6, 7)" in said
-    assert "to be reviewed" in run("data", "info", "store", "--episode", 6)
+    assert "to be reviewed" in " ".join(run("data", "info", "store", "--episode", 6).split())
     said = run("judge", "eval", "store", "--judge", NAME, "--no-controls")
     assert "success at first frame        2 of 8 episodes, 2 of them wrongly" in said
     assert "warning: 2 of 8 episodes are called a success at their first frame and do not begin with one" in said

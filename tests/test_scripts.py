@@ -25,7 +25,7 @@ RUN, OPENPI = ROOT / "run_online_rl.py", ROOT / "run_online_rl_openpi.py"
 
 LAMP = """
 robot: {type: sim, env: {type: "glow:GlowConfig"}}
-learner: {type: sac, hidden: [8], batch_size: 8}
+learner: {type: sac, hidden: [8], batch_size: 8, start_after: 0}
 judge: {type: classifier, model: judge, rule: {decode: frames}}
 executor: {realtime: false, steps: 12}
 inference_algorithm: sequential
@@ -62,7 +62,9 @@ def test_a_run_in_simulation_from_beginning_to_end(lamp):
     assert done.returncode == 0, done.stderr
     assert "4 episodes, 24 updates" in done.stdout
     assert len(Store.open(lamp / "runs/sim_sac_0/episodes")) == 4
-    assert "glow with sac, online, judged by a classifier" in (lamp / "runs/sim_sac_0/report.html").read_text()
+    assert (
+        "glow:GlowConfig with sac, online, judged by a classifier" in (lamp / "runs/sim_sac_0/report.html").read_text()
+    )
 
 
 def test_a_policy_behind_openpis_server_acts_and_the_learner_watches(lamp, capsys, monkeypatch):

@@ -24,7 +24,8 @@ def folder(tmp_path, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(ROBOT_REGISTRY, "_classes", {})  # what is found here is forgotten again
+    for known in ("_registered", "_found"):  # what is found here is forgotten again
+        monkeypatch.setattr(ROBOT_REGISTRY, known, {})
     yield tmp_path
     for name in [name for name in sys.modules if name.split(".")[0] == "my_robots"]:
         del sys.modules[name]

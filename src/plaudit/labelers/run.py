@@ -170,7 +170,7 @@ def _reason(error: Exception) -> str:
         return str(error)
     places = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
-    return f"the judge raised {type(error).__name__}: {error}{where}"
+    return f"the judge raised {type(error).__name__}: {' '.join(str(error).split())}{where}"
 
 
 def batches(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:
