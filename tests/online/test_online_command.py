@@ -48,7 +48,7 @@ def test_one_episode_leaves_a_page(lab):
 
 
 def test_a_learner_of_the_users_own_is_found_by_its_dotted_path_and_goes_on(lab):
-    words = LAMP.replace("learner=sac learner.hidden=[8] learner.batch_size=8", "learner=own_learner:ImitationConfig")
+    words = LAMP.replace(SAC, "learner=own_learner:ImitationConfig")
     said = plaudit("online", *words.split(), "episodes=1", cwd=lab)
     assert "runs/run: 1 episodes, 6 updates, weights" in said
     assert "glow:GlowConfig with own_learner:ImitationConfig, online" in (lab / "runs/run/report.html").read_text()
