@@ -43,7 +43,7 @@ demo: $(VENV)/.ready
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --project pyproject.toml --pythonpath $(BIN)/python
 
 # The second environment is set up while pyright runs: each keeps one core busy. Not beside the first, whose downloads it
 # finds in pip's cache. Tests of clusters come last and one by one: each starts a dozen processes.
