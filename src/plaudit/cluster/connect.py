@@ -18,6 +18,7 @@ from typing import Any
 
 from plaudit.cluster.config import Part, PlacementConfig
 from plaudit.cluster.loopback import keep_loopback
+from plaudit.cluster.patience import patient
 from plaudit.cluster.placement import Node, Placement
 from plaudit.cluster.state import NodeState, default_folder, running
 from plaudit.cluster.token import make_token, token_file, use_token
@@ -31,7 +32,6 @@ IMPATIENT = {  # when joining: whoever answers on the port answers soon
     "RAY_NUM_REDIS_GET_RETRIES": "3",
     "RAY_gcs_server_request_timeout_seconds": "20",
 }
-TIMED_OUT = "timed out during startup"  # what Ray says when its processes took too long to register
 LOCAL_STORE = 512 * 2**20  # bytes of shared memory of a cluster in this process, or less on a small machine
 
 
@@ -173,7 +173,7 @@ def _start_local(config: PlacementConfig) -> None:
         make_token(token_file())  # Ray would make one that every user of this machine can read
     use_token(token_file())
     names = config.resources.model_dump()
-    try:
+    with patient():
         ray.init(
             address="local",
             _node_ip_address="127.0.0.1",
@@ -184,13 +184,6 @@ def _start_local(config: PlacementConfig) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    except Exception as error:  # Ray raises no other kind when its own limit of 30 s is over
-        if TIMED_OUT not in str(error):
-            raise
-        raise ClusterError(
-            "Ray's processes did not come up within 30 s: this machine is busy; try again when it is less so, or do "
-            "without Ray: --address none"
-        ) from error
 
 
 def _join(address: str, folder: Path, mine: NodeState | None) -> None:

@@ -12,9 +12,8 @@ Connections live as long. By Ray's settings whoever has an answer to send gives 
 whoever waits for it, having nothing to send, finds out seven minutes later: a call that was under way when a link broke
 for 20 s hung for minutes after it was back. Now the one holds on for a minute and the other asks every ten seconds.
 
-A busy machine takes its time. Ray waits 30 s for its own processes to register and has no setting for it, so a start
-that ran into that limit is tried again, with warm caches, for as long as `START_S` allows; the limits that can be set
-are raised.
+A busy machine takes its time: Ray's limits on the start of its own processes are raised (also the one in patience.py),
+and `START_S` is the one that counts.
 """
 
 import json
@@ -28,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plaudit.cluster.config import Role
-from plaudit.cluster.connect import IMPATIENT, QUIET, TIMED_OUT, check_reachable, refusal, with_port
+from plaudit.cluster.connect import IMPATIENT, QUIET, check_reachable, refusal, with_port
 from plaudit.cluster.firewall import close_others, open_others
 from plaudit.cluster.loopback import HOOK
 from plaudit.cluster.network import addresses_here, is_free, is_ours, way_to
@@ -38,7 +37,7 @@ from plaudit.cluster.versions import need_ray, own_labels
 from plaudit.errors import ClusterError
 
 AMOUNT: dict[Role, int] = {"training": 3, "inference": 1, "labeling": 1}  # trainer, replay and state live on the first
-START_S, STOP_S = 180.0, 15.0  # to wait for
+START_S, STOP_S = 300.0, 15.0  # to wait for
 SYSTEM_CONFIG = {
     "health_check_initial_delay_ms": 5000,
     "health_check_period_ms": 3000,
@@ -121,7 +120,8 @@ def start(asked: Start) -> NodeState:
     )
     log = asked.folder / "start.log"
     environment = _environment(token, joins=asked.head is not None)
-    process = _spawn_until_up(_command(asked, address, head, ports), log, environment, head, token)
+    process = _spawn(_command(asked, address, head, ports), log, environment)
+    _wait_until_up(process, log, head, token)
     state = NodeState(
         pid=process.pid,
         began=began(process.pid) or 0,
@@ -266,23 +266,16 @@ def _spawn(command: list[str], log: Path, environment: dict[str, str]) -> subpro
         )
 
 
-def _spawn_until_up(
-    command: list[str], log: Path, environment: dict[str, str], head: str, token: Path
-) -> subprocess.Popen[bytes]:
-    """The node's first process once the node is up. One that ran into Ray's own limit is started again."""
+def _wait_until_up(process: subprocess.Popen[bytes], log: Path, head: str, token: Path) -> None:
     until = time.monotonic() + START_S
-    process = _spawn(command, log, environment)
-    while "Ray runtime started" not in (words := log.read_text()):
-        over = time.monotonic() > until
-        if process.poll() is not None or over:
-            _end_session(process.pid)
-            if over:
-                raise ClusterError(f"the node did not come up within {START_S:.0f} s; what it said is in {log}")
-            if TIMED_OUT not in words:
-                raise ClusterError(_why_not(log, head, token))
-            process = _spawn(command, log, environment)
+    while "Ray runtime started" not in log.read_text():
+        if process.poll() is not None:
+            raise ClusterError(_why_not(log, head, token))
+        if time.monotonic() > until:
+            os.kill(process.pid, signal.SIGTERM)
+            _wait_until_gone(process.pid)
+            raise ClusterError(f"the node did not come up within {START_S:.0f} s; what it said is in {log}")
         time.sleep(0.1)
-    return process
 
 
 def _why_not(log: Path, head: str, token: Path) -> str:
@@ -291,13 +284,6 @@ def _why_not(log: Path, head: str, token: Path) -> str:
         return refusal(head, token, words)
     lines = [line for line in words.splitlines() if line.strip()]
     return f"Ray did not start: {lines[-1].strip() if lines else 'it said nothing'}; all it said is in {log}"
-
-
-def _end_session(session: int) -> None:
-    for pid in members(session):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    _wait_until_gone(session)
 
 
 def _wait_until_gone(session: int) -> None:

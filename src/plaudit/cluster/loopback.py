@@ -8,6 +8,8 @@ replacement is taken out: by `keep_loopback` for drivers, by `on_start` for the 
 
 from typing import Any
 
+from plaudit.cluster.patience import be_patient
+
 HOOK = "plaudit.cluster.loopback.on_start"
 
 
@@ -21,6 +23,7 @@ def keep_loopback() -> None:
 def on_start(ray_params: Any, head: bool) -> None:
     """What `ray start` is about to start, before it does."""
     keep_loopback()
+    be_patient()
     ray_params.ray_client_server_port = None  # a server for drivers outside of the cluster; there is no flag against it
     if ray_params.node_name in ("127.0.0.1", "::1"):  # --node-ip-address has been replaced already
         ray_params.node_ip_address = ray_params.node_name
