@@ -9,6 +9,7 @@ nothing breaks, a start on a busy machine only fails sooner.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 SLOWER = 10  # times: 30 s are five minutes
@@ -26,19 +27,19 @@ class SlowClock:
 
 def be_patient() -> None:
     """From now on in this process."""
-    from ray._private import node
-
-    node.time = SlowClock()  # type: ignore[assignment]
+    ray_node().time = SlowClock()
 
 
 @contextmanager
 def patient() -> Iterator[None]:
     """While a node starts in this process."""
-    from ray._private import node
-
-    before = node.time
     be_patient()
     try:
         yield
     finally:
-        node.time = before
+        ray_node().time = time
+
+
+def ray_node() -> Any:
+    """The module that waits; untyped, because what is changed in it is nobody's interface."""
+    return import_module("ray._private.node")
