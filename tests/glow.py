@@ -26,6 +26,9 @@ from plaudit.rollout.rounds import SimulatorJudge, run_round
 from plaudit.types import Episode, Observation
 
 SIZE = (8, 8)
+# A goal that is met by chance often enough to be learned from, whatever the seed. With 0.8, two of 20 seeds see no
+# success in their first episodes and learn nothing in 60.
+WITHIN_REACH = 0.6
 
 
 @ENV_REGISTRY.register("glow")
@@ -36,6 +39,7 @@ class GlowConfig(Config):
     image_size: tuple[int, int] = SIZE
     goal: float = 0.8
     lies: bool = False
+    burst: Path | None = None  # its bulb bursts at the first reset, in a way nobody foresaw, and leaves this file
 
     def build(self, num_envs: int = 1) -> "Glow":
         return Glow(self, num_envs)
@@ -51,6 +55,10 @@ class Glow:
         self.cameras = {} if config.obs == "state" else dict.fromkeys(config.cameras, config.image_size)
 
     def reset(self, seeds: Sequence[int]) -> Observation:
+        burst = self._config.burst
+        if burst is not None and not burst.exists():
+            burst.touch()
+            raise RuntimeError("the bulb burst")
         self._light = np.array([np.random.default_rng(seed).uniform(0.2, 0.4) for seed in seeds])
         return self._observation()
 

@@ -16,21 +16,21 @@ from plaudit.robots.twin.run import Twin
 from plaudit.types import FloatArray, Observation
 from waiting import stretch
 
-# Small pictures. Nothing counts as late unless a test asks for it: on a busy machine everything is.
+# Small pictures. Nothing counts as late or silent unless a test asks for it: on a busy machine everything is.
 QUICK = {
     "HZ": 50,
     "mono_image_resize": {"width": 64, "height": 48},
     "start_speed": 5.0,
     "max_delta_deg": None,
     "late_after_ms": 60_000.0,
+    "silent_after_ms": 60_000.0,
 }
 
 
 def robot_config(folder: Path, name: str = "igris_b", transport: Any = None, **params: Any) -> Any:
     """Of a robot with some of its params replaced."""
     path = folder / "params.json"
-    limits = {"silent_after_ms": 1000 * stretch(1.0), "first_message_s": stretch(20.0)}
-    path.write_text(json.dumps(QUICK | limits | params))
+    path.write_text(json.dumps(QUICK | {"first_message_s": stretch(20.0)} | params))
     return ROBOT_REGISTRY.get(name)(
         inference_runtime_params_config=path, transport=transport or MemoryConfig(bus=str(folder))
     )
@@ -55,6 +55,11 @@ def twin_thread(config: Any) -> Iterator[Twin]:
         twin.stop()
         thread.join()
         twin.close()
+
+
+def silence() -> float:
+    """ms without a message after which a robot gives up, for tests that make it do so."""
+    return 1000 * stretch(2.0)
 
 
 def zenoh_config(folder: Path, name: str = "igris_b", **params: Any) -> Any:

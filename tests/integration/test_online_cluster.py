@@ -44,11 +44,11 @@ def judges_at_work() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob("plaudit-judge-*"))
 
 
-def test_a_policy_learns_on_three_nodes_from_the_judge_alone(nodes, judge, tmp_path):
+def test_a_policy_learns_on_three_nodes_from_the_judge_alone(nodes, tmp_path):
+    judge = glow.saved(glow.bright_model(glow.WITHIN_REACH), tmp_path / "judge")
     before = judges_at_work()
-    done = online(
-        nodes, tmp_path, judge, "episodes=150", "seed=1", "evaluation.stop_at=0.9", "cluster.trainer_workers=2"
-    )
+    more = ("episodes=150", f"robot.env.goal={glow.WITHIN_REACH}", "evaluation.stop_at=0.9")
+    done = online(nodes, tmp_path, judge, *more, "cluster.trainer_workers=2")
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "run"
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -61,6 +61,15 @@ def test_a_policy_learns_on_three_nodes_from_the_judge_alone(nodes, judge, tmp_p
     store = Store.open(run / "episodes")
     assert {store.place(i).line["meta"]["ended"] for i in store.ids} <= {"steps", "stopped"}
     assert judges_at_work() <= before
+
+
+def test_what_a_part_raises_and_nobody_foresaw_is_kept_with_its_traceback_and_the_run_goes_on(nodes, judge, tmp_path):
+    done = online(nodes, tmp_path, judge, "episodes=4", f"robot.env.burst={tmp_path / 'burst'}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = (tmp_path / "run/failures.log").read_text()
+    assert "the env failed: RuntimeError: the bulb burst" in told
+    assert 'glow.py", line' in told  # where it happened, in the robot's own process
+    assert len(Store.open(tmp_path / "run/episodes")) == 4
 
 
 def test_parts_may_be_killed_and_nothing_is_lost(nodes):

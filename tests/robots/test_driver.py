@@ -9,7 +9,7 @@ from plaudit.robots.takeover import TopicTakeover
 from plaudit.robots.transport import MemoryConfig
 from plaudit.robots.transport.messages import JOINT_STATE, JointState, decode_joint_state, encode_joint_state
 from plaudit.robots.twin.faults import Fault
-from twins import robot_config, twin_thread
+from twins import robot_config, silence, twin_thread
 from waiting import wait_until
 
 
@@ -90,7 +90,7 @@ def test_a_robot_that_does_not_come_to_its_start_pose_is_named_by_its_joint(tmp_
 
 
 def test_it_holds_where_it_is_or_where_it_was_told_to_be_when_that_is_not_known(tmp_path, commands):
-    config = robot_config(tmp_path, silent_after_ms=100.0, start_pose=None)
+    config = robot_config(tmp_path, silent_after_ms=silence(), start_pose=None)
     with config.build() as robot:
         robot.hold()
         assert not commands  # nothing is known, and nothing was sent
@@ -98,7 +98,7 @@ def test_it_holds_where_it_is_or_where_it_was_told_to_be_when_that_is_not_known(
             here = robot.observe().state
             robot.hold()
             assert commands[-1].position == pytest.approx(here, abs=1e-6)
-        wait_until(lambda: min(robot.senses.ages().values()) > 0.1)
+        wait_until(lambda: min(robot.senses.ages().values()) > config.params().silent_after_ms / 1000)
         robot.act(here + 0.01)
         robot.hold()
         assert commands[-1].position == pytest.approx(robot.command)

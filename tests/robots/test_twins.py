@@ -12,13 +12,13 @@ from plaudit.robots.twin.log import compare
 from plaudit.robots.twin.picture import draw, read_stamp
 from plaudit.robots.twin.process import TwinProcess
 from plaudit.rollout.loop import FAULT, run_episode
-from twins import Waves, zenoh_config
+from twins import Waves, silence, zenoh_config
 from waiting import stretch, wait_until
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    return zenoh_config(tmp_path_factory.mktemp("robot"))
+    return zenoh_config(tmp_path_factory.mktemp("robot"), silent_after_ms=silence())
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +72,10 @@ def test_a_fault_makes_the_robot_hold_and_keeps_the_episode_with_its_reason(conf
 
 def test_messages_that_come_late_make_it_hold_too(tmp_path):
     """The robot calls a message late before its stream counts as silent, and the fault lies between the two."""
-    second = 1000 * stretch(1.0)
-    config = zenoh_config(tmp_path, late_after_ms=second / 2, silent_after_ms=2 * second)
+    late = silence()
+    config = zenoh_config(tmp_path, late_after_ms=late / 2, silent_after_ms=2 * late)
     with TwinProcess(config, tmp_path / "said.jsonl", watchdog_ms=400) as twin:
-        assert_held(config, twin, f"late={second:.0f}", r"dropped since: \d+ late \(the last: by \d+ ms\)")
+        assert_held(config, twin, f"late={late:.0f}", r"dropped since: \d+ late \(the last: by \d+ ms\)")
 
 
 def assert_held(config, twin, fault, sentence):
@@ -108,7 +108,7 @@ def test_a_process_that_is_stopped_and_goes_on_is_told_of_and_can_be_driven_agai
 
 
 def test_a_twin_that_is_killed_and_started_again_can_be_driven_again_and_both_episodes_are_stored(tmp_path):
-    config = zenoh_config(tmp_path)
+    config = zenoh_config(tmp_path, silent_after_ms=silence())
     with TwinProcess(config, tmp_path / "said.jsonl") as twin, config.build() as robot:
         killed = wave(robot, steps=5000, at=5, then=lambda: twin.fail("kill"))
         assert twin.process.wait(timeout=stretch(30)) == -signal.SIGKILL
