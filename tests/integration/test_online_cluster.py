@@ -63,23 +63,17 @@ def test_a_policy_learns_on_three_nodes_from_the_judge_alone(nodes, tmp_path):
     assert judges_at_work() <= before
 
 
-def test_what_a_part_raises_and_nobody_foresaw_is_kept_with_its_traceback_and_the_run_goes_on(nodes, judge, tmp_path):
-    done = online(nodes, tmp_path, judge, "episodes=4", f"robot.env.burst={tmp_path / 'burst'}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = (tmp_path / "run/failures.log").read_text()
-    assert "the env failed: RuntimeError: the bulb burst" in told
-    assert 'glow.py", line' in told  # where it happened, in the robot's own process
-    assert len(Store.open(tmp_path / "run/episodes")) == 4
-
-
 def test_parts_may_be_killed_and_nothing_is_lost(nodes):
     """`benchmarks/faults.py` in small; it counts what was acknowledged and what is there."""
     command = [sys.executable, str(ROOT / "benchmarks" / "faults.py"), "--head", nodes.head]
     kinds = ["--kinds", "env,replay,trainer", "--times", "1", "sampling=served"]
     done = finish(nodes, [*command, *kinds])
-    bars = [line.split() for line in done.stdout.splitlines() if line.startswith("BAR ")]
-    assert len(bars) == 8, done.stdout + done.stderr
-    assert {bar[1]: bar[-1] for bar in bars} == dict.fromkeys([bar[1] for bar in bars], "pass"), done.stdout
+    bars = {bar[1]: bar[-1] for bar in map(str.split, done.stdout.splitlines()) if bar[:1] == ["BAR"]}
+    counts = {
+        name: passed for name, passed in bars.items() if not name.endswith("_s")
+    }  # how soon depends on the machine
+    survived = [f"faults_{kind}_survived" for kind in ("env", "replay", "trainer")]
+    assert counts == dict.fromkeys([*survived, "faults_lost", "faults_errors"], "pass"), done.stdout + done.stderr
 
 
 BRING_BACK = """
@@ -138,14 +132,28 @@ def test_nobody_waits_while_trainers_are_brought_back(nodes, tmp_path):
     assert "brought back" in done.stdout, done.stdout + done.stderr
 
 
-def test_a_labeling_machine_is_sent_a_judge_of_one_file(nodes, tmp_path):
-    """Named by a relative path, of the folder where the command is typed."""
+@pytest.fixture(scope="module")
+def short_run(nodes, tmp_path_factory) -> Path:
+    """Its judge is one file, named by a relative path; its robot raises something at the first reset."""
+    folder = tmp_path_factory.mktemp("short")
     model = glow.bright_model(0.8)
     described = model.described().model_dump(mode="json")
-    torch.save({"model_state_dict": model.members[0].state_dict(), "plaudit": described}, tmp_path / "judge.pt")
-    done = online(nodes, tmp_path, Path("judge.pt"), "episodes=3", cwd=tmp_path)
+    torch.save({"model_state_dict": model.members[0].state_dict(), "plaudit": described}, folder / "judge.pt")
+    burst = f"robot.env.burst={folder / 'burst'}"
+    done = online(nodes, folder, Path("judge.pt"), "episodes=3", burst, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(Store.open(tmp_path / "run/episodes")) == 3
+    return folder / "run"
+
+
+def test_a_labeling_machine_is_sent_a_judge_of_one_file(short_run):
+    store = Store.open(short_run / "episodes")
+    assert len(store) == 3 and store.ledger.newest(0, {"classifier"}) is not None
+
+
+def test_what_a_part_raises_and_nobody_foresaw_is_kept_with_its_traceback_and_the_run_goes_on(short_run):
+    told = (short_run / "failures.log").read_text()
+    assert "the env failed: RuntimeError: the bulb burst" in told
+    assert 'glow.py", line' in told  # where it happened, in the robot's own process
 
 
 def test_a_vision_language_judge_without_a_gpu(nodes, judge, tmp_path):
