@@ -69,9 +69,7 @@ def test_parts_may_be_killed_and_nothing_is_lost(nodes):
     kinds = ["--kinds", "env,replay,trainer", "--times", "1", "sampling=served"]
     done = finish(nodes, [*command, *kinds])
     bars = {bar[1]: bar[-1] for bar in map(str.split, done.stdout.splitlines()) if bar[:1] == ["BAR"]}
-    counts = {
-        name: passed for name, passed in bars.items() if not name.endswith("_s")
-    }  # how soon depends on the machine
+    counts = {name: passed for name, passed in bars.items() if not name.endswith("_s")}
     survived = [f"faults_{kind}_survived" for kind in ("env", "replay", "trainer")]
     assert counts == dict.fromkeys([*survived, "faults_lost", "faults_errors"], "pass"), done.stdout + done.stderr
 
