@@ -126,7 +126,7 @@ with connected(sys.argv[2], PlacementConfig(), []):
 def test_nobody_waits_while_trainers_are_brought_back(nodes, tmp_path):
     """They get ready once a file is there, which is written only after the call that brings them back."""
     command = [sys.executable, "-c", BRING_BACK, str(tmp_path / "gate"), nodes.head]
-    done = subprocess.run(command, env=nodes.environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, env=nodes.environment, capture_output=True, text=True, timeout=stretch(240))
     assert "brought back" in done.stdout, done.stdout + done.stderr
 
 
