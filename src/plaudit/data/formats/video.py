@@ -1,6 +1,8 @@
 """Frames in and out of video files, through PyAV: exact in time, and loud when frames are missing."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,41 @@ class VideoWriter:
 
     def _mux(self, frame: av.VideoFrame | None) -> None:
         """Encode a frame, or flush with None; an encoder gives its packets some frames later."""
-        packets = self._stream.encode(frame)
+        with _same_priorities() if self.count == 0 else nullcontext():  # the encoder starts its threads
+            packets = self._stream.encode(frame)
         self.nbytes += sum(packet.size for packet in packets)
         self._container.mux(packets)
+
+
+@contextmanager
+def _same_priorities() -> Iterator[None]:
+    """Keep the scheduling of this process's threads as it is, and new ones as the one that makes them.
+
+    SVT-AV1, where it may, gives the highest real-time priority to all its threads and to the one that started it, for
+    good: whatever else runs on the machine, a robot's control say, would wait for an export.
+    """
+    tasks = Path("/proc/self/task")
+    if not tasks.exists():  # not Linux
+        yield
+        return
+    own, before = _scheduling(0), {}
+    for thread in _numbers(tasks):
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            before[thread] = _scheduling(thread)
+    try:
+        yield
+    finally:
+        for thread in _numbers(tasks):
+            policy, priority = before.get(thread, own)
+            with suppress(ProcessLookupError):
+                if _scheduling(thread) != (policy, priority):
+                    os.sched_setscheduler(thread, policy, os.sched_param(priority))
+
+
+def _numbers(tasks: Path) -> list[int]:
+    return [int(thread.name) for thread in tasks.iterdir()]
+
+
+def _scheduling(thread: int) -> tuple[int, int]:
+    """Policy and priority; of this thread for 0."""
+    return os.sched_getscheduler(thread), os.sched_getparam(thread).sched_priority
