@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -21,8 +22,14 @@ NODE = Path("node")  # a folder of a short name
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def clean(monkeypatch):
+    with tempfile.TemporaryDirectory(prefix="n", dir="/tmp") as short:
+        monkeypatch.chdir(short)
+        _forget(monkeypatch)
+        yield
+
+
+def _forget(monkeypatch):
     for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from plaudit.cli.common import out, progress, stop, tell
+from plaudit.cli.common import AllowCode, AllowHost, out, progress, stop, tell
 from plaudit.cli.env import CameraOption, SetOption, env_config_of
 from plaudit.cli.train import train_
 from plaudit.errors import DataError
@@ -39,6 +39,8 @@ def collect_(
     randomize: Annotated[bool, typer.Option("--randomize", help="Colours, light and cameras by the seed.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the first episode; a store that has some goes on.")] = 0,
     settings: SetOption = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
 ) -> None:
     """Collect episodes with success labels.
 
@@ -87,7 +89,7 @@ def _train_and_collect(context: typer.Context, config: Path) -> None:
 
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-    if given != ["config"]:
+    if set(given) - {"allow_code", "allow_host"} != {"config"}:
         raise DataError("--config stands alone; to change a key of it, run: plaudit train --config FILE KEY=VALUE")
     if load_train_config(config, []).collect is None:
         raise DataError(f"{config} does not say where to collect; add a block: collect: {{store: data}}")

@@ -1,5 +1,6 @@
 """What commands share: the two consoles, options, progress bars, how Ctrl-C is heard."""
 
+import io
 import os
 import re
 import signal
@@ -11,17 +12,17 @@ from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any, NoReturn
 
+import click
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from plaudit.errors import DataError, PlauditError
 from plaudit.memory import keep_freed_memory
+from plaudit.plain import PlainConsole
+from plaudit.trust import allow_code, allow_host
 
-# No markup: paths and messages of files are shown as they are, brackets and all.
-out = Console(highlight=False, markup=False, soft_wrap=True)
-err = Console(highlight=False, markup=False, soft_wrap=True, stderr=True)
+out, err = PlainConsole(), PlainConsole(stderr=True)
 
 RobotParams = Annotated[
     Path | None,
@@ -37,6 +38,35 @@ RobotTopics = Annotated[
         "--inference_runtime_topics_config",
         "--inference-runtime-topics-config",
         help="A robot's inference_runtime_topics.json.",
+    ),
+]
+
+
+def _each(allow: Callable[..., None]) -> Callable[[list[str] | None], list[str] | None]:
+    def allowed(names: list[str] | None) -> list[str] | None:
+        allow(*(names or ()))
+        return names
+
+    return allowed
+
+
+# They act as soon as they are read, so commands only have to name them.
+AllowCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PACKAGE",
+        help="Import code of this package where a file names it; may be given several times.",
+        callback=_each(allow_code),
+        show_default=False,
+    ),
+]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="HOST",
+        help="Call this machine where a file names it as a server; may be given several times.",
+        callback=_each(allow_host),
+        show_default=False,
     ),
 ]
 
@@ -85,7 +115,7 @@ def _stoppable_bar(total: int, told: Callable[[Any], tuple[int, str]]) -> Iterat
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
@@ -167,7 +197,7 @@ def progress(what: str) -> Any:
 
         before = signal.signal(signal.SIGINT, interrupt)
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -215,17 +245,32 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 def run_app(app: typer.Typer) -> NoReturn:
-    """Run what the command line asks for; what went wrong is told in sentences."""
+    """Run what the command line asks for; what went wrong is told in sentences.
+
+    Exits with 0; with 1 when something failed, 2 when the command is not one, 130 when somebody stopped it.
+    """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads spin otherwise, on cores that others need
     keep_freed_memory()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        app()
+        code = app(standalone_mode=False)
+    except click.exceptions.Abort:  # Ctrl-C, where the command itself had nothing to say to it
+        err.print("interrupted")
+        sys.exit(130)
+    except click.ClickException as error:
+        words = io.StringIO()
+        error.show(words)
+        err.print(words.getvalue(), end="")
+        sys.exit(error.exit_code)
     except PlauditError as error:
         for sentence in str(error).splitlines():
             tell("error", sentence)
         sys.exit(1)
-    except OSError as error:  # a folder we may not write to, a disk that went away
-        tell("error", f"{error.filename}: {error.strerror}")
+    except MemoryError:
+        tell("error", "there is not enough memory for this; ask for less at a time")
         sys.exit(1)
-    sys.exit(0)
+    except OSError as error:  # a folder we may not write to, a disk that went away
+        named = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+        tell("error", f"{named}: {error.strerror}" if named else str(error) or type(error).__name__)
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)

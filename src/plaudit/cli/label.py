@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import out, progress, stop, store_and_keys, tell
+from plaudit.cli.common import AllowCode, AllowHost, out, progress, stop, store_and_keys, tell
 from plaudit.cli.data import ActionOption, CameraOption, EpisodesOption, StateOption, chosen_ids
 from plaudit.errors import DataError
 
@@ -53,6 +53,8 @@ def label_(
     state: StateOption = None,
     action: ActionOption = None,
     camera: CameraOption = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
 ) -> None:
     """Have a judge label the episodes of a store.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from plaudit.cli.common import epochs_bar, out, progress, stop, store_and_keys, tell
+from plaudit.cli.common import AllowCode, AllowHost, epochs_bar, out, progress, stop, store_and_keys, tell
 from plaudit.cli.data import StateOption
 from plaudit.errors import DataError
 
@@ -87,6 +87,8 @@ def train_reward(
         bool, typer.Option("--visualize-positive", help="Write every success frame as a picture before training.")
     ] = False,
     vis_output_dir: Annotated[Path, typer.Option(help="Where to.")] = Path("positive_samples_vis"),
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
 ) -> None:
     """Train a reward model from labelled episodes.
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from plaudit.cli.common import RobotParams, RobotTopics, out, stop, tell
+from plaudit.cli.common import AllowCode, AllowHost, RobotParams, RobotTopics, out, stop, tell
 from plaudit.errors import RolloutError
 
 
@@ -40,6 +40,8 @@ def run_(
     takeover: Annotated[str, typer.Option(help="keyboard, gamepad, topic, none, or my_module:MyConfig.")] = "none",
     params: RobotParams = None,
     topics: RobotTopics = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
 ) -> None:
     """Let a policy drive a robot and record what was sent and seen.
 
