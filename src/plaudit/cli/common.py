@@ -12,7 +12,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
@@ -22,6 +21,9 @@ from plaudit.memory import keep_freed_memory
 from plaudit.plain import PlainConsole
 from plaudit.trust import allow_code, allow_host
 
+# Typer brings a click of its own or uses the one that is installed, by its version: what the words of a command line
+# are answered with when they are none is the base of both.
+NotACommand: Any = typer.BadParameter.__mro__[2]
 out, err = PlainConsole(), PlainConsole(stderr=True)
 
 RobotParams = Annotated[
@@ -254,10 +256,10 @@ def run_app(app: typer.Typer) -> NoReturn:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = app(standalone_mode=False)
-    except click.exceptions.Abort:  # Ctrl-C, where the command itself had nothing to say to it
+    except typer.Abort:  # Ctrl-C, where the command itself had nothing to say to it
         err.print("interrupted")
         sys.exit(130)
-    except click.ClickException as error:
+    except NotACommand as error:
         words = io.StringIO()
         error.show(words)
         err.print(words.getvalue(), end="")

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from plaudit.cli.common import AllowCode, AllowHost, RobotParams, RobotTopics, out, stop, tell
 from plaudit.errors import RolloutError
+from plaudit.trust import check_code
 
 
 def run_(
@@ -53,6 +54,9 @@ def run_(
     from plaudit.rollout.run import load_run
     from plaudit.rollout.takeover import terminal_as_it_was
 
+    for typed in (robot, takeover):
+        if ":" in typed:
+            check_code(typed)  # whoever names a package here may find it in the policy's file too
     of_policy = [override for override in overrides or [] if override.startswith("policy.")]
     policy = load_policy(policy_yaml, of_policy)
     config = load_run(
