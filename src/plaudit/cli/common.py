@@ -227,8 +227,12 @@ def store_and_keys(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return (stores[0] if stores else None), [word for word in words if "=" in word]
 
 
+_stopped: list[str] = []  # what commands said when they were
+
+
 def stop(sentence: str) -> NoReturn:
     err.print(sentence)
+    _stopped.append(sentence)
     raise typer.Exit(130)
 
 
@@ -254,10 +258,12 @@ def run_app(app: typer.Typer) -> NoReturn:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads spin otherwise, on cores that others need
     keep_freed_memory()
     signal.signal(signal.SIGTERM, _interrupt)
+    _stopped.clear()
     try:
         code = app(standalone_mode=False)
-    except typer.Abort:  # Ctrl-C, where the command itself had nothing to say to it
-        err.print("interrupted")
+        if code == 130 and not _stopped:  # Ctrl-C, where the command itself had nothing to say to it
+            stop("interrupted")
+    except (typer.Abort, typer.Exit):  # earlier versions of typer; and the line above
         sys.exit(130)
     except NotACommand as error:
         words = io.StringIO()
