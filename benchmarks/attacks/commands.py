@@ -193,6 +193,8 @@ def in_child(lines: Sequence[Sequence[str]], folder: Path) -> Iterator[End]:
                 break
             found = json.loads(line)
             yield End(found["code"], found["said"], tuple(found["called"]))
+            if found["code"] == 130:
+                break
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -212,6 +214,8 @@ def serve(lines: Sequence[Sequence[str]], folder: Path, pipe: int) -> None:
         code, said = one(words)
         end = {"code": code, "said": said[-2000:], "called": called}
         os.write(pipe, json.dumps(end).encode() + b"\n")
+        if code == 130:  # it may have been in the middle of an import, which this process cannot repeat
+            return
 
 
 def one(words: Sequence[str]) -> tuple[int | None, str]:

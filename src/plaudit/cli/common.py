@@ -1,6 +1,7 @@
 """What commands share: the two consoles, options, progress bars, how Ctrl-C is heard."""
 
 import io
+import math
 import os
 import re
 import signal
@@ -42,6 +43,23 @@ RobotTopics = Annotated[
         help="A robot's inference_runtime_topics.json.",
     ),
 ]
+
+
+def finite(value: float | None) -> float | None:
+    """For options that take a number: neither infinity nor nan is one to wait for or to multiply with."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a number to go by; write one like 0.5")
+    return value
+
+
+def a_number(value: float) -> float:
+    """The same where infinity has a meaning."""
+    return value if value == math.inf else finite(value) or 0.0
+
+
+def is_count(text: str) -> bool:
+    """Whether `int` reads it as a number from 0 on: `isdigit` also holds for "²", which it does not read."""
+    return text.isascii() and text.isdecimal() and len(text) <= 18
 
 
 def _each(allow: Callable[..., None]) -> Callable[[list[str] | None], list[str] | None]:
@@ -262,8 +280,9 @@ def run_app(app: typer.Typer) -> NoReturn:
     try:
         code = app(standalone_mode=False)
         if code == 130 and not _stopped:  # Ctrl-C, where the command itself had nothing to say to it
-            stop("interrupted")
-    except (typer.Abort, typer.Exit):  # earlier versions of typer; and the line above
+            err.print("interrupted")
+    except (KeyboardInterrupt, typer.Abort):  # before there is a command to hear it; earlier versions of typer
+        err.print("interrupted")
         sys.exit(130)
     except NotACommand as error:
         words = io.StringIO()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, out, progress, stop, tell
+from plaudit.cli.common import AllowCode, AllowHost, finite, out, progress, stop, tell
 from plaudit.cli.data import EpisodesOption, chosen_ids
 from plaudit.cli.label import (
     ConfigOption,
@@ -180,7 +180,7 @@ def calibrate_(
     config: ConfigOption = None,
     model: ModelOption = None,
     target_fpr: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of failure frames that may be called success.")
+        float, typer.Option(min=0, max=1, help="Share of failure frames that may be called success.", callback=finite)
     ] = 0.01,
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,

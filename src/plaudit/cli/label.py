@@ -46,7 +46,9 @@ def label_(
         bool, typer.Option("--only-unlabelled", help="Leave out what anybody has labelled.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")] = False,
-    batch: Annotated[int, typer.Option(min=1, help="Episodes that are judged before they are written.")] = 8,
+    batch: Annotated[
+        int, typer.Option(min=1, max=2**31 - 1, help="Episodes that are judged before they are written.")
+    ] = 8,
     order: Annotated[Order, typer.Option(help="human: which episodes come first.")] = "unlabelled",
     name: Annotated[str, typer.Option(help="human: who labels; kept with the labels.")] = "",
     keys_log: Annotated[Path | None, typer.Option(help="human: a file that keeps every key pressed.")] = None,

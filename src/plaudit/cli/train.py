@@ -86,7 +86,7 @@ def _tell_collected(config: Any) -> None:
 
 def demo(
     folder: Annotated[Path, typer.Option(help="Where to put everything.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of everything random.")] = 0,
 ) -> None:
     """Run the whole way in small, in two to three minutes.
 

@@ -35,6 +35,7 @@ IMPATIENT = {  # when joining: whoever answers on the port answers soon
     "RAY_NUM_REDIS_GET_RETRIES": "3",
     "RAY_gcs_server_request_timeout_seconds": "20",
 }
+_HOST = re.compile(r"\[[0-9a-fA-F:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]{0,252}")  # an address or a name
 LOCAL_STORE = 512 * 2**20  # bytes of shared memory of a cluster in this process, or less on a small machine
 
 
@@ -148,9 +149,10 @@ def find(address: str | None, mine: NodeState | None) -> str | None:
 def with_port(address: str) -> str:
     """'10.0.0.1' -> '10.0.0.1:6379'."""
     host, colon, port = address.rpartition(":")
-    if not colon:
+    if not colon and _HOST.fullmatch(address):
         return f"{address}:{PORT}"
-    if not host or not port.isdecimal():
+    good = colon and _HOST.fullmatch(host) and port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 1 << 16
+    if not good:
         raise ClusterError(f"'{address}' is no address of a head; write HOST:PORT, like 10.0.0.1:{PORT}")
     return address
 
