@@ -161,13 +161,30 @@ def check_reachable(address: str) -> None:
     """Whether anything listens there."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
     except OSError as error:
         why = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
         raise ClusterError(
             f"no head at {address} ({why.lower()}); is 'plaudit cluster start --role training' running there, "
             f"and does its firewall let port {port} through?"
         ) from None
+
+
+def check_answers(address: str) -> None:
+    """Whether what listens there speaks as a head does: Ray would wait for minutes, deaf to Ctrl-C, to find out."""
+    host, _, port = address.rpartition(":")
+    # HTTP/2, with settings that have nothing in them.
+    hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S) as head:
+            head.sendall(hello)
+            answer = head.recv(9)
+    except OSError:
+        answer = b""
+    if len(answer) < 4 or answer[3] != 4:  # its settings, which come first
+        raise ClusterError(
+            f"what answers at {address} is no head of a Ray cluster; say where one is: --address HOST:PORT"
+        )
 
 
 def node_from(facts: dict[str, Any]) -> Node:
@@ -215,6 +232,7 @@ def _join(address: str, folder: Path, mine: NodeState | None) -> None:
 
     token = token_file(Path(mine.token) if mine else None)
     check_reachable(address)
+    check_answers(address)
     use_token(token)
     ours: dict[str, Any] = {"_node_ip_address": mine.address, "_temp_dir": str(folder.absolute() / RAY)} if mine else {}
     try:
