@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import typer.main
 
+from attacks.foreign import MODULE, SECRET, VARIABLE, files_of_somebody
 from attacks.tally import Tally
 from plaudit.cli import app, main
 from plaudit.data.store import Store
@@ -38,7 +39,8 @@ QUICK, FULL = 100, 3000  # fuzzed commands
 # They open windows, start processes that stay, or run for minutes whatever they are told.
 GROUPS = ("data", "env", "robot", "judge", "cluster")
 NOT_RUN = {"demo", "cluster start", "robot twin"}
-MODULE, VARIABLE, SECRET = "somebody_elses_code", "SOMEBODYS_SECRET", "hunter2-is-the-secret"
+# They import what takes seconds: Ray, transformers, the learners.
+NOT_QUICK = {"train", "train-policy", "run", "online", "cluster check", "cluster status", "judge reason"}
 
 # Words with which a command comes as far as it can within a moment; it is run in a folder that has these files.
 WORKS: dict[str, list[str]] = {
@@ -97,16 +99,16 @@ HEAVY = (
 
 def attacks(folder: Path, rng: np.random.Generator, quick: bool) -> Iterator[Tally]:
     """See the module."""
-    for module in HEAVY:
+    for module in ("torch", "plaudit.rewards.pt", "plaudit.labelers.run") if quick else HEAVY:
         with contextlib.suppress(ImportError):
             import_module(module)
     made(folder)
-    yield from fuzzed(folder, rng, QUICK if quick else FULL)
+    yield from fuzzed(folder, rng, QUICK if quick else FULL, NOT_RUN | NOT_QUICK if quick else NOT_RUN)
     yield from hostile(folder, rng, quick)
 
 
-def fuzzed(folder: Path, rng: np.random.Generator, count: int) -> Iterator[Tally]:
-    commands = {name: command for name, command in leaves(typer.main.get_command(app)) if name not in NOT_RUN}
+def fuzzed(folder: Path, rng: np.random.Generator, count: int, not_run: set[str]) -> Iterator[Tally]:
+    commands = {name: command for name, command in leaves(typer.main.get_command(app)) if name not in not_run}
     by_group: dict[str, list[list[str]]] = {}
     for number in range(count):
         name = list(commands)[number % len(commands)]
@@ -290,9 +292,6 @@ def made(folder: Path) -> None:
 
 # Files of somebody else
 
-URL = "http://{host}/v1"
-CODE = f"{MODULE}:Thing"
-
 
 def hostile(folder: Path, rng: np.random.Generator, quick: bool) -> Iterator[Tally]:
     trap = folder / "python"
@@ -315,127 +314,3 @@ def hostile(folder: Path, rng: np.random.Generator, quick: bool) -> Iterator[Tal
             sprung.unlink(missing_ok=True)
         yield tally
     sys.path.remove(str(trap))
-
-
-def files_of_somebody(folder: Path, rng: np.random.Generator, quick: bool) -> dict[str, list[list[str]]]:
-    """What they try -> commands on such files."""
-    written = Files(folder / "theirs")
-    code = [
-        *judges(written, {"type": CODE}),
-        *policies(written, {"type": CODE}, {"type": "scripted", "function": CODE}),
-        *runs(written, {"robot": {"type": CODE}}, {"learner": {"type": CODE}}, {"judge": {"type": CODE}}),
-        *runs(written, {"robot": {"type": "sim", "env": {"type": CODE}}}, {"takeover": {"type": CODE}}),
-        *runs(written, {"robot": {"type": "sim", "env": {"type": "gymnasium", "id": f"{MODULE}:Task-v0"}}}),
-        *runs(written, {"robot": {"type": "lerobot", "robot_type": "x", "module": MODULE}}),
-        *models(written, {"type": CODE}),
-        *trainings(written, {"env": {"type": CODE}}, {"env": {"type": "gymnasium", "id": f"{MODULE}:T-v0"}}),
-        *trainings(written, {"learner": {"type": CODE}}),
-        ["train-reward", "store", "--config", written.yaml({"encoder": {"type": CODE}}), "--out", "new"],
-    ]
-    templates = [f"${{oc.env:{VARIABLE}}}", f"${{oc.decode:${{oc.env:{VARIABLE}}}}}", "${${a}:" + VARIABLE + "}"]
-    templates += [f"x${{oc.env:{VARIABLE},1}}y", "${oc.env:${a}}", f"${{ oc.env : {VARIABLE} }}"]
-    secrets = [line for template in templates for line in judges(written, {"type": template})]
-    secrets += [line for t in templates for line in policies(written, {"type": "openpi", "openpi_model": {"host": t}})]
-    for variable in (VARIABLE, "AWS_SECRET_ACCESS_KEY", "HOME", ""):
-        secrets += judges(written, endpoint("127.0.0.1:9", api_key_env=variable))
-    for url in (f"me:{SECRET}@127.0.0.1:9", f"127.0.0.1:9/?api_key={SECRET}&x=1"):
-        secrets += judges(written, endpoint(url))
-    hosts = [
-        "203.0.113.9",
-        "evil.example",
-        "localhost.evil.example",
-        "[2001:db8::9]",
-        "0x7f.1",
-        "127.0.0.1.evil.example",
-    ]
-    servers = [line for host in hosts for line in judges(written, endpoint(host))]
-    for host in hosts:
-        servers += policies(written, {"type": "openpi", "action_dim": 1, "openpi_model": {"host": host}})
-    servers += judges(written, {"type": "vlm", "model": "somebody/model", "allow_download": True})
-    servers += models(written, {"type": "transformers", "name": "somebody/model", "download": True})
-    tried = {"import code": code, "read variables": secrets, "call servers": servers}
-    return {what: some(lines, rng, 6) for what, lines in tried.items()} if quick else tried
-
-
-def some(lines: list[list[str]], rng: np.random.Generator, count: int) -> list[list[str]]:
-    return [lines[i] for i in rng.permutation(len(lines))[:count]]
-
-
-def endpoint(host: str, **more: str) -> dict[str, Any]:
-    address = {"base_url": URL.format(host=host), "retries": 0, "timeout": 1.0, **more}
-    return {"type": "vlm", "backend": "openai", "model": "m", "endpoint": address}
-
-
-class Files:
-    """Numbered ones."""
-
-    def __init__(self, folder: Path):
-        folder.mkdir()
-        self.folder, self.count = folder, 0
-
-    def new(self, suffix: str = "") -> Path:
-        self.count += 1
-        return self.folder / f"{self.count}{suffix}"
-
-    def yaml(self, tree: dict[str, Any]) -> str:
-        path = self.new(".yaml")
-        path.write_text(json.dumps(tree))
-        return str(path)
-
-
-def judges(files: Files, *trees: dict[str, Any]) -> list[list[str]]:
-    found = []
-    for tree in trees:
-        path = files.yaml(tree)
-        found += [["label", "store", "--config", path], ["judge", "eval", "store", "--config", path, "-o", "new"]]
-        found += [["judge", "calibrate", "store", "--config", path, "-o", "new.yaml"]]
-    return found
-
-
-def policies(files: Files, *trees: dict[str, Any]) -> list[list[str]]:
-    found = []
-    for tree in trees:
-        path = files.yaml({"policy": tree})
-        sim = ["robot.env.type=lift", "executor.realtime=false", "--steps", "2", "--store", "new"]
-        found += [["run", "--robot", "sim", "--inference_algorithm", "sequential", "--policy_yaml", path, *sim]]
-    return found
-
-
-def runs(files: Files, *trees: dict[str, Any]) -> list[list[str]]:
-    """As a config, and as the folder of a run."""
-    found = []
-    whole = {"robot": {"type": "sim", "env": {"type": "lift"}}, "learner": {"type": "sac"}, "judge": {"type": "human"}}
-    for tree in trees:
-        run = files.new()
-        run.mkdir()
-        (run / "config.json").write_text(json.dumps(whole | tree))
-        found += [["online", "--config", files.yaml(whole | tree), "--address", "none", "--folder", str(files.new())]]
-        found += [["online", "--resume", str(run), "--address", "none"], ["online", "--report", str(run)]]
-    return found
-
-
-def trainings(files: Files, *trees: dict[str, Any]) -> list[list[str]]:
-    whole = {"env": {"type": "lift"}, "learner": {"type": "sac"}, "steps": 10}
-    return [["train", "--config", files.yaml(whole | tree), "--folder", str(files.new())] for tree in trees]
-
-
-def models(files: Files, encoder: dict[str, Any]) -> list[list[str]]:
-    """As a folder, and as a single file."""
-    import torch
-
-    facts = {
-        "classifier": {"encoder": encoder, "cameras": {"front": [16, 16]}},
-        "shared_encoder": True,
-        "calibration": [[1.0, 0.0]],
-        "threshold": {"value": 0.5},
-        "scores": {},
-        "controls": [],
-        "problems": [],
-        "training": {},
-        "data": {"fingerprint": "x", "episodes": {}, "frames": {}, "sources": []},
-    }
-    folder, file = files.new(), files.new(".pt")
-    folder.mkdir()
-    (folder / "model.json").write_text(json.dumps(facts))
-    torch.save({"model_state_dict": {"a": torch.zeros(1)}, "plaudit": facts}, file)
-    return [["label", "store", "--judge", "classifier", "--model", str(path)] for path in (folder, file)]
