@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from plaudit.data.store import Store
+from plaudit.trust import CODE, HOSTS
 from plaudit.types import Episode, Labels
 from waiting import stretch
 
@@ -30,6 +31,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     """No test hangs for ever, and none fails because the machine is busy with something else."""
     item.add_marker(pytest.mark.timeout(stretch(LIMIT_S * (2 if item.get_closest_marker("cluster") else 1))))
     return (yield)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test allows files to ask for is not allowed in the next."""
+    for name in (CODE, HOSTS):
+        monkeypatch.setenv(name, "")
 
 
 def counting_episode(steps: int = 4, first: int = 0, size: tuple[int, int] = (8, 10), **facts: object) -> Episode:

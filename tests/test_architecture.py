@@ -15,6 +15,9 @@ SOURCE = Path(plaudit.__file__).parent
 ROOMS = [
     "errors",
     "memory",
+    "trust",
+    "plain",
+    "yaml_file",
     "types",
     "protocols",
     "registry",

@@ -77,7 +77,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(run, store, tmp_pa
 
 def test_a_file_a_flag_and_a_key_say_which_judge(run, store, tmp_path):
     (tmp_path / "judge.yaml").write_text(f"type: {NAME}\nrule: {{decode: frames}}\n")
-    run("label", "store", "--config", "judge.yaml", "cut=5", "--decode", "confirm")
+    run("label", "store", "--config", "judge.yaml", "cut=5", "--decode", "confirm", "--allow-code", "brightness")
     store.ledger.refresh()
     labels = store.ledger.labels(0)
     assert (labels.model, labels.note) == ("cut 5", "2 of 3 frames")
@@ -213,12 +213,12 @@ def test_an_evaluation_that_cannot_be(run, store, tmp_path, words, sentence):
 
 def test_a_rule_is_fitted_stored_and_used(run, tmp_path):
     bright_store(tmp_path / "store", 6, 6).close()
-    (tmp_path / "judge.yaml").write_text("cut: ${oc.decode:${oc.env:CUT,6}}\n")
+    (tmp_path / "judge.yaml").write_text("cut: ${rule.confirm.0}\nrule: {confirm: [6, 6]}\n")
     words = ("--judge", NAME, "--config", "judge.yaml", "-o", "judge.yaml", "--target-fpr", "0.02")
     said = run("judge", "calibrate", "store", *words)
     assert "judge.yaml: fitted on 12 episodes, 6 of which succeed" in said and "2.0% was asked for" in said
     tree = yaml.safe_load((tmp_path / "judge.yaml").read_text())
-    assert tree["cut"] == "${oc.decode:${oc.env:CUT,6}}"  # secrets come from the environment, and stay there
+    assert tree["cut"] == "${rule.confirm.0}"  # as it was written
     assert tree["calibrated"]["fingerprint"] == "cut 6" and tree["calibrated"]["target_fpr"] == 0.02
     assert tree["rule"]["threshold"] >= 0.5 and tree["rule"]["bias"] > 0
     run("label", "store", "--config", "judge.yaml")

@@ -57,9 +57,15 @@ def test_a_file_and_overrides_make_a_frozen_tree(tmp_path):
         config.steps = 8  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_the_environment_fills_in(tmp_path, monkeypatch):
+def test_the_places_that_are_known_fill_in(tmp_path, monkeypatch):
+    monkeypatch.setenv("EMBODIED_PATH", "/data/robot")
+    path = write(tmp_path, "name: x\nfolder: ${oc.env:EMBODIED_PATH}/runs\n")
+    assert load(Experiment, path).folder == Path("/data/robot/runs")
+
+
+def test_the_command_line_may_fill_in_what_a_file_may_not(monkeypatch):
     monkeypatch.setenv("DATA", "/data/robot")
-    assert load(Experiment, write(tmp_path, "name: x\nfolder: ${oc.env:DATA}\n")).folder == Path("/data/robot")
+    assert load(Experiment, None, ["name=x", "folder=${oc.env:DATA}"]).folder == Path("/data/robot")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +81,18 @@ def test_the_environment_fills_in(tmp_path, monkeypatch):
         ("steps: 3", [], ["key 'name' is missing"]),
         ("name: [", [], ["experiment.yaml", "not valid YAML"]),
         ("- name", [], ["experiment.yaml", "a config is a mapping"]),
-        ("name: ${oc.env:NOT_SET_ANYWHERE}", [], ["experiment.yaml", "NOT_SET_ANYWHERE"]),
+        ("name: ${oc.env:EMBODIED_PATH}", [], ["experiment.yaml", "EMBODIED_PATH"]),  # which is not set
+        ("name: ${oc.env:HOME}", [], ["experiment.yaml: key 'name' has a template that a file may not have"]),
+        ("name: ${oc.decode:x}", [], ["key 'name' has a template that a file may not have"]),
+        ("name: ${${demo}:HOME}\ndemo: oc.env", [], ["key 'name' has a template that a file may not have"]),
+        ("name: ${oc.env:${demo}}\ndemo: HOME", [], ["key 'name' has a template that a file may not have"]),
+        ("name: ${demo}\ndemo: ${name}", [], ["experiment.yaml: its templates lead to each other"]),
+        ("name: " + "[" * 50_000, [], ["experiment.yaml", "more than 64 blocks within blocks"]),
+        ("name: &a [*a]", [], ["experiment.yaml", "its aliases make more than 500,000 values"]),
+        ("name: !!binary aGk=", [], ["a value is of a kind that no config has"]),
+        ("name: x", ["[1,2"], ["command line: '[1,2' cannot be read"]),
+        ("name: x", ["steps=[1,2"], ["command line: 'steps=[1,2' cannot be read"]),
+        ("name: x", ["folder=\udcff"], ["command line", "cannot be read"]),
     ],
 )
 def test_a_mistake_is_answered_with_the_key_the_nearest_one_and_the_file(tmp_path, text, overrides, sentences):
@@ -84,6 +101,18 @@ def test_a_mistake_is_answered_with_the_key_the_nearest_one_and_the_file(tmp_pat
     for sentence in sentences:
         assert sentence in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_aliases_of_aliases_are_refused_before_they_are_built(tmp_path):
+    levels = "".join(f"l{i}: &l{i} [{','.join([f'*l{i - 1}'] * 9)}]\n" for i in range(1, 9))
+    with pytest.raises(ConfigError, match="its aliases make more than 500,000 values"):
+        load(Experiment, write(tmp_path, f"l0: &l0 [x,x,x]\n{levels}"))
+
+
+def test_templates_of_templates_are_refused_before_they_are_filled_in(tmp_path):
+    levels = "".join(f"l{i}: {f'${{l{i - 1}}}' * 9}\n" for i in range(1, 12))
+    with pytest.raises(ConfigError, match="its templates lead to each other, and make too much"):
+        load(Experiment, write(tmp_path, f"l0: xxx\n{levels}"))
 
 
 def test_every_mistake_is_named_not_only_the_first(tmp_path):

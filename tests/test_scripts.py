@@ -18,6 +18,7 @@ from plaudit.errors import ConfigError
 from plaudit.online.config import load_online
 from plaudit.policies.loader import load_policy
 from plaudit.robots import igris_b
+from plaudit.trust import CODE, allow_code
 from waiting import stretch
 
 ROOT = Path(__file__).parents[1]
@@ -43,6 +44,7 @@ def lamp(tmp_path, monkeypatch) -> Path:
     (tmp_path / "lamp.yaml").write_text(LAMP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PLAUDIT_ADDRESS", "none")
+    allow_code("glow")
     return tmp_path
 
 
@@ -56,8 +58,9 @@ def script(path: Path, *words: object, capsys, monkeypatch) -> tuple[Any, str]:
 
 
 def test_a_run_in_simulation_from_beginning_to_end(lamp):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])}
-    command = [sys.executable, RUN, "--robot", "sim", "--train_config", "lamp.yaml"]
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    environment = {**os.environ, "PYTHONPATH": paths, CODE: ""}
+    command = [sys.executable, RUN, "--robot", "sim", "--train_config", "lamp.yaml", "--allow-code", "glow"]
     done = subprocess.run(command, cwd=lamp, env=environment, capture_output=True, text=True, timeout=stretch(120))
     assert done.returncode == 0, done.stderr
     assert "4 episodes, 24 updates" in done.stdout

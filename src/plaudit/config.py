@@ -2,8 +2,11 @@
 
 A config class derives from `Config`; a key it does not know, a value of the wrong type and a file that is not there are
 each answered with a sentence that names the key, the nearest known one and the place it stood in. OmegaConf reads the
-file (`${oc.env:HOME}`, `a.b=c` overrides), pydantic checks it. Values are checked as JSON in strict mode: "3" is not a
+file (`${other.key}`, `a.b=c` overrides), pydantic checks it. Values are checked as JSON in strict mode: "3" is not a
 number and 1 is not a boolean, while a list may fill a tuple and a string a path.
+
+A file may come from somebody else. It is read within bounds, its templates reach other keys of it and the few
+environment variables that `plaudit.trust` names, and what is made of it knows that it came from a file.
 """
 
 import json
@@ -12,12 +15,12 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
-from yaml import YAMLError
 
 from plaudit.errors import ConfigError, nearest
+from plaudit.trust import from_file
+from plaudit.yaml_file import DEEPEST, LARGEST, UNREADABLE, first_line, read_yaml
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Location = tuple[str | int, ...]
@@ -41,7 +44,8 @@ def load(
     """
     merged, given = read_tree(path, overrides)
     try:
-        return parse(cls, translate(merged))
+        with from_file(path, given):
+            return parse(cls, translate(merged))
     except ConfigError as error:
         raise ConfigError(
             (where, f"{place_of(where, path, given)}: {sentence}") for where, sentence in error.problems
@@ -49,15 +53,36 @@ def load(
 
 
 def read_tree(path: str | Path | None, overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Plain values, not checked yet: file and overrides together, and the overrides alone."""
-    file_tree = _read(Path(path)) if path is not None else OmegaConf.create({})
+    """Plain values, not checked yet: file and overrides together, and the overrides alone.
+
+    Whoever makes something of the first does so within `plaudit.trust.from_file(path, overrides)`, as `load` does.
+    """
+    file_tree = read_yaml(Path(path)) if path is not None else OmegaConf.create({})
+    override_tree = _overrides(overrides)
     try:
-        override_tree = OmegaConf.from_dotlist(list(overrides))
         merged: Any = OmegaConf.to_container(OmegaConf.merge(file_tree, override_tree), resolve=True)
-    except (OmegaConfBaseException, YAMLError) as error:
-        raise ConfigError([((), f"{path or 'command line'}: {_first_line(error)}")]) from error
+    except UNREADABLE as error:
+        raise ConfigError([((), f"{path or 'command line'}: {first_line(error)}")]) from error
     given: Any = OmegaConf.to_container(override_tree)
     return merged, given
+
+
+def _overrides(overrides: Sequence[str]) -> Any:
+    """`a.b=c`, each by itself, so that a mistake is told with the one it is in."""
+    tree = OmegaConf.create({})
+    for override in overrides:
+        try:
+            if "\0" in override or len(override) > LARGEST:
+                raise ValueError("it has a zero byte, or is very long")
+            if override.count("[") + override.count("{") > DEEPEST:
+                raise ValueError("brackets within brackets")
+            override.encode()  # what is no UTF-8 on the command line cannot be written down
+            tree = OmegaConf.merge(tree, OmegaConf.from_dotlist([override]))
+            OmegaConf.to_container(tree)
+        except UNREADABLE as error:
+            said = override if len(override) <= 80 else f"{override[:77]}..."
+            raise ConfigError([((), f"command line: '{said}' cannot be read: {first_line(error)}")]) from error
+    return tree
 
 
 def place_of(where: Location, path: str | Path | None, given: Mapping[str, Any]) -> str:
@@ -68,7 +93,11 @@ def place_of(where: Location, path: str | Path | None, given: Mapping[str, Any])
 def parse(cls: type[ModelT], values: Mapping[str, Any]) -> ModelT:
     """Check plain values against a config class."""
     try:
-        return cls.model_validate_json(json.dumps(values), strict=True)
+        text = json.dumps(values)
+    except (TypeError, ValueError) as error:  # bytes, a date, a set: YAML has more than JSON
+        raise ConfigError([((), f"a value is of a kind that no config has: {first_line(error)}")]) from None
+    try:
+        return cls.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise ConfigError(p for detail in error.errors() for p in _problems(cls, detail)) from None
 
@@ -112,22 +141,6 @@ def _hint(key: str, hints: Mapping[str, str]) -> str | None:
     return hints[max(fitting, key=len)] if fitting else None
 
 
-def _read(path: Path) -> Any:
-    if not path.is_file():
-        beside = [p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml", ".json")]
-        where = path.parent.absolute()
-        none = f"{where} has no YAML or JSON file" if where.is_dir() else f"there is no folder {where} either"
-        advice = nearest(path.name, beside) if beside else none
-        raise ConfigError([((), f"{path}: there is no such file; {advice}")])
-    try:
-        tree = OmegaConf.load(path)
-    except (OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError([((), f"{path}: this is not valid YAML: {_first_line(error)}")]) from error
-    if not OmegaConf.is_dict(tree):
-        raise ConfigError([((), f"{path}: a config is a mapping of keys to values, this is something else")])
-    return tree
-
-
 def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location, str]]:
     where, kind = detail["loc"], detail["type"]
     key = ".".join(map(str, where))
@@ -162,7 +175,3 @@ def _has(tree: Any, where: Location) -> bool:
             return False
         tree = tree[step]
     return bool(where)
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split("\n")[0].split())

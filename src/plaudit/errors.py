@@ -38,6 +38,10 @@ class UnknownName(PlauditError, ValueError):
     """A name that the registry does not know."""
 
 
+class NotAllowed(PlauditError, ValueError):
+    """A file that asks for what only the user may: code of somebody else, a variable, a server. Nothing was done."""
+
+
 class MissingPackage(PlauditError, ImportError):
     """A package that this call needs and that is not installed."""
 

@@ -8,10 +8,12 @@
 Only config classes are registered, never the things: a config crosses a process or a cluster as plain data, and
 `build()` runs where the thing will live, so a laptop can launch a policy that needs a GPU it has not got. Names
 come from this package, from installed packages through entry points (group `plaudit.policy`, ...), or are a dotted
-path `my_package.my_module:MyConfig`; nobody has to edit a file of ours. (Rejected: a factory of `elif`s, and
-importing every plugin at start-up to fill a dictionary.)
+path `my_package.my_module:MyConfig`; nobody has to edit a file of ours. A dotted path that stands in a file is imported
+by its user's word alone (`plaudit.trust`). (Rejected: a factory of `elif`s, and importing every plugin at start-up to
+fill a dictionary.)
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,8 +25,10 @@ from pydantic import BaseModel, GetCoreSchemaHandler, SerializerFunctionWrapHand
 from pydantic_core import CoreSchema, core_schema
 
 from plaudit.errors import UnknownName, nearest
+from plaudit.trust import check_code
 
 ConfigT = TypeVar("ConfigT", bound=type[BaseModel])
+_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")  # module:Class
 
 
 class Registry:
@@ -56,6 +60,8 @@ class Registry:
 
     def get(self, name: str) -> type[BaseModel]:
         """The config class of a name or of a dotted path; a name that two classes claim is refused."""
+        if ":" in name:
+            check_code(name, self._known_paths())
         if name not in self._found:
             self._found[name] = self._load(name, name) if ":" in name else self._claimed(name)
         return self._found[name]
@@ -101,6 +107,10 @@ class Registry:
         """For one that may hold none."""
         return RegistryField(self, optional=True)
 
+    def _known_paths(self) -> set[str]:
+        """What is here by itself: ours, and that of installed packages."""
+        return {*self._builtin.values(), *(point.value for point in self._points())}
+
     def _points(self) -> list[Any]:
         return list(entry_points(group=f"plaudit.{self.kind}"))
 
@@ -122,9 +132,11 @@ class Registry:
 
     def _load(self, name: str, target: str) -> type[BaseModel]:
         module, _, attribute = target.partition(":")
+        if not _PATH.fullmatch(target):
+            raise UnknownName(f"{self.kind} '{name}' is no dotted path; write it like my_package.my_module:MyConfig")
         try:
             found = attrgetter(attribute)(import_module(module))
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, SyntaxError) as error:
             raise UnknownName(f"{self.kind} '{name}' could not be loaded from {target}: {error}") from error
         if not (isinstance(found, type) and issubclass(found, BaseModel)):
             raise UnknownName(

@@ -3,12 +3,14 @@
 import os
 import socket
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from plaudit.cluster.connect import check_reachable, find, refusal, with_port
+from plaudit.cluster.connect import check_answers, check_reachable, find, refusal, with_port
 from plaudit.cluster.launch import Start, start, stop
 from plaudit.cluster.network import addresses_here, listeners
 from plaudit.cluster.patience import patient, ray_node
@@ -21,8 +23,14 @@ NODE = Path("node")  # a folder of a short name
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def clean(monkeypatch):
+    with tempfile.TemporaryDirectory(prefix="n", dir="/tmp") as short:
+        monkeypatch.chdir(short)
+        _forget(monkeypatch)
+        yield
+
+
+def _forget(monkeypatch):
     for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
 
@@ -142,3 +150,24 @@ def test_listening_sockets_are_found_with_their_address():
 
 def test_addresses_of_this_machine_are_not_loopback():
     assert all(not address.startswith("127.") for address in addresses_here())
+
+
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_a_server_that_is_no_head_is_told_of_at_once(answer):
+    def greet() -> None:
+        guest, _ = server.accept()
+        with guest:
+            guest.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host = threading.Thread(target=greet)
+        host.start()
+        with pytest.raises(ClusterError, match="is no head of a Ray cluster; say where one is"):
+            check_answers(f"127.0.0.1:{server.getsockname()[1]}")
+        host.join()
+
+
+@pytest.mark.parametrize("address", ["../../etc", "10.0.0.1:99999", "10.0.0.1:0", "x" * 300, "a b:1", "²:1", ":1"])
+def test_what_is_no_address_is_told(address):
+    with pytest.raises(ClusterError, match="is no address of a head"):
+        with_port(address)

@@ -25,6 +25,7 @@ from plaudit.policies.networks import Spaces
 from plaudit.policies.weights import read_weights
 from plaudit.report.online import write_online_report
 from plaudit.train.record import Record
+from plaudit.trust import allow_code
 from plaudit.types import Labels
 
 WEIGHTS = "weights/current.safetensors"
@@ -382,6 +383,7 @@ def test_the_simulators_own_flag_may_end_episodes_where_the_simulator_judges(tmp
 def test_control_does_not_wait_for_inference_where_that_can_be(tmp_path, monkeypatch, words, driven):
     monkeypatch.chdir(tmp_path)
     Path("policy.yaml").write_text("policy: {type: 'puppet:CounterConfig'}")
+    allow_code("puppet")
     asked = ["robot=sim", "robot.env.type=lift", "judge=human", *words.split()]
     assert load_online(OnlineConfig, None, asked).run.algorithm == driven
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from conftest import counting_episode
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
 from plaudit.data.store import Store
 from plaudit.online.replay import ATTEMPTS, Item, ReplayService, SampleOptions, ServedSampler, Who, sampler
@@ -210,4 +211,14 @@ def test_a_demonstration_that_cannot_be_labeled_is_not_waited_for_either(tmp_pat
     assert (counts.demos_unjudged, counts.demos_unlabelable, counts.demos) == (1, 1, 2)
     assert service.pending(WHO) == [Item("demos", 0)]
     assert not (tmp_path / "demos/labels.failures").exists(), "the demonstrations are somebody else's"
+    service.close()
+
+
+def test_keys_of_episodes_that_are_long_gone_are_forgotten(tmp_path, monkeypatch):
+    monkeypatch.setattr("plaudit.online.replay.REPEATED", 10)
+    service = ReplayService(tmp_path, capacity_gb=1e-5)
+    ids = [service.append(counting_episode(), f"key {n}") for n in range(200)]
+    assert ids == list(range(200))
+    assert service.append(counting_episode(), "key 199") == 199
+    assert len(service._keys) < 100
     service.close()

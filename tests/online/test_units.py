@@ -14,6 +14,7 @@ from plaudit.errors import ConfigError, DataError, OnlineError
 from plaudit.online.config import OnlineConfig, load_online
 from plaudit.online.units import with_units
 from plaudit.policies.loader import load_policy
+from plaudit.trust import allow_code
 from plaudit.types import Episode, Labels
 from puppet import received
 
@@ -67,6 +68,7 @@ def test_they_stay_what_they_were_when_the_run_began(lab):
 def test_without_demonstrations_three_deviations_of_the_policy_that_acts(lab):
     save = "policy: {type: 'puppet:CounterConfig'}\nnormalizer: deviation.json"
     Path("policy.yaml").write_text(save)
+    allow_code("puppet")
     config = settled("policy_yaml=policy.yaml", "act_with=policy")
     stats = Normalizer.load("deviation.json").stats[ACTION]
     assert reach(config.units)[1] == pytest.approx((stats.mean + 3 * stats.std).tolist(), abs=1e-3)

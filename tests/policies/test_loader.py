@@ -11,6 +11,7 @@ from plaudit.policies.flow import FlowConfig
 from plaudit.policies.loader import PolicySpec, load_policy, save_policy
 from plaudit.policies.networks import weights_of
 from plaudit.policies.weights import read_weights
+from plaudit.trust import allow_code
 from plaudit.types import Observation
 
 FLOW = "policy: {type: flow, state_dim: 2, action_dim: 1, horizon: 3}\n"
@@ -120,6 +121,7 @@ def test_a_file_that_is_no_weights_is_named(tmp_path):
 def test_a_users_own_policy_is_found_by_its_dotted_path(tmp_path, monkeypatch):
     (tmp_path / "my_still.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
+    allow_code("my_still")
     spec = load_policy(written(tmp_path, "policy: {type: 'my_still:Still'}", speed="metres: 0.5"))
     again = PolicySpec.model_validate_json(spec.model_dump_json())
     assert again.build().predict(None, None).tolist() == [[0.5, 0.5]]

@@ -98,13 +98,15 @@ def test_a_late_answer_is_not_waited_for_nor_taken_for_a_later_one():
         assert policy.predict(other, IDENTITY)[0, 0] == 30
 
 
-def test_an_api_key_is_shown_and_a_wrong_one_is_told():
+def test_an_api_key_comes_from_its_variable_and_a_wrong_one_is_told(monkeypatch):
     with toy_server(api_key="secret") as server:
-        policy = asking(server.port, server={"api_key": "secret"})
+        monkeypatch.setenv("OPENPI_API_KEY", "secret")
+        policy = asking(server.port)
         assert policy.predict(SEEN, IDENTITY)[0, 0] == 3
-        assert "secret" not in repr(policy.config)
-        with pytest.raises(PolicyError, match="refused the connection: HTTP 401; check 'api_key'"):
-            asking(server.port, server={"api_key": "guess"}).predict(SEEN, IDENTITY)
+        assert "secret" not in policy.config.model_dump_json()
+        monkeypatch.setenv("OPENPI_API_KEY", "guess")
+        with pytest.raises(PolicyError, match="refused the connection: HTTP 401; check the key in the variable of"):
+            asking(server.port).predict(SEEN, IDENTITY)
 
 
 def test_no_server_is_told_after_a_while():

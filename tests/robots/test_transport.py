@@ -144,6 +144,22 @@ def test_nothing_listens_but_where_it_is_told_to():
     listening.close()
 
 
+def test_nothing_is_left_in_shared_memory_and_a_socket_in_ones_own_folder_will_do(tmp_path):
+    endpoint = f"unixsock-stream/{tmp_path}/s"
+    heard: list[bytes] = []
+    robot, driver = ZenohConfig(connect=(), listen=(endpoint,)).build(), ZenohConfig(connect=(endpoint,)).build()
+    robot.subscribe("/a", STRING, heard.append)
+
+    def arrived() -> bool:
+        driver.publish("/a", STRING, b"1")
+        return bool(heard)
+
+    wait_until(arrived)
+    assert ".zenoh" not in Path("/proc/self/maps").read_text()
+    driver.close()
+    robot.close()
+
+
 def test_topics_have_the_names_of_the_bridge_and_of_dds():
     assert key_of("/igris_b/head/image_raw") == "igris_b/head/image_raw"
     assert dds_name("/igris_b/head/image_raw") == "rt/igris_b/head/image_raw"

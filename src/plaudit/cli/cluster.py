@@ -29,7 +29,7 @@ def cluster_start(
     ] = None,
     port: Annotated[int, typer.Option(min=1024, max=65000, help="The first port of this node.")] = 6379,
     gpus: Annotated[
-        int | None, typer.Option(min=0, help="GPUs to offer; all unless given.", show_default=False)
+        int | None, typer.Option(min=0, max=2**31 - 1, help="GPUs to offer; all unless given.", show_default=False)
     ] = None,
     token: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The shared secret; ~/.ray/auth_token unless given.")
@@ -107,7 +107,7 @@ def cluster_status(address: AddressOption = "auto", folder: FolderOption = None)
 def cluster_check(
     address: AddressOption = "auto",
     folder: FolderOption = None,
-    megabytes: Annotated[int, typer.Option(min=1, help="To send between each two nodes.")] = 50,
+    megabytes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="To send between each two nodes.")] = 50,
 ) -> None:
     """Measure nodes and the ways between them; returns 1 if anything is wrong."""
     from plaudit.cluster.check import check

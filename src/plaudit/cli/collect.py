@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from plaudit.cli.common import out, progress, stop, tell
+from plaudit.cli.common import AllowCode, AllowHost, finite, out, progress, stop, tell
 from plaudit.cli.env import CameraOption, SetOption, env_config_of
 from plaudit.cli.train import train_
 from plaudit.errors import DataError
@@ -21,24 +21,40 @@ def collect_(
     ] = None,
     name: Annotated[str, typer.Option("--env", help="A built-in task.")] = "lift",
     target_success: Annotated[
-        int, typer.Option("--target-success", "--max-positive-trajectories", min=0, help="Episodes that succeed.")
+        int,
+        typer.Option(
+            "--target-success", "--max-positive-trajectories", min=0, max=2**31 - 1, help="Episodes that succeed."
+        ),
     ] = 60,
     target_failure: Annotated[
-        int, typer.Option("--target-failure", "--max-negative-trajectories", min=0, help="Episodes that do not.")
+        int,
+        typer.Option(
+            "--target-failure", "--max-negative-trajectories", min=0, max=2**31 - 1, help="Episodes that do not."
+        ),
     ] = 120,
     outcomes: Annotated[
         str, typer.Option(help="What the script does; the failures take turns.")
     ] = "success,miss,drop,near_goal,wrong_place",
-    random_share: Annotated[float, typer.Option(min=0, max=1, help="Of the failures: random walks.")] = 0.2,
-    noise: Annotated[float, typer.Option(help="On the script's actions, of which 1 is the most.")] = 0.2,
-    linger: Annotated[int, typer.Option(min=0, help="Steps that an episode goes on for after its success.")] = 8,
+    random_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Of the failures: random walks.", callback=finite)
+    ] = 0.2,
+    noise: Annotated[
+        float, typer.Option(help="On the script's actions, of which 1 is the most.", callback=finite)
+    ] = 0.2,
+    linger: Annotated[
+        int, typer.Option(min=0, max=2**31 - 1, help="Steps that an episode goes on for after its success.")
+    ] = 8,
     camera: CameraOption = None,
     size: Annotated[
         str, typer.Option("--image-size", "--size", help="An edge, like 128, or height x width, like 96x128.")
     ] = "64",
     randomize: Annotated[bool, typer.Option("--randomize", help="Colours, light and cameras by the seed.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first episode; a store that has some goes on.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**31 - 1, help="Of the first episode; a store that has some goes on.")
+    ] = 0,
     settings: SetOption = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
 ) -> None:
     """Collect episodes with success labels.
 
@@ -87,7 +103,7 @@ def _train_and_collect(context: typer.Context, config: Path) -> None:
 
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-    if given != ["config"]:
+    if set(given) - {"allow_code", "allow_host"} != {"config"}:
         raise DataError("--config stands alone; to change a key of it, run: plaudit train --config FILE KEY=VALUE")
     if load_train_config(config, []).collect is None:
         raise DataError(f"{config} does not say where to collect; add a block: collect: {{store: data}}")

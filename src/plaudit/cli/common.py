@@ -1,5 +1,7 @@
 """What commands share: the two consoles, options, progress bars, how Ctrl-C is heard."""
 
+import io
+import math
 import os
 import re
 import signal
@@ -12,16 +14,18 @@ from time import monotonic
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from plaudit.errors import DataError, PlauditError
 from plaudit.memory import keep_freed_memory
+from plaudit.plain import PlainConsole
+from plaudit.trust import allow_code, allow_host
 
-# No markup: paths and messages of files are shown as they are, brackets and all.
-out = Console(highlight=False, markup=False, soft_wrap=True)
-err = Console(highlight=False, markup=False, soft_wrap=True, stderr=True)
+# Typer brings a click of its own or uses the one that is installed, by its version: what the words of a command line
+# are answered with when they are none is the base of both.
+NotACommand: Any = typer.BadParameter.__mro__[2]
+out, err = PlainConsole(), PlainConsole(stderr=True)
 
 RobotParams = Annotated[
     Path | None,
@@ -37,6 +41,52 @@ RobotTopics = Annotated[
         "--inference_runtime_topics_config",
         "--inference-runtime-topics-config",
         help="A robot's inference_runtime_topics.json.",
+    ),
+]
+
+
+def finite(value: float | None) -> float | None:
+    """For options that take a number: neither infinity nor nan is one to wait for or to multiply with."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a number to go by; write one like 0.5")
+    return value
+
+
+def a_number(value: float) -> float:
+    """The same where infinity has a meaning."""
+    return value if value == math.inf else finite(value) or 0.0
+
+
+def is_count(text: str) -> bool:
+    """Whether `int` reads it as a number from 0 on: `isdigit` also holds for "²", which it does not read."""
+    return text.isascii() and text.isdecimal() and len(text) <= 18
+
+
+def _each(allow: Callable[..., None]) -> Callable[[list[str] | None], list[str] | None]:
+    def allowed(names: list[str] | None) -> list[str] | None:
+        allow(*(names or ()))
+        return names
+
+    return allowed
+
+
+# They act as soon as they are read, so commands only have to name them.
+AllowCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PACKAGE",
+        help="Import code of this package where a file names it; may be given several times.",
+        callback=_each(allow_code),
+        show_default=False,
+    ),
+]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="HOST",
+        help="Call this machine where a file names it as a server; may be given several times.",
+        callback=_each(allow_host),
+        show_default=False,
     ),
 ]
 
@@ -85,7 +135,7 @@ def _stoppable_bar(total: int, told: Callable[[Any], tuple[int, str]]) -> Iterat
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
@@ -167,7 +217,7 @@ def progress(what: str) -> Any:
 
         before = signal.signal(signal.SIGINT, interrupt)
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -195,8 +245,12 @@ def store_and_keys(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return (stores[0] if stores else None), [word for word in words if "=" in word]
 
 
+_stopped: list[str] = []  # what commands said when they were
+
+
 def stop(sentence: str) -> NoReturn:
     err.print(sentence)
+    _stopped.append(sentence)
     raise typer.Exit(130)
 
 
@@ -215,17 +269,35 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 def run_app(app: typer.Typer) -> NoReturn:
-    """Run what the command line asks for; what went wrong is told in sentences."""
+    """Run what the command line asks for; what went wrong is told in sentences.
+
+    Exits with 0; with 1 when something failed, 2 when the command is not one, 130 when somebody stopped it.
+    """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads spin otherwise, on cores that others need
     keep_freed_memory()
     signal.signal(signal.SIGTERM, _interrupt)
+    _stopped.clear()
     try:
-        app()
+        code = app(standalone_mode=False)
+        if code == 130 and not _stopped:  # Ctrl-C, where the command itself had nothing to say to it
+            err.print("interrupted")
+    except (KeyboardInterrupt, typer.Abort):  # before there is a command to hear it; earlier versions of typer
+        err.print("interrupted")
+        sys.exit(130)
+    except NotACommand as error:
+        words = io.StringIO()
+        error.show(words)
+        err.print(words.getvalue(), end="")
+        sys.exit(error.exit_code)
     except PlauditError as error:
         for sentence in str(error).splitlines():
             tell("error", sentence)
         sys.exit(1)
-    except OSError as error:  # a folder we may not write to, a disk that went away
-        tell("error", f"{error.filename}: {error.strerror}")
+    except MemoryError:
+        tell("error", "there is not enough memory for this; ask for less at a time")
         sys.exit(1)
-    sys.exit(0)
+    except OSError as error:  # a folder we may not write to, a disk that went away
+        named = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+        tell("error", f"{named}: {error.strerror}" if named else str(error) or type(error).__name__)
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import err, out, progress, stop, tell
+from plaudit.cli.common import err, finite, is_count, out, progress, stop, tell
 from plaudit.errors import DataError
 
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -45,7 +45,9 @@ def import_(
         typer.Option(help="LeRobot: whether next.reward judges the next frame (the default) or its own row's."),
     ] = None,
     task: Annotated[str, typer.Option(help="The instruction, for layouts that keep none.")] = "",
-    fps: Annotated[float, typer.Option(help="Frames per second, for layouts that keep none.")] = 0.0,
+    fps: Annotated[
+        float, typer.Option(min=0, help="Frames per second, for layouts that keep none.", callback=finite)
+    ] = 0.0,
     state: StateOption = None,
     action: ActionOption = None,
     camera: CameraOption = None,
@@ -87,11 +89,13 @@ def export(
     camera: Annotated[list[str] | None, typer.Option(help="Only this camera; may be given several times.")] = None,
     images: Annotated[bool, typer.Option("--images", help="LeRobot: exact PNG images instead of video.")] = False,
     codec: Annotated[Literal["av1", "h264", "hevc"], typer.Option(help="LeRobot: how videos are encoded.")] = "av1",
-    quality: Annotated[int | None, typer.Option(help="Constant rate factor of the codec; lower is better.")] = None,
+    quality: Annotated[
+        int | None, typer.Option(min=1, max=63, help="Constant rate factor of the codec; lower is better.")
+    ] = None,
     reward_frame: Annotated[
         Literal["next", "same"], typer.Option(help="LeRobot: which frame a row's next.reward judges.")
     ] = "next",
-    fps: Annotated[float, typer.Option(help="For episodes that do not know theirs.")] = 0.0,
+    fps: Annotated[float, typer.Option(min=0, help="For episodes that do not know theirs.", callback=finite)] = 0.0,
 ) -> None:
     """Write episodes as another layout.
 
@@ -101,6 +105,8 @@ def export(
     from plaudit.data.store import Store
     from plaudit.data.transfer import export_dataset
 
+    if quality is not None and quality > 51 and codec != "av1":
+        raise DataError(f"--quality of {codec} is 1 to 51, not {quality}; av1 has up to 63")
     opened = Store.open(store)
     options = WriteOptions(camera or (), not images, codec, quality, reward_frame, fps)
     try:
@@ -189,7 +195,7 @@ def label(
     opened = Store.open(store)
     if restore is not None:
         episode_id, _, version = restore.partition(":")
-        if not (episode_id.isdigit() and version.isdigit()):
+        if not (is_count(episode_id) and is_count(version)):
             raise DataError(f"--restore takes EPISODE:VERSION, like 3:1, not '{restore}'")
         new = opened.ledger.restore(int(episode_id), int(version))
         out.print(f"episode {episode_id}: version {version} counts again, as version {new}")
@@ -215,8 +221,8 @@ def sheet(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The PNG; episode_N.png when not given.")
     ] = None,
-    frames: Annotated[int, typer.Option(min=2, help="How many moments to show.")] = 24,
-    columns: Annotated[int, typer.Option(min=1, help="How many in a row.")] = 8,
+    frames: Annotated[int, typer.Option(min=2, max=2**31 - 1, help="How many moments to show.")] = 24,
+    columns: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="How many in a row.")] = 8,
     version: Annotated[int | None, typer.Option(help="Of the labels; the newest when not given.")] = None,
 ) -> None:
     """Draw an episode on one picture, with the verdicts."""
@@ -262,9 +268,9 @@ def chosen_ids(store: Any, text: str | None) -> list[int]:
     chosen: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        if not first.strip().isdigit() or (last and not last.strip().isdigit()):
+        if not is_count(first.strip()) or (last and not is_count(last.strip())):
             raise DataError(f"--episodes takes ids like '0,3,7-9', not '{text}'")
-        chosen += range(int(first), int(last or first) + 1)
-    for episode_id in chosen:
-        store.place(episode_id)
+        for episode_id in range(int(first), int(last or first) + 1):
+            store.place(episode_id)  # a range that goes beyond the last ends here, however long it is
+            chosen.append(episode_id)
     return chosen

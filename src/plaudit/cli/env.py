@@ -6,11 +6,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import out, progress, stop, tell
+from plaudit.cli.common import finite, is_count, out, progress, stop, tell
 from plaudit.errors import DataError
 
 env = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
+LARGEST = 4096  # pixels of an edge
 EnvArgument = Annotated[str, typer.Argument(help="A name that 'plaudit env list' shows.", show_default=False)]
 CameraOption = Annotated[list[str] | None, typer.Option(help="Which camera; may be given several times.")]
 SizeOption = Annotated[str, typer.Option(help="Of the images: an edge, like 128, or height x width, like 96x128.")]
@@ -39,8 +40,10 @@ def env_view(
         Path | None, typer.Option("--out", "-o", help="A .png or an .mp4; NAME.png when not given.")
     ] = None,
     outcome: Annotated[str, typer.Option(help="How the scripted expert is to end: success, miss, ...")] = "success",
-    noise: Annotated[float, typer.Option(help="On the expert's actions, of which 1 is the most.")] = 0.05,
-    seed: Annotated[int, typer.Option(min=0, help="Which episode.")] = 0,
+    noise: Annotated[
+        float, typer.Option(help="On the expert's actions, of which 1 is the most.", callback=finite)
+    ] = 0.05,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Which episode.")] = 0,
     camera: CameraOption = None,
     size: SizeOption = "128",
     randomize: Annotated[bool, typer.Option("--randomize", help="Colours, light and cameras by the seed.")] = False,
@@ -70,11 +73,15 @@ def env_view(
 @env.command("bench")
 def env_bench(
     name: EnvArgument,
-    num_envs: Annotated[int, typer.Option(min=1, help="Copies side by side.")] = 16,
-    threads: Annotated[int | None, typer.Option(min=0, help="Of a built-in task; 0 for one a core.")] = None,
+    num_envs: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Copies side by side.")] = 16,
+    threads: Annotated[
+        int | None, typer.Option(min=0, max=2**31 - 1, help="Of a built-in task; 0 for one a core.")
+    ] = None,
     camera: CameraOption = None,
     size: SizeOption = "64",
-    seconds: Annotated[float, typer.Option(min=0.1, help="To measure for, each time.")] = 3.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=86_400, help="To measure for, each time.", callback=finite)
+    ] = 3.0,
     settings: SetOption = None,
 ) -> None:
     """Time it on this machine, without images and with them."""
@@ -94,14 +101,16 @@ def env_bench(
 def env_record(
     store: Annotated[Path, typer.Argument(help="The store to add to; made if it does not exist.", show_default=False)],
     name: Annotated[str, typer.Option("--env", help="A built-in task.")] = "lift",
-    episodes: Annotated[int, typer.Option(min=1, help="How many to keep.")] = 20,
+    episodes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="How many to keep.")] = 20,
     outcomes: Annotated[str, typer.Option(help="How they are to end, in turn: success,miss,...")] = "success",
-    noise: Annotated[float, typer.Option(help="On the actions, of which 1 is the most.")] = 0.2,
+    noise: Annotated[float, typer.Option(help="On the actions, of which 1 is the most.", callback=finite)] = 0.2,
     obs: Annotated[Literal["state", "pixels", "both"], typer.Option(help="What to record.")] = "both",
     camera: CameraOption = None,
     size: SizeOption = "64",
-    seed: Annotated[int, typer.Option(min=0, help="Of the first episode; the others count up.")] = 0,
-    linger: Annotated[int, typer.Option(min=0, help="Steps that an episode goes on for after its success.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the first episode; the others count up.")] = 0,
+    linger: Annotated[
+        int, typer.Option(min=0, max=2**31 - 1, help="Steps that an episode goes on for after its success.")
+    ] = 0,
     keep_all: Annotated[bool, typer.Option("--keep-all", help="Also those that ended otherwise than told.")] = False,
     settings: SetOption = None,
 ) -> None:
@@ -145,8 +154,10 @@ def env_config_of(name: str, obs: str, cameras: list[str] | None, size: str, set
     from plaudit.envs.catalog import env_config
 
     edges = size.lower().split("x")
-    if not 1 <= len(edges) <= 2 or not all(edge.isdigit() for edge in edges):
-        raise DataError(f"--size takes an edge like 128, or height x width like 96x128, not '{size}'")
+    if not 1 <= len(edges) <= 2 or not all(is_count(edge) and 1 <= int(edge) <= LARGEST for edge in edges):
+        raise DataError(
+            f"--size takes an edge like 128, or height x width like 96x128, of at most {LARGEST} pixels, not '{size}'"
+        )
     given = [f"obs={obs}", f"image_size=[{edges[0]},{edges[-1]}]"]
     given += [f"cameras=[{','.join(cameras)}]"] if cameras else []
     return env_config(name, [*given, *(settings or [])])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plaudit.cli.common import out, progress, stop, tell
+from plaudit.cli.common import AllowCode, AllowHost, finite, out, progress, stop, tell
 from plaudit.cli.data import EpisodesOption, chosen_ids
 from plaudit.cli.label import (
     ConfigOption,
@@ -59,6 +59,8 @@ def eval_(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The folder to make; runs/judge_eval/JUDGE_N when not given.")
     ] = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
 ) -> None:
     """Compare a judge with labels that are believed.
 
@@ -178,13 +180,15 @@ def calibrate_(
     config: ConfigOption = None,
     model: ModelOption = None,
     target_fpr: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of failure frames that may be called success.")
+        float, typer.Option(min=0, max=1, help="Share of failure frames that may be called success.", callback=finite)
     ] = 0.01,
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The judge as a YAML file; may be the one of --config.")
     ] = Path("judge.yaml"),
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
 ) -> None:
     """Fit a judge's rule on labelled episodes.
 
@@ -240,6 +244,8 @@ def reason(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A JSON-lines file to add what was said to.")
     ] = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
 ) -> None:
     """Have a vision-language model explain itself.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import out, progress, stop, store_and_keys, tell
+from plaudit.cli.common import AllowCode, AllowHost, out, progress, stop, store_and_keys, tell
 from plaudit.cli.data import ActionOption, CameraOption, EpisodesOption, StateOption, chosen_ids
 from plaudit.errors import DataError
 
@@ -46,13 +46,17 @@ def label_(
         bool, typer.Option("--only-unlabelled", help="Leave out what anybody has labelled.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")] = False,
-    batch: Annotated[int, typer.Option(min=1, help="Episodes that are judged before they are written.")] = 8,
+    batch: Annotated[
+        int, typer.Option(min=1, max=2**31 - 1, help="Episodes that are judged before they are written.")
+    ] = 8,
     order: Annotated[Order, typer.Option(help="human: which episodes come first.")] = "unlabelled",
     name: Annotated[str, typer.Option(help="human: who labels; kept with the labels.")] = "",
     keys_log: Annotated[Path | None, typer.Option(help="human: a file that keeps every key pressed.")] = None,
     state: StateOption = None,
     action: ActionOption = None,
     camera: CameraOption = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
 ) -> None:
     """Have a judge label the episodes of a store.
 

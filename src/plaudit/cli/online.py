@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
-from plaudit.cli.common import RobotParams, RobotTopics, err, folder_name, out, stop, tell
+from plaudit.cli.common import AllowCode, AllowHost, RobotParams, RobotTopics, err, folder_name, out, stop, tell
 from plaudit.errors import ClusterError, DataError, MissingExtra, PlauditError
 
 LINE = 10.0  # s between two lines where there is no terminal
@@ -54,6 +54,8 @@ def online(
         Path | None, typer.Option(help="Only write the page of a run as it stands, whoever runs it.", metavar="RUN")
     ] = None,
     folder: Annotated[Path, typer.Option(help="Where runs are put.")] = Path("runs"),
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
 ) -> None:
     """Learn while the robot works: it acts, episodes are judged, the learner trains, weights go back.
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from plaudit.cli.common import fitting_bar, out
+from plaudit.cli.common import AllowCode, AllowHost, fitting_bar, out
 from plaudit.errors import DataError, PolicyError, TargetNotEmpty, nearest
 
 
@@ -20,6 +20,8 @@ def train_policy(
     no_cameras: Annotated[bool, typer.Option("--no-cameras", help="It acts on the state alone.")] = False,
     config: Annotated[Path | None, typer.Option(help="A YAML file with the same keys.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The policy's folder.")] = Path("policy"),
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
 ) -> None:
     """Teach a policy to do as recorded episodes did.
 

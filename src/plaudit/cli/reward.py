@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from plaudit.cli.common import epochs_bar, out, progress, stop, store_and_keys, tell
+from plaudit.cli.common import AllowCode, AllowHost, epochs_bar, finite, out, progress, stop, store_and_keys, tell
 from plaudit.cli.data import StateOption
 from plaudit.errors import DataError
 
@@ -65,7 +65,9 @@ def train_reward(
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Frames of a batch, half of them successes.")] = None,
     epochs: Annotated[int | None, typer.Option(help="At most; it stops when it gets no better.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate; falls to zero along a cosine.")] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate; falls to zero along a cosine.", callback=finite)
+    ] = None,
     hidden_dim: Annotated[int | None, typer.Option(help="Width of the classifier.")] = None,
     latent_dim: Annotated[int | None, typer.Option(help="Numbers kept of one camera's image.")] = None,
     num_spatial_blocks: Annotated[int | None, typer.Option(help="Learned poolings of each channel.")] = None,
@@ -78,7 +80,7 @@ def train_reward(
         bool | None, typer.Option("--progress", help="Also learn how far the task has come, for shaping.")
     ] = None,
     target_fpr: Annotated[
-        float | None, typer.Option(help="Share of failure frames that may be called success.")
+        float | None, typer.Option(help="Share of failure frames that may be called success.", callback=finite)
     ] = None,
     sources: Annotated[str | None, typer.Option(help="Whose labels to learn from, like 'human,cutoff'.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
@@ -87,6 +89,8 @@ def train_reward(
         bool, typer.Option("--visualize-positive", help="Write every success frame as a picture before training.")
     ] = False,
     vis_output_dir: Annotated[Path, typer.Option(help="Where to.")] = Path("positive_samples_vis"),
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
 ) -> None:
     """Train a reward model from labelled episodes.
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from plaudit.cli.common import out
+from plaudit.cli.common import a_number, finite, out
 from plaudit.errors import RobotError
 
 robot = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -42,7 +42,7 @@ def robot_check(
     name: NameArgument,
     params: ParamsOption = None,
     topics: TopicsOption = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="To listen for.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=86_400, help="To listen for.", callback=finite)] = 3.0,
     settings: SetOption = None,
 ) -> None:
     """Compare what a robot sends with its params and topics. Nothing moves; returns 1 if anything is wrong."""
@@ -62,8 +62,10 @@ def robot_twin(
     topics: TopicsOption = None,
     log: Annotated[Path | None, typer.Option(help="Write what is sent to this file, one line a moment.")] = None,
     fault: Annotated[list[str] | None, typer.Option(help="Fail: KIND[=VALUE][@SECONDS], like late=400@2.5.")] = None,
-    watchdog_ms: Annotated[float, typer.Option(help="Without a command for so long, and it holds.")] = 500.0,
-    seconds: Annotated[float, typer.Option(help="To live.")] = math.inf,
+    watchdog_ms: Annotated[
+        float, typer.Option(min=0, help="Without a command for so long, and it holds.", callback=finite)
+    ] = 500.0,
+    seconds: Annotated[float, typer.Option(min=0, help="To live.", callback=a_number)] = math.inf,
     settings: SetOption = None,
 ) -> None:
     """Be a robot's twin: move, draw, obey and fail on its topics, until Ctrl-C."""

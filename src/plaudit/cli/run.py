@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from plaudit.cli.common import RobotParams, RobotTopics, out, stop, tell
+from plaudit.cli.common import AllowCode, AllowHost, RobotParams, RobotTopics, out, stop, tell
 from plaudit.errors import RolloutError
+from plaudit.trust import check_code
 
 
 def run_(
@@ -32,14 +33,16 @@ def run_(
             help="rtc: infer while the robot moves; sequential: it waits meanwhile.",
         ),
     ] = "rtc",
-    episodes: Annotated[int, typer.Option(min=1, help="How many.")] = 1,
-    steps: Annotated[int, typer.Option(min=1, help="Of an episode, at most.")] = 1000,
+    episodes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="How many.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Of an episode, at most.")] = 1000,
     store: Annotated[Path, typer.Option(help="Where to record; made if it does not exist.")] = Path("episodes"),
     task: Annotated[str, typer.Option(help="The instruction, in words, as episodes have it.")] = "",
     seed: Annotated[int | None, typer.Option(help="Of the first episode, in a simulation.")] = None,
     takeover: Annotated[str, typer.Option(help="keyboard, gamepad, topic, none, or my_module:MyConfig.")] = "none",
     params: RobotParams = None,
     topics: RobotTopics = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
 ) -> None:
     """Let a policy drive a robot and record what was sent and seen.
 
@@ -51,6 +54,9 @@ def run_(
     from plaudit.rollout.run import load_run
     from plaudit.rollout.takeover import terminal_as_it_was
 
+    for typed in (robot, takeover):
+        if ":" in typed:
+            check_code(typed)  # whoever names a package here may find it in the policy's file too
     of_policy = [override for override in overrides or [] if override.startswith("policy.")]
     policy = load_policy(policy_yaml, of_policy)
     config = load_run(

@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from plaudit.cli.common import run_app
+from plaudit.cli.common import AllowCode, AllowHost, run_app
 from plaudit.cli.online import ADDRESS, online
 
 
@@ -55,6 +55,8 @@ def run_script(
         human_reward_labeler: Annotated[
             bool, typer.Option("--human_reward_labeler", help="A person judges in a window, and no model.")
         ] = False,
+        allow_code: AllowCode = None,
+        allow_host: AllowHost = None,
     ) -> None:
         online(
             [*(overrides or []), *always],

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from plaudit.cli.common import epochs_bar, folder_name, out, progress, stop, tell, training_bar
+from plaudit.cli.common import AllowCode, AllowHost, epochs_bar, folder_name, out, progress, stop, tell, training_bar
 from plaudit.errors import DataError
 
 
@@ -20,6 +20,8 @@ def train_(
         Path | None, typer.Option(help="With --resume: go on with another reward model in charge.", metavar="MODEL")
     ] = None,
     folder: Annotated[Path, typer.Option(help="Where runs are put.")] = Path("runs"),
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
 ) -> None:
     """Train a policy in a simulation.
 
@@ -84,7 +86,7 @@ def _tell_collected(config: Any) -> None:
 
 def demo(
     folder: Annotated[Path, typer.Option(help="Where to put everything.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of everything random.")] = 0,
 ) -> None:
     """Run the whole way in small, in two to three minutes.
 

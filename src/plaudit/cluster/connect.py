@@ -8,8 +8,10 @@ machine of the cluster: it shares memory with the node there.
 import logging
 import os
 import re
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +22,11 @@ from plaudit.cluster.config import Part, PlacementConfig
 from plaudit.cluster.loopback import keep_loopback
 from plaudit.cluster.patience import patient
 from plaudit.cluster.placement import Node, Placement
-from plaudit.cluster.state import NodeState, default_folder, running
+from plaudit.cluster.state import LOCAL, RAY, NodeState, default_folder, make_folder, running
 from plaudit.cluster.token import make_token, token_file, use_token
 from plaudit.cluster.versions import gpus_of, need_ray, own_labels, own_versions, versions_of
 from plaudit.errors import ClusterError
+from plaudit.trust import allowances
 
 PORT = 6379
 REACH_S = 5.0  # to wait for the head
@@ -32,6 +35,7 @@ IMPATIENT = {  # when joining: whoever answers on the port answers soon
     "RAY_NUM_REDIS_GET_RETRIES": "3",
     "RAY_gcs_server_request_timeout_seconds": "20",
 }
+_HOST = re.compile(r"\[[0-9a-fA-F:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]{0,252}")  # an address or a name
 LOCAL_STORE = 512 * 2**20  # bytes of shared memory of a cluster in this process, or less on a small machine
 
 
@@ -96,13 +100,27 @@ def joined(
     keep_loopback()
     _keep_quiet()
     try:
-        if found is None:
-            _start_local(config or PlacementConfig())
-        else:
-            _join(found, folder, mine if mine and mine.head == found else None)
+        with _our_signals():
+            if found is None:
+                _start_local(config or PlacementConfig())
+            else:
+                _join(found, folder, mine if mine and mine.head == found else None)
         yield Joined(address=ray.get_runtime_context().gcs_address, local=found is None)
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _our_signals() -> Iterator[None]:
+    """Ray's core takes SIGTERM for itself when it starts, past Python, and answers it with a dump of the stack."""
+    mine = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if mine and handler is not None:
+                signal.signal(number, handler)
 
 
 def _keep_quiet() -> None:
@@ -131,9 +149,10 @@ def find(address: str | None, mine: NodeState | None) -> str | None:
 def with_port(address: str) -> str:
     """'10.0.0.1' -> '10.0.0.1:6379'."""
     host, colon, port = address.rpartition(":")
-    if not colon:
+    if not colon and _HOST.fullmatch(address):
         return f"{address}:{PORT}"
-    if not host or not port.isdecimal():
+    good = colon and _HOST.fullmatch(host) and port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 1 << 16
+    if not good:
         raise ClusterError(f"'{address}' is no address of a head; write HOST:PORT, like 10.0.0.1:{PORT}")
     return address
 
@@ -142,13 +161,30 @@ def check_reachable(address: str) -> None:
     """Whether anything listens there."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
     except OSError as error:
         why = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
         raise ClusterError(
             f"no head at {address} ({why.lower()}); is 'plaudit cluster start --role training' running there, "
             f"and does its firewall let port {port} through?"
         ) from None
+
+
+def check_answers(address: str) -> None:
+    """Whether what listens there speaks as a head does: Ray would wait for minutes, deaf to Ctrl-C, to find out."""
+    host, _, port = address.rpartition(":")
+    # HTTP/2, with settings that have nothing in them.
+    hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S) as head:
+            head.sendall(hello)
+            answer = head.recv(9)
+    except OSError:
+        answer = b""
+    if len(answer) < 4 or answer[3] != 4:  # its settings, which come first
+        raise ClusterError(
+            f"what answers at {address} is no head of a Ray cluster; say where one is: --address HOST:PORT"
+        )
 
 
 def node_from(facts: dict[str, Any]) -> Node:
@@ -173,9 +209,11 @@ def _start_local(config: PlacementConfig) -> None:
         make_token(token_file())  # Ray would make one that every user of this machine can read
     use_token(token_file())
     names = config.resources.model_dump()
+    make_folder(default_folder())
     with patient():
         ray.init(
             address="local",
+            _temp_dir=str(default_folder().absolute() / LOCAL),
             _node_ip_address="127.0.0.1",
             resources={names["training"]: 3.0, names["inference"]: 1.0, names["labeling"]: 1.0},
             labels=own_labels(),
@@ -183,6 +221,7 @@ def _start_local(config: PlacementConfig) -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
+            runtime_env=_told(),
         )
 
 
@@ -193,13 +232,19 @@ def _join(address: str, folder: Path, mine: NodeState | None) -> None:
 
     token = token_file(Path(mine.token) if mine else None)
     check_reachable(address)
+    check_answers(address)
     use_token(token)
-    ours: dict[str, Any] = {"_node_ip_address": mine.address, "_temp_dir": str(folder.absolute())} if mine else {}
+    ours: dict[str, Any] = {"_node_ip_address": mine.address, "_temp_dir": str(folder.absolute() / RAY)} if mine else {}
     try:
         with _hushed():
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **ours)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=_told(), **ours)
     except (RuntimeError, ConnectionError, RayError) as error:
         raise ClusterError(refusal(address, token, _words(error))) from error
+
+
+def _told() -> dict[str, Any] | None:
+    """What actors are to know of what the user allowed; they read files too."""
+    return {"env_vars": allowances()} if allowances() else None
 
 
 def refusal(address: str, token: Path, words: str) -> str:

@@ -22,7 +22,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +30,19 @@ from plaudit.cluster.connect import IMPATIENT, QUIET, check_reachable, refusal, 
 from plaudit.cluster.firewall import close_others, open_others
 from plaudit.cluster.loopback import HOOK
 from plaudit.cluster.network import addresses_here, is_free, is_ours, way_to
-from plaudit.cluster.state import NodeState, began, read_state, running, session_of, write_state
+from plaudit.cluster.state import (
+    RAY,
+    NodeState,
+    began,
+    boot,
+    check_length,
+    make_folder,
+    read_state,
+    running,
+    session_of,
+    signal_process,
+    write_state,
+)
 from plaudit.cluster.token import check_private, make_token, token_environment, token_file
 from plaudit.cluster.versions import need_ray, own_labels
 from plaudit.errors import ClusterError
@@ -114,7 +125,7 @@ def start(asked: Start) -> NodeState:
         check_reachable(head)
     _check_ports(address, ports, is_head=asked.head is None)
     _prepare_token(token, head if asked.head else None)
-    asked.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(asked.folder)
     closed = asked.firewall is not False and close_others(
         address, (ports.first, ports.last), insist=bool(asked.firewall)
     )
@@ -132,6 +143,7 @@ def start(asked: Start) -> NodeState:
         is_head=asked.head is None,
         ports=(ports.first, ports.last),
         closed=closed,
+        boot=boot(),
     )
     write_state(asked.folder, state)
     return state
@@ -143,7 +155,7 @@ def stop(folder: Path) -> NodeState | None:
     if state is None:
         return None
     if state.alive:
-        os.kill(state.pid, signal.SIGTERM)
+        state.end()
         _wait_until_gone(state.pid)
     if state.closed:
         open_others(state.ports)
@@ -161,6 +173,7 @@ def members(session: int) -> list[int]:
 
 
 def _check(asked: Start) -> None:
+    check_length(asked.folder)
     here = running(asked.folder)
     if here is not None:
         raise ClusterError(
@@ -172,8 +185,6 @@ def _check(asked: Start) -> None:
             f"a machine for {' and '.join(asked.roles)} joins a cluster; say where its head is: --head ADDRESS "
             "(the machine with --role training is the head)"
         )
-    if len(str(asked.folder)) > 40:  # + /session_<date>_<pid>/sockets/plasma_store, within 107 bytes
-        raise ClusterError(f"{asked.folder} is too long for the sockets in it; give a folder of 40 letters at most")
 
 
 def _own_address(asked: Start) -> str:
@@ -236,7 +247,7 @@ def _command(asked: Start, address: str, head: str, ports: Ports) -> list[str]:
         "node-name": address,
         "resources": json.dumps({f"{role}_pc": AMOUNT[role] for role in asked.roles}),
         "labels": ",".join(f"{name}={value}" for name, value in own_labels().items()),
-        "temp-dir": str(asked.folder.absolute()),
+        "temp-dir": str(asked.folder.absolute() / RAY),
         "node-manager-port": ports.node_manager,
         "object-manager-port": ports.object_manager,
         "runtime-env-agent-port": runtime,
@@ -272,7 +283,7 @@ def _wait_until_up(process: subprocess.Popen[bytes], log: Path, head: str, token
         if process.poll() is not None:
             raise ClusterError(_why_not(log, head, token))
         if time.monotonic() > until:
-            os.kill(process.pid, signal.SIGTERM)
+            process.terminate()
             _wait_until_gone(process.pid)
             raise ClusterError(f"the node did not come up within {START_S:.0f} s; what it said is in {log}")
         time.sleep(0.1)
@@ -291,6 +302,7 @@ def _wait_until_gone(session: int) -> None:
     while left := members(session):
         if time.monotonic() > until:
             for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                since = began(pid)
+                if since is not None and session_of(pid) == session:
+                    signal_process(pid, since, signal.SIGKILL)
         time.sleep(0.1)

@@ -18,10 +18,12 @@ from pydantic import Field
 
 from plaudit.config import Config, place_of, read_tree
 from plaudit.data.journal import write_atomic
-from plaudit.errors import ConfigError, UnknownName, nearest
+from plaudit.errors import ConfigError, NotAllowed, UnknownName, nearest
 from plaudit.labelers.decoded import Decoded
 from plaudit.labelers.frames import Decode, EpisodeJudge, FrameLabeler, Rule
 from plaudit.registry import LABELER_REGISTRY
+from plaudit.trust import from_file
+from plaudit.yaml_file import read_yaml
 
 HUMAN = "human"  # not of the registry: nobody builds a person
 
@@ -77,9 +79,12 @@ def read_judge(
     if name is not None and kind != name:
         raise ConfigError([(("type",), f"{path} describes a '{kind}', not a '{name}'; name one of the two")])
     _check_kind(kind, path)
-    flags = {**(flags or {}), "type": kind}
+    typed, flags = [given, name, dict(flags or {})], {**(flags or {}), "type": kind}
     try:
-        config = LABELER_REGISTRY.parse({**tree, **flags})
+        with from_file(path, typed):
+            config = LABELER_REGISTRY.parse({**tree, **flags})
+    except NotAllowed as error:
+        raise ConfigError([(("type",), f"{path}: {error}")]) from None
     except ConfigError as error:
         asked = {**given, **flags}
         raise ConfigError(
@@ -138,7 +143,7 @@ def save_calibrated(
 ) -> None:
     """The judge that `read_judge` got from the same, as a file, with its rule. What stands in `${...}` stays so."""
     named = {} if name is None else {"type": name}
-    given = {} if path is None else OmegaConf.load(path)
+    given = {} if path is None else read_yaml(path)
     told = {"rule": rule.model_dump(mode="json"), "calibrated": calibrated.model_dump(mode="json")}
     tree = OmegaConf.merge(named, given, OmegaConf.from_dotlist(list(overrides)), dict(flags), told)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -29,6 +29,7 @@ from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError, TargetNotEmpty
 from plaudit.online.config import ConfigT
 from plaudit.online.units import with_units
+from plaudit.plain import plain
 from plaudit.policies.loader import save_policy
 from plaudit.policies.weights import read_weights
 from plaudit.train.record import Record
@@ -115,7 +116,7 @@ class OnlineFolder(Record, Generic[ConfigT]):
     def keep_traceback(self, sentence: str, details: str) -> None:
         """For whoever mends what failed."""
         with suppress(OSError), self.tracebacks.open("a") as file:  # a full disk may be what failed
-            file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {sentence}\n{details.rstrip()}\n\n")
+            file.write(plain(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {sentence}\n{details.rstrip()}\n\n"))
 
     def save_policy(self, policy: Any) -> Path:
         """The newest published weights and what builds them into a policy."""

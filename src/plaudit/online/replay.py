@@ -34,6 +34,7 @@ from plaudit.types import AnyArray, Batch, Episode, Labels
 
 Shelf = Literal["demos", "episodes"]
 ONLINE = "online"  # in an episode's meta: its key, and the run's steps before it
+REPEATED = 1000  # newest episodes whose keys are known even if they are gone
 ATTEMPTS = 3  # failures of one judge on an episode, after which it is not asked about it again
 
 
@@ -171,7 +172,15 @@ class ReplayService:
         if key not in self._keys:
             meta = {**episode.meta, ONLINE: {"key": key, "steps_before": self._steps}}
             self._keys[key] = self._store.append(replace(episode, meta=meta))
+            self._forget_keys()
         return self._keys[key]
+
+    def _forget_keys(self) -> None:
+        """Of episodes that were evicted long ago: whoever repeats what was not answered does so at once."""
+        ids = self._store.ids
+        if len(self._keys) > 2 * len(ids) + REPEATED:
+            first = min(ids[0], ids[-1] - REPEATED) if ids else 0
+            self._keys = {key: i for key, i in self._keys.items() if i >= first}
 
     @property
     def _steps(self) -> int:

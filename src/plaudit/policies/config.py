@@ -19,7 +19,7 @@ class NetworkPolicyConfig(Config):
     cameras: dict[str, tuple[PositiveInt, PositiveInt]] = Field(default_factory=dict)  # name -> (H, W); {} for none
     eye: EyeConfig = Field(default_factory=EyeConfig)
     seed: NonNegativeInt = 0  # of the weights before any are loaded, and of what is drawn
-    device: str = "cpu"
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda|mps|xpu)(:\d{1,3})?$")
 
     @model_validator(mode="after")
     def _there_is_something_to_see(self) -> Self:

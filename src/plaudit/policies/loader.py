@@ -4,7 +4,8 @@
       component_config_paths:          # a file each, beside this one; it fills the section of that name in the config
         velocity: components/velocity.yaml
     policy:
-      type: flow                       # in POLICY_REGISTRY, an entry point's name, or my_package.my_module:MyConfig
+      type: flow                       # in POLICY_REGISTRY, an entry point's name, or my_package.my_module:MyConfig,
+                                       # which takes --allow-code my_package
       state_dim: 24
       action_dim: 24
     weights: policy.safetensors        # beside this one too; leave it out for a policy that has not learned yet
@@ -23,10 +24,11 @@ from pydantic import BaseModel, Field
 from plaudit.config import Config, load, read_tree
 from plaudit.data.journal import write_atomic
 from plaudit.data.normalize import Normalizer
-from plaudit.errors import BadFile, ConfigError, UnknownName, nearest
+from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, nearest
 from plaudit.policies.weights import read_weights, write_weights
 from plaudit.protocols import Policy
 from plaudit.registry import POLICY_REGISTRY
+from plaudit.trust import from_file
 from plaudit.types import Weights
 
 Problem = tuple[tuple[str | int, ...], str]  # as ConfigError has them
@@ -79,9 +81,14 @@ def load_policy(path: str | Path, overrides: Sequence[str] = ()) -> PolicySpec:
     """Read and check a policy's file and those it names; `overrides` like `policy.guidance=blend` win."""
     path = Path(path).absolute()
     file = load(PolicyFile, path, overrides)
+    with from_file(path, read_tree(None, overrides)[0]):
+        return _spec(path, file)
+
+
+def _spec(path: Path, file: PolicyFile) -> PolicySpec:
     try:
         cls = POLICY_REGISTRY.get(_type_of(file))
-    except UnknownName as error:
+    except (UnknownName, NotAllowed) as error:
         raise ConfigError([(("policy", "type"), f"{path}: key 'policy.type': {error}")]) from None
     files = {name: path.parent / where for name, where in file.model.component_config_paths.items()}
     _check_components(path, cls, file, files)

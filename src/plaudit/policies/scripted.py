@@ -9,7 +9,7 @@ simulation knows, which is part of the state where a task is observed as "state"
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
@@ -21,6 +21,7 @@ from plaudit.errors import PolicyError
 from plaudit.policies.expert import ScriptedExpert
 from plaudit.policies.guidance import blended
 from plaudit.protocols import Normalizer
+from plaudit.trust import CodeName
 from plaudit.types import FloatArray, Observation, Weights
 
 Script = Callable[[Observation], Any]
@@ -29,7 +30,8 @@ _NAMES = (*ARM_STATE, *SCENE_STATE)
 
 class ScriptedConfig(Config):
     type: Literal["scripted"] = "scripted"
-    function: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")  # my_package.my_module:my_function
+    # my_package.my_module:my_function; where a file names it, --allow-code my_package
+    function: Annotated[CodeName, Field(pattern=r"^[^\W\d][\w.]*:\w+$")] | None = None
     expert: Literal["lift", "pick_place", "push"] | None = None
     horizon: PositiveInt = 1  # actions of a chunk; one action is repeated
     noise: NonNegativeFloat = 0.0  # on the expert's actions, of which 1 is the most
@@ -122,5 +124,5 @@ def _imported(path: str) -> Script:
     module, _, name = path.partition(":")
     try:
         return getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, SyntaxError) as error:
         raise PolicyError(f"the script '{path}' could not be loaded: {error}") from error

@@ -6,11 +6,12 @@ Every piece escapes the words it is given; what it returns is HTML and goes into
 import base64
 import io
 from collections.abc import Mapping, Sequence
-from html import escape
+from html import escape as escape_html
 
 import numpy as np
 from PIL import Image
 
+from plaudit.plain import plain
 from plaudit.types import ByteArray
 
 _STYLE = """
@@ -43,6 +44,11 @@ figure.film video { width: 100%; border-radius: 6px; display: block; margin-bott
 }
 """
 _THUMBNAIL = (320, 240)  # pixels, width and height, that no picture on a page exceeds
+
+
+def escape(text: str) -> str:
+    """As HTML, without what turns the order of letters around or ends a line."""
+    return escape_html(plain(text))
 
 
 def page(title: str, summary: str, *body: str) -> str:

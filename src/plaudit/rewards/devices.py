@@ -3,9 +3,20 @@
 import torch
 from torch import nn
 
+from plaudit.errors import RewardError
+
 
 def device_of(name: str) -> torch.device:
-    return torch.device(name if name != "auto" else ("cuda" if torch.cuda.is_available() else "cpu"))
+    """By its name; "auto" is a GPU where there is one."""
+    try:
+        device = torch.device(name if name != "auto" else ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise RewardError(f"'{name}' is no device; write cpu, cuda, cuda:1 or auto") from None
+    if device.type not in ("cpu", "cuda", "mps", "xpu"):
+        raise RewardError(f"nothing can be trained or judged on the device '{name}'; write cpu, cuda, cuda:1 or auto")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise RewardError(f"there is no device '{name}' here; this machine has {torch.cuda.device_count()} GPUs")
+    return device
 
 
 def precision(device: torch.device) -> torch.autocast:

@@ -32,6 +32,7 @@ from plaudit.rewards.encoders.resnet10 import Resnet10Config
 from plaudit.rewards.encoders.weights import read_torch
 from plaudit.rewards.fit import Fitted
 from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel, fill
+from plaudit.trust import from_file
 
 LARGEST = 256  # pixels of an edge that is thought of
 
@@ -97,8 +98,11 @@ def _without_wrappers(name: str) -> str:
 
 
 def _ours(path: Path, described: Any, tensors: Mapping[str, Tensor], device: str) -> RewardModel:
+    if not isinstance(described, Mapping):
+        raise BadFile(path, "its description is no mapping of keys to values; train or copy the model again")
     try:
-        facts = parse(ModelFacts, described)
+        with from_file(path):
+            facts = parse(ModelFacts, described)
     except ConfigError as error:
         raise BadFile(path, f"its description does not fit this version of plaudit: {error}") from error
     member = BinaryRewardClassifier(facts.classifier, facts.classifier.encoder.build(pretrained=False))

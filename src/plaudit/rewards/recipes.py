@@ -23,6 +23,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_v
 from plaudit.config import Config, parse, place_of, read_tree, spelled_out
 from plaudit.errors import ConfigError, RewardError
 from plaudit.rewards.config import RewardTrainConfig
+from plaudit.trust import from_file
 
 PUBLISHED = ("helper2424/resnet10", "lerobot/resnet10")  # ResNet-10 on the hub
 FOLDERS_DEFAULTS: Mapping[str, Any] = {  # of RLinf's train_reward_model
@@ -93,9 +94,10 @@ def read_recipe(
     if "reward_model" in file_tree and file_tree.get("seed", 0) is None:
         del file_tree["seed"]  # lerobot's word for a seed that nobody chose
     try:
-        tree = merged(_translated(merged(file_tree, theirs), notes), asked)
-        _check_names(tree)
-        recipe = parse(RewardRecipe, _completed(_of_folders(tree) if folders else tree))
+        with from_file(path, [asked, theirs]):
+            tree = merged(_translated(merged(file_tree, theirs), notes), asked)
+            _check_names(tree)
+            recipe = parse(RewardRecipe, _completed(_of_folders(tree) if folders else tree))
     except ConfigError as error:
         told = {**asked, **theirs}
         raise ConfigError(

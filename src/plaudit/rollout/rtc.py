@@ -20,6 +20,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.connection import wait
@@ -34,7 +35,7 @@ from plaudit.rollout.inference import Failed, Parcel, Watch
 from plaudit.rollout.memory import EpisodeMemory
 from plaudit.rollout.processes import GRACE, Child
 from plaudit.rollout.takeover import TakeoverConfig
-from plaudit.rollout.timing import Timing
+from plaudit.rollout.timing import KEPT, Timing
 from plaudit.types import Episode, Weights
 
 LOOK = 0.1  # s between looks at whether everyone is alive, should no socket say so
@@ -52,7 +53,7 @@ class Rtc:
         takeover: TakeoverConfig | None = None,
     ):
         self._robot_config, self._config = robot, config
-        self._parts: list[Timing] = []
+        self._parts: deque[Timing] = deque(maxlen=KEPT)
         self._stopping = threading.Event()
         self._closed = False
         rows_out, rows_in = os.pipe()

@@ -6,6 +6,7 @@ meta, because nothing of this can be seen in the recorded steps: they follow eac
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from typing import Self
@@ -18,7 +19,7 @@ from plaudit.rollout.driver import Driver
 from plaudit.rollout.executor import ExecutorConfig, PolicyConfig, RobotConfig, checked_chunk, described, opened
 from plaudit.rollout.memory import Body, Chunk, EpisodeMemory
 from plaudit.rollout.takeover import TakeoverConfig
-from plaudit.rollout.timing import Timing
+from plaudit.rollout.timing import KEPT, Timing
 from plaudit.types import Episode, Weights
 
 
@@ -46,7 +47,7 @@ class Sequential:
             self.body, self.priority = Body.of(self._robot, config.name, config.rate), "ordinary priority"
             self._normalizer = config.load_normalizer(self.body)
             self._open = stack.pop_all()
-        self._parts: list[Timing] = []
+        self._parts: deque[Timing] = deque(maxlen=KEPT)
         self._stopping = threading.Event()
         self._new: tuple[Weights, bool] | None = None  # and whether they are for the next chunk already
         self._version = 0

@@ -1,6 +1,6 @@
 """How punctual an executor was: what the table of `plaudit run` and the benchmark are made of."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 
@@ -9,6 +9,7 @@ import numpy as np
 from plaudit.rollout.memory import HELD, EpisodeMemory
 from plaudit.types import AnyArray, FloatArray
 
+KEPT = 1000  # newest episodes that are told of; a robot may work for weeks
 EDGES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # ms, of the histogram of lateness
 
 
@@ -44,7 +45,7 @@ class Timing:
         )
 
     @classmethod
-    def joined(cls, parts: Sequence["Timing"]) -> "Timing":
+    def joined(cls, parts: Iterable["Timing"]) -> "Timing":
         names = [item.name for item in fields(cls)]
         return cls(**{name: np.concatenate([_none(), *(getattr(part, name) for part in parts)]) for name in names})
 

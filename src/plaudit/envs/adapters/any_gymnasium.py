@@ -8,22 +8,31 @@ environment without images in its observations is drawn with `render()`: it has 
 
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from PIL import Image
-from pydantic import Field, PositiveFloat
+from pydantic import AfterValidator, Field, PositiveFloat
 
 from plaudit.envs import gl
 from plaudit.envs.adapters.common import Adapted, AdapterConfig, Size
 from plaudit.envs.adapters.mujoco_views import FREE, MujocoViews
 from plaudit.errors import EnvError, UnknownName, nearest
+from plaudit.trust import check_code
 from plaudit.types import AnyArray
 
 Path = tuple[str, ...]  # the keys that lead to an array in a nested observation
 SUCCESS_KEYS = ("success", "is_success", "succeed")  # what simulators call it in `info`
+
+
+def _check_id(id: str) -> str:
+    """gym.make imports what stands before a colon."""
+    return check_code(id) if ":" in id else id
+
+
+TaskId = Annotated[str, AfterValidator(_check_id)]
 
 
 class GymnasiumConfig(AdapterConfig):
@@ -31,7 +40,7 @@ class GymnasiumConfig(AdapterConfig):
     images are kept as what the robot measures; where images are rendered, "state" is empty."""
 
     type: Literal["gymnasium"] = "gymnasium"
-    id: str  # "Pusher-v5", or "my_package:MyTask-v0" to import what registers it
+    id: TaskId  # "Pusher-v5", or "my_package:MyTask-v0" to import what registers it
     images_from: Literal["render", "observation"] = "render"
     options: Mapping[str, Any] = Field(default_factory=dict)  # further arguments for gym.make
     success_key: str | None = None  # where `info` has the verdict; None: the first of SUCCESS_KEYS, else never success

@@ -17,6 +17,7 @@ from plaudit.config import Config
 from plaudit.labelers.config import FrameLabelerConfig
 from plaudit.labelers.frames import FrameLabeler
 from plaudit.registry import LABELER_REGISTRY
+from plaudit.trust import Download, KeyVariable, ServerUrl
 
 if TYPE_CHECKING:
     from plaudit.labelers.vlm.endpoint import EndpointScorer
@@ -33,8 +34,10 @@ REASON = (
 class EndpointConfig(Config):
     """A server that speaks the OpenAI protocol: vLLM, SGLang, NIM."""
 
-    base_url: str  # http://localhost:8000/v1
-    api_key_env: str = "OPENAI_API_KEY"  # the variable that holds the key; most local servers need none
+    # http://localhost:8000/v1; where a file names another machine, --allow-host MACHINE
+    base_url: ServerUrl
+    # The variable that holds the key, one of plaudit.trust.KEYS where a file names it; most local servers need none.
+    api_key_env: KeyVariable = "OPENAI_API_KEY"
     timeout: PositiveFloat = 120.0  # seconds that one answer may take
     retries: NonNegativeInt = (
         4  # of a request that failed; waits double from 0.5 s to 8 s, or are what Retry-After says
@@ -65,7 +68,8 @@ class VlmConfig(FrameLabelerConfig):
     )
 
     # transformers
-    allow_download: bool = False  # whether to fetch the model from the hub when it is not on this machine
+    # Whether to fetch the model from the hub when it is not here; in a file, with --allow-host huggingface.co.
+    allow_download: Download = False
     device: str = "auto"  # cuda where there is one, cpu otherwise
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"  # auto: bfloat16 on a GPU, float32 on a processor
     attention: Literal["auto", "flash_attention_2", "sdpa"] = "auto"  # auto: the first where it is installed, on a GPU

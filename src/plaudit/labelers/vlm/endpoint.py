@@ -89,6 +89,8 @@ class EndpointScorer:
             api_key=os.environ.get(self.endpoint.api_key_env) or "none",  # the client insists, local servers do not
             timeout=self.endpoint.timeout,
             max_retries=self.endpoint.retries,
+            # The frames and the key are for this server, and not for one that it names.
+            http_client=self._openai.DefaultHttpxClient(follow_redirects=False),
         )
         # An endpoint does not tell its weights, so its name for them has to do.
         facts = ["openai", config.model, self.endpoint.image_format, asked_words(config)]

@@ -9,6 +9,7 @@ answer that is too late is not waited for, and its connection is given up, so th
 to a later question.
 """
 
+import os
 import socket
 import struct
 import time
@@ -97,7 +98,7 @@ class OpenpiClient:
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     def _connect(self, timeout: float) -> tuple[ClientConnection, Mapping[str, Any]]:
-        key = self._config.api_key
+        key = os.environ.get(self._config.api_key_env)
         headers = {"Authorization": f"Api-Key {key}"} if key else None
         connection = self._open.enter_context(
             connect(
@@ -132,7 +133,7 @@ def _mapping(message: Any, did: str) -> Mapping[str, Any]:
 def _why(error: Exception) -> str:
     if isinstance(error, InvalidStatus):
         status = error.response.status_code
-        return f"HTTP {status}; check 'api_key'" if status in (401, 403) else f"HTTP {status}"
+        return f"HTTP {status}{'; check the key in the variable of api_key_env' if status in (401, 403) else ''}"
     return str(error)
 
 

@@ -5,16 +5,17 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from plaudit.config import Config
+from plaudit.trust import KeyVariable, ServerUrl
 
 if TYPE_CHECKING:
     from plaudit.policies.openpi.policy import OpenpiPolicy
 
 
 class ServerConfig(Config):
-    host: str = "localhost"  # a name, an address, or a whole `wss://...`
+    # A name, an address, or a whole `wss://...`; where a file names another machine, --allow-host MACHINE.
+    host: ServerUrl = "localhost"
     port: PositiveInt | None = 8000
-    # Keep it out of the file: `api_key: ${oc.env:OPENPI_API_KEY}`
-    api_key: str | None = Field(default=None, repr=False)
+    api_key_env: KeyVariable = "OPENPI_API_KEY"  # the variable that holds the key; most servers need none
     connect_s: PositiveFloat = 30.0  # to keep trying to reach the server: it loads a large model before it listens
     answer_s: PositiveFloat = 10.0  # to wait for actions; the first ones take a compilation on the server
 

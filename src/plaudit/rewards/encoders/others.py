@@ -4,7 +4,7 @@
     encoder: {type: transformers, name: facebook/dinov2-small, download: true}
 
 Neither package is needed by the rest of ours, so each is imported where it is used. Nothing is downloaded unless the
-config says so, and code that comes with a model is never run.
+config says so (one in a file needs --allow-host huggingface.co besides), and code that comes with a model is never run.
 
 Convolutional networks end in a map and are taken as they are. Transformers put out one token a patch, after a few that
 stand for the whole image; the tokens of the patches are laid out as the map that they came from.
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from plaudit.config import Config
 from plaudit.errors import MissingExtra, MissingPackage, RewardError, UnknownName, nearest
 from plaudit.rewards.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels, features_of
+from plaudit.trust import Download
 
 # What torchvision calls the parts that come after the last map.
 TORCHVISION_HEADS = ("avgpool", "classifier", "fc", "heads")
@@ -36,7 +37,7 @@ class TorchvisionConfig(Config):
     type: Literal["torchvision"] = "torchvision"
     name: str  # as `torchvision.models.list_models()` gives it: resnet18, efficientnet_b0, convnext_tiny, ...
     weights: str | None = "DEFAULT"  # a name of torchvision's weights for it; None: random
-    download: bool = False  # whether to fetch the weights when they are not on this machine
+    download: Download = False  # whether to fetch the weights when they are not on this machine
 
     @property
     def pretrained(self) -> bool:
@@ -102,7 +103,7 @@ class TorchvisionEncoder(nn.Module):
 class TransformersConfig(Config):
     type: Literal["transformers"] = "transformers"
     name: str  # a folder, or the name of a model on the hub
-    download: bool = False  # whether to fetch it from the hub when it is not on this machine
+    download: Download = False  # whether to fetch it from the hub when it is not on this machine
     # Of the pixels, 0 to 255; None: as the model's own preprocessing has it.
     mean: Channels | None = None
     std: Channels | None = None

@@ -18,6 +18,7 @@ from pydantic import Field, PositiveFloat
 
 from plaudit.config import Config
 from plaudit.errors import MissingPackage, RobotError, UnknownName, nearest
+from plaudit.trust import CodeName
 
 if TYPE_CHECKING:
     from plaudit.robots.lerobot.driver import LeRobotRobot
@@ -27,7 +28,7 @@ class LeRobotConfig(Config):
     type: Literal["lerobot"] = "lerobot"
     robot_type: str  # as lerobot has it: so101_follower, koch_follower, ...
     options: Mapping[str, Any] = Field(default_factory=dict)  # of that robot, as lerobot has them
-    module: str | None = None  # to import first, for a robot class of your own
+    module: CodeName | None = None  # to import first, for a robot class of your own
     fps: PositiveFloat = 30.0  # control steps a second
     start_pose: Mapping[str, float] | None = None  # action feature -> where reset() goes; None: it stays where it is
     start_seconds: PositiveFloat = 3.0  # that it takes to get there

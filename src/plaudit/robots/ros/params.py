@@ -16,6 +16,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 from plaudit.config import Config, ModelT, parse, read_tree
 from plaudit.errors import ConfigError, nearest
 from plaudit.robots.transport.messages import COMPRESSED_IMAGE, IMAGE
+from plaudit.trust import from_file
 from plaudit.types import FloatArray
 
 PARAMS_FILE, TOPICS_FILE = "inference_runtime_params.json", "inference_runtime_topics.json"
@@ -137,7 +138,8 @@ def _read(cls: type[ModelT], base: Path, own: Path | None) -> ModelT:
     values, _ = read_tree(base, ())
     given: dict[str, Any] = read_tree(own, ())[0] if own is not None else {}
     try:
-        return parse(cls, values | given)
+        with from_file(own or base):
+            return parse(cls, values | given)
     except ConfigError as error:
         raise ConfigError(
             # a contradiction between keys has no key: it came with the user's file, if there is one

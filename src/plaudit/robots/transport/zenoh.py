@@ -8,6 +8,9 @@ Sessions are peers with the endpoints that are written in the config: nothing li
 for by multicast and nobody is introduced by gossip unless `scouting` says so. A connection that is lost, or not there
 yet, is tried again for ever. Messages to a reader that does not keep up are dropped (`CongestionControl.DROP`): a
 frozen peer must not stop whoever controls the robot.
+
+Whoever reaches an endpoint may send commands: zenoh asks nobody for a name. Between processes of a machine that others
+use too, `unixsock-stream//PATH` in a folder of one's own keeps them out.
 """
 
 import json
@@ -102,6 +105,9 @@ def _settings(config: ZenohConfig) -> dict[str, Any]:
         "scouting/delay": 500 if config.scouting else 0,
         "scouting/multicast/enabled": config.scouting,
         "scouting/gossip/enabled": config.scouting,
+        # Its segments outlive the process in /dev/shm, and messages of a robot are small.
+        "transport/shared_memory/enabled": False,
+        "adminspace/enabled": False,
     }
 
 

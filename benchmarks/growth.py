@@ -1,0 +1,105 @@
+"""Whether an online run that goes on for weeks needs more memory with every episode.
+
+    python benchmarks/growth.py                  # 20,000 episodes through a store of a few hundred; an hour
+    python benchmarks/growth.py --quick          # 300 episodes
+    python benchmarks/growth.py --trace          # and which lines of code keep what was added
+
+A lamp to turn up, 12 steps an episode, through the loop of `plaudit online --address none`: judged, learned from,
+evicted. The memory of the process is read as it goes on; what it grows by an episode is the slope of a line through the
+second half, after everything has been allocated that is kept.
+"""
+
+import argparse
+import gc
+import sys
+import tempfile
+import tracemalloc
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+import numpy as np  # noqa: E402
+
+import glow  # noqa: E402 - of the tests: the lamp
+from bars import Bars  # noqa: E402
+from plaudit.online.conductor import Conductor  # noqa: E402
+from plaudit.online.config import OnlineConfig, load_online  # noqa: E402
+from plaudit.online.crew import LocalCrew  # noqa: E402
+from plaudit.online.folder import OnlineFolder  # noqa: E402
+from plaudit.online.now import Now  # noqa: E402
+
+FULL, QUICK = 20_000, 300  # episodes
+FLAT = 1.0  # KB an episode: 20 MB over the full form, which is what a torch process varies by
+CAPACITY = 0.002  # GB, of some hundred episodes
+LOOKS = 60  # at the memory
+KEPT = 12  # lines of --trace
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} episodes")
+    parser.add_argument("--episodes", type=int, help=f"{FULL:,} unless given")
+    parser.add_argument("--trace", action="store_true", help="say which lines of code keep what was added")
+    options = parser.parse_args()
+    episodes = options.episodes or (QUICK if options.quick else FULL)
+    with tempfile.TemporaryDirectory() as folder:
+        points = run(Path(folder), episodes, options.trace)
+    bars = Bars()
+    if options.quick:
+        bars.left_out(f"{FULL:,} episodes, and whether the memory stays flat over them")
+    else:
+        half = points[len(points) // 2 :]
+        slope = np.polyfit(half[:, 0], half[:, 1], 1)[0]
+        bars.at_most("online_growth_kb_per_episode", float(slope) / 1e3, FLAT)
+    bars.exactly("online_growth_episodes", points[-1, 0], episodes)
+    bars.report()
+
+
+def run(folder: Path, episodes: int, trace: bool) -> np.ndarray:
+    """[N, 2] episodes and bytes of memory, as it went on."""
+    points: list[tuple[int, int]] = []
+    before: list[tracemalloc.Snapshot] = []
+
+    def watch(now: Now) -> bool:
+        done = now.counts.episodes
+        if done >= (len(points) + 1) * episodes / LOOKS:
+            points.append((done, resident()))
+            print(f"{done:,} episodes: {points[-1][1] / 1e6:.1f} MB", flush=True)
+        if trace and not before and done >= episodes / 3:
+            tracemalloc.start(8)
+            before.append(tracemalloc.take_snapshot())
+        return True
+
+    glow.saved(glow.bright_model(0.8), folder / "judge")
+    words = [*glow.online(folder / "judge"), f"episodes={episodes}", f"capacity_gb={CAPACITY}"]
+    words += ["learner.updates_per_step=0.02", f"evaluation.every={episodes}", "evaluation.episodes=1"]
+    config = load_online(OnlineConfig, None, words)
+    opened = OnlineFolder.open(folder / "run", config)
+    crew = LocalCrew(config, opened.path)
+    try:
+        Conductor(config, opened, crew).run(watch)
+        if before:
+            gc.collect()
+            tell_kept(before[0], tracemalloc.take_snapshot(), 2 * episodes / 3)
+    finally:
+        crew.close()
+        opened.close()
+    return np.array([*points, (config.episodes, resident())], np.float64)
+
+
+def tell_kept(before: tracemalloc.Snapshot, after: tracemalloc.Snapshot, episodes: float) -> None:
+    for kept in after.compare_to(before, "traceback")[:KEPT]:
+        print(f"{kept.size_diff / episodes:,.0f} bytes an episode, {kept.count_diff / episodes:.2f} pieces:")
+        for line in kept.traceback.format()[-8:]:
+            print(f"    {line.strip()}")
+
+
+def resident() -> int:
+    """Bytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+if __name__ == "__main__":
+    main()

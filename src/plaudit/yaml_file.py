@@ -1,0 +1,132 @@
+"""Reading a YAML or JSON file that may come from somebody else.
+
+A few bytes of YAML can ask for gigabytes: aliases of aliases, templates of templates, fifty thousand brackets. So it is
+measured before anything is built of it. A template may stand for another key of the same file, `${a.b}`, or for one of
+the few environment variables that hold folders (`plaudit.trust.PLACES`). OmegaConf's others are not for files: they
+read the environment, and so whatever is secret in it.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from plaudit.errors import ConfigError, nearest
+from plaudit.trust import PLACES
+
+LARGEST = 16 << 20  # bytes of a file; the largest of ours, a reward model's with all its scores, has a few hundred KB
+DEEPEST = 64  # blocks within blocks
+MOST_VALUES = 500_000  # with those that aliases (`*name`) repeat
+MOST_LETTERS = 16 << 20  # of all values, with templates filled in
+
+# What damaged text makes yaml and OmegaConf raise: `a[b` an AssertionError or an IndexError deep inside, a key that is
+# a list a TypeError.
+UNREADABLE = (
+    *(OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, AttributeError, AssertionError, LookupError),
+    *(OverflowError, RecursionError),
+)
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_PLACE = re.compile(r"\$\{oc\.env:(" + "|".join(PLACES) + r")(,[\w./-]*)?\}")
+_OTHER_KEY = re.compile(r"\$\{([\w-]+(?:\.[\w-]+)*)\}")
+
+Location = tuple[str | int, ...]
+
+
+def read_yaml(path: Path) -> Any:
+    """A file as OmegaConf has it, its templates not filled in yet."""
+    if not path.is_file():
+        beside = [p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml", ".json")]
+        where = path.parent.absolute()
+        none = f"{where} has no YAML or JSON file" if where.is_dir() else f"there is no folder {where} either"
+        advice = nearest(path.name, beside) if beside else none
+        raise ConfigError([((), f"{path}: there is no such file; {advice}")])
+    try:
+        _check_bounds(path)
+        tree = OmegaConf.load(path)
+        plain = OmegaConf.to_container(tree)
+    except UNREADABLE as error:
+        raise ConfigError([((), f"{path}: this is not valid YAML: {first_line(error)}")]) from error
+    if not isinstance(plain, dict):
+        raise ConfigError([((), f"{path}: a config is a mapping of keys to values, this is something else")])
+    _check_templates(path, plain)
+    return tree
+
+
+def first_line(error: Exception) -> str:
+    return " ".join(str(error).split("\n")[0].split())
+
+
+def _check_bounds(path: Path) -> None:
+    """Small files that would grow in memory, or take the interpreter's stack, are refused before they are built."""
+    if path.stat().st_size > LARGEST:
+        raise ValueError(f"it has more than {LARGEST >> 20} MB")
+    text = path.read_text(encoding="utf-8")
+    depth, aliases = 0, False
+    for event in yaml.parse(text, Loader=_LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        aliases |= isinstance(event, yaml.AliasEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"it has more than {DEEPEST} blocks within blocks")
+    if aliases and _size(yaml.compose(text, Loader=_LOADER), {}) > MOST_VALUES:
+        raise ValueError(f"its aliases make more than {MOST_VALUES:,} values of it")
+
+
+def _size(node: Any, known: dict[int, int]) -> int:
+    """Values in a node, counted as often as aliases repeat them; one that holds itself has no end."""
+    if id(node) not in known:
+        known[id(node)] = MOST_VALUES + 1  # until it is counted: whoever comes by meanwhile is inside of it
+        pairs = node.value if isinstance(node, yaml.CollectionNode) else []
+        inner = [part for pair in pairs for part in (pair if isinstance(pair, tuple) else (pair,))]
+        known[id(node)] = 1 + sum(_size(part, known) for part in inner)
+    return known[id(node)]
+
+
+def _check_templates(path: Path, tree: dict[Any, Any]) -> None:
+    """`${other.key}` and the places that are known; whatever else a template can do is not for a file to ask for."""
+    found = [(where, value) for where, value in _leaves(tree) if isinstance(value, str) and "${" in value]
+    for where, value in found:
+        if "${" in _OTHER_KEY.sub("", _PLACE.sub("", value)):
+            key = ".".join(map(str, where))
+            sentence = (
+                f"{path}: key '{key}' has a template that a file may not have: {value[:80]}; other keys (${{a.b}}) and "
+                f"${{oc.env:{PLACES[0]}}} can be filled in, anything else is for the command line"
+            )
+            raise ConfigError([(where, sentence)])
+    if found and _letters(tree, tree, {}) > MOST_LETTERS:
+        raise ConfigError([((), f"{path}: its templates lead to each other, and make too much of it")])
+
+
+def _letters(tree: Any, node: Any, known: dict[int, int]) -> int:
+    """Of all values in a node with its templates filled in; `known` is by the identity of nodes, as for aliases."""
+    if id(node) not in known:
+        known[id(node)] = MOST_LETTERS + 1
+        if isinstance(node, dict | list):
+            inner = list(node.values() if isinstance(node, dict) else node)
+            known[id(node)] = 1 + sum(_letters(tree, part, known) for part in inner)
+        else:
+            named = _OTHER_KEY.findall(node) if isinstance(node, str) else []
+            known[id(node)] = len(str(node)) + sum(_letters(tree, _at(tree, key), known) for key in named)
+    return known[id(node)]
+
+
+def _at(tree: Any, key: str) -> Any:
+    for step in key.split("."):
+        if isinstance(tree, list) and step.isdecimal() and int(step) < len(tree):
+            tree = tree[int(step)]
+        elif isinstance(tree, dict):
+            tree = tree.get(step, tree.get(int(step)) if step.isdecimal() else None)
+        else:
+            return None
+    return tree
+
+
+def _leaves(tree: Any, where: Location = ()) -> Iterator[tuple[Location, Any]]:
+    if isinstance(tree, dict | list):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _leaves(value, (*where, key if isinstance(key, int) else str(key)))
+    else:
+        yield where, tree

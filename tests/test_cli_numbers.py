@@ -1,0 +1,53 @@
+"""Numbers that are none, and ranges without an end: a sentence each, at once."""
+
+import pytest
+
+from command import plaudit
+from conftest import counting_episode, labelled_store
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["data", "export", "store", "new", "--episodes", "²"], "--episodes takes ids like '0,3,7-9', not '²'"),
+        (["data", "export", "store", "new", "--episodes", "0-99999999999"], "episode 1"),
+        (["data", "export", "store", "new", "--episodes", "9" * 40], "--episodes takes ids"),
+        (["data", "export", "store", "new", "--quality", "-5"], "--quality"),
+        (["data", "export", "store", "new", "--quality", "60", "--codec", "h264"], "--quality of h264 is 1 to 51"),
+        (["data", "export", "store", "new", "--fps", "nan"], "'--fps'"),
+        (["data", "label", "store", "--restore", "0:²"], "--restore takes EPISODE:VERSION"),
+        (["env", "bench", "lift", "--seconds", "inf"], "--seconds"),
+        (["env", "bench", "lift", "--seconds", "nan"], "'--seconds'"),
+        (["env", "view", "lift", "--noise", "nan"], "nan is not a number to go by"),
+        (["env", "bench", "lift", "--set", "[1,2"], "command line: '[1,2' cannot be read"),
+        (["env", "bench", "lift", "--set", "x\udcff=1"], "cannot be read"),
+        (["env", "view", "lift", "--size", "²"], "--size takes an edge like 128"),
+        (["env", "view", "lift", "--size", "99999x99999"], "of at most 4096 pixels"),
+        (["env", "record", "new", "--episodes", "9" * 30], "--episodes"),
+        (["robot", "check", "igris_b", "--seconds", "inf"], "--seconds"),
+        (["cluster", "check", "--address", "../../etc"], "'../../etc' is no address of a head"),
+        (["data", "info", "nothing\x1b[2J"], "nothing\\x1b[2J"),
+    ],
+)
+def test_what_is_no_number_is_told(tmp_path, words, sentence):
+    labelled_store(tmp_path / "store", counting_episode()).close()
+    said = plaudit(*words, cwd=tmp_path, ok=False)
+    assert sentence in said
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize("device", [",", "cuda:99", "meta", ""])
+def test_what_is_no_device_is_told(tmp_path, device):
+    labelled_store(tmp_path / "store", *(counting_episode(first=i) for i in range(8)), cutoff=2).close()
+    said = plaudit("train-reward", "store", "--device", device, "--backbone", "small", cwd=tmp_path, ok=False)
+    assert f"'{device}'" in said and "device" in said
+
+
+def test_ctrl_c_where_a_command_has_nothing_to_say_to_it_is_told(tmp_path, monkeypatch):
+    import plaudit.report.robots as robots
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(robots, "robots_table", interrupted)
+    assert plaudit("robot", "list", cwd=tmp_path, ok=False) == "interrupted\n"

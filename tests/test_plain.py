@@ -1,0 +1,58 @@
+"""Words of somebody else on a terminal, a page and in a log."""
+
+import io
+
+import pytest
+from rich.live import Live
+from rich.table import Table
+
+from plaudit.plain import PlainConsole, plain
+from plaudit.report.page import page, words
+
+HOSTILE = "\x1b]0;owned\x07[red]x[/red]\r\x9b2J\u202eevil\u2066\udcff:smile:\x7f"
+
+
+def printed(what: object) -> str:
+    file = io.StringIO()
+    PlainConsole(file=file, force_terminal=True, width=200).print(what)
+    return file.getvalue()
+
+
+def test_control_characters_are_shown_as_what_they_are():
+    assert plain("a\x1b[2Jb\x07\r\x9b\x7f\u202e\u2069\udcff") == r"a\x1b[2Jb\x07\x0d\x9b\x7f\u202e\u2069\xff"
+
+
+def test_letters_tabs_and_lines_stay():
+    said = "Öl auf 机器人\tund 🤖\nzwei"
+    assert plain(said) == said
+
+
+def table() -> Table:
+    made = Table("head", title=HOSTILE)
+    made.add_row(HOSTILE)
+    return made
+
+
+@pytest.mark.parametrize("what", [HOSTILE, table()], ids=["text", "table"])
+def test_a_console_obeys_no_word_it_is_given(what):
+    said = printed(what)
+    assert "\\x1b]0;owned" in said and "[red]x[/red]" in said and ":smile:" in said
+    assert not any(sign in said for sign in ("\x1b]", "\x07", "\r", "\x9b", "\u202e", "\x7f"))
+    said.encode()
+
+
+def test_rich_itself_still_moves_the_cursor():
+    file = io.StringIO()
+    with Live("one", console=PlainConsole(file=file, force_terminal=True), auto_refresh=False) as live:
+        live.update("two", refresh=True)
+    assert "\x1b[2K" in file.getvalue()
+
+
+def test_a_page_shows_no_control_characters_and_no_tags():
+    html = page(HOSTILE, "<script>", words("<b>\u202e"))
+    assert "<script>" not in html and "<b>" not in html
+    assert "\x1b" not in html and "\u202e" not in html
+
+
+def test_a_password_is_not_shown():
+    assert "word" not in printed("http://me:word@here/v1 and http://here/?token=word")
