@@ -25,7 +25,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from plaudit.data.batch import Allocate, cuda_is_there, default_allocate, to_tensordict, to_torch
-from plaudit.data.segments import STEPS, camera_column
+from plaudit.data.schema import STEPS, camera_column
 from plaudit.data.steps import Returns, StepTable
 from plaudit.data.store import Store
 from plaudit.errors import DataError

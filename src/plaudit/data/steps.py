@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plaudit.data.catalog import Place
-from plaudit.data.segments import STEPS
+from plaudit.data.schema import STEPS
 from plaudit.data.store import Store
 from plaudit.errors import DataError, EpisodeGone
 from plaudit.types import AnyArray, BoolArray, FloatArray

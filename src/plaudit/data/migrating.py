@@ -1,0 +1,38 @@
+"""A store of version 1 becomes one of version 2 when it is first opened for writing; reading changes nothing.
+
+Nothing is thrown away or converted: the old lines stay as they are at the head of journal and ledger, and the lines
+that follow vouch for them, because each carries the checksum of all before it. Added are the store's id, the schemas in
+the journal, the seals of `store.json` and `schema.json` (whose old files are kept in the quarantine) and the counts.
+
+`store.json` comes last: a migration that is interrupted begins again.
+"""
+
+from plaudit.data.catalog import Catalog, segment_line
+from plaudit.data.disk import Folder
+from plaudit.data.journal import Journal
+from plaudit.data.ledger import Ledger
+from plaudit.data.quarantine import Quarantine
+from plaudit.data.segments import SCHEMA
+from plaudit.data.settings import MARKER, VERSION, Settings
+
+
+def migrate(
+    root: Folder, old: Settings, catalog: Catalog, journal: Journal, ledger: Ledger | None
+) -> tuple[Settings, list[str]]:
+    """The new settings, and a sentence."""
+    begun = journal.facts or {}
+    settings = old.of_this_version(begun.get("id"))
+    with Quarantine(root).entry("before-version-2", f"{root.path}: its descriptions as version 1 had them") as aside:
+        aside.copy(MARKER)
+        for segment in catalog.segments.values():
+            aside.copy(f"{segment.name}/{SCHEMA}")
+    journal.say_whose(settings.to_json())
+    lines = [segment_line(number, segment.schema) for number, segment in catalog.segments.items()]
+    journal.append(lines, alone=True)
+    catalog.follow(lines)
+    if ledger is not None:
+        ledger.say_whose({"id": settings.id})
+    for segment in catalog.segments.values():
+        segment.write_schema()
+    settings.write(root)
+    return settings, [f"{root.path}: a store of version 1 is one of version {VERSION} now; see {aside.path}"]
