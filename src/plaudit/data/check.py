@@ -55,6 +55,7 @@ def check(folder: str | Path, *, repair: bool = False, track: Track = iter) -> R
         if repair:
             with lock(root):  # nobody else may write while files are mended
                 _mend_files(root, report)
+                report.lines = sum(len(inspect(path).good) for path in _journals(root))
         else:
             _look_at_files(root, report)
         if not report.problems:

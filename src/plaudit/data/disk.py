@@ -15,8 +15,9 @@ import signal
 import stat
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -31,16 +32,11 @@ class Folder:
     def __init__(self, path: Path):
         self.path = path
         self._absolute = path.absolute()  # a process may change its working directory
-        self.descriptor = -1
         try:
             self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise StoreError(f"{path} cannot be opened: {_reason(error)}") from error
-
-    def __del__(self) -> None:
-        if self.descriptor >= 0:
-            with suppress(OSError):
-                os.close(self.descriptor)
+        weakref.finalize(self, os.close, self.descriptor)
 
     def check_same(self) -> None:
         """Raise where the path leads to something else than what was opened."""

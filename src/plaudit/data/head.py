@@ -33,21 +33,26 @@ def head_name(journal: str) -> str:
 def read_head(folder: Folder, journal: str) -> Head | None:
     """What was noted last; None where there is nothing that can be read."""
     try:
-        data = folder.read(head_name(journal))
+        with folder.opened(head_name(journal), os.O_RDONLY) as file:
+            return read_open_head(file)
     except FileNotFoundError:
         return None
+
+
+def read_open_head(file: int) -> Head | None:
+    data = os.pread(file, 2 * SLOT, 0)
     found = [_decode(data[slot * SLOT : (slot + 1) * SLOT], slot) for slot in (0, 1)]
     return max((head for head in found if head is not None), key=lambda head: head.count, default=None)
 
 
-def write_head(folder: Folder, journal: str, count: int, chain: int, last: Head | None) -> Head:
+def write_head(file: int, count: int, chain: int, last: Head | None) -> Head:
     """Note it in the slot that does not hold the newest note.
 
     A disk that fails here fails nobody: the lines are safe, and a head may lag.
     """
     slot = 1 - last.slot if last is not None else 0
-    with suppress(OSError), folder.opened(head_name(journal), os.O_WRONLY | os.O_CREAT) as descriptor:
-        write_at(descriptor, memoryview(_encode(count, chain)), slot * SLOT)
+    with suppress(OSError):
+        write_at(file, memoryview(_encode(count, chain)), slot * SLOT)
     return Head(count, chain, slot)
 
 

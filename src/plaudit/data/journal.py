@@ -28,7 +28,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from plaudit.data.disk import disk_error as disk_error  # for who keeps files of
 from plaudit.data.disk import sync as sync
 from plaudit.data.disk import uninterrupted as uninterrupted
 from plaudit.data.disk import write_atomic as write_atomic
-from plaudit.data.head import Head, read_head, replace_head, write_head
+from plaudit.data.head import Head, head_name, read_head, read_open_head, replace_head, write_head
 from plaudit.data.quarantine import Quarantine
 from plaudit.errors import JournalMissing, Replaced, StoreDamaged, StoreError
 
@@ -108,11 +108,14 @@ class Journal:
         alone: nobody else may have; where somebody has, nothing is written
         """
         self.folder.check_same()
-        with _missed(self.path), self.folder.opened(self.path.name, os.O_RDWR) as file:
+        with ExitStack() as files, _missed(self.path):
+            file = files.enter_context(self.folder.opened(self.path.name, os.O_RDWR))
             fcntl.flock(file, fcntl.LOCK_EX)
             self._check_same(file)
+            head = -1
             if self._counted:
-                self._head = read_head(self.folder, self.path.name)
+                head = files.enter_context(self.folder.opened(head_name(self.path.name), os.O_RDWR | os.O_CREAT))
+                self._head = read_open_head(head)
             others = self._catch_up(file)
             if others and alone:
                 raise StoreError(f"{self.path}: another process wrote here; nothing was written, open the store again")
@@ -126,6 +129,8 @@ class Journal:
                 raise
             self.facts = self._new_facts if self.facts is None else self.facts
             self._went_on(lines)
+            if self._counted:
+                self._head = write_head(head, self.count, self._chain, self._head)
             return others
 
     def set_tail_aside(self) -> list[str]:
@@ -145,6 +150,9 @@ class Journal:
             self._inode = self.folder.stat(self.path.name).st_ino
             self._offset = self.lines = 0
             self._went_on(lines)
+            if self._counted:
+                replace_head(self.folder, self.path.name, self.count, self._chain)
+                self._head = read_head(self.folder, self.path.name)
 
     def say_whose(self, facts: Record) -> None:
         """What the first line is to say that the next append writes, where the file has none yet."""
@@ -166,8 +174,6 @@ class Journal:
             self._offset += len(line)
         self.count += len(lines)
         self.lines += len(lines)
-        if self._counted:
-            self._head = write_head(self.folder, self.path.name, self.count, self._chain, self._head)
 
     def _catch_up(self, file: int) -> list[Record]:
         size = os.fstat(file).st_size
