@@ -2,7 +2,8 @@
 
 Every attack begins with a copy of a store whose episodes and labels are known, damages it, and then does what a user
 would: read it, check it, repair it, open it for writing and append. Afterwards every episode and every label must be
-what it was, or be named by somebody; what was a good array before must lie somewhere, in the store or in its quarantine.
+what it was, or be named by somebody; good arrays must lie somewhere, in the store or in its
+quarantine.
 """
 
 import multiprocessing
@@ -13,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,15 +63,10 @@ def same(one: Episode, other: Episode) -> bool:
     arrays = [(one.state, other.state), (one.actions, other.actions), (one.control_mode, other.control_mode)]
     arrays += [(one.frames.get(c), f) for c, f in other.frames.items()]
     arrays += [(one.privileged.get(n), v) for n, v in other.privileged.items()]
-    facts = (one.task, one.fps, one.terminated, dict(one.meta)) == (
-        other.task,
-        other.fps,
-        other.terminated,
-        dict(other.meta),
-    )
+    facts = ("task", "fps", "robot", "terminated", "repeated", "meta")
     return (
-        facts
-        and set(one.frames) == set(other.frames)
+        set(one.frames) == set(other.frames)
+        and all(getattr(one, fact) == getattr(other, fact) for fact in facts)
         and all(a is not None and np.array_equal(a, b) for a, b in arrays)
     )
 
@@ -184,7 +181,8 @@ def files_of(store: Path) -> dict[str, Path]:
     """One file of each kind."""
     names = ["store.json", "journal", "journal.head", "labels", "labels.head", "writer.lock"]
     inside = ["schema.json", "steps.bin", "camera.front.bin"]
-    return {name: store / name for name in names} | {name: store / "segments/000000" / name for name in inside}
+    files = {name: store / name for name in names} | {name: store / "segments/000000" / name for name in inside}
+    return {name: path for name, path in files.items() if path.exists()}
 
 
 def flip(path: Path, bit: int) -> None:
@@ -270,14 +268,8 @@ def missing_files(original: Path, folder: Path, rng: Rng, quick: bool) -> Iterat
 def foreign_folders(original: Path, folder: Path, rng: Rng, quick: bool) -> Iterator[Tally]:
     """Somebody's export inside of the store."""
     tally = Tally("store: exports placed inside")
-    for where in (
-        "export",
-        "segments/export",
-        "segments/2024",
-        "segments/000001",
-        "segments/000007",
-        "segments/000002.gone",
-    ):
+    numbered = ("segments/2024", "segments/000002", "segments/000007", "segments/000002.gone")
+    for where in ("export", "segments/export", *numbered):
         store = fresh(original, folder)
         place = store / where
         if place.exists():
@@ -310,9 +302,9 @@ def swaps(original: Path, folder: Path, rng: Rng, quick: bool) -> Iterator[Tally
                 store.mkdir()
             before = contents(store)
             if who == "writer":
-                acknowledged = outcome.tried("append", lambda: opened.append(nth_episode(EPISODES)))
+                acknowledged = outcome.tried("append", partial(opened.append, nth_episode(EPISODES)))
             elif who == "labeller":
-                acknowledged = outcome.tried("label", lambda: opened.ledger.append(0, nth_labels(0)))
+                acknowledged = outcome.tried("label", partial(opened.ledger.append, 0, nth_labels(0)))
             else:
                 acknowledged = outcome.tried("refresh", opened.refresh)
             opened.close()
@@ -344,7 +336,7 @@ def locks(original: Path, folder: Path, rng: Rng, quick: bool) -> Iterator[Tally
                 (store / "writer.lock").write_text("nobody")
             if kind == "a folder":
                 (store / "writer.lock").mkdir()
-            outcome.tried("second writer", lambda store=store: append(store, 1000, outcome))
+            outcome.tried("second writer", partial(append, store, 1000, outcome))
             if not outcome.said:
                 tally.breach("unnamed_losses", f"lock {kind}: a second writer was let in")
             first.append(nth_episode(EPISODES))
@@ -411,9 +403,8 @@ def kills(original: Path, folder: Path, rng: Rng, quick: bool) -> Iterator[Tally
 def label_for_a_while(path: Path, name: str, count: int, pipe: int) -> None:
     ledger = Ledger(path)
     for i in range(count):
-        ledger.append(
-            i % EPISODES, Labels.from_cutoff(steps=nth_episode(i % EPISODES).steps, cutoff=1, source=name, note=str(i))
-        )
+        n = i % EPISODES
+        ledger.append(n, Labels.from_cutoff(steps=nth_episode(n).steps, cutoff=1, source=name, note=str(i)))
         os.write(pipe, b"%s %d\n" % (name.encode(), i))
 
 
@@ -424,10 +415,8 @@ def repairs(original: Path, folder: Path, rng: Rng, quick: bool) -> Iterator[Tal
     for _ in range(2 if quick else 30):
         store = fresh(original, folder)
         receive, send = os.pipe()
-        jobs = [
-            context.Process(target=label_for_a_while, args=(store / "labels", name, 30, send))
-            for name in ("one", "two")
-        ]
+        whose = [(store / "labels", name, 30, send) for name in ("one", "two")]
+        jobs = [context.Process(target=label_for_a_while, args=arguments) for arguments in whose]
         for job in jobs:
             job.start()
         os.close(send)
