@@ -133,12 +133,19 @@ class Journal:
                 self._head = write_head(head, self.count, self._chain, self._head)
             return others
 
-    def set_tail_aside(self) -> list[str]:
-        """Put a torn last line into the quarantine; says what was. Only for who may write, after `read`."""
+    def settle(self) -> tuple[list[Record], list[str]]:
+        """Put a torn last line into the quarantine, and count anew where a power cut tore the count.
+
+        Returns what others had appended, and what was done.
+        """
         with _missed(self.path), self.folder.opened(self.path.name, os.O_RDWR) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             self._check_same(file)
-            return self._set_tail_aside(file)
+            others, said = self._catch_up(file), self._set_tail_aside(file)
+            if self._counted and self.facts is not None and read_head(self.folder, self.path.name) is None:
+                replace_head(self.folder, self.path.name, self.count, self._chain)
+                said.append(f"{self.path}: its count was missing or torn; the {self.lines} lines were counted anew")
+            return others, said
 
     def rewrite(self, records: Iterable[Record]) -> None:
         """Replace the file by one that says these records and no others; numbers go on."""

@@ -76,6 +76,14 @@ class Ledger:
             self._start()
             self._follow(self._journal.read())
 
+    def settle(self) -> list[str]:
+        """Put what a killed process left of its last line aside; says what."""
+        with self._guard, told(self.path.parent, f"{self.path.name} cannot be written"):
+            self._refresh()
+            others, said = self._journal.settle()
+            self._follow(others)
+            return said
+
     @property
     def facts(self) -> Record | None:
         """Whose it says it is."""

@@ -68,6 +68,7 @@ class Store:
         self._guard = threading.RLock()
         self._journal = Journal(self.folder / "journal", root, facts=self.settings.to_json())
         own = {"id": self.settings.id}
+        self._own_ledger = labels is None
         self.ledger = Ledger(labels, facts=own) if labels else Ledger(self.folder / "labels", root, facts=own)
         self._catalog = Catalog(root)
         self._verified: set[tuple[int, str]] = set()  # episode and column
@@ -143,10 +144,14 @@ class Store:
             self._write_off_missing()
         self._check_identity()
         if write:
-            self.repaired += self._journal.set_tail_aside()
+            others, said = self._journal.settle()
+            self._catalog.follow(others)
+            self.repaired += said
+            if self._own_ledger:
+                self.repaired += self.ledger.settle()
             self.repaired += clean_up(self._root, self._catalog)
             if self.settings.version < VERSION:
-                own = self.ledger if self.ledger.path == self.folder / "labels" else None
+                own = self.ledger if self._own_ledger else None
                 self.settings, said = migrate(self._root, self.settings, self._catalog, self._journal, own)
                 self.repaired += said
 
@@ -281,7 +286,8 @@ class Store:
         if self.settings.version < VERSION:
             return
         for path, facts in ((self._journal.path, self._journal.facts), (self.ledger.path, self.ledger.facts)):
-            if path.parent != self.folder or (facts or {}).get("id") == self.settings.id:
+            foreign = path == self.ledger.path and not self._own_ledger
+            if foreign or (facts or {}).get("id") == self.settings.id:
                 continue
             if facts is None and path == self.ledger.path and not len(self.ledger):
                 continue  # an empty ledger that somebody made by hand
