@@ -13,7 +13,7 @@ from plaudit.errors import StoreDamaged
 from plaudit.types import Episode, Labels
 from recorded_disk import RecordedDisk, clear
 
-STATES = 300
+STATES = 200
 Known = tuple[int, list[int], list[int]]  # calls so far; episodes and labels that were acknowledged by then
 
 

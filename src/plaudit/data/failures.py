@@ -54,13 +54,13 @@ class Failures:
                 Journal.create(self.path, facts=self._ledger.facts)
         self._refresh()
         assert self._journal is not None
-        try:
-            others = self._journal.append(lines)
-        except Replaced:  # by a repair, and nothing was written into the old file
-            self._start()
-            others = self._journal.append(lines)
-        self._follow(others)
-        self._follow(lines)
+        while True:
+            try:
+                self._follow(self._journal.append(lines))
+                self._follow(lines)
+                return
+            except Replaced:  # by a repair, and nothing was written into the old file
+                self._start()
 
     def all(self) -> list[Failure]:
         """Oldest first."""

@@ -26,8 +26,9 @@ appends are one write and one sync, and readers in other processes need no locks
 import fcntl
 import json
 import os
+import weakref
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,11 +78,12 @@ class Journal:
         self.count = 0  # the number of the last line
         self.lines = 0  # in the file
         self._counted, self._new_facts = counted, facts or {}
+        self._restated = False  # the next append says whose it is
         self._offset = 0  # bytes read so far, always at the start of a line
         self._chain = 0
         self._head: Head | None = None
-        with _missed(path):
-            self._inode = self.folder.stat(path.name).st_ino
+        self._letting_go: Callable[[], object] | None = None
+        self._hold()
 
     @staticmethod
     def create(path: Path, folder: Folder | None = None, *, counted: bool = True, facts: Record | None = None) -> None:
@@ -98,9 +100,8 @@ class Journal:
         """The records that came since the last call."""
         if self._offset == 0 and self._counted:  # before the lines: it never leads them
             self._head = read_head(self.folder, self.path.name)
-        with _missed(self.path), self.folder.opened(self.path.name, os.O_RDONLY) as file:
-            self._check_same(file)
-            return self._catch_up(file)
+        self._check_same(self._held)
+        return self._catch_up(self._held)
 
     def append(self, records: Iterable[Record], *, alone: bool = False) -> list[Record]:
         """Write records and sync. Returns what other processes had appended since the last `read`.
@@ -127,7 +128,8 @@ class Journal:
             except OSError:  # as if it had never been tried
                 os.ftruncate(file, self._offset)
                 raise
-            self.facts = self._new_facts if self.facts is None else self.facts
+            self.facts = self._new_facts if self.facts is None or self._restated else self.facts
+            self._restated = False
             self._went_on(lines)
             if self._counted:
                 self._head = write_head(head, self.count, self._chain, self._head)
@@ -154,7 +156,7 @@ class Journal:
             self._check_same(old)
             lines = number_anew([{FACTS: self.facts or self._new_facts}, *records], self.count + 1, self._chain)
             self.folder.write(self.path.name, b"".join(lines))
-            self._inode = self.folder.stat(self.path.name).st_ino
+            self._hold()
             self._offset = self.lines = 0
             self._went_on(lines)
             if self._counted:
@@ -162,8 +164,9 @@ class Journal:
                 self._head = read_head(self.folder, self.path.name)
 
     def say_whose(self, facts: Record) -> None:
-        """What the first line is to say that the next append writes, where the file has none yet."""
+        """The next append says so first, unless the file does already: one of an earlier version does not."""
         self._new_facts = facts
+        self._restated = self.facts is not None and self.facts != facts
 
     def damaged(self, what: str) -> StoreDamaged:
         return StoreDamaged(
@@ -172,7 +175,7 @@ class Journal:
         )
 
     def _encode(self, records: Iterable[Record]) -> list[bytes]:
-        whose = [] if self.facts is not None else [{FACTS: self._new_facts}]
+        whose = [{FACTS: self._new_facts}] if self.facts is None or self._restated else []
         return number_anew([*whose, *records], self.count + 1, self._chain)
 
     def _went_on(self, lines: list[bytes]) -> None:
@@ -241,9 +244,20 @@ class Journal:
         sync_file(file)
         return [f"{said} were set aside in {aside.path}; {counted}"]
 
+    def _hold(self) -> None:
+        """Keep the file open, so that no other one gets its number on the disk while this object knows it by that."""
+        with _missed(self.path):
+            self._held = os.open(self.path.name, os.O_RDONLY, dir_fd=self.folder.descriptor)
+        if self._letting_go is not None:
+            self._letting_go()
+        self._letting_go = weakref.finalize(self, os.close, self._held)
+
     def _check_same(self, file: int) -> None:
         """This is the file that was read so far, and it still lies under its name."""
-        if not os.fstat(file).st_ino == self._inode == self.folder.stat(self.path.name).st_ino:
+        with _missed(self.path):
+            there = self.folder.stat(self.path.name)
+        mine = os.fstat(self._held)
+        if not (os.path.samestat(there, mine) and os.path.samestat(os.fstat(file), mine)):
             raise Replaced(f"{self.path} was replaced while it was open; open the store again")
 
 

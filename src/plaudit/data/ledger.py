@@ -69,12 +69,13 @@ class Ledger:
             self._refresh()
 
     def _refresh(self) -> None:
-        try:
-            self._follow(self._journal.read())
-        except Replaced:  # by a repair: what is left of it may be less, so all of it is read again
-            self._folder.check_same()
-            self._start()
-            self._follow(self._journal.read())
+        while True:
+            try:
+                self._follow(self._journal.read())
+                return
+            except Replaced:  # by a repair: what is left of it may be less, so all of it is read again
+                self._folder.check_same()
+                self._start()
 
     def settle(self) -> list[str]:
         """Put what a killed process left of its last line aside; says what."""
@@ -143,13 +144,12 @@ class Ledger:
 
     def _append(self, lines: list[Record]) -> list[int]:
         with told(self.path.parent, "these labels were not stored"):
-            try:
-                others = self._journal.append(lines)
-            except Replaced:  # nothing was written into the old file
-                self._refresh()
-                others = self._journal.append(lines)
-        self._follow(others)
-        return self._follow(lines)
+            while True:
+                try:
+                    self._follow(self._journal.append(lines))
+                    return self._follow(lines)
+                except Replaced:  # nothing was written into the old file
+                    self._refresh()
 
     def _follow(self, lines: list[Record]) -> list[int]:
         """Take lines in; returns the version number that each got."""

@@ -271,15 +271,16 @@ class Store:
                 )
 
     def _follow_journal(self) -> None:
-        try:
-            self._catalog.follow(self._journal.read())
-        except Replaced:
-            self._root.check_same()
-            if self._lock is not None:  # nobody else may
-                raise
-            self._journal = Journal(self.folder / "journal", self._root)
-            self._catalog = Catalog(self._root, self._catalog)
-            self._catalog.follow(self._journal.read())
+        while True:
+            try:
+                self._catalog.follow(self._journal.read())
+                return
+            except Replaced:  # by a shorter one, or by a repair
+                self._root.check_same()
+                if self._lock is not None:  # nobody else may
+                    raise
+                self._journal = Journal(self.folder / "journal", self._root)
+                self._catalog = Catalog(self._root, self._catalog)
 
     def _check_identity(self) -> None:
         """Journal and ledger are this store's, not another's that were copied here."""
