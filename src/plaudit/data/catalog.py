@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from plaudit.data.journal import Record
 from plaudit.data.schema import Schema
 from plaudit.data.segments import Segment, segment_name
 from plaudit.errors import StoreDamaged, StoreError
+from plaudit.types import Episode
 
 
 @dataclass(frozen=True)
@@ -177,3 +179,23 @@ def place_of(line: Record) -> Place:
 
 def segment_line(number: int, schema: Schema) -> Record:
     return {"op": "segment", "segment": number, "schema": schema.to_json()}
+
+
+def episode_line(episode_id: int, episode: Episode, segment: int, row: int, checksums: dict[str, int]) -> Record:
+    """What makes an episode exist, once it is in the journal."""
+    return {
+        "op": "episode",
+        "id": episode_id,
+        "segment": segment,
+        "row": row,
+        "steps": episode.steps,
+        "crc": checksums,
+        "time": time.time(),
+        "task": episode.task,
+        "fps": episode.fps,
+        "robot": episode.robot,
+        "terminated": episode.terminated,
+        "repeated": episode.repeated,
+        "origin": vars(episode.origin) if episode.origin else None,
+        "meta": dict(episode.meta),
+    }

@@ -25,13 +25,12 @@ crash loses all).
 """
 
 import threading
-import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from plaudit.data.catalog import Catalog, Place, place_of, segment_line
+from plaudit.data.catalog import Catalog, Place, episode_line, place_of, segment_line
 from plaudit.data.cleaning import clean_up
 from plaudit.data.disk import Folder, disk_error, sync, told, uninterrupted
 from plaudit.data.journal import Journal, Record
@@ -381,22 +380,7 @@ class Store:
         number, new = self._segment_for(Schema.of(episode))
         segment = self.segment(number)
         row = segment.rows
-        line: Record = {
-            "op": "episode",
-            "id": episode_id,
-            "segment": number,
-            "row": row,
-            "steps": episode.steps,
-            "crc": segment.write(episode),
-            "time": time.time(),
-            "task": episode.task,
-            "fps": episode.fps,
-            "robot": episode.robot,
-            "terminated": episode.terminated,
-            "repeated": episode.repeated,
-            "origin": vars(episode.origin) if episode.origin else None,
-            "meta": dict(episode.meta),
-        }
+        line = episode_line(episode_id, episode, number, row, segment.write(episode))
         return [segment_line(number, segment.schema), line] if new else [line]
 
     def _segment_for(self, schema: Schema) -> tuple[int, bool]:
