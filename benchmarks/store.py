@@ -89,7 +89,7 @@ def first_read_gb_per_s(folder: Path, episodes: int) -> tuple[float, float]:
 
 
 def evict(folder: Path, episodes: int, capacity: int) -> list[tuple[int, float, float, int]]:
-    """After each twentieth of the way: episodes so far, ms an append (median), ms to open (best of 5), bytes of the journal."""
+    """Twenty times on the way: episodes so far, ms an append (median), ms to open (best of 5), bytes of the journal."""
     one, found = small_episode(), []
     store = Store.create(folder, capacity_episodes=capacity)
     for part in range(20):

@@ -20,7 +20,7 @@ from plaudit.data.journal import Record
 from plaudit.data.locking import lock
 from plaudit.data.mending import inspect, mend
 from plaudit.data.quarantine import Quarantine
-from plaudit.data.sealed import mend_sealed
+from plaudit.data.sealed import mend_sealed, seal
 from plaudit.data.settings import MARKER, Settings, is_store, read_settings
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeGone, StoreDamaged, StoreError
@@ -115,27 +115,23 @@ def _mend_settings(root: Folder, facts: Record | None) -> list[str]:
         read_settings(root)
         return []
     except StoreDamaged:
-        fixed = mend_sealed(root.read(MARKER))
-        what = "one flipped bit was put right"
+        fixed, what = mend_sealed(root.read(MARKER)), "one flipped bit was put right"
     except StoreError:
         if root.exists(MARKER):  # of a newer version, or unreadable: nothing to mend
             return []
-        fixed, what = None, "it was missing, and was written again from the journal"
+        fixed, what = None, ""
     if fixed is None:
         try:
-            settings = Settings.from_json(facts or {})
+            fixed = seal(Settings.from_json(facts or {}).to_json())
         except (ValueError, KeyError):
             return []
-        if root.exists(MARKER):
-            what = "it was damaged, and was written again from the journal"
+        was = "damaged" if root.exists(MARKER) else "missing"
+        what = f"it was {was}, and was written again from the journal"
     if root.exists(MARKER):
         with Quarantine(root).entry(MARKER, f"{path} before it was repaired") as aside:
             aside.copy(MARKER)
         what += f"; the file as it was is kept in {aside.path}"
-    if fixed is not None:
-        root.write(MARKER, fixed)
-    else:
-        settings.write(root)
+    root.write(MARKER, fixed)
     return [f"{path}: {what}"]
 
 
