@@ -97,3 +97,15 @@ def test_an_old_ledger_that_is_labelled_before_anybody_writes_keeps_its_lines(ol
 
 def holds_everything_but_the_first(store):
     return store.ledger.newest(0).source == "vlm" and same_episode(store.episode(4), EPISODES[4])
+
+
+def test_a_schema_that_is_wrong_is_noticed_before_anything_is_cut_or_migrated(old):
+    path = old / "segments/000000/schema.json"
+    path.write_text(path.read_text().replace('"state_dim": 2', '"state_dim": 0'))
+    before = contents(old)
+    with pytest.raises(StoreDamaged, match=r"its schema.json or its arrays are damaged; nothing was changed"):
+        Store.open(old, write=True)
+    (old / "writer.lock").unlink()
+    assert contents(old) == before
+    with pytest.raises(StoreDamaged, match="episode 0 is damaged"):
+        Store.open(old).episode(0)

@@ -7,13 +7,30 @@ the journal, the seals of `store.json` and `schema.json` (whose old files are ke
 `store.json` comes last: a migration that is interrupted begins again.
 """
 
-from plaudit.data.catalog import Catalog, segment_line
+from plaudit.data.catalog import Catalog, Place, segment_line
 from plaudit.data.disk import Folder
 from plaudit.data.journal import Journal
 from plaudit.data.ledger import Ledger
 from plaudit.data.quarantine import Quarantine
 from plaudit.data.segments import SCHEMA
 from plaudit.data.settings import MARKER, VERSION, Settings
+from plaudit.errors import StoreDamaged
+
+
+def check_schemas(root: Folder, catalog: Catalog) -> None:
+    """One episode of each segment must fit its checksums: what a `schema.json` without a seal says is then right.
+
+    By a wrong one, good arrays would look like leftovers and be cut off.
+    """
+    places: dict[int, list[Place]] = {}
+    for place in catalog.places.values():
+        places.setdefault(place.segment, []).append(place)
+    for number, segment in catalog.segments.items():
+        if not any(segment.checksums(p.row, p.rows) == p.line["crc"] for p in reversed(places[number])):
+            raise StoreDamaged(
+                f"{segment.folder}: no episode fits its checksum, so its {SCHEMA} or its arrays are damaged; nothing "
+                "was changed, restore it from a backup"
+            )
 
 
 def migrate(

@@ -36,7 +36,7 @@ from plaudit.data.disk import Folder, disk_error, sync, told, uninterrupted
 from plaudit.data.journal import Journal, Record
 from plaudit.data.ledger import Ledger
 from plaudit.data.locking import Lock, lock
-from plaudit.data.migrating import migrate
+from plaudit.data.migrating import check_schemas, migrate
 from plaudit.data.schema import STEPS, Schema, camera_column
 from plaudit.data.segments import Segment
 from plaudit.data.settings import MARKER, VERSION, Settings, read_settings
@@ -143,6 +143,8 @@ class Store:
             self._write_off_missing()
         self._check_identity()
         if write:
+            if self.settings.version < VERSION:
+                check_schemas(self._root, self._catalog)
             others, said = self._journal.settle()
             self._catalog.follow(others)
             self.repaired += said
@@ -360,6 +362,8 @@ class Store:
             with suppress(OSError):
                 segment.remove()
                 self._leaving.remove(segment)
+        if not self._leaving:
+            self._catalog.emptied.clear()
         if segments:
             self._verified = {key for key in self._verified if key[0] in self._catalog.places}
 
