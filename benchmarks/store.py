@@ -105,9 +105,8 @@ def evict(folder: Path, episodes: int, capacity: int) -> list[tuple[int, float, 
             opened.append(time.process_time() - start)
         count, size = (part + 1) * (episodes // 20), (folder / "journal").stat().st_size
         found.append((count, 1e3 * float(np.median(times)), 1e3 * min(opened), size))
-        print(
-            f"{count:>8,} episodes: append {found[-1][1]:.2f} ms, open {found[-1][2]:.1f} ms of CPU, journal {size:,} bytes"
-        )
+        spent = f"append {found[-1][1]:.2f} ms, open {found[-1][2]:.1f} ms of CPU"
+        print(f"{count:>8,} episodes: {spent}, journal {size:,} bytes", flush=True)
     store.close()
     return found
 

@@ -89,7 +89,7 @@ class Store:
         """A new, empty store, open for writing. The folder must not exist or be empty."""
         folder = Path(folder)
         settings = Settings.new(capacity_episodes, capacity_bytes)
-        with told(folder, "no store can be made there"):
+        with uninterrupted(), told(folder, "no store can be made there"):
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 what = "is not empty; name a new folder"
                 if is_store(folder):
