@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attacks import commands
+from attacks import commands, datasets, store
 from attacks.tally import BREACHES, Tally
 from bars import Bars
 
@@ -24,6 +24,8 @@ SHOWN = 5  # of what came through in one class
 
 Attacks = Callable[[Path, np.random.Generator, bool], Iterator[Tally]]
 TARGETS: dict[str, Attacks] = {
+    "store": store.attacks,
+    "datasets": datasets.attacks,
     "commands": commands.attacks,
 }
 

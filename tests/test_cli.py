@@ -135,7 +135,7 @@ def test_ctrl_c_keeps_what_was_imported_and_the_same_command_goes_on(tmp_path):
     write_v21(tmp_path / "in", lengths=(40,) * 40)
     command = [sys.executable, "-m", "plaudit.cli", "data", "import", "in", "s"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    while not ((tmp_path / "s/journal").is_file() and (tmp_path / "s/journal").stat().st_size):
+    while not ((tmp_path / "s/journal").is_file() and b'"op":"episode"' in (tmp_path / "s/journal").read_bytes()):
         time.sleep(0.01)
         assert process.poll() is None
     process.send_signal(signal.SIGINT)

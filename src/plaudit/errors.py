@@ -170,6 +170,14 @@ class SegmentMissing(StoreDamaged):
     """A folder of arrays that the journal speaks of and the disk does not have."""
 
 
+class JournalMissing(StoreDamaged):
+    """A journal or ledger that is not there."""
+
+
+class Replaced(StoreError):
+    """A journal that another one has taken the place of, since it was opened: it is read again from its start."""
+
+
 class EpisodeGone(StoreError):
     """An episode that is not in the store: evicted since it was looked up, or never there."""
 

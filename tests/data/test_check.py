@@ -89,19 +89,22 @@ def test_a_segment_that_somebody_deleted_is_missed_and_what_is_left_stays(tmp_pa
     assert check(folder).ok
 
 
-def test_a_torn_tail_is_named_and_cut_off(folder):
+def test_a_torn_tail_is_named_and_set_aside(folder):
     with (folder / "journal").open("ab") as file:
         file.write(b"12345678 {half a li")
-    assert "never acknowledged; the next writer cuts it off" in check(folder).problems[0]
+    assert "the count beside it does not have it; the next writer sets it aside" in check(folder).problems[0]
     report = check(folder, repair=True)
-    assert report.ok and "an unfinished last line was cut off" in report.repaired[0]
+    assert report.ok and "an unfinished last line was set aside" in report.repaired[0]
 
 
-def test_bytes_of_an_unfinished_episode_are_cut_off(folder):
+def test_bytes_of_an_unfinished_episode_are_set_aside(folder):
     with (folder / "segments/000000/camera.front.bin").open("ab") as file:
         file.write(b"x" * 500)
     assert check(folder).ok  # no reader ever looks there
-    assert "cut off 500 bytes of an unfinished episode" in check(folder, repair=True).repaired[0]
+    assert "500 bytes that no line speaks of, of an unfinished episode" in check(folder, repair=True).repaired[0]
+    (aside,) = (folder / "quarantine").iterdir()
+    assert (aside / "segments-000000-camera.front.bin.from-6000").read_bytes() == b"x" * 500
+    assert check(folder).aside[0].startswith(str(aside))
 
 
 def test_labels_that_do_not_fit_are_named(folder):

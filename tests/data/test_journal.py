@@ -1,19 +1,31 @@
+import os
+import re
+import zlib
+
 import pytest
 
-from plaudit.data.journal import Journal, decode, encode, mend, mend_bytes
-from plaudit.errors import StoreDamaged, StoreError
+from plaudit.data.journal import Journal, decode, encode, mend_bytes
+from plaudit.data.mending import inspect, mend
+from plaudit.errors import Replaced, StoreDamaged
 
 
 @pytest.fixture
 def path(tmp_path):
+    """Line 1 says whose it is, lines 2 to 4 were one append."""
     path = tmp_path / "journal"
-    Journal.create(path)
-    Journal(path).append([{"n": 1}, {"n": 2}, {"n": 3}])
+    Journal.create(path, facts={"id": "abc"})
+    journal = Journal(path)
+    journal.read()
+    journal.append([{"n": 1}, {"n": 2}, {"n": 3}])
     return path
 
 
 def numbers(path):
     return [record["n"] for record in Journal(path).read()]
+
+
+def lines_of(path):
+    return path.read_bytes().splitlines(keepends=True)
 
 
 def test_what_was_appended_is_read_back_once(path):
@@ -22,6 +34,7 @@ def test_what_was_appended_is_read_back_once(path):
     Journal(path).append([{"n": 4}])
     assert [r["n"] for r in reader.read()] == [4]
     assert reader.read() == []
+    assert reader.facts == {"id": "abc"}
 
 
 def test_an_append_tells_what_others_appended_meanwhile(path):
@@ -32,54 +45,158 @@ def test_an_append_tells_what_others_appended_meanwhile(path):
     assert numbers(path) == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("kept", range(1, len(encode({"n": 4}))))
-def test_a_line_torn_anywhere_is_not_seen_and_the_next_append_cuts_it_off(path, kept):
-    with path.open("ab") as file:
-        file.write(encode({"n": 4})[:kept])
+@pytest.mark.parametrize("kept", range(1, len(encode({"n": 4}, 5, 5, 0)), 3))
+def test_a_line_torn_anywhere_is_not_seen_and_the_next_append_sets_it_aside(path, kept):
+    whole = path.read_bytes()
+    torn = encode({"n": 4}, 5, 5, 0)[:kept]
+    path.write_bytes(whole + torn)
     assert numbers(path) == [1, 2, 3]
     Journal(path).append([{"n": 5}])
     assert numbers(path) == [1, 2, 3, 5]
+    (aside,) = (path.parent / "quarantine").iterdir()
+    assert (aside / f"journal.from-{len(whole)}").read_bytes() == torn
+    assert "the count beside it does not have it" in (aside / "ABOUT.txt").read_text()
+
+
+def test_an_append_of_which_a_power_cut_kept_the_second_line_alone_was_never_acknowledged(path):
+    whole, journal = path.read_bytes(), Journal(path)
+    journal.read()
+    head = path.with_name("journal.head").read_bytes()
+    journal.append([{"n": 4}, {"n": 5}])
+    first, second = lines_of(path)[-2:]
+    path.write_bytes(whole + bytes(len(first) - 1) + b"\n" + second)
+    path.with_name("journal.head").write_bytes(head)
+    assert numbers(path) == [1, 2, 3]
+    Journal(path).append([{"n": 6}])
+    assert numbers(path) == [1, 2, 3, 6]
 
 
 def test_every_single_flipped_bit_is_noticed_and_mended(path):
     whole = path.read_bytes()
     for position in range(len(whole)):
-        for bit in range(8):
-            damaged = bytearray(whole)
-            damaged[position] ^= 1 << bit
-            path.write_bytes(damaged)
-            last_line = position >= whole[:-1].rindex(b"\n")
-            if not last_line:
-                with pytest.raises(StoreDamaged, match=r"line [123] fails its checksum; run 'plaudit data check"):
-                    numbers(path)
-            with pytest.raises(StoreDamaged):  # and nobody appends after it, or cuts it off as if it were torn
-                Journal(path).append([{"n": 4}])
-            assert mend(path)
-            assert path.read_bytes() == whole
-            for backup in path.parent.glob("journal.before-repair-*"):
-                assert backup.read_bytes() == bytes(damaged)
-                backup.unlink()
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        with pytest.raises(StoreDamaged, match=r"run 'plaudit data check"):
+            numbers(path)
+        with pytest.raises(StoreDamaged):  # and nobody appends after it, or cuts it off as if it were torn
+            Journal(path).append([{"n": 4}])
+        assert mend(path)
+        assert path.read_bytes() == whole
+        for backup in path.parent.glob("journal.before-repair-*"):
+            assert backup.read_bytes() == bytes(damaged)
+            backup.unlink()
 
 
 def test_a_line_beyond_mending_is_set_aside_and_the_others_stay(path):
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(lines[0] + b"#" * 20 + b"\n" + lines[2])
+    lines = lines_of(path)
+    path.write_bytes(lines[0] + lines[1] + b"#" * 20 + b"\n" + lines[3])
     said = mend(path)
-    assert "1 damaged line(s) could not be mended" in said[0]
+    assert "line 3: 1 damaged line(s) could not be mended" in said[0]
     assert numbers(path) == [1, 3]
+    Journal(path).append([{"n": 4}])
+    assert numbers(path) == [1, 3, 4]
+    assert inspect(path).problems == []
 
 
-def test_a_reader_is_told_when_a_repair_replaced_the_file(path):
+@pytest.mark.parametrize(
+    ("gone", "sentence"),
+    [
+        ([0], "line 1 is missing"),
+        ([1], "line 2 is missing"),
+        ([1, 2], "lines 2 to 3 are missing"),
+        ([3], r"the last 1 acknowledged line\(s\) are missing"),
+        ([2, 3], r"the last 2 acknowledged line\(s\) are missing"),
+        ([0, 1, 2, 3], r"the last 4 acknowledged line\(s\) are missing"),
+    ],
+)
+def test_lines_that_are_missing_are_named_and_nobody_writes_on(path, gone, sentence):
+    lines = lines_of(path)
+    path.write_bytes(b"".join(line for i, line in enumerate(lines) if i not in gone))
+    with pytest.raises(StoreDamaged, match="missing"):
+        numbers(path)
+    with pytest.raises(StoreDamaged, match="missing"):
+        Journal(path).append([{"n": 4}])
+    assert re.search(sentence, inspect(path).problems[0])
+    mend(path)
+    assert numbers(path) == [i for i in (1, 2, 3) if i not in gone]
+    assert inspect(path).problems == []
+
+
+@pytest.mark.parametrize("order", [[0, 2, 1, 3], [0, 1, 1, 2, 3], [1, 0, 2, 3]])
+def test_lines_that_were_swapped_or_doubled_are_named(path, order):
+    lines = lines_of(path)
+    path.write_bytes(b"".join(lines[i] for i in order))
+    with pytest.raises(StoreDamaged, match=r"missing|does not follow"):
+        numbers(path)
+    assert inspect(path).problems
+
+
+def test_a_cut_within_a_line_that_was_counted_is_a_loss(path):
+    os.truncate(path, path.stat().st_size - 3)
+    with pytest.raises(StoreDamaged, match=r"last 1 acknowledged line\(s\) are missing or damaged"):
+        numbers(path)
+    assert inspect(path).problems == [f"{path}: line 4 fails its checksum"]
+
+
+def test_a_file_that_is_cut_while_somebody_reads_it_is_noticed(path):
     reader = Journal(path)
     reader.read()
-    path.write_bytes(path.read_bytes().replace(b'"n":1', b'"n":0'))
-    mend(path)
-    with pytest.raises(StoreError, match="open the store again"):
+    os.truncate(path, len(lines_of(path)[0]))
+    with pytest.raises(StoreDamaged, match="lost its last"):
         reader.read()
 
 
+def test_a_count_that_is_gone_is_told_and_made_again(path):
+    path.with_name("journal.head").unlink()
+    assert numbers(path) == [1, 2, 3]
+    assert "journal.head is missing or damaged" in inspect(path).problems[0]
+    mend(path)
+    assert inspect(path).problems == []
+
+
+def test_one_torn_count_leaves_the_one_before(path):
+    Journal(path).append([{"n": 4}])
+    head = path.with_name("journal.head")
+    for slot in (0, 64):
+        whole = head.read_bytes()
+        head.write_bytes(whole[:slot] + bytes(64) + whole[slot + 64 :])
+        assert numbers(path) == [1, 2, 3, 4]
+        path_bytes = path.read_bytes()
+        path.write_bytes(lines_of(path)[0])
+        with pytest.raises(StoreDamaged, match="missing"):
+            numbers(path)
+        path.write_bytes(path_bytes)
+        head.write_bytes(whole)
+
+
+def test_numbers_go_on_when_the_file_is_written_anew(path):
+    journal, reader = Journal(path), Journal(path)
+    journal.read()
+    reader.read()
+    journal.rewrite([{"n": 3}])
+    journal.append([{"n": 4}])
+    assert numbers(path) == [3, 4]
+    assert [decode(line[:-1]).number for line in lines_of(path)] == [5, 6, 7]
+    with pytest.raises(Replaced, match="open the store again"):
+        reader.read()
+
+
+def test_lines_of_an_earlier_version_are_read_and_vouched_for_by_the_next_append(tmp_path):
+    path = tmp_path / "labels"
+    old = [b"%08x %s\n" % (zlib.crc32(text), text) for text in (b'{"n":1}', b'{"n":2}', b'{"n":3}')]
+    path.write_bytes(b"".join(old))
+    assert numbers(path) == [1, 2, 3]
+    Journal(path).append([{"n": 4}])
+    assert path.read_bytes().startswith(b"".join(old))
+    assert numbers(path) == [1, 2, 3, 4]
+    path.write_bytes(path.read_bytes().replace(old[1], b""))
+    with pytest.raises(StoreDamaged, match="line 3 is missing"):
+        numbers(path)
+
+
 def test_two_flipped_bits_are_not_taken_for_one():
-    line = bytearray(encode({"n": 4}))
+    line = bytearray(encode({"n": 4}, 1, 1, 0))
     line[3] ^= 1
     line[12] ^= 1
     assert mend_bytes(bytes(line)) is None
@@ -87,4 +204,5 @@ def test_two_flipped_bits_are_not_taken_for_one():
 
 def test_text_of_any_language_survives():
     record = {"task": 'Возьми бутылку 🍼 \n\t"quoted"'}
-    assert decode(encode(record)[:-1]) == record
+    line = decode(encode(record, 1, 1, 0)[:-1])
+    assert line is not None and line.record == record

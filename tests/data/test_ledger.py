@@ -83,7 +83,7 @@ def test_a_full_disk_stores_no_label_and_says_so(store, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(StoreFull, match=r"is full .*: these labels were not stored"):
-        patch.setattr("plaudit.data.journal._write_all", full)
+        patch.setattr("plaudit.data.journal.write_at", full)
         store.ledger.append(0, verdict(1))
     assert len(store.ledger.history(0)) == len(Store.open(store.folder).ledger.history(0)) == 1
     assert store.ledger.append(0, verdict(1)) == 2

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -199,11 +198,11 @@ def test_a_disk_that_fails_at_any_call_loses_nothing(tmp_path, monkeypatch, call
         if call == "write":
             import plaudit.data.journal as journal
 
-            real_write = journal._write_all
-            patch.setattr(journal, "_write_all", lambda *a: failing(real_write, *a))
+            real_write = journal.write_at
+            patch.setattr(journal, "write_at", lambda *a: failing(real_write, *a))
         elif call == "mkdir":
-            real_mkdir = Path.mkdir
-            patch.setattr(Path, "mkdir", lambda *a, **k: failing(real_mkdir, *a, **k))
+            real_mkdir = os.mkdir
+            patch.setattr(os, "mkdir", lambda *a, **k: failing(real_mkdir, *a, **k))
         else:
             real = getattr(os, call)
             patch.setattr(os, call, lambda *a: failing(real, *a))
@@ -301,7 +300,7 @@ def test_a_column_file_that_was_cut_short_is_named(store):
     store.append(counting_episode(4))
     file = store.folder / "segments/000000/camera.front.bin"
     os.truncate(file, 10)
-    with pytest.raises(StoreDamaged, match=r"camera.front.bin has 10 bytes where the journal promises 1,200; run"):
+    with pytest.raises(StoreDamaged, match=r"episode 0 is damaged \(.*front.bin is missing or cut short\); .*--repair"):
         Store.open(store.folder).episode(0)
 
 
@@ -316,7 +315,7 @@ def test_a_column_file_that_was_cut_short_is_named(store):
                 path.mkdir(),
                 (path / "store.json").write_text('{"version": 99, "capacity_episodes": null, "capacity_bytes": null}'),
             ),
-            "has version 99, this plaudit reads 1; upgrade plaudit",
+            "has version 99, this plaudit reads 2; upgrade plaudit",
         ),
     ],
 )

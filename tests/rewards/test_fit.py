@@ -326,7 +326,7 @@ def _with(store: Store, episode: Episode) -> Store:
     [
         (one_class, {}, "all 72 labelled frames of these 6 episodes are failure; a classifier needs frames of both"),
         (three_episodes, {}, "3 episodes are too few: at least 4 are needed"),
-        (rotten, {}, "episode 0 is damaged (camera.front fails its checksum); 'plaudit data check"),
+        (rotten, {}, "camera.front.bin fails its checksum); 'plaudit data check"),
         (a_camera_missing, {}, "episode 12 has no camera 'front', it has: wrist"),
         (two_sizes, {}, "camera 'front' is 32x32 in episode 12 and 24x24 in others"),
         (no_labels, {}, "has no labels of human, simulator, dataset, cutoff; label it first"),

@@ -179,6 +179,7 @@ def test_demonstrations_are_judged_in_a_file_of_the_run(tmp_path: Path, model: A
 def test_demonstrations_need_no_labels_and_those_left_out_stay_out(tmp_path: Path, model: Any):
     demos = demonstrations(tmp_path / "demos")
     (demos / "labels").write_bytes(b"")
+    (demos / "labels.head").unlink()
     nothing = np.full(Store.open(demos).episode(1).steps, np.nan, np.float32)
     Store.open(demos).ledger.append(1, Labels(nothing, np.zeros(len(nothing), bool), source="human"))
     run(tmp_path / "run", f"{LEARNERS['sac']} reward.model={model(0.5)} demos={demos} steps=60")

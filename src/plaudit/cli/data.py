@@ -143,17 +143,26 @@ def info(
 def check(
     store: StoreArgument,
     repair: Annotated[bool, typer.Option("--repair", help="Put right what can be, and say what was.")] = False,
+    empty: Annotated[
+        bool, typer.Option("--empty-quarantine", help="Delete what was set aside, and say what it was.")
+    ] = False,
 ) -> None:
     """Verify every checksum; repair with --repair.
 
-    Changes nothing without it.
+    Changes nothing without it, and may look at a store that is being written.
     """
     from plaudit.data.check import check as run_check
+    from plaudit.data.check import empty_quarantine
 
+    if empty:
+        for sentence in empty_quarantine(store):
+            tell("deleted", sentence)
     try:
         report = run_check(store, repair=repair, track=progress("checking"))
     except KeyboardInterrupt:
         stop("interrupted")
+    for sentence in report.aside:
+        tell("set aside", sentence)
     for sentence in report.repaired:
         tell("repaired", sentence)
     for sentence in report.problems:
@@ -162,7 +171,10 @@ def check(
         hint = "" if repair else f"; 'plaudit data check {store} --repair' puts right what can be"
         err.print(f"{len(report.problems)} problems{hint}")
         raise typer.Exit(1)
-    out.print(f"{store} is sound: {report.episodes} episodes, {report.nbytes:,} bytes, {report.labels} label versions")
+    out.print(
+        f"{store} is sound: {report.episodes} episodes, {report.nbytes:,} bytes, {report.labels} label versions, "
+        f"{report.lines:,} lines"
+    )
 
 
 @data.command("label")

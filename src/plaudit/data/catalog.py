@@ -1,13 +1,19 @@
 """What a store's journal adds up to: which episodes are alive, where they lie, which segments hold them."""
 
 import itertools
+import math
+import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from plaudit.data.disk import Folder
 from plaudit.data.journal import Record
-from plaudit.data.segments import Schema, Segment
-from plaudit.errors import StoreError
+from plaudit.data.schema import Schema
+from plaudit.data.segments import Segment, segment_name
+from plaudit.errors import StoreDamaged, StoreError
+from plaudit.types import Episode
 
 
 @dataclass(frozen=True)
@@ -27,49 +33,67 @@ class Place:
 class Catalog:
     """Follows a journal; the store asks it where things are."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, root: Folder, before: "Catalog | None" = None):
+        """before: of the same store, whose journal has been replaced since: its segments stay open"""
+        self.root = root
         self.places: dict[int, Place] = {}  # alive, oldest first
         self.segments: dict[int, Segment] = {}
         self.growing: dict[Schema, int] = {}  # the segment where the next episode of a schema goes
         self.next_id = 0
         self.next_segment = 0
-        self.revision = 0  # lines followed so far
+        self.revision = before.revision if before else 0  # lines followed so far
         self.nbytes = 0  # of the episodes alive
         self.missing: dict[int, Path] = {}  # episodes whose segment is not there, until a line says that they went
+        self.emptied: set[int] = set()  # segments whose last episode was evicted
+        self._known = dict(before.segments) if before else {}
+        self._schemas: dict[int, Schema] = {}  # of each segment, as the journal has it
+        self._alive: Counter[int] = Counter()  # segment -> episodes alive in it, missing ones included
 
     def follow(self, lines: Iterable[Record]) -> list[Segment]:
         """Take journal lines in, in order; returns the segments that nothing lives in any more."""
         empty: list[Segment] = []
         for line in lines:
             self.revision += 1
-            match line["op"]:
-                case "episode":
-                    self._add(line)
-                case "evict" | "drop":
-                    empty += self._remove(line["ids"])
-                case other:
-                    raise StoreError(
-                        f"{self.folder}: the journal speaks of '{other}'; a newer plaudit wrote it, upgrade"
-                    )
+            try:
+                match line["op"]:
+                    case "episode":
+                        self._add(line)
+                    case "segment":
+                        self._schemas[line["segment"]] = Schema.from_json(line["schema"])
+                    case "evict" | "drop":
+                        empty += self._remove(line["ids"], line["op"] == "evict")
+                    case "summary":
+                        self.next_id = max(self.next_id, line["next_id"])
+                        self.next_segment = max(self.next_segment, line["next_segment"])
+                    case other:
+                        raise StoreError(
+                            f"{self.root.path}: the journal speaks of '{other}'; a newer plaudit wrote it, upgrade"
+                        )
+            except (KeyError, TypeError, ValueError) as error:
+                raise StoreDamaged(
+                    f"{self.root.path}: a line of the journal makes no sense ({error}: {str(line)[:200]}); "
+                    "restore the journal from a backup"
+                ) from error
         return empty
 
-    def segment_folder(self, number: int) -> Path:
-        return self.folder / "segments" / f"{number:06d}"
+    def lines(self) -> list[Record]:
+        """The shortest journal that adds up to the same."""
+        return [
+            {"op": "summary", "next_id": self.next_id, "next_segment": self.next_segment},
+            *(segment_line(number, self.segments[number].schema) for number in self.segments),
+            *(place.line for place in self.places.values()),
+        ]
 
     def size(self, place: Place) -> int:
         return place.rows * self.segments[place.segment].schema.row_bytes
 
     def surplus(self, new: list[Place], max_episodes: int | None, max_bytes: int | None) -> list[int]:
         """The ids of the oldest episodes that must go once `new` is in; the newest of all always stays."""
-        if max_episodes is None and max_bytes is None:
-            return []
         count, total = len(self.places) + len(new), self.nbytes + sum(map(self.size, new))
+        most, most_bytes = max_episodes or math.inf, max_bytes or math.inf
         going: list[int] = []
-        for place in itertools.chain(list(self.places.values()), new[:-1]):
-            too_many = max_episodes is not None and count > max_episodes
-            too_much = max_bytes is not None and total > max_bytes
-            if not (too_many or too_much):
+        for place in itertools.chain(self.places.values(), new[:-1]):
+            if count <= most and total <= most_bytes:
                 break
             going.append(place.line["id"])
             count, total = count - 1, total - self.size(place)
@@ -77,9 +101,11 @@ class Catalog:
 
     def start_segment(self, schema: Schema) -> int:
         number = self.next_segment
-        self.segments[number] = Segment.create(self.segment_folder(number), schema)
+        while self.root.exists(segment_name(number)):  # somebody's own folder, left alone
+            number += 1
+        self.segments[number] = Segment.create(self.root, number, schema)
         self.growing[schema] = number
-        self.next_segment += 1
+        self.next_segment = number + 1
         return number
 
     def roll_back(self, rows: dict[int, int]) -> None:
@@ -93,13 +119,14 @@ class Catalog:
 
     def _add(self, line: Record) -> None:
         place = place_of(line)
-        self.next_id = line["id"] + 1
+        self.next_id = max(self.next_id, line["id"] + 1)
         self.next_segment = max(self.next_segment, place.segment + 1)
+        self._alive[place.segment] += 1
         if place.segment not in self.segments:
             try:
-                segment = Segment.open(self.segment_folder(place.segment))
+                segment = self._open(place.segment)
             except FileNotFoundError:  # evicted since, and the line that says so comes later; or lost
-                self.missing[line["id"]] = self.segment_folder(place.segment)
+                self.missing[line["id"]] = self.root.path / segment_name(place.segment)
                 return
             self.segments[place.segment] = segment
             self.growing[segment.schema] = place.segment
@@ -108,17 +135,67 @@ class Catalog:
         self.places[line["id"]] = place
         self.nbytes += self.size(place)
 
-    def _remove(self, ids: list[int]) -> list[Segment]:
+    def _open(self, number: int) -> Segment:
+        if number in self._known:
+            return self._known[number]
+        self.root.stat(segment_name(number))
+        schema = self._schemas.get(number)
+        return Segment.open(self.root, number) if schema is None else Segment(self.root, number, schema)
+
+    def _remove(self, ids: list[int], evicted: bool) -> list[Segment]:
+        empty: list[Segment] = []
         for episode_id in ids:
-            self.missing.pop(episode_id, None)
+            lost = self.missing.pop(episode_id, None)
             place = self.places.pop(episode_id, None)
+            number = int(lost.name) if lost else place.segment if place else None
             if place is not None:
                 self.nbytes -= self.size(place)
-        alive = {place.segment for place in self.places.values()}
-        empty = [self.segments.pop(number) for number in list(self.segments) if number not in alive]
-        self.growing = {schema: number for schema, number in self.growing.items() if number in alive}
+            if number is None:
+                continue
+            self._alive[number] -= 1
+            if self._alive[number] == 0:
+                del self._alive[number]
+                if evicted:  # of what was written off as damaged, somebody may want the bytes
+                    self.emptied.add(number)
+                empty += self._empty(number)
         return empty
+
+    def _empty(self, number: int) -> list[Segment]:
+        self._schemas.pop(number, None)
+        segment = self.segments.pop(number, None)
+        if segment is None:
+            return []
+        if self.growing.get(segment.schema) == number:
+            del self.growing[segment.schema]
+        return [segment]
 
 
 def place_of(line: Record) -> Place:
-    return Place(line["segment"], line["row"], line["steps"], line)
+    segment, row, steps = line["segment"], line["row"], line["steps"]
+    if not all(type(value) is int and value >= 0 for value in (segment, row, steps, line["id"])):
+        raise ValueError("a number that is none")
+    return Place(segment, row, steps, line)
+
+
+def segment_line(number: int, schema: Schema) -> Record:
+    return {"op": "segment", "segment": number, "schema": schema.to_json()}
+
+
+def episode_line(episode_id: int, episode: Episode, segment: int, row: int, checksums: dict[str, int]) -> Record:
+    """What makes an episode exist, once it is in the journal."""
+    return {
+        "op": "episode",
+        "id": episode_id,
+        "segment": segment,
+        "row": row,
+        "steps": episode.steps,
+        "crc": checksums,
+        "time": time.time(),
+        "task": episode.task,
+        "fps": episode.fps,
+        "robot": episode.robot,
+        "terminated": episode.terminated,
+        "repeated": episode.repeated,
+        "origin": vars(episode.origin) if episode.origin else None,
+        "meta": dict(episode.meta),
+    }

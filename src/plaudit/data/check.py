@@ -1,8 +1,10 @@
 """Is the store what it says it is? Every byte against its checksum, and what can be put right.
 
-Three layers, in order: the lines of journal and ledger, the files they promise, the arrays in them. A check changes
-nothing. A repair mends lines (data/journal.py), writes off episodes whose arrays fail their checksum, so that nobody
-trains on them, and leaves their bytes where they are.
+In order: what describes the store, the lines of journal and ledger, the files they promise, the arrays in them. A check
+changes nothing and may look at a store that is being written. A repair is the store's writer for as long as it takes,
+and holds each file's own lock while it replaces it. It mends what one flipped bit has spoilt, takes what is lost from
+where it stands a second time, and writes off episodes whose arrays fail their checksum, so that nobody trains on them;
+it leaves their bytes where they are.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,81 +12,203 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from plaudit.data.catalog import Catalog
+from plaudit.data.disk import Folder, told
 from plaudit.data.failures import path_beside
-from plaudit.data.journal import decode, mend
-from plaudit.data.store import Store, is_store, lock
-from plaudit.errors import StoreDamaged, StoreError
+from plaudit.data.head import head_name
+from plaudit.data.journal import Record
+from plaudit.data.locking import lock
+from plaudit.data.mending import inspect, mend
+from plaudit.data.quarantine import Quarantine
+from plaudit.data.sealed import mend_sealed, seal
+from plaudit.data.settings import MARKER, Settings, is_store, read_settings
+from plaudit.data.store import Store
+from plaudit.errors import EpisodeGone, StoreDamaged, StoreError
+
+Track = Callable[[Sequence[Any]], Iterable[Any]]
 
 
 @dataclass
 class Report:
-    """What a check found. `ok` when nothing is wrong, or all that was is repaired."""
+    """What a check looked at, and what it found. `ok` when nothing is wrong, or all that was is repaired."""
 
     episodes: int = 0
     nbytes: int = 0
     labels: int = 0
+    lines: int = 0  # of journal, ledger and failures
     problems: list[str] = field(default_factory=list)
     repaired: list[str] = field(default_factory=list)
+    aside: list[str] = field(default_factory=list)  # what lies in the quarantine
 
     @property
     def ok(self) -> bool:
         return not self.problems
 
 
-def check(
-    folder: str | Path, *, repair: bool = False, track: Callable[[Sequence[Any]], Iterable[Any]] = iter
-) -> Report:
+def check(folder: str | Path, *, repair: bool = False, track: Track = iter) -> Report:
     """Verify a store; with `repair`, as its writer, also put right what can be."""
     folder = Path(folder)
-    if not is_store(folder):
+    if not is_store(folder) and not (folder / "journal").is_file():
         raise StoreError(f"{folder} holds no store")
-    report = Report()
-    failures = path_beside(folder / "labels")  # there once a judge failed on something
-    journals = [folder / "journal", folder / "labels", *([failures] if failures.exists() else [])]
-    if repair:
-        with lock(folder):  # nobody else may write while lines are mended
-            report.repaired += [sentence for path in journals for sentence in mend(path)]
-    else:
-        report.problems += [sentence for path in journals for sentence in _bad_lines(path)]
-        if report.problems:
-            return report
-    try:
-        with Store.open(folder, write=repair, write_off_missing=repair) as store:
-            report.repaired += store.repaired
-            _check_arrays(store, report, repair, track)
-            report.episodes, report.nbytes, report.labels = len(store), store.nbytes, len(store.ledger)
-    except StoreDamaged as error:
-        report.problems.append(str(error))
+    root, report = Folder(folder), Report()
+    with told(folder, "the check did not get to its end"):
+        if repair:
+            with lock(root):  # nobody else may write while files are mended
+                _mend_files(root, report)
+                report.lines = sum(len(inspect(path).good) for path in _journals(root))
+        else:
+            _look_at_files(root, report)
+        if not report.problems:
+            _look_into(root, report, repair, track)
+        report.aside = Quarantine(root).sentences()
     return report
 
 
-def _bad_lines(path: Path) -> list[str]:
-    lines = path.read_bytes().split(b"\n")
-    *whole, tail = lines
-    bad = [f"{path}: line {n} fails its checksum" for n, line in enumerate(whole, start=1) if decode(line) is None]
-    if tail:
-        bad.append(
-            f"{path}: an unfinished last line of {len(tail)} bytes, never acknowledged; the next writer cuts it off"
-        )
-    return bad
+def empty_quarantine(folder: str | Path) -> list[str]:
+    """Delete what was set aside, because somebody said so; returns what it was."""
+    if not is_store(folder):
+        raise StoreError(f"{folder} holds no store")
+    root = Folder(Path(folder))
+    with lock(root), told(root.path, "the quarantine was not emptied"):
+        return Quarantine(root).empty()
 
 
-def _check_arrays(store: Store, report: Report, repair: bool, track: Callable[[Sequence[Any]], Iterable[Any]]) -> None:
+def _journals(root: Folder) -> list[Path]:
+    """Those that must be there; and failures, once a judge failed on something."""
+    failures = path_beside(root.path / "labels")
+    there = root.exists(failures.name) or root.exists(head_name(failures.name))
+    return [root.path / "journal", root.path / "labels", *([failures] if there else [])]
+
+
+def _look_at_files(root: Folder, report: Report) -> None:
+    try:
+        read_settings(root)
+    except StoreError as error:
+        report.problems.append(str(error))
+    for path in _journals(root):
+        found = inspect(path)
+        report.problems += found.problems
+        report.lines += len(found.good)
+
+
+def _mend_files(root: Folder, report: Report) -> None:
+    facts = inspect(root.path / "journal").facts
+    report.repaired += _mend_settings(root, facts)
+    try:
+        settings = read_settings(root)
+    except StoreError as error:
+        report.problems.append(str(error))
+        return
+    for path in _journals(root):
+        if path.name == "journal":
+            facts = settings.to_json() if settings.id else None
+            said = mend(path, facts=facts, closing=lambda records, lost: [_no_number_again(root, records, lost)])
+        else:
+            said = mend(path, facts={"id": settings.id} if settings.id else None)
+        report.repaired += said
+
+
+def _mend_settings(root: Folder, facts: Record | None) -> list[str]:
+    """`store.json` with one bit put right, or from the journal's first line."""
+    path = root.path / MARKER
+    try:
+        read_settings(root)
+        return []
+    except StoreDamaged:
+        fixed, what = mend_sealed(root.read(MARKER)), "one flipped bit was put right"
+    except StoreError:
+        if root.exists(MARKER):  # of a newer version, or unreadable: nothing to mend
+            return []
+        fixed, what = None, ""
+    if fixed is None:
+        try:
+            fixed = seal(Settings.from_json(facts or {}).to_json())
+        except (ValueError, KeyError):
+            return []
+        was = "damaged" if root.exists(MARKER) else "missing"
+        what = f"it was {was}, and was written again from the journal"
+    if root.exists(MARKER):
+        with Quarantine(root).entry(MARKER, f"{path} before it was repaired") as aside:
+            aside.copy(MARKER)
+        what += f"; the file as it was is kept in {aside.path}"
+    root.write(MARKER, fixed)
+    return [f"{path}: {what}"]
+
+
+def _no_number_again(root: Folder, records: list[Record], lost: int) -> Record:
+    """Ids and segments of lines that are lost are not given again: labels may speak of them, readers hold them."""
+    catalog = Catalog(root)
+    ids = [line["id"] for line in records if line["op"] == "episode"]
+    segments = [line["segment"] for line in records if line["op"] in ("episode", "segment")]
+    before = [line for line in records if line["op"] == "summary"]
+    labelled = [line.get("episode", -1) for line in inspect(root.path / "labels").records()]
+    next_id = max([catalog.next_id, *(i + 1 for i in ids), *(line["next_id"] for line in before)])
+    next_segment = max([0, *(n + 1 for n in segments), *(line["next_segment"] for line in before)])
+    return {
+        "op": "summary",
+        "next_id": max(next_id + lost, *(i + 1 for i in labelled)) if labelled else next_id + lost,
+        "next_segment": next_segment + lost,
+    }
+
+
+def _look_into(root: Folder, report: Report, repair: bool, track: Track) -> None:
+    try:
+        with Store.open(root.path, write=repair, write_off_missing=repair) as store:
+            report.repaired += store.repaired
+            _check_schemas(store, report, repair)
+            _check_arrays(store, report, repair, track)
+            _check_labels(store, report)
+            report.labels = len(store.ledger)
+    except StoreDamaged as error:
+        report.problems.append(str(error))
+
+
+def _check_schemas(store: Store, report: Report, repair: bool) -> None:
+    if not store.settings.id:  # version 1: read by, and checked as far as it can be
+        return
+    for segment in store.segments:
+        problem = segment.schema_problem()
+        if problem and repair:
+            segment.write_schema()
+            report.repaired.append(f"{problem}; it was written again from the journal")
+        elif problem:
+            report.problems.append(f"{problem}; --repair writes it again from the journal")
+
+
+def _check_arrays(store: Store, report: Report, repair: bool, track: Track) -> None:
     lost: list[int] = []
     for episode_id in track(store.ids):
-        place = store.place(episode_id)
-        found = store.segment(place.segment).checksums(place.row, place.rows)
-        for column, checksum in place.line["crc"].items():
-            if found[column] != checksum:
-                what = "is cut short" if found[column] == -1 else "fails its checksum"
-                file = store.segment(place.segment).file(column)
-                sentence = f"episode {episode_id}: its part of {file} {what}"
-                if repair:
-                    report.repaired.append(f"{sentence}; the episode is written off")
-                else:
-                    report.problems.append(f"{sentence}; --repair writes the episode off")
-                lost.append(episode_id)
-                break
+        try:
+            sentence = _damage(store, episode_id)
+            if sentence:  # or it was evicted while it was read
+                store.refresh()
+                sentence = _damage(store, episode_id)
+            size = store.nbytes_of(episode_id)
+        except EpisodeGone:
+            continue
+        report.episodes += not sentence
+        report.nbytes += 0 if sentence else size
+        if sentence and repair:
+            report.repaired.append(f"{sentence}; the episode is written off")
+            lost.append(episode_id)
+        elif sentence:
+            report.problems.append(f"{sentence}; --repair writes the episode off")
+    if lost:
+        store.write_off(lost)
+
+
+def _damage(store: Store, episode_id: int) -> str:
+    place = store.place(episode_id)
+    segment = store.segment(place.segment)
+    found, promised = segment.checksums(place.row, place.rows), place.line["crc"]
+    for column, checksum in found.items():
+        if promised.get(column) != checksum:
+            what = "is missing or cut short" if checksum == -1 else "fails its checksum"
+            return f"episode {episode_id}: its part of {segment.file(column)} {what}"
+    return "" if set(found) == set(promised) else f"episode {episode_id}: its columns are not those of its segment"
+
+
+def _check_labels(store: Store, report: Report) -> None:
     for episode_id in store.ids:
         for version in store.ledger.history(episode_id):
             steps = version.line["steps"]
@@ -93,5 +217,3 @@ def _check_arrays(store: Store, report: Report, repair: bool, track: Callable[[S
                     f"episode {episode_id}: version {version.number} of its labels covers {steps} steps, it has "
                     f"{store.place(episode_id).steps}; label it again"
                 )
-    if repair and lost:
-        store.write_off(lost)

@@ -9,11 +9,14 @@ A running loop asks every few milliseconds, so only what was appended since the 
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from plaudit.data.journal import Journal, Record, uninterrupted
+from plaudit.data.disk import told, uninterrupted
+from plaudit.data.journal import Journal, Record
 from plaudit.data.ledger import Ledger
+from plaudit.errors import Replaced
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Failures:
         self.path = path_beside(ledger.path)
         self._ledger = ledger
         self._journal: Journal | None = None  # None while there is no file
-        self._size = 0  # of the file when it was last read, bytes
+        self._seen = (0, 0)  # the file that was last read, and its size in bytes
         self._all: list[Failure] = []
         self._newest: dict[tuple[int, str], Failure] = {}  # by episode and source
         self._times: dict[tuple[int, str, str], list[float]] = {}  # by episode, source and model
@@ -42,13 +45,22 @@ class Failures:
         lines = [asdict(Failure(episode, source, model, time.time(), reason)) for episode, reason in failures]
         if not lines:
             return
-        with uninterrupted():
-            if not self.path.exists():
-                Journal.create(self.path)
-            self._refresh()
-            assert self._journal is not None
-            self._follow(self._journal.append(lines))
-            self._follow(lines)
+        with uninterrupted(), told(self.path.parent, "these failures were not noted"):
+            self._append(lines)
+
+    def _append(self, lines: list[Record]) -> None:
+        if not self.path.exists():
+            with suppress(FileExistsError):  # another process, just now
+                Journal.create(self.path, facts=self._ledger.facts)
+        self._refresh()
+        assert self._journal is not None
+        while True:
+            try:
+                self._follow(self._journal.append(lines))
+                self._follow(lines)
+                return
+            except Replaced:  # by a repair, and nothing was written into the old file
+                self._start()
 
     def all(self) -> list[Failure]:
         """Oldest first."""
@@ -72,12 +84,23 @@ class Failures:
         """Read what this and other processes have appended."""
         if not self.path.exists():
             return
-        if self._journal is None:
-            self._journal = Journal(self.path)
-        size = self.path.stat().st_size
-        if size != self._size:
-            self._follow(self._journal.read())
-            self._size = size
+        stat = self.path.stat()
+        if (stat.st_ino, stat.st_size) == self._seen:
+            return
+        try:
+            if self._journal is None:
+                self._start()
+            else:
+                self._follow(self._journal.read())
+        except Replaced:
+            self._start()
+        self._seen = (stat.st_ino, stat.st_size)
+
+    def _start(self) -> None:
+        """From the file's first line."""
+        self._all, self._newest, self._times = [], {}, {}
+        self._journal = Journal(self.path, facts=self._ledger.facts)
+        self._follow(self._journal.read())
 
     def _follow(self, lines: Iterable[Record]) -> None:
         for line in lines:

@@ -1,135 +1,292 @@
-"""An append-only file of JSON records that a crash cannot confuse: one line a record, `crc32 json\\n`.
+"""An append-only file of JSON records that a crash cannot confuse: one line a record, numbered and chained.
 
-`append` returns when the lines are on the platter, so whatever a record speaks of must be synced before it.
-Three things can be wrong with such a file, and they are told apart:
+    1c291ca3 18 17 8d3f00a2 {"op":"episode",...}
+    checksum of the rest, the line's number, that of the first line of its append, checksum of all lines before it
 
-- a torn tail: the last line is incomplete or fails its checksum. The append never returned, so nobody was promised
-  anything; readers stop before it and the next writer cuts it off.
-- a line in the middle that fails its checksum. That record was promised: opening refuses, and `mend` finds the
-  single bit that makes the checksum fit again (a line of 600 bytes has 4,800 candidates; the odds of a wrong fit
-  are one in a million).
-- another file under the same name, while a reader has it open: a repair replaced it, and the reader is asked to reopen.
+`append` returns when the lines are on the platter, so whatever a record speaks of must be synced before it. What can be
+wrong with such a file is told apart:
+
+- a torn tail: the last lines are incomplete or fail their checksums, and belong to one append. It never returned, so
+  nobody was promised anything, unless the head (data/head.py) counts them; readers stop before it and the next writer
+  sets it aside. Lines of one append know of each other because a power cut may keep a later one and lose an earlier.
+- a line that fails its checksum and was promised: opening refuses, and `mend` finds the single bit that makes the
+  checksum fit again (a line of 600 bytes has 4,800 candidates; the odds of a wrong fit are one in a million).
+- lines that are missing: in the middle the numbers and the chain tell, at the end the head does.
+- another file under the same name: a repair or a compaction replaced it. `Replaced` is raised, and whoever follows the
+  file reads it from the start.
+
+The first line of a file says whose it is, `{"journal": {...}}`, and may have any number: a journal that is written anew
+goes on counting. Files of earlier versions have lines without numbers, `crc32 json`; they are read as they are, and
+the first append vouches for all of them.
 
 Text rather than a binary framing or SQLite: a person can read it with `less` on the worst day of the project,
 appends are one write and one sync, and readers in other processes need no locks at all.
 """
 
-import errno
 import fcntl
 import json
 import os
-import signal
-import sys
-import threading
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plaudit.errors import StoreDamaged, StoreError, StoreFull
+from plaudit.data.disk import Folder, read_at, sync_file, write_at
+from plaudit.data.disk import disk_error as disk_error  # for who keeps files of their own
+from plaudit.data.disk import sync as sync
+from plaudit.data.disk import uninterrupted as uninterrupted
+from plaudit.data.disk import write_atomic as write_atomic
+from plaudit.data.head import Head, head_name, read_head, read_open_head, replace_head, write_head
+from plaudit.data.quarantine import Quarantine
+from plaudit.errors import JournalMissing, Replaced, StoreDamaged, StoreError
 
 Record = dict[str, Any]
 
 MENDABLE_BYTES = 1 << 15  # trying every bit takes time with the square of the length: 3 s for this one
+FACTS = "journal"  # the one key of a line that says whose file this is
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line that fits its checksum."""
+
+    record: Record
+    number: int | None  # None: of an earlier version
+    first: int  # the number of the first line of its append
+    chain: int  # the checksum of all lines before it
+
+    @property
+    def says_whose(self) -> bool:
+        return self.number is not None and list(self.record) == [FACTS]
 
 
 class Journal:
     """One process's view of the file; `read` and `append` both leave it at the end of what is known."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, folder: Folder | None = None, *, counted: bool = True, facts: Record | None = None):
+        """
+        folder: where it lies, if that is open already
+        counted: whether the number of lines is kept in a second place
+        facts: what its first line is to say, if it has none yet
+        """
         self.path = path
+        self.folder = folder or Folder(path.parent)
+        self.facts: Record | None = None  # what its first line says; None: it has none
+        self.count = 0  # the number of the last line
+        self.lines = 0  # in the file
+        self._counted, self._new_facts = counted, facts or {}
+        self._restated = False  # the next append says whose it is
         self._offset = 0  # bytes read so far, always at the start of a line
-        self._lines = 0
-        self._inode = path.stat().st_ino
+        self._chain = 0
+        self._head: Head | None = None
+        self._letting_go: Callable[[], object] | None = None
+        self._hold()
 
     @staticmethod
-    def create(path: Path) -> None:
-        with path.open("xb") as file:
-            os.fsync(file.fileno())
-        sync(path.parent)
+    def create(path: Path, folder: Folder | None = None, *, counted: bool = True, facts: Record | None = None) -> None:
+        folder = folder or Folder(path.parent)
+        line = encode({FACTS: facts or {}}, 1, 1, 0)
+        with folder.opened(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
+            write_at(file, memoryview(line), 0)
+            os.fsync(file)
+        if counted:
+            replace_head(folder, path.name, 1, zlib.crc32(line[:-1]))
+        folder.sync()
 
     def read(self) -> list[Record]:
         """The records that came since the last call."""
-        with self.path.open("rb") as file:
-            self._check_same(file)
-            file.seek(self._offset)
-            return self._take(file.read())
+        if self._offset == 0 and self._counted:  # before the lines: it never leads them
+            self._head = read_head(self.folder, self.path.name)
+        self._check_same(self._held)
+        return self._catch_up(self._held)
 
-    def append(self, records: Iterable[Record]) -> list[Record]:
-        """Write records and sync. Returns what other processes had appended since the last `read`."""
-        lines = b"".join(map(encode, records))
-        with self.path.open("r+b", buffering=0) as file:
+    def append(self, records: Iterable[Record], *, alone: bool = False) -> list[Record]:
+        """Write records and sync. Returns what other processes had appended since the last `read`.
+
+        alone: nobody else may have; where somebody has, nothing is written
+        """
+        self.folder.check_same()
+        with ExitStack() as files, _missed(self.path):
+            file = files.enter_context(self.folder.opened(self.path.name, os.O_RDWR))
             fcntl.flock(file, fcntl.LOCK_EX)
             self._check_same(file)
-            file.seek(self._offset)
-            others = self._take(file.read())
-            self._cut_tail(file)
+            head = -1
+            if self._counted:
+                head = files.enter_context(self.folder.opened(head_name(self.path.name), os.O_RDWR | os.O_CREAT))
+                self._head = read_open_head(head)
+            others = self._catch_up(file)
+            if others and alone:
+                raise StoreError(f"{self.path}: another process wrote here; nothing was written, open the store again")
+            self._set_tail_aside(file)
+            lines = self._encode(records)
             try:
-                _write_all(file, lines)
-                sync_file(file.fileno())
+                write_at(file, memoryview(b"".join(lines)), self._offset)
+                sync_file(file)
             except OSError:  # as if it had never been tried
-                file.truncate(self._offset)
+                os.ftruncate(file, self._offset)
                 raise
-            self._offset += len(lines)
-            self._lines += lines.count(b"\n")
+            self.facts = self._new_facts if self.facts is None or self._restated else self.facts
+            self._restated = False
+            self._went_on(lines)
+            if self._counted:
+                self._head = write_head(head, self.count, self._chain, self._head)
             return others
 
-    def cut_tail(self) -> int:
-        """Remove a torn last line; returns its length in bytes. Only for who may write, after `read`."""
-        with self.path.open("r+b", buffering=0) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            return self._cut_tail(file)
+    def settle(self) -> tuple[list[Record], list[str]]:
+        """Put a torn last line into the quarantine, and count anew where a power cut tore the count.
 
-    def _cut_tail(self, file: Any) -> int:
-        torn = file.seek(0, os.SEEK_END) - self._offset
-        if torn > 0:
-            file.seek(self._offset)
-            if mend_bytes(file.read()) is not None:
-                raise self._damaged(self._lines + 1)  # a whole record with one flipped bit: it was promised, keep it
-            file.truncate(self._offset)
-            sync_file(file.fileno())
-        file.seek(self._offset)
-        return torn
+        Returns what others had appended, and what was done.
+        """
+        with _missed(self.path), self.folder.opened(self.path.name, os.O_RDWR) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self._check_same(file)
+            others, said = self._catch_up(file), self._set_tail_aside(file)
+            if self._counted and self.facts is not None and read_head(self.folder, self.path.name) is None:
+                replace_head(self.folder, self.path.name, self.count, self._chain)
+                said.append(f"{self.path}: its count was missing or torn; the {self.lines} lines were counted anew")
+            return others, said
+
+    def rewrite(self, records: Iterable[Record]) -> None:
+        """Replace the file by one that says these records and no others; numbers go on."""
+        with self.folder.opened(self.path.name, os.O_RDONLY) as old:
+            fcntl.flock(old, fcntl.LOCK_EX)
+            self._check_same(old)
+            lines = number_anew([{FACTS: self.facts or self._new_facts}, *records], self.count + 1, self._chain)
+            self.folder.write(self.path.name, b"".join(lines))
+            self._hold()
+            self._offset = self.lines = 0
+            self._went_on(lines)
+            if self._counted:
+                replace_head(self.folder, self.path.name, self.count, self._chain)
+                self._head = read_head(self.folder, self.path.name)
+
+    def say_whose(self, facts: Record) -> None:
+        """The next append says so first, unless the file does already: one of an earlier version does not."""
+        self._new_facts = facts
+        self._restated = self.facts is not None and self.facts != facts
+
+    def damaged(self, what: str) -> StoreDamaged:
+        return StoreDamaged(
+            f"{self.path}: {what}; run 'plaudit data check {self.path.parent} --repair', "
+            "which mends it or sets it aside and keeps a copy of the file"
+        )
+
+    def _encode(self, records: Iterable[Record]) -> list[bytes]:
+        whose = [{FACTS: self._new_facts}] if self.facts is None or self._restated else []
+        return number_anew([*whose, *records], self.count + 1, self._chain)
+
+    def _went_on(self, lines: list[bytes]) -> None:
+        for line in lines:
+            self._chain = zlib.crc32(line[:-1], self._chain)
+            self._offset += len(line)
+        self.count += len(lines)
+        self.lines += len(lines)
+
+    def _catch_up(self, file: int) -> list[Record]:
+        size = os.fstat(file).st_size
+        if size < self._offset:
+            raise self.damaged(f"it lost its last {self._offset - size:,} bytes while it was open")
+        records = self._take(read_at(file, self._offset, size - self._offset))
+        head = self._head
+        if head is not None and self.count < head.count:
+            raise self.damaged(f"its last {head.count - self.count} acknowledged line(s) are missing or damaged")
+        if head is not None and self.count == head.count and self._chain != head.chain:
+            raise self.damaged("these are not the lines that were written here")
+        return records
 
     def _take(self, data: bytes) -> list[Record]:
         records: list[Record] = []
         position = 0
         while (end := data.find(b"\n", position)) >= 0:
-            record = decode(data[position:end])
-            if record is None:
-                if data.find(b"\n", end + 1) >= 0:  # more lines follow, so this one was complete once
-                    raise self._damaged(self._lines + 1)
+            text = data[position:end]
+            line = decode(text)
+            if line is None:
+                if not self._torn(data[end + 1 :]):  # more was appended after it, so this one was complete once
+                    raise self.damaged(f"line {self.lines + 1} fails its checksum")
                 break
-            records.append(record)
+            problem = out_of_order(line, self.count, self._chain, self.lines, self.facts is not None)
+            if problem:
+                raise self.damaged(problem)
+            if line.says_whose:
+                self.facts = line.record[FACTS]
+            else:
+                records.append(line.record)
+            self.count = self.count + 1 if line.number is None else line.number
+            self._chain = zlib.crc32(text, self._chain if self.lines else line.chain)
             self._offset += end + 1 - position
-            self._lines += 1
+            self.lines += 1
             position = end + 1
         return records
 
-    def _check_same(self, file: Any) -> None:
-        if os.fstat(file.fileno()).st_ino != self._inode:
-            raise StoreError(f"{self.path} was replaced by a repair while it was open; open the store again")
+    def _torn(self, rest: bytes) -> bool:
+        """Whether what follows a bad line belongs to the same append, which then never returned."""
+        if b"\n" not in rest:
+            return True
+        later = [line for line in map(decode, rest.split(b"\n")[:-1]) if line is not None]
+        same_append = all(line.number is not None and line.first <= self.count + 1 for line in later)
+        uncounted = self._head is not None and self._head.count <= self.count
+        return same_append and (bool(later) or uncounted)
 
-    def _damaged(self, line: int) -> StoreDamaged:
-        store = self.path.parent
-        return StoreDamaged(
-            f"{self.path}: line {line} fails its checksum; "
-            f"run 'plaudit data check {store} --repair', which mends it or sets it aside and keeps a copy of the file"
-        )
+    def _set_tail_aside(self, file: int) -> list[str]:
+        torn = os.fstat(file).st_size - self._offset
+        if torn <= 0:
+            return []
+        if mend_bytes(read_at(file, self._offset, torn)) is not None:  # a whole record with one flipped bit: keep it
+            raise self.damaged(f"line {self.lines + 1} fails its checksum")
+        counted = "the count beside it does not have it" if self._head else "whether it was acknowledged is not known"
+        said = f"{self.path}: {torn:,} bytes of an unfinished last line"
+        with Quarantine(self.folder).entry(f"{self.path.name}-tail", f"{said}; {counted}") as aside:
+            aside.tail(self.path.name, file, self._offset)
+        os.ftruncate(file, self._offset)
+        sync_file(file)
+        return [f"{said} were set aside in {aside.path}; {counted}"]
+
+    def _hold(self) -> None:
+        """Keep the file open, so that no other one gets its number on the disk while this object knows it by that."""
+        with _missed(self.path):
+            self._held = os.open(self.path.name, os.O_RDONLY, dir_fd=self.folder.descriptor)
+        if self._letting_go is not None:
+            self._letting_go()
+        self._letting_go = weakref.finalize(self, os.close, self._held)
+
+    def _check_same(self, file: int) -> None:
+        """This is the file that was read so far, and it still lies under its name."""
+        with _missed(self.path):
+            there = self.folder.stat(self.path.name)
+        mine = os.fstat(self._held)
+        if not (os.path.samestat(there, mine) and os.path.samestat(os.fstat(file), mine)):
+            raise Replaced(f"{self.path} was replaced while it was open; open the store again")
 
 
-def encode(record: Record) -> bytes:
+def encode(record: Record, number: int, first: int, chain: int) -> bytes:
     text = json.dumps(record, separators=(",", ":"), ensure_ascii=True).encode()
-    return b"%08x %s\n" % (zlib.crc32(text), text)
+    rest = b"%d %d %08x %s" % (number, first, chain, text)
+    return b"%08x %s\n" % (zlib.crc32(rest), rest)
 
 
-def decode(line: bytes | bytearray) -> Record | None:
-    """The record of a line, or None when its checksum does not fit."""
-    if line[8:9] != b" " or line[:8] != b"%08x" % zlib.crc32(line[9:]):
+def number_anew(records: Iterable[Record], first: int, chain: int) -> list[bytes]:
+    """The lines of one append."""
+    lines: list[bytes] = []
+    for number, record in enumerate(records, start=first):
+        lines.append(encode(record, number, first, chain))
+        chain = zlib.crc32(lines[-1][:-1], chain)
+    return lines
+
+
+def decode(text: bytes | bytearray) -> Line | None:
+    """What a line says, or None when its checksum does not fit."""
+    if text[8:9] != b" " or text[:8] != b"%08x" % zlib.crc32(memoryview(text)[9:]):
         return None
-    return json.loads(line[9:].decode())
+    try:
+        if text[9:10] == b"{":
+            return Line(json.loads(text[9:].decode()), None, 0, 0)
+        number, first, chain, record = text[9:].split(b" ", 3)
+        return Line(json.loads(record.decode()), int(number), int(first), int(chain, 16))
+    except (ValueError, RecursionError):  # a line that was made to fit its checksum, and is none of ours
+        return None
 
 
 def mend_bytes(damaged: bytes) -> bytes | None:
@@ -146,107 +303,28 @@ def mend_bytes(damaged: bytes) -> bytes | None:
     return None
 
 
-def mend(path: Path) -> list[str]:
-    """Repair a journal's damaged lines; returns a sentence for each, [] when there was nothing to do.
-
-    The file as it was is kept beside it. A flipped bit can join two lines or split one, so neighbouring bad lines
-    are taken together.
-    """
-    good: list[bytes] = []
-    sentences: list[str] = []
-    run: list[bytes] = []
-    lines = path.read_bytes().splitlines(keepends=True)
-    for number, line in enumerate([*lines, b""], start=1):
-        if line and (not line.endswith(b"\n") or decode(line[:-1]) is None):
-            run.append(line)
-            continue
-        if run:
-            last = number > len(lines)
-            fixed = mend_bytes(b"".join(run))
-            where = f"{path}: line {number - len(run)}"
-            if fixed is not None:
-                good.append(fixed)
-                sentences.append(f"{where}: one flipped bit was put right")
-            elif last:
-                sentences.append(f"{where}: an unfinished last line was cut off; nothing in it had been acknowledged")
-            else:
-                sentences.append(f"{where}: {len(run)} damaged line(s) could not be mended and were set aside")
-            run = []
-        good.append(line)
-    if sentences:
-        count = len(list(path.parent.glob(f"{path.name}.before-repair-*")))
-        backup = path.with_name(f"{path.name}.before-repair-{count + 1}")
-        os.link(path, backup)
-        write_atomic(path, b"".join(good))
-        sentences.append(f"the file as it was is kept as {backup}")
-    return sentences
+def out_of_order(line: Line, count: int, chain: int, lines: int, numbered: bool) -> str:
+    """What is wrong with a line that follows `lines` others, the last of which has number `count`; "" if nothing."""
+    if line.number is None:
+        return f"line {lines + 1} has no number among lines that have" if numbered else ""
+    if lines == 0 and line.says_whose:
+        return ""
+    if line.number > count + 1:
+        return missing(count + 1, line.number - 1)
+    if line.number != count + 1 or line.chain != chain:
+        return f"line {lines + 1} does not follow the one before it: lines were swapped, doubled or changed"
+    return ""
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Replace a file so that a crash leaves the old one or the new one, never a mixture."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync(path.parent)
-
-
-_RAISING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
+def missing(first: int, last: int) -> str:
+    return f"line {first} is missing" if first == last else f"lines {first} to {last} are missing"
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ctrl-C and its like wait until the block is done, so that memory and disk agree when their handler raises.
-
-    The handlers are put aside for that long. (Masking the signals is not enough: another thread takes them, a BLAS one
-    say, and Python still runs the handler here.)
-    """
-    if threading.current_thread() is not threading.main_thread():  # handlers run in the main one
-        yield
-        return
-    waiting: list[Callable[[], object]] = []
-    with ExitStack() as after:
-        after.callback(lambda: [deliver() for deliver in waiting])  # last: when all handlers are back
-        for number in _RAISING:
-            handler = signal.getsignal(number)
-            if callable(handler):
-                after.callback(signal.signal, number, handler)
-                signal.signal(number, lambda n, frame, handler=handler: waiting.append(partial(handler, n, frame)))
-        yield
-
-
-def sync_file(descriptor: int) -> None:
-    """Wait until a file's bytes are on the platter. On a Mac, fsync only hands them to the drive."""
-    if sys.platform == "darwin":
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-    else:
-        os.fdatasync(descriptor)
-
-
-def sync(path: Path) -> None:
-    """Make a file's bytes, or a folder's new and removed names, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
+def _missed(path: Path) -> Iterator[None]:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def disk_error(error: OSError, folder: Path, what: str) -> StoreError:
-    """The sentence for a disk that is full or broken, in the middle of a write that was undone."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        disk = os.statvfs(folder)
-        return StoreFull(
-            f"the disk of {folder} is full ({disk.f_bavail * disk.f_frsize:,} bytes free): {what}, "
-            "all earlier ones are intact; free some space and do it again"
-        )
-    return StoreError(f"{folder}: {what}: {error}")
-
-
-def _write_all(file: Any, data: bytes) -> None:
-    """An unbuffered write may stop short; a short one on a full disk raises at the next try."""
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]
+        yield
+    except FileNotFoundError as error:
+        raise JournalMissing(
+            f"{path} is missing; restore it from a backup, or run 'plaudit data check {path.parent} --repair'"
+        ) from error

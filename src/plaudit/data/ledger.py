@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.data.journal import Journal, Record, disk_error, uninterrupted
-from plaudit.errors import DataError
+from plaudit.data.disk import Folder, told, uninterrupted
+from plaudit.data.journal import Journal, Record
+from plaudit.errors import DataError, Replaced, StoreDamaged
 from plaudit.types import Labels
 
 
@@ -42,13 +43,21 @@ class Version:
 class Ledger:
     """The verdicts on one store's episodes."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, folder: Folder | None = None, facts: Record | None = None):
+        """
+        folder: where it lies, if that is open already
+        facts: whose it is, for a file that does not say so yet
+        """
         self.path = path
-        self._journal = Journal(path)
+        self._folder, self._facts = folder or Folder(path.parent), facts
         self._guard = threading.Lock()
+        self._start()
+        self.refresh()
+
+    def _start(self) -> None:
+        self._journal = Journal(self.path, self._folder, facts=self._facts)
         self._history: dict[int, list[Version]] = {}
         self._order: list[Version] = []  # of all episodes, in the order they came
-        self.refresh()
 
     def __len__(self) -> int:
         """How many versions there are, of all episodes."""
@@ -56,8 +65,36 @@ class Ledger:
 
     def refresh(self) -> None:
         """Read what other processes have appended."""
-        with self._guard:
-            self._follow(self._journal.read())
+        with self._guard, told(self.path.parent, f"{self.path.name} cannot be read"):
+            self._refresh()
+
+    def _refresh(self) -> None:
+        while True:
+            try:
+                self._follow(self._journal.read())
+                return
+            except Replaced:  # by a repair: what is left of it may be less, so all of it is read again
+                self._folder.check_same()
+                self._start()
+
+    def settle(self) -> list[str]:
+        """Put what a killed process left of its last line aside; says what."""
+        with self._guard, told(self.path.parent, f"{self.path.name} cannot be written"):
+            self._refresh()
+            others, said = self._journal.settle()
+            self._follow(others)
+            return said
+
+    @property
+    def facts(self) -> Record | None:
+        """Whose it says it is."""
+        return self._journal.facts
+
+    def say_whose(self, facts: Record) -> None:
+        """Write it down, in a file of an earlier version."""
+        self._facts = facts
+        self._journal.say_whose(facts)
+        self._append([])
 
     def changed_since(self, count: int) -> set[int]:
         """The episodes that got a verdict after the first `count` versions: how replay keeps up."""
@@ -103,11 +140,16 @@ class Ledger:
         now = time.time()
         lines = [_pack(i, labels if labels.time else replace(labels, time=now), back) for i, labels, back in verdicts]
         with self._guard, uninterrupted():
-            try:
-                self._follow(self._journal.append(lines))
-            except OSError as error:
-                raise disk_error(error, self.path.parent, "these labels were not stored") from error
-            return self._follow(lines)
+            return self._append(lines)
+
+    def _append(self, lines: list[Record]) -> list[int]:
+        with told(self.path.parent, "these labels were not stored"):
+            while True:
+                try:
+                    self._follow(self._journal.append(lines))
+                    return self._follow(lines)
+                except Replaced:  # nothing was written into the old file
+                    self._refresh()
 
     def _follow(self, lines: list[Record]) -> list[int]:
         """Take lines in; returns the version number that each got."""
@@ -143,8 +185,10 @@ def _pack(episode_id: int, labels: Labels, restored_from: int | None) -> Record:
 
 
 def _unpack(line: Record) -> Labels:
-    data: Any = zlib.decompress(base64.b64decode(line["data"]))
     steps = line["steps"]
+    data: Any = zlib.decompressobj().decompress(base64.b64decode(line["data"]), 9 * steps + 1)
+    if len(data) != (9 if line["probability"] else 5) * steps:
+        raise StoreDamaged(f"a verdict on episode {line['episode']} has {len(data)} bytes for {steps} steps")
     return Labels(
         reward=np.frombuffer(data, "<f4", steps),
         success=np.frombuffer(data, "u1", steps, offset=4 * steps).astype(bool),

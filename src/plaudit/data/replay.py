@@ -25,7 +25,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from plaudit.data.batch import Allocate, cuda_is_there, default_allocate, to_tensordict, to_torch
-from plaudit.data.segments import STEPS, camera_column
+from plaudit.data.schema import STEPS, camera_column
 from plaudit.data.steps import Returns, StepTable
 from plaudit.data.store import Store
 from plaudit.errors import DataError
@@ -174,8 +174,9 @@ class Replay:
         picks: list[_Picks] = []
         for part, (table, start, stop) in enumerate(zip(self._tables, [0, *edges[:-1]], edges)):
             if stop > start:
-                rows = table[table.valid[self.rng.integers(len(table.valid), size=stop - start)]]
-                picks.append(_Picks(table, part, positions[start:stop], rows))
+                numbers = table.valid[self.rng.integers(len(table.valid), size=stop - start)]
+                table.verify(numbers)
+                picks.append(_Picks(table, part, positions[start:stop], table[numbers]))
         return picks
 
     def _why_empty(self) -> str:

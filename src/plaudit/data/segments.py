@@ -7,127 +7,118 @@ of an episode's last row are zeros that nobody reads.
 
 Files are written with `pwrite` and read through `mmap`. Writing through a map would turn a full disk into a SIGBUS that
 kills the process; a failed `pwrite` is an exception, after which the file is cut back to the rows that count.
+
+What a row holds stands in the store's journal; `schema.json` is a copy of it, sealed, for people and other programs.
+Stores of an earlier version have nothing but that file, and nothing to check it against.
 """
 
 import json
+import mmap
 import os
-import shutil
+import re
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
 import numpy as np
 
-from plaudit.data.journal import sync, sync_file, write_atomic
-from plaudit.errors import EpisodeGone, StoreDamaged
+from plaudit.data.disk import CHUNK, Folder, sync_file, write_at
+from plaudit.data.quarantine import Entry
+from plaudit.data.schema import STEPS, Schema, camera_column
+from plaudit.data.sealed import mend_sealed, parse, seal, unseal
+from plaudit.errors import EpisodeGone, StoreDamaged, StoreError
 from plaudit.types import AnyArray, Episode
 
-STEPS = "steps"
-
-
-@dataclass(frozen=True)
-class Schema:
-    """What one row holds. Episodes of one schema share segments."""
-
-    cameras: tuple[tuple[str, int, int], ...]  # (name, H, W)
-    state_dim: int
-    action_dim: int
-    privileged: tuple[tuple[str, str, tuple[int, ...]], ...]  # (name, dtype, shape of one step)
-
-    @classmethod
-    def of(cls, episode: Episode) -> Self:
-        return cls(
-            cameras=tuple(sorted((c, f.shape[1], f.shape[2]) for c, f in episode.frames.items())),
-            state_dim=episode.state.shape[1],
-            action_dim=episode.actions.shape[1],
-            privileged=tuple(sorted((n, _little(v.dtype), v.shape[1:]) for n, v in episode.privileged.items())),
-        )
-
-    @classmethod
-    def from_json(cls, tree: Mapping[str, Any]) -> Self:
-        return cls(
-            cameras=tuple((c, h, w) for c, h, w in tree["cameras"]),
-            state_dim=tree["state_dim"],
-            action_dim=tree["action_dim"],
-            privileged=tuple((n, d, tuple(s)) for n, d, s in tree["privileged"]),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "cameras": self.cameras,
-            "state_dim": self.state_dim,
-            "action_dim": self.action_dim,
-            "privileged": self.privileged,
-        }
-
-    @cached_property
-    def step_dtype(self) -> np.dtype[Any]:
-        floats = [("state", "<f4", (self.state_dim,)), ("action", "<f4", (self.action_dim,))]
-        others = [(f"privileged.{name}", dtype, shape) for name, dtype, shape in self.privileged]
-        return np.dtype([*floats, *others, ("control_mode", "u1")], align=True)
-
-    @cached_property
-    def columns(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-        """Column name -> (dtype, shape of one row)."""
-        frames = {camera_column(c): (np.dtype(np.uint8), (h, w, 3)) for c, h, w in self.cameras}
-        return {STEPS: (self.step_dtype, ()), **frames}
-
-    @cached_property
-    def row_bytes(self) -> int:
-        return sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in self.columns.values())
+SCHEMA = "schema.json"
+GONE = ".gone"  # a segment that was evicted and is being removed
+_OURS = re.compile(r"schema\.json(\.tmp)?|steps\.bin|camera\..*\.bin")
 
 
 class Segment:
     """One folder. `rows` counts the rows that count; anything beyond is a leftover of a crash."""
 
-    def __init__(self, folder: Path, schema: Schema):
-        self.folder = folder
+    def __init__(self, root: Folder, number: int, schema: Schema):
+        """root: of the store"""
+        self.name = segment_name(number)
+        self.folder = root.path / self.name
         self.schema = schema
         self.rows = 0
+        self._root = root
+        self._touched: set[str] = set()  # columns written since `commit`
         self._mapped: tuple[int, dict[str, AnyArray]] = (-1, {})  # rows, column -> map of that many
 
     @classmethod
-    def create(cls, folder: Path, schema: Schema) -> Self:
-        shutil.rmtree(folder, ignore_errors=True)  # of an append that was interrupted: no line speaks of it
-        folder.mkdir()
-        segment = cls(folder, schema)
+    def create(cls, root: Folder, number: int, schema: Schema) -> Self:
+        segment = cls(root, number, schema)
+        root.mkdir(segment.name)
         try:
             for column in schema.columns:
-                segment.file(column).touch(exist_ok=False)
-            write_atomic(folder / "schema.json", json.dumps(schema.to_json(), indent=1).encode())
-            sync(folder.parent)
+                with root.opened(segment._file(column), os.O_WRONLY | os.O_CREAT | os.O_EXCL):
+                    pass
+            segment.write_schema()
+            root.sync("segments")
         except OSError:
-            shutil.rmtree(folder)
+            root.remove_folder(segment.name)
             raise
         return segment
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
-        path = folder / "schema.json"
+    def open(cls, root: Folder, number: int) -> Self:
+        """By its own description: for stores whose journal has none."""
+        name = f"{segment_name(number)}/{SCHEMA}"
         try:
-            return cls(folder, Schema.from_json(json.loads(path.read_text())))
+            data = root.read(name)
+            tree = parse(data)
+            return cls(root, number, Schema.from_json(unseal(data) if "crc" in tree else tree))
         except FileNotFoundError:
+            if root.exists(segment_name(number)):
+                raise StoreDamaged(f"{root.path / name} is missing; restore it from a backup") from None
             raise
         except (ValueError, KeyError, TypeError) as error:
-            raise StoreDamaged(f"{path} does not describe a segment ({error}); restore it from a backup") from error
+            raise StoreDamaged(
+                f"{root.path / name} does not describe a segment ({error}); restore it from a backup"
+            ) from error
+
+    def write_schema(self) -> None:
+        self._root.write(f"{self.name}/{SCHEMA}", seal(json.loads(json.dumps(self.schema.to_json()))))
+
+    def schema_problem(self) -> str:
+        """What is wrong with the copy of the schema, which nothing is read by; "" if nothing."""
+        path = self.folder / SCHEMA
+        try:
+            data = self._root.read(f"{self.name}/{SCHEMA}")
+        except FileNotFoundError:
+            return f"{path} is missing"
+        try:
+            same = Schema.from_json(unseal(data)) == self.schema
+        except (ValueError, KeyError, TypeError):
+            one_bit = mend_sealed(data) is not None
+            return f"{path} {'has a flipped bit' if one_bit else 'is damaged'}"
+        return "" if same else f"{path} says something else than the journal"
 
     def file(self, column: str) -> Path:
-        return self.folder / f"{quote(column, safe='.')}.bin"
+        return self._root.path / self._file(column)
+
+    def _file(self, column: str) -> str:
+        return f"{self.name}/{quote(column, safe='.')}.bin"
 
     def write(self, episode: Episode) -> dict[str, int]:
         """Put an episode after the last row, unsynced; returns the checksum of each column's part."""
         checksums: dict[str, int] = {}
         for column, array in self._rows_of(episode).items():
             data = array.reshape(-1).view(np.uint8).data
-            descriptor = os.open(self.file(column), os.O_WRONLY)
-            try:
-                _pwrite_all(descriptor, data, self.rows * (data.nbytes // len(array)))
-            finally:
-                os.close(descriptor)
+            at = self.rows * (data.nbytes // len(array))
+            with self._root.opened(self._file(column), os.O_WRONLY) as file:
+                size = os.fstat(file).st_size
+                if size != at:  # another writer's, or a file that was cut: neither is written over
+                    raise StoreError(
+                        f"{self.file(column)} has {size:,} bytes where this writer left {at:,}; nothing was written, "
+                        "open the store again"
+                    )
+                self._touched.add(column)
+                write_at(file, data, at)
             checksums[column] = zlib.crc32(data)
         self.rows += episode.steps + 1
         return checksums
@@ -143,73 +134,133 @@ class Segment:
 
     def sync(self) -> None:
         for column in self.schema.columns:
-            descriptor = os.open(self.file(column), os.O_RDONLY)
-            try:
-                sync_file(descriptor)
-            finally:
-                os.close(descriptor)
+            with self._root.opened(self._file(column), os.O_RDONLY) as file:
+                sync_file(file)
 
-    def truncate(self, rows: int) -> int:
-        """Cut every file back to `rows`; returns how many bytes went."""
-        removed = 0
-        for column, (dtype, shape) in self.schema.columns.items():
-            size = rows * dtype.itemsize * int(np.prod(shape))
-            extra = self.file(column).stat().st_size - size
-            if extra > 0:
-                os.truncate(self.file(column), size)
-                removed += extra
+    def commit(self) -> int:
+        """What was written so far is not taken back any more; returns how many rows that is."""
+        self._touched.clear()
+        return self.rows
+
+    def truncate(self, rows: int) -> None:
+        """Take back what was written here since `commit`, beyond `rows`; it was acknowledged to nobody."""
+        for column in self._touched:
+            size = rows * self.schema.bytes_of(column)
+            with self._root.opened(self._file(column), os.O_RDWR) as file:
+                if os.fstat(file).st_size > size:
+                    os.ftruncate(file, size)
         self.rows = rows
-        return removed
+
+    @property
+    def leftovers(self) -> int:
+        """Bytes beyond the rows that count: of an append that was interrupted, or of lines that are lost."""
+        return sum(max(0, extra) for extra in self._extra_bytes())
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a file is missing or cut: its episodes are named when they are read, and nothing is added to it."""
+        return any(extra < 0 for extra in self._extra_bytes())
+
+    def _extra_bytes(self) -> list[int]:
+        found: list[int] = []
+        for column in self.schema.columns:
+            there = self._root.exists(self._file(column))
+            size = self._root.stat(self._file(column)).st_size if there else -1
+            found.append(size - self.rows * self.schema.bytes_of(column))
+        return found
+
+    def set_aside(self, entry: Entry) -> None:
+        """Put the leftovers there. The files are cut once all of it is safe: see `cut`."""
+        for column in self.schema.columns:
+            size = self.rows * self.schema.bytes_of(column)
+            if self._root.exists(self._file(column)) and self._root.stat(self._file(column)).st_size > size:
+                with self._root.opened(self._file(column), os.O_RDONLY) as file:
+                    entry.tail(self._file(column), file, size)
+
+    def cut(self) -> None:
+        """Remove leftovers that were set aside."""
+        for column in self.schema.columns:
+            if self._root.exists(self._file(column)):
+                with self._root.opened(self._file(column), os.O_RDWR) as file:
+                    if os.fstat(file).st_size > self.rows * self.schema.bytes_of(column):
+                        os.ftruncate(file, self.rows * self.schema.bytes_of(column))
 
     def column(self, name: str) -> AnyArray:
         """[rows, ...] a read-only map that covers every row that counts."""
         rows = self.rows  # another thread may append, or map, meanwhile: look at each field once
         mapped = self._mapped
         if mapped[0] < rows:
-            try:
-                mapped = self._mapped = (rows, {column: self._map(column, rows) for column in self.schema.columns})
-            except FileNotFoundError:
-                raise EpisodeGone(f"{self.folder} was evicted by the writer just now; refresh the store") from None
+            mapped = self._mapped = (rows, {column: self._map(column, rows) for column in self.schema.columns})
         return mapped[1][name]
 
     def _map(self, column: str, rows: int) -> AnyArray:
         dtype, shape = self.schema.columns[column]
-        path = self.file(column)
-        size, needed = path.stat().st_size, rows * dtype.itemsize * int(np.prod(shape))
-        if size < needed:
-            raise StoreDamaged(
-                f"{path} has {size:,} bytes where the journal promises {needed:,}; "
-                f"run 'plaudit data check {self.folder.parent.parent} --repair' to set the lost episodes aside"
-            )
-        # A plain ndarray over the map: indexing a np.memmap costs more than the copy of a small frame.
-        return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=(rows, *shape)))
+        needed = rows * self.schema.bytes_of(column)
+        with self._reading(column) as file:
+            size = os.fstat(file).st_size
+            if size < needed:
+                raise StoreDamaged(
+                    f"{self.file(column)} has {size:,} bytes where the journal promises {needed:,}; "
+                    f"run 'plaudit data check {self._root.path} --repair' to set the lost episodes aside"
+                )
+            if needed == 0:
+                return np.zeros((rows, *shape), dtype)
+            # A plain ndarray over the map: indexing a np.memmap costs more than the copy of a small frame.
+            return np.frombuffer(mmap.mmap(file, needed, prot=mmap.PROT_READ), dtype).reshape(rows, *shape)
 
-    def checksums(self, row: int, rows: int) -> dict[str, int]:
-        """The checksum of each column's part, -1 where the file is too short."""
+    def _reading(self, column: str) -> Any:
+        try:
+            self._root.stat(self._file(column))
+        except FileNotFoundError:
+            if self._root.exists(self.name):  # whole folders are evicted, under another name first
+                raise StoreDamaged(
+                    f"{self.file(column)} is missing; restore it from a backup, or run "
+                    f"'plaudit data check {self._root.path} --repair' to write its episodes off"
+                ) from None
+            raise EpisodeGone(f"{self.folder} was evicted by the writer just now; refresh the store") from None
+        return self._root.opened(self._file(column), os.O_RDONLY)
+
+    def checksums(self, row: int, rows: int, columns: Collection[str] | None = None) -> dict[str, int]:
+        """The checksum of each column's part, -1 where the file is too short or missing.
+
+        Read, not mapped: a disk that fails is an exception then, and no SIGBUS.
+        """
         found: dict[str, int] = {}
-        for column, (dtype, shape) in self.schema.columns.items():
-            row_bytes = dtype.itemsize * int(np.prod(shape))
-            with self.file(column).open("rb") as file:
-                file.seek(row * row_bytes)
-                data = file.read(rows * row_bytes)
-            found[column] = zlib.crc32(data) if len(data) == rows * row_bytes else -1
+        for column in columns or self.schema.columns:
+            row_bytes = self.schema.bytes_of(column)
+            try:
+                with self._reading(column) as file:
+                    found[column] = _checksum(file, row * row_bytes, rows * row_bytes)
+            except StoreDamaged:
+                found[column] = -1
+            except OSError as error:
+                raise StoreDamaged(f"{self.file(column)} cannot be read: {error.strerror}") from error
         return found
 
     def remove(self) -> None:
         """Give the disk space back. Maps that readers hold stay valid until they let go."""
-        shutil.rmtree(self.folder)
-        sync(self.folder.parent)
+        if self._root.exists(self.name):  # else an earlier try got this far
+            self._root.rename(self.name, self.name + GONE)
+        if self._root.exists(self.name + GONE):
+            self._root.remove_folder(self.name + GONE)
+        self._root.sync("segments")
 
 
-def camera_column(camera: str) -> str:
-    return f"camera.{camera}"
+def segment_name(number: int) -> str:
+    return f"segments/{number:06d}"
 
 
-def _little(dtype: np.dtype[Any]) -> str:
-    return dtype.newbyteorder("<").str
+def is_ours(root: Folder, name: str) -> bool:
+    """Whether a folder holds nothing but what a segment does: then a writer made it."""
+    return all(_OURS.fullmatch(file) for file in root.names(name))
 
 
-def _pwrite_all(descriptor: int, data: memoryview, offset: int) -> None:
-    while data:
-        written = os.pwrite(descriptor, data, offset)
-        data, offset = data[written:], offset + written
+def _checksum(file: int, offset: int, size: int) -> int:
+    checksum, end = 0, offset + size
+    while offset < end:
+        part = os.pread(file, min(CHUNK, end - offset), offset)
+        if not part:
+            return -1
+        checksum = zlib.crc32(part, checksum)
+        offset += len(part)
+    return checksum

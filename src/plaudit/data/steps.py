@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plaudit.data.catalog import Place
-from plaudit.data.segments import STEPS
+from plaudit.data.schema import STEPS, camera_column
 from plaudit.data.store import Store
 from plaudit.errors import DataError, EpisodeGone
 from plaudit.types import AnyArray, BoolArray, FloatArray
@@ -28,6 +28,7 @@ _ROW = np.dtype(
         ("reward", np.float32),  # discounted, over `span` steps
         ("discount", np.float32),  # gamma^span, or 0 where the episode ended
         ("valid", np.bool_),
+        ("verified", np.bool_),  # the bytes of its episode were compared with their checksums
     ]
 )
 
@@ -90,6 +91,17 @@ class StepTable:
 
     def __getitem__(self, numbers: AnyArray) -> AnyArray:
         return self._rows[numbers]
+
+    def verify(self, numbers: AnyArray) -> None:
+        """Compare the bytes behind these rows with their checksums, whole episodes at once, each once."""
+        new = numbers[~self._rows["verified"][numbers]]
+        if not len(new):
+            return
+        columns = [STEPS, *(camera_column(c) for c in self.shapes if c not in ("state", "action"))]
+        for episode_id in np.unique(self._rows["episode"][new]).tolist():
+            with suppress(EpisodeGone):  # evicted since; the maps that are held keep what was there
+                self.store.verify(episode_id, columns)
+            self._rows["verified"][self._blocks[episode_id]] = True
 
     def _label(self, episode_id: int) -> None:
         place = self.store.place(episode_id)

@@ -1,44 +1,52 @@
 """The episode store: a folder that one process writes, many read, and no crash can tear.
 
     store/
-      store.json          format, version, capacity
+      store.json          which store this is, version, capacity                            (data/settings.py)
       journal             one line an episode: where it lies, its checksums, its task, ...  (data/journal.py)
+      journal.head        how many lines there are, in a second place                       (data/head.py)
       segments/000000/    the arrays: steps.bin, camera.front.bin, ...                      (data/segments.py)
       labels              the ledger: who said what of which episode                        (data/ledger.py)
+      quarantine/         bytes that no line explains, set aside                            (data/quarantine.py)
       drafts/             what people have begun to say                                     (labelers/human/drafts.py)
       asked.json          which episodes somebody waits for                                 (labelers/human/asked.py)
-      writer.lock         held with flock by the one writer
+      writer.lock         held with flock by the one writer, as is the folder itself        (data/locking.py)
 
 To append: write the arrays, sync them, write the journal line, sync it, return. The line is what makes an episode
 exist, and it is written last, so a process killed or a machine unplugged at any moment leaves whole episodes plus
-bytes that no line speaks of; the next writer cuts those off. Readers never lock: they follow the journal's end.
+bytes that no line speaks of; the next writer sets those aside. Readers never lock: they follow the journal's end, and
+read it from its start where it was replaced. An episode's bytes are compared with its checksums the first time that it
+is read through a `Store`; wrong ones are never served.
+
+The journal is written anew when lines of evicted episodes make up most of it, so that opening costs what is alive.
 
 Rejected: one file an episode (a batch of 256 would open hundreds), HDF5 (one writer or many readers, and a crash
 can lose the file), LMDB (values are not arrays), torchrl's LazyMemmapStorage (its length lives in memory, so a
 crash loses all).
 """
 
-import fcntl
-import json
-import os
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Self
 
-from plaudit.data.catalog import Catalog, Place, place_of
-from plaudit.data.journal import Journal, Record, disk_error, sync, uninterrupted, write_atomic
+from plaudit.data.catalog import Catalog, Place, episode_line, place_of, segment_line
+from plaudit.data.cleaning import clean_up
+from plaudit.data.disk import Folder, disk_error, sync, told, uninterrupted
+from plaudit.data.journal import Journal, Record
 from plaudit.data.ledger import Ledger
-from plaudit.data.segments import STEPS, Schema, Segment, camera_column
-from plaudit.errors import EpisodeGone, SegmentMissing, StoreError, StoreLocked
+from plaudit.data.locking import Lock, lock
+from plaudit.data.migrating import check_schemas, migrate
+from plaudit.data.schema import STEPS, Schema, camera_column
+from plaudit.data.segments import Segment
+from plaudit.data.settings import MARKER, VERSION, Settings, read_settings
+from plaudit.data.settings import is_store as is_store
+from plaudit.errors import EpisodeGone, Replaced, SegmentMissing, StoreDamaged, StoreError
 from plaudit.types import Episode, Origin
 
-VERSION = 1
-MARKER = "store.json"
 SEGMENT_BYTES = 4 << 30  # a new segment begins beyond this
 SEGMENTS_PER_CAPACITY = 16  # eviction frees whole segments, so a full store takes up to 1/16 more than its capacity
+IDLE_LINES = 1000, 4  # the journal is written anew beyond this many lines, and this many an episode alive
 
 
 class Store:
@@ -49,18 +57,30 @@ class Store:
         store.episode(episode_id).frames["front"]  # a view of the file, not a copy
     """
 
-    def __init__(self, folder: Path, lock: IO[str] | None, labels: Path | None = None):
+    def __init__(self, root: Folder, held: Lock | None, labels: Path | None = None):
         """Not for users: see `open` and `create`."""
-        settings = _read_settings(folder / MARKER)
-        self.folder = folder
-        self.capacity_episodes: int | None = settings["capacity_episodes"]  # beyond this, the oldest go
-        self.capacity_bytes: int | None = settings["capacity_bytes"]
+        self.folder = root.path
+        self.settings = read_settings(root)
         self.repaired: list[str] = []  # what opening for writing had to put right, a sentence each
-        self.ledger = Ledger(labels or folder / "labels")
-        self._lock_file = lock
+        self._root = root
+        self._lock = held
         self._guard = threading.RLock()
-        self._journal = Journal(folder / "journal")
-        self._catalog = Catalog(folder)
+        self._journal = Journal(self.folder / "journal", root, facts=self.settings.to_json())
+        own = {"id": self.settings.id}
+        self._own_ledger = labels is None
+        self.ledger = Ledger(labels, facts=own) if labels else Ledger(self.folder / "labels", root, facts=own)
+        self._catalog = Catalog(root)
+        self._verified: set[tuple[int, str]] = set()  # episode and column
+        self._leaving: list[Segment] = []  # evicted, and not removed yet
+        self._broken = ""  # why nothing can be written any more
+
+    @property
+    def capacity_episodes(self) -> int | None:
+        return self.settings.capacity_episodes
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        return self.settings.capacity_bytes
 
     @classmethod
     def create(
@@ -68,21 +88,23 @@ class Store:
     ) -> Self:
         """A new, empty store, open for writing. The folder must not exist or be empty."""
         folder = Path(folder)
-        capacity = {"capacity_episodes": capacity_episodes, "capacity_bytes": capacity_bytes}
-        for name, value in capacity.items():
-            if value is not None and value < 1:
-                raise StoreError(f"{name} must be at least 1, got {value}")
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            what = "is a store already; open it to add to it" if is_store(folder) else "is not empty; name a new folder"
-            raise StoreError(f"{folder} {what}")
-        new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
-        (folder / "segments").mkdir(parents=True)
-        Journal.create(folder / "journal")
-        Journal.create(folder / "labels")
-        marker = {"format": "plaudit store", "version": VERSION, **capacity}
-        write_atomic(folder / MARKER, json.dumps(marker, indent=1).encode())
-        for path in new_folders:
-            sync(path.parent)
+        settings = Settings.new(capacity_episodes, capacity_bytes)
+        with uninterrupted(), told(folder, "no store can be made there"):
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                what = "is not empty; name a new folder"
+                if is_store(folder):
+                    what = "is a store already; open it to add to it"
+                elif (folder / "journal").exists():
+                    what = f"is a store without its {MARKER}; 'plaudit data check {folder} --repair' writes it again"
+                raise StoreError(f"{folder} {what}")
+            new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
+            (folder / "segments").mkdir(parents=True)
+            root = Folder(folder)
+            Journal.create(folder / "journal", root, facts=settings.to_json())
+            Journal.create(folder / "labels", root, facts={"id": settings.id})
+            settings.write(root)
+            for path in new_folders:
+                sync(path.parent)
         return cls.open(folder, write=True)
 
     @classmethod
@@ -98,30 +120,47 @@ class Store:
         if not is_store(folder):
             there = "holds no store" if folder.is_dir() else "does not exist"
             raise StoreError(f"{folder} {there}; 'plaudit data import' makes one")
-        if labels is not None and not labels.exists():
-            Journal.create(labels)
-        held = lock(folder) if write else None
-        try:
-            store = cls(folder, held, labels)
+        with told(folder, "it cannot be opened"):
+            root = Folder(folder)
+            held = lock(root) if write else None
             try:
-                store.refresh()
-            except SegmentMissing:
-                if not write_off_missing:
-                    raise
-                store._write_off_missing()
-            if write:
-                store._clean_up()
-        except BaseException:
-            if held is not None:
-                held.close()
-            raise
+                if labels is not None and not labels.exists():
+                    Journal.create(labels, facts={"id": read_settings(root).id})
+                store = cls(root, held, labels)
+                store._begin(write, write_off_missing)
+            except BaseException:
+                if held is not None:
+                    held.close()
+                raise
         return store
+
+    def _begin(self, write: bool, write_off_missing: bool) -> None:
+        try:
+            self.refresh()
+        except SegmentMissing:
+            if not write_off_missing:
+                raise
+            self._write_off_missing()
+        self._check_identity()
+        if write:
+            if self.settings.version < VERSION:
+                check_schemas(self._root, self._catalog)
+            others, said = self._journal.settle()
+            self._catalog.follow(others)
+            self.repaired += said
+            if self._own_ledger:
+                self.repaired += self.ledger.settle()
+            self.repaired += clean_up(self._root, self._catalog)
+            if self.settings.version < VERSION:
+                own = self.ledger if self._own_ledger else None
+                self.settings, said = migrate(self._root, self.settings, self._catalog, self._journal, own)
+                self.repaired += said
 
     def close(self) -> None:
         """Let another process write. What was appended is on disk already."""
-        if self._lock_file is not None:
-            self._lock_file.close()
-            self._lock_file = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def __enter__(self) -> Self:
         return self
@@ -154,6 +193,15 @@ class Store:
         """Of the arrays of the episodes alive."""
         return self._catalog.nbytes
 
+    @property
+    def segments(self) -> list[Segment]:
+        """Those that hold episodes alive."""
+        with self._guard:
+            return list(self._catalog.segments.values())
+
+    def nbytes_of(self, episode_id: int) -> int:
+        return self._catalog.size(self.place(episode_id))
+
     def place(self, episode_id: int) -> Place:
         """Where an episode lies; for who gathers rows from many episodes."""
         try:
@@ -171,7 +219,8 @@ class Store:
             raise EpisodeGone(f"segment {number} of {self.folder} was evicted just now") from None
 
     def episode(self, episode_id: int) -> Episode:
-        """The episode as views of the files: nothing is read before it is looked at."""
+        """The episode as views of the files, whose bytes are verified the first time."""
+        self.verify(episode_id)
         place = self.place(episode_id)
         line = place.line
         segment = self.segment(place.segment)
@@ -192,12 +241,28 @@ class Store:
             meta=line["meta"],
         )
 
+    def verify(self, episode_id: int, columns: Collection[str] | None = None) -> None:
+        """Compare an episode's bytes with their checksums, unless it was done before; all columns or some."""
+        place = self.place(episode_id)
+        segment = self.segment(place.segment)
+        asked = [c for c in columns or segment.schema.columns if (episode_id, c) not in self._verified]
+        if not asked:
+            return
+        for column, found in segment.checksums(place.row, place.rows, asked).items():
+            if found != place.line["crc"].get(column):
+                what = "is missing or cut short" if found == -1 else "fails its checksum"
+                raise StoreDamaged(
+                    f"{self.folder}: episode {episode_id} is damaged ({segment.file(column)} {what}); "
+                    f"'plaudit data check {self.folder} --repair' writes it off"
+                )
+            self._verified.add((episode_id, column))
+
     def refresh(self) -> None:
         """See what the writer, in another process, has added and evicted since."""
-        with self._guard:
-            self._catalog.follow(self._journal.read())
+        with self._guard, told(self.folder, "it cannot be read"):
+            self._follow_journal()
             if self._catalog.missing:  # evicted between the two: its line was written before its folder went
-                self._catalog.follow(self._journal.read())
+                self._follow_journal()
             missing = self._catalog.missing
             if missing:
                 episode_id, folder = next(iter(missing.items()))
@@ -206,67 +271,124 @@ class Store:
                     f"a backup, or run 'plaudit data check {self.folder} --repair' to write them off"
                 )
 
+    def _follow_journal(self) -> None:
+        while True:
+            try:
+                self._catalog.follow(self._journal.read())
+                return
+            except Replaced:  # by a shorter one, or by a repair
+                self._root.check_same()
+                if self._lock is not None:  # nobody else may
+                    raise
+                self._journal = Journal(self.folder / "journal", self._root)
+                self._catalog = Catalog(self._root, self._catalog)
+
+    def _check_identity(self) -> None:
+        """Journal and ledger are this store's, not another's that were copied here."""
+        if self.settings.version < VERSION:
+            return
+        for path, facts in ((self._journal.path, self._journal.facts), (self.ledger.path, self.ledger.facts)):
+            foreign = path == self.ledger.path and not self._own_ledger
+            if foreign or (facts or {}).get("id") == self.settings.id:
+                continue
+            if facts is None and path == self.ledger.path and not len(self.ledger):
+                continue  # an empty ledger that somebody made by hand
+            raise StoreDamaged(
+                f"{path} is not of the store that {self.folder / MARKER} speaks of; restore both from one backup"
+            )
+
     def append(self, episode: Episode) -> int:
         """Store one episode and return its id; when this returns, a power cut cannot take it away."""
         return self.extend([episode])[0]
 
     def extend(self, episodes: Sequence[Episode]) -> list[int]:
         """Store several with one sync: all are acknowledged, or none is."""
-        if self._lock_file is None:
-            raise StoreError(f"{self.folder} is open for reading; open it with write=True to add episodes")
         with self._guard, uninterrupted():
-            rows_before = {number: segment.rows for number, segment in self._catalog.segments.items()}
+            self._check_writable()
+            rows_before = {number: segment.commit() for number, segment in self._catalog.segments.items()}
+            lines: list[Record] = []
             try:
-                lines = [self._write(self._catalog.next_id + i, episode) for i, episode in enumerate(episodes)]
-                for number in {line["segment"] for line in lines}:
+                for i, episode in enumerate(episodes):
+                    lines += self._write(self._catalog.next_id + i, episode)
+                new = [place_of(line) for line in lines if line["op"] == "episode"]
+                for number in {place.segment for place in new}:
                     self.segment(number).sync()
-                going = self._catalog.surplus(list(map(place_of, lines)), self.capacity_episodes, self.capacity_bytes)
+                going = self._catalog.surplus(new, self.capacity_episodes, self.capacity_bytes)
                 if going:
                     lines.append({"op": "evict", "ids": going})
-                self._journal.append(lines)
+                self._journal.append(lines, alone=True)
             except BaseException as error:
-                self._catalog.roll_back(rows_before)
+                self._roll_back(rows_before)
                 if isinstance(error, OSError):
                     raise disk_error(error, self.folder, "this episode was not stored") from error
                 raise
-            for segment in self._catalog.follow(lines):
-                segment.remove()
-            return [line["id"] for line in lines if line["op"] == "episode"]
+            self._leave(self._catalog.follow(lines))
+            self._compact()
+            return [place.line["id"] for place in new]
 
     def write_off(self, ids: Sequence[int]) -> None:
         """Stop serving episodes that a check found damaged. Their bytes stay until their whole segment goes."""
-        with self._guard:
-            line: Record = {"op": "drop", "ids": list(ids)}
-            self._journal.append([line])
-            self._catalog.follow([line])
+        self._note("drop", ids)
+
+    def evict(self, ids: Sequence[int]) -> None:
+        """Let episodes go that nobody wants any more; the disk space is given back by whole segments."""
+        self._leave(self._note("evict", ids))
+
+    def _note(self, what: str, ids: Sequence[int]) -> list[Segment]:
+        with self._guard, uninterrupted():
+            self._check_writable()
+            line: Record = {"op": what, "ids": list(ids)}
+            with told(self.folder, "no episode was written off"):
+                self._journal.append([line], alone=True)
+            return self._catalog.follow([line])
+
+    def _check_writable(self) -> None:
+        if self._lock is None:
+            raise StoreError(f"{self.folder} is open for reading; open it with write=True to add episodes")
+        if self._broken:
+            raise StoreError(f"{self.folder}: {self._broken}; open it again")
+        self._root.check_same()
+
+    def _roll_back(self, rows: dict[int, int]) -> None:
+        try:
+            self._catalog.roll_back(rows)
+        except OSError as error:
+            self._broken = f"an append failed and could not be undone ({error.strerror})"
+
+    def _leave(self, segments: list[Segment]) -> None:
+        """Remove what was evicted. A disk that refuses is asked again: the append itself has worked."""
+        self._leaving += segments
+        for segment in list(self._leaving):
+            with suppress(OSError):
+                segment.remove()
+                self._leaving.remove(segment)
+        if not self._leaving:
+            self._catalog.emptied.clear()
+        if segments:
+            self._verified = {key for key in self._verified if key[0] in self._catalog.places}
+
+    def _compact(self) -> None:
+        least, share = IDLE_LINES
+        if self._journal.lines <= least + share * len(self) or self._leaving:
+            return
+        with suppress(OSError):  # a full disk: the longer journal says the same
+            self._journal.rewrite(self._catalog.lines())
 
     def _write_off_missing(self) -> None:
         for folder in sorted(set(self._catalog.missing.values())):
             self.repaired.append(f"{folder}: missing; its episodes are written off")
         self.write_off(list(self._catalog.missing))
 
-    def _write(self, episode_id: int, episode: Episode) -> Record:
-        """The arrays of one episode, unsynced, and the journal line that will make it exist."""
-        number = self._segment_for(Schema.of(episode))
-        row = self.segment(number).rows
-        return {
-            "op": "episode",
-            "id": episode_id,
-            "segment": number,
-            "row": row,
-            "steps": episode.steps,
-            "crc": self.segment(number).write(episode),
-            "time": time.time(),
-            "task": episode.task,
-            "fps": episode.fps,
-            "robot": episode.robot,
-            "terminated": episode.terminated,
-            "repeated": episode.repeated,
-            "origin": vars(episode.origin) if episode.origin else None,
-            "meta": dict(episode.meta),
-        }
+    def _write(self, episode_id: int, episode: Episode) -> list[Record]:
+        """The arrays of one episode, unsynced, and the journal lines that will make it exist."""
+        number, new = self._segment_for(Schema.of(episode))
+        segment = self.segment(number)
+        row = segment.rows
+        line = episode_line(episode_id, episode, number, row, segment.write(episode))
+        return [segment_line(number, segment.schema), line] if new else [line]
 
-    def _segment_for(self, schema: Schema) -> int:
+    def _segment_for(self, schema: Schema) -> tuple[int, bool]:
+        """The number of a segment that has room, and whether it begins with this."""
         limit = float(SEGMENT_BYTES)
         if self.capacity_bytes is not None:
             limit = min(limit, self.capacity_bytes / SEGMENTS_PER_CAPACITY)
@@ -274,53 +396,5 @@ class Store:
             limit = min(limit, self.nbytes / len(self) * self.capacity_episodes / SEGMENTS_PER_CAPACITY)
         number = self._catalog.growing.get(schema)
         if number is None or self.segment(number).rows * schema.row_bytes >= limit:
-            number = self._catalog.start_segment(schema)
-        return number
-
-    def _clean_up(self) -> None:
-        """What a crash left behind, put right by the next writer."""
-        torn = self._journal.cut_tail()
-        if torn:
-            self.repaired.append(
-                f"{self._journal.path}: cut off {torn} bytes of an unfinished line, never acknowledged"
-            )
-        for segment in self._catalog.segments.values():
-            extra = segment.truncate(segment.rows)
-            if extra:
-                self.repaired.append(f"{segment.folder}: cut off {extra:,} bytes of an unfinished episode")
-        for folder in sorted((self.folder / "segments").iterdir()):
-            if folder.name.isdigit() and int(folder.name) not in self._catalog.segments:
-                Segment(folder, Schema((), 0, 0, ())).remove()
-                self.repaired.append(f"{folder}: removed, no episode lives in it")
-
-
-def is_store(folder: str | Path) -> bool:
-    return (Path(folder) / MARKER).is_file()
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    try:
-        tree = json.loads(path.read_text())
-        settings = {name: tree[name] for name in ("version", "capacity_episodes", "capacity_bytes")}
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path} does not describe a store ({error}); restore it from a backup") from error
-    if settings["version"] != VERSION:
-        raise StoreError(f"{path} has version {settings['version']}, this plaudit reads {VERSION}; upgrade plaudit")
-    return settings
-
-
-def lock(folder: Path) -> IO[str]:
-    file = (folder / "writer.lock").open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        who = file.read().strip() or "another process"
-        file.close()
-        raise StoreLocked(
-            f"{folder} is being written by {who}; a store has one writer and any number of readers"
-        ) from None
-    file.truncate(0)
-    file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-    file.flush()
-    return file
+            return self._catalog.start_segment(schema), True
+        return number, False

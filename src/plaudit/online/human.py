@@ -157,8 +157,11 @@ class Mirror:
         self._kept = folder / "collected.json"  # versions of the ledger that whoever collects has received
         self._given: int = json.loads(self._kept.read_text()) if self._kept.exists() else 0
         self._received = self._given
-        lines = Journal(folder / "journal").read()  # of evicted episodes too: they may have been labelled before
+        self._names = folder / "remote.json"  # of evicted episodes too: they may have been labelled before
+        lines = Journal(folder / "journal").read()
         self._remote: dict[int, int] = {line["id"]: line["meta"]["remote"] for line in lines if line["op"] == "episode"}
+        if self._names.exists():
+            self._remote |= {int(mine): remote for mine, remote in json.loads(self._names.read_text()).items()}
 
     @property
     def remote_ids(self) -> set[int]:
@@ -167,6 +170,7 @@ class Mirror:
 
     def add(self, episode: Episode, remote_id: int) -> int:
         """A copy, without what only a simulator knows of it; returns its id here."""
+        write_atomic(self._names, json.dumps(self._remote).encode())  # before this episode makes others go
         mine = self._store.append(replace(episode, privileged={}, meta={**episode.meta, "remote": remote_id}))
         self._remote[mine] = remote_id
         return mine

@@ -102,7 +102,7 @@ class Where:
     episodes: str  # folder
     demos: str | None
     demo_labels: str | None
-    identity: tuple[str, int, int]  # of the machine's boot, the disk and the journal
+    identity: tuple[str, int, int]  # of the machine's boot, the disk and the folder
 
     @property
     def is_here(self) -> bool:
@@ -367,7 +367,7 @@ def _stands(ledger: Ledger, episode_id: int, said: Labels) -> bool:
 def _identity(folder: Path) -> tuple[str, int, int]:
     boot = Path("/proc/sys/kernel/random/boot_id")
     try:
-        stat = (folder / "journal").stat()
+        stat = folder.stat()
     except OSError:
         return "", 0, 0
     return boot.read_text().strip() if boot.exists() else os.uname().nodename, stat.st_dev, stat.st_ino

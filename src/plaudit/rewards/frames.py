@@ -91,7 +91,6 @@ def read_frames(
                 f"{store.folder}: the labels of episode {episode_id} cover {len(labels.reward)} steps, it has "
                 f"{episode.steps}; label it again"
             )
-        _verify(store, episode_id)
         truth = labels.frames[kept]
         for camera in cameras:
             images[camera][start : start + len(kept)] = _resized(episode.frames[camera][kept], image_size)
@@ -223,18 +222,6 @@ def _sizes(store: Store, ids: Sequence[int], cameras: Sequence[str]) -> dict[str
 
 def _by(size: Size) -> str:
     return f"{size[0]}x{size[1]}"
-
-
-def _verify(store: Store, episode_id: int) -> None:
-    """Frames that rotted on disk would be learned from like any others."""
-    place = store.place(episode_id)
-    found = store.segment(place.segment).checksums(place.row, place.rows)
-    bad = [column for column, checksum in place.line["crc"].items() if found[column] != checksum]
-    if bad:
-        raise RewardError(
-            f"{store.folder}: episode {episode_id} is damaged ({bad[0]} fails its checksum); "
-            f"'plaudit data check {store.folder} --repair' writes it off"
-        )
 
 
 def _resized(frames: ByteArray, size: Size | None) -> ByteArray:

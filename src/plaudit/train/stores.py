@@ -36,7 +36,7 @@ class Kept:
         """To where a checkpoint stands: episodes that were stored after it are dropped."""
         later = [i for i in self.store.ids if i >= end]
         if later:
-            self.store.write_off(later)
+            self.store.evict(later)
         self.end = end
 
 

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from plaudit.data.journal import Journal, Record, disk_error, mend, uninterrupted
-from plaudit.errors import StoreDamaged, StoreError
+from plaudit.data.journal import Journal, Record, disk_error, uninterrupted
+from plaudit.data.mending import mend
+from plaudit.errors import JournalMissing, StoreDamaged, StoreError
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Drafts:
         self.history = History()
         self.saved: float | None = None  # when a change was last written, seconds since 1970
         self._lock = lock
-        self._journal = Journal(journal)
+        self._journal = Journal(journal, counted=False)
         self._others: dict[Path, tuple[Journal, History]] = {}
 
     @classmethod
@@ -136,8 +137,8 @@ class Drafts:
             if lock is not None:  # nobody holds it: that session is over
                 _let_go(path, lock)
                 continue
-            with suppress(FileNotFoundError, StoreError):  # it ended just now; or is damaged, which its owner will mend
-                journal, history = self._others.setdefault(path, (Journal(path), History()))
+            with suppress(StoreError):  # it ended just now; or is damaged, which its owner will mend
+                journal, history = self._others.setdefault(path, (Journal(path, counted=False), History()))
                 for line in journal.read():
                     history.apply(line)
                 taken |= {history.last} - {None}
@@ -168,8 +169,8 @@ class Drafts:
         try:
             lines = self._journal.read()
         except StoreDamaged:
-            mend(self.path)
-            self._journal = Journal(self.path)
+            mend(self.path, counted=False)
+            self._journal = Journal(self.path, counted=False)
             lines = self._journal.read()
         for line in lines:
             self.history.apply(line)
@@ -189,7 +190,7 @@ def _begin(folder: Path, name: str) -> Drafts:
     path = folder / f"{uuid.uuid4().hex[:8]}.journal"
     lock = _try_lock(path)
     assert lock is not None  # its name is new
-    Journal.create(path)
+    Journal.create(path, counted=False)
     drafts = Drafts(path, lock)
     drafts._write(op="begin", by=name)
     return drafts
@@ -204,7 +205,7 @@ def _left_behind(folder: Path, name: str) -> list[Drafts]:
             continue
         try:
             drafts = Drafts(path, lock)
-        except FileNotFoundError:  # its session ended just now, and took it away
+        except JournalMissing:  # its session ended just now, and took it away
             _let_go(path, lock)
             continue
         by = drafts._read()

@@ -1,0 +1,59 @@
+"""What a crash left behind, put right by the next writer: set aside, never deleted (data/quarantine.py).
+
+Only names that a writer makes are touched. Somebody's own folder among the segments, an export say, stays where it is.
+"""
+
+import re
+from contextlib import suppress
+
+from plaudit.data.catalog import Catalog
+from plaudit.data.disk import Folder
+from plaudit.data.quarantine import Quarantine
+from plaudit.data.segments import GONE, is_ours, segment_name
+
+_NUMBER = re.compile(r"\d{6,}")
+
+
+def clean_up(root: Folder, catalog: Catalog) -> list[str]:
+    """Sentences that say what was done. The catalog must have followed the whole journal."""
+    return [*_tails(root, catalog), *_folders(root, catalog)]
+
+
+def _tails(root: Folder, catalog: Catalog) -> list[str]:
+    said: list[str] = []
+    for segment in catalog.segments.values():
+        if segment.is_short:
+            catalog.growing.pop(segment.schema, None)
+        extra = segment.leftovers
+        if not extra:
+            continue
+        what = f"{segment.folder}: {extra:,} bytes that no line speaks of, of an unfinished episode or of lost lines"
+        with Quarantine(root).entry(f"segment-{segment.folder.name}-tail", what) as aside:
+            segment.set_aside(aside)
+        segment.cut()
+        said.append(f"{what}, were set aside in {aside.path}")
+    return said
+
+
+def _folders(root: Folder, catalog: Catalog) -> list[str]:
+    said: list[str] = []
+    for name in root.names("segments"):
+        whole = f"segments/{name}"
+        evicted = name.removesuffix(GONE)
+        if not _NUMBER.fullmatch(evicted) or segment_name(int(evicted)) != f"segments/{evicted}":
+            continue
+        number = int(evicted)
+        if name == evicted and number in catalog.segments:
+            continue
+        with suppress(NotADirectoryError):
+            if not is_ours(root, whole):
+                continue
+            if name != evicted or number in catalog.emptied:
+                root.remove_folder(whole)
+                said.append(f"{root.path / whole}: removed, its episodes were evicted")
+                continue
+            what = f"{root.path / whole}: no line speaks of it"
+            with Quarantine(root).entry(f"segment-{name}", what) as aside:
+                aside.move(whole)
+            said.append(f"{what}; it was set aside in {aside.path}")
+    return said

@@ -1,0 +1,67 @@
+"""One writer a store: a lock on `writer.lock`, which says who, and one on the folder itself.
+
+A file can be deleted while it is locked, and then the next to come locks another file of the same name. A folder that
+is open cannot be exchanged like that: whoever writes to this store, wherever it was moved to, holds this directory.
+Some network file systems lock no directories; there the file is all there is.
+"""
+
+import fcntl
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from plaudit.data.disk import Folder
+from plaudit.errors import StoreLocked
+
+FILE = "writer.lock"
+
+
+@dataclass
+class Lock:
+    """Held until closed, or until the process ends."""
+
+    file: int
+    directory: int
+
+    def close(self) -> None:
+        for descriptor in (self.file, self.directory):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.file = self.directory = -1
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def lock(root: Folder) -> Lock:
+    held = Lock(-1, -1)
+    try:
+        held.directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=root.descriptor)
+        held.file = os.open(FILE, os.O_RDWR | os.O_CREAT, 0o666, dir_fd=root.descriptor)
+        if not (_taken(held.file) and _taken(held.directory, may_be_impossible=True)):
+            who = os.pread(held.file, 200, 0).decode(errors="replace").strip() or "another process"
+            raise StoreLocked(
+                f"{root.path} is being written by {who}; a store has one writer and any number of readers"
+            )
+        with suppress(OSError):  # a full disk: who it is, nobody can read then
+            os.ftruncate(held.file, 0)
+            os.pwrite(held.file, f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode(), 0)
+    except BaseException:
+        held.close()
+        raise
+    return held
+
+
+def _taken(descriptor: int, may_be_impossible: bool = False) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        if not may_be_impossible:
+            raise
+    return True

@@ -1,0 +1,202 @@
+"""What is wrong with a journal, in words, and what can be put right.
+
+A check reads the lines as they are, under a shared lock, so that it can look at a store that is being written. A repair
+holds the file's own lock until the mended one has taken its place: whoever appends meanwhile waits, notices that the
+file is another one, and writes there.
+"""
+
+import fcntl
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from plaudit.data.disk import Folder, read_at, told
+from plaudit.data.head import Head, head_name, read_head, replace_head
+from plaudit.data.journal import FACTS, Line, Record, decode, mend_bytes, missing, number_anew, out_of_order
+
+Closing = Callable[[list[Record], int], list[Record]]  # good records, lines lost at the end -> records to add
+
+
+@dataclass
+class Inspection:
+    """What a look at every line found."""
+
+    good: list[bytes] = field(default_factory=list)  # lines, some mended
+    problems: list[str] = field(default_factory=list)  # as a check says them
+    repairs: list[str] = field(default_factory=list)  # as a repair does
+    broken: bool = False  # lines are missing or could not be mended: what is left must be numbered anew
+    facts: Record | None = None
+    count: int = 0  # the number of the last line
+    chain: int = 0
+    last: int = 0  # the number of the last good one
+    lost: int = 0  # lines after it that are missing or beyond mending
+
+    def records(self) -> list[Record]:
+        lines = (decode(line[:-1]) for line in self.good)
+        return [line.record for line in lines if line is not None and not line.says_whose]
+
+    def say(self, problem: str, repair: str) -> None:
+        self.problems.append(problem)
+        self.repairs.append(repair)
+
+
+def inspect(path: Path, *, counted: bool = True) -> Inspection:
+    """Look at every line; changes nothing."""
+    folder = Folder(path.parent)
+    if not folder.exists(path.name):
+        return _examine(path, b"", read_head(folder, path.name), counted, there=False)
+    with _held(folder, path.name, fcntl.LOCK_SH) as file:
+        head = read_head(folder, path.name) if counted else None
+        return _examine(path, read_at(file, 0, os.fstat(file).st_size), head, counted)
+
+
+def mend(
+    path: Path, *, counted: bool = True, facts: Record | None = None, closing: Closing = lambda records, lost: []
+) -> list[str]:
+    """Repair a journal's damaged lines; returns a sentence for each, [] when there was nothing to do.
+
+    The file as it was is kept beside it.
+
+    facts: what its first line is to say, where that line is lost
+    closing: records to add at the end of a file that lost some
+    """
+    folder = Folder(path.parent)
+    with told(path.parent, f"{path.name} could not be mended"):
+        if not folder.exists(path.name):
+            found = _examine(path, b"", read_head(folder, path.name) if counted else None, counted, there=False)
+            _replace(folder, path, found, counted, facts, closing)
+            return found.repairs
+        with _held(folder, path.name, fcntl.LOCK_EX) as file:
+            head = read_head(folder, path.name) if counted else None
+            found = _examine(path, read_at(file, 0, os.fstat(file).st_size), head, counted)
+            if found.repairs:
+                found.repairs.append(f"the file as it was is kept as {_keep(folder, path)}")
+                _replace(folder, path, found, counted, facts, closing)
+            return found.repairs
+
+
+def _examine(path: Path, data: bytes, head: Head | None, counted: bool, there: bool = True) -> Inspection:
+    found = Inspection()
+    if not there:
+        found.broken = True
+        lines = f", and with it {head.count} lines" if head else ""
+        found.say(f"{path} is missing{lines}", f"{path} was missing{lines}; it begins anew, what it said is lost")
+    run: list[bytes] = []
+    lines = _split(data)
+    for number, line in enumerate([*lines, b""], start=1):
+        if line and (not line.endswith(b"\n") or decode(line[:-1]) is None):
+            run.append(line)
+            continue
+        if run:
+            _judge(path, found, run, number - len(run), at_end=number > len(lines), head=head)
+            run = []
+        if line:
+            _follow(path, found, line)
+    found.lost = max(found.count, head.count if head else 0) - found.last
+    if there and head is not None and found.count < head.count:
+        what = f"{path}: lost: the last {head.count - found.count} acknowledged line(s) are missing"
+        found.say(what, f"{what}; what they said is gone")
+        found.broken = True
+    elif head is not None and there and found.count == head.count and found.chain != head.chain and not found.broken:
+        what = f"{path}: these are not the lines that were counted in {head_name(path.name)}"
+        found.say(what, f"{what}; they were taken as they are")
+    if there and counted and head is None and found.facts is not None:
+        what = f"{path.with_name(head_name(path.name))} is missing or damaged: whether lines are missing at the end"
+        found.say(f"{what} is not known", f"{what} is not known; the lines that are there were counted anew")
+    return found
+
+
+def _judge(path: Path, found: Inspection, run: list[bytes], number: int, at_end: bool, head: Head | None) -> None:
+    """Bad lines that stand together: a flipped bit can join two lines or split one."""
+    where = f"{path}: line {number}"
+    fixed = mend_bytes(b"".join(run))
+    if fixed is not None:
+        found.say(f"{where} fails its checksum", f"{where}: one flipped bit was put right")
+        for line in _split(fixed):
+            _follow(path, found, line)
+        return
+    if at_end and not (head is not None and head.count > found.count):
+        known = "the count beside it does not have it" if head else "whether it was acknowledged is not known"
+        size = sum(map(len, run))
+        found.say(
+            f"{path}: an unfinished last line of {size} bytes; {known}; the next writer sets it aside",
+            f"{where}: an unfinished last line was set aside; {known}",
+        )
+        return
+    found.broken = True
+    found.problems += [f"{path}: line {number + i} fails its checksum" for i in range(len(run))]
+    found.repairs.append(f"{where}: {len(run)} damaged line(s) could not be mended and were set aside")
+    found.count += len(run)  # their numbers, as far as one can tell: the next line says which
+    found.chain = -1
+
+
+def _follow(path: Path, found: Inspection, text: bytes) -> None:
+    line = decode(text[:-1])
+    assert line is not None
+    if found.chain < 0 and line.number is not None:  # after lines that are gone anyway
+        if line.number > found.count + 1:
+            _gap(path, found, line)
+    elif found.chain >= 0:
+        numbered = found.facts is not None
+        problem = out_of_order(line, found.count, found.chain, len(found.good), numbered)
+        if problem:
+            found.broken = True
+            found.say(f"{path}: {problem}", f"{path}: {problem}; what is left was numbered anew")
+    if line.says_whose:
+        found.facts = line.record[FACTS]
+    start = found.chain if found.chain >= 0 and found.good else line.chain
+    found.chain = zlib.crc32(text[:-1], start)
+    found.count = found.count + 1 if line.number is None else max(found.count, line.number)
+    found.last = found.count
+    found.good.append(text)
+
+
+def _gap(path: Path, found: Inspection, line: Line) -> None:
+    assert line.number is not None
+    what = f"{path}: {missing(found.count + 1, line.number - 1)}"
+    found.say(what, f"{what}; what is left was numbered anew")
+
+
+def _replace(
+    folder: Folder, path: Path, found: Inspection, counted: bool, facts: Record | None, closing: Closing
+) -> None:
+    lines, count, chain = found.good, found.count, found.chain
+    if found.broken:
+        records = found.records()
+        whose = {FACTS: found.facts or facts or {}}
+        first = found.last + found.lost + 1
+        lines = number_anew([whose, *records, *closing(records, found.lost)], first, 0)
+        count, chain = first + len(lines) - 1, 0
+        for line in lines:
+            chain = zlib.crc32(line[:-1], chain)
+    folder.write(path.name, b"".join(lines))
+    if counted:
+        replace_head(folder, path.name, count, chain)
+
+
+def _keep(folder: Folder, path: Path) -> Path:
+    count = sum(name.startswith(f"{path.name}.before-repair-") for name in folder.names())
+    backup = f"{path.name}.before-repair-{count + 1}"
+    folder.link(path.name, backup)
+    folder.sync()
+    return path.with_name(backup)
+
+
+def _split(data: bytes) -> list[bytes]:
+    """Lines end with a newline alone: a flipped bit may make a carriage return."""
+    *whole, tail = data.split(b"\n")
+    return [line + b"\n" for line in whole] + ([tail] if tail else [])
+
+
+@contextmanager
+def _held(folder: Folder, name: str, how: int) -> Iterator[int]:
+    """The file that lies under the name, locked."""
+    while True:
+        with folder.opened(name, os.O_RDONLY) as file:
+            fcntl.flock(file, how)
+            if os.fstat(file).st_ino == folder.stat(name).st_ino:
+                yield file
+                return

@@ -1,0 +1,96 @@
+"""Bytes that no line of a journal explains, set aside: `quarantine/20261116-101502-segment-000003/`.
+
+What a killed writer leaves behind and what a damaged journal no longer speaks of look the same, and one of them may be
+somebody's only recording. So neither is deleted: it is moved or copied here, synced, and a text beside it says where it
+came from and how to put it back, before the store goes on without it. Only `plaudit data check --empty-quarantine`,
+which a person types, takes anything away.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from plaudit.data.disk import CHUNK, Folder, write_at
+
+NAME = "quarantine"
+ABOUT = "ABOUT.txt"
+
+
+class Quarantine:
+    """Of one folder; made when it is first needed."""
+
+    def __init__(self, folder: Folder):
+        self._folder = folder
+
+    @contextmanager
+    def entry(self, what: str, why: str) -> Iterator["Entry"]:
+        """A new entry; its text is written and everything synced when the block is left."""
+        folder = self._folder
+        if not folder.exists(NAME):
+            folder.mkdir(NAME)
+            folder.sync()
+        base = f"{NAME}/{time.strftime('%Y%m%d-%H%M%S')}-{what}"
+        name = next(n for i in range(1, 1 << 30) if not folder.exists(n := base if i == 1 else f"{base}-{i}"))
+        folder.mkdir(name)
+        entry = Entry(folder, name)
+        yield entry
+        text = "\n".join([why, "", "To put it back, with nobody writing to the store:", *entry.how, ""])
+        folder.write(f"{name}/{ABOUT}", text.encode())
+        folder.sync(NAME)
+
+    def names(self) -> list[str]:
+        return self._folder.names(NAME) if self._folder.exists(NAME) else []
+
+    def sentences(self) -> list[str]:
+        """What is there, a sentence an entry."""
+        return [f"{self._folder.path / NAME / name}: {self._about(name)}" for name in self.names()]
+
+    def empty(self) -> list[str]:
+        """Delete it all; returns what there was."""
+        gone = self.sentences()
+        for name in self.names():
+            self._folder.remove_folder(f"{NAME}/{name}")
+        return gone
+
+    def _about(self, name: str) -> str:
+        try:
+            lines = self._folder.read(f"{NAME}/{name}/{ABOUT}").decode(errors="replace").splitlines()
+        except OSError:
+            lines = []
+        return lines[0] if lines else "without a text; a process was killed while it set this aside"
+
+
+class Entry:
+    def __init__(self, folder: Folder, name: str):
+        self.path: Path = folder.path / name
+        self.how: list[str] = []
+        self._folder, self._name = folder, name
+
+    def tail(self, source: str, file: int, offset: int) -> None:
+        """Copy what an open file holds from `offset` on."""
+        copy = f"{source.replace('/', '-')}.from-{offset}"
+        with self._folder.opened(f"{self._name}/{copy}", os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target:
+            at = offset
+            while part := os.pread(file, CHUNK, at):
+                write_at(target, memoryview(part), at - offset)
+                at += len(part)
+            os.fsync(target)
+        self.how.append(f"- {copy} are the bytes of {source} from byte {offset} on: append them to it again,")
+        self.how.append("  together with the journal's lines that speak of them, from a backup.")
+
+    def copy(self, source: str) -> None:
+        """A file as it is now."""
+        kept = source.replace("/", "-")
+        with self._folder.opened(f"{self._name}/{kept}", os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target:
+            write_at(target, memoryview(self._folder.read(source)), 0)
+            os.fsync(target)
+        self.how.append(f"- {kept} is {source} as it was: copy it back.")
+
+    def move(self, source: str) -> None:
+        """A folder with all that is in it."""
+        kept = Path(source).name
+        self._folder.rename(source, f"{self._name}/{kept}")
+        self._folder.sync(str(Path(source).parent))
+        self.how.append(f"- {kept}/ was {source}/: move it back, together with the journal's lines that speak of it.")

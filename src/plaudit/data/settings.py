@@ -1,0 +1,92 @@
+"""`store.json`: which store this is, how large it may become, and by which rules its files are read.
+
+It is sealed (data/sealed.py), because one flipped bit in a capacity would evict what nobody meant to lose. The same
+facts stand in the journal's first line, from which a lost `store.json` is written again.
+"""
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from plaudit.data.disk import Folder
+from plaudit.data.sealed import Tree, parse, seal, unseal
+from plaudit.errors import StoreDamaged, StoreError
+
+VERSION = 2
+MARKER = "store.json"
+FORMAT = "plaudit store"
+MOST = 1 << 62  # episodes or bytes
+_VERSION_1 = {"format", "version", "capacity_episodes", "capacity_bytes"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    version: int
+    id: str  # made at random with the store; "" in version 1
+    capacity_episodes: int | None  # beyond this, the oldest go
+    capacity_bytes: int | None
+
+    @classmethod
+    def new(cls, capacity_episodes: int | None, capacity_bytes: int | None) -> Self:
+        for name, value in {"capacity_episodes": capacity_episodes, "capacity_bytes": capacity_bytes}.items():
+            if value is not None and value < 1:
+                raise StoreError(f"{name} must be at least 1, got {value}")
+        return cls(VERSION, secrets.token_hex(16), capacity_episodes, capacity_bytes)
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Self:
+        """A ValueError or KeyError where it is none."""
+        version, store_id = tree["version"], tree.get("id", "")
+        if tree["format"] != FORMAT or type(version) is not int:
+            raise ValueError(f"it says {tree['format']!r}, version {version!r}")
+        if version > 1 and not (isinstance(store_id, str) and re.fullmatch("[0-9a-f]{32}", store_id)):
+            raise ValueError(f"its id is {store_id!r}")
+        capacity = [tree[name] for name in ("capacity_episodes", "capacity_bytes")]
+        if any(c is not None and (type(c) is not int or not 1 <= c <= MOST) for c in capacity):
+            raise ValueError(f"its capacities are {capacity[0]!r} and {capacity[1]!r}")
+        return cls(version, store_id, capacity[0], capacity[1])
+
+    def to_json(self) -> Tree:
+        return {"format": FORMAT, **vars(self)}
+
+    def write(self, root: Folder) -> None:
+        root.write(MARKER, seal(self.to_json()))
+
+    def of_this_version(self, store_id: str | None = None) -> "Settings":
+        return replace(self, version=VERSION, id=store_id or self.id or secrets.token_hex(16))
+
+
+def read_settings(root: Folder) -> Settings:
+    path = root.path / MARKER
+    try:
+        data = root.read(MARKER)
+        tree = parse(data)
+        if set(tree) != _VERSION_1 or tree["version"] != 1:
+            if "crc" not in tree and isinstance(tree.get("version"), int) and tree["version"] > VERSION:
+                raise too_new(path, tree["version"])
+            tree = unseal(data)
+        settings = Settings.from_json(tree)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreDamaged(
+            f"{path} does not describe a store ({error}); restore it from a backup, or run "
+            f"'plaudit data check {root.path} --repair'"
+        ) from error
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
+    if settings.version > VERSION:
+        raise too_new(path, settings.version)
+    return settings
+
+
+def too_new(path: Path, version: int) -> StoreError:
+    return StoreError(f"{path} has version {version}, this plaudit reads {VERSION}; upgrade plaudit")
+
+
+def is_store(folder: str | Path) -> bool:
+    try:
+        return (Path(folder) / MARKER).is_file()
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be looked into: {error.strerror}") from error

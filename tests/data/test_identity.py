@@ -1,0 +1,126 @@
+"""Which store is this? Folders moved and swapped, locks deleted, files of another store: nobody else's is touched."""
+
+import os
+import shutil
+
+import pytest
+
+from conftest import counting_episode, labelled_store, same_episode
+from plaudit.data.check import check
+from plaudit.data.store import Store
+from plaudit.errors import StoreDamaged, StoreError, StoreLocked
+from plaudit.types import Labels
+
+LABELS = Labels.from_cutoff(steps=4, cutoff=2, source="human")
+
+
+def filled(folder, first=0, count=3):
+    store = labelled_store(folder, *(counting_episode(4, first=first + 10 * i) for i in range(count)), cutoff=2)
+    store.close()
+    return folder
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("what", ["another store", "a copy", "an empty folder", "nothing"])
+def test_a_writer_whose_folder_was_swapped_refuses_and_touches_nothing(tmp_path, what):
+    here, away = filled(tmp_path / "s"), tmp_path / "away"
+    writer = Store.open(here, write=True)
+    here.rename(away)
+    if what == "another store":
+        filled(here, first=100, count=5)
+    elif what == "a copy":
+        shutil.copytree(away, here)
+    elif what == "an empty folder":
+        here.mkdir()
+    before = contents(here), contents(away)
+    for attempt in (
+        lambda: writer.append(counting_episode(4)),
+        lambda: writer.ledger.append(0, LABELS),
+        lambda: writer.write_off([0]),
+    ):
+        with pytest.raises(StoreError, match=r"nothing was written, open (it where it is now|the one that is meant)"):
+            attempt()
+    assert (contents(here), contents(away)) == before
+    assert same_episode(writer.episode(2), counting_episode(4, first=20))  # what it holds can still be read
+    writer.close()
+    assert check(away).ok
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_lock_that_is_deleted_while_it_is_held_lets_nobody_in(tmp_path, again):
+    folder = filled(tmp_path / "s")
+    with Store.open(folder, write=True) as writer:
+        (folder / "writer.lock").unlink()
+        if again:
+            (folder / "writer.lock").write_text("")
+        with pytest.raises(StoreLocked):
+            Store.open(folder, write=True)
+        with pytest.raises(StoreLocked):
+            check(folder, repair=True)
+        assert writer.append(counting_episode(4)) == 3
+    with Store.open(folder, write=True) as writer:
+        assert writer.append(counting_episode(4)) == 4
+
+
+def test_a_store_that_was_moved_is_locked_where_it_is_now(tmp_path):
+    writer = Store.open(filled(tmp_path / "s"), write=True)
+    (tmp_path / "s").rename(tmp_path / "t")
+    with pytest.raises(StoreLocked, match=f"being written by process {os.getpid()}"):
+        Store.open(tmp_path / "t", write=True)
+    writer.close()
+    Store.open(tmp_path / "t", write=True).close()
+
+
+def test_a_process_may_change_its_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    filled(tmp_path / "s")
+    with Store.open("s", write=True) as writer:
+        monkeypatch.chdir("/")
+        assert writer.append(counting_episode(4)) == 3
+        assert writer.ledger.append(3, LABELS) == 1
+
+
+@pytest.mark.parametrize("name", ["journal", "labels"])
+def test_a_file_of_another_store_is_not_taken_for_ones_own(tmp_path, name):
+    mine, other = filled(tmp_path / "mine"), filled(tmp_path / "other", first=100)
+    for file in (name, f"{name}.head"):
+        shutil.copy(other / file, mine / file)
+    with pytest.raises(StoreDamaged, match=f"{name} is not of the store that"):
+        Store.open(mine)
+    assert not check(mine).ok
+
+
+def test_a_second_writer_that_ignores_locks_is_noticed_before_anything_is_written(tmp_path):
+    """As an earlier version on a network disk would: it appended, and this writer does not know of it."""
+    folder = filled(tmp_path / "s")
+    with Store.open(folder, write=True) as writer:
+        shutil.copytree(folder, tmp_path / "copy")
+        with Store.open(tmp_path / "copy", write=True) as other:
+            other.append(counting_episode(4, first=77))
+        for name in ("journal", "journal.head", "segments/000000/steps.bin", "segments/000000/camera.front.bin"):
+            with (folder / name).open("r+b") as file:
+                file.write((tmp_path / "copy" / name).read_bytes())
+        with pytest.raises(StoreError, match="nothing was written, open the store again"):
+            writer.append(counting_episode(4, first=99))
+    assert same_episode(Store.open(folder).episode(3), counting_episode(4, first=77))
+    assert check(folder).ok
+
+
+def test_a_disk_that_fails_during_a_repair_is_told_in_a_sentence(tmp_path, monkeypatch):
+    folder = filled(tmp_path / "s")
+    data = bytearray((folder / "labels").read_bytes())
+    data[100] ^= 1
+    (folder / "labels").write_bytes(data)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(StoreError, match=r"the disk of .* is full .*labels could not be mended"):
+            check(folder, repair=True)
+    assert (folder / "labels").read_bytes() == bytes(data)
+    assert check(folder, repair=True).ok
