@@ -15,6 +15,7 @@ SOURCE = Path(plaudit.__file__).parent
 ROOMS = [
     "errors",
     "memory",
+    "untrusted",
     "types",
     "protocols",
     "registry",
