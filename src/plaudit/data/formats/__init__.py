@@ -27,7 +27,7 @@ class Source:
     where: str  # the file it stands in, for messages
     digest: Callable[[], str]  # of its bytes without its labels; cheap next to loading
     load: Callable[[], tuple[Episode, Labels | None]]
-    nbytes: Callable[[], int]  # that its frames take in memory, as far as can be told before it is loaded
+    nbytes: Callable[[], int]  # of memory that reading it may take, told before it is read
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def folder_of_files(
     def nbytes(file: Path) -> int:
         size = root.size(file)
         check_unfolded(size, size, file, "this file", most)
-        return size
+        return 8 * size  # bytes, then arrays, then images of them, floats on the way
 
     sources = [
         Source(i, str(f), partial(file_digest, root, f), partial(load, f, i), partial(nbytes, f))

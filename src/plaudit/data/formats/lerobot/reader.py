@@ -153,7 +153,7 @@ class _Folder:
         return read_sidecar(self.root)
 
     def nbytes(self, row: Row) -> int:
-        """What its frames will take in memory; refused where that cannot be a recording."""
+        """What reading it takes in memory, with a copy to spare; refused where that cannot be a recording."""
         if row.problem:
             raise BadFile(row.data, row.problem)
         frame = sum(height * width * 3 for height, width in (self.sizes[key] for key in self.cameras.values()))
@@ -161,7 +161,7 @@ class _Folder:
         on_disk = sum(self.root.size(path) for path in paths)
         nbytes = (row.length + 1) * frame
         check_unfolded(nbytes, on_disk, row.data, f"episode {row.index}", self.options.max_episode_gb * GB)
-        return nbytes
+        return 2 * nbytes + 4 * self.root.size(row.data)
 
     def _rows_of(self, row: Row) -> pa.Table:
         """The rows of one episode. Tables are kept while the next episode comes from the same file."""
@@ -180,8 +180,7 @@ class _Folder:
             if table.num_rows != rows:
                 raise BadFile(row.data, f"this table has {table.num_rows} rows where meta/ says {rows}; copy it again")
             return table.slice(row.first, row.length)
-        numbers = column(table, "episode_index", row.data, np.int64)
-        table = table.filter(pa.array(numbers == row.index))
+        table = table.filter(pa.array(column(table, "episode_index", row.data, np.int64) == row.index))
         if table.num_rows != row.length:
             raise BadFile(
                 row.data, f"episode {row.index} has {table.num_rows} rows where meta/ says {row.length}; copy it again"
