@@ -6,7 +6,9 @@ file (`${oc.env:HOME}`, `a.b=c` overrides), pydantic checks it. Values are check
 number and 1 is not a boolean, while a list may fill a tuple and a string a path.
 """
 
+import io
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -17,10 +19,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 from yaml import YAMLError
 
-from plaudit.errors import ConfigError, nearest
+from plaudit.errors import BadFile, ConfigError, nearest
+from plaudit.untrusted import MAX_YAML, check_yaml, read_own
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Location = tuple[str | int, ...]
+
+MAX_WRITTEN_OUT = 10_000_000  # characters of a config with what its ${...} stand for
+_REFERENCE = re.compile(r"\$\{([^${}]*)\}")  # the innermost
 
 
 class Config(BaseModel):
@@ -50,14 +56,58 @@ def load(
 
 def read_tree(path: str | Path | None, overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Plain values, not checked yet: file and overrides together, and the overrides alone."""
-    file_tree = _read(Path(path)) if path is not None else OmegaConf.create({})
+    file_tree = read_file(Path(path)) if path is not None else OmegaConf.create({})
     try:
+        for override in overrides:
+            check_yaml(override.partition("=")[2])
         override_tree = OmegaConf.from_dotlist(list(overrides))
-        merged: Any = OmegaConf.to_container(OmegaConf.merge(file_tree, override_tree), resolve=True)
-    except (OmegaConfBaseException, YAMLError) as error:
+        both = OmegaConf.merge(file_tree, override_tree)
+        _check_references(OmegaConf.to_container(both))
+        merged: Any = OmegaConf.to_container(both, resolve=True)
+    except (OmegaConfBaseException, YAMLError, ValueError) as error:
         raise ConfigError([((), f"{path or 'command line'}: {_first_line(error)}")]) from error
+    except RecursionError as error:
+        raise ConfigError([((), f"{path or 'command line'}: its ${{...}} refer to each other too deep")]) from error
     given: Any = OmegaConf.to_container(override_tree)
     return merged, given
+
+
+def _check_references(tree: Any) -> None:
+    """ValueError where `${...}` would write out more than a config has: ten that each stand for two of another do.
+
+    Where a name stands in several places, the largest counts.
+    """
+    named: dict[str, list[Any]] = {}
+    known: dict[str, float] = {}
+    for where, value in _values(tree):
+        named.setdefault(where, []).append(value)
+
+    def size_of(value: Any) -> float:
+        if isinstance(value, dict | list):
+            return 1 + sum(map(size_of, value.values() if isinstance(value, dict) else value))
+        text, total = str(value), float(len(str(value)))
+        while found := _REFERENCE.search(text):
+            names = [name for name in re.split(r"[.\[\]]", found[1]) if name in named]
+            total += size_of_name(names[-1]) if names and ":" not in found[1] else 0
+            text = f"{text[: found.start()]}?{text[found.end() :]}"
+        return total
+
+    def size_of_name(name: str) -> float:
+        if name not in known:
+            known[name] = 0  # a circle, which OmegaConf refuses
+            known[name] = max(map(size_of, named[name]))
+        return known[name]
+
+    if size_of(tree) > MAX_WRITTEN_OUT:
+        raise ValueError(f"its ${{...}} stand for more than {MAX_WRITTEN_OUT:,} characters")
+
+
+def _values(tree: Any) -> Iterable[tuple[str, Any]]:
+    """Every key and what it holds, at every depth."""
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        yield str(key), value
+        if isinstance(value, dict | list):
+            yield from _values(value)
 
 
 def place_of(where: Location, path: str | Path | None, given: Mapping[str, Any]) -> str:
@@ -112,7 +162,8 @@ def _hint(key: str, hints: Mapping[str, str]) -> str | None:
     return hints[max(fitting, key=len)] if fitting else None
 
 
-def _read(path: Path) -> Any:
+def read_file(path: Path) -> Any:
+    """A config file as OmegaConf's tree, which keeps its `${...}`."""
     if not path.is_file():
         beside = [p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml", ".json")]
         where = path.parent.absolute()
@@ -120,8 +171,12 @@ def _read(path: Path) -> Any:
         advice = nearest(path.name, beside) if beside else none
         raise ConfigError([((), f"{path}: there is no such file; {advice}")])
     try:
-        tree = OmegaConf.load(path)
-    except (OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
+        text = read_own(path, 4 * MAX_YAML).decode()
+        check_yaml(text)
+        tree = OmegaConf.load(io.StringIO(text))
+    except BadFile as error:
+        raise ConfigError([((), str(error))]) from error
+    except Exception as error:  # the constructors of tagged values (!!bool x) raise whatever they meet
         raise ConfigError([((), f"{path}: this is not valid YAML: {_first_line(error)}")]) from error
     if not OmegaConf.is_dict(tree):
         raise ConfigError([((), f"{path}: a config is a mapping of keys to values, this is something else")])

@@ -131,7 +131,7 @@ _ADMITTED: dict[tuple[str, str], Any] = {
 _PythonUnpickler: Any = pickle._Unpickler
 
 
-class _Measured:
+class Measured:
     """A file that gives no more than it has: asking for more is an error, and not an allocation."""
 
     def __init__(self, file: IO[bytes], size: int):
@@ -156,10 +156,12 @@ class _Measured:
         return self.read(self._left)
 
 
-class _Unpickler(_PythonUnpickler):
+class BoundedUnpickler(_PythonUnpickler):
+    """Counts what it is asked for, and admits the names that numpy writes."""
+
     dispatch: ClassVar = dict(_PythonUnpickler.dispatch)
 
-    def __init__(self, file: _Measured, path: Path):
+    def __init__(self, file: Measured, path: Path):
         super().__init__(file)
         self._path, self._measured = path, file
         self._copied = 0
@@ -181,11 +183,8 @@ class _Unpickler(_PythonUnpickler):
     def load(self) -> Any:
         """As the base class does, step by counted step."""
         self._unframer = pickle._Unframer(self._file_read, self._file_readline)  # pyright: ignore
-        self.read, self.readline, self.readinto = (
-            self._unframer.read,
-            self._unframer.readline,
-            self._unframer.readinto,
-        )
+        frames = self._unframer
+        self.read, self.readline, self.readinto = frames.read, frames.readline, frames.readinto
         self.metastack, self.stack, self.proto = [], [], 0
         self.append = self.stack.append
         try:
@@ -290,7 +289,7 @@ def _keys_checked(base: Any, keys: slice) -> Any:
 
 
 def _steps(dispatch: dict[int, Any]) -> None:
-    own = _Unpickler
+    own = BoundedUnpickler
     dispatch[pickle.BYTEARRAY8[0]] = own.load_bytearray8
     dispatch[pickle.LONG4[0]] = own.load_long4
     dispatch[pickle.REDUCE[0]] = own.load_reduce
@@ -312,7 +311,12 @@ def _steps(dispatch: dict[int, Any]) -> None:
         dispatch[code[0]] = _keys_checked(dispatch[code[0]], keys)
 
 
-_steps(_Unpickler.dispatch)
+_steps(BoundedUnpickler.dispatch)
+
+
+def opcode(name: str) -> int:
+    """The byte of a step, by the name that `pickle` has for it."""
+    return getattr(pickle, name)[0]
 
 
 def load_pickle(path: str | Path, root: Root | None = None) -> Any:
@@ -320,7 +324,7 @@ def load_pickle(path: str | Path, root: Root | None = None) -> Any:
 
     root: the data set that the file is of; None for a file that the user named
     """
-    return _load(Path(path), root, "pickle", lambda file, where: _resolve(_Unpickler(file, where).load(), where))
+    return _load(Path(path), root, "pickle", lambda file, where: _resolve(BoundedUnpickler(file, where).load(), where))
 
 
 def load_npy(path: str | Path, root: Root | None = None) -> Any:
@@ -328,10 +332,10 @@ def load_npy(path: str | Path, root: Root | None = None) -> Any:
     return _load(Path(path), root, ".npy file", _npy)
 
 
-def _load(path: Path, root: Root | None, kind: str, read: Callable[[_Measured, Path], Any]) -> Any:
+def _load(path: Path, root: Root | None, kind: str, read: Callable[[Measured, Path], Any]) -> Any:
     try:
         with (root or Root(path.parent, follow_links=True)).open(path) as file:
-            return read(_Measured(file, os.fstat(file.fileno()).st_size), path)
+            return read(Measured(file, os.fstat(file.fileno()).st_size), path)
     except (UnsafeFile, BadFile):
         raise
     except FileNotFoundError:
@@ -342,7 +346,7 @@ def _load(path: Path, root: Root | None, kind: str, read: Callable[[_Measured, P
         ) from error
 
 
-def _npy(file: _Measured, path: Path) -> Any:
+def _npy(file: Measured, path: Path) -> Any:
     magic = file.read(npy_format.MAGIC_LEN)
     old = npy_format.read_magic(io.BytesIO(magic)) == (1, 0)
     length = file.read(2 if old else 4)
@@ -356,7 +360,7 @@ def _npy(file: _Measured, path: Path) -> Any:
     shape, fortran, dtype = read_header(io.BytesIO(length + header))
     if not dtype.hasobject:
         return _array(file.rest(), _Dtype(dtype.str), shape, "F" if fortran else "C")
-    value = _Unpickler(file, path).load()
+    value = BoundedUnpickler(file, path).load()
     if isinstance(value, _Array) and value.objects and value.shape == ():
         value = value.objects[0]  # np.save wraps a dictionary in an array of no dimensions
     return _resolve(value, path)

@@ -16,7 +16,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from pydantic import Field
 
-from plaudit.config import Config, place_of, read_tree
+from plaudit.config import Config, place_of, read_file, read_tree
 from plaudit.data.journal import write_atomic
 from plaudit.errors import ConfigError, UnknownName, nearest
 from plaudit.labelers.decoded import Decoded
@@ -138,7 +138,7 @@ def save_calibrated(
 ) -> None:
     """The judge that `read_judge` got from the same, as a file, with its rule. What stands in `${...}` stays so."""
     named = {} if name is None else {"type": name}
-    given = {} if path is None else OmegaConf.load(path)
+    given = {} if path is None else read_file(path)
     told = {"rule": rule.model_dump(mode="json"), "calibrated": calibrated.model_dump(mode="json")}
     tree = OmegaConf.merge(named, given, OmegaConf.from_dotlist(list(overrides)), dict(flags), told)
     output.parent.mkdir(parents=True, exist_ok=True)
