@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attacks import datasets
 from attacks.tally import BREACHES, Tally
 from bars import Bars
 
@@ -22,7 +23,7 @@ MEMORY = 1 << 30  # bytes that a hostile file may cost above a normal import
 SHOWN = 5  # of what came through in one class
 
 Attacks = Callable[[Path, np.random.Generator, bool], Iterator[Tally]]
-TARGETS: dict[str, Attacks] = {}
+TARGETS: dict[str, Attacks] = {"datasets": datasets.attacks}
 
 
 def main() -> None:
