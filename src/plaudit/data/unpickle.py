@@ -33,7 +33,7 @@ from plaudit.types import AnyArray
 from plaudit.untrusted import MAX_DEPTH, Root, shown
 
 MAX_STEPS = 2_000_000  # of a pickle's program: about 150 for a step of an episode
-MAX_NODES = 2_000_000  # values that it holds, written out where it holds one in several places
+MAX_NODES = 300_000  # values that it holds, written out where it holds one in several places
 MAX_COPIES = 4  # times the file's size that arrays made of it may take
 MAX_BITS = 1 << 12  # of a whole number
 MAX_HEADER = 4096  # bytes of a .npy file before its numbers; numpy writes 118

@@ -19,9 +19,10 @@ GB = 1 << 30
 # give 1,000 to 1; a black one gives more, and is one of several.
 FREE = 256 << 20
 RATIO = 2000
+TABLE_RATIO = 200  # of numbers
 
 
-def check_unfolded(nbytes: int, on_disk: int, where: Path, what: str, most: float) -> None:
+def check_unfolded(nbytes: int, on_disk: int, where: Path, what: str, most: float, ratio: int = RATIO) -> None:
     """Refuse what is too large for an episode, or much larger than the files it comes from.
 
     most: bytes
@@ -32,7 +33,7 @@ def check_unfolded(nbytes: int, on_disk: int, where: Path, what: str, most: floa
             f"{what} would take {nbytes / GB:,.1f} GB in memory, and {most / GB:,.1f} GB is the limit; "
             "give --max-episode-gb where this is no mistake",
         )
-    if nbytes > max(FREE, RATIO * on_disk):
+    if nbytes > max(FREE, ratio * on_disk):
         raise BadFile(
             where,
             f"{what} would take {nbytes / GB:,.1f} GB in memory out of {on_disk:,} bytes on disk, more than any "

@@ -135,7 +135,8 @@ class _Reader:
             self._pid = _Nursery.ask(FORK, descriptor=theirs.fileno())
         ours.settimeout(WAITING)
         self._connection = ours
-        return self._ask({"op": "open", "path": str(self._path.absolute()), "options": asdict(self._options)})[0]
+        place = {"path": str(self._path), "cwd": str(Path.cwd())}
+        return self._ask({"op": "open", **place, "options": asdict(self._options)})[0]
 
     def _digest(self, number: int, where: str) -> str:
         return self._ask({"op": "digest", "number": number}, where)[0]["digest"]

@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,19 +144,21 @@ def _serve(connection: socket.socket, limits: _Limits) -> None:
         limits.renew(0)
         if request["op"] == "open":
             options = ReadOptions(**request["options"])
-            answer, arrays, dataset = _guarded(lambda: _open(request["path"], options))  # noqa: B023 - called at once
+            os.chdir(request["cwd"])  # so that paths are told as they were given
+            work = partial(_open, request["path"], options)
+            answer, arrays, dataset = _guarded(work, request["path"])
         else:
             assert dataset is not None
             source, known = dataset.sources[request["number"]], dataset
             step = _load if request["op"] == "load" else _digest
-            answer, arrays, _ = _guarded(lambda: step(known, source, limits))  # noqa: B023 - called at once
+            answer, arrays, _ = _guarded(partial(step, known, source, limits), source.where)
         send(connection, answer, arrays)
 
 
 Answer = tuple[dict[str, Any], Sequence[AnyArray], Dataset | None]
 
 
-def _guarded(work: Callable[[], Answer]) -> Answer:
+def _guarded(work: Callable[[], Answer], where: str) -> Answer:
     """What a foreign file leads its decoder to is an answer in a sentence, whatever it is."""
     try:
         return work()
@@ -164,10 +167,12 @@ def _guarded(work: Callable[[], Answer]) -> Answer:
     except PlauditError as error:
         return {"error": str(error), "kind": type(error).__name__}, (), None
     except MemoryError:
-        return {"error": "it takes more memory than a recording of its size does", "kind": "DataError"}, (), None
+        what = "it takes more memory than a recording of its size does"
+        return {"error": f"{where}: {what}", "kind": "BadFile", "path": where}, (), None
     except Exception as error:  # noqa: BLE001 - damage leads decoders anywhere
         reason = f"{type(error).__name__}: {error}".strip()[:200]
-        return {"error": f"it is damaged ({reason}); copy it again from its source", "kind": "DataError"}, (), None
+        what = f"this is damaged ({reason}); copy it again from its source"
+        return {"error": f"{where}: {what}", "kind": "BadFile", "path": where}, (), None
 
 
 def _open(path: str, options: ReadOptions) -> Answer:
