@@ -133,7 +133,8 @@ def _read_each(name: str, folder: Path, bait: Bait, rng: np.random.Generator, qu
     ]
     for file, read, contents in readers:
         for label, content in _some(list(contents.items()), rng, quick)[: 3 if quick else None]:
-            (folder / file).write_bytes(content(bait) if callable(content) else content)
+            data: bytes = content if isinstance(content, bytes) else content(bait)
+            (folder / file).write_bytes(data)
             _read_one(tally, f"{file}, {label}", lambda path=folder / file, read=read: read(path), bait)
     return tally
 

@@ -24,6 +24,7 @@ from plaudit.errors import PlauditError
 SECRET = 424_242.0
 COLOR = (250, 5, 250)
 SIZE = (16, 32)
+WIDE = (32, 16)  # the same as Pillow says it
 
 
 def video(
@@ -58,7 +59,7 @@ class Bait:
             path.write_text(f"#!/bin/sh\ntouch '{folder}/mark'\n")
             path.chmod(0o755)
         os.environ["PATH"] = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        Image.new("RGB", SIZE[::-1], COLOR).save(folder / "secret.png")
+        Image.new("RGB", WIDE, COLOR).save(folder / "secret.png")
         steps = [{"observation.state": [SECRET, SECRET], "action": [SECRET, SECRET], "episode_index": 1}] * 6
         pq.write_table(pa.Table.from_pylist(steps), folder / "secret.parquet")
         np.save(folder / "secret.npy", np.full(4, SECRET))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from attacks.hostile import SIZE, Bait, video
+from attacks.hostile import SIZE, WIDE, Bait, video
 
 # What takes seconds to make or to refuse, and is left to the long form.
 HEAVY = ("a PNG that unfolds", "larger frames", "sets", "a memo", "copies", "one image often", "keys of one hash")
@@ -26,14 +26,14 @@ def _png(width: int, height: int, data: bytes = b"") -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
-def _saved(kind: str, size: tuple[int, int] = SIZE[::-1]) -> bytes:
+def _saved(kind: str, size: tuple[int, int] = WIDE) -> bytes:
     file = io.BytesIO()
     Image.new("RGB", size, (1, 2, 3)).save(file, format=kind)
     return file.getvalue()
 
 
 def _eps(bait: Bait) -> bytes:
-    width, height = SIZE[::-1]
+    width, height = WIDE
     program = f"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 {width} {height}\n%%EndComments\n"
     return (program + f"(%pipe%touch {bait.folder}/mark) (w) file closefile\nshowpage\n%%EOF\n").encode()
 

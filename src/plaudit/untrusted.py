@@ -6,13 +6,14 @@ and text is measured before it is parsed, because a parser that has begun may no
 refused in a sentence, as `BadFile` where a file is at fault and as `ValueError` where a text is.
 """
 
+import io
 import json
 import os
 import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import yaml
@@ -70,7 +71,7 @@ class Root:
             )
         return self.path / relative
 
-    def open(self, path: Path, most: int | None = None) -> IO[bytes]:
+    def open(self, path: Path, most: int | None = None) -> io.BufferedReader:
         """A regular file under the root, for reading. FileNotFoundError where there is none.
 
         most: bytes that it may have
@@ -106,7 +107,7 @@ class Root:
         except FileNotFoundError:
             return 0
 
-    def _open(self, path: Path, most: int | None) -> IO[bytes]:
+    def _open(self, path: Path, most: int | None) -> io.BufferedReader:
         real = os.path.realpath(path, strict=True)
         home = os.path.realpath(self.path, strict=True)
         if not self.follow_links and not Path(real).is_relative_to(home):

@@ -175,7 +175,7 @@ class _Reader:
                 raise EOFError
             array = np.empty(shape, dtype)
             if nbytes:
-                receive_exactly(self._connection, memoryview(array.reshape(-1).view(np.uint8)))
+                receive_exactly(self._connection, array.reshape(-1).view(np.uint8).data)
             arrays.append(array)
             left -= nbytes
         return arrays

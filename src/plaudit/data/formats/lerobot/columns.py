@@ -74,7 +74,7 @@ def numbers(table: pa.Table, name: str, where: Path, dtype: Any) -> AnyArray:
             continue
         if not _is_list(values.type):
             raise BadFile(where, f"'{name}' holds {str(values.type)[:60]} and no numbers; write it again")
-        lengths = pc.min_max(pc.list_value_length(values)).as_py()
+        lengths = pc.call_function("min_max", [pc.call_function("list_value_length", [values])]).as_py()
         if values.null_count or lengths["min"] != lengths["max"]:
             raise BadFile(where, f"'{name}' has rows of different length; write it again")
         values, vector = values.flatten(), True

@@ -185,9 +185,6 @@ def task_names(root: Root) -> dict[int | None, str]:
         rows = entries_of(read_table(root, table), table)
     elif root.is_file(lines):
         rows = read_json_lines(root, lines)
-    texts = ((row.get("task_index"), row.get("task", row.get("__index_level_0__"))) for row in rows if _is_entry(row))
+    entries = [row for row in rows if isinstance(row, dict)]
+    texts = ((row.get("task_index"), row.get("task", row.get("__index_level_0__"))) for row in entries)
     return {count(index): text for index, text in texts if count(index) is not None and isinstance(text, str)}
-
-
-def _is_entry(row: Any) -> bool:
-    return isinstance(row, dict)
