@@ -191,7 +191,7 @@ BAD_JSON: dict[str, bytes] = {
     "digits": b"1" * 200_000,
     "half a character": b'{"a": "\\ud800"}',
     "twice": b'{"a": 1, "a": 2}',
-    "many lists": b"[" + b"[]," * 300_000 + b"[]]",
+    "many lists": b"[" + b"[]," * 30_000 + b"[]]",
     "nan": b'{"fps": NaN, "codebase_version": "v2.1", "features": {}}',
     "a long string": b'{"a": "' + b"x" * 2_000_000 + b'"}',
     "not closed": b'{"a": "' + b"\\" * 100_001,

@@ -147,7 +147,7 @@ PICKLES: dict[str, Callable[[Bait], bytes]] = {
     "lists within lists": lambda bait: b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b".",
     "a list of itself": lambda bait: b"\x80\x04]\x94h\x00a.",
     "doubled": lambda bait: _doubled(100),
-    "marks": lambda bait: b"\x80\x04" + b"(" * 1_000_000 + b".",
+    "marks": lambda bait: b"\x80\x04" + b"(" * 200_000 + b".",
     "sets": lambda bait: b"\x80\x04(" + b"\x8f" * 3_000_000 + b"l.",
     "a memo": lambda bait: b"\x80\x04N" + b"\x94" * 3_000_000 + b".",
     "copies": lambda bait: _copies(),

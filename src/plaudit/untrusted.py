@@ -23,7 +23,7 @@ from plaudit.errors import BadFile
 MAX_JSON = 64 << 20  # bytes; a list of 100,000 episodes has 20 MB
 MAX_YAML = 1 << 20  # characters; the parser does about 0.1 MB a second
 MAX_DEPTH = 64  # lists and mappings within each other
-MAX_NODES = 200_000  # values of a YAML file once its aliases are written out
+MAX_NODES = 50_000  # values of a YAML file once its aliases are written out
 MAX_NUMBER = 400  # characters of an unquoted YAML value that begins like a number: some are read in quadratic time
 
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
@@ -171,7 +171,7 @@ def check_yaml(text: str) -> None:
     """
     if len(text) > MAX_YAML:
         raise ValueError(f"{len(text):,} characters of YAML where at most {MAX_YAML:,} are read")
-    if text.count("${") > MAX_NODES // 100:
+    if text.count("${") > MAX_NODES // 25:
         raise ValueError("it has too many ${...}")
     sizes: dict[str, int] = {}  # anchor -> values under it, aliases written out
     above: list[tuple[str | None, int]] = []  # of each open list or mapping: anchor, and values counted before it
