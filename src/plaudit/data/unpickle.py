@@ -39,7 +39,6 @@ MAX_BITS = 1 << 12  # of a whole number
 MAX_HEADER = 4096  # bytes of a .npy file before its numbers; numpy writes 118
 
 UnpicklingError = pickle.UnpicklingError  # for those who call a reader that raises it, such as torch.load
-
 _PLAIN_DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248]|[US]\d{1,6})")
 _OBJECT_DTYPE = re.compile(r"\|?O8?")
 
@@ -252,9 +251,10 @@ def _checked(base: Any, kind: type, keys: slice | None, marked: bool) -> Any:
     """
 
     def load(self: Any) -> None:
-        new = self.stack if marked else self.stack[-2 if kind is dict else -1 :]
-        above = self.metastack[-1] if marked else self.stack[: -2 if kind is dict else -1]
-        if not above or type(above[-1]) is not kind:
+        count = 2 if kind is dict else 1
+        new = self.stack if marked else self.stack[-count:]
+        target = self.metastack[-1][-1] if marked else self.stack[-count - 1]
+        if type(target) is not kind:
             raise _Damaged(f"items for something that is no {kind.__name__}")
         if keys is not None and not all(_is_key(key) for key in new[keys]):
             raise _Damaged("keys that no dictionary of arrays has")
