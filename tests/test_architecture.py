@@ -17,6 +17,7 @@ ROOMS = [
     "memory",
     "trust",
     "plain",
+    "untrusted",
     "yaml_file",
     "types",
     "protocols",

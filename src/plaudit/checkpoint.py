@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from plaudit.data.journal import disk_error, sync
 from plaudit.errors import BadFile
+from plaudit.untrusted import MAX_JSON, parse_json, read_own
 
 FORMAT = 1
 VERSION = "version"  # of a learner, among dumped tensors
@@ -77,10 +78,12 @@ def load_dumped(data: bytes, learner: Checkpointed) -> None:
 def load_checkpoint(folder: Path, learner: Checkpointed) -> dict[str, Any]:
     """Put a learner into the state that was saved; returns the caller's facts."""
     try:
-        facts = json.loads((folder / "facts.json").read_text())
+        facts = parse_json(read_own(folder / "facts.json", MAX_JSON))
         tensors = load_file(folder / "state.safetensors")
-    except (OSError, ValueError, SafetensorError) as error:
-        raise BadFile(folder, f"this is not a whole checkpoint: {error}") from error
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
+        raise BadFile(folder, f"this is not a whole checkpoint: {str(error)[:200]}") from error
+    if not isinstance(facts, dict) or type(facts.get("version")) is not int:
+        raise BadFile(folder, "this is not a whole checkpoint: facts.json does not say its version")
     if facts.get("format") != FORMAT:
         raise BadFile(folder, f"written as format {facts.get('format')}; this version of plaudit reads {FORMAT}")
     mine = _tensors(learner)
@@ -90,7 +93,10 @@ def load_checkpoint(folder: Path, learner: Checkpointed) -> dict[str, Any]:
     for name, tensor in model.items():
         if tensor.shape != mine[name].shape:
             raise BadFile(folder, f"{name} is {list(tensor.shape)}, this learner has {list(mine[name].shape)}")
-    _put(tensors, learner)
+    try:
+        _put(tensors, learner)
+    except (KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise BadFile(folder, f"this checkpoint does not fit the learner ({str(error)[:200]})") from error
     learner.version = facts["version"]
     return facts
 

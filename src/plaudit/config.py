@@ -20,7 +20,8 @@ from pydantic_core import ErrorDetails
 
 from plaudit.errors import ConfigError, nearest
 from plaudit.trust import from_file
-from plaudit.yaml_file import DEEPEST, LARGEST, UNREADABLE, first_line, read_yaml
+from plaudit.untrusted import check_yaml
+from plaudit.yaml_file import UNREADABLE, first_line, read_yaml
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Location = tuple[str | int, ...]
@@ -72,10 +73,9 @@ def _overrides(overrides: Sequence[str]) -> Any:
     tree = OmegaConf.create({})
     for override in overrides:
         try:
-            if "\0" in override or len(override) > LARGEST:
-                raise ValueError("it has a zero byte, or is very long")
-            if override.count("[") + override.count("{") > DEEPEST:
-                raise ValueError("brackets within brackets")
+            if "\0" in override:
+                raise ValueError("it has a zero byte")
+            check_yaml(override.partition("=")[2])
             override.encode()  # what is no UTF-8 on the command line cannot be written down
             tree = OmegaConf.merge(tree, OmegaConf.from_dotlist([override]))
             OmegaConf.to_container(tree)

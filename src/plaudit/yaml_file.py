@@ -6,6 +6,7 @@ the few environment variables that hold folders (`plaudit.trust.PLACES`). OmegaC
 read the environment, and so whatever is secret in it.
 """
 
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +16,10 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from plaudit.errors import ConfigError, nearest
+from plaudit.errors import BadFile, ConfigError, nearest
 from plaudit.trust import PLACES
+from plaudit.untrusted import MAX_JSON, MAX_YAML, check_yaml, parse_json, read_own
 
-LARGEST = 16 << 20  # bytes of a file; the largest of ours, a reward model's with all its scores, has a few hundred KB
-DEEPEST = 64  # blocks within blocks
-MOST_VALUES = 500_000  # with those that aliases (`*name`) repeat
 MOST_LETTERS = 16 << 20  # of all values, with templates filled in
 
 # What damaged text makes yaml and OmegaConf raise: `a[b` an AssertionError or an IndexError deep inside, a key that is
@@ -29,7 +28,6 @@ UNREADABLE = (
     *(OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, AttributeError, AssertionError, LookupError),
     *(OverflowError, RecursionError),
 )
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLACE = re.compile(r"\$\{oc\.env:(" + "|".join(PLACES) + r")(,[\w./-]*)?\}")
 _OTHER_KEY = re.compile(r"\$\{([\w-]+(?:\.[\w-]+)*)\}")
 
@@ -45,44 +43,30 @@ def read_yaml(path: Path) -> Any:
         advice = nearest(path.name, beside) if beside else none
         raise ConfigError([((), f"{path}: there is no such file; {advice}")])
     try:
-        _check_bounds(path)
-        tree = OmegaConf.load(path)
+        tree = _parsed(path)
         plain = OmegaConf.to_container(tree)
+    except BadFile as error:
+        raise ConfigError([((), str(error))]) from error
     except UNREADABLE as error:
-        raise ConfigError([((), f"{path}: this is not valid YAML: {first_line(error)}")]) from error
+        kind = "JSON" if path.suffix == ".json" else "YAML"
+        raise ConfigError([((), f"{path}: this is not valid {kind}: {first_line(error)}")]) from error
     if not isinstance(plain, dict):
         raise ConfigError([((), f"{path}: a config is a mapping of keys to values, this is something else")])
     _check_templates(path, plain)
     return tree
 
 
+def _parsed(path: Path) -> Any:
+    if path.suffix == ".json":  # a reward model's has hundreds of KB, which YAML's parser would take seconds for
+        tree = parse_json(read_own(path, MAX_JSON))
+        return OmegaConf.create(tree if isinstance(tree, dict) else [])  # a text in JSON would be read as YAML
+    text = read_own(path, 4 * MAX_YAML).decode()
+    check_yaml(text)
+    return OmegaConf.load(io.StringIO(text))
+
+
 def first_line(error: Exception) -> str:
     return " ".join(str(error).split("\n")[0].split())
-
-
-def _check_bounds(path: Path) -> None:
-    """Small files that would grow in memory, or take the interpreter's stack, are refused before they are built."""
-    if path.stat().st_size > LARGEST:
-        raise ValueError(f"it has more than {LARGEST >> 20} MB")
-    text = path.read_text(encoding="utf-8")
-    depth, aliases = 0, False
-    for event in yaml.parse(text, Loader=_LOADER):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        aliases |= isinstance(event, yaml.AliasEvent)
-        if depth > DEEPEST:
-            raise ValueError(f"it has more than {DEEPEST} blocks within blocks")
-    if aliases and _size(yaml.compose(text, Loader=_LOADER), {}) > MOST_VALUES:
-        raise ValueError(f"its aliases make more than {MOST_VALUES:,} values of it")
-
-
-def _size(node: Any, known: dict[int, int]) -> int:
-    """Values in a node, counted as often as aliases repeat them; one that holds itself has no end."""
-    if id(node) not in known:
-        known[id(node)] = MOST_VALUES + 1  # until it is counted: whoever comes by meanwhile is inside of it
-        pairs = node.value if isinstance(node, yaml.CollectionNode) else []
-        inner = [part for pair in pairs for part in (pair if isinstance(pair, tuple) else (pair,))]
-        known[id(node)] = 1 + sum(_size(part, known) for part in inner)
-    return known[id(node)]
 
 
 def _check_templates(path: Path, tree: dict[Any, Any]) -> None:

@@ -1,5 +1,8 @@
 """`plaudit data`: episodes in and out, looked at, labelled, checked."""
 
+import re
+from bisect import bisect_left
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,6 +39,15 @@ CameraOption = Annotated[
 ]
 
 
+FollowLinksOption = Annotated[
+    bool,
+    typer.Option(
+        "--follow-links",
+        help="Follow symbolic links that lead out of the data set, as those of a hub's cache do; only to files.",
+    ),
+]
+
+
 @data.command("import")
 def import_(
     source: Annotated[Path, typer.Argument(help="A data set of another layout; it is only read.", show_default=False)],
@@ -51,6 +63,10 @@ def import_(
     state: StateOption = None,
     action: ActionOption = None,
     camera: CameraOption = None,
+    follow_links: FollowLinksOption = False,
+    max_episode_gb: Annotated[
+        float, typer.Option(help="How much memory the frames of one episode may take; larger ones are left out.")
+    ] = 8.0,
 ) -> None:
     """Copy a data set into a store.
 
@@ -61,7 +77,9 @@ def import_(
     from plaudit.data.formats import ReadOptions
     from plaudit.data.transfer import import_dataset
 
-    options = ReadOptions(reward_frame, task, fps, state or (), action or (), camera or ())
+    options = ReadOptions(
+        reward_frame, task, fps, state or (), action or (), camera or (), follow_links, max_episode_gb
+    )
     try:
         report = import_dataset(source, store, options, progress("importing"))
     except KeyboardInterrupt:
@@ -122,17 +140,19 @@ def export(
 def info(
     path: Annotated[Path, typer.Argument(help="A store, or a data set of another layout.", show_default=False)],
     episode: Annotated[int | None, typer.Option(help="One episode of a store, with its label history.")] = None,
+    follow_links: FollowLinksOption = False,
 ) -> None:
     """Say what a folder holds."""
-    from plaudit.data.formats import open_dataset
+    from plaudit.data.formats import ReadOptions
+    from plaudit.data.formats.decoding import decoded
     from plaudit.data.store import Store, is_store
     from plaudit.report.tables import dataset_table, episode_table, store_table
 
     if not is_store(path):
-        dataset = open_dataset(path)
-        out.print(dataset_table(dataset))
-        for sentence in dataset.problems:
-            tell("note", f"it cannot be imported as it is: {sentence}")
+        with decoded(path, ReadOptions(follow_links=follow_links)) as dataset:
+            out.print(dataset_table(dataset))
+            for sentence in dataset.problems:
+                tell("note", f"it cannot be imported as it is: {sentence}")
     elif episode is not None:
         out.print(*episode_table(Store.open(path), episode), sep="\n")
     else:
@@ -277,12 +297,16 @@ def chosen_ids(store: Any, text: str | None) -> list[int]:
     """Episode ids from '0,3,7-9'."""
     if text is None:
         return store.ids
+    known = sorted(store.ids)
     chosen: list[int] = []
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not is_count(first.strip()) or (last and not is_count(last.strip())):
-            raise DataError(f"--episodes takes ids like '0,3,7-9', not '{text}'")
-        for episode_id in range(int(first), int(last or first) + 1):
-            store.place(episode_id)  # a range that goes beyond the last ends here, however long it is
-            chosen.append(episode_id)
+        match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", part)
+        if not match:
+            raise DataError(f"--episodes takes ids like '0,3,7-9', not '{text[:60]}'")
+        wanted = range(int(match[1]), int(match[2] or match[1]) + 1)
+        # A range may be far longer than the store: its ends are looked up, not its numbers written out.
+        found = known[bisect_left(known, wanted.start) : bisect_left(known, wanted.stop)]
+        if len(found) < len(wanted):
+            store.place(next(i for i, there in zip_longest(wanted, found) if i != there))  # raises for the first gap
+        chosen += found
     return chosen

@@ -19,6 +19,7 @@ from plaudit.data.store import Store
 from plaudit.data.unpickle import load_pickle
 from plaudit.errors import BadFile, DataError, nearest
 from plaudit.types import AnyArray, FloatArray
+from plaudit.untrusted import MAX_JSON, parse_json, read_own, shown
 
 STATE, ACTION = "observation.state", "action"
 EPS = 1e-8
@@ -140,13 +141,15 @@ class Normalizer:
         if isinstance(path, Mapping):
             return cls._of(path)
         path = Path(path)
-        if path.suffix in (".pkl", ".pickle"):
-            return cls(_from_pickle(load_pickle(path), path))
         try:
-            return cls._of(json.loads(path.read_text()))
+            if path.suffix in (".pkl", ".pickle"):
+                return cls(_from_pickle(load_pickle(path), path))
+            return cls._of(parse_json(read_own(path, MAX_JSON)))
         except FileNotFoundError:
             raise BadFile(path, "there is no such statistics file") from None
-        except (ValueError, DataError) as error:
+        except BadFile:
+            raise
+        except (ValueError, TypeError, DataError) as error:
             raise BadFile(path, f"this is not a statistics file: {error}") from error
 
     @classmethod
@@ -208,5 +211,7 @@ def _from_pickle(tree: Any, path: Path) -> dict[str, Stats]:
         if f"{prefix}_mean" in tree and f"{prefix}_std" in tree:
             stats[key] = _stats_of({"mean": tree[f"{prefix}_mean"], "std": tree[f"{prefix}_std"]})
     if not stats:
-        raise BadFile(path, f"no mean and std in this statistics file; it has: {', '.join(map(str, tree))}")
+        raise BadFile(
+            path, f"no mean and std in this statistics file; it has: {', '.join(map(shown, list(tree)[:20]))}"
+        )
     return stats

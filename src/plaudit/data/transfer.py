@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plaudit.data.formats import FormatName, Item, ReadOptions, WriteOptions, open_dataset, writer
+from plaudit.data.formats import Dataset, FormatName, Item, ReadOptions, WriteOptions, writer
+from plaudit.data.formats.decoding import decoded
 from plaudit.data.store import Store, is_store
 from plaudit.errors import DataError, TargetNotEmpty
 
@@ -38,37 +39,42 @@ def import_dataset(
     """Add every episode of `source` to a store, which is made if it does not exist."""
     if is_store(source):
         raise DataError(f"{source} is a store already; open it as it is")
-    dataset = open_dataset(source, options)
-    if dataset.problems:
-        raise DataError("\n".join(dataset.problems))
     new = not is_store(store_folder)
-    report = Imported(ignored=dataset.ignored, notes=dataset.notes)
-    with Store.create(store_folder) if new else Store.open(store_folder, write=True) as store:
-        origins = (store.place(i).line["origin"] for i in store.ids)
-        known = {origin["digest"]: i for i, origin in zip(store.ids, origins) if origin}
-        for entry in track(dataset.sources):
-            try:
-                digest = entry.digest()
-                if digest in known:
-                    report.already_here += 1
-                    _finish_labels(store, known[digest], entry)
-                    continue
-                episode, labels = entry.load()
-            except DataError as error:
-                report.failed.append(f"episode {entry.index} was left out: {error}")
-                continue
-            episode_id = store.append(episode)
-            known[digest] = episode_id
-            report.ids.append(episode_id)
-            if labels is not None:
-                store.ledger.append(episode_id, labels)
-                report.labelled += 1
+    with decoded(source, options) as dataset:
+        if dataset.problems:
+            raise DataError("\n".join(dataset.problems))
+        report = Imported(ignored=dataset.ignored, notes=dataset.notes)
+        with Store.create(store_folder) if new else Store.open(store_folder, write=True) as store:
+            _take(dataset, store, report, track)
     if new and not report.ids:
         shutil.rmtree(store_folder)
         why = report.failed[0] if report.failed else "it has no episodes"
         others = f" (and {len(report.failed) - 1} more like it)" if len(report.failed) > 1 else ""
         raise DataError(f"nothing was imported and no store was made: {why}{others}")
     return report
+
+
+def _take(dataset: Dataset, store: Store, report: Imported, track: Track) -> None:
+    """Each episode in turn; one that fails is told and left out."""
+    origins = (store.place(i).line["origin"] for i in store.ids)
+    known = {origin["digest"]: i for i, origin in zip(store.ids, origins) if origin}
+    for entry in track(dataset.sources):
+        try:
+            digest = entry.digest()
+            if digest in known:
+                report.already_here += 1
+                _finish_labels(store, known[digest], entry)
+                continue
+            episode, labels = entry.load()
+        except DataError as error:
+            report.failed.append(f"episode {entry.index} was left out: {error}")
+            continue
+        episode_id = store.append(episode)
+        known[digest] = episode_id
+        report.ids.append(episode_id)
+        if labels is not None:
+            store.ledger.append(episode_id, labels)
+            report.labelled += 1
 
 
 def _finish_labels(store: Store, episode_id: int, entry: Any) -> None:

@@ -9,13 +9,20 @@ that floats are object pointers makes the interpreter follow them; an earlier ve
 constructors, and a file with a few random bytes changed crashed the process. So the names that numpy writes lead to the
 shells below, which keep what the file says, and arrays are made from it with `np.frombuffer` once it has been checked.
 The unpickler is the one written in Python: the C one allocates whatever table a damaged file names, tens of gigabytes.
+
+Without running anything a pickle can still ask for more than there is: fourteen bytes that announce gigabytes, tuples
+within tuples until hashing them overflows the stack, one array of the file copied a thousand times over. So lengths are
+compared with the file's, and steps, depth, numbers and copies are counted while it is read.
 """
 
+import io
 import math
+import os
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -23,9 +30,15 @@ from numpy.lib import format as npy_format
 from plaudit.data.lfs import unreadable
 from plaudit.errors import BadFile, UnsafeFile
 from plaudit.types import AnyArray
+from plaudit.untrusted import MAX_DEPTH, Root, shown
+
+MAX_STEPS = 2_000_000  # of a pickle's program: about 150 for a step of an episode
+MAX_NODES = 300_000  # values that it holds, written out where it holds one in several places
+MAX_COPIES = 4  # times the file's size that arrays made of it may take
+MAX_BITS = 1 << 12  # of a whole number
+MAX_HEADER = 4096  # bytes of a .npy file before its numbers; numpy writes 118
 
 UnpicklingError = pickle.UnpicklingError  # for those who call a reader that raises it, such as torch.load
-
 _PLAIN_DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248]|[US]\d{1,6})")
 _OBJECT_DTYPE = re.compile(r"\|?O8?")
 
@@ -39,7 +52,7 @@ class _Dtype:
 
     def __init__(self, text: Any, align: Any = False, copy: Any = False):
         if not isinstance(text, str) or not (_PLAIN_DTYPE.fullmatch(text) or _OBJECT_DTYPE.fullmatch(text)):
-            raise _Damaged(f"a dtype {text!r}")
+            raise _Damaged(f"a dtype {shown(text)}")
         self.is_object = _OBJECT_DTYPE.fullmatch(text) is not None
         self._text, self._order = text.lstrip("<>|="), "="
 
@@ -80,10 +93,10 @@ def _array(data: Any, dtype: Any, shape: Any, order: str) -> AnyArray:
     if not isinstance(data, bytes | bytearray) or not isinstance(dtype, _Dtype):
         raise _Damaged("the bytes of an array")
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
-        raise _Damaged(f"a shape {shape!r}")
+        raise _Damaged("a shape that no array has")
     real = dtype.real()
     if math.prod(shape) * real.itemsize != len(data):
-        raise _Damaged(f"{len(data)} bytes for an array of {shape}")
+        raise _Damaged(f"{len(data)} bytes for an array of {len(shape)} dimensions that needs others")
     return np.frombuffer(bytearray(data), real).reshape(shape, order="F" if order == "F" else "C")
 
 
@@ -117,28 +130,48 @@ _ADMITTED: dict[tuple[str, str], Any] = {
 _PythonUnpickler: Any = pickle._Unpickler
 
 
-class _Unpickler(_PythonUnpickler):
+class Measured:
+    """A file that gives no more than it has: asking for more is an error, and not an allocation."""
+
+    def __init__(self, file: IO[bytes], size: int):
+        self._file, self.size, self._left = file, size, size
+
+    def read(self, count: int) -> bytes:
+        if not 0 <= count <= self._left:
+            raise _Damaged(f"{count:,} bytes announced where {self._left:,} are left")
+        self._left -= count
+        return self._file.read(count)
+
+    def readline(self) -> bytes:
+        line = self._file.readline()
+        self._left -= len(line)
+        return line
+
+    def readinto(self, buffer: Any) -> int:
+        buffer[:] = self.read(len(buffer))
+        return len(buffer)
+
+    def rest(self) -> bytes:
+        return self.read(self._left)
+
+
+class BoundedUnpickler(_PythonUnpickler):
+    """Counts what it is asked for, and admits the names that numpy writes."""
+
     dispatch: ClassVar = dict(_PythonUnpickler.dispatch)
 
-    def __init__(self, file: IO[bytes], path: Path):
+    def __init__(self, file: Measured, path: Path):
         super().__init__(file)
-        self._path = path
-
-    def load_build(self) -> None:
-        """State is given to our shells and to nothing else."""
-        state = self.stack.pop()
-        if not isinstance(self.stack[-1], _Dtype | _Array):
-            raise _Damaged("state for something that has none")
-        self.stack[-1].__setstate__(state)
-
-    dispatch[pickle.BUILD[0]] = load_build
+        self._path, self._measured = path, file
+        self._copied = 0
+        self._depths: dict[int, tuple[Any, int]] = {}  # of tuples, by identity; they are kept so that it stays theirs
 
     def find_class(self, module: str, name: str) -> Any:
         found = _ADMITTED.get((module, name))
         if found is None:
             raise UnsafeFile(
                 self._path,
-                f"this pickle asks for {module}.{name}, which could run code; nothing was run. "
+                f"this pickle asks for {module[:60]}.{name[:60]}, which could run code; nothing was run. "
                 "Only numpy arrays and plain containers are read: convert the file where you trust it",
             )
         return found
@@ -146,61 +179,222 @@ class _Unpickler(_PythonUnpickler):
     def persistent_load(self, pid: Any) -> Any:
         raise UnsafeFile(self._path, "this pickle refers to objects outside the file; nothing was run")
 
+    def load(self) -> Any:
+        """As the base class does, step by counted step."""
+        self._unframer = pickle._Unframer(self._file_read, self._file_readline)  # pyright: ignore
+        frames = self._unframer
+        self.read, self.readline, self.readinto = frames.read, frames.readline, frames.readinto
+        self.metastack, self.stack, self.proto = [], [], 0
+        self.append = self.stack.append
+        try:
+            for _ in range(MAX_STEPS):
+                self.dispatch[self.read(1)[0]](self)
+        except pickle._Stop as stop:  # pyright: ignore
+            return stop.value
+        raise _Damaged(f"more than {MAX_STEPS:,} steps")
 
-def load_pickle(path: str | Path) -> Any:
-    """What a pickle of arrays, numbers, strings and containers holds."""
-    path = Path(path)
-    try:
-        with path.open("rb") as file:
-            return _resolve(_Unpickler(file, path).load(), path)
-    except UnsafeFile:
-        raise
-    except FileNotFoundError:
-        raise BadFile(path, "there is no such file") from None
-    except Exception as error:
-        raise unreadable(
-            path, f"this pickle is cut short or damaged ({error}); copy it again from its source"
-        ) from error
+    def _bounded(self, length: int) -> None:
+        if length > self._measured.size:
+            raise _Damaged(f"{length:,} bytes announced in a file of {self._measured.size:,}")
+
+    def load_bytearray8(self) -> None:
+        length = int.from_bytes(self.read(8), "little")
+        self._bounded(length)
+        self.append(bytearray(self.read(length)))
+
+    def load_long4(self) -> None:
+        length = int.from_bytes(self.read(4), "little", signed=True)
+        if not 0 <= length <= MAX_BITS // 8:
+            raise _Damaged(f"a number of {length:,} bytes")
+        self.append(pickle.decode_long(self.read(length)))
+
+    def load_reduce(self) -> None:
+        """What is made of the file's bytes is counted: one string can be turned into arrays again and again."""
+        _PythonUnpickler.load_reduce(self)
+        made = self.stack[-1]
+        if isinstance(made, bytes | bytearray):
+            self._count_copy(len(made))
+        elif isinstance(made, np.ndarray | np.generic):
+            self._count_copy(made.nbytes)
+
+    def load_build(self) -> None:
+        """State is given to our shells and to nothing else."""
+        state = self.stack.pop()
+        shell = self.stack[-1]
+        if not isinstance(shell, _Dtype | _Array):
+            raise _Damaged("state for something that has none")
+        shell.__setstate__(state)
+        if isinstance(shell, _Array):
+            self._count_copy(8 * len(shell.objects or ()) + (0 if shell.value is None else shell.value.nbytes))
+
+    def _count_copy(self, nbytes: int) -> None:
+        self._copied += nbytes
+        if self._copied > MAX_COPIES * self._measured.size + (1 << 20):
+            raise _Damaged("the same bytes are made into arrays again and again")
+
+    def _wrapped(self) -> None:
+        """After a tuple was made: its hash would follow its tuples without looking how deep."""
+        made = self.stack[-1]
+        depth = 1 + max((self._depths[id(part)][1] for part in made if id(part) in self._depths), default=0)
+        if depth > MAX_DEPTH:
+            raise _Damaged(f"tuples within tuples more than {MAX_DEPTH} deep")
+        self._depths[id(made)] = (made, depth)
+
+    def load_refused(self) -> NoReturn:
+        raise _Damaged("objects, which neither arrays nor plain containers are")
 
 
-def load_npy(path: str | Path) -> Any:
+def _checked(base: Any, kind: type, keys: slice | None, marked: bool) -> Any:
+    """A step that fills a container: only a plain one, and what is looked up by its hash must be cheap to hash.
+
+    keys: which of the new items these are
+    """
+
+    def load(self: Any) -> None:
+        count = 2 if kind is dict else 1
+        new = self.stack if marked else self.stack[-count:]
+        target = self.metastack[-1][-1] if marked else self.stack[-count - 1]
+        if type(target) is not kind:
+            raise _Damaged(f"items for something that is no {kind.__name__}")
+        if keys is not None and not all(_is_key(key) for key in new[keys]):
+            raise _Damaged("keys that no dictionary of arrays has")
+        base(self)
+
+    return load
+
+
+def _is_key(value: Any) -> bool:
+    if type(value) is int:
+        return value.bit_length() <= 60  # larger ones may all have the same hash
+    return value is None or type(value) in (str, bytes, bool, float) or isinstance(value, np.generic)
+
+
+def _then_wrapped(base: Any) -> Any:
+    def load(self: Any) -> None:
+        base(self)
+        self._wrapped()
+
+    return load
+
+
+def _keys_checked(base: Any, keys: slice) -> Any:
+    """A step that makes a dictionary or a set of all that is marked."""
+
+    def load(self: Any) -> None:
+        if not all(_is_key(key) for key in self.stack[keys]):
+            raise _Damaged("keys that no dictionary of arrays has")
+        base(self)
+
+    return load
+
+
+def _steps(dispatch: dict[int, Any]) -> None:
+    own = BoundedUnpickler
+    dispatch[pickle.BYTEARRAY8[0]] = own.load_bytearray8
+    dispatch[pickle.LONG4[0]] = own.load_long4
+    dispatch[pickle.REDUCE[0]] = own.load_reduce
+    dispatch[pickle.BUILD[0]] = own.load_build
+    for code in (pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.EXT1, pickle.EXT2, pickle.EXT4):
+        dispatch[code[0]] = own.load_refused
+    for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3):
+        dispatch[code[0]] = _then_wrapped(dispatch[code[0]])
+    every, odd = slice(None), slice(None, None, 2)
+    for code, kind, keys, marked in (
+        (pickle.APPEND, list, None, False),
+        (pickle.APPENDS, list, None, True),
+        (pickle.SETITEM, dict, slice(0, 1), False),
+        (pickle.SETITEMS, dict, odd, True),
+        (pickle.ADDITEMS, set, every, True),
+    ):
+        dispatch[code[0]] = _checked(dispatch[code[0]], kind, keys, marked)
+    for code, keys in ((pickle.DICT, odd), (pickle.FROZENSET, every)):
+        dispatch[code[0]] = _keys_checked(dispatch[code[0]], keys)
+
+
+_steps(BoundedUnpickler.dispatch)
+
+
+def opcode(name: str) -> int:
+    """The byte of a step, by the name that `pickle` has for it."""
+    return getattr(pickle, name)[0]
+
+
+def load_pickle(path: str | Path, root: Root | None = None) -> Any:
+    """What a pickle of arrays, numbers, strings and containers holds.
+
+    root: the data set that the file is of; None for a file that the user named
+    """
+    return _load(Path(path), root, "pickle", lambda file, where: _resolve(BoundedUnpickler(file, where).load(), where))
+
+
+def load_npy(path: str | Path, root: Root | None = None) -> Any:
     """What a `.npy` file holds: an array, or the dictionary that `np.save` pickled into it."""
-    path = Path(path)
+    return _load(Path(path), root, ".npy file", _npy)
+
+
+def _load(path: Path, root: Root | None, kind: str, read: Callable[[Measured, Path], Any]) -> Any:
     try:
-        with path.open("rb") as file:
-            old = npy_format.read_magic(file) == (1, 0)
-            read_header = npy_format.read_array_header_1_0 if old else npy_format.read_array_header_2_0
-            shape, fortran, dtype = read_header(file)
-            if dtype.hasobject:
-                value = _Unpickler(file, path).load()
-                if isinstance(value, _Array) and value.objects and value.shape == ():
-                    value = value.objects[0]  # np.save wraps a dictionary in an array of no dimensions
-                return _resolve(value, path)
-            return _array(file.read(), _Dtype(dtype.str), shape, "F" if fortran else "C")
-    except UnsafeFile:
+        with (root or Root(path.parent, follow_links=True)).open(path) as file:
+            return read(Measured(file, os.fstat(file.fileno()).st_size), path)
+    except (UnsafeFile, BadFile):
         raise
     except FileNotFoundError:
         raise BadFile(path, "there is no such file") from None
     except Exception as error:
         raise unreadable(
-            path, f"this .npy file is cut short or damaged ({error}); copy it again from its source"
+            path, f"this {kind} is cut short or damaged ({str(error)[:200]}); copy it again from its source"
         ) from error
+
+
+def _npy(file: Measured, path: Path) -> Any:
+    magic = file.read(npy_format.MAGIC_LEN)
+    old = npy_format.read_magic(io.BytesIO(magic)) == (1, 0)
+    length = file.read(2 if old else 4)
+    size = int.from_bytes(length, "little")
+    if size > MAX_HEADER:
+        raise _Damaged(f"a header of {size:,} bytes")
+    header = file.read(size)
+    if sum(header.count(bracket) for bracket in (b"(", b"[", b"{")) > MAX_DEPTH:  # which Python's parser recurses into
+        raise _Damaged("a header that nests too deep")
+    read_header = npy_format.read_array_header_1_0 if old else npy_format.read_array_header_2_0
+    shape, fortran, dtype = read_header(io.BytesIO(length + header))
+    if not dtype.hasobject:
+        return _array(file.rest(), _Dtype(dtype.str), shape, "F" if fortran else "C")
+    value = BoundedUnpickler(file, path).load()
+    if isinstance(value, _Array) and value.objects and value.shape == ():
+        value = value.objects[0]  # np.save wraps a dictionary in an array of no dimensions
+    return _resolve(value, path)
 
 
 def _resolve(value: Any, path: Path) -> Any:
     """Shells to arrays, all the way down; refuses arrays of objects and anything else that is not plain."""
-    if isinstance(value, _Array):
-        if value.objects is not None:
-            raise UnsafeFile(path, "this file holds an array of objects; save plain arrays (numbers) instead")
-        if value.value is None:
-            raise _Damaged("an array without content")
-        return value.value
-    if type(value) is dict:
-        return {_resolve(key, path): _resolve(item, path) for key, item in value.items()}
-    if type(value) in (list, tuple, set, frozenset):
-        return type(value)(_resolve(item, path) for item in value)
-    if value is None or isinstance(
-        value, bool | int | float | complex | str | bytes | bytearray | np.generic | np.ndarray
-    ):
-        return value
-    raise _Damaged(f"a {type(value).__name__} where data should be")
+    return _Resolver(path).resolve(value, 0)
+
+
+class _Resolver:
+    """Counts what it meets: a value that stands in two places of one that stands in two places is there four times."""
+
+    def __init__(self, path: Path):
+        self._path, self._met = path, 0
+
+    def resolve(self, value: Any, depth: int) -> Any:
+        self._met += 1
+        if self._met > MAX_NODES or depth > MAX_DEPTH:
+            raise _Damaged("values within values without end")
+        if isinstance(value, _Array):
+            if value.objects is not None:
+                raise UnsafeFile(self._path, "this file holds an array of objects; save plain arrays (numbers) instead")
+            if value.value is None:
+                raise _Damaged("an array without content")
+            return value.value
+        if type(value) is dict:
+            return {key: self.resolve(item, depth + 1) for key, item in value.items()}
+        if type(value) in (list, tuple, set, frozenset):
+            return type(value)([self.resolve(item, depth + 1) for item in value])
+        if type(value) is int and value.bit_length() > MAX_BITS:
+            raise _Damaged(shown(value))
+        if value is None or isinstance(
+            value, bool | int | float | complex | str | bytes | bytearray | np.generic | np.ndarray
+        ):
+            return value
+        raise _Damaged(f"a {type(value).__name__} where data should be")

@@ -22,5 +22,5 @@ def read_weights(path: str | Path) -> Weights:
         with safe_open(path, framework="numpy") as file:
             version = int((file.metadata() or {}).get("version", 0))
             return Weights(version, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no mapping
-    except (SafetensorError, ValueError) as error:
-        raise BadFile(path, f"this is not a file of weights: {error}") from error
+    except (SafetensorError, ValueError, TypeError, KeyError, OverflowError, MemoryError, OSError) as error:
+        raise BadFile(path, f"this is not a file of weights: {str(error)[:200]}") from error

@@ -332,8 +332,10 @@ def _has_encoder(tensors: Mapping[str, Tensor]) -> bool:
 def _read(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise BadFile(path, f"weights that cannot be read ({error}); train or copy the model again") from error
+    except (OSError, SafetensorError, ValueError, TypeError, KeyError, RuntimeError, MemoryError) as error:
+        raise BadFile(
+            path, f"weights that cannot be read ({str(error)[:200]}); train or copy the model again"
+        ) from error
 
 
 def _fingerprint(members: Sequence[BinaryRewardClassifier], facts: ModelFacts) -> str:

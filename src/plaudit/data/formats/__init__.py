@@ -10,8 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from plaudit.data.formats.bounds import check_unfolded
 from plaudit.errors import UnknownFormat
 from plaudit.types import Episode, Labels
+from plaudit.untrusted import Root
 
 FormatName = Literal["npy", "pkl", "lerobot"]
 RewardFrame = Literal["next", "same"]
@@ -25,6 +27,7 @@ class Source:
     where: str  # the file it stands in, for messages
     digest: Callable[[], str]  # of its bytes without its labels; cheap next to loading
     load: Callable[[], tuple[Episode, Labels | None]]
+    nbytes: Callable[[], int]  # of memory that reading it may take, told before it is read
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class ReadOptions:
     state: Sequence[str] = ()  # LeRobot: columns to join as the state, ("none",) for none; (): observation.state
     action: Sequence[str] = ()  # the same for the action
     cameras: Sequence[str] = ()  # LeRobot: () for all
+    follow_links: bool = False  # symbolic links of the data set may lead out of it, to regular files
+    max_episode_gb: float = 8.0  # that the frames of one episode may take in memory
 
 
 @dataclass(frozen=True)
@@ -84,21 +89,36 @@ class Writer(Protocol):
 
 def folder_of_files(
     format: FormatName,
-    path: Path,
+    root: Root,
     files: Sequence[Path],
     kinds: Sequence[str],
     load: Callable[[Path, int], tuple[Episode, Labels | None]],
+    most: float,
 ) -> Dataset:
-    """A data set of one file an episode, sorted into a folder a kind."""
+    """A data set of one file an episode, sorted into a folder a kind.
+
+    most: bytes that a file may have
+    """
     from plaudit.data.formats.images import file_digest
 
-    sources = [Source(i, str(f), partial(file_digest, f), partial(load, f, i)) for i, f in enumerate(files)]
+    def nbytes(file: Path) -> int:
+        size = root.size(file)
+        check_unfolded(size, size, file, "this file", most)
+        return 8 * size  # bytes, then arrays, then images of them, floats on the way
+
+    sources = [
+        Source(i, str(f), partial(file_digest, root, f), partial(load, f, i), partial(nbytes, f))
+        for i, f in enumerate(files)
+    ]
     counts = {kind: sum(file.parent.name == kind for file in files) for kind in kinds}
-    return Dataset(format, path, sources, facts={"episodes": len(files), **counts})
+    return Dataset(format, root.path, sources, facts={"episodes": len(files), **counts})
 
 
 def open_dataset(path: str | Path, options: ReadOptions | None = None) -> Dataset:
-    """Find out what a folder is, by what is in it, and list its episodes."""
+    """Find out what a folder is, by what is in it, and list its episodes.
+
+    What it decodes it decodes here; `plaudit.data.formats.worker` does the same in a process with limits.
+    """
     from plaudit.data.formats import lerobot, npy, pkl
 
     path, options = Path(path), options or ReadOptions()
@@ -106,9 +126,10 @@ def open_dataset(path: str | Path, options: ReadOptions | None = None) -> Datase
         raise UnknownFormat(f"{path} does not exist")
     if not path.is_dir():
         raise UnknownFormat(f"{path} is a file; name the folder of the data set")
+    root = Root(path, options.follow_links)
     for module in (lerobot, npy, pkl):
         if module.detect(path):
-            return module.read(path, options)
+            return module.read(root, options)
     raise UnknownFormat(
         f"{path} is none of the layouts we read: LeRobot (meta/info.json), "
         "positive/ and negative/ folders of .npy, success/ and failure/ folders of .pkl"

@@ -1,13 +1,46 @@
 """Images of other layouts -> uint8 [H, W, 3], and the few checks that keep wrong ones out."""
 
 import hashlib
+import io
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from PIL import Image, UnidentifiedImageError
 
 from plaudit.errors import BadFile, DataError, nearest
 from plaudit.types import AnyArray, ByteArray
+from plaudit.untrusted import Root
+
+# Pillow reads fifty formats, and for one of them starts Ghostscript, which runs what the file says.
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
+MAX_IMAGE = 256 << 20  # bytes of a file
+
+
+class BadImage(ValueError):
+    """Bytes that are no image of the size they should have."""
+
+
+def decode_image(data: bytes, camera: str, height: int, width: int) -> ByteArray:
+    """uint8 [H, W, 3] of an encoded image. Its size is compared before a pixel is decoded."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+        if image.size != (width, height):
+            found = f"{image.size[1]}x{image.size[0]}"
+            raise BadImage(f"camera '{camera}' has {found} frames, not {height}x{width}; correct either")
+        return np.asarray(image.convert("RGB"))
+    except BadImage:
+        raise
+    except UnidentifiedImageError as error:
+        raise BadImage(
+            f"an image of camera '{camera}' cannot be read: it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        ) from error
+    except Exception as error:  # Pillow's readers raise whatever a damaged file leads them to
+        reason = str(error)[:100] or type(error).__name__
+        raise BadImage(f"an image of camera '{camera}' cannot be read ({reason})") from error
 
 
 def to_frames(images: AnyArray, where: str | Path, camera: str) -> ByteArray:
@@ -40,6 +73,10 @@ def choose(cameras: Sequence[str], known: Sequence[str], where: str) -> list[str
     return list(cameras) or list(known)
 
 
-def file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+def file_digest(root: Root, path: Path) -> str:
+    """Of all its bytes."""
+    try:
+        with root.open(path) as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except FileNotFoundError:
+        raise BadFile(path, "there is no such file") from None

@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from plaudit.data.formats import Dataset, Item, ReadOptions, Track, WriteOptions, folder_of_files
+from plaudit.data.formats.bounds import FREE, GB
 from plaudit.data.formats.images import choose, file_digest, to_frames
 from plaudit.data.unpickle import load_npy
 from plaudit.errors import BadFile, InvalidEpisode
 from plaudit.types import Episode, Labels, Origin
+from plaudit.untrusted import Root
 
 FOLDERS = ("positive", "negative")
 
@@ -29,20 +31,23 @@ def _files(path: Path) -> list[Path]:
     return [file for folder in (path / "positive", path / "negative", path) for file in sorted(folder.glob("*.npy"))]
 
 
-def read(path: Path, options: ReadOptions) -> Dataset:
-    return folder_of_files("npy", path, _files(path), FOLDERS, partial(_load, path, options))
+def read(root: Root, options: ReadOptions) -> Dataset:
+    load = partial(_load, root, options)
+    return folder_of_files("npy", root, _files(root.path), FOLDERS, load, options.max_episode_gb * GB)
 
 
-def _load(root: Path, options: ReadOptions, file: Path, index: int) -> tuple[Episode, Labels]:
-    tree = load_npy(file)
+def _load(root: Root, options: ReadOptions, file: Path, index: int) -> tuple[Episode, Labels]:
+    tree = load_npy(file, root)
     if not isinstance(tree, dict) or not isinstance(tree.get("images"), dict) or "labels" not in tree:
         raise BadFile(file, "a trajectory is a dictionary of 'images' and 'labels', this is not one")
     labels = np.asarray(tree["labels"], np.float32).reshape(-1)
     if not ((labels >= 0) & (labels <= 1)).all():
         raise BadFile(file, "labels must lie within [0, 1]")
-    frames = {
-        str(camera): to_frames(np.asarray(images), file, str(camera)) for camera, images in tree["images"].items()
-    }
+    images = {str(camera): np.asarray(found) for camera, found in tree["images"].items()}
+    nbytes, size = sum(found.nbytes for found in images.values()), root.size(file)
+    if nbytes > max(FREE, 2 * size):  # one array may stand there under many names
+        raise BadFile(file, f"its images take {nbytes:,} bytes in a file of {size:,}; copy it again from its source")
+    frames = {camera: to_frames(found, file, camera) for camera, found in images.items()}
     if not frames:
         raise BadFile(file, "this trajectory has no camera")
     for camera, images in frames.items():
@@ -54,7 +59,7 @@ def _load(root: Path, options: ReadOptions, file: Path, index: int) -> tuple[Epi
             actions=np.zeros((len(labels) - 1, 0)),
             task=options.task,
             fps=options.fps,
-            origin=Origin("npy", str(root), index, file_digest(file)),
+            origin=Origin("npy", str(root.path), index, file_digest(root, file)),
             meta={"folder": file.parent.name, "file": file.stem},
         )
     except (InvalidEpisode, ValueError) as error:

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from plaudit.data.formats import Dataset, Item, ReadOptions, Track, WriteOptions, folder_of_files
+from plaudit.data.formats.bounds import FREE, GB
 from plaudit.data.formats.images import choose, file_digest, to_frames
 from plaudit.data.unpickle import load_pickle
 from plaudit.errors import BadFile, DataError, InvalidEpisode
 from plaudit.types import AnyArray, Episode, Labels, Origin
+from plaudit.untrusted import Root
 
 FOLDERS = ("success", "failure")
 SUFFIX, MAIN = "_images", "main"
@@ -34,12 +36,13 @@ def _files(path: Path) -> list[Path]:
     return sorted(found, key=lambda file: (file.name, file.parent.name))
 
 
-def read(path: Path, options: ReadOptions) -> Dataset:
-    return folder_of_files("pkl", path, _files(path), FOLDERS, partial(_load, path, options))
+def read(root: Root, options: ReadOptions) -> Dataset:
+    load = partial(_load, root, options)
+    return folder_of_files("pkl", root, _files(root.path), FOLDERS, load, options.max_episode_gb * GB)
 
 
-def _load(root: Path, options: ReadOptions, file: Path, index: int) -> tuple[Episode, Labels]:
-    tree = load_pickle(file)
+def _load(root: Root, options: ReadOptions, file: Path, index: int) -> tuple[Episode, Labels]:
+    tree = load_pickle(file, root)
     try:
         return _convert(tree, root, file, index, options)
     except BadFile:
@@ -51,12 +54,13 @@ def _load(root: Path, options: ReadOptions, file: Path, index: int) -> tuple[Epi
         ) from error
 
 
-def _convert(tree: Any, root: Path, file: Path, index: int, options: ReadOptions) -> tuple[Episode, Labels]:
+def _convert(tree: Any, root: Root, file: Path, index: int, options: ReadOptions) -> tuple[Episode, Labels]:
     steps = tree["frames"]
     first = steps[0]["obs"]
     cameras = [key for key in first if key.endswith(SUFFIX) and first[key] is not None]
     if not cameras:
         raise BadFile(file, f"no camera in its observations; they have: {', '.join(map(str, first))}")
+    _check_images(steps, cameras, root.size(file), file)
     frames = {}
     for key in cameras:
         images = np.stack([_single(step["obs"][key], 3) for step in steps])
@@ -73,11 +77,18 @@ def _convert(tree: Any, root: Path, file: Path, index: int, options: ReadOptions
         repeated="first",
         task=options.task,
         fps=options.fps,
-        origin=Origin("pkl", str(root), index, file_digest(file)),
+        origin=Origin("pkl", str(root.path), index, file_digest(root, file)),
         meta={"folder": file.parent.name, "file": file.stem},
     )
     rewards = np.array([float(np.asarray(step["reward"]).reshape(())) for step in steps], np.float32)
     return episode, Labels(reward=rewards, success=success, source="simulator")
+
+
+def _check_images(steps: Sequence[Any], cameras: Sequence[str], size: int, file: Path) -> None:
+    """A pickle may hold one image in a thousand places."""
+    nbytes = sum(np.asarray(step["obs"][key]).nbytes for key in cameras for step in steps)
+    if nbytes > max(FREE, 2 * size):
+        raise BadFile(file, f"its frames take {nbytes:,} bytes in a file of {size:,}; copy it again from its source")
 
 
 def _single(value: Any, ndim: int) -> AnyArray:

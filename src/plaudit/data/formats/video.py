@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NoReturn
 
 import av
 import numpy as np
@@ -14,6 +14,7 @@ from av.error import FFmpegError
 from plaudit.data.lfs import unreadable
 from plaudit.errors import BadFile, DataError
 from plaudit.types import AnyArray, ByteArray
+from plaudit.untrusted import Root
 
 # name -> (encoder, default constant rate factor, other options). AV1 as LeRobot writes it: a key frame every second
 # frame, so that any frame is one decode away.
@@ -28,64 +29,115 @@ CODECS: dict[str, tuple[str, int, dict[str, str]]] = {
 }
 
 
+# What is decoded of others. ffmpeg itself opens playlists and addresses and knows hundreds of decoders, few of which
+# were ever written for hostile files: containers and codecs are those that robots' cameras are recorded in.
+_CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm"
+_DECODERS = "h264,hevc,av1,libdav1d,vp9,libvpx-vp9,vp8,libvpx,mpeg4,mjpeg"
+_CANONICAL = ("h264", "hevc", "av1", "vp9", "vp8", "mpeg4", "mjpeg")
+_EBML = b"\x1a\x45\xdf\xa3"  # how Matroska begins
+_BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide")  # and MP4, after four bytes
+
+
 class FramesMissing(BadFile):
     """A video that can be read and does not show a frame at every time asked for."""
 
 
-def read_frames(path: Path, times: AnyArray, tolerance: float, height: int, width: int) -> ByteArray:
-    """The frames shown at `times` (ascending) as uint8 [N, H, W, 3], each within `tolerance`; both in seconds."""
-    frames = np.empty((len(times), height, width, 3), np.uint8)
-    found = 0
-    try:
-        with av.open(str(path)) as container:
-            stream = container.streams.video[0]
-            stream.thread_type = "AUTO"
-            assert stream.time_base is not None
-            if times[0] > tolerance:
-                container.seek(int((times[0] - tolerance) / stream.time_base), stream=stream)
-            for frame in container.decode(stream):
-                if frame.pts is None:
-                    continue
-                time = float(frame.pts * stream.time_base)
-                if time > times[found] + tolerance:
-                    raise FramesMissing(
-                        path, f"this video lacks frame {found}, at {times[found]:.3f} s; encode it again"
-                    )
-                if time < times[found] - tolerance:
-                    continue
-                if (frame.height, frame.width) != (height, width):
-                    found_size, said_size = f"{frame.height}x{frame.width}", f"{height}x{width}"
-                    raise BadFile(
-                        path, f"frames are {found_size} where meta/info.json says {said_size}; correct either"
-                    )
-                frames[found] = frame.to_ndarray(format="rgb24")
-                found += 1
-                if found == len(times):
-                    return frames
-    except (FFmpegError, IndexError) as error:
-        raise _broken(path, error) from error
+def read_frames(
+    root: Root, path: Path, times: AnyArray, tolerance: float, height: int, width: int, spare: int = 0
+) -> ByteArray:
+    """The frames shown at `times` (ascending) as uint8 [N + spare, H, W, 3], each within `tolerance`; both in seconds.
+
+    spare: frames after them that are left for the caller to fill
+    """
+    if not np.isfinite(times).all() or (np.diff(times) < 0).any():
+        raise FramesMissing(path, "the times of its frames are not in order, or no numbers; write them again")
+    with _opened(root, path) as (container, stream):
+        context = stream.codec_context
+        if context.height * context.width > (height + 128) * (width + 128):  # codecs round sizes up
+            _check_size(path, context.height, context.width, height, width)
+        frames = np.empty((len(times) + spare, height, width, 3), np.uint8)
+        found = 0
+        if times[0] > tolerance:
+            container.seek(int((times[0] - tolerance) / stream.time_base), stream=stream)
+        for frame in container.decode(stream):
+            if frame.pts is None:
+                continue
+            time = float(frame.pts * stream.time_base)
+            if time > times[found] + tolerance:
+                raise FramesMissing(path, f"this video lacks frame {found}, at {times[found]:.3f} s; encode it again")
+            if time < times[found] - tolerance:
+                continue
+            _check_size(path, frame.height, frame.width, height, width)
+            frames[found] = frame.to_ndarray(format="rgb24")
+            found += 1
+            if found == len(times):
+                return frames
     raise FramesMissing(
         path, f"this video ends after {found} of {len(times)} frames; copy it again from the data set's source"
     )
 
 
-def frame_times(path: Path) -> AnyArray:
+def frame_times(root: Root, path: Path) -> AnyArray:
     """When each frame of a video is shown, in seconds and in order; nothing is decoded."""
+    with _opened(root, path) as (container, stream):
+        packets = (packet for packet in container.demux(stream) if not packet.is_discard)
+        shown = sorted(packet.pts for packet in packets if packet.pts is not None)
+        return np.array([float(pts * stream.time_base) for pts in shown])
+
+
+@contextmanager
+def _opened(root: Root, path: Path) -> Iterator[tuple[Any, Any]]:
+    """The container and its video, read from an open file: no name of any kind reaches ffmpeg."""
     try:
-        with av.open(str(path)) as container:
-            stream = container.streams.video[0]
-            packets = [packet for packet in container.demux(stream) if not packet.is_discard]
-            shown = sorted(packet.pts for packet in packets if packet.pts is not None)
-            assert stream.time_base is not None
-            return np.array([float(pts * stream.time_base) for pts in shown])
-    except (FFmpegError, IndexError) as error:
-        raise _broken(path, error) from error
+        with (
+            root.open(path) as file,
+            av.open(
+                file,
+                format=_container(file, path),
+                options={"codec_whitelist": _DECODERS, "format_whitelist": _CONTAINERS, "protocol_whitelist": "none"},
+                metadata_errors="replace",
+                buffer_size=1 << 18,
+                io_open=_nothing_more,
+            ) as container,
+        ):
+            if not container.streams.video:
+                raise BadFile(path, "there is no video in this file; copy it again from the data set's source")
+            stream: Any = container.streams.video[0]
+            codec = stream.codec_context.codec.canonical_name
+            if codec not in _CANONICAL or not stream.time_base:
+                raise BadFile(path, f"videos of codec '{codec}' are not read; {', '.join(_CANONICAL)} are")
+            stream.thread_type = "AUTO"
+            yield container, stream
+    except FileNotFoundError as error:
+        raise BadFile(path, "this video is missing; copy it from the data set's source") from error
+    except BadFile:
+        raise
+    except (FFmpegError, OSError, ValueError, ArithmeticError, IndexError, RuntimeError, MemoryError) as error:
+        reason = str(error)[:200] or type(error).__name__
+        raise unreadable(
+            path, f"this video cannot be read ({reason}); copy it again from the data set's source"
+        ) from error
 
 
-def _broken(path: Path, error: Exception) -> BadFile:
-    if isinstance(error, FileNotFoundError):
-        return BadFile(path, "this video is missing; copy it from the data set's source")
-    return unreadable(path, f"this video cannot be read ({error}); copy it again from the data set's source")
+def _container(file: IO[bytes], path: Path) -> str:
+    """By its first bytes, so that no other reader of ffmpeg's is ever tried."""
+    start = file.read(8)
+    file.seek(0)
+    if start[4:] in _BOXES:
+        return "mp4"
+    if start.startswith(_EBML):
+        return "matroska"
+    raise unreadable(path, "this video cannot be read (neither MP4 nor Matroska); copy it again from its source")
+
+
+def _nothing_more(url: str, flags: int, options: Any) -> NoReturn:
+    raise ValueError("it refers to another file, which was not opened")
+
+
+def _check_size(path: Path, height: int, width: int, said_height: int, said_width: int) -> None:
+    if (height, width) != (said_height, said_width):
+        found, said = f"{height}x{width}", f"{said_height}x{said_width}"
+        raise BadFile(path, f"frames are {found} where meta/info.json says {said}; correct either")
 
 
 class VideoWriter:

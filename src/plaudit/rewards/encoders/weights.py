@@ -8,6 +8,7 @@ a `.pkl` may be anything. A file either fits to the last tensor or is refused wi
 network that was filled in part looks like one that works.
 """
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from plaudit.data.dry_run import check_pickle
 from plaudit.data.unpickle import UnpicklingError, load_pickle
 from plaudit.errors import BadFile, UnsafeFile
+from plaudit.untrusted import MAX_DEPTH
 
 Shape = tuple[int, ...]
 
@@ -92,14 +95,21 @@ def take(
 def _read_safetensors(path: Path) -> dict[str, Any]:
     try:
         return load_file(path)
-    except SafetensorError as error:
-        raise BadFile(path, f"this safetensors file is damaged ({error}); copy it again from its source") from error
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, RuntimeError, MemoryError) as error:
+        raise BadFile(
+            path, f"this safetensors file is damaged ({str(error)[:200]}); copy it again from its source"
+        ) from error
 
 
 def read_torch(path: Path) -> Any:
     """What `torch.save` wrote, as long as it is tensors and plain containers."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        _check_archive(path)
+        tree = torch.load(path, map_location="cpu", weights_only=True)
+        _check_tensors(tree, path)
+        return tree
+    except BadFile:
+        raise
     except UnpicklingError as error:
         raise UnsafeFile(
             path,
@@ -107,8 +117,37 @@ def read_torch(path: Path) -> Any:
             "Save the network's state_dict() alone where you trust it",
         ) from error
     except Exception as error:
-        reason = str(error).split("\n")[0]
+        reason = str(error).split("\n")[0][:200]
         raise BadFile(path, f"torch cannot read this file ({reason}); copy it again from its source") from error
+
+
+def _check_archive(path: Path) -> None:
+    """torch's archives are not compressed, and its unpickler counts nothing: both are looked at before it begins."""
+    if not zipfile.is_zipfile(path):
+        return
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if sum(entry.file_size for entry in entries) > size:
+            raise BadFile(path, "this file unfolds to more than its size, which torch's never do; copy it again")
+        for entry in entries:
+            if entry.filename.endswith("data.pkl"):
+                with archive.open(entry) as program:
+                    check_pickle(program, entry.file_size)
+
+
+def _check_tensors(tree: Any, path: Path, depth: int = 0) -> None:
+    """A tensor may show one number a billion times; whoever converts it would write them all."""
+    if isinstance(tree, Tensor):
+        if tree.numel() * tree.element_size() > tree.untyped_storage().nbytes():
+            raise BadFile(
+                path, f"a tensor of {list(tree.shape)} has fewer numbers than that in this file; save it whole"
+            )
+    elif depth > MAX_DEPTH:
+        raise BadFile(path, f"it nests more than {MAX_DEPTH} levels deep; save the network's state_dict() alone")
+    elif isinstance(tree, dict | list | tuple):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            _check_tensors(part, path, depth + 1)
 
 
 def _flat(tree: Mapping[Any, Any], above: str = "") -> dict[str, Any]:

@@ -5,17 +5,25 @@ LeRobot calls them `observation.state` and `action`. Others write `state`, `acti
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from plaudit.data.formats.lerobot.layout import BOOKKEEPING, INTERVENTION, LABELS, PRIVILEGED
 from plaudit.errors import BadFile, nearest
 from plaudit.types import AnyArray
 
+NUMBERS = (
+    "bool",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    "float16",
+    "float32",
+    "float64",
+)
 NONE = "none"  # given in place of a column: leave the state or the action out
 
 Features = Mapping[str, Mapping[str, Any]]
@@ -50,11 +58,67 @@ def _matrix(table: pa.Table, name: str, where: Path) -> AnyArray:
         raise BadFile(
             where, f"column '{name}' is named in meta/info.json and missing here; name others with --state and --action"
         )
-    values = table[name].to_pylist()
-    try:
-        return np.asarray(values, np.float32).reshape(len(values), -1)
-    except ValueError:
-        raise BadFile(where, f"'{name}' has rows of different length; write it again") from None
+    return numbers(table, name, where, np.float32).reshape(table.num_rows, -1)
+
+
+def numbers(table: pa.Table, name: str, where: Path, dtype: Any) -> AnyArray:
+    """[T] or [T, D] of a column; NaN for what is not there, where the type has it.
+
+    Straight from the table's own buffers: as Python's objects they would take thirty times the memory.
+    """
+    values: Any = table[name].combine_chunks()
+    vector = False
+    while pa.types.is_nested(values.type) or isinstance(values.type, pa.BaseExtensionType):
+        if isinstance(values.type, pa.BaseExtensionType):
+            values = values.storage
+            continue
+        if not _is_list(values.type):
+            raise BadFile(where, f"'{name}' holds {str(values.type)[:60]} and no numbers; write it again")
+        lengths = pc.call_function("min_max", [pc.call_function("list_value_length", [values])]).as_py()
+        if values.null_count or lengths["min"] != lengths["max"]:
+            raise BadFile(where, f"'{name}' has rows of different length; write it again")
+        values, vector = values.flatten(), True
+    kind = values.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise BadFile(where, f"'{name}' holds {str(kind)[:60]} and no numbers; write it again")
+    dtype = np.dtype(dtype)
+    if values.null_count and dtype.kind != "f":
+        raise BadFile(where, f"'{name}' has {values.null_count} rows without a value; write it again")
+    if values.null_count:
+        values = values.cast(pa.float64())
+    found = values.to_numpy(zero_copy_only=False)
+    if dtype.kind in "iub" and found.dtype.kind == "f" and not np.isfinite(found).all():
+        raise BadFile(where, f"'{name}' holds NaN or infinity where whole numbers stand; write it again")
+    with np.errstate(over="ignore", invalid="ignore"):  # too large a float becomes infinite, which an episode refuses
+        found = found.astype(dtype, copy=False)
+    return found.reshape(table.num_rows, -1) if vector else found.reshape(table.num_rows)
+
+
+def column(table: pa.Table, name: str, where: Path, dtype: Any) -> AnyArray | None:
+    """[T] of a column with one value a row; None where there is no such column."""
+    if name not in table.column_names:
+        return None
+    values = numbers(table, name, where, dtype)
+    if values.ndim > 1 and values.shape[1] != 1:
+        raise BadFile(where, f"'{name}' has {values.shape[1]} values a row where it should have one; write it again")
+    return values.reshape(table.num_rows)
+
+
+def stored_images(table: pa.Table, name: str, where: Path) -> Iterator[bytes | str]:
+    """Of each row the bytes of an image, or the path of its file."""
+    kind = table[name].type
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") < 0 <= kind.get_field_index("timestamp"):
+        return  # v2.0 names the video and the time here, which others say too
+    for row, scalar in enumerate(table[name]):
+        entry = scalar.as_py()
+        entry = (entry.get("bytes") or entry.get("path")) if isinstance(entry, dict) else entry
+        if not isinstance(entry, bytes | str):
+            raise BadFile(where, f"'{name}' has no image in row {row}; copy it again from its source")
+        yield entry
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
 def column_names(features: Features, columns: Sequence[str]) -> list[str] | None:

@@ -11,11 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
+import pyarrow as pa
+
+from plaudit.data.formats.bounds import MAX_TEXT
+from plaudit.data.formats.lerobot.described import FIELDS, Described, count, fill, number
 from plaudit.data.formats.lerobot.files import count_rows, read_json_lines, read_table
 from plaudit.errors import BadFile
+from plaudit.untrusted import Root, shown
 
 # What LeRobot takes where info.json names no template.
 _V2_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
@@ -43,6 +47,7 @@ class Row:
     data: Path  # the table it stands in, perhaps with others
     first: int  # rows of other episodes before it in the table
     videos: dict[str, Video] = field(default_factory=dict)  # feature -> where
+    problem: str = ""  # why it cannot be read, where that shows already
 
 
 @dataclass(frozen=True)
@@ -53,57 +58,115 @@ class Listing:
     counts: Mapping[Path, int]
 
 
-def list_episodes(path: Path, info: Mapping[str, Any], version: str, video_keys: Sequence[str]) -> Listing:
+def list_episodes(root: Root, info: Described, video_keys: Sequence[str]) -> Listing:
     """Every episode that `meta/` lists; a camera that it has no video of is not in the row's `videos`."""
-    lines = path / "meta/episodes.jsonl"
-    tables = (path / "meta/episodes").is_dir() or (version.startswith("v3") and not lines.is_file())
-    default_data, default_video = (_V3_DATA, _V3_VIDEO) if tables else (_V2_DATA, _V2_VIDEO)
-    data_path = info.get("data_path") or default_data
-    video_path = info.get("video_path") or default_video
-    per_chunk = info.get("chunks_size") or 1000
-    names = cache(lambda: task_names(path))  # most lists have the texts, and nothing is read then
+    lines = root.path / "meta/episodes.jsonl"
+    folder = root.path / "meta/episodes"
+    tables = folder.is_dir() or (info.version.startswith("v3") and not root.is_file(lines))
+    entries = _table_entries(root, folder) if tables else read_json_lines(root, lines)
+    reader = _Entries(root, info, video_keys, tables)
+    rows = [reader.row(position, entry) for position, entry in enumerate(entries)]
+    if rows and all(row.problem for row in rows):
+        raise BadFile(rows[0].data, rows[0].problem)
+    return Listing(rows, reader.counts)
 
-    counts: Counter[Path] = Counter()
-    rows: list[Row] = []
-    for number, entry in enumerate(_table_entries(path) if tables else read_json_lines(lines)):
-        index = entry.get("episode_index", number)
 
-        def place(template: str, said: dict[str, Any], index: int = index) -> Path:
-            chunks = {
-                "episode_chunk": index // per_chunk,
-                "chunk_index": said.get("file_index", index) // per_chunk,
-            }
-            return _fill(path, template, {"episode_index": index, **chunks, **said})
+class _Entries:
+    """Entries of the list, one after the other, into rows."""
 
-        data = place(data_path, _said(entry, "data/"))
-        length = _length(entry, data)
+    def __init__(self, root: Root, info: Described, video_keys: Sequence[str], tables: bool):
+        """
+        tables: the list is v3's, in tables
+        """
+        default_data, default_video = (_V3_DATA, _V3_VIDEO) if tables else (_V2_DATA, _V2_VIDEO)
+        self._root, self._video_keys, self._tables = root, video_keys, tables
+        self._data_path, self._video_path = info.data_path or default_data, info.video_path or default_video
+        self._per_chunk = info.chunks_size
+        self._names = cache(lambda: task_names(root))  # most lists have the texts, and nothing is read then
+        self.counts: Counter[Path] = Counter()
+
+    def row(self, position: int, entry: Mapping[str, Any] | BadFile) -> Row:
+        """One that cannot be understood is listed with its problem: the others can be read without it."""
+        index = position
+        try:
+            if isinstance(entry, BadFile):
+                raise entry
+            index = self._whole(entry, "episode_index", position)
+            return self._row(index, entry)
+        except BadFile as error:
+            return Row(index, 0, [], error.path, 0, problem=str(error).removeprefix(f"{error.path}: "))
+
+    def _row(self, index: int, entry: Mapping[str, Any]) -> Row:
+        data = self._place(self._data_path, index, self._said(entry, "data/"))
+        length = self._length(entry, data)
+        tasks = [self._text(task) for task in _tasks(entry)]
         videos = {}
-        for key in video_keys:
-            said = _said(entry, f"videos/{key}/")
-            if tables and not said and "{episode_index" not in video_path:
+        for key in self._video_keys:
+            said = self._said(entry, f"videos/{key}/")
+            if self._tables and not said and "{episode_index" not in self._video_path:
                 continue
-            video = place(video_path, {**said, "video_key": key})
-            videos[key] = Video(video, float(said.get("from_timestamp", 0.0)), counts[video])
-            counts[video] += length
-        tasks = [task if isinstance(task, str) else names().get(task, str(task)) for task in _tasks(entry)]
-        rows.append(Row(index, length, tasks, data, counts[data], videos))
-        counts[data] += length
-    return Listing(rows, counts)
+            start = number(entry.get(f"videos/{key}/from_timestamp", 0.0))
+            if start is None or not 0 <= start < 1e9:
+                raise BadFile(self._root.path / "meta", f"episode {index} begins at no time within its video '{key}'")
+            video = self._place(self._video_path, index, {**said, "video_key": key})
+            videos[key] = Video(video, start, self.counts[video])
+        row = Row(index, length, tasks, data, self.counts[data], videos)
+        for path in (data, *(video.path for video in videos.values())):
+            self.counts[path] += length
+        return row
+
+    def _place(self, template: str, index: int, said: Mapping[str, Any]) -> Path:
+        chunks = {
+            "episode_chunk": index // self._per_chunk,
+            "chunk_index": said.get("file_index", index) // self._per_chunk,
+        }
+        return fill(self._root, template, {"episode_index": index, **chunks, **said})
+
+    def _said(self, entry: Mapping[str, Any], prefix: str) -> dict[str, int]:
+        """What an entry says under a prefix of the fields of a template: chunk_index, file_index."""
+        keys = {name: f"{prefix}{name}" for name in FIELDS}
+        return {name: self._whole(entry, key) for name, key in keys.items() if entry.get(key) is not None}
+
+    def _whole(self, entry: Mapping[str, Any], key: str, default: int = 0) -> int:
+        value = entry.get(key, default)
+        found = count(value)
+        if found is None:
+            raise BadFile(self._root.path / "meta", f"the list of episodes says '{key}' is {shown(value)}; correct it")
+        return found
+
+    def _length(self, entry: Mapping[str, Any], data: Path) -> int:
+        if entry.get("length") is not None:
+            return self._whole(entry, "length")
+        if entry.get("dataset_from_index") is not None and entry.get("dataset_to_index") is not None:
+            first, end = self._whole(entry, "dataset_from_index"), self._whole(entry, "dataset_to_index")
+            if end < first:
+                raise BadFile(self._root.path / "meta", f"an episode goes from row {first} to row {end}; correct it")
+            return end - first
+        return count_rows(self._root, data)  # a table of its own: nothing else would say where it ends
+
+    def _text(self, task: Any) -> str:
+        text = task if isinstance(task, str) else self._names().get(count(task), shown(task))
+        if len(text) > MAX_TEXT:
+            raise BadFile(self._root.path / "meta", f"a task of {len(text):,} characters, {shown(text)}; shorten it")
+        return text
 
 
-def _table_entries(path: Path) -> Iterator[dict[str, Any]]:
-    files = sorted((path / "meta/episodes").rglob("*.parquet"))
+def _table_entries(root: Root, folder: Path) -> Iterator[dict[str, Any]]:
+    files = sorted(folder.rglob("*.parquet"))
     if not files:
-        raise BadFile(path / "meta/episodes", "this LeRobot v3.0 data set lists no episodes; copy it again")
+        raise BadFile(folder, "this LeRobot v3.0 data set lists no episodes; copy it again")
     for file in files:
-        table = read_table(file)
         # Statistics are most of the table and nothing here needs them.
-        yield from table.select([name for name in table.column_names if not name.startswith("stats/")]).to_pylist()
+        table = read_table(root, file, lambda name: not name.startswith(("stats/", "meta/")))
+        yield from entries_of(table, file)
 
 
-def _said(entry: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """What an entry says under a prefix: chunk_index, file_index, from_timestamp."""
-    return {k.removeprefix(prefix): v for k, v in entry.items() if k.startswith(prefix) and v is not None}
+def entries_of(table: pa.Table, where: Path) -> list[dict[str, Any]]:
+    """A table's rows as Python's own values."""
+    try:
+        return table.to_pylist()
+    except (pa.ArrowException, ValueError, OverflowError) as error:  # dates beyond the calendar, text that is none
+        raise BadFile(where, f"a value of this table cannot be read ({str(error)[:100]}); copy it again") from error
 
 
 def _tasks(entry: Mapping[str, Any]) -> list[Any]:
@@ -114,28 +177,14 @@ def _tasks(entry: Mapping[str, Any]) -> list[Any]:
     return list(tasks) if isinstance(tasks, list | tuple) else [tasks]
 
 
-def _fill(root: Path, template: str, fields: Mapping[str, Any]) -> Path:
-    missing = [name for _, name, _, _ in Formatter().parse(template) if name and name not in fields]
-    if missing:
-        raise BadFile(
-            root / "meta/info.json",
-            f"the path '{template}' asks for '{missing[0]}', which meta/ does not say; correct the path",
-        )
-    return root / template.format(**fields)
-
-
-def _length(entry: Mapping[str, Any], data: Path) -> int:
-    if entry.get("length") is not None:
-        return int(entry["length"])
-    if {"dataset_from_index", "dataset_to_index"} <= set(entry):
-        return int(entry["dataset_to_index"]) - int(entry["dataset_from_index"])
-    return count_rows(data)  # a table of its own: nothing else would say where it ends
-
-
-def task_names(path: Path) -> dict[int, str]:
+def task_names(root: Root) -> dict[int | None, str]:
     """Task number -> text, which v3.0 keeps as the index of a pandas table."""
-    table, lines = path / "meta/tasks.parquet", path / "meta/tasks.jsonl"
-    if table.is_file():
-        rows = read_table(table).to_pylist()
-        return {row["task_index"]: row.get("task", row.get("__index_level_0__")) for row in rows}
-    return {row["task_index"]: row["task"] for row in read_json_lines(lines)} if lines.is_file() else {}
+    table, lines = root.path / "meta/tasks.parquet", root.path / "meta/tasks.jsonl"
+    rows: Sequence[Any] = []
+    if root.is_file(table):
+        rows = entries_of(read_table(root, table), table)
+    elif root.is_file(lines):
+        rows = read_json_lines(root, lines)
+    entries = [row for row in rows if isinstance(row, dict)]
+    texts = ((row.get("task_index"), row.get("task", row.get("__index_level_0__"))) for row in entries)
+    return {count(index): text for index, text in texts if count(index) is not None and isinstance(text, str)}

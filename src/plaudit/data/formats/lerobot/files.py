@@ -1,6 +1,6 @@
 """The JSON and parquet files of a LeRobot data set, read or refused with a sentence."""
 
-import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,44 +8,99 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from plaudit.data.formats.bounds import GB, MAX_ROWS, TABLE_RATIO, check_unfolded
 from plaudit.data.lfs import unreadable
 from plaudit.errors import BadFile
+from plaudit.untrusted import MAX_JSON, Root, parse_json, shown
+
+MAX_TABLE = 16 * GB  # bytes of a whole table of images, in memory
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}  # others: text and bytes
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(root: Root, path: Path) -> Any:
     """A JSON file."""
-    return _parse(path, json.loads)
-
-
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """A file of one JSON object a line."""
-    return _parse(path, lambda text: [json.loads(line) for line in text.splitlines() if line.strip()])
-
-
-def _parse(path: Path, parse: Callable[[str], Any]) -> Any:
     try:
-        return parse(path.read_text())
+        return parse_json(_read(root, path))
+    except BadFile:
+        raise
+    except ValueError as error:
+        raise _no_json(path, error) from error
+
+
+def read_json_lines(root: Root, path: Path) -> list[dict[str, Any] | BadFile]:
+    """A file of one JSON object a line; a line that is none stands there as the error it is."""
+    found: list[dict[str, Any] | BadFile] = []
+    for number, line in enumerate(_read(root, path).splitlines()):
+        if not line.strip():
+            continue
+        try:
+            entry = parse_json(line)
+            if not isinstance(entry, dict):
+                raise ValueError(f"{shown(entry)} and no object")
+            found.append(entry)
+        except ValueError as error:
+            found.append(_no_json(path, error, f" in line {number + 1}"))
+    return found
+
+
+def _read(root: Root, path: Path) -> bytes:
+    try:
+        return root.read(path, MAX_JSON)
     except FileNotFoundError:
         raise BadFile(path, "this file of the LeRobot data set is missing; copy it from its source") from None
-    except ValueError as error:
-        raise unreadable(path, f"this is not valid JSON ({error}); copy it again from its source") from error
 
 
-def read_table(path: Path) -> pa.Table:
-    """A parquet file."""
-    return _parquet(path, pq.read_table)
+def _no_json(path: Path, error: ValueError, where: str = "") -> BadFile:
+    return unreadable(path, f"this is not valid JSON{where} ({str(error)[:200]}); copy it again from its source")
 
 
-def count_rows(path: Path) -> int:
+def read_table(root: Root, path: Path, wanted: Callable[[str], bool] = lambda name: True) -> pa.Table:
+    """Those columns of a parquet file that are wanted, once their size is known."""
+
+    def read(file: pq.ParquetFile, nbytes: int) -> pa.Table:
+        names = [name for name in file.schema_arrow.names if wanted(name)]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise BadFile(path, f"this table has column {shown(twice)} twice; write it again")
+        rows = file.metadata.num_rows
+        if not 0 <= rows <= MAX_ROWS:
+            raise BadFile(path, f"this table says it has {rows:,} rows, and {MAX_ROWS:,} are read; copy it again")
+        check_unfolded(_unfolded(file, names), nbytes, path, "this table", MAX_TABLE, TABLE_RATIO)
+        return file.read(columns=names).select(names)
+
+    return _parquet(root, path, read)
+
+
+def count_rows(root: Root, path: Path) -> int:
     """How many rows a parquet file has, by its footer."""
-    return _parquet(path, lambda file: pq.read_metadata(file).num_rows)
+    return _parquet(root, path, lambda file, nbytes: file.metadata.num_rows)
 
 
-def _parquet(path: Path, read: Callable[[Path], Any]) -> Any:
+def _unfolded(file: pq.ParquetFile, names: list[str]) -> int:
+    """Bytes that these columns take in memory, at least: runs of equal values are written out."""
+    total = 0
+    wanted = tuple(f"{name}." for name in names)
+    facts = file.metadata
+    for group in range(facts.num_row_groups):
+        for index in range(facts.num_columns):
+            column = facts.row_group(group).column(index)
+            if f"{column.path_in_schema}.".startswith(wanted):
+                plain = max(column.total_uncompressed_size, 0)
+                total += max(plain, column.num_values * _WIDTHS.get(column.physical_type, 4))
+    return total
+
+
+def _parquet(root: Root, path: Path, read: Callable[[pq.ParquetFile, int], Any]) -> Any:
     try:
-        return read(path)
+        with root.open(path) as file:
+            nbytes = os.fstat(file.fileno()).st_size
+            return read(pq.ParquetFile(file, thrift_string_size_limit=1 << 26), nbytes)
     except FileNotFoundError:
         raise BadFile(path, "this table is missing; copy it from the data set's source") from None
-    except (pa.ArrowException, OSError) as error:
-        first = str(error).splitlines()[0]
+    except BadFile:
+        raise
+    except MemoryError as error:
+        raise BadFile(path, "this table takes more memory than its size promised; copy it again") from error
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise unreadable(path, f"this is not a whole parquet file ({first}); copy it again from its source") from error

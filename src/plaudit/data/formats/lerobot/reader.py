@@ -9,7 +9,6 @@ often mean the row's own (`reward_frame = "same"`). A data set that we wrote say
 """
 
 import hashlib
-import io
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,18 +16,26 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from PIL import Image, UnidentifiedImageError
 
 from plaudit.data.formats import Dataset, ReadOptions, RewardFrame, Source
-from plaudit.data.formats.images import choose
-from plaudit.data.formats.lerobot.columns import candidates, chosen_columns, column_names, image_size, joined
+from plaudit.data.formats.bounds import GB, check_unfolded
+from plaudit.data.formats.images import MAX_IMAGE, BadImage, choose, decode_image
+from plaudit.data.formats.lerobot.columns import (
+    NUMBERS,
+    candidates,
+    chosen_columns,
+    column,
+    column_names,
+    joined,
+    numbers,
+    stored_images,
+)
+from plaudit.data.formats.lerobot.described import described
 from plaudit.data.formats.lerobot.episodes import Listing, Row, Video, list_episodes, task_names
 from plaudit.data.formats.lerobot.files import read_json, read_table
 from plaudit.data.formats.lerobot.layout import (
     ACTION,
     BOOKKEEPING,
-    DONE,
     IMAGES,
     INTERVENTION,
     LABELS,
@@ -36,26 +43,31 @@ from plaudit.data.formats.lerobot.layout import (
     REWARD,
     SIDECAR,
     STATE,
-    SUCCESS,
 )
+from plaudit.data.formats.lerobot.sidecar import NO_EXTRA, Extra, read_sidecar
+from plaudit.data.formats.lerobot.verdicts import control_mode, success_of, terminated
 from plaudit.data.formats.video import FramesMissing, frame_times, read_frames
 from plaudit.data.lfs import unreadable
 from plaudit.errors import BadFile, DataError, InvalidEpisode
 from plaudit.types import AnyArray, ByteArray, Episode, Labels, Origin
+from plaudit.untrusted import Root, shown
 
 
 def detect(path: Path) -> bool:
     return (path / "meta/info.json").is_file()
 
 
-def read(path: Path, options: ReadOptions) -> Dataset:
-    folder = _Folder(path, options)
+def read(root: Root, options: ReadOptions) -> Dataset:
+    folder = _Folder(root, options)
     rows = folder.listing.rows
-    sources = [Source(r.index, str(r.data), partial(folder.digest, r), partial(folder.load, r)) for r in rows]
+    sources = [
+        Source(r.index, str(r.data), partial(folder.digest, r), partial(folder.load, r), partial(folder.nbytes, r))
+        for r in rows
+    ]
     facts = {
-        "version": folder.version,
-        "robot": folder.info.get("robot_type"),
-        "fps": folder.fps,
+        "version": folder.info.version,
+        "robot": folder.info.robot or None,
+        "fps": folder.info.fps,
         "episodes": len(rows),
         "frames": sum(r.length for r in rows),
         "tasks": sorted({task for r in rows for task in r.tasks}),
@@ -64,30 +76,20 @@ def read(path: Path, options: ReadOptions) -> Dataset:
         "action": ", ".join(folder.action_keys) or "-",
         "labels": [name for name in LABELS if name in folder.features],
     }
-    return Dataset("lerobot", path, sources, facts, folder.ignored, folder.problems, folder.notes)
+    return Dataset("lerobot", root.path, sources, facts, folder.ignored, folder.problems, folder.notes)
 
 
 class _Folder:
     """One data set on disk."""
 
-    def __init__(self, path: Path, options: ReadOptions):
-        self.path, self.options = path, options
-        info = path / "meta/info.json"
-        self.info = read_json(info)
-        try:
-            self.version = str(self.info["codebase_version"])
-            self.fps = float(self.info["fps"])
-            self.features: dict[str, dict[str, Any]] = self.info["features"]
-            images = {k: f for k, f in self.features.items() if f["dtype"] in ("video", "image")}
-            sizes = {key: image_size(feature) for key, feature in images.items()}
-        except (KeyError, TypeError, ValueError) as error:
-            raise BadFile(info, f"this does not describe a LeRobot data set: it lacks {error}") from error
-        if not self.version.startswith(("v2", "v3")):
-            raise BadFile(info, f"LeRobot {self.version} is not read; v2.0, v2.1 and v3.0 are")
-        self.sizes = {key: size for key, size in sizes.items() if size is not None}  # (height, width)
+    def __init__(self, root: Root, options: ReadOptions):
+        self.root, self.path, self.options = root, root.path, options
+        info = root.path / "meta/info.json"
+        self.info = described(read_json(root, info), info)
+        self.fps, self.features, self.sizes = self.info.fps, self.info.features, self.info.sizes
         known = {key.removeprefix(IMAGES): key for key in self.sizes}
         wanted = [camera.removeprefix(IMAGES) for camera in options.cameras]
-        self.cameras = {camera: known[camera] for camera in choose(wanted, list(known), str(path))}
+        self.cameras = {camera: known[camera] for camera in choose(wanted, list(known), str(root.path))}
 
         self.problems: list[str] = []
         self.notes: list[str] = []
@@ -95,10 +97,11 @@ class _Folder:
         self.action_keys = chosen_columns(self.features, ACTION, options.action, info)
         self._ask_for_columns(info)
         kept = {*self.state_keys, *self.action_keys, INTERVENTION, *LABELS, *BOOKKEEPING, *self.cameras.values()}
+        self._kept = kept
         self.ignored = [k for k in self.features if k not in kept and not k.startswith(PRIVILEGED)]
 
         self._video_keys = [key for key in self.cameras.values() if self.features[key]["dtype"] == "video"]
-        self.listing = list_episodes(path, self.info, self.version, self._video_keys)
+        self.listing = list_episodes(root, self.info, self._video_keys)
         self._look_for_videos(info, self.listing)
         self._table: tuple[Path, pa.Table] | None = None
         self._times: dict[Path, AnyArray] = {}  # when each frame of a video is shown
@@ -131,8 +134,8 @@ class _Folder:
             camera
             for camera, key in self.cameras.items()
             if key in self._video_keys
-            and listing.rows
-            and not any(key in row.videos and row.videos[key].path.is_file() for row in listing.rows)
+            and any(not row.problem for row in listing.rows)
+            and not any(key in row.videos and self.root.is_file(row.videos[key].path) for row in listing.rows)
         ]
         if lost:
             self.problems.append(
@@ -145,19 +148,31 @@ class _Folder:
         return f", or take the other cameras: {' '.join(f'--camera {c}' for c in others)}" if others else ""
 
     @cached_property
-    def _sidecar(self) -> dict[int, dict[str, Any]]:
+    def _sidecar(self) -> Mapping[int, Extra]:
         """What we wrote beside the format, by episode; {} for a data set of others."""
-        path = self.path / SIDECAR
-        return {entry["episode_index"]: entry for entry in read_table(path).to_pylist()} if path.is_file() else {}
+        return read_sidecar(self.root)
+
+    def nbytes(self, row: Row) -> int:
+        """What reading it takes in memory, with a copy to spare; refused where that cannot be a recording."""
+        if row.problem:
+            raise BadFile(row.data, row.problem)
+        frame = sum(height * width * 3 for height, width in (self.sizes[key] for key in self.cameras.values()))
+        paths = {row.data, *(video.path for video in row.videos.values())}
+        on_disk = sum(self.root.size(path) for path in paths)
+        nbytes = (row.length + 1) * frame
+        check_unfolded(nbytes, on_disk, row.data, f"episode {row.index}", self.options.max_episode_gb * GB)
+        return 2 * nbytes + 4 * self.root.size(row.data)
 
     def _rows_of(self, row: Row) -> pa.Table:
         """The rows of one episode. Tables are kept while the next episode comes from the same file."""
         if self.problems:
             raise DataError(self.problems[0])
+        self.nbytes(row)
         if row.length == 0:
             raise BadFile(row.data, f"episode {row.index} has no rows; leave it out of meta/")
         if self._table is None or self._table[0] != row.data:
-            self._table = (row.data, read_table(row.data))
+            self._table = None  # which may be large: before the next is read, not after
+            self._table = (row.data, read_table(self.root, row.data, self._is_kept))
         table = self._table[1]
         rows = self.listing.counts[row.data]
         if rows == row.length == table.num_rows or "episode_index" not in table.column_names:
@@ -165,12 +180,15 @@ class _Folder:
             if table.num_rows != rows:
                 raise BadFile(row.data, f"this table has {table.num_rows} rows where meta/ says {rows}; copy it again")
             return table.slice(row.first, row.length)
-        table = table.filter(pc.field("episode_index") == row.index)
+        table = table.filter(pa.array(column(table, "episode_index", row.data, np.int64) == row.index))
         if table.num_rows != row.length:
             raise BadFile(
                 row.data, f"episode {row.index} has {table.num_rows} rows where meta/ says {row.length}; copy it again"
             )
         return table
+
+    def _is_kept(self, name: str) -> bool:
+        return name in self._kept or name.startswith(PRIVILEGED)
 
     def digest(self, row: Row) -> str:
         """Of what was recorded, not of its labels: a relabelled data set is the same data."""
@@ -179,33 +197,33 @@ class _Folder:
         for values in (
             joined(table, self.state_keys, row.data),
             joined(table, self.action_keys, row.data),
-            _column(table, "timestamp", "f4"),
+            column(table, "timestamp", row.data, "f4"),
         ):
             found.update(b"" if values is None else values.tobytes())
         for key in sorted(set(self.cameras.values()) & set(table.column_names)):
-            for entry in table[key].to_pylist():
-                found.update(_stored(entry) or str(entry["path"]).encode())
+            for entry in stored_images(table, key, row.data):
+                found.update(entry if isinstance(entry, bytes) else entry.encode())
         for key, video in sorted(row.videos.items()):
-            size = video.path.stat().st_size if video.path.is_file() else 0
+            size = self.root.size(video.path)
             found.update(f"{key} {video.path.name} {size} {video.start:.6f}".encode())
         return found.hexdigest()
 
     def load(self, row: Row) -> tuple[Episode, Labels | None]:
         table = self._rows_of(row)
-        extra = self._sidecar.get(row.index, {})
-        final_state = extra.get("final_state") if self.state_keys == [STATE] else None
+        extra = self._sidecar.get(row.index, NO_EXTRA)
+        final_state = extra.final_state if self.state_keys == [STATE] else None
         try:
             episode = Episode.of(
                 frames={c: self._frames(row, table, c, key, extra) for c, key in self.cameras.items()},
                 state=_with_last(joined(table, self.state_keys, row.data), final_state),
                 actions=joined(table, self.action_keys, row.data),
-                control_mode=_column(table, INTERVENTION, np.uint8),
-                privileged=self._privileged(table),
+                control_mode=control_mode(table, row.data),
+                privileged=self._privileged(table, row.data),
                 task=self._task(row, table),
                 fps=self.fps,
-                robot=str(self.info.get("robot_type") or ""),
-                terminated=extra.get("terminated", _terminated(table)),
-                repeated=extra.get("repeated", "last"),
+                robot=self.info.robot,
+                terminated=terminated(table, row.data) if extra.terminated is None else extra.terminated,
+                repeated=extra.repeated,
                 origin=Origin("lerobot", str(self.path), row.index, self.digest(row)),
                 meta=self._names(),
             )
@@ -215,32 +233,59 @@ class _Folder:
 
     def _task(self, row: Row, table: pa.Table) -> str:
         """By the list of episodes; else by the number in the first row; else what the user said."""
-        numbers = _column(table, "task_index", np.int64)
-        if row.tasks or numbers is None:
-            return row.tasks[0] if row.tasks else self.options.task
-        return self._task_names.get(int(numbers[0]), self.options.task)
+        if row.tasks:
+            return row.tasks[0]
+        numbers = column(table, "task_index", row.data, np.int64)
+        return self.options.task if numbers is None else self._task_names.get(int(numbers[0]), self.options.task)
 
     @cached_property
-    def _task_names(self) -> Mapping[int, str]:
-        return task_names(self.path)
+    def _task_names(self) -> Mapping[int | None, str]:
+        return task_names(self.root)
 
-    def _frames(self, row: Row, table: pa.Table, camera: str, key: str, extra: dict[str, Any]) -> ByteArray:
+    def _frames(self, row: Row, table: pa.Table, camera: str, key: str, extra: Extra) -> ByteArray:
         height, width = self.sizes[key]
         if key in row.videos:
             frames = self._video_frames(row, table, row.videos[key], height, width)
         elif key in table.column_names:
-            where = f"{row.data}, episode {row.index}"
-            read_image = partial(_image, self.path, where, camera, height, width)
-            frames = np.stack([read_image(entry) for entry in table[key].to_pylist()])
+            self._tell_of_times(row, table)
+            frames = np.empty((row.length + 1, height, width, 3), np.uint8)
+            where, seen = f"{row.data}, episode {row.index}", 0
+            for seen, entry in enumerate(stored_images(table, key, row.data), start=1):
+                frames[seen - 1] = self._image(where, camera, height, width, entry)
+            if seen != row.length:
+                raise BadFile(where, f"camera '{camera}' has {seen} images for {row.length} rows; copy it again")
         else:
             raise BadFile(
                 row.data,
                 f"camera '{camera}' is named in meta/info.json and missing here; correct either"
                 f"{self._without([camera])}",
             )
-        last = extra.get(f"final/{camera}")
-        last = frames[-1] if last is None else _image(self.path, SIDECAR, camera, height, width, {"bytes": last})
-        return np.concatenate([frames, last[None]])
+        last = extra.images.get(camera)
+        frames[-1] = frames[-2] if last is None else self._image(SIDECAR, camera, height, width, last)
+        return frames
+
+    def _image(self, where: str | Path, camera: str, height: int, width: int, entry: bytes | str) -> ByteArray:
+        """Of its bytes, or of the file beside the tables that holds them."""
+        try:
+            if isinstance(entry, bytes):
+                return decode_image(entry, camera, height, width)
+            path = self.root.inside(entry)
+            return decode_image(self.root.read(path, MAX_IMAGE), camera, height, width)
+        except FileNotFoundError:
+            raise BadFile(where, f"an image of camera '{camera}' cannot be read: there is no {shown(entry)}") from None
+        except BadImage as error:
+            if isinstance(entry, bytes):
+                raise BadFile(where, str(error)) from error
+            raise unreadable(self.path / entry, str(error)) from error
+
+    def _tell_of_times(self, row: Row, table: pa.Table) -> None:
+        times = column(table, "timestamp", row.data, np.float64)
+        sound = times is None or (np.isfinite(times).all() and (np.diff(times) >= 0).all())
+        if not sound and not self._read_by_number:
+            self._read_by_number = True
+            self.notes.append(
+                f"timestamps are NaN or go back (first in episode {row.index}); images are taken row by row"
+            )
 
     def _video_frames(self, row: Row, table: pa.Table, video: Video, height: int, width: int) -> ByteArray:
         """A row's frame is the one shown at its timestamp; by number where the two clocks differ.
@@ -249,7 +294,7 @@ class _Folder:
         as many frames as rows leaves no doubt which belongs to which.
         """
         tolerance = 0.5 / self.fps
-        times = _column(table, "timestamp", np.float64)
+        times = column(table, "timestamp", row.data, np.float64)
         steady = times is not None and bool((np.abs(times - np.arange(len(times)) / self.fps) <= tolerance).all())
         if not steady and (frames := self._frames_by_number(row, video, height, width)) is not None:
             return frames
@@ -259,7 +304,7 @@ class _Folder:
                 f"there is no 'timestamp' in this table, and {video.path} has not one frame a row; correct either",
             )
         try:
-            return read_frames(video.path, video.start + times, tolerance, height, width)
+            return read_frames(self.root, video.path, video.start + times, tolerance, height, width, spare=1)
         except FramesMissing as error:
             if not steady:
                 raise BadFile(
@@ -274,10 +319,11 @@ class _Folder:
 
     def _frames_by_number(self, row: Row, video: Video, height: int, width: int) -> ByteArray | None:
         """None where the file does not have exactly one frame for each row of its episodes."""
-        shown = self._shown(video.path)
-        if len(shown) != self.listing.counts[video.path]:
+        times = self._shown(video.path)
+        if len(times) != self.listing.counts[video.path]:
             return None
-        frames = read_frames(video.path, shown[video.first : video.first + row.length], 1e-6, height, width)
+        times = times[video.first : video.first + row.length]
+        frames = read_frames(self.root, video.path, times, 1e-6, height, width, spare=1)
         if not self._read_by_number:
             self._read_by_number = True
             self.notes.append(
@@ -288,13 +334,18 @@ class _Folder:
 
     def _shown(self, path: Path) -> AnyArray:
         if path not in self._times:
-            self._times[path] = frame_times(path)
+            self._times[path] = frame_times(self.root, path)
         return self._times[path]
 
-    def _privileged(self, table: pa.Table) -> dict[str, AnyArray]:
-        names = [name for name in table.column_names if name.startswith(PRIVILEGED)]
-        dtypes = {name: self.features[name]["dtype"] for name in names}
-        return {n.removeprefix(PRIVILEGED): np.asarray(table[n].to_pylist(), dtypes[n]) for n in names}
+    def _privileged(self, table: pa.Table, where: Path) -> dict[str, AnyArray]:
+        found: dict[str, AnyArray] = {}
+        for name in table.column_names:
+            if name.startswith(PRIVILEGED):
+                dtype = self.features[name]["dtype"] if name in self.features else None
+                if dtype not in NUMBERS:
+                    raise BadFile(where, f"'{name}' has a type that is no number in meta/info.json; correct it")
+                found[name.removeprefix(PRIVILEGED)] = numbers(table, name, where, dtype)
+        return found
 
     def _names(self) -> dict[str, Any]:
         """Joint names, where the data set has them, flat."""
@@ -302,74 +353,29 @@ class _Folder:
         found = {role: column_names(self.features, keys) for role, keys in roles}
         return {role: names for role, names in found.items() if names is not None}
 
-    def _labels(self, table: pa.Table, row: Row, extra: dict[str, Any]) -> Labels | None:
-        reward = _column(table, REWARD, np.float32)
+    def _labels(self, table: pa.Table, row: Row, extra: Extra) -> Labels | None:
+        reward = column(table, REWARD, row.data, np.float32)
         if reward is None or np.isnan(reward).all():
             return None
-        source = extra.get("source", "dataset")
         if self._reward_frame == "same":
-            last = extra.get("final_verdict")
+            last = extra.final_verdict
             verdict = np.append(reward, reward[-1] if last is None else last)
-            return Labels.from_frames(verdict, source=source)
-        success = _success(table, reward)
-        start = extra.get("start")
-        return Labels(reward=reward, success=success, start=np.nan if start is None else start, source=source)
+            return Labels.from_frames(verdict, source=extra.source)
+        success = success_of(table, row.data, reward)
+        start = np.nan if extra.start is None else extra.start
+        return Labels(reward=reward, success=success, start=start, source=extra.source)
 
     @cached_property
     def _reward_frame(self) -> RewardFrame:
         if self.options.reward_frame is not None:
             return self.options.reward_frame
-        said = {entry["reward_frame"] for entry in self._sidecar.values()}
+        said = {extra.reward_frame for extra in self._sidecar.values()}
         return "same" if said == {"same"} else "next"
-
-
-def _success(table: pa.Table, reward: AnyArray) -> AnyArray:
-    """`next.success`, or a sparse reward of 0 and 1, which says the same; a dense reward says nothing of it."""
-    said = _column(table, SUCCESS, np.bool_)
-    if said is not None:
-        return said
-    sparse = np.isin(reward[~np.isnan(reward)], (0, 1)).all()
-    return (reward == 1) & sparse
-
-
-def _terminated(table: pa.Table) -> bool:
-    """`next.done` also marks a time limit; only an end in success is taken as the task's own."""
-    done, reward = _column(table, DONE, np.bool_), _column(table, REWARD, np.float32)
-    return bool(done is not None and reward is not None and done[-1] and _success(table, reward)[-1])
 
 
 def _with_last(rows: AnyArray, last: list[float] | None) -> AnyArray:
     return np.concatenate([rows, rows[-1:] if last is None else np.asarray([last], rows.dtype)])
 
 
-def _column(table: pa.Table, name: str, dtype: Any) -> AnyArray | None:
-    if name not in table.column_names:
-        return None
-    return np.asarray(table[name].to_pylist(), dtype=dtype).reshape(table.num_rows)
-
-
 def _cameras(names: Sequence[str]) -> str:
     return ("camera " if len(names) == 1 else "cameras ") + ", ".join(f"'{name}'" for name in names)
-
-
-def _stored(entry: Any) -> bytes | None:
-    """The bytes of an image that stands in the table itself, bare or beside its path."""
-    return entry if isinstance(entry, bytes) else entry["bytes"]
-
-
-def _image(root: Path, where: str | Path, camera: str, height: int, width: int, entry: Any) -> ByteArray:
-    try:
-        data = _stored(entry)
-        data = (root / entry["path"]).read_bytes() if data is None else data
-        image = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-    except UnidentifiedImageError as error:
-        lies = root / entry["path"] if isinstance(entry, dict) and entry["bytes"] is None else Path(where)
-        raise unreadable(lies, f"an image of camera '{camera}' cannot be read ({error})") from error
-    except (OSError, KeyError, TypeError) as error:
-        raise BadFile(where, f"an image of camera '{camera}' cannot be read ({error})") from error
-    if image.shape != (height, width, 3):
-        raise BadFile(
-            where,
-            f"camera '{camera}' has {image.shape[0]}x{image.shape[1]} frames, not {height}x{width}; correct either",
-        )
-    return image

@@ -1,0 +1,232 @@
+"""Foreign data sets, read by a process that may be lost.
+
+    with decoded("somebody's data", ReadOptions()) as dataset:
+        episode, labels = dataset.sources[0].load()          # in the other process; here arrive checked arrays
+
+Looks like what `open_dataset` gives. A file that crashes its decoder, takes too long or too much memory ends that
+process (`plaudit.data.formats.worker` has the limits) and costs the episode it was of; the next one is read by another.
+"""
+
+import atexit
+import json
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plaudit.data.formats import Dataset, ReadOptions, Source
+from plaudit.data.formats.bounds import GB
+from plaudit.data.formats.wire import CONTROL, FORK, KILL, LENGTH, WAIT, receive_exactly, send
+from plaudit.errors import BadFile, DataError, UnknownFormat, UnsafeFile
+from plaudit.types import AnyArray, Episode, Labels, Origin
+
+WAITING = 1800.0  # s without a word: a disk that does not answer, since computing has a limit of its own
+MAX_ANSWER = 256 << 20  # bytes without the arrays
+
+BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from plaudit.data.formats.worker import nursery; nursery(int(sys.argv[1]))"
+)
+# The decoders' own threads would be lost in a fork; Arrow's usual allocator reserves more than it uses.
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+_ERRORS = {"BadFile": BadFile, "FramesMissing": BadFile, "UnsafeFile": UnsafeFile}
+_PLAIN = re.compile(r"[<>|]([iu][1248]|f[248]|b1)")
+
+
+@contextmanager
+def decoded(path: str | Path, options: ReadOptions | None = None) -> Iterator[Dataset]:
+    """A data set whose files are opened by another process."""
+    reader = _Reader(Path(path), options or ReadOptions())
+    try:
+        yield reader.dataset()
+    finally:
+        reader.close()
+
+
+class _Nursery:
+    """The process that forks readers; one for all of ours, because it takes a second to start."""
+
+    _lock = threading.Lock()
+    _here: "_Nursery | None" = None
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-c",
+                    BOOT,
+                    str(theirs.fileno()),
+                    json.dumps([p or str(Path.cwd()) for p in sys.path]),
+                ],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **_ENVIRONMENT},
+                start_new_session=True,  # Ctrl-C is for us to hear
+            )
+        atexit.register(self.close)
+
+    @classmethod
+    def ask(cls, what: bytes, pid: int = 0, descriptor: int | None = None) -> int:
+        with cls._lock:
+            if cls._here is None or cls._here._owner != os.getpid() or cls._here._process.poll() is not None:
+                cls._here = cls()
+            return cls._here._ask(what, pid, descriptor)
+
+    def _ask(self, what: bytes, pid: int, descriptor: int | None) -> int:
+        answer = bytearray(LENGTH.size)
+        try:
+            socket.send_fds(self._control, [CONTROL.pack(what, pid)], [] if descriptor is None else [descriptor])
+            receive_exactly(self._control, memoryview(answer))
+        except (EOFError, OSError) as error:
+            raise DataError("the process that reads data sets could not be started; try again") from error
+        return LENGTH.unpack(answer)[0]
+
+    def close(self) -> None:
+        if self._owner == os.getpid():
+            self._control.close()
+            self._process.wait()
+
+
+class _Reader:
+    """One data set, and the process that reads it now."""
+
+    def __init__(self, path: Path, options: ReadOptions):
+        self._path, self._options = path, options
+        self._connection: socket.socket | None = None
+        self._pid = 0
+        self._notes: list[str] = []
+
+    def dataset(self) -> Dataset:
+        told = self._start()
+        self._notes = list(told["notes"])
+        sources = [
+            Source(index, where, partial(self._digest, n, where), partial(self._load, n, where), lambda: 0)
+            for n, (index, where) in enumerate(told["sources"])
+        ]
+        return Dataset(
+            told["format"], self._path, sources, told["facts"], told["ignored"], told["problems"], self._notes
+        )
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            _Nursery.ask(KILL, self._pid)
+
+    def _start(self) -> dict[str, Any]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._pid = _Nursery.ask(FORK, descriptor=theirs.fileno())
+        ours.settimeout(WAITING)
+        self._connection = ours
+        place = {"path": str(self._path), "cwd": str(Path.cwd())}
+        return self._ask({"op": "open", **place, "options": asdict(self._options)})[0]
+
+    def _digest(self, number: int, where: str) -> str:
+        return self._ask({"op": "digest", "number": number}, where)[0]["digest"]
+
+    def _load(self, number: int, where: str) -> tuple[Episode, Labels | None]:
+        told, arrays = self._ask({"op": "load", "number": number}, where)
+        self._notes += [note for note in told["notes"] if note not in self._notes]
+        return _unpacked(told, arrays)
+
+    def _ask(self, request: dict[str, Any], where: str = "") -> tuple[dict[str, Any], list[AnyArray]]:
+        if self._connection is None:
+            self._start()
+        assert self._connection is not None
+        try:
+            send(self._connection, request)
+            told = json.loads(_text(self._connection))
+            arrays = self._arrays(told["arrays"])
+        except TimeoutError:
+            self.close()
+            raise _lost(where or str(self._path), f"nothing was heard of it for {WAITING:.0f} s") from None
+        except (EOFError, OSError):
+            raise _lost(where or str(self._path), self._how_it_ended()) from None
+        if "error" in told:
+            raise _error(told)
+        return told, arrays
+
+    def _arrays(self, shapes: list[tuple[str, list[int]]]) -> list[AnyArray]:
+        """What comes is believed no further than it fits: the process may be the file's by now."""
+        arrays: list[AnyArray] = []
+        left = int(self._options.max_episode_gb * GB) + MAX_ANSWER
+        assert self._connection is not None
+        for dtype, shape in shapes:
+            sound = isinstance(dtype, str) and _PLAIN.fullmatch(dtype) and all(type(n) is int and n >= 0 for n in shape)
+            nbytes = math.prod(shape) * np.dtype(dtype).itemsize if sound else left + 1
+            if nbytes > left:
+                raise EOFError
+            array = np.empty(shape, dtype)
+            if nbytes:
+                receive_exactly(self._connection, array.reshape(-1).view(np.uint8).data)
+            arrays.append(array)
+            left -= nbytes
+        return arrays
+
+    def _how_it_ended(self) -> str:
+        assert self._connection is not None
+        self._connection.close()
+        self._connection = None
+        code = _Nursery.ask(WAIT, self._pid)
+        if code == -signal.SIGXCPU:
+            return "it took too long"
+        if code == -signal.SIGKILL:
+            return "it was killed, perhaps by the system for want of memory"
+        return f"its decoder crashed, {signal.Signals(-code).name}" if code < 0 else "its decoder gave up"
+
+
+def _text(connection: socket.socket) -> bytes:
+    header = bytearray(LENGTH.size)
+    receive_exactly(connection, memoryview(header))
+    size = LENGTH.unpack(header)[0]
+    if not 0 < size <= MAX_ANSWER:
+        raise EOFError
+    text = bytearray(size)
+    receive_exactly(connection, memoryview(text))
+    return bytes(text)
+
+
+def _lost(where: str, why: str) -> DataError:
+    return BadFile(where, f"the process that read this was lost ({why}); copy it again from its source")
+
+
+def _error(told: dict[str, Any]) -> DataError:
+    kind, sentence = told["kind"], str(told["error"])
+    if kind in _ERRORS and "path" in told:
+        return _ERRORS[kind](told["path"], sentence.removeprefix(f"{told['path']}: "))
+    return UnknownFormat(sentence) if kind == "UnknownFormat" else DataError(sentence)
+
+
+def _unpacked(told: dict[str, Any], arrays: list[AnyArray]) -> tuple[Episode, Labels | None]:
+    """What `worker.packed` made of an episode; checked once more where it is made."""
+    cameras, privileged, facts = told["cameras"], told["privileged"], told["facts"]
+    parts = iter(arrays)
+    episode = Episode.of(
+        frames={camera: next(parts) for camera in cameras},
+        state=next(parts),
+        actions=next(parts),
+        control_mode=next(parts),
+        privileged={name: next(parts) for name in privileged},
+        origin=Origin(**told["origin"]),
+        **facts,
+    )
+    if told["labels"] is None:
+        return episode, None
+    return episode, Labels(reward=next(parts), success=next(parts), **told["labels"])

@@ -1,0 +1,221 @@
+"""The process that reads foreign data sets: what a decoder does to memory, time and itself, it does here.
+
+Decoders of images, videos and tables are large, written in C, and were not all written for hostile files. So one of our
+processes opens the data set and hands episodes over as plain arrays; it has limits on memory and computing, writes no
+file, starts no program and opens no connection. `plaudit.data.formats.decoding` starts it and outlives it.
+
+Importing the decoders takes a second, so a first process imports them, touches no data, and forks one that reads for
+each data set, and another where one died. Messages are JSON with the bytes of arrays behind it: nothing is unpickled.
+"""
+
+import json
+import math
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from plaudit.data.formats import Dataset, ReadOptions, lerobot, npy, open_dataset, pkl
+from plaudit.data.formats.wire import CONTROL, FORK, KILL, LENGTH, receive_exactly, send
+from plaudit.errors import BadFile, DataError, PlauditError
+from plaudit.types import AnyArray, Episode, Labels
+
+MEMORY = 768 << 20  # bytes above what the process has when it starts, beside what an episode's frames take
+SECONDS = 90  # of computing for any one request, and one more for each
+BYTES_A_SECOND = 20 << 20  # bytes of frames
+
+# What no reader of files does, by the names of Python's audit events.
+_REFUSED = (
+    "subprocess.",
+    "os.exec",
+    "os.fork",
+    "os.posix_spawn",
+    "os.spawn",
+    "os.system",
+    "pty.",
+    "socket.",
+    "ctypes.",
+)
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+def nursery(descriptor: int) -> None:
+    """Fork a reader for each connection that comes in, until whoever asks for them is gone."""
+    assert lerobot and npy and pkl  # their decoders are what a fork should find imported
+    sys.meta_path.insert(0, _NoPandas())
+    control = socket.socket(fileno=descriptor)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, CONTROL.size, 1)
+        if len(message) < CONTROL.size:
+            return
+        what, pid = CONTROL.unpack(message)
+        if what == FORK:
+            pid = os.fork()
+            if pid == 0:
+                control.close()
+                _become_reader(descriptors[0])
+            os.close(descriptors[0])
+            control.sendall(LENGTH.pack(pid))
+            continue
+        if what == KILL:
+            os.kill(pid, signal.SIGKILL)  # nobody else waits for it, so the number is still its own
+        _, status = os.waitpid(pid, 0)
+        control.sendall(LENGTH.pack(os.waitstatus_to_exitcode(status)))
+
+
+class _NoPandas:
+    """Arrow imports pandas where it is installed, a second in each fork, and does without where it is not."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def _become_reader(descriptor: int) -> None:
+    """In the fork: serve until the connection ends; never returns."""
+    code = 1
+    try:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(nothing, standard)
+        connection = socket.socket(fileno=descriptor)
+        limits = _Limits()
+        sys.addaudithook(_refuse)
+        _serve(connection, limits)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    if event.startswith(_REFUSED):
+        raise PermissionError(f"{event} while a data set is read")
+    if event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITING:
+        raise PermissionError("a file opened for writing while a data set is read")
+
+
+class _Limits:
+    """Of this process, renewed for each request."""
+
+    def __init__(self) -> None:
+        self._base = _private_memory()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write fails instead
+        sys.dont_write_bytecode = True
+
+    def renew(self, nbytes: int) -> None:
+        """
+        nbytes: that what is asked for takes
+        """
+        seconds = math.ceil(time.process_time() + SECONDS + nbytes / BYTES_A_SECOND)
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        if self._base:
+            most = self._base + MEMORY + nbytes
+            resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+
+def _private_memory() -> int:
+    """Bytes of this process that RLIMIT_DATA counts; 0 where the system does not tell."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return 0
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
+    return int(line.split()[1]) << 10
+
+
+def _serve(connection: socket.socket, limits: _Limits) -> None:
+    dataset: Dataset | None = None
+    while True:
+        header = bytearray(LENGTH.size)
+        try:
+            receive_exactly(connection, memoryview(header))
+        except EOFError:
+            return
+        text = bytearray(LENGTH.unpack(header)[0])
+        receive_exactly(connection, memoryview(text))
+        request = json.loads(text)
+        limits.renew(0)
+        if request["op"] == "open":
+            options = ReadOptions(**request["options"])
+            os.chdir(request["cwd"])  # so that paths are told as they were given
+            work = partial(_open, request["path"], options)
+            answer, arrays, dataset = _guarded(work, request["path"])
+        else:
+            assert dataset is not None
+            source, known = dataset.sources[request["number"]], dataset
+            step = _load if request["op"] == "load" else _digest
+            answer, arrays, _ = _guarded(partial(step, known, source, limits), source.where)
+        send(connection, answer, arrays)
+
+
+Answer = tuple[dict[str, Any], Sequence[AnyArray], Dataset | None]
+
+
+def _guarded(work: Callable[[], Answer], where: str) -> Answer:
+    """What a foreign file leads its decoder to is an answer in a sentence, whatever it is."""
+    try:
+        return work()
+    except BadFile as error:
+        return {"error": str(error), "kind": type(error).__name__, "path": str(error.path)}, (), None
+    except PlauditError as error:
+        return {"error": str(error), "kind": type(error).__name__}, (), None
+    except MemoryError:
+        what = "it takes more memory than a recording of its size does"
+        return {"error": f"{where}: {what}", "kind": "BadFile", "path": where}, (), None
+    except Exception as error:  # noqa: BLE001 - damage leads decoders anywhere
+        reason = f"{type(error).__name__}: {error}".strip()[:200]
+        what = f"this is damaged ({reason}); copy it again from its source"
+        return {"error": f"{where}: {what}", "kind": "BadFile", "path": where}, (), None
+
+
+def _open(path: str, options: ReadOptions) -> Answer:
+    dataset = open_dataset(path, options)
+    answer = {
+        "format": dataset.format,
+        "sources": [(source.index, source.where) for source in dataset.sources],
+        "facts": dict(dataset.facts),
+        "ignored": list(dataset.ignored),
+        "problems": list(dataset.problems),
+        "notes": list(dataset.notes),
+    }
+    return answer, (), dataset
+
+
+def _digest(dataset: Dataset, source: Any, limits: _Limits) -> Answer:
+    limits.renew(source.nbytes())
+    return {"digest": source.digest()}, (), None
+
+
+def _load(dataset: Dataset, source: Any, limits: _Limits) -> Answer:
+    limits.renew(source.nbytes())
+    episode, labels = source.load()
+    answer, arrays = packed(episode, labels)
+    return {**answer, "notes": list(dataset.notes)}, arrays, None
+
+
+def packed(episode: Episode, labels: Labels | None) -> tuple[dict[str, Any], list[AnyArray]]:
+    """An episode and its labels as JSON values and arrays, for `unpacked`."""
+    if episode.origin is None:
+        raise DataError("an episode of a data set knows where it comes from")
+    arrays = [*episode.frames.values(), episode.state, episode.actions, episode.control_mode]
+    arrays += [*episode.privileged.values(), *(() if labels is None else (labels.reward, labels.success))]
+    facts = {name: getattr(episode, name) for name in ("task", "fps", "robot", "terminated", "repeated")}
+    answer = {
+        "cameras": list(episode.frames),
+        "privileged": list(episode.privileged),
+        "facts": {**facts, "meta": dict(episode.meta)},
+        "origin": vars(episode.origin),
+        "labels": None if labels is None else {"start": float(labels.start), "source": labels.source},
+    }
+    return answer, arrays
+
+
+if __name__ == "__main__":
+    nursery(int(sys.argv[1]))

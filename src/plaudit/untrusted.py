@@ -1,0 +1,214 @@
+"""Rules for files that came from somebody else.
+
+A data set, a label file or a config from a stranger may name any path, claim any size and nest as deep as it likes.
+What reads them goes through here: paths are confined to the folder that the user named, only regular files are opened,
+and text is measured before it is parsed, because a parser that has begun may not come back. Whatever is refused is
+refused in a sentence, as `BadFile` where a file is at fault and as `ValueError` where a text is.
+"""
+
+import io
+import json
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from plaudit.errors import BadFile
+
+MAX_JSON = 64 << 20  # bytes; a list of 100,000 episodes has 20 MB
+MAX_YAML = 1 << 20  # characters; the parser does about 0.1 MB a second
+MAX_DEPTH = 64  # lists and mappings within each other
+MAX_NODES = 50_000  # values of a YAML file once its aliases are written out
+MAX_NUMBER = 400  # characters of an unquoted YAML value that begins like a number: some are read in quadratic time
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFLNK: "a link",
+}
+
+
+def shown(value: Any, most: int = 60) -> str:
+    """A value of a foreign file, short enough for a sentence whatever it is."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of {value.bit_length():,} bits"
+    if isinstance(value, str):
+        return repr(value if len(value) <= most else f"{value[:most]}...")
+    if value is None or isinstance(value, bool | int | float):
+        return repr(value)
+    size = f" of {len(value):,}" if isinstance(value, list | tuple | dict | set | bytes) else ""
+    return f"a {type(value).__name__}{size}"
+
+
+@dataclass(frozen=True)
+class Root:
+    """A folder that the user named. What its files name is looked for in it and nowhere else.
+
+    root = Root(Path("data_set"))
+    with root.open(root.inside("meta/info.json")) as file: ...
+    """
+
+    path: Path
+    follow_links: bool = False  # links may lead to regular files anywhere, as in the cache of a model hub
+
+    def inside(self, relative: Any) -> Path:
+        """The place of a file that a foreign file names; nothing is opened."""
+        if not isinstance(relative, str) or not relative or len(relative) > 1000:
+            raise BadFile(self.path, f"{shown(relative)} is no path within this data set")
+        odd = relative.startswith(("/", "\\", "~")) or "\0" in relative or "://" in relative
+        if odd or ".." in re.split(r"[/\\]", relative):
+            raise BadFile(
+                self.path, f"its files name {shown(relative)}, which lies outside of this folder; it was not opened"
+            )
+        return self.path / relative
+
+    def open(self, path: Path, most: int | None = None) -> io.BufferedReader:
+        """A regular file under the root, for reading. FileNotFoundError where there is none.
+
+        most: bytes that it may have
+        """
+        try:
+            return self._open(path, most)
+        except (FileNotFoundError, BadFile):
+            raise
+        except (OSError, ValueError) as error:  # ValueError: half a character in the name
+            reason = error.strerror if isinstance(error, OSError) else "its name is no text"
+            raise BadFile(path, f"this cannot be opened ({reason}); copy it again from its source") from error
+
+    def read(self, path: Path, most: int) -> bytes:
+        """All of a file of at most `most` bytes."""
+        with self.open(path, most) as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise _too_large(path, len(data), most)
+        return data
+
+    def is_file(self, path: Path) -> bool:
+        """Whether something stands there that is no folder; whether it may be read shows when it is opened."""
+        try:
+            return path.exists() and not path.is_dir()
+        except (OSError, ValueError):
+            return False
+
+    def size(self, path: Path) -> int:
+        """Bytes of a file that may be opened, 0 where there is none."""
+        try:
+            with self.open(path) as file:
+                return os.fstat(file.fileno()).st_size
+        except FileNotFoundError:
+            return 0
+
+    def _open(self, path: Path, most: int | None) -> io.BufferedReader:
+        real = os.path.realpath(path, strict=True)
+        home = os.path.realpath(self.path, strict=True)
+        if not self.follow_links and not Path(real).is_relative_to(home):
+            raise BadFile(
+                path,
+                "this is a link that leads out of the data set and was not followed; copy the file itself, or say "
+                "--follow-links where you trust the links",
+            )
+        found = os.lstat(real)
+        if not stat.S_ISREG(found.st_mode):
+            raise BadFile(path, f"this is {_KINDS.get(stat.S_IFMT(found.st_mode), 'something else')} and not a file")
+        # Not blocking and not following: what stands there may have been exchanged since it was looked at.
+        descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            opened = os.fstat(descriptor)
+            if (opened.st_dev, opened.st_ino) != (found.st_dev, found.st_ino) or not _still_at(descriptor, real):
+                raise BadFile(path, "this file was exchanged while it was opened; try again when nobody writes there")
+            if most is not None and opened.st_size > most:
+                raise _too_large(path, opened.st_size, most)
+            return os.fdopen(descriptor, "rb")
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+
+def _still_at(descriptor: int, real: str) -> bool:
+    """Whether no folder above it was exchanged for a link; only Linux tells where a descriptor leads."""
+    link = Path(f"/proc/self/fd/{descriptor}")
+    return not link.is_symlink() or str(link.readlink()) == real
+
+
+def _too_large(path: Path, size: int, most: int) -> BadFile:
+    return BadFile(path, f"this file has {size:,} bytes where at most {most:,} are read; it is not what it should be")
+
+
+def read_own(path: Path, most: int) -> bytes:
+    """A regular file that the user named; links are followed. FileNotFoundError where there is none."""
+    return Root(path.parent, follow_links=True).read(path, most)
+
+
+def parse_json(data: bytes) -> Any:
+    """A JSON text; ValueError for what is too large, too deep or no JSON."""
+    if len(data) > MAX_JSON:
+        raise ValueError(f"{len(data):,} bytes of JSON where at most {MAX_JSON:,} are read")
+    brackets = np.frombuffer(_STRINGS.sub(b"", data), np.uint8)
+    brackets = brackets[np.isin(brackets, np.frombuffer(b"[]{}", np.uint8))]
+    opening = np.isin(brackets, np.frombuffer(b"[{", np.uint8))
+    depth = int(np.cumsum(np.where(opening, 1, -1)).max(initial=0))
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it nests {depth:,} deep where at most {MAX_DEPTH} levels are read")
+    tree = json.loads(data.decode())
+    if re.search(rb"\\u[dD][89a-fA-F]", data):
+        json.dumps(tree, ensure_ascii=False).encode()  # halves of characters cannot be written anywhere
+    return tree
+
+
+def check_yaml(text: str) -> None:
+    """ValueError for a YAML text that would take its parser too far: size, depth, aliases that multiply.
+
+    The parser's events come one by one, so that nothing is built of a text that is refused.
+    """
+    if len(text) > MAX_YAML:
+        raise ValueError(f"{len(text):,} characters of YAML where at most {MAX_YAML:,} are read")
+    if text.count("${") > MAX_NODES // 25:
+        raise ValueError("it has too many ${...}")
+    sizes: dict[str, int] = {}  # anchor -> values under it, aliases written out
+    above: list[tuple[str | None, int]] = []  # of each open list or mapping: anchor, and values counted before it
+    count = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in sizes:
+                raise ValueError(f"alias *{event.anchor[:30]} stands for something that is not complete before it")
+            count += sizes[event.anchor]
+        elif isinstance(event, yaml.ScalarEvent):
+            count += 1
+            if event.implicit[0] and len(event.value) > MAX_NUMBER and event.value[:1] in "+-.0123456789":
+                raise ValueError(f"a number of {len(event.value):,} characters; put text into quotes")
+            if event.anchor:
+                sizes[event.anchor] = 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            above.append((event.anchor, count))
+            count += 1
+            if len(above) > MAX_DEPTH:
+                raise ValueError(f"it nests more than {MAX_DEPTH} levels deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = above.pop()
+            if anchor:
+                sizes[anchor] = count - before
+        if count > MAX_NODES:
+            raise ValueError(f"it stands for more than {MAX_NODES:,} values")
+
+
+def parse_yaml(text: str) -> Any:
+    """A YAML text of plain values; ValueError for what is too large, too deep or no YAML."""
+    try:
+        check_yaml(text)
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())[:300]) from error
+    except ValueError:
+        raise
+    except Exception as error:  # the constructors of tagged values (!!bool x, !!timestamp x) raise whatever they meet
+        raise ValueError(f"a value that is not what its tag says ({type(error).__name__})") from error

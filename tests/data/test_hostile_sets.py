@@ -1,0 +1,235 @@
+"""Data sets from somebody who means no good: the rest of their episodes come in, and nothing else happens."""
+
+import json
+import os
+import pickle
+import struct
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from lerobot_v21 import CAMERA, SIZE, write_v21
+
+from conftest import counting_episode, labelled_store
+from plaudit.cli.data import chosen_ids
+from plaudit.data.formats import ReadOptions, WriteOptions, lerobot
+from plaudit.data.formats.decoding import decoded
+from plaudit.data.formats.images import BadImage, decode_image
+from plaudit.data.transfer import export_dataset, import_dataset
+from plaudit.data.unpickle import load_npy, load_pickle
+from plaudit.errors import BadFile, DataError, EpisodeGone
+from plaudit.untrusted import Root
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 48\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+def with_images(folder):
+    store = labelled_store(folder.parent / "a", *(counting_episode(4, first=9 * i) for i in range(3)), cutoff=3)
+    export_dataset(store, folder, "lerobot", WriteOptions(video=False))
+    return folder
+
+
+def change_image(folder, entry):
+    path = folder / "data/chunk-000/file-000.parquet"
+    rows = pq.read_table(path).to_pylist()
+    rows[6]["observation.images.front"] = entry
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def change_info(folder, **keys):
+    path = folder / "meta/info.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+
+
+def test_an_eps_is_no_image_and_starts_no_program(tmp_path, monkeypatch):
+    program = tmp_path / "bin/gs"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    with pytest.raises(BadImage, match="it is no PNG, JPEG, WEBP or BMP"):
+        decode_image(EPS, "front", 48, 64)
+    assert not (tmp_path / "started").exists()
+
+
+def test_an_image_of_another_size_is_refused_before_it_is_decoded():
+    header = struct.pack("!IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n" + struct.pack("!I", 13) + b"IHDR" + header + b"\0" * 4
+    with pytest.raises(BadImage):
+        decode_image(png, "front", 48, 64)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../../secret.png", "http://127.0.0.1:9/a.png", "/dev/zero"])
+def test_an_image_elsewhere_costs_its_episode_alone(tmp_path, path):
+    change_image(with_images(tmp_path / "in"), {"bytes": None, "path": path})
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    assert len(report.ids) == 2
+    assert "lies outside of this folder; it was not opened" in report.failed[0]
+
+
+@pytest.mark.parametrize(
+    "template", ["/etc/passwd", "../{episode_index}", "{episode_index:>2000000000}", "{episode_index.__class__}", "{"]
+)
+def test_a_template_does_no_more_than_name_a_file_of_the_data_set(tmp_path, template):
+    change_info(write_v21(tmp_path / "in", (3,)), data_path=template)
+    with pytest.raises(BadFile):
+        import_dataset(tmp_path / "in", tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/a.ts\n#EXT-X-ENDLIST\n",
+        b"ffconcat version 1.0\nfile '/etc/passwd'\n",
+        b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nm=video 5004 RTP/AVP 96\n",
+    ],
+)
+def test_a_playlist_is_no_video(tmp_path, content):
+    write_v21(tmp_path / "in", (3, 3))
+    (tmp_path / f"in/videos/chunk-000/{CAMERA}/episode_000001.mp4").write_bytes(content)
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    assert len(report.ids) == 1
+    assert "neither MP4 nor Matroska" in report.failed[0]
+
+
+def test_a_pipe_in_place_of_a_table_does_not_hang_the_import(tmp_path):
+    write_v21(tmp_path / "in", (3, 3))
+    path = tmp_path / "in/data/chunk-000/episode_000001.parquet"
+    path.unlink()
+    os.mkfifo(path)
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    assert (len(report.ids), len(report.failed)) == (1, 1)
+    assert "this is a pipe and not a file" in report.failed[0]
+
+
+def test_linked_data_comes_in_where_the_user_says_so(tmp_path):
+    write_v21(tmp_path / "in", (3, 3))
+    path = tmp_path / "in/data/chunk-000/episode_000001.parquet"
+    path.rename(tmp_path / "blob")
+    path.symlink_to(tmp_path / "blob")
+    assert len(import_dataset(tmp_path / "in", tmp_path / "s").failed) == 1
+    assert import_dataset(tmp_path / "in", tmp_path / "s", ReadOptions(follow_links=True)).failed == []
+
+
+def test_a_line_of_the_list_that_is_none_costs_one_episode(tmp_path):
+    write_v21(tmp_path / "in", (3, 3, 3))
+    path = tmp_path / "in/meta/episodes.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], '{"episode_index": 1, "length": NaN}', lines[2][:-4]]))
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    assert (len(report.ids), len(report.failed)) == (1, 2)
+
+
+def test_an_episode_that_claims_a_billion_rows_is_refused_by_its_size(tmp_path):
+    write_v21(tmp_path / "in", (3, 3))
+    path = tmp_path / "in/meta/episodes.jsonl"
+    path.write_text(path.read_text().replace('"length": 3', '"length": 1000000000', 1))
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    assert "would take 8,583.1 GB in memory" in report.failed[0] and len(report.ids) == 1
+
+
+def test_a_small_table_of_equal_rows_without_end_is_not_unfolded(tmp_path):
+    write_v21(tmp_path / "in", (3, 3))
+    path = tmp_path / "in/data/chunk-000/episode_000001.parquet"
+    rows = pa.concat_tables([pq.read_table(path).slice(0, 1)] * 4096).combine_chunks()
+    with pq.ParquetWriter(path, rows.schema, compression="zstd") as writer:
+        for _ in range(40):
+            writer.write_table(pa.concat_tables([rows] * 32))
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    assert "more than any recording does" in report.failed[0] and len(report.ids) == 1
+
+
+def test_timestamps_that_are_nan_are_told(tmp_path):
+    write_v21(tmp_path / "in", (3, 3))
+    path = tmp_path / "in/data/chunk-000/episode_000001.parquet"
+    table = pq.read_table(path)
+    nan = pa.array([float("nan")] * 3, pa.float32())
+    pq.write_table(table.set_column(table.schema.get_field_index("timestamp"), "timestamp", nan), path)
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    assert len(report.ids) == 2 and "frames are taken by number" in report.notes[0]
+
+
+def test_a_process_that_dies_over_an_episode_costs_that_episode_alone(tmp_path):
+    """The reader process is ended from outside before its second episode, as a crash of a decoder would end it."""
+    write_v21(tmp_path / "in", (3, 3, 3))
+    with decoded(tmp_path / "in") as dataset:
+        first, _ = dataset.sources[0].load()
+        os.kill(dataset.sources[0].load.func.__self__._pid, 11)  # pyright: ignore
+        with pytest.raises(BadFile, match=r"the process that read this was lost .*SIGSEGV"):
+            dataset.sources[1].load()
+        again, _ = dataset.sources[0].load()
+    assert np.array_equal(first.actions, again.actions)
+
+
+def test_what_the_reader_process_hands_over_is_what_the_reader_reads(tmp_path):
+    with_images(tmp_path / "in")
+    here = [source.load() for source in lerobot_sources(tmp_path / "in")]
+    with decoded(tmp_path / "in") as dataset:
+        there = [source.load() for source in dataset.sources]
+    for (one, said), (other, heard) in zip(here, there, strict=True):
+        assert np.array_equal(one.frames["front"], other.frames["front"]) and one.meta == other.meta
+        assert (one.task, one.fps, vars(one.origin)) == (other.task, other.fps, vars(other.origin))
+        assert np.array_equal(said.reward, heard.reward) and said.source == heard.source
+
+
+def lerobot_sources(folder):
+    return lerobot.read(Root(folder), ReadOptions()).sources
+
+
+BOMBS = {
+    "14 bytes": b"\x80\x05\x96" + struct.pack("<Q", 4_200_000_000) + b".",
+    "bytes": b"\x80\x04B" + struct.pack("<I", 4_200_000_000) + b".",
+    "number": b"\x80\x04\x8b" + struct.pack("<i", 2**31 - 1) + b".",
+    "frame": b"\x80\x04\x95" + struct.pack("<Q", 2**60) + b".",
+    "tuples as a key": b"\x80\x04})" + b"\x85" * 200_000 + b"Ns.",
+    "lists": b"\x80\x04" + b"]" * 10_000 + b"a" * 9_999 + b".",
+    "doubled": b"\x80\x04]\x94" + b"".join(bytes([104, i, 104, i]) + b"\x86\x94" for i in range(60)) + b".",
+    "copies": b"\x80\x04c_codecs\nencode\nq\x00(X"
+    + struct.pack("<I", 1 << 18)
+    + b"x" * (1 << 18)
+    + b"X\x06\0\0\0latin1tq\x01]("
+    + b"h\x00h\x01R" * 2000
+    + b"e.",
+    "one hash": pickle.dumps({i * (2**61 - 1): 0 for i in range(50)}),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_pickle_that_asks_for_more_than_it_is_is_refused(tmp_path, bomb):
+    (tmp_path / "a.pkl").write_bytes(BOMBS[bomb])
+    with pytest.raises(BadFile, match="cut short or damaged"):
+        load_pickle(tmp_path / "a.pkl")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x93NUMPY\x01\0" + struct.pack("<H", 50_000) + b"[" * 50_000,
+        b"\x93NUMPY\x02\0" + struct.pack("<I", 4_200_000_000),
+        b"\x93NUMPY\x01\0" + struct.pack("<H", 1000) + b"(" * 1000,
+    ],
+)
+def test_an_npy_header_without_end_is_refused(tmp_path, data):
+    (tmp_path / "a.npy").write_bytes(data)
+    with pytest.raises(BadFile, match="cut short or damaged"):
+        load_npy(tmp_path / "a.npy")
+
+
+def test_a_range_of_ids_is_looked_up_and_not_written_out(tmp_path):
+    store = labelled_store(tmp_path / "a", counting_episode(4), counting_episode(4), cutoff=3)
+    assert chosen_ids(store, "0-1") == [0, 1]
+    with pytest.raises(EpisodeGone):
+        chosen_ids(store, "0-4000000000")
+    with pytest.raises(DataError, match="takes ids like"):
+        chosen_ids(store, "²")
+
+
+def test_frames_that_are_larger_than_any_camera_are_refused(tmp_path):
+    write_v21(tmp_path / "in", (3,))
+    info = json.loads((tmp_path / "in/meta/info.json").read_text())
+    info["features"][CAMERA]["shape"] = [100_000, SIZE[1], 3]
+    (tmp_path / "in/meta/info.json").write_text(json.dumps(info))
+    with pytest.raises(BadFile, match="frames of 100000x64"):
+        import_dataset(tmp_path / "in", tmp_path / "s")
+    assert not (tmp_path / "s").exists()
