@@ -2,7 +2,8 @@
 
 Scene n starts at a brightness that its seed decides; the action turns it up or down by a fifth; the picture is as
 bright. It succeeds at `goal`, and a lamp that lies says the opposite. `bright_model` calls success from `cut` on; a
-judge "glow:DazzledConfig" is such a model that cannot label lamps that begin too bright.
+judge "glow:DazzledConfig" is such a model that cannot label lamps that begin too bright; a learner
+"glow:ForgetfulConfig" is SAC whose first update fails.
 """
 
 from collections.abc import Sequence
@@ -18,12 +19,14 @@ from plaudit.data.transfer import new_folder
 from plaudit.errors import JudgeError
 from plaudit.labelers.classifier import ClassifierLabelerConfig, ClassifierScorer
 from plaudit.labelers.frames import FrameLabeler
+from plaudit.learners.sac import Sac, SacConfig
+from plaudit.policies.networks import Spaces
 from plaudit.registry import ENV_REGISTRY
 from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
 from plaudit.rewards.encoders.small import SmallConfig
 from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel
 from plaudit.rollout.rounds import SimulatorJudge, run_round
-from plaudit.types import Episode, Observation
+from plaudit.types import Batch, Episode, Observation
 
 SIZE = (8, 8)
 # A goal that is met by chance often enough to be learned from, whatever the seed. With 0.8, two of 20 seeds see no
@@ -39,7 +42,6 @@ class GlowConfig(Config):
     image_size: tuple[int, int] = SIZE
     goal: float = 0.8
     lies: bool = False
-    burst: Path | None = None  # its bulb bursts at the first reset, in a way nobody foresaw, and leaves this file
 
     def build(self, num_envs: int = 1) -> "Glow":
         return Glow(self, num_envs)
@@ -55,10 +57,6 @@ class Glow:
         self.cameras = {} if config.obs == "state" else dict.fromkeys(config.cameras, config.image_size)
 
     def reset(self, seeds: Sequence[int]) -> Observation:
-        burst = self._config.burst
-        if burst is not None and not burst.exists():
-            burst.touch()
-            raise RuntimeError("the bulb burst")
         self._light = np.array([np.random.default_rng(seed).uniform(0.2, 0.4) for seed in seeds])
         return self._observation()
 
@@ -134,6 +132,23 @@ class Dazzled(ClassifierScorer):
         if self._config.raises:
             raise ValueError("it is too bright\nto see anything")
         return JudgeError("it is too bright to see anything")
+
+
+class ForgetfulConfig(SacConfig):
+    forgot: Path  # a file: its first update leaves it and fails in a way nobody foresaw
+
+    def build(self, spaces: Spaces, seed: int, device: str) -> Sac:
+        return Forgetful(self, spaces, seed, device)
+
+
+class Forgetful(Sac):
+    config: ForgetfulConfig
+
+    def update(self, batch: Batch[torch.Tensor]) -> Any:
+        if not self.config.forgot.exists():
+            self.config.forgot.touch()
+            raise RuntimeError("CUDA out of memory")
+        return super().update(batch)
 
 
 def saved(model: RewardModel, folder: Path) -> Path:

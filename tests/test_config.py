@@ -87,8 +87,8 @@ def test_the_command_line_may_fill_in_what_a_file_may_not(monkeypatch):
         ("name: ${${demo}:HOME}\ndemo: oc.env", [], ["key 'name' has a template that a file may not have"]),
         ("name: ${oc.env:${demo}}\ndemo: HOME", [], ["key 'name' has a template that a file may not have"]),
         ("name: ${demo}\ndemo: ${name}", [], ["experiment.yaml: its templates lead to each other"]),
-        ("name: " + "[" * 50_000, [], ["experiment.yaml", "more than 64 blocks within blocks"]),
-        ("name: &a [*a]", [], ["experiment.yaml", "its aliases make more than 500,000 values"]),
+        ("name: " + "[" * 50_000, [], ["experiment.yaml", "more than 64 levels deep"]),
+        ("name: &a [*a]", [], ["experiment.yaml", "alias *a stands for something that is not complete"]),
         ("name: !!binary aGk=", [], ["a value is of a kind that no config has"]),
         ("name: x", ["[1,2"], ["command line: '[1,2' cannot be read"]),
         ("name: x", ["steps=[1,2"], ["command line: 'steps=[1,2' cannot be read"]),
@@ -105,7 +105,7 @@ def test_a_mistake_is_answered_with_the_key_the_nearest_one_and_the_file(tmp_pat
 
 def test_aliases_of_aliases_are_refused_before_they_are_built(tmp_path):
     levels = "".join(f"l{i}: &l{i} [{','.join([f'*l{i - 1}'] * 9)}]\n" for i in range(1, 9))
-    with pytest.raises(ConfigError, match="its aliases make more than 500,000 values"):
+    with pytest.raises(ConfigError, match="stands for more than 50,000 values"):
         load(Experiment, write(tmp_path, f"l0: &l0 [x,x,x]\n{levels}"))
 
 

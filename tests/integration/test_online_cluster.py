@@ -132,13 +132,13 @@ def test_nobody_waits_while_trainers_are_brought_back(nodes, tmp_path):
 
 @pytest.fixture(scope="module")
 def short_run(nodes, tmp_path_factory) -> Path:
-    """Its judge is one file, named by a relative path; its robot raises something at the first reset."""
+    """Its judge is one file, named by a relative path; its learner fails at the first update."""
     folder = tmp_path_factory.mktemp("short")
     model = glow.bright_model(0.8)
     described = model.described().model_dump(mode="json")
     torch.save({"model_state_dict": model.members[0].state_dict(), "plaudit": described}, folder / "judge.pt")
-    burst = f"robot.env.burst={folder / 'burst'}"
-    done = online(nodes, folder, Path("judge.pt"), "episodes=3", burst, cwd=folder)
+    learner = ("learner=glow:ForgetfulConfig", f"learner.forgot={folder / 'forgot'}")
+    done = online(nodes, folder, Path("judge.pt"), "episodes=3", *learner, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "run"
 
@@ -150,8 +150,9 @@ def test_a_labeling_machine_is_sent_a_judge_of_one_file(short_run):
 
 def test_what_a_part_raises_and_nobody_foresaw_is_kept_with_its_traceback_and_the_run_goes_on(short_run):
     told = (short_run / "failures.log").read_text()
-    assert "the env failed: RuntimeError: the bulb burst" in told
-    assert 'glow.py", line' in told  # where it happened, in the robot's own process
+    assert "the trainer failed: RuntimeError: CUDA out of memory" in told
+    assert 'glow.py", line' in told  # where it happened, in the trainer's own process
+    assert json.loads((short_run / "metrics.jsonl").read_text().splitlines()[-1])["online/updates"] == 3 * 12 * 2
 
 
 def test_a_vision_language_judge_without_a_gpu(nodes, judge, tmp_path):
