@@ -50,7 +50,10 @@ def test_collect_with_a_config_is_a_training_run(tmp_path):
     [
         ([], "name a store to add to, or a training run with --config"),
         (["store", "--env", "lfit"], "there is no env 'lfit'; did you mean 'lift'?"),
-        (["store", "--image-size", "big"], "takes an edge like 128, or height x width like 96x128, not 'big'"),
+        (
+            ["store", "--image-size", "big"],
+            "a size is an edge like 128, or height x width like 96x128, of at most",
+        ),
         (["store", "--outcomes", "miss,drop"], "no outcome succeeds; add success to the outcomes"),
         (["--config", "run.yaml", "--noise", "0.1"], "--config stands alone"),
         (["--config", "run.yaml"], "run.yaml does not say where to collect"),

@@ -46,8 +46,8 @@ def test_record_adds_to_a_store(tmp_path):
     [
         (["view", "lfit"], "there is no env 'lfit'; did you mean 'lift'?"),
         (["view", "lift", "--camera", "wirst"], "key 'cameras': there is no camera 'wirst'; did you mean 'wrist'?"),
-        (["view", "lift", "--size", "0"], "command line: key 'image_size.0' is 0"),
-        (["view", "lift", "--size", "big"], "--size takes an edge like 128, or height x width like 96x128, not 'big'"),
+        (["view", "lift", "--size", "0"], "of at most 4096 pixels, not '0'"),
+        (["view", "lift", "--size", "big"], "a size is an edge like 128, or height x width like 96x128, of at most"),
         (["view", "lift", "--outcome", "mis"], "there is no outcome 'mis'; did you mean 'miss'?"),
         (["view", "lift", "--out", "x.gif"], "x.gif is neither a .png nor an .mp4; name one of these"),
         (["record", "store", "--env", "gymnasium", "--set", "id=Pendulum-v1"], "there is no scripted expert for"),

@@ -108,8 +108,9 @@ class Registry:
         return RegistryField(self, optional=True)
 
     def _known_paths(self) -> set[str]:
-        """What is here by itself: ours, and that of installed packages."""
-        return {*self._builtin.values(), *(point.value for point in self._points())}
+        """What is here by itself: ours, that of installed packages, and what this process has registered."""
+        registered = map(dotted_path, self._registered.values())
+        return {*self._builtin.values(), *(point.value for point in self._points()), *registered}
 
     def _points(self) -> list[Any]:
         return list(entry_points(group=f"plaudit.{self.kind}"))

@@ -807,6 +807,7 @@ def test_labels_that_a_crash_kept_from_an_episode_come_with_the_next_import(tmp_
     write_v21(tmp_path / "in", rewards=True)
     import_dataset(tmp_path / "in", tmp_path / "s")
     (tmp_path / "s/labels").write_bytes(b"")
+    (tmp_path / "s/labels.head").unlink()
     import_dataset(tmp_path / "in", tmp_path / "s")
     assert all(Store.open(tmp_path / "s").ledger.labels(i) is not None for i in range(3))
 

@@ -16,6 +16,7 @@ from plaudit.labelers.config import Calibrated, build_judge, doubts, read_judge
 from plaudit.labelers.decoded import Decoded
 from plaudit.labelers.frames import Rule
 from plaudit.labelers.simulator import SimulatorConfig, SimulatorLabeler
+from plaudit.trust import allow_code
 from plaudit.types import Episode, Labels
 from tiny_reward import noise_episode, tiny_model
 
@@ -166,6 +167,7 @@ def test_a_judge_without_a_rule_is_wrapped_when_it_is_asked_to_decode():
 
 def test_a_file_says_everything_and_the_command_line_wins(tmp_path):
     (tmp_path / "judge.yaml").write_text(f"type: {NAME}\ncut: 3\nrule: {{threshold: 0.7}}\n")
+    allow_code("brightness")
     config: Any = read_judge(tmp_path / "judge.yaml", None, overrides=["rule.decode=frames"])
     assert (config.cut, config.rule.threshold, config.rule.decode) == (3, 0.7, "frames")
 

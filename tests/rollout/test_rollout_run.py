@@ -117,7 +117,8 @@ def test_a_twin_of_igris_b_over_zenoh_is_driven_and_recorded(tmp_path):
     with TwinProcess(config, tmp_path / "said.jsonl") as twin:
         files = ("--inference_runtime_params_config", params, "--policy_yaml", tmp_path / "policy.yaml")
         there = (f"robot.transport.connect=[{endpoint}]", "robot.transport.type=zenoh")
-        run("run", "--robot", "igris_b", *files, "--store", tmp_path / "store", "--steps", 40, *there)
+        limits = ("--steps", 40, "--allow-code", "puppet")
+        run("run", "--robot", "igris_b", *files, "--store", tmp_path / "store", *limits, *there)
         said = twin.said()
     episode = Store.open(tmp_path / "store").episode(0)
     assert episode.steps == 40 and episode.robot == "igris_b" and not compare(episode, said, ("position",)).wrong

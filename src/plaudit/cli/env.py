@@ -156,7 +156,7 @@ def env_config_of(name: str, obs: str, cameras: list[str] | None, size: str, set
     edges = size.lower().split("x")
     if not 1 <= len(edges) <= 2 or not all(is_count(edge) and 1 <= int(edge) <= LARGEST for edge in edges):
         raise DataError(
-            f"--size takes an edge like 128, or height x width like 96x128, of at most {LARGEST} pixels, not '{size}'"
+            f"a size is an edge like 128, or height x width like 96x128, of at most {LARGEST} pixels, not '{size}'"
         )
     given = [f"obs={obs}", f"image_size=[{edges[0]},{edges[-1]}]"]
     given += [f"cameras=[{','.join(cameras)}]"] if cameras else []
