@@ -68,6 +68,8 @@ test-simulators: $(SIMULATORS)/.ready
 
 bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/replay.py --quick
+	$(BIN)/python benchmarks/store.py --quick
+	$(BIN)/python benchmarks/attack.py --quick
 	$(BIN)/python benchmarks/env.py --quick
 	$(BIN)/python benchmarks/learn.py --quick
 	$(BIN)/python benchmarks/reward.py --quick
@@ -79,6 +81,7 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/rtc.py --quick
 	$(BIN)/python benchmarks/robots.py --quick
 	$(BIN)/python benchmarks/online.py --quick
+	$(BIN)/python benchmarks/growth.py --quick
 	$(BIN)/python benchmarks/faults.py --quick
 	[ "$$(id -u)" -ne 0 ] || $(BIN)/python benchmarks/hosts.py --quick
 

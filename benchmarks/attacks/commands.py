@@ -35,7 +35,7 @@ from plaudit.data.store import Store
 from plaudit.types import Episode, Labels
 
 MOMENT, GRACE = 1.5, 8.0  # s before Ctrl-C, and after it
-QUICK, FULL = 100, 3000  # fuzzed commands
+QUICK, FULL = 60, 3000  # fuzzed commands
 # They open windows, start processes that stay, or run for minutes whatever they are told.
 GROUPS = ("data", "env", "robot", "judge", "cluster")
 NOT_RUN = {"demo", "cluster start", "robot twin"}

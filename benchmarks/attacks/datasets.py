@@ -36,7 +36,7 @@ from plaudit.data.transfer import import_dataset
 from plaudit.data.unpickle import load_npy, load_pickle
 from plaudit.errors import PlauditError
 
-QUICK, FULL = 5, 400  # of each class
+QUICK, FULL = 3, 400  # of each class
 SLOW = 60.0  # s that nothing here may take
 
 
