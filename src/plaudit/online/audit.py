@@ -83,7 +83,7 @@ class Audit:
         self._seen += len(new)
         for version in new:
             if version.source == self.judge:
-                self.model = version.line["model"]
+                self.model = version.model
         for episode_id in {version.episode for version in new}:
             if self.picks(episode_id):
                 self._compare(store.ledger, episode_id)
@@ -183,8 +183,8 @@ class Audit:
         verdicts = [version for version in ledger.history(episode_id) if version.source == self.judge]
         if not verdicts:
             return
-        model = verdicts[0].line["model"]
-        judged = next(version for version in reversed(verdicts) if version.line["model"] == model).labels()
+        model = verdicts[0].model
+        judged = next(version for version in reversed(verdicts) if version.model == model).labels()
         truth = next((said for by in self._believed if (said := ledger.labels(episode_id, {by})) is not None), None)
         if truth is None:
             self._open[episode_id] = model
