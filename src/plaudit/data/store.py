@@ -248,8 +248,9 @@ class Store:
         asked = [c for c in columns or segment.schema.columns if (episode_id, c) not in self._verified]
         if not asked:
             return
+        promised = place.line["crc"]
         for column, found in segment.checksums(place.row, place.rows, asked).items():
-            if found != place.line["crc"].get(column):
+            if found != promised.get(column):
                 what = "is missing or cut short" if found == -1 else "fails its checksum"
                 raise StoreDamaged(
                     f"{self.folder}: episode {episode_id} is damaged ({segment.file(column)} {what}); "
@@ -324,7 +325,7 @@ class Store:
                 raise
             self._leave(self._catalog.follow(lines))
             self._compact()
-            return [place.line["id"] for place in new]
+            return [place.id for place in new]
 
     def write_off(self, ids: Sequence[int]) -> None:
         """Stop serving episodes that a check found damaged. Their bytes stay until their whole segment goes."""
