@@ -4,6 +4,7 @@ import tracemalloc
 
 import pytest
 
+from conftest import counting_episode
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
 from plaudit.data.verdicts import NONE, Verdicts
@@ -96,3 +97,23 @@ def test_a_line_that_is_told_twice_counts_once(store):
     rows._newest[0] = NONE
     rows.add(line, 100, 50)
     assert len(rows) == 1 and [v.number for v in rows.history(0)] == [1]
+
+
+def test_a_store_keeps_little_of_each_episode(store):
+    meta = {"seed": 1, "weights": 2, "ended": "steps", "parts": {"a": 1.5, "b": 2.5, "c": [3.5, 4.5, 5.5]}}
+    store.extend([counting_episode(2, task="lift", meta=meta)] * 500)
+    tracemalloc.start()
+    try:
+        again = Store.open(store.folder)
+        assert tracemalloc.get_traced_memory()[0] < 1300 * len(again)
+    finally:
+        tracemalloc.stop()
+    assert again.episode(499).meta == meta
+
+
+def test_a_reader_forgets_which_evicted_episodes_it_has_verified(store):
+    store.extend([counting_episode(2)] * 3)
+    reader = Store.open(store.folder)
+    reader._verified = {i: {"steps"} for i in range(-5000, 0)}
+    reader.verify(2)
+    assert set(reader._verified) == {2}
