@@ -1,6 +1,7 @@
 """Whether an online run that goes on for weeks needs more memory with every episode.
 
-    python benchmarks/growth.py                  # 20,000 episodes through a store of a few hundred; an hour
+    python benchmarks/growth.py                  # 20,000 episodes through a store of less than 200; half an hour
+    python benchmarks/growth.py --episodes 3000  # the least that tells growth from filling up
     python benchmarks/growth.py --quick          # 300 episodes
     python benchmarks/growth.py --trace          # and which lines of code keep what was added
 
@@ -31,7 +32,7 @@ from plaudit.online.now import Now  # noqa: E402
 
 FULL, QUICK = 20_000, 300  # episodes
 FLAT = 1.0  # KB an episode: 20 MB over the full form, which is what a torch process varies by
-CAPACITY = 0.002  # GB, of some hundred episodes
+CAPACITY = 0.0005  # GB, of less than two hundred episodes: what is bounded has grown to its bound after some 1,500
 LOOKS = 60  # at the memory
 KEPT = 12  # lines of --trace
 

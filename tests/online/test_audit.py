@@ -201,3 +201,17 @@ def test_the_learner_never_sees_the_simulators_verdict(store):
 def test_an_alarm_that_can_never_ring_is_refused():
     with pytest.raises(ConfigError, match="least is 30 and window 10; an alarm that waits for more episodes"):
         parse(AuditConfig, {"window": 10})
+
+
+def test_an_audit_that_looks_after_every_episode_says_what_one_says_that_looks_at_the_end(store):
+    config = ALL.model_copy(update={"by": "human"})
+    often = Audit(config, "classifier")
+    rng = np.random.default_rng(3)
+    for judged, true in rng.random((25, 2)) < 0.5:
+        played(store, bool(judged), None)
+        often.look(store)
+        late = int(rng.integers(len(store)))  # whose truth is told, or told anew, in no order
+        store.ledger.append(late, labels(bool(true), "human"))
+        often.look(store)
+        once = looked(store, config)
+        assert (often.sentence, often.episodes, often.stops) == (once.sentence, once.episodes, once.stops)

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plaudit.data.disk import Folder, read_at, sync_file, write_at
+from plaudit.data.disk import Folder, read_at, sync_file, told, write_at
 from plaudit.data.disk import disk_error as disk_error  # for who keeps files of their own
 from plaudit.data.disk import sync as sync
 from plaudit.data.disk import uninterrupted as uninterrupted
@@ -44,6 +44,7 @@ from plaudit.data.quarantine import Quarantine
 from plaudit.errors import JournalMissing, Replaced, StoreDamaged, StoreError
 
 Record = dict[str, Any]
+Tell = Callable[[Record, int, int], None]  # a record, the byte at which its line begins, and the line's length
 
 MENDABLE_BYTES = 1 << 15  # trying every bit takes time with the square of the length: 3 s for this one
 FACTS = "journal"  # the one key of a line that says whose file this is
@@ -61,6 +62,27 @@ class Line:
     @property
     def says_whose(self) -> bool:
         return self.number is not None and list(self.record) == [FACTS]
+
+
+class Held:
+    """The file itself, whatever comes to lie under its name; closed when nothing refers to it any more.
+
+    A line that was read once can be read again from here, also after a repair has put another file in its place.
+    """
+
+    def __init__(self, path: Path, folder: Folder):
+        self.path = path
+        with _missed(path):
+            self.descriptor = os.open(path.name, os.O_RDONLY, dir_fd=folder.descriptor)
+        weakref.finalize(self, os.close, self.descriptor)
+
+    def record(self, offset: int, length: int) -> Record:
+        """What the line says that stands there, without its end; compared with its checksum."""
+        with told(self.path.parent, f"{self.path.name} cannot be read"):
+            line = decode(read_at(self.descriptor, offset, length))
+        if line is None:
+            raise damaged(self.path, f"the line at byte {offset:,} was sound and fails its checksum now")
+        return line.record
 
 
 class Journal:
@@ -82,8 +104,9 @@ class Journal:
         self._offset = 0  # bytes read so far, always at the start of a line
         self._chain = 0
         self._head: Head | None = None
-        self._letting_go: Callable[[], object] | None = None
-        self._hold()
+        self.tell: Tell | None = None  # who wants to know where each record stands; nobody may `rewrite` then
+        # Held, so that no other file gets its number on the disk while this object knows it by that.
+        self.held = Held(path, self.folder)
 
     @staticmethod
     def create(path: Path, folder: Folder | None = None, *, counted: bool = True, facts: Record | None = None) -> None:
@@ -100,8 +123,8 @@ class Journal:
         """The records that came since the last call."""
         if self._offset == 0 and self._counted:  # before the lines: it never leads them
             self._head = read_head(self.folder, self.path.name)
-        self._check_same(self._held)
-        return self._catch_up(self._held)
+        self._check_same(self.held.descriptor)
+        return self._catch_up(self.held.descriptor)
 
     def append(self, records: Iterable[Record], *, alone: bool = False) -> list[Record]:
         """Write records and sync. Returns what other processes had appended since the last `read`.
@@ -121,6 +144,7 @@ class Journal:
             if others and alone:
                 raise StoreError(f"{self.path}: another process wrote here; nothing was written, open the store again")
             self._set_tail_aside(file)
+            records = list(records)
             lines = self._encode(records)
             try:
                 write_at(file, memoryview(b"".join(lines)), self._offset)
@@ -130,6 +154,7 @@ class Journal:
                 raise
             self.facts = self._new_facts if self.facts is None or self._restated else self.facts
             self._restated = False
+            self._tell_own(records, lines)
             self._went_on(lines)
             if self._counted:
                 self._head = write_head(head, self.count, self._chain, self._head)
@@ -154,9 +179,10 @@ class Journal:
         with self.folder.opened(self.path.name, os.O_RDONLY) as old:
             fcntl.flock(old, fcntl.LOCK_EX)
             self._check_same(old)
+            assert self.tell is None, "somebody remembers where the old lines stand"
             lines = number_anew([{FACTS: self.facts or self._new_facts}, *records], self.count + 1, self._chain)
             self.folder.write(self.path.name, b"".join(lines))
-            self._hold()
+            self.held = Held(self.path, self.folder)
             self._offset = self.lines = 0
             self._went_on(lines)
             if self._counted:
@@ -169,14 +195,19 @@ class Journal:
         self._restated = self.facts is not None and self.facts != facts
 
     def damaged(self, what: str) -> StoreDamaged:
-        return StoreDamaged(
-            f"{self.path}: {what}; run 'plaudit data check {self.path.parent} --repair', "
-            "which mends it or sets it aside and keeps a copy of the file"
-        )
+        return damaged(self.path, what)
 
     def _encode(self, records: Iterable[Record]) -> list[bytes]:
         whose = [{FACTS: self._new_facts}] if self.facts is None or self._restated else []
         return number_anew([*whose, *records], self.count + 1, self._chain)
+
+    def _tell_own(self, records: list[Record], lines: list[bytes]) -> None:
+        if self.tell is None:
+            return
+        offset = self._offset + sum(map(len, lines[: len(lines) - len(records)]))  # one more may say whose it is
+        for record, line in zip(records, lines[len(lines) - len(records) :], strict=True):
+            self.tell(record, offset, len(line) - 1)
+            offset += len(line)
 
     def _went_on(self, lines: list[bytes]) -> None:
         for line in lines:
@@ -214,6 +245,8 @@ class Journal:
                 self.facts = line.record[FACTS]
             else:
                 records.append(line.record)
+                if self.tell is not None:
+                    self.tell(line.record, self._offset, len(text))
             self.count = self.count + 1 if line.number is None else line.number
             self._chain = zlib.crc32(text, self._chain if self.lines else line.chain)
             self._offset += end + 1 - position
@@ -244,21 +277,20 @@ class Journal:
         sync_file(file)
         return [f"{said} were set aside in {aside.path}; {counted}"]
 
-    def _hold(self) -> None:
-        """Keep the file open, so that no other one gets its number on the disk while this object knows it by that."""
-        with _missed(self.path):
-            self._held = os.open(self.path.name, os.O_RDONLY, dir_fd=self.folder.descriptor)
-        if self._letting_go is not None:
-            self._letting_go()
-        self._letting_go = weakref.finalize(self, os.close, self._held)
-
     def _check_same(self, file: int) -> None:
         """This is the file that was read so far, and it still lies under its name."""
         with _missed(self.path):
             there = self.folder.stat(self.path.name)
-        mine = os.fstat(self._held)
+        mine = os.fstat(self.held.descriptor)
         if not (os.path.samestat(there, mine) and os.path.samestat(os.fstat(file), mine)):
             raise Replaced(f"{self.path} was replaced while it was open; open the store again")
+
+
+def damaged(path: Path, what: str) -> StoreDamaged:
+    return StoreDamaged(
+        f"{path}: {what}; run 'plaudit data check {path.parent} --repair', "
+        "which mends it or sets it aside and keeps a copy of the file"
+    )
 
 
 def encode(record: Record, number: int, first: int, chain: int) -> bytes:

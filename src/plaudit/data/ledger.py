@@ -8,36 +8,17 @@ compressed and base64: a hundred bytes for a clear-cut episode of 50 steps, two 
 probability each.
 """
 
-import base64
 import threading
 import time
-import zlib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from plaudit.data.disk import Folder, told, uninterrupted
 from plaudit.data.journal import Journal, Record
-from plaudit.errors import DataError, Replaced, StoreDamaged
+from plaudit.data.verdicts import Verdicts, Version, is_sensible, pack
+from plaudit.errors import DataError, Replaced
 from plaudit.types import Labels
-
-
-@dataclass(frozen=True)
-class Version:
-    """One entry of an episode's history. `labels()` unpacks the arrays."""
-
-    episode: int
-    number: int  # 1, 2, ... per episode
-    source: str
-    time: float
-    restored_from: int | None
-    line: Record
-
-    def labels(self) -> Labels:
-        return _unpack(self.line)
 
 
 class Ledger:
@@ -56,12 +37,12 @@ class Ledger:
 
     def _start(self) -> None:
         self._journal = Journal(self.path, self._folder, facts=self._facts)
-        self._history: dict[int, list[Version]] = {}
-        self._order: list[Version] = []  # of all episodes, in the order they came
+        self._verdicts = Verdicts(self._journal.held)
+        self._journal.tell = self._verdicts.add  # of each line that is read or written, in order
 
     def __len__(self) -> int:
         """How many versions there are, of all episodes."""
-        return len(self._order)
+        return len(self._verdicts)
 
     def refresh(self) -> None:
         """Read what other processes have appended."""
@@ -71,7 +52,7 @@ class Ledger:
     def _refresh(self) -> None:
         while True:
             try:
-                self._follow(self._journal.read())
+                self._journal.read()
                 return
             except Replaced:  # by a repair: what is left of it may be less, so all of it is read again
                 self._folder.check_same()
@@ -81,9 +62,7 @@ class Ledger:
         """Put what a killed process left of its last line aside; says what."""
         with self._guard, told(self.path.parent, f"{self.path.name} cannot be written"):
             self._refresh()
-            others, said = self._journal.settle()
-            self._follow(others)
-            return said
+            return self._journal.settle()[1]
 
     @property
     def facts(self) -> Record | None:
@@ -98,11 +77,11 @@ class Ledger:
 
     def changed_since(self, count: int) -> set[int]:
         """The episodes that got a verdict after the first `count` versions: how replay keeps up."""
-        return {version.episode for version in self.since(count)}
+        return self._verdicts.changed_since(count)
 
     def since(self, count: int) -> list[Version]:
         """The versions that came after the first `count`, of all episodes, in the order they came."""
-        return self._order[count:]
+        return self._verdicts.since(count)
 
     def append(self, episode_id: int, labels: Labels) -> int:
         """Add a verdict; returns its version number once it is safe on disk."""
@@ -122,15 +101,14 @@ class Ledger:
         return None if version is None else version.labels()
 
     def newest(self, episode_id: int, sources: Collection[str] | None = None) -> Version | None:
-        history = self._history.get(episode_id, [])
-        return next((v for v in reversed(history) if sources is None or v.source in sources), None)
+        return self._verdicts.newest(episode_id, sources)
 
     def history(self, episode_id: int) -> list[Version]:
         """Every version, oldest first."""
-        return list(self._history.get(episode_id, []))
+        return self._verdicts.history(episode_id)
 
     def version(self, episode_id: int, number: int) -> Version:
-        history = self._history.get(episode_id, [])
+        history = self.history(episode_id)
         if not 1 <= number <= len(history):
             has = f"versions 1 to {len(history)}" if history else "no labels"
             raise DataError(f"episode {episode_id} has {has}, not version {number}")
@@ -138,66 +116,19 @@ class Ledger:
 
     def _write(self, verdicts: list[tuple[int, Labels, int | None]]) -> list[int]:
         now = time.time()
-        lines = [_pack(i, labels if labels.time else replace(labels, time=now), back) for i, labels, back in verdicts]
+        lines = [pack(i, labels if labels.time else replace(labels, time=now), back) for i, labels, back in verdicts]
+        for line in lines:
+            if not is_sensible(line):  # before it is on disk, where nobody could read past it
+                raise DataError(f"these labels cannot be stored: {str(line)[:200]}")
         with self._guard, uninterrupted():
             return self._append(lines)
 
     def _append(self, lines: list[Record]) -> list[int]:
+        """Returns the version number that each got."""
         with told(self.path.parent, "these labels were not stored"):
             while True:
                 try:
-                    self._follow(self._journal.append(lines))
-                    return self._follow(lines)
+                    self._journal.append(lines)
+                    return self._verdicts.numbers_since(len(self) - len(lines))
                 except Replaced:  # nothing was written into the old file
                     self._refresh()
-
-    def _follow(self, lines: list[Record]) -> list[int]:
-        """Take lines in; returns the version number that each got."""
-        numbers = []
-        for line in lines:
-            history = self._history.setdefault(line["episode"], [])
-            number = len(history) + 1
-            version = Version(line["episode"], number, line["source"], line["time"], line["restored"], line)
-            history.append(version)
-            self._order.append(version)
-            numbers.append(number)
-        return numbers
-
-
-def _pack(episode_id: int, labels: Labels, restored_from: int | None) -> Record:
-    parts = [labels.reward.astype("<f4").tobytes(), labels.success.astype("u1").tobytes()]
-    if labels.probability is not None:
-        parts.append(labels.probability.astype("<f4").tobytes())
-    return {
-        "episode": episode_id,
-        "source": labels.source,
-        "model": labels.model,
-        "threshold": labels.threshold,
-        "time": labels.time,
-        "start": None if np.isnan(labels.start) else labels.start,
-        "note": labels.note,
-        "rule": labels.rule,
-        "restored": restored_from,
-        "steps": len(labels.reward),
-        "probability": labels.probability is not None,
-        "data": base64.b64encode(zlib.compress(b"".join(parts))).decode(),
-    }
-
-
-def _unpack(line: Record) -> Labels:
-    steps = line["steps"]
-    data: Any = zlib.decompressobj().decompress(base64.b64decode(line["data"]), 9 * steps + 1)
-    if len(data) != (9 if line["probability"] else 5) * steps:
-        raise StoreDamaged(f"a verdict on episode {line['episode']} has {len(data)} bytes for {steps} steps")
-    return Labels(
-        reward=np.frombuffer(data, "<f4", steps),
-        success=np.frombuffer(data, "u1", steps, offset=4 * steps).astype(bool),
-        probability=np.frombuffer(data, "<f4", steps, offset=5 * steps) if line["probability"] else None,
-        start=float("nan") if line["start"] is None else line["start"],
-        source=line["source"],
-        model=line["model"],
-        threshold=line["threshold"],
-        time=line["time"],
-        note=line["note"],
-        rule=line.get("rule", ""),  # which earlier versions did not write
-    )

@@ -121,9 +121,10 @@ class StepTable:
         if self.returns.end_on_success and labels.success.any():
             end = int(labels.success.argmax())
         done = steps == end
-        done[-1] |= place.line["terminated"] and self.returns.end_as_recorded
+        line = place.line
+        done[-1] |= line["terminated"] and self.returns.end_as_recorded
         block["reward"], block["discount"], block["span"] = n_step_returns(labels.reward, done, self.returns)
-        block["valid"] = _usable(block, place) & (steps <= end)
+        block["valid"] = _usable(block, line["repeated"]) & (steps <= end)
 
     def _add(self, episode_id: int, place: Place) -> slice:
         self._map(episode_id, place)
@@ -193,13 +194,13 @@ def n_step_returns(reward: FloatArray, done: BoolArray, returns: Returns) -> tup
     return total, discount, span
 
 
-def _usable(block: AnyArray, place: Place) -> BoolArray:
+def _usable(block: AnyArray, repeated: str) -> BoolArray:
     """Judged over its whole span, and through no observation that is only a copy of its neighbour."""
     usable = ~np.isnan(block["reward"])
-    if place.line["repeated"] == "first":
+    if repeated == "first":
         usable[0] = False
-    if place.line["repeated"] == "last":
-        usable &= (block["step"] + block["span"] < place.steps) | (block["discount"] == 0)
+    if repeated == "last":
+        usable &= (block["step"] + block["span"] < len(block)) | (block["discount"] == 0)
     return usable
 
 

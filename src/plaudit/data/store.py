@@ -70,7 +70,7 @@ class Store:
         self._own_ledger = labels is None
         self.ledger = Ledger(labels, facts=own) if labels else Ledger(self.folder / "labels", root, facts=own)
         self._catalog = Catalog(root)
-        self._verified: set[tuple[int, str]] = set()  # episode and column
+        self._verified: dict[int, set[str]] = {}  # episode -> columns
         self._leaving: list[Segment] = []  # evicted, and not removed yet
         self._broken = ""  # why nothing can be written any more
 
@@ -222,8 +222,7 @@ class Store:
         """The episode as views of the files, whose bytes are verified the first time."""
         self.verify(episode_id)
         place = self.place(episode_id)
-        line = place.line
-        segment = self.segment(place.segment)
+        line, segment = place.line, self.segment(place.segment)
         rows, actions = slice(place.row, place.row + place.rows), slice(place.row, place.row + place.steps)
         steps = segment.column(STEPS)
         return Episode(
@@ -245,17 +244,21 @@ class Store:
         """Compare an episode's bytes with their checksums, unless it was done before; all columns or some."""
         place = self.place(episode_id)
         segment = self.segment(place.segment)
-        asked = [c for c in columns or segment.schema.columns if (episode_id, c) not in self._verified]
+        seen = self._verified.setdefault(episode_id, set())
+        asked = [c for c in columns or segment.schema.columns if c not in seen]
         if not asked:
             return
+        if len(self._verified) > 2 * len(self) + 1000:  # mostly evicted ones
+            self._verified = {i: done for i, done in self._verified.copy().items() if i in self._catalog.places}
+        promised = place.line["crc"]
         for column, found in segment.checksums(place.row, place.rows, asked).items():
-            if found != place.line["crc"].get(column):
+            if found != promised.get(column):
                 what = "is missing or cut short" if found == -1 else "fails its checksum"
                 raise StoreDamaged(
                     f"{self.folder}: episode {episode_id} is damaged ({segment.file(column)} {what}); "
                     f"'plaudit data check {self.folder} --repair' writes it off"
                 )
-            self._verified.add((episode_id, column))
+            seen.add(column)
 
     def refresh(self) -> None:
         """See what the writer, in another process, has added and evicted since."""
@@ -263,8 +266,7 @@ class Store:
             self._follow_journal()
             if self._catalog.missing:  # evicted between the two: its line was written before its folder went
                 self._follow_journal()
-            missing = self._catalog.missing
-            if missing:
+            if missing := self._catalog.missing:
                 episode_id, folder = next(iter(missing.items()))
                 raise SegmentMissing(
                     f"{folder} is missing, and with it {len(missing)} episodes from {episode_id} on; restore it from "
@@ -324,7 +326,7 @@ class Store:
                 raise
             self._leave(self._catalog.follow(lines))
             self._compact()
-            return [place.line["id"] for place in new]
+            return [place.id for place in new]
 
     def write_off(self, ids: Sequence[int]) -> None:
         """Stop serving episodes that a check found damaged. Their bytes stay until their whole segment goes."""
@@ -364,8 +366,6 @@ class Store:
                 self._leaving.remove(segment)
         if not self._leaving:
             self._catalog.emptied.clear()
-        if segments:
-            self._verified = {key for key in self._verified if key[0] in self._catalog.places}
 
     def _compact(self) -> None:
         least, share = IDLE_LINES

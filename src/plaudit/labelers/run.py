@@ -79,7 +79,8 @@ def _says_so(version: Version | None, judge: Signature) -> bool:
     if version is None or version.source != judge.source:
         return False
     exact = {name: value for name, value in judge.facts.items() if name != "note" or "rule" not in judge.facts}
-    line = {**version.line, "note": version.line["note"].removesuffix(REVIEW).removesuffix("; ")}
+    line = version.line
+    line = {**line, "note": line["note"].removesuffix(REVIEW).removesuffix("; ")}
     return all(line.get(name, "") == value for name, value in exact.items())
 
 

@@ -35,6 +35,7 @@ from plaudit.types import Labels
 
 SIMULATOR = SimulatorLabeler.source
 By = Literal["auto", "simulator", "human"]
+_PAIRS = [(False, False), (False, True), (True, False), (True, True)]  # judged and true; kept once, for weeks of them
 
 
 class AuditConfig(Config):
@@ -66,9 +67,9 @@ class Audit:
         self._believed = tuple(source for source in believed if source != judge)
         self._seed = seed
         self._seen = 0  # versions of the ledger
-        self._pairs: dict[str, dict[int, tuple[bool, bool]]] = {}  # model -> episode -> judged, true
+        self._pairs: dict[str, dict[int, int]] = {}  # model -> episode -> one of _PAIRS, by its number
         self._open: dict[int, str] = {}  # episode -> model, where nobody has said yet what is true
-        self._alarm, self._rang = self._count()
+        self._begin_count()
 
     def picks(self, episode_id: int) -> bool:
         """Whether an episode is one of those audited."""
@@ -83,14 +84,13 @@ class Audit:
         self._seen += len(new)
         for version in new:
             if version.source == self.judge:
-                self.model = version.line["model"]
-        for episode_id in {version.episode for version in new}:
-            if self.picks(episode_id):
-                self._compare(store.ledger, episode_id)
+                self.model = version.model
+        picked = [i for i in sorted({version.episode for version in new}) if self.picks(i)]
+        changed = [episode_id for episode_id in picked if self._compare(store.ledger, episode_id)]
         if new:
             alive = set(store.ids)
             self._open = {episode_id: model for episode_id, model in self._open.items() if episode_id in alive}
-            self._alarm, self._rang = self._count()
+            self._count(changed)
 
     def waiting(self, store: Store) -> list[int]:
         """Episodes that a person should look at, those of the judge in charge first."""
@@ -178,30 +178,48 @@ class Audit:
             )
         return {}
 
-    def _compare(self, ledger: Ledger, episode_id: int) -> None:
-        """What the judge of its day said of an episode beside what is true of it, as far as anybody knows."""
+    def _compare(self, ledger: Ledger, episode_id: int) -> bool:
+        """What the judge of its day said of an episode beside what is true of it, as far as anybody knows.
+
+        Returns whether that is news.
+        """
         verdicts = [version for version in ledger.history(episode_id) if version.source == self.judge]
         if not verdicts:
-            return
-        model = verdicts[0].line["model"]
-        judged = next(version for version in reversed(verdicts) if version.line["model"] == model).labels()
+            return False
+        model = verdicts[0].model
+        judged = next(version for version in reversed(verdicts) if version.model == model).labels()
         truth = next((said for by in self._believed if (said := ledger.labels(episode_id, {by})) is not None), None)
         if truth is None:
             self._open[episode_id] = model
-            return
+            return False
         self._open.pop(episode_id, None)
-        if truth.judged.any():  # not where a person said that nobody should learn from it
-            self._pairs.setdefault(model, {})[episode_id] = (judged.succeeded, truth.succeeded)
+        if not truth.judged.any():  # a person said that nobody should learn from it
+            return False
+        pairs, pair = self._pairs.setdefault(model, {}), _PAIRS.index((judged.succeeded, truth.succeeded))
+        if pairs.get(episode_id) == pair:
+            return False
+        pairs[episode_id] = pair
+        return True
 
-    def _count(self) -> tuple[Alarm, str | None]:
-        """The alarm after all audited episodes of the judge in charge, and its sentence when it first rang."""
+    def _begin_count(self) -> None:
         config = self.config
-        alarm, rang = Alarm(config.bound, config.window, config.least), None
-        for _, (judged, true) in sorted(self._pairs.get(self.model, {}).items()):
-            alarm.note(judged, true)
-            if rang is None and alarm.ringing:
-                rang = alarm.sentence
-        return alarm, rang
+        self._alarm = Alarm(config.bound, config.window, config.least)
+        self._rang: str | None = None  # its sentence when it first rang
+        self._of, self._last = self.model, -1  # whose episodes it has counted, and up to which
+
+    def _count(self, changed: list[int]) -> None:
+        """Go on with what was compared just now, in the order of the ids; from the first one where something earlier
+        has changed, or the judge."""
+        pairs = self._pairs.get(self.model, {})
+        new = [episode_id for episode_id in changed if episode_id in pairs]
+        if self._of != self.model or (new and new[0] <= self._last):
+            self._begin_count()
+            new = sorted(pairs)
+        for episode_id in new:
+            self._alarm.note(*_PAIRS[pairs[episode_id]])
+            if self._rang is None and self._alarm.ringing:
+                self._rang = self._alarm.sentence
+            self._last = episode_id
 
 
 def lot(seed: int, what: str, episode: object) -> float:

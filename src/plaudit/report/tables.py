@@ -32,6 +32,7 @@ def dataset_table(dataset: Dataset) -> Table:
 def store_table(store: Store) -> list[Any]:
     """What a store holds, and a line for each kind of episode in it."""
     places = [store.place(i) for i in store.ids]
+    lines = [place.line for place in places]
     judges = Counter(v.source for i in store.ids if (v := store.ledger.newest(i)))
     succeeded = sum(labels.succeeded for i in store.ids if (labels := store.ledger.labels(i)))
     labelled = sum(judges.values())
@@ -44,9 +45,11 @@ def store_table(store: Store) -> list[Any]:
         "labelled": _by(judges),
         **_unless_empty("not judged", _by(failures)),
         "successes": f"{succeeded} of {labelled}" if labelled else "-",
-        "tasks": ", ".join(sorted({p.line["task"] for p in places if p.line["task"]})) or "-",
+        "tasks": ", ".join(sorted({line["task"] for line in lines if line["task"]})) or "-",
     }
-    kinds = Counter((store.segment(p.segment).schema, p.line["fps"], p.line["robot"]) for p in places)
+    kinds = Counter(
+        (store.segment(p.segment).schema, line["fps"], line["robot"]) for p, line in zip(places, lines, strict=True)
+    )
     table = Table("episodes", "cameras", "state", "actions", "privileged", "Hz", "robot", box=None, pad_edge=False)
     for (schema, fps, robot), count in kinds.most_common():
         cameras = ", ".join(f"{c} {h}x{w}" for c, h, w in schema.cameras)

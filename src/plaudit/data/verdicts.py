@@ -1,0 +1,235 @@
+"""What a ledger's lines add up to, in 48 bytes each: enough to choose among them; the rest is read when asked for.
+
+A run of weeks writes a verdict or two an episode and evicts the episodes, never the verdicts. Kept as parsed lines they
+took kilobytes each, once in every part of the run that follows the ledger. So a row here says of which episode a
+verdict is, who gave it, when, and where its line stands, and the arrays stay in the file. That is the very file that
+was read, held open: what a repair puts in its place is another one, and is read from its start.
+
+A row is added in one call, so that a Ctrl-C leaves no half of one.
+"""
+
+import base64
+import struct
+import zlib
+from array import array
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from plaudit.data.journal import Held, Record, damaged
+from plaudit.errors import StoreDamaged
+from plaudit.types import Labels
+
+NONE = 0xFFFFFFFF  # in a row: not restored, nothing before it
+GAP = 1024  # ids that nobody has labelled, up to which the table of newest rows has a plain place for each
+
+
+class _Row(NamedTuple):
+    episode: int
+    offset: int  # byte of the file at which its line begins
+    time: float
+    length: int  # of its line, without the end
+    number: int
+    restored: int
+    before: int  # row of the same episode's version before this one
+    source: int  # these two by their numbers among the texts
+    model: int
+
+
+_ROW = struct.Struct("<qqdIIIIII")
+_TIME = struct.Struct("<d")
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One entry of an episode's history. `labels()` reads the arrays from the ledger."""
+
+    episode: int
+    number: int  # 1, 2, ... per episode
+    source: str
+    model: str
+    time: float
+    restored_from: int | None
+    _file: Held = field(repr=False)
+    _offset: int = field(repr=False)
+    _length: int = field(repr=False)
+
+    @property
+    def line(self) -> Record:
+        """All that the ledger says, read from it and verified each time."""
+        line = self._file.record(self._offset, self._length)
+        # A line of another verdict fits its own checksum too, where somebody wrote over the file.
+        if not is_sensible(line) or _key(line) != (self.episode, self.source, _TIME.pack(self.time)):
+            raise damaged(self._file.path, f"another verdict stands where one on episode {self.episode} was read")
+        return line
+
+    def labels(self) -> Labels:
+        return unpack(self.line)
+
+
+class Verdicts:
+    """Rows of one file, in the order of its lines."""
+
+    def __init__(self, file: Held):
+        self._file = file
+        self._rows = bytearray()
+        self._newest = _Newest()
+        self._texts: list[str] = []
+        self._numbers: dict[str, int] = {}  # of the texts
+
+    def __len__(self) -> int:
+        return len(self._rows) // _ROW.size
+
+    def add(self, line: Record, offset: int, length: int) -> None:
+        """Take in the next line."""
+        if not is_sensible(line):
+            raise damaged(self._file.path, f"a line is no verdict ({str(line)[:200]})")
+        episode, count = line["episode"], len(self)
+        if count and self._row(count - 1).offset == offset:  # a Ctrl-C came between this and what follows it
+            self._newest[episode] = count - 1
+            return
+        before = self._newest[episode]
+        number = 1 if before == NONE else self._row(before).number + 1
+        restored = NONE if line["restored"] is None else line["restored"]
+        texts = self._text(line["source"]), self._text(line["model"])
+        self._rows += _ROW.pack(episode, offset, line["time"], length, number, restored, before, *texts)
+        self._newest[episode] = count
+
+    def since(self, count: int) -> list[Version]:
+        """All but the first `count`, in the order they came."""
+        return [self._version(row) for row in self._rows_since(count)]
+
+    def changed_since(self, count: int) -> set[int]:
+        return {row.episode for row in self._rows_since(count)}
+
+    def numbers_since(self, count: int) -> list[int]:
+        return [row.number for row in self._rows_since(count)]
+
+    def newest(self, episode: int, sources: Collection[str] | None) -> Version | None:
+        """Of certain judges, or of any."""
+        for row in self._back_from_newest(episode):
+            if sources is None or self._texts[row.source] in sources:
+                return self._version(row)
+        return None
+
+    def history(self, episode: int) -> list[Version]:
+        """Oldest first."""
+        return [self._version(row) for row in self._back_from_newest(episode)][::-1]
+
+    def _back_from_newest(self, episode: int) -> Iterator[_Row]:
+        at = self._newest[episode]
+        while at != NONE:
+            row = self._row(at)
+            yield row
+            at = row.before
+
+    def _row(self, at: int) -> _Row:
+        return _Row._make(_ROW.unpack_from(self._rows, at * _ROW.size))
+
+    def _rows_since(self, count: int) -> Iterator[_Row]:
+        # Of a copy: nothing can be added to a bytearray while somebody iterates over it.
+        return map(_Row._make, _ROW.iter_unpack(bytes(self._rows[count * _ROW.size :])))
+
+    def _version(self, row: _Row) -> Version:
+        return Version(
+            episode=row.episode,
+            number=row.number,
+            source=self._texts[row.source],
+            model=self._texts[row.model],
+            time=row.time,
+            restored_from=None if row.restored == NONE else row.restored,
+            _file=self._file,
+            _offset=row.offset,
+            _length=row.length,
+        )
+
+    def _text(self, text: str) -> int:
+        """Its number; a source or a model is kept once, however many lines name it."""
+        if text not in self._numbers:
+            self._texts.append(text)
+            self._numbers[text] = len(self._texts) - 1
+        return self._numbers[text]
+
+
+class _Newest:
+    """Episode -> its newest row. Ids count up from 0, so nearly all have a plain place, 4 bytes; a dict takes 120."""
+
+    def __init__(self) -> None:
+        self._plain = array("I")
+        self._others: dict[int, int] = {}
+
+    def __getitem__(self, episode: int) -> int:
+        """NONE where there is none."""
+        if 0 <= episode < len(self._plain) and self._plain[episode] != NONE:
+            return self._plain[episode]
+        return self._others.get(episode, NONE)
+
+    def __setitem__(self, episode: int, row: int) -> None:
+        missing = episode + 1 - len(self._plain)
+        if 0 < missing <= GAP:
+            self._plain.extend([NONE] * missing)
+        if 0 <= episode < len(self._plain):
+            self._plain[episode] = row
+        else:
+            self._others[episode] = row
+
+
+def is_sensible(line: Record) -> bool:
+    """Whether these are an episode, a judge, a time and a version, as far as a row needs them."""
+    restored = line.get("restored", 0)
+    return (
+        isinstance(episode := line.get("episode"), int)
+        and abs(episode) < 1 << 62
+        and isinstance(line.get("source"), str)
+        and isinstance(line.get("model"), str)
+        and isinstance(moment := line.get("time"), float | int)
+        and (isinstance(moment, float) or abs(moment) < 1 << 62)
+        and (restored is None or (isinstance(restored, int) and 0 < restored < NONE))
+    )
+
+
+def _key(line: Record) -> tuple[int, str, bytes]:
+    return line["episode"], line["source"], _TIME.pack(line["time"])  # as bytes, because NaN is not equal to itself
+
+
+def pack(episode_id: int, labels: Labels, restored_from: int | None) -> Record:
+    """The line of a verdict."""
+    parts = [labels.reward.astype("<f4").tobytes(), labels.success.astype("u1").tobytes()]
+    if labels.probability is not None:
+        parts.append(labels.probability.astype("<f4").tobytes())
+    return {
+        "episode": episode_id,
+        "source": labels.source,
+        "model": labels.model,
+        "threshold": labels.threshold,
+        "time": labels.time,
+        "start": None if np.isnan(labels.start) else labels.start,
+        "note": labels.note,
+        "rule": labels.rule,
+        "restored": restored_from,
+        "steps": len(labels.reward),
+        "probability": labels.probability is not None,
+        "data": base64.b64encode(zlib.compress(b"".join(parts))).decode(),
+    }
+
+
+def unpack(line: Record) -> Labels:
+    """The verdict of a line."""
+    steps = line["steps"]
+    data: Any = zlib.decompressobj().decompress(base64.b64decode(line["data"]), 9 * steps + 1)
+    if len(data) != (9 if line["probability"] else 5) * steps:
+        raise StoreDamaged(f"a verdict on episode {line['episode']} has {len(data)} bytes for {steps} steps")
+    return Labels(
+        reward=np.frombuffer(data, "<f4", steps),
+        success=np.frombuffer(data, "u1", steps, offset=4 * steps).astype(bool),
+        probability=np.frombuffer(data, "<f4", steps, offset=5 * steps) if line["probability"] else None,
+        start=float("nan") if line["start"] is None else line["start"],
+        source=line["source"],
+        model=line["model"],
+        threshold=line["threshold"],
+        time=line["time"],
+        note=line["note"],
+        rule=line.get("rule", ""),  # which earlier versions did not write
+    )
