@@ -21,7 +21,7 @@ from conftest import counting_episode, labelled_store
         (["env", "view", "lift", "--noise", "nan"], "nan is not a number to go by"),
         (["env", "bench", "lift", "--set", "[1,2"], "command line: '[1,2' cannot be read"),
         (["env", "bench", "lift", "--set", "x\udcff=1"], "cannot be read"),
-        (["env", "view", "lift", "--size", "²"], "--size takes an edge like 128"),
+        (["env", "view", "lift", "--size", "²"], "a size is an edge like 128"),
         (["env", "view", "lift", "--size", "99999x99999"], "of at most 4096 pixels"),
         (["env", "record", "new", "--episodes", "9" * 30], "--episodes"),
         (["robot", "check", "igris_b", "--seconds", "inf"], "--seconds"),
