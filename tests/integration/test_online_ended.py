@@ -29,6 +29,8 @@ def test_a_run_with_ray_that_is_terminated_keeps_its_episodes_and_writes_its_rep
         "episodes=100000",
         "--address",
         "local",
+        "--folder",
+        str(tmp_path),
     ]
     with tempfile.TemporaryDirectory(prefix="n", dir="/tmp") as short:
         world = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PLAUDIT_CLUSTER_DIR": f"{short}/c"}
