@@ -37,6 +37,15 @@ def whole(folder):
     )
 
 
+def test_a_check_tells_of_bytes_that_no_line_speaks_of_and_leaves_them_where_they_are(folder):
+    file = folder / "segments/000000/steps.bin"
+    file.write_bytes(file.read_bytes() + b"more")
+    report = check(folder)
+    assert report.ok and [sentence.partition(": ")[2][:7] for sentence in report.unexplained] == ["4 bytes"]
+    assert file.read_bytes().endswith(b"more")
+    assert check(folder, repair=True).unexplained == [] == check(folder).unexplained
+
+
 def test_no_flipped_bit_of_the_settings_is_believed_and_each_is_put_right(folder):
     path = folder / "store.json"
     sound = path.read_bytes()

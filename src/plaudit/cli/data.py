@@ -183,6 +183,8 @@ def check(
         stop("interrupted")
     for sentence in report.aside:
         tell("set aside", sentence)
+    for sentence in report.unexplained:
+        tell("note", sentence)
     for sentence in report.repaired:
         tell("repaired", sentence)
     for sentence in report.problems:

@@ -39,6 +39,9 @@ class Report:
     problems: list[str] = field(default_factory=list)
     repaired: list[str] = field(default_factory=list)
     aside: list[str] = field(default_factory=list)  # what lies in the quarantine
+    unexplained: list[str] = field(
+        default_factory=list
+    )  # bytes that no line speaks of, yet: of an append under way, say
 
     @property
     def ok(self) -> bool:
@@ -158,6 +161,12 @@ def _look_into(root: Folder, report: Report, repair: bool, track: Track) -> None
             _check_schemas(store, report, repair)
             _check_arrays(store, report, repair, track)
             _check_labels(store, report)
+            report.unexplained = [
+                f"{segment.folder}: {extra:,} bytes that no line speaks of, of an append that is under way or was cut "
+                "off; the next writer sets them aside"
+                for segment in store.segments
+                if (extra := segment.leftovers)
+            ]
             report.labels = len(store.ledger)
     except StoreDamaged as error:
         report.problems.append(str(error))
