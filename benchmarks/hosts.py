@@ -64,7 +64,7 @@ class Host:
     def start(self, role: str, head: str | None = None) -> str:
         """Make it a node."""
         where = ["--head", head] if head else []
-        return self.plaudit("cluster", "start", "--role", role, "--address", self.address, *where)
+        return self.plaudit("cluster", "start", "--firewall", "--role", role, "--address", self.address, *where)
 
     def stop(self) -> str:
         return self.plaudit("cluster", "stop")

@@ -1,4 +1,6 @@
-"""Ports of a node are closed on the other addresses of its machine, where that is permitted."""
+"""Ports of a node are closed on the other addresses of its machine, when that is asked for and at no other time."""
+
+from dataclasses import replace
 
 import pytest
 
@@ -26,7 +28,7 @@ def nft(tmp_path, monkeypatch):
 
 def test_what_comes_by_another_address_is_dropped(nft):
     told = nft()
-    assert close_others("10.0.0.1", PORTS, insist=False)
+    close_others("10.0.0.1", PORTS)
     assert told.read_text().splitlines() == [
         "delete table inet plaudit_6379",  # of a node that was killed
         "add table inet plaudit_6379; add chain inet plaudit_6379 input { type filter hook input priority 0; }; add "
@@ -43,27 +45,25 @@ def test_it_is_taken_back(nft):
 
 def test_loopback_needs_none(nft):
     told = nft()
-    assert close_others("127.0.0.1", PORTS, insist=True)
+    close_others("127.0.0.1", PORTS)
     assert not told.exists()
 
 
-def test_where_it_is_not_permitted_that_is_known_and_told_when_asked_for(nft):
+def test_where_it_is_not_permitted_that_is_told(nft):
     nft("echo 'Operation not permitted (you must be root)' >&2; exit 1")
-    assert not close_others("10.0.0.1", PORTS, insist=False)
     with pytest.raises(ClusterError, match=r"could not be closed: Operation not permitted .* leave out --firewall"):
-        close_others("10.0.0.1", PORTS, insist=True)
+        close_others("10.0.0.1", PORTS)
 
 
 def test_without_nftables(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert not close_others("10.0.0.1", PORTS, insist=False)
     with pytest.raises(ClusterError, match="nft of the package nftables is not installed"):
-        close_others("10.0.0.1", PORTS, insist=True)
+        close_others("10.0.0.1", PORTS)
     assert line("10.0.0.1", PORTS).startswith("sudo nft 'add table inet plaudit_6379;")
 
 
 @pytest.mark.parametrize(("address", "warned"), [("127.0.0.1", False), ("10.0.0.1", True)])
-def test_only_a_node_that_others_reach_is_warned_of(address, warned, tmp_path, monkeypatch):
+def test_unasked_nothing_is_closed_and_a_node_that_others_reach_is_warned_of(address, warned, tmp_path, monkeypatch):
     node = NodeState(
         pid=1,
         began=0,
@@ -75,6 +75,6 @@ def test_only_a_node_that_others_reach_is_warned_of(address, warned, tmp_path, m
         ports=PORTS,
         closed=False,
     )
-    monkeypatch.setattr("plaudit.cluster.launch.start", lambda _: node)
-    said = plaudit("cluster", "start", "--role", "training", "--no-firewall", cwd=tmp_path)
+    monkeypatch.setattr("plaudit.cluster.launch.start", lambda asked: replace(node, closed=asked.firewall))
+    said = plaudit("cluster", "start", "--role", "training", cwd=tmp_path)
     assert ("Ray listens on all addresses" in said) == warned

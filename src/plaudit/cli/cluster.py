@@ -35,13 +35,9 @@ def cluster_start(
         Path | None, typer.Option(metavar="FILE", help="The shared secret; ~/.ray/auth_token unless given.")
     ] = None,
     firewall: Annotated[
-        bool | None,
-        typer.Option(
-            "--firewall/--no-firewall",
-            help="Close its ports on the other addresses of this machine; where permitted, unless given.",
-            show_default=False,
-        ),
-    ] = None,
+        bool,
+        typer.Option("--firewall", help="As root: have nftables close its ports on this machine's other addresses."),
+    ] = False,
     folder: FolderOption = None,
 ) -> None:
     """Make this machine a node, in the background. The one for training, without --head, is the head."""

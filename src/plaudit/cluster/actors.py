@@ -4,8 +4,6 @@ Each can be killed at any moment and is made again with the same arguments. What
 with the next call.
 """
 
-import asyncio
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from ray.util import get_node_ip_address
 
 from plaudit.cluster.calls import Stub
 from plaudit.cluster.keepers import Shell
-from plaudit.errors import PartLost, PlauditError
 from plaudit.online.config import OnlineConfig
 from plaudit.online.crew import env_side
 from plaudit.online.env import EnvSide, Played, look_at
@@ -107,78 +104,3 @@ class TrainerActor(Shell):
 
     def evaluate(self, episodes: int) -> float:
         return self._trainer.evaluate(episodes)
-
-
-class Mailbox:
-    """Orders to workers that cannot be called: those of Ray Train run one function for as long as they live."""
-
-    def __init__(self) -> None:
-        self._orders: list[tuple[str, tuple[Any, ...]]] = []
-        self._answers: list[asyncio.Future[Any]] = []
-        self._more = asyncio.Condition()
-        self._pids: dict[int, int] = {}
-
-    async def order(self, method: str, *arguments: Any) -> Any:
-        """What came of it."""
-        future = asyncio.get_running_loop().create_future()
-        async with self._more:
-            self._orders.append((method, arguments))
-            self._answers.append(future)
-            self._more.notify_all()
-        return await future
-
-    async def begin(self, rank: int, pid: int) -> int:
-        """A worker is there; the number of its first order. What its predecessors were told is lost."""
-        self._pids[rank] = pid
-        waiting = [i for i, future in enumerate(self._answers) if not future.done()]
-        if rank == 0:
-            for i in waiting:
-                if self._orders[i][0] != "count":
-                    self._answers[i].set_exception(PartLost("a worker of the trainers is gone"))
-        return next((i for i in waiting if self._orders[i][0] == "count"), len(self._orders))
-
-    async def next(self, number: int) -> tuple[str, tuple[Any, ...]]:
-        async with self._more:
-            await self._more.wait_for(lambda: len(self._orders) > number)
-        return self._orders[number]
-
-    async def done(self, number: int, result: Any, error: PlauditError | None) -> None:
-        if not self._answers[number].done():
-            if error is None:
-                self._answers[number].set_result(result)
-            else:
-                self._answers[number].set_exception(error)
-
-    async def pids(self) -> list[int]:
-        return list(self._pids.values())
-
-
-def train_loop(told: dict[str, Any]) -> None:
-    """What a worker of Ray Train runs."""
-    import ray as typed
-    from ray.train import get_context
-
-    ray: Any = typed
-    job: Job = told["job"]
-    context, mailbox = get_context(), ray.get_actor(told["mailbox"])
-    rank, size = context.get_world_rank(), context.get_world_size()
-    group: Group = Workers(rank, size) if size > 1 else ALONE
-    trainer = job.trainer(group)
-    number = ray.get(mailbox.begin.remote(rank, os.getpid()))
-    if size > 1:
-        number = int(group.from_first(str(number).encode() if rank == 0 else None))
-    while True:
-        method, arguments = ray.get(mailbox.next.remote(number))
-        if method == "leave":
-            return
-        result, error = None, None
-        try:
-            if method == "count":
-                result = trainer.updates
-            elif method == "step" or rank == 0:
-                result = getattr(trainer, method)(*arguments)
-        except PlauditError as failed:
-            error = failed
-        if rank == 0:
-            ray.get(mailbox.done.remote(number, result, error))
-        number += 1

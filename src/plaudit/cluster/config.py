@@ -48,7 +48,6 @@ class PlacementConfig(Config):
     parts: PartRoles = PartRoles()
     component_placement: dict[str, int | str] | None = None  # "actor: 0-3", "env,rollout: 0", "reward: all"
     trainer_workers: Annotated[int, Field(ge=1)] = 1  # data-parallel
-    trainer_backend: Literal["actors", "ray_train"] = "actors"  # who gathers them; see cluster/trainers.py
 
     @model_validator(mode="after")
     def _one_way(self) -> "PlacementConfig":

@@ -22,7 +22,7 @@ from plaudit.cluster.actors import AutoRewardLabelerActor, EnvActor, Job, Manual
 from plaudit.cluster.calls import Stub, answer
 from plaudit.cluster.connect import Cluster
 from plaudit.cluster.keepers import ReplayBufferActor, StateManagerActor
-from plaudit.cluster.trainers import START, ActorGroup, RayTrainGroup, TrainerGroup
+from plaudit.cluster.trainers import START, TrainerGroup
 from plaudit.errors import PartFailed, PartLost, PlauditError
 from plaudit.online.config import OnlineConfig
 from plaudit.online.crew import WEIGHTS, Done, Part
@@ -77,7 +77,7 @@ class RayCrew:
             "env": self._make("env", EnvActor, config, self._stub("replay"), self._stub("state")),
             "judge": self._make_person() if config.by_hand else self._make_judge(),
         }
-        self._trainers = self._make_trainers()
+        self._trainers = TrainerGroup(self._make, cluster.placement.trainer_workers)
 
     def _make(
         self, part: Any, cls: type, *arguments: Any, rank: int = 0, name: str | None = None, **options: Any
@@ -93,12 +93,6 @@ class RayCrew:
 
     def _make_person(self) -> Any:
         return self._make("labeler", ManualRewardLabelerActor, self._stub("replay"), self._config.window)
-
-    def _make_trainers(self) -> TrainerGroup:
-        placement = self._cluster.placement
-        if placement.config.trainer_backend == "ray_train":
-            return RayTrainGroup(self._make, self._cluster, self._folder)
-        return ActorGroup(self._make, placement.trainer_workers)
 
     def _name(self, part: Any) -> str:
         return f"plaudit-{self._run}-{part}"

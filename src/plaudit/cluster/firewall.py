@@ -1,8 +1,8 @@
 """Closing the ports of a node on all addresses but the one it was given.
 
-Ray 2.60 listens on all addresses of a machine and has no setting for that. So where it is permitted, `plaudit cluster
-start` has the kernel drop what comes to these ports by another address, before anything listens, and `stop` takes that
-back. Elsewhere the command to do so is told. It touches no other port and no other rule.
+Ray 2.60 listens on all addresses of a machine and has no setting for that. `plaudit cluster start --firewall` has the
+kernel drop what comes to these ports by another address, before anything listens, and `stop` takes that back. Without
+the flag no rule is written, and the command to do so is printed. It touches no other port and no other rule.
 """
 
 import ipaddress
@@ -33,21 +33,17 @@ def line(address: str, ports: Range) -> str:
     return f"sudo nft '{rules(address, ports)}'"
 
 
-def close_others(address: str, ports: Range, *, insist: bool) -> bool:
-    """Whether nothing but this address leads to these ports now.
-
-    insist: be told in an error why not
-    """
+def close_others(address: str, ports: Range) -> None:
+    """Drop what comes to these ports by another address."""
     if ipaddress.ip_address(address).is_loopback:  # there Ray is kept to it by other means, see loopback.py
-        return True
+        return
     if shutil.which("nft") is None:
         why = "nft of the package nftables is not installed"
     else:
         open_others(ports)  # what a node that was killed has left
         why = _nft(rules(address, ports))
-    if why and insist:
+    if why:
         raise ClusterError(f"the other addresses of this machine could not be closed: {why}; leave out --firewall")
-    return not why
 
 
 def open_others(ports: Range) -> None:

@@ -101,7 +101,7 @@ class Start:
     head: None to be the head
     address: of this machine; None to take the one that leads to the head, or the only one there is
     gpus: None to count them
-    firewall: close its ports on the other addresses of this machine; None: where that is permitted
+    firewall: close its ports on the other addresses of this machine
     """
 
     roles: tuple[Role, ...]
@@ -111,7 +111,7 @@ class Start:
     port: int = 6379
     gpus: int | None = None
     token: Path | None = None
-    firewall: bool | None = None
+    firewall: bool = False
 
 
 def start(asked: Start) -> NodeState:
@@ -126,9 +126,8 @@ def start(asked: Start) -> NodeState:
     _check_ports(address, ports, is_head=asked.head is None)
     _prepare_token(token, head if asked.head else None)
     make_folder(asked.folder)
-    closed = asked.firewall is not False and close_others(
-        address, (ports.first, ports.last), insist=bool(asked.firewall)
-    )
+    if asked.firewall:
+        close_others(address, (ports.first, ports.last))
     log = asked.folder / "start.log"
     environment = _environment(token, joins=asked.head is not None)
     process = _spawn(_command(asked, address, head, ports), log, environment)
@@ -142,7 +141,7 @@ def start(asked: Start) -> NodeState:
         token=str(token),
         is_head=asked.head is None,
         ports=(ports.first, ports.last),
-        closed=closed,
+        closed=asked.firewall,
         boot=boot(),
     )
     write_state(asked.folder, state)
