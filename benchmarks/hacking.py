@@ -24,9 +24,9 @@ import numpy as np
 from bars import Bars
 from plaudit.data.store import Store
 from plaudit.envs.panda.config import PandaConfig
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.report.plot import line_chart
-from plaudit.rewards.config import RewardTrainConfig
-from plaudit.rewards.encoders.small import SmallConfig
 from plaudit.rollout.collect import Targets
 from plaudit.rollout.scripted import collect
 from plaudit.train.config import load_train_config

@@ -18,17 +18,17 @@ from rich.console import Console
 
 from bars import Bars
 from plaudit.data.store import Store
-from plaudit.labelers.calibrate import calibrate, score_store
-from plaudit.labelers.classifier import ClassifierScorer
-from plaudit.labelers.evaluate import Evaluation, evaluate
-from plaudit.labelers.frames import FrameLabeler, Rule
-from plaudit.labelers.reference import read_truth
+from plaudit.judges.calibrate import calibrate, score_store
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.encoders.small import SmallConfig
+from plaudit.judges.classifier.fit import fit
+from plaudit.judges.classifier.judge import RewardModel
+from plaudit.judges.classifier.labeler import ClassifierScorer
+from plaudit.judges.evaluation import Evaluation, evaluate
+from plaudit.judges.frames import FrameLabeler, Rule
+from plaudit.judges.reference import read_truth
 from plaudit.report.evaluation import save_evaluation, ways_of
 from plaudit.report.tables import judge_table, ways_table
-from plaudit.rewards.config import RewardTrainConfig
-from plaudit.rewards.encoders.small import SmallConfig
-from plaudit.rewards.fit import fit
-from plaudit.rewards.model import RewardModel
 from real_images import DATA, TRAINED_ON, prepare, quiet, read, told
 
 TARGET = 0.01  # failure frames that may be called

@@ -31,12 +31,12 @@ import torch
 from bars import Bars
 from plaudit.data.store import Store
 from plaudit.data.transfer import import_dataset
-from plaudit.rewards.config import RewardTrainConfig
-from plaudit.rewards.cutoffs import decode_cutoff
-from plaudit.rewards.devices import device_of
-from plaudit.rewards.fit import fit
-from plaudit.rewards.measure import roc_auc
-from plaudit.rewards.model import RewardModel
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.devices import device_of
+from plaudit.judges.classifier.fit import fit
+from plaudit.judges.classifier.judge import RewardModel
+from plaudit.judges.cutoffs import decode_cutoff
+from plaudit.judges.metrics import roc_auc
 from plaudit.types import Labels
 
 DATA = Path(__file__).parents[2] / "shared/data/g1_bottle"

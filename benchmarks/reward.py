@@ -6,8 +6,8 @@
 Weights are random. The bare network is handed a tensor of normalised floats, in the same run and in turn with the
 worker, which is handed bytes: the difference is all that we do around it.
 
-On a GPU a batch of 256 images is scored in each way that `plaudit.rewards.swift` knows, beside the larger of two
-floors, both from what this card does in this run: the time to move the images, the weights and the answer at the
+On a GPU a batch of 256 images is scored in each way that `plaudit.judges.classifier.swift` knows, beside the larger of
+two floors, both from what this card does in this run: the time to move the images, the weights and the answer at the
 speed of a plain copy, and the time for the network's operations at the speed of a large product of bfloat16 matrices.
 """
 
@@ -26,17 +26,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bars import Bars
 from plaudit.data.store import Store
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.dataset import read_frames, split
+from plaudit.judges.classifier.encoders import normalise
+from plaudit.judges.classifier.features import Live, keep_grids
+from plaudit.judges.classifier.judge import DataFacts, ModelFacts, RewardModel
+from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
+from plaudit.judges.classifier.network import classifier_config
+from plaudit.judges.classifier.swift import Execution
+from plaudit.judges.classifier.training import Member
+from plaudit.judges.classifier.worker import RewardWorker, RewardWorkerConfig
 from plaudit.registry import ENCODER_REGISTRY
-from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
-from plaudit.rewards.config import RewardTrainConfig
-from plaudit.rewards.encoders import normalise
-from plaudit.rewards.frames import read_frames, split
-from plaudit.rewards.grids import Live, keep_grids
-from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel
-from plaudit.rewards.network import classifier_config
-from plaudit.rewards.swift import Execution
-from plaudit.rewards.training import Member
-from plaudit.rewards.worker import RewardWorker, RewardWorkerConfig
 from plaudit.types import ByteArray, Episode, Labels
 
 BATCH = 256

@@ -30,11 +30,11 @@ from transformers import AutoModelForImageTextToText, PreTrainedTokenizerFast, Q
 from transformers import __version__ as transformers_version
 
 from bars import Bars
-from plaudit.labelers.vlm.attention import attention_on
-from plaudit.labelers.vlm.config import INSTRUCTION, QUESTION, REASON, VlmConfig
-from plaudit.labelers.vlm.loading import Loaded
-from plaudit.labelers.vlm.local import LocalScorer, filled
-from plaudit.labelers.vlm.prompt import ask
+from plaudit.judges.vlm.attention import attention_on
+from plaudit.judges.vlm.config import INSTRUCTION, QUESTION, REASON, VlmConfig
+from plaudit.judges.vlm.loading import Loaded
+from plaudit.judges.vlm.local import LocalScorer, filled
+from plaudit.judges.vlm.prompt import ask
 from plaudit.types import Episode
 
 TASK = "put the red cube into the bowl"

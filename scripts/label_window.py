@@ -22,8 +22,8 @@ from PySide6.QtWidgets import QApplication
 from plaudit.data.cutoffs import read_cutoffs
 from plaudit.data.store import Store
 from plaudit.data.transfer import import_dataset
-from plaudit.labelers.human.session import Session
-from plaudit.labelers.human.window import LabelWindow
+from plaudit.judges.human.session import Session
+from plaudit.judges.human.window import LabelWindow
 from plaudit.types import Labels
 
 EPISODES = 9

@@ -13,8 +13,8 @@ import numpy as np
 from conftest import counting_episode
 from plaudit.data.store import Store
 from plaudit.errors import RewardError
-from plaudit.labelers.config import FrameLabelerConfig
-from plaudit.labelers.frames import FrameLabeler
+from plaudit.judges.config import FrameLabelerConfig
+from plaudit.judges.frames import FrameLabeler
 from plaudit.types import Episode, Labels
 
 CUT, STEPS = 4, 7  # episodes of frames 0 to 7; those that fail are all dark

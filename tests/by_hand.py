@@ -10,7 +10,7 @@ from plaudit.data.store import Store
 from plaudit.types import Labels
 
 if TYPE_CHECKING:
-    from plaudit.labelers.human.window import LabelWindow
+    from plaudit.judges.human.window import LabelWindow
 
 
 def counted_store(folder: Path, episodes: int = 3, **facts: object) -> Path:
@@ -37,8 +37,8 @@ def judged(steps: int, cutoff: int | None, source: str, sure: float = 1.0) -> La
 
 def open_window(qtbot, folder: Path, poll: bool = False, **options: Any) -> "LabelWindow":
     """On the screen that is none; pytest-qt closes it."""
-    from plaudit.labelers.human.session import Session
-    from plaudit.labelers.human.window import LabelWindow
+    from plaudit.judges.human.session import Session
+    from plaudit.judges.human.window import LabelWindow
 
     window = LabelWindow(Session.open(folder), poll=poll, **options)
     qtbot.addWidget(window)

@@ -11,10 +11,10 @@ import numpy as np
 
 from bright_square import CUTOFF, STEPS, square_episode
 from plaudit.data.store import Store
-from plaudit.labelers.classifier import ClassifierLabelerConfig
-from plaudit.labelers.run import label_store, pending
-from plaudit.rewards.config import RewardTrainConfig
-from plaudit.rewards.encoders.small import SmallConfig
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.encoders.small import SmallConfig
+from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
+from plaudit.judges.labeling import label_store, pending
 from plaudit.train.reward import make_reward_model
 from plaudit.types import Episode, Labels
 

@@ -17,14 +17,14 @@ from plaudit.config import Config
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
 from plaudit.errors import JudgeError
-from plaudit.labelers.classifier import ClassifierLabelerConfig, ClassifierScorer
-from plaudit.labelers.frames import FrameLabeler
+from plaudit.judges.classifier.encoders.small import SmallConfig
+from plaudit.judges.classifier.judge import DataFacts, ModelFacts, RewardModel
+from plaudit.judges.classifier.labeler import ClassifierLabelerConfig, ClassifierScorer
+from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
+from plaudit.judges.frames import FrameLabeler
 from plaudit.learners.sac import Sac, SacConfig
 from plaudit.policies.networks import Spaces
 from plaudit.registry import ENV_REGISTRY
-from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
-from plaudit.rewards.encoders.small import SmallConfig
-from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel
 from plaudit.rollout.rounds import SimulatorJudge, run_round
 from plaudit.types import Batch, Episode, Observation
 

@@ -3,7 +3,7 @@
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from plaudit.labelers.human.queue import Order
+from plaudit.judges.human.queue import Order
 from plaudit.online import human
 
 UNTIL = 2
@@ -12,7 +12,7 @@ UNTIL = 2
 def window(connection: Connection, store: Path, order: Order, name: str) -> None:
     from PySide6.QtCore import QTimer
 
-    from plaudit.labelers.human import window as shown
+    from plaudit.judges.human import window as shown
 
     class Pressed(shown.LabelWindow):
         def showEvent(self, event) -> None:

@@ -30,8 +30,7 @@ ROOMS = [
     "robots",
     "policies",
     "rollout",
-    "rewards",
-    "labelers",
+    "judges",
     "learners",
     "report",
     "train",
@@ -103,8 +102,8 @@ def test_some_packages_are_kept_to_one_place(path):
         "data.store",
         "data.replay",
         "rollout.loop",
-        "rewards.controls",
-        "rewards.measure",  # and calibration and cutoffs, which it imports
+        "judges.controls",
+        "judges.metrics",  # and calibration and cutoffs, which it imports
         "rollout.control",
         "rollout.inference",
         "rollout.run",

@@ -20,8 +20,8 @@ from command import plaudit
 from plaudit.data.formats import WriteOptions
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset
-from plaudit.rewards.encoders.resnet10 import Resnet10
-from plaudit.rewards.model import RewardModel
+from plaudit.judges.classifier.encoders.resnet10 import Resnet10
+from plaudit.judges.classifier.judge import RewardModel
 from waiting import stretch, wait_until
 
 SMALL = ("encoder={type: small, widths: [8, 16]}", "hidden_dim=16", "latent_dim=16")

@@ -12,7 +12,7 @@ from plaudit.data.store import Store
 from plaudit.envs.adapters.any_gymnasium import GymnasiumConfig
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import ContractError
-from plaudit.labelers.run import label_store, pending
+from plaudit.judges.labeling import label_store, pending
 from plaudit.learners.ppo import PpoConfig
 from plaudit.learners.qchunk import QChunkConfig
 from plaudit.learners.sac import SacConfig

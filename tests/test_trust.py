@@ -11,11 +11,11 @@ from chat_server import ChatServer
 from conftest import counting_episode
 from plaudit.config import Config, load
 from plaudit.errors import BadFile, ConfigError, NotAllowed
-from plaudit.labelers.config import read_judge
-from plaudit.labelers.vlm.config import EndpointConfig, VlmConfig
+from plaudit.judges.classifier.rlinf import load_pt
+from plaudit.judges.config import read_judge
+from plaudit.judges.vlm.config import EndpointConfig, VlmConfig
 from plaudit.policies.loader import load_policy
 from plaudit.registry import ENCODER_REGISTRY, ENV_REGISTRY, Registry
-from plaudit.rewards.pt import load_pt
 from plaudit.trust import CodeName, allow_code, allow_host, check_code, check_host, from_file, host_of, shown_url
 
 JUDGES = Registry("labeler")
@@ -124,8 +124,11 @@ def test_a_field_of_a_plugin_may_name_code_too(tmp_path):
 
 def test_an_encoder_of_the_registry_needs_no_word(tmp_path):
     with from_file(tmp_path / "model.json"):
-        check_code("plaudit.rewards.encoders.small:SmallConfig", {"plaudit.rewards.encoders.small:SmallConfig"})
-        assert ENCODER_REGISTRY.parse({"type": "plaudit.rewards.encoders.small:SmallConfig"})
+        check_code(
+            "plaudit.judges.classifier.encoders.small:SmallConfig",
+            {"plaudit.judges.classifier.encoders.small:SmallConfig"},
+        )
+        assert ENCODER_REGISTRY.parse({"type": "plaudit.judges.classifier.encoders.small:SmallConfig"})
 
 
 # Servers and secrets

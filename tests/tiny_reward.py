@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from plaudit.rewards.classifier import BinaryRewardClassifier, ClassifierConfig
-from plaudit.rewards.encoders.small import SmallConfig
-from plaudit.rewards.model import DataFacts, ModelFacts, RewardModel
+from plaudit.judges.classifier.encoders.small import SmallConfig
+from plaudit.judges.classifier.judge import DataFacts, ModelFacts, RewardModel
+from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.types import Episode
 
 SIZE = (16, 16)

@@ -13,8 +13,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from plaudit.labelers.vlm.config import INSTRUCTION, QUESTION, REASON
-from plaudit.labelers.vlm.prompt import FORMS
+from plaudit.judges.vlm.config import INSTRUCTION, QUESTION, REASON
+from plaudit.judges.vlm.prompt import FORMS
 from plaudit.types import Episode
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]

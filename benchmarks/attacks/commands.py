@@ -91,15 +91,20 @@ NASTY = [*" ".join([NUMBERS, BRACKETS, PATHS, NAMES, LISTS]).split(), *CONTROLS]
 HEAVY = (
     *("ray", "torch", "transformers", "openai", "plaudit.cluster.run", "plaudit.cluster.check"),
     *("plaudit.online.conductor",),
-    *("plaudit.train.loop", "plaudit.train.show", "plaudit.train.reward", "plaudit.labelers.vlm.local"),
-    *("plaudit.labelers.vlm.endpoint", "plaudit.rewards.pt", "plaudit.rewards.recipes", "plaudit.report.online"),
+    *("plaudit.train.loop", "plaudit.train.show", "plaudit.train.reward", "plaudit.judges.vlm.local"),
+    *(
+        "plaudit.judges.vlm.endpoint",
+        "plaudit.judges.classifier.rlinf",
+        "plaudit.judges.classifier.recipes",
+        "plaudit.report.online",
+    ),
     *("plaudit.report.run", "plaudit.report.evaluation", "plaudit.rollout.run", "plaudit.policies.flow.training"),
 )
 
 
 def attacks(folder: Path, rng: np.random.Generator, quick: bool) -> Iterator[Tally]:
     """See the module."""
-    for module in ("torch", "plaudit.rewards.pt", "plaudit.labelers.run") if quick else HEAVY:
+    for module in ("torch", "plaudit.judges.classifier.rlinf", "plaudit.judges.labeling") if quick else HEAVY:
         with contextlib.suppress(ImportError):
             import_module(module)
     made(folder)

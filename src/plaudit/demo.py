@@ -26,11 +26,11 @@ from rich.console import Console
 from plaudit.data.store import Store, is_store
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import DataError, TargetNotEmpty
+from plaudit.judges.classifier.recipes import read_recipe
+from plaudit.judges.classifier.training import Stopped
 from plaudit.report.demo import Stage, clock, read_judge, write_demo_report
 from plaudit.report.judge import percent
 from plaudit.report.run import write_report
-from plaudit.rewards.recipes import read_recipe
-from plaudit.rewards.training import Stopped
 from plaudit.rollout.collect import Targets
 from plaudit.rollout.scripted import collect
 from plaudit.train.config import load_train_config

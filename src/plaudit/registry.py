@@ -229,9 +229,9 @@ POLICY_REGISTRY = Registry(
 LABELER_REGISTRY = Registry(
     "labeler",
     builtin={
-        "simulator": "plaudit.labelers.simulator:SimulatorConfig",
-        "classifier": "plaudit.labelers.classifier:ClassifierLabelerConfig",
-        "vlm": "plaudit.labelers.vlm.config:VlmConfig",
+        "simulator": "plaudit.judges.simulator:SimulatorConfig",
+        "classifier": "plaudit.judges.classifier.labeler:ClassifierLabelerConfig",
+        "vlm": "plaudit.judges.vlm.config:VlmConfig",
     },
 )
 LEARNER_REGISTRY = Registry(
@@ -245,11 +245,11 @@ LEARNER_REGISTRY = Registry(
 ENCODER_REGISTRY = Registry(
     "encoder",
     builtin={
-        "small": "plaudit.rewards.encoders.small:SmallConfig",
-        "resnet10": "plaudit.rewards.encoders.resnet10:Resnet10Config",
-        "resnet": "plaudit.rewards.encoders.resnet:ResnetConfig",
-        "efficientnet_lite0": "plaudit.rewards.encoders.efficientnet:EfficientNetConfig",
-        "torchvision": "plaudit.rewards.encoders.others:TorchvisionConfig",
-        "transformers": "plaudit.rewards.encoders.others:TransformersConfig",
+        "small": "plaudit.judges.classifier.encoders.small:SmallConfig",
+        "resnet10": "plaudit.judges.classifier.encoders.resnet10:Resnet10Config",
+        "resnet": "plaudit.judges.classifier.encoders.resnet:ResnetConfig",
+        "efficientnet_lite0": "plaudit.judges.classifier.encoders.efficientnet:EfficientNetConfig",
+        "torchvision": "plaudit.judges.classifier.encoders.others:TorchvisionConfig",
+        "transformers": "plaudit.judges.classifier.encoders.others:TransformersConfig",
     },
 )

@@ -3,7 +3,7 @@
 from glow import bright_model, demos, saved
 from plaudit.cluster.actors import AutoRewardLabelerActor, ManualRewardLabelerActor
 from plaudit.data.store import Store
-from plaudit.labelers.classifier import ClassifierLabelerConfig
+from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
 from plaudit.online.human import WindowConfig
 from plaudit.online.judging import Appointed
 from plaudit.online.replay import ReplayService

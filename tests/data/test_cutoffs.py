@@ -5,8 +5,8 @@ from conftest import counting_episode
 from plaudit.data.cutoffs import label_store, read_cutoffs
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError
-from plaudit.labelers.reference import read_truth
-from plaudit.rewards.frames import read_frames
+from plaudit.judges.classifier.dataset import read_frames
+from plaudit.judges.reference import read_truth
 from plaudit.types import Origin
 
 

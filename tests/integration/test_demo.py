@@ -12,7 +12,7 @@ from rich.console import Console
 from plaudit.data.store import Store
 from plaudit.demo import Recipe, Screen, run_demo
 from plaudit.errors import DataError, TargetNotEmpty
-from plaudit.rewards.training import Stopped
+from plaudit.judges.classifier.training import Stopped
 
 SMALL = Recipe(
     cameras=("front",),

@@ -14,8 +14,8 @@ from by_hand import counted_store
 from conftest import counting_episode
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeGone
-from plaudit.labelers.human.keys import replay
-from plaudit.labelers.human.session import Session
+from plaudit.judges.human.keys import replay
+from plaudit.judges.human.session import Session
 from plaudit.online.human import Mirror, MirrorSide, StoreSide, Window, WindowConfig, deliver, elsewhere, here
 from plaudit.online.person import WHO, PersonSide
 from plaudit.online.replay import ReplayService

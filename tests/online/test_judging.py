@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import glow
-from plaudit.labelers.classifier import ClassifierLabelerConfig
-from plaudit.labelers.frames import FrameLabeler
-from plaudit.labelers.vlm.config import VlmConfig
+from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
+from plaudit.judges.frames import FrameLabeler
+from plaudit.judges.vlm.config import VlmConfig
 from plaudit.online.judging import Appointed
 
 

@@ -15,12 +15,12 @@ from plaudit.config import parse
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError
-from plaudit.labelers.classifier import ClassifierLabelerConfig
-from plaudit.labelers.frames import Rule
-from plaudit.labelers.run import pending
+from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
+from plaudit.judges.classifier.training import Stopped
+from plaudit.judges.frames import Rule
+from plaudit.judges.labeling import pending
 from plaudit.online.audit import Audit, AuditConfig
 from plaudit.online.retrain import Replacement, RetrainConfig, Retrainer, current, decisions, in_charge
-from plaudit.rewards.training import Stopped
 from plaudit.types import Labels
 from waiting import wait_until
 

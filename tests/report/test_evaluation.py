@@ -8,8 +8,8 @@ import pytest
 
 from brightness import CUT, STEPS, BrightnessConfig, bright_store
 from conftest import counting_episode
-from plaudit.labelers.evaluate import evaluate
-from plaudit.labelers.reference import read_truth
+from plaudit.judges.evaluation import evaluate
+from plaudit.judges.reference import read_truth
 from plaudit.report.evaluation import save_evaluation
 from plaudit.report.plot import NO, YES, timeline
 from plaudit.types import Labels

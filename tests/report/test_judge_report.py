@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 import numpy as np
 from PIL import Image
 
+from plaudit.judges.controls import ControlResult
+from plaudit.judges.metrics import Scores, measure, reliability
+from plaudit.judges.scored import JudgedFrame, Scored
 from plaudit.report.judge import percent, write_judge_report
 from plaudit.report.plot import NO, YES, histogram, reliability_diagram
-from plaudit.rewards.controls import ControlResult
-from plaudit.rewards.measure import Scores, measure, reliability
-from plaudit.rewards.scored import JudgedFrame, Scored
 
 TRUTH, PROBABILITY = [0, 0, 0, 1, 1], [0.1, 0.2, 0.7, 0.8, 0.9]
 PASSED, FAILED = ControlResult("still", 500, 0, 0.05), ControlResult("blank white", 8, 8, 0.05)

@@ -17,10 +17,10 @@ from glow import GlowConfig, bright_model, saved
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, PlauditError, RewardError
-from plaudit.rewards.config import RewardTrainConfig
-from plaudit.rewards.encoders.small import SmallConfig
-from plaudit.rewards.fit import fit
-from plaudit.rewards.model import RewardModel
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.encoders.small import SmallConfig
+from plaudit.judges.classifier.fit import fit
+from plaudit.judges.classifier.judge import RewardModel
 from plaudit.rollout.rounds import SimulatorJudge, run_round
 from plaudit.train.folder import RunFolder
 from plaudit.train.loop import Progress, train

@@ -21,10 +21,10 @@ from plaudit.errors import DataError, TargetNotEmpty, nearest
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
-    from plaudit.labelers.calibrate import HeldBack
-    from plaudit.labelers.config import Calibrated, LabelerConfig
-    from plaudit.labelers.evaluate import Evaluation
-    from plaudit.labelers.frames import EpisodeJudge, Rule
+    from plaudit.judges.calibrate import HeldBack
+    from plaudit.judges.config import Calibrated, LabelerConfig
+    from plaudit.judges.evaluation import Evaluation
+    from plaudit.judges.frames import EpisodeJudge, Rule
 
 judge = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -97,9 +97,9 @@ def eval_(
 def _of_ledger(
     store: "Store", source: str, asked: Sequence[str] | None, ids: Sequence[int]
 ) -> tuple["Evaluation", dict[str, str]]:
-    from plaudit.labelers.evaluate import compare
-    from plaudit.labelers.frames import Rule
-    from plaudit.labelers.reference import read_truth, reference_sources
+    from plaudit.judges.evaluation import compare
+    from plaudit.judges.frames import Rule
+    from plaudit.judges.reference import read_truth, reference_sources
 
     sources = reference_sources(asked, source)
     truths = read_truth(store, sources, ids)
@@ -124,8 +124,8 @@ def _of_judge(
     wrong_task: str | None,
     controls: bool,
 ) -> tuple["Evaluation", dict[str, str]]:
-    from plaudit.labelers.evaluate import evaluate, wrong_task_for
-    from plaudit.labelers.reference import read_truth, reference_sources
+    from plaudit.judges.evaluation import evaluate, wrong_task_for
+    from plaudit.judges.reference import read_truth, reference_sources
 
     sources = reference_sources(asked, built.source)
     truths = read_truth(store, sources, ids)
@@ -196,10 +196,10 @@ def calibrate_(
     is told is one of episodes that were held back. The judge is written as a file, for --config.
     """
     from plaudit.data.store import Store
-    from plaudit.labelers.calibrate import calibrate, record, score_store
-    from plaudit.labelers.config import save_calibrated
-    from plaudit.labelers.frames import FrameLabeler
-    from plaudit.labelers.reference import read_truth, reference_sources
+    from plaudit.judges.calibrate import calibrate, record, score_store
+    from plaudit.judges.config import save_calibrated
+    from plaudit.judges.frames import FrameLabeler
+    from plaudit.judges.reference import read_truth, reference_sources
 
     folder, overrides = named_store(words)
     if output.exists() and output != config:
@@ -253,9 +253,9 @@ def reason(
     becomes a label, and an answer that cannot be read is kept on the record as such.
     """
     from plaudit.data.store import Store
-    from plaudit.labelers.config import read_judge
-    from plaudit.labelers.vlm.audit import Audit, audit
-    from plaudit.labelers.vlm.config import VlmConfig
+    from plaudit.judges.config import read_judge
+    from plaudit.judges.vlm.config import VlmConfig
+    from plaudit.judges.vlm.explain import Audit, audit
 
     folder, overrides = named_store(words)
     store = Store.open(folder)

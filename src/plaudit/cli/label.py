@@ -13,9 +13,9 @@ from plaudit.errors import DataError
 if TYPE_CHECKING:
     from plaudit.data.formats import ReadOptions
     from plaudit.data.store import Store
-    from plaudit.labelers.config import LabelerConfig
-    from plaudit.labelers.frames import EpisodeJudge
-    from plaudit.labelers.run import Labelled
+    from plaudit.judges.config import LabelerConfig
+    from plaudit.judges.frames import EpisodeJudge
+    from plaudit.judges.labeling import Labelled
 
 Decode = Literal["cutoff", "confirm", "frames"]
 Order = Literal["unlabelled", "disagreement"]
@@ -65,7 +65,7 @@ def label_(
     """
     from plaudit.data.formats import ReadOptions
     from plaudit.data.store import Store
-    from plaudit.labelers.run import label_store, pending
+    from plaudit.judges.labeling import label_store, pending
 
     folder, overrides = named_store(words)
     if judge == "human":
@@ -100,7 +100,7 @@ def judge_of(
     config: Path | None, name: str | None, model: str | None, decode: Decode | None, overrides: Sequence[str]
 ) -> tuple["LabelerConfig", "EpisodeJudge"]:
     """What was asked for, and the judge that came of it; warns of one whose rule was fitted on another."""
-    from plaudit.labelers.config import build_judge, doubts, read_judge
+    from plaudit.judges.config import build_judge, doubts, read_judge
 
     asked = read_judge(config, name, {} if model is None else {"model": model}, overrides)
     judge = build_judge(asked, decode)
@@ -111,7 +111,7 @@ def judge_of(
 
 def tell_failed(failed: Mapping[int, str]) -> None:
     """A line for each reason, with the episodes it holds for."""
-    from plaudit.labelers.run import by_sentence
+    from plaudit.judges.labeling import by_sentence
 
     for sentence, ids in by_sentence(failed).items():
         which = f"episode {ids[0]}" if len(ids) == 1 else f"{len(ids)} episodes ({_few(ids)})"
@@ -123,7 +123,7 @@ def _few(ids: Sequence[int]) -> str:
 
 
 def _by_hand(folder: Path, options: "ReadOptions", order: Order, name: str, keys_log: Path | None) -> None:
-    from plaudit.labelers.human.run import label_by_hand
+    from plaudit.judges.human.run import label_by_hand
 
     track = progress("importing")
     done = label_by_hand(folder, order=order, name=name, keys_log=keys_log, track=track, say=out.print, options=options)

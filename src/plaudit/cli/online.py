@@ -123,8 +123,8 @@ def _check_judge(config: Any) -> None:
     """A reward model that is not there, or is not to be believed, is told of before anything is made or changed; and
     so are data that its successors are to learn from."""
     from plaudit.data.store import Store
-    from plaudit.labelers.classifier import ClassifierLabelerConfig
-    from plaudit.rewards.model import RewardModel
+    from plaudit.judges.classifier.judge import RewardModel
+    from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
 
     if isinstance(config.judge, ClassifierLabelerConfig):
         RewardModel.load(config.judge.model, "cpu", force=config.judge.force)

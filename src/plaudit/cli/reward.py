@@ -15,8 +15,8 @@ from plaudit.errors import DataError
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
-    from plaudit.rewards.fit import Fitted
-    from plaudit.rewards.recipes import RewardRecipe
+    from plaudit.judges.classifier.fit import Fitted
+    from plaudit.judges.classifier.recipes import RewardRecipe
 
 # Flags that are keys of a RewardRecipe by the same name and are handed on as they are.
 _KEYS = (
@@ -97,7 +97,7 @@ def train_reward(
     Some episodes are held back to choose its threshold, and others to measure it; the report says how far to trust it.
     Ctrl-C stops after the epoch at hand, and the same command goes on.
     """
-    from plaudit.rewards.recipes import read_recipe
+    from plaudit.judges.classifier.recipes import read_recipe
     from plaudit.train.reward import check_free
 
     store, overrides = store_and_keys(words or [])
@@ -130,7 +130,7 @@ def _data(store: str | None, positive: Path | None, negative: Path | None) -> di
 
 def _flags(params: Mapping[str, Any]) -> dict[str, Any]:
     """What was given, by the keys of a recipe."""
-    from plaudit.rewards.recipes import encoder_of
+    from plaudit.judges.classifier.recipes import encoder_of
 
     params = {**params, "progress": params["progress_"]}
     flags = {key: params[key] for key in _KEYS if params[key] not in (None, [])}
@@ -156,7 +156,7 @@ def _flags(params: Mapping[str, Any]) -> dict[str, Any]:
 def _episodes(recipe: "RewardRecipe", state: Sequence[str]) -> Iterator["Store"]:
     """The store; a data set of another layout as one that is there for as long as it is needed."""
     from plaudit.data.store import Store, is_store
-    from plaudit.rewards.fit import existing_parent
+    from plaudit.judges.classifier.fit import existing_parent
 
     stores = [path for path in recipe.data if is_store(path)]
     if not recipe.data:
@@ -209,8 +209,8 @@ def _visualize(episodes: "Store", recipe: "RewardRecipe", folder: Path) -> None:
 
 
 def _train(episodes: "Store", recipe: "RewardRecipe") -> "Fitted":
-    from plaudit.rewards.pt import save_pt
-    from plaudit.rewards.training import Stopped
+    from plaudit.judges.classifier.rlinf import save_pt
+    from plaudit.judges.classifier.training import Stopped
     from plaudit.train.reward import make_reward_model, work_folder
 
     if len(episodes):

@@ -94,7 +94,7 @@ def demo(
     counts its true successes on fresh seeds. Ctrl-C stops, and the same command goes on.
     """
     from plaudit.demo import BAR, Screen, run_demo
-    from plaudit.rewards.training import Stopped
+    from plaudit.judges.classifier.training import Stopped
 
     try:
         outcome = run_demo(folder, Screen(out, progress, epochs_bar, training_bar), seed)

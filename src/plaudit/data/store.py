@@ -7,8 +7,8 @@
       segments/000000/    the arrays: steps.bin, camera.front.bin, ...                      (data/segments.py)
       labels              the ledger: who said what of which episode                        (data/ledger.py)
       quarantine/         bytes that no line explains, set aside                            (data/quarantine.py)
-      drafts/             what people have begun to say                                     (labelers/human/drafts.py)
-      asked.json          which episodes somebody waits for                                 (labelers/human/asked.py)
+      drafts/             what people have begun to say                                     (judges/human/drafts.py)
+      asked.json          which episodes somebody waits for                                 (judges/human/asked.py)
       writer.lock         held with flock by the one writer, as is the folder itself        (data/locking.py)
 
 To append: write the arrays, sync them, write the journal line, sync it, return. The line is what makes an episode

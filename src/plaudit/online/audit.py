@@ -28,9 +28,9 @@ from plaudit.config import Config
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeGone, RewardError
-from plaudit.labelers.config import HUMAN
-from plaudit.labelers.simulator import SimulatorLabeler
-from plaudit.rewards.judge import Alarm
+from plaudit.judges.config import HUMAN
+from plaudit.judges.detector import Alarm
+from plaudit.judges.simulator import SimulatorLabeler
 from plaudit.types import Labels
 
 SIMULATOR = SimulatorLabeler.source

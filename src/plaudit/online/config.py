@@ -21,8 +21,8 @@ from pydantic import (
 from plaudit.config import Config, load, spelled_out
 from plaudit.contracts import missing_members
 from plaudit.errors import nearest
-from plaudit.labelers.config import HUMAN
-from plaudit.labelers.simulator import SimulatorConfig
+from plaudit.judges.config import HUMAN
+from plaudit.judges.simulator import SimulatorConfig
 from plaudit.online.audit import AuditConfig
 from plaudit.online.human import WindowConfig
 from plaudit.online.names import translated

@@ -12,8 +12,8 @@ import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.errors import OnlineError
-from plaudit.labelers.classifier import ClassifierLabelerConfig
-from plaudit.labelers.config import LabelerConfig
+from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
+from plaudit.judges.config import LabelerConfig
 from plaudit.online.audit import Audit
 from plaudit.online.config import OnlineConfig
 from plaudit.online.retrain import Replacement, Retrainer, in_charge

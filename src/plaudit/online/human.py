@@ -11,7 +11,7 @@ is offered is copied into a mirror: a store like any other, whose episodes know 
 
 The window is a process of its own: Qt wants the main thread, and nobody waits for it. Closing it is normal, a person is
 at lunch; the loop is told, shows how many episodes wait and by which command the window opens again, and goes on. The
-window closes with the process that opened it, and what was begun in it is found again (labelers/human/drafts.py).
+window closes with the process that opened it, and what was begun in it is found again (judges/human/drafts.py).
 
 No verdict is lost and none counts twice. How far verdicts were collected is kept on disk, and taken as received only
 when the caller comes back for more; a crash in between brings the last ones once more, and `deliver` passes over what
@@ -37,10 +37,10 @@ from plaudit.data.journal import Journal, write_atomic
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store, is_store
 from plaudit.errors import EpisodeGone, PlauditError
-from plaudit.labelers.human.asked import ask_for
-from plaudit.labelers.human.queue import Order
-from plaudit.labelers.human.run import label_by_hand
-from plaudit.labelers.human.verdict import SOURCE
+from plaudit.judges.human.asked import ask_for
+from plaudit.judges.human.queue import Order
+from plaudit.judges.human.run import label_by_hand
+from plaudit.judges.human.verdict import SOURCE
 from plaudit.rollout.processes import Child, exit_with_parent, tell
 from plaudit.types import Episode, Labels
 

@@ -16,11 +16,11 @@ from typing import Any, Protocol
 
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeGone
-from plaudit.labelers.classifier import ClassifierLabelerConfig
-from plaudit.labelers.config import LabelerConfig
-from plaudit.labelers.frames import EpisodeJudge
-from plaudit.labelers.run import BATCH, verdicts_on
-from plaudit.labelers.vlm.config import VlmConfig
+from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
+from plaudit.judges.config import LabelerConfig
+from plaudit.judges.frames import EpisodeJudge
+from plaudit.judges.labeling import BATCH, verdicts_on
+from plaudit.judges.vlm.config import VlmConfig
 from plaudit.online.replay import Item, Where, Who
 from plaudit.registry import LABELER_REGISTRY
 from plaudit.types import Episode, Labels

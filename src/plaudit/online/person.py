@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from plaudit.errors import EpisodeGone
-from plaudit.labelers.config import HUMAN
+from plaudit.judges.config import HUMAN
 from plaudit.online.human import HumanSide, WindowConfig, elsewhere, here
 from plaudit.online.judging import Appointed, Desk, Judged
 from plaudit.online.replay import Item, Who

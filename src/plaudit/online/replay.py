@@ -29,7 +29,7 @@ from plaudit.data.ledger import Ledger
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeGone
-from plaudit.labelers.run import pending
+from plaudit.judges.labeling import pending
 from plaudit.types import AnyArray, Batch, Episode, Labels
 
 Shelf = Literal["demos", "episodes"]

@@ -4,7 +4,7 @@
     if retrainer.due(store): retrainer.start(store.folder)     # a process of its own, at low priority
     if (found := retrainer.poll()) is not None:                # every now and then
         print(found.sentence)
-        if found.replaced: judge = retrainer.judge.build()     # and labelers.run.pending gives all episodes to it
+        if found.replaced: judge = retrainer.judge.build()     # and judges.labeling.pending gives all episodes to it
 
     judges/
       lessons/         what new judges learn from, and what all are compared on (lessons.py)
@@ -37,15 +37,15 @@ from plaudit.config import Config, parse
 from plaudit.data.journal import sync, write_atomic
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError
-from plaudit.labelers.classifier import ClassifierLabelerConfig
-from plaudit.labelers.frames import Rule
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.dataset import TRUSTED
+from plaudit.judges.classifier.judge import RewardModel
+from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
+from plaudit.judges.classifier.recipes import merged
+from plaudit.judges.classifier.training import Epoch, Stopped
+from plaudit.judges.frames import Rule
 from plaudit.online.lessons import Lessons, labelled
 from plaudit.online.trial import Figures, Rules, decide, examine
-from plaudit.rewards.config import RewardTrainConfig
-from plaudit.rewards.frames import TRUSTED
-from plaudit.rewards.model import RewardModel
-from plaudit.rewards.recipes import merged
-from plaudit.rewards.training import Epoch, Stopped
 from plaudit.rollout.processes import Child, exit_with_parent, tell
 from plaudit.train.reward import make_reward_model
 

@@ -5,7 +5,7 @@
 
 The new one replaces the old one when all of this holds:
 
-1. it passes the negative controls (rewards/controls.py), made of the held-out episodes that succeed;
+1. it passes the negative controls (judges/controls.py), made of the held-out episodes that succeed;
 2. it calls no larger share of the held-out failures than the old one does, or at most `most_false` of them;
 3. it misses no larger share of the held-out successes than the old one does, or at most `most_missed` of them;
 4. it is right about more episodes, and surely so; or about as many, and it surely calls fewer failure frames.
@@ -31,14 +31,14 @@ from pydantic import Field, PositiveInt
 
 from plaudit.config import Config
 from plaudit.data.store import Store
-from plaudit.labelers.evaluate import ask_controls, compare
-from plaudit.labelers.frames import FrameLabeler
-from plaudit.labelers.reference import read_truth
-from plaudit.labelers.run import BATCH, ask, batches
+from plaudit.judges.classifier.dataset import TRUSTED
+from plaudit.judges.controls import failed
+from plaudit.judges.evaluation import ask_controls, compare
+from plaudit.judges.frames import FrameLabeler
+from plaudit.judges.labeling import BATCH, ask, batches
+from plaudit.judges.reference import read_truth
+from plaudit.judges.scored import Scored
 from plaudit.online.lessons import part_of
-from plaudit.rewards.controls import failed
-from plaudit.rewards.frames import TRUSTED
-from plaudit.rewards.scored import Scored
 from plaudit.types import FloatArray, Labels
 
 SUCCESSES, FAILURES = "successes", "failures"

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from plaudit.data.formats.video import VideoWriter
-from plaudit.rewards.scored import side_by_side
+from plaudit.judges.scored import side_by_side
 from plaudit.types import Episode
 
 _HEIGHT = 320  # pixels that a frame is enlarged to, in whole steps

@@ -9,12 +9,12 @@ from textwrap import wrap
 import numpy as np
 
 from plaudit.data.store import Store
+from plaudit.judges.controls import ControlResult
+from plaudit.judges.metrics import Scores, reliability
+from plaudit.judges.scored import JudgedFrame, Scored, side_by_side
 from plaudit.report.judge import frame_picture, headline, trust
 from plaudit.report.page import figures, page, row, section, table, warning, words
 from plaudit.report.run import alarm, films, judge_chart, read_run, success_chart
-from plaudit.rewards.controls import ControlResult
-from plaudit.rewards.measure import Scores, reliability
-from plaudit.rewards.scored import JudgedFrame, Scored, side_by_side
 
 _SHOWN = 8  # frames of a kind
 _WIDTH = 120  # characters of a command in a line

@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from plaudit.data.transfer import new_folder
-from plaudit.labelers.evaluate import Evaluation
-from plaudit.labelers.run import by_sentence
+from plaudit.judges.evaluation import Evaluation
+from plaudit.judges.labeling import by_sentence
+from plaudit.judges.scored import Scored
 from plaudit.report.judge import Way, frame_picture, headline, live, percent, seen_whole, trust
 from plaudit.report.page import facts_table, note, page, row, section, table, warning, words
 from plaudit.report.plot import timeline
-from plaudit.rewards.scored import Scored
 
 _EPISODES = 12  # drawn
 

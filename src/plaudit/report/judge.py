@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from plaudit.judges.calibration import Rate, wilson
+from plaudit.judges.controls import ControlResult, failed
+from plaudit.judges.cutoffs import CutoffErrors
+from plaudit.judges.metrics import Reliability, Scores
+from plaudit.judges.scored import JudgedFrame
 from plaudit.report.page import facts_table, note, page, picture, row, section, table, warning, words
 from plaudit.report.plot import NO, YES, histogram, line_chart, reliability_diagram
-from plaudit.rewards.calibration import Rate, wilson
-from plaudit.rewards.controls import ControlResult, failed
-from plaudit.rewards.cutoffs import CutoffErrors
-from plaudit.rewards.measure import Reliability, Scores
-from plaudit.rewards.scored import JudgedFrame
 
 _CHART = (420, 360)
 _LOSSES = (

@@ -14,13 +14,13 @@ from plaudit.data.formats import Dataset
 from plaudit.data.store import Store
 from plaudit.envs.bench import Speed
 from plaudit.envs.catalog import Card
-from plaudit.labelers.config import Calibrated
-from plaudit.labelers.frames import Rule
+from plaudit.judges.calibration import Rate
+from plaudit.judges.config import Calibrated
+from plaudit.judges.controls import ControlResult
+from plaudit.judges.cutoffs import CutoffErrors
+from plaudit.judges.frames import Rule
+from plaudit.judges.metrics import Scores
 from plaudit.report.judge import Way, interval, live, number, off, percent, seen_whole, starts
-from plaudit.rewards.calibration import Rate
-from plaudit.rewards.controls import ControlResult
-from plaudit.rewards.cutoffs import CutoffErrors
-from plaudit.rewards.measure import Scores
 
 
 def dataset_table(dataset: Dataset) -> Table:

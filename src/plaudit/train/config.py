@@ -49,7 +49,7 @@ class RewardConfig(Config):
     reward_model: CheckpointBlock | None = None  # the same, as the ManiSkill recipes write it
     resnet: CheckpointBlock | None = None  # likewise
     reward_model_type: Literal["resnet"] | None = None  # as they write it; a model says itself what it is
-    mode: Literal["replace", "add", "terminal"] = "replace"  # of the simulator's own reward; see rewards/judge.py
+    mode: Literal["replace", "add", "terminal"] = "replace"  # of the simulator's own reward; see judges/detector.py
     reward_type: Literal["binary", "continuous"] = "binary"
     threshold: float | None = Field(default=None, gt=0)  # from which a frame shows success; None: the model's own
     confirm: tuple[PositiveInt, PositiveInt] = (2, 3)  # (k, n): k of the last n frames must show success
@@ -57,7 +57,7 @@ class RewardConfig(Config):
     force: bool = False  # take a model that failed a control
     place: Literal["inline", "process"] = "inline"  # where it runs
     device: str | None = None  # that it runs on; None: the learner's
-    execution: Literal["eager", "compile", "graph", "compile+graph"] = "eager"  # on a GPU, see rewards/swift.py
+    execution: Literal["eager", "compile", "graph", "compile+graph"] = "eager"  # on a GPU, see classifier/swift.py
     audit_share: float = Field(default=0.25, ge=0, le=1)  # of the episodes, whose truth is looked up
     alarm_gap: float = Field(default=0.2, gt=0, le=1)  # share of false or of missed successes among these that rings
     alarm_window: PositiveInt = 60  # audited episodes that count

@@ -25,8 +25,8 @@ from plaudit.config import load
 from plaudit.data.journal import write_atomic
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError, RewardError, TargetNotEmpty
+from plaudit.judges.classifier.judge import RewardModel
 from plaudit.policies.loader import save_policy
-from plaudit.rewards.model import RewardModel
 from plaudit.train.config import TrainConfig
 from plaudit.train.record import Record
 from plaudit.train.referee import introduced

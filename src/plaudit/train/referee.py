@@ -21,13 +21,13 @@ import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.errors import RewardError
-from plaudit.labelers.run import Track, label_store, pending
+from plaudit.judges.classifier.embodied import EmbodiedRewardWorker
+from plaudit.judges.classifier.judge import ModelFacts, RewardModel
+from plaudit.judges.classifier.model import Size
+from plaudit.judges.classifier.worker import RewardWorkerConfig
+from plaudit.judges.detector import Alarm, JudgeConfig, LiveLabeler, ModelJudge, facts_of, start_verdict
+from plaudit.judges.labeling import Track, label_store, pending
 from plaudit.protocols import Simulation
-from plaudit.rewards.classifier import Size
-from plaudit.rewards.embodied import EmbodiedRewardWorker
-from plaudit.rewards.judge import Alarm, JudgeConfig, LiveLabeler, ModelJudge, facts_of, start_verdict
-from plaudit.rewards.model import ModelFacts, RewardModel
-from plaudit.rewards.worker import RewardWorkerConfig
 from plaudit.rollout.rounds import Judge, Round, SimulatorJudge
 from plaudit.train.config import CheckpointBlock, RewardConfig, TrainConfig
 from plaudit.types import AnyArray, Episode, FloatArray, Labels, Observation, RewardSignal

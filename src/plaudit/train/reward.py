@@ -23,14 +23,14 @@ import numpy as np
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
 from plaudit.errors import PlauditError, TargetNotEmpty
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.dataset import PARTS
+from plaudit.judges.classifier.features import Track
+from plaudit.judges.classifier.fit import Fitted, fit
+from plaudit.judges.classifier.judge import RewardModel
+from plaudit.judges.classifier.training import Epoch
+from plaudit.judges.metrics import reliability
 from plaudit.report.judge import write_judge_report
-from plaudit.rewards.config import RewardTrainConfig
-from plaudit.rewards.fit import Fitted, fit
-from plaudit.rewards.frames import PARTS
-from plaudit.rewards.grids import Track
-from plaudit.rewards.measure import reliability
-from plaudit.rewards.model import RewardModel
-from plaudit.rewards.training import Epoch
 
 
 def work_folder(target: Path) -> Path:

@@ -1,0 +1,136 @@
+"""Fitting a judge's rule on labelled episodes: temperature and bias, the threshold, and how late its cutoffs are.
+
+    said, failed = score_store(store, judge, truths)
+    rule, held_back = calibrate(said, judge.rule, target_fpr=0.01)
+
+The rule that is stored is fitted on all episodes. What it is worth is not read off the same ones: they are dealt into
+five parts, a rule is fitted on four and tried on the fifth, in turn, and the calls on the fifths are counted together.
+So the rate that is reported is one of episodes that chose nothing. It is that of a rule from four fifths of the data,
+which is a little worse than the one that is stored.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from plaudit.data.store import Store
+from plaudit.errors import RewardError
+from plaudit.judges.calibration import Rate, choose_threshold, false_positive_rate, fit_calibration
+from plaudit.judges.config import Calibrated
+from plaudit.judges.cutoffs import CutoffErrors, cutoff_errors, fit_shift
+from plaudit.judges.frames import FrameLabeler, Rule
+from plaudit.judges.labeling import BATCH, Track, batches
+from plaudit.judges.metrics import precision_recall
+from plaudit.judges.scored import Scored, called_success
+from plaudit.types import FloatArray
+
+PARTS = 5
+FEWEST = 3  # episodes that show success, and that show failure
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """One episode: a judge's log-odds, and the truth, of the frames that have both."""
+
+    log_odds: FloatArray  # [F]
+    truth: FloatArray  # [F] 1 or 0
+    episode: int
+
+
+@dataclass(frozen=True, eq=False)
+class HeldBack:
+    """What rules were worth on episodes that did not choose them."""
+
+    fpr: Rate
+    recall: float
+    cutoffs: CutoffErrors  # decoded
+
+
+def score_store(
+    store: Store, judge: FrameLabeler, truths: Mapping[int, FloatArray], track: Track = iter
+) -> tuple[list[Said], dict[int, str]]:
+    """A judge's numbers of these episodes, each asked for once; and those that it could not judge, and why."""
+    found: list[Said] = []
+    failed: dict[int, str] = {}
+    for ids in batches(track(list(truths)), BATCH):
+        batch = {i: store.episode(i) for i in ids}
+        for (episode_id, episode), said in zip(batch.items(), judge.scorer.score(list(batch.values())), strict=True):
+            if isinstance(said, Exception):
+                failed[episode_id] = str(said)
+                continue
+            truth = truths[episode_id][episode.recorded]
+            known = ~np.isnan(truth) & np.isfinite(said)
+            found.append(Said(said[known], truth[known], episode_id))
+    return found, failed
+
+
+def calibrate(said: Sequence[Said], rule: Rule, target_fpr: float, seed: int = 0) -> tuple[Rule, HeldBack]:
+    """The rule of all episodes, and what such rules are worth on others."""
+    check_enough(said)
+    return fit_rule(said, rule, target_fpr), cross_fit(said, rule, target_fpr, seed)
+
+
+def check_enough(said: Sequence[Said]) -> None:
+    successes, failures = (sum(bool((one.truth == kind).any()) for one in said) for kind in (1, 0))
+    if min(successes, failures) < FEWEST:
+        raise RewardError(
+            f"calibration needs at least {FEWEST} episodes that show success and {FEWEST} that show failure, and some "
+            f"50 to be sure of the rate; of those with reference labels {successes} show success and {failures} failure"
+        )
+
+
+def fit_rule(said: Sequence[Said], rule: Rule, target_fpr: float) -> Rule:
+    """The same way from numbers to labels, with what can be fitted fitted."""
+    log_odds, truth = (np.concatenate([getattr(one, name) for one in said]) for name in ("log_odds", "truth"))
+    calibration = fit_calibration(log_odds, truth)
+    scored = [Scored(calibration(one.log_odds), one.truth, one.episode) for one in said]
+    threshold = choose_threshold(scored, target_fpr).value
+    fitted = {"temperature": calibration.temperature, "bias": calibration.bias, "threshold": threshold}
+    return rule.model_copy(update={**fitted, "shift": fit_shift(scored, threshold)})
+
+
+def cross_fit(said: Sequence[Said], rule: Rule, target_fpr: float, seed: int = 0) -> HeldBack:
+    called: list[Scored] = []
+    decoded: list[Scored] = []
+    for others, mine in _parts(said, seed):
+        fitted = fit_rule(others, rule, target_fpr)
+        whole = fitted.model_copy(update={"decode": "cutoff"})
+        for one in mine:
+            probability = fitted.probability(one.log_odds)
+            yes = called_success(probability, fitted.threshold).astype(np.float32)
+            called.append(Scored(yes, one.truth, one.episode))
+            decoded.append(Scored(whole.success(probability), one.truth, one.episode))
+    truth, yes = (np.concatenate([getattr(s, name) for s in called]) for name in ("truth", "probability"))
+    _, recall = precision_recall(truth, yes)
+    return HeldBack(false_positive_rate(called, 0.5, seed), recall, cutoff_errors(decoded, 0.5))
+
+
+def _parts(said: Sequence[Said], seed: int) -> list[tuple[list[Said], list[Said]]]:
+    """Dealt by episode, successes and failures alike: each part with all the others."""
+    rng = np.random.default_rng(seed)
+    dealt: list[list[Said]] = [[] for _ in range(PARTS)]
+    kinds = {kind: [one for one in said if bool((one.truth == 1).any()) == kind] for kind in (True, False)}
+    for number, one in enumerate(kinds[kind][i] for kind in kinds for i in rng.permutation(len(kinds[kind]))):
+        dealt[number % PARTS].append(one)
+    parts = [part for part in dealt if part]
+    return [([one for other in parts if other is not mine for one in other], mine) for mine in parts]
+
+
+def record(
+    judge: FrameLabeler, said: Sequence[Said], sources: Sequence[str], target_fpr: float, held_back: HeldBack
+) -> Calibrated:
+    """What is stored with the judge."""
+    return Calibrated(
+        date=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
+        fingerprint=judge.fingerprint,
+        reference=tuple(sources),
+        episodes=len(said),
+        successes=sum(bool((one.truth == 1).any()) for one in said),
+        target_fpr=target_fpr,
+        fpr=held_back.fpr.value,
+        fpr_low=held_back.fpr.low,
+        fpr_high=held_back.fpr.high,
+        recall=held_back.recall,
+    )

@@ -1,0 +1,64 @@
+"""What a reward model is trained with. Defaults are for real camera images and a few dozen labelled episodes."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from plaudit.config import Config
+from plaudit.judges.classifier.augment import AugmentConfig
+from plaudit.judges.classifier.dataset import TRUSTED
+from plaudit.judges.classifier.encoders.efficientnet import EfficientNetConfig
+from plaudit.judges.classifier.model import Size
+from plaudit.registry import ENCODER_REGISTRY
+
+
+class RewardTrainConfig(Config):
+    encoder: Annotated[Any, ENCODER_REGISTRY.field] = Field(default_factory=EfficientNetConfig)
+    # Whether the encoder stands still: all of it, its first part ("body") or nothing. None: the body of one that was
+    # trained elsewhere, all of it where it has no parts, and nothing of one that begins from scratch.
+    freeze_encoder: bool | Literal["body"] | None = None
+    image_keys: tuple[str, ...] = ()  # cameras; () for all that the episodes have
+    image_size: Size | None = None  # (height, width) that frames are resized to; None: as they are
+    hidden_dim: PositiveInt = 256
+    latent_dim: PositiveInt = 256
+    num_spatial_blocks: PositiveInt = 8
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    use_state: bool = False  # the robot's own state beside the images
+    history: NonNegativeInt = 0  # moments before this one
+    history_stride: PositiveInt = 3  # steps between them
+    progress: bool = False  # whether it also learns how far the task has come, for shaping
+    sources: tuple[str, ...] = TRUSTED  # whose labels to learn from
+    # Of the episodes: those that choose the best epoch, the threshold and the calibration, and those that measure what
+    # came of it; without any of the latter, it is measured on the former.
+    validation_share: float = Field(default=0.15, gt=0, lt=0.5)
+    test_share: float = Field(default=0.15, ge=0, lt=0.5)
+    train_fps: PositiveFloat | None = 10.0  # learn from at most so many frames a second, neighbours are nearly alike
+    epochs: PositiveInt = 15  # at most
+    patience: PositiveInt = 6  # epochs without a better held-out loss before it stops
+    batch_size: int = Field(default=128, ge=2)  # half of it successes
+    lr: PositiveFloat = 3e-4  # falls to zero along a cosine
+    encoder_lr: PositiveFloat = 0.2  # of an encoder that is trained and was trained elsewhere, as a share of `lr`
+    weight_decay: float = Field(default=1e-2, ge=0)
+    label_smoothing: float = Field(default=0.05, ge=0, lt=0.5)
+    augment: AugmentConfig = Field(default_factory=AugmentConfig)
+    views: PositiveInt = 4  # of each training image that a frozen encoder's features are kept of, all but one augmented
+    members: PositiveInt = 1  # trained from different seeds; the lowest one's probability counts
+    target_fpr: float = Field(default=0.01, gt=0, lt=1)  # failure frames that may be called success
+    seed: NonNegativeInt = 0
+    device: str = "auto"
+
+    @property
+    def frozen(self) -> bool:
+        """Whether a first part or all of the encoder stands still, so that what it makes of an image can be kept."""
+        return self.encoder.pretrained if self.freeze_encoder is None else bool(self.freeze_encoder)
+
+    @property
+    def split(self) -> bool:
+        """Whether only the first part does."""
+        return self.frozen and self.encoder.splits and self.freeze_encoder in (None, "body")
+
+    @model_validator(mode="after")
+    def _has_a_body_to_freeze(self) -> Self:
+        if self.freeze_encoder == "body" and not self.encoder.splits:
+            raise ValueError(f"encoder '{self.encoder.type}' has no parts; freeze all of it (true) or nothing (false)")
+        return self

@@ -1,0 +1,248 @@
+"""Any image network of torchvision or transformers as an encoder, cut off after its last map of features.
+
+    encoder: {type: torchvision, name: resnet18}
+    encoder: {type: transformers, name: facebook/dinov2-small, download: true}
+
+Neither package is needed by the rest of ours, so each is imported where it is used. Nothing is downloaded unless the
+config says so (one in a file needs --allow-host huggingface.co besides), and code that comes with a model is never run.
+
+Convolutional networks end in a map and are taken as they are. Transformers put out one token a patch, after a few that
+stand for the whole image; the tokens of the patches are laid out as the map that they came from.
+"""
+
+import inspect
+import json
+from collections import OrderedDict
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+from urllib.parse import urlparse
+
+import torch
+from torch import Tensor, nn
+
+from plaudit.config import Config
+from plaudit.errors import MissingExtra, MissingPackage, RewardError, UnknownName, nearest
+from plaudit.judges.classifier.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels, features_of
+from plaudit.trust import Download
+
+# What torchvision calls the parts that come after the last map.
+TORCHVISION_HEADS = ("avgpool", "classifier", "fc", "heads")
+# Of a model's description, what says nothing about its shape; the first two may list all classes of ImageNet.
+NOT_SHAPE = ("id2label", "label2id", "dtype", "torch_dtype", "_name_or_path")
+
+
+class TorchvisionConfig(Config):
+    type: Literal["torchvision"] = "torchvision"
+    name: str  # as `torchvision.models.list_models()` gives it: resnet18, efficientnet_b0, convnext_tiny, ...
+    weights: str | None = "DEFAULT"  # a name of torchvision's weights for it; None: random
+    download: Download = False  # whether to fetch the weights when they are not on this machine
+
+    @property
+    def pretrained(self) -> bool:
+        return self.weights is not None
+
+    @property
+    def splits(self) -> bool:
+        return False
+
+    def build(self, *, pretrained: bool = True) -> "TorchvisionEncoder":
+        models = _torchvision()
+        known = models.list_models(module=models)
+        if self.name not in known:
+            raise UnknownName(f"torchvision has no image network '{self.name}'; {nearest(self.name, known)}")
+        weights = self._weights(models) if pretrained and self.weights is not None else None
+        return TorchvisionEncoder(self.name, models.get_model(self.name, weights=weights))
+
+    def _weights(self, models: ModuleType) -> Any:
+        published = models.get_model_weights(self.name)
+        if self.weights not in published.__members__:
+            suggestion = nearest(str(self.weights), published.__members__)
+            raise UnknownName(f"torchvision has no weights '{self.weights}' of {self.name}; {suggestion}")
+        weights = published[self.weights]
+        file = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(weights.url).path).name
+        if not self.download and not file.is_file():
+            raise RewardError(
+                f"the weights of torchvision's {self.name} are not on this machine ({file}); set download: true, "
+                f"or put {weights.url} there"
+            )
+        return weights
+
+    def described(self) -> "TorchvisionConfig":
+        return self.model_copy(update={"weights": None, "download": False})
+
+
+class TorchvisionEncoder(nn.Module):
+    """The children of the network up to its pooling, one after the other."""
+
+    # All of torchvision's image networks are normalised alike.
+    mean: Channels = IMAGENET_MEAN
+    std: Channels = IMAGENET_STD
+
+    def __init__(self, name: str, network: nn.Module):
+        super().__init__()
+        body: OrderedDict[str, nn.Module] = OrderedDict()
+        for part, module in network.named_children():
+            if part in TORCHVISION_HEADS:
+                break
+            body[part] = module
+        self.body = nn.Sequential(body)
+        try:
+            features = features_of(self, (224, 224))
+        except (RuntimeError, TypeError, AssertionError) as error:
+            raise RewardError(_no_map(f"torchvision's {name}", str(error).split("\n")[0])) from error
+        if len(features) != 4:
+            raise RewardError(_no_map(f"torchvision's {name}", f"it gives {list(features)}"))
+        self.channels = features[1]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.body(images)
+
+
+class TransformersConfig(Config):
+    type: Literal["transformers"] = "transformers"
+    name: str  # a folder, or the name of a model on the hub
+    download: Download = False  # whether to fetch it from the hub when it is not on this machine
+    # Of the pixels, 0 to 255; None: as the model's own preprocessing has it.
+    mean: Channels | None = None
+    std: Channels | None = None
+    # The model's own description, which takes the place of the folder when a saved reward model is built again.
+    architecture: dict[str, Any] | None = None
+
+    @property
+    def pretrained(self) -> bool:
+        return self.architecture is None
+
+    @property
+    def splits(self) -> bool:
+        return False
+
+    def build(self, *, pretrained: bool = True) -> "TransformersEncoder":
+        transformers = _transformers()
+        described = self.described()
+        assert described.architecture is not None and described.mean is not None and described.std is not None
+        config = transformers.AutoConfig.for_model(**described.architecture)
+        if pretrained and self.pretrained:
+            network = self._filled(transformers.AutoModel, config)
+        else:
+            network = transformers.AutoModel.from_config(config)
+        return TransformersEncoder(self.name, network, described.mean, described.std)
+
+    def described(self) -> "TransformersConfig":
+        if self.architecture is not None:
+            return self
+        tree = json.loads(self._from_folder(_transformers().AutoConfig).to_json_string(use_diff=False))
+        tree = tree.get("vision_config", tree)  # of CLIP, SigLIP and their like, the half that sees
+        mean, std = (self.mean, self.std) if self.mean is not None and self.std is not None else self._preprocessing()
+        architecture = {key: value for key, value in tree.items() if key not in NOT_SHAPE}
+        return self.model_copy(
+            update={"architecture": architecture, "mean": mean, "std": std, "download": False},
+        )
+
+    def _filled(self, loader: Any, config: Any) -> Any:
+        network, report = self._from_folder(loader, config=config, output_loading_info=True)
+        # The pooler comes after the last map, and many files are without.
+        missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
+        if missing:
+            raise RewardError(
+                f"the weights of '{self.name}' lack {len(missing)} tensors of its vision network, "
+                f"'{missing[0]}' first; name a folder with the weights of a whole one"
+            )
+        return network
+
+    def _from_folder(self, loader: Any, **options: Any) -> Any:
+        try:
+            return loader.from_pretrained(
+                self.name, local_files_only=not self.download, trust_remote_code=False, **options
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = str(error).split("\n")[0]
+            raise RewardError(
+                f"transformers cannot load '{self.name}' ({reason}); name a folder with config.json and weights, or "
+                "set download: true for a model of the hub; models that bring code of their own are not run"
+            ) from error
+
+    def _preprocessing(self) -> tuple[Channels, Channels]:
+        """Mean and deviation, in pixels, out of the file beside the weights.
+
+        It is read here, because transformers' own reader of it needs torchvision.
+        """
+        cached_file = import_module("transformers.utils").cached_file
+        for file in ("preprocessor_config.json", "processor_config.json"):
+            path = cached_file(
+                self.name,
+                file,
+                local_files_only=not self.download,
+                _raise_exceptions_for_gated_repo=False,
+                _raise_exceptions_for_missing_entries=False,
+                _raise_exceptions_for_connection_errors=False,
+            )
+            tree = {} if path is None else json.loads(Path(path).read_text())
+            tree = tree.get("image_processor", tree)
+            if "image_mean" in tree and "image_std" in tree:
+                scale = tree.get("rescale_factor", 1 / 255) if tree.get("do_rescale", True) else 1.0
+                return _pixels(tree["image_mean"], scale), _pixels(tree["image_std"], scale)
+        raise RewardError(
+            f"'{self.name}' has no preprocessor_config.json with image_mean and image_std; "
+            "give the mean and std that it was trained with (of pixels, 0 to 255) in the config"
+        )
+
+
+class TransformersEncoder(nn.Module):
+    def __init__(self, name: str, network: Any, mean: Channels, std: Channels):
+        super().__init__()
+        self.name, self.mean, self.std = name, mean, std
+        self.network = network.float()
+        config = network.config.to_dict()
+        self.patch = _pair(config["patch_size"]) if "patch_size" in config else None
+        # Positions are learned for images of one size; some networks stretch them to others only when told.
+        stretches = "interpolate_pos_encoding" in inspect.signature(network.forward).parameters
+        self.options = {"interpolate_pos_encoding": True} if stretches else {}
+        self.channels = features_of(self, _pair(config.get("image_size", 224)))[1]
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.network(pixel_values=images, **self.options).last_hidden_state
+        return features if features.ndim == 4 else self._lay_out(features, images.shape[2], images.shape[3])
+
+    def _lay_out(self, tokens: Tensor, height: int, width: int) -> Tensor:
+        """Tokens [B, some + h * w, C], those of the patches last, to [B, C, h, w]."""
+        if self.patch is None:
+            raise RewardError(_no_map(f"'{self.name}'", "its tokens are not of patches"))
+        h, w = height // self.patch[0], width // self.patch[1]
+        if tokens.shape[1] < h * w:
+            raise RewardError(_no_map(f"'{self.name}'", f"it gives {tokens.shape[1]} tokens for {h}x{w} patches"))
+        return tokens[:, tokens.shape[1] - h * w :].transpose(1, 2).unflatten(2, (h, w))
+
+
+def _torchvision() -> ModuleType:
+    try:
+        return import_module("torchvision.models")
+    except ImportError as error:
+        raise MissingPackage("torchvision", f"torchvision (the release made for torch {torch.__version__})") from error
+
+
+def _transformers() -> ModuleType:
+    try:
+        return import_module("transformers")
+    except ImportError as error:
+        raise MissingExtra("transformers", "vision") from error
+
+
+def _no_map(network: str, why: str) -> str:
+    return (
+        f"{network} does not end in a map of features ({why}); use one that does (ResNet, ConvNeXt, EfficientNet, ...) "
+        "or, with transformers, one with a token for each patch (ViT, DINOv2, SigLIP)"
+    )
+
+
+def _pixels(values: list[float], scale: float) -> Channels:
+    red, green, blue = (value / scale for value in values)
+    return red, green, blue
+
+
+def _pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
+    if isinstance(size, int):
+        return size, size
+    height, width = size
+    return height, width

@@ -1,0 +1,222 @@
+"""SERL's ResNet-10: five million parameters, pretrained on ImageNet, the usual eye of a reward on a real robot.
+
+A ResNet of one basic block a stage, with group norm in place of batch norm, so that it does the same in training and
+at run time. It was published by three hands with three sets of names; `load_published` reads them all, by what is in
+the file:
+
+    SERL         resnet10_params.pkl      a flax pickle, kernels [H, W, in, out]
+    helper2424   model.safetensors        three generations, which put `.conv` and `.group_norm` into some names
+    RLinf        resnet10_pretrained.pt   torchvision's names
+
+The module has torchvision's names. The weights were learned in Flax with its SAME padding, see `same.py`; the first
+convolution is the exception, which was written with three pixels on every side. `padding: torchvision` is for
+weights that were learned, or tuned further, with torchvision's symmetrical padding, and `normalise: unit` for those
+that were shown pixels from 0 to 1 and not by the mean and deviation of ImageNet.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from plaudit.config import Config
+from plaudit.errors import BadFile
+from plaudit.judges.classifier.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels
+from plaudit.judges.classifier.encoders.same import SameConv2d, SameMaxPool2d
+from plaudit.judges.classifier.encoders.weights import Shape, read_tensors, take
+
+Padding = Literal["same", "torchvision"]
+Normalise = Literal["imagenet", "unit"]
+
+NORMALISATIONS: Mapping[Normalise, tuple[Channels, Channels]] = {  # mean and deviation of pixels, 0 to 255
+    "imagenet": (IMAGENET_MEAN, IMAGENET_STD),
+    "unit": ((0.0, 0.0, 0.0), (255.0, 255.0, 255.0)),
+}
+
+
+class Resnet10Config(Config):
+    type: Literal["resnet10"] = "resnet10"
+    weights: Path | None = None  # one of the published files; None: random
+    # Other values only for weights that were trained that way.
+    padding: Padding = "same"
+    normalise: Normalise = "imagenet"
+
+    @property
+    def pretrained(self) -> bool:
+        return self.weights is not None
+
+    @property
+    def splits(self) -> bool:
+        return True
+
+    def build(self, *, pretrained: bool = True) -> "ResNetEncoderWrapper":
+        return ResNetEncoderWrapper(self.weights if pretrained else None, self.padding, self.normalise)
+
+    def described(self) -> "Resnet10Config":
+        return self.model_copy(update={"weights": None})
+
+
+class Resnet10(nn.Module):
+    """[B, 3, H, W] to [B, 512, H/32, W/32], rounded up."""
+
+    channels = 512
+
+    def __init__(self, padding: Padding = "same", normalise: Normalise = "imagenet"):
+        super().__init__()
+        self.mean, self.std = NORMALISATIONS[normalise]
+        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
+        self.bn1 = _norm(64)
+        self.relu = nn.ReLU()
+        self.maxpool = SameMaxPool2d(3, stride=2) if padding == "same" else nn.MaxPool2d(3, stride=2, padding=1)
+        self.layer1 = nn.Sequential(BasicBlock(64, 64, 1, padding))
+        self.layer2 = nn.Sequential(BasicBlock(64, 128, 2, padding))
+        self.layer3 = nn.Sequential(BasicBlock(128, 256, 2, padding))
+        self.layer4 = nn.Sequential(BasicBlock(256, 512, 2, padding))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.tail(self.body(images))
+
+    def body(self, images: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        return self.layer3(self.layer2(self.layer1(x)))
+
+    def tail(self, x: Tensor) -> Tensor:
+        return self.layer4(x)
+
+    def tail_modules(self) -> list[nn.Module]:
+        return [self.layer4]
+
+
+class ResNetEncoderWrapper(Resnet10):
+    """A ResNet-10 as the encoder of a reward classifier: with the weights of a published file in it.
+
+    The classifier pools its grid with `SpatialLearnedEmbeddings`, for each camera, and freezes it or its first part.
+    """
+
+    def __init__(
+        self,
+        pretrained_encoder_path: str | Path | None = None,
+        padding: Padding = "same",
+        normalise: Normalise = "imagenet",
+    ):
+        """pretrained_encoder_path: one of the published files; None: random weights"""
+        super().__init__(padding, normalise)
+        if pretrained_encoder_path is not None:
+            self.load_state_dict(load_published(Path(pretrained_encoder_path)))
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, channels_in: int, channels_out: int, stride: int, padding: Padding):
+        super().__init__()
+        self.conv1 = _conv(channels_in, channels_out, 3, stride, padding)
+        self.bn1 = _norm(channels_out)
+        self.conv2 = _conv(channels_out, channels_out, 3, 1, padding)
+        self.bn2 = _norm(channels_out)
+        self.relu = nn.ReLU()
+        self.downsample = None
+        if stride != 1:
+            projection = _conv(channels_in, channels_out, 1, stride, padding)
+            self.downsample = nn.Sequential(projection, _norm(channels_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+def _conv(channels_in: int, channels_out: int, kernel: int, stride: int, padding: Padding) -> nn.Conv2d:
+    if padding == "same":
+        return SameConv2d(channels_in, channels_out, kernel, stride)
+    return nn.Conv2d(channels_in, channels_out, kernel, stride, padding=kernel // 2, bias=False)
+
+
+def _norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(4, channels, eps=1e-5)
+
+
+def load_published(path: Path) -> dict[str, Tensor]:
+    """The state of a `Resnet10`, out of any of the published files."""
+    found = read_tensors(path)
+    with torch.device("meta"):
+        shapes: dict[str, Shape] = {name: tuple(tensor.shape) for name, tensor in Resnet10().state_dict().items()}
+    naming = max(_NAMINGS, key=lambda naming: sum(naming.name_of(ours) in found for ours in shapes))
+    if not any(naming.name_of(ours) in found for ours in shapes):
+        raise BadFile(path, _what_else(found))
+    wanted = {naming.name_of(ours): _in_flax(shape) if naming.flax else shape for ours, shape in shapes.items()}
+    taken = take(found, wanted, path=path, network="ResNet-10", skip=naming.skip)
+    tensors = {ours: taken[naming.name_of(ours)] for ours in shapes}
+    if naming.flax:
+        tensors = {name: t.permute(3, 2, 0, 1).contiguous() if t.ndim == 4 else t for name, t in tensors.items()}
+    return tensors
+
+
+@dataclass(frozen=True)
+class _Naming:
+    """How one of the publishers called our tensors."""
+
+    name_of: Callable[[str], str]  # of 'layer2.0.bn1.weight', and so on
+    skip: tuple[str, ...] = ()  # the head, which an encoder has not
+    flax: bool = False  # whether kernels are [H, W, in, out]
+
+
+def _serl(ours: str) -> str:
+    module, _, kind = ours.rpartition(".")
+    stage, block_module = _split(module)
+    names = {"conv1": "Conv_0", "conv2": "Conv_1", "bn1": "MyGroupNorm_0", "bn2": "MyGroupNorm_1"}
+    names |= {"downsample.0": "conv_proj", "downsample.1": "norm_proj"}
+    if stage is None:
+        theirs = {"conv1": "conv_init", "bn1": "norm_init"}[module]
+    else:
+        theirs = f"ResNetBlock_{stage}/{names[block_module]}"
+    if kind == "bias":
+        return f"{theirs}/bias"
+    return f"{theirs}/{'kernel' if 'conv' in theirs.lower() else 'scale'}"
+
+
+def _helper2424(conv: str, norm: str) -> Callable[[str], str]:
+    """Of one generation: what it put behind the names of convolutions and norms in the stages."""
+
+    def name_of(ours: str) -> str:
+        module, _, kind = ours.rpartition(".")
+        stage, block_module = _split(module)
+        if stage is None:
+            return {"conv1": f"embedder.0.{kind}", "bn1": f"embedder.1{norm}.{kind}"}[module]
+        theirs = block_module.replace("bn", "norm").replace("downsample", "shortcut")
+        is_norm = theirs.startswith("norm") or theirs == "shortcut.1"
+        return f"encoder.stages.{stage}.{theirs}{norm if is_norm else conv}.{kind}"
+
+    return name_of
+
+
+def _split(module: str) -> tuple[int | None, str]:
+    """'layer2.0.bn1' to (1, 'bn1'); the first layers, before the stages, to (None, ...)."""
+    if not module.startswith("layer"):
+        return None, module
+    stage, _, rest = module.removeprefix("layer").partition(".0.")
+    return int(stage) - 1, rest
+
+
+def _in_flax(shape: Shape) -> Shape:
+    return (shape[2], shape[3], shape[1], shape[0]) if len(shape) == 4 else shape
+
+
+_NAMINGS = (
+    _Naming(_serl, skip=("output_head/",), flax=True),
+    *(_Naming(_helper2424(conv, norm)) for conv in ("", ".conv") for norm in ("", ".group_norm")),
+    _Naming(lambda ours: ours, skip=("fc.",)),
+)
+
+
+def _what_else(found: dict[str, Any]) -> str:
+    if any(name.startswith("squeezes.") for name in found):
+        return "this is a whole reward model and not the weights of an encoder; name a published file of ResNet-10"
+    first = ", ".join(f"'{name}'" for name in list(found)[:3])
+    return (
+        f"nothing in this file is known from the published ones of ResNet-10 (SERL's, helper2424's, RLinf's), its "
+        f"names start with {first or 'nothing'}; name one of those files"
+    )

@@ -1,0 +1,47 @@
+"""A small network for small images, trained from scratch: four strided convolutions, as for Atari and PickCube.
+
+For simulated frames of 64x64 it is as good as a pretrained one and a hundred times cheaper on a processor.
+"""
+
+from typing import Literal
+
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from plaudit.config import Config
+from plaudit.judges.classifier.encoders import Channels
+
+
+class SmallConfig(Config):
+    type: Literal["small"] = "small"
+    widths: tuple[PositiveInt, ...] = (16, 32, 64, 64)  # channels of each layer; each halves the image
+
+    @property
+    def pretrained(self) -> bool:
+        return False
+
+    @property
+    def splits(self) -> bool:
+        return False
+
+    def build(self, *, pretrained: bool = True) -> "SmallEncoder":
+        return SmallEncoder(self.widths)
+
+    def described(self) -> "SmallConfig":
+        return self
+
+
+class SmallEncoder(nn.Module):
+    mean: Channels = (127.5, 127.5, 127.5)
+    std: Channels = (127.5, 127.5, 127.5)
+
+    def __init__(self, widths: tuple[int, ...]):
+        super().__init__()
+        layers: list[nn.Module] = []
+        for before, after in zip((3, *widths[:-1]), widths, strict=True):
+            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+        self.channels = widths[-1]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers(images)

@@ -1,0 +1,180 @@
+"""The encoder's features of the images to learn from: computed in every step, or once and kept.
+
+An encoder that learns runs in every step (`Live`). One that stands still, or whose first part does, is run once over
+every image and a few augmented copies of it (`Kept`), after which an epoch is a matrix product or two.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plaudit.data.journal import write_atomic
+from plaudit.judges.classifier.augment import Changes
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.dataset import Part, RewardDataset
+from plaudit.judges.classifier.devices import device_of, placed, precision
+from plaudit.judges.classifier.model import BinaryRewardClassifier
+from plaudit.judges.classifier.network import build_classifier, classifier_config
+from plaudit.types import AnyArray, FloatArray
+
+CHUNK = 256  # images encoded at a time
+KEEP_EVERY = 20.0  # seconds between checkpoints
+
+Track = Callable[[str], Callable[[Any], Any]]
+
+
+class Grids(Protocol):
+    """Where the encoder's features of the table's rows come from."""
+
+    def draw(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
+        """For training, augmented: camera -> [B * moments, C, h, w] of rows [B, moments]."""
+        ...
+
+    def clean(self, rows: AnyArray) -> Mapping[str, Tensor]:
+        """For measuring, as the images are: camera -> [n, C, h, w] of rows [n]."""
+        ...
+
+
+class Live:
+    """Encodes in every step, so that the encoder can learn."""
+
+    def __init__(self, model: BinaryRewardClassifier, table: RewardDataset, config: RewardTrainConfig):
+        self._model, self._table, self._augment = model, table, config.augment
+        self._device = next(model.parameters()).device
+
+    def draw(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
+        batch, moments = windows.shape
+        changes = Changes.draw(batch, self._augment, rng)[torch.arange(batch).repeat_interleave(moments)]
+        rows = windows.reshape(-1)
+        return {c: self._model.encode(changes.apply(self._pixels(c, rows))) for c in self._model.config.cameras}
+
+    def clean(self, rows: AnyArray) -> Mapping[str, Tensor]:
+        return {camera: self._model.encode(self._pixels(camera, rows)) for camera in self._model.config.cameras}
+
+    def _pixels(self, camera: str, rows: AnyArray) -> Tensor:
+        return torch.from_numpy(np.take(self._table.images[camera], rows, axis=0)).to(self._device)
+
+
+class Kept:
+    """A frozen encoder's features of every image and of some augmented copies, computed once for all members."""
+
+    def __init__(self, grids: Mapping[str, Tensor], place: Tensor, device: torch.device):
+        """
+        grids: camera -> [n, C, h, w]
+        place: [views, F] which of these a view of a row is, -1 where it was not computed; view 0 is the image as it is
+        """
+        self._grids = {camera: _near(kept, device) for camera, kept in grids.items()}
+        self._place, self._device = place, device
+
+    def draw(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
+        view = torch.randint(len(self._place), (len(windows), 1), generator=rng)
+        return self._take(self._place[view, torch.from_numpy(windows)].flatten())
+
+    def clean(self, rows: AnyArray) -> Mapping[str, Tensor]:
+        return self._take(self._place[0, torch.from_numpy(rows)])
+
+    def _take(self, numbers: Tensor) -> Mapping[str, Tensor]:
+        return {
+            camera: kept.index_select(0, numbers.to(kept.device)).to(self._device).float()
+            for camera, kept in self._grids.items()
+        }
+
+
+def _near(kept: Tensor, device: torch.device) -> Tensor:
+    """On the GPU, where it takes less than half of what is free there."""
+    if device.type != "cuda" or kept.nbytes > torch.cuda.mem_get_info(device)[0] / 2:
+        return kept
+    return kept.to(device)
+
+
+def keep_grids(
+    table: RewardDataset, parts: Mapping[Part, AnyArray], config: RewardTrainConfig, work: Path, track: Track
+) -> Kept:
+    """Run the encoder over the images it will be asked for: all views of those to learn from, the others as they are.
+
+    Goes on where an earlier try stopped.
+    """
+    device = device_of(config.device)
+    model = build_classifier(classifier_config(config, table), config, 0)
+    placed(model, device).eval()
+    learned = np.unique(table.windows(parts["train"], model.config.moments, model.config.history_stride))
+    measured = np.union1d(np.concatenate([parts["validation"], parts["test"]]), learned)
+    wanted = [measured, *[learned] * (config.views - 1)]
+    place = np.full((config.views, len(table)), -1)
+    for view, rows in enumerate(wanted):
+        place[view, rows] = sum(map(len, wanted[:view])) + np.arange(len(rows))
+    changes = [_changes(table, config, view) for view in range(config.views)]
+
+    def encode(camera: str, view: int, rows: AnyArray) -> Tensor:
+        pixels = torch.from_numpy(table.images[camera][rows]).to(device)
+        if view:
+            pixels = changes[view][torch.from_numpy(rows)].apply(pixels)
+        with torch.inference_mode(), precision(device):
+            return model.encode(pixels).half().cpu()
+
+    chunks = [(view, rows[i : i + CHUNK]) for view, rows in enumerate(wanted) for i in range(0, len(rows), CHUNK)]
+    found: dict[str, Tensor] = {}
+    for camera in model.config.cameras:
+        shape = (sum(map(len, wanted)), *encode(camera, 0, measured[:1]).shape[1:])
+        pieces = _Pieces(work / f"grids.{camera}", shape)
+        try:
+            for view, rows in track(f"encoding {camera}")(chunks[pieces.done :]):
+                pieces.put(place[view, rows], encode(camera, view, rows).numpy())
+        finally:
+            pieces.keep()
+        found[camera] = torch.from_numpy(pieces.array)
+    return Kept(found, torch.from_numpy(place), device)
+
+
+class _Pieces:
+    """An array in a file that is filled piece by piece, from where an earlier try stopped."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...]):
+        self._counter = path.with_name(f"{path.name}.done")
+        self.done = int(self._counter.read_text()) if self._counter.exists() else 0
+        self.array = np.memmap(path, np.float16, "r+" if self.done else "w+", shape=shape)
+        self._saved = time.monotonic()
+
+    def put(self, where: AnyArray, values: AnyArray) -> None:
+        self.array[where] = values
+        self.done += 1
+        if time.monotonic() - self._saved > KEEP_EVERY:
+            self.keep()
+
+    def keep(self) -> None:
+        """What is counted is on the disk."""
+        self.array.flush()
+        write_atomic(self._counter, str(self.done).encode())
+        self._saved = time.monotonic()
+
+
+def _changes(table: RewardDataset, config: RewardTrainConfig, view: int) -> Changes:
+    """For each row; with a history all rows of an episode are changed alike, so that what moves in it really moved."""
+    rng = torch.Generator().manual_seed(config.seed * 1009 + view)
+    drawn = Changes.draw(len(table), config.augment, rng)
+    return drawn[torch.from_numpy(table.first)] if config.history else drawn
+
+
+def judge_rows(model: BinaryRewardClassifier, grids: Grids, table: RewardDataset, rows: AnyArray) -> FloatArray:
+    """Logits [n, outputs] of rows, which are whole episodes: each frame is looked at once, whatever the history."""
+    shape = model.config
+    device = next(model.parameters()).device
+    model.eval()
+    with torch.inference_mode(), precision(device):
+        looks = torch.cat([_look(model, grids, table, rows[i : i + CHUNK]) for i in range(0, len(rows), CHUNK)])
+        place = np.zeros(len(table), np.int64)
+        place[rows] = np.arange(len(rows))
+        windows = place[table.windows(rows, shape.moments, shape.history_stride)]
+        pieces = [model.verdict(looks[torch.from_numpy(w)]) for w in np.array_split(windows, -(-len(rows) // CHUNK))]
+    return torch.cat(pieces).float().cpu().numpy()
+
+
+def _look(model: BinaryRewardClassifier, grids: Grids, table: RewardDataset, rows: AnyArray) -> Tensor:
+    device = next(model.parameters()).device
+    state = torch.from_numpy(table.state[rows]).to(device) if model.config.state_dim else None
+    return model.look(grids.clean(rows), state)

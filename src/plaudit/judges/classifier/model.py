@@ -1,0 +1,220 @@
+"""The reward classifier: does this frame show success?
+
+    image --encoder--> grid [C, h, w] --spatial learned embeddings--> Linear, LayerNorm, Tanh --> look [D]
+    looks of all cameras (and of some moments before, and the state) --> Linear, LayerNorm, ReLU, Linear --> logit
+
+The shape is SERL's (arXiv 2401.16013). The encoder is one for all cameras, frozen or trained with the rest; everything
+after it always learns. The three stages are methods of their own because they are worth keeping apart: a frozen
+encoder's grids are computed once and trained on many times, and a robot that looks at a short history keeps the looks
+of the last moments instead of encoding them again.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from plaudit.config import Config
+from plaudit.errors import RewardError
+from plaudit.judges.classifier.encoders import SplitEncoder, grid_of, normalise
+from plaudit.registry import ENCODER_REGISTRY
+
+Size = tuple[PositiveInt, PositiveInt]  # height, width
+
+
+class ClassifierConfig(Config):
+    """All that is needed to build the network again."""
+
+    encoder: Annotated[Any, ENCODER_REGISTRY.field]
+    cameras: dict[str, Size]  # the frames that come in
+    image_size: Size | None = None  # that they are resized to; None: as they are
+    hidden_dim: PositiveInt = 256
+    latent_dim: PositiveInt = 256  # of what is kept of one camera's image
+    num_spatial_blocks: PositiveInt = 8  # embeddings of each channel
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    state_dim: NonNegativeInt = 0  # numbers of the robot's state that it sees beside the images; 0: none
+    history: NonNegativeInt = 0  # moments before this one that it sees too
+    history_stride: PositiveInt = 1  # steps between them
+    progress: bool = False  # whether it also says how far the task has come
+    # Whether the first part of the encoder stands still and the rest learns; what is kept of an image is then the grid
+    # between the two.
+    split_encoder: bool = False
+    # Whether the grid is averaged to one cell first, as the recipes do with `use_pretrain: false`.
+    average_first: bool = False
+    # What comes after the encoder: SERL's embeddings and head; or, of the averaged grid, Linear, ReLU, Linear ("mlp")
+    # or a single Linear ("linear"), as RLinf's ResNet has it.
+    head: Literal["serl", "mlp", "linear"] = "serl"
+
+    @model_validator(mode="after")
+    def _averaged(self) -> Self:
+        if self.head != "serl" and (not self.average_first or self.split_encoder):
+            raise ValueError(f"head '{self.head}' takes an averaged grid: set average_first, and not split_encoder")
+        return self
+
+    @property
+    def moments(self) -> int:
+        return 1 + self.history
+
+    @property
+    def memory(self) -> int:
+        """Frames before the newest that its history reaches back."""
+        return self.history * self.history_stride
+
+
+def resized(images: Tensor, size: Size) -> Tensor:
+    """Pixels [B, H, W, 3] to (height, width), with the rounding of bytes: in training and on the robot, the same."""
+    if images.shape[1:3] == size:
+        return images
+    x = F.interpolate(images.permute(0, 3, 1, 2).float(), size, mode="bilinear", antialias=True)
+    return x.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+
+
+def module_name(camera: str) -> str:
+    """A camera's name in a network, where dots have a meaning of their own."""
+    return camera.replace(".", "/")
+
+
+class SpatialLearnedEmbeddings(nn.Module):
+    """F weighted sums over the grid, learned for each channel: [B, C, h, w] to [B, C * F]."""
+
+    def __init__(self, channels: int, grid: tuple[int, int], features: int):
+        super().__init__()
+        cells = grid[0] * grid[1]
+        spread = 1 / math.sqrt(channels * cells)  # lecun normal, as flax counts the fan-in of this kernel
+        self.kernel = nn.Parameter(torch.randn(channels, *grid, features) * spread)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1:] != self.kernel.shape[:3]:
+            raise RewardError(
+                f"this model pools grids of {tuple(self.kernel.shape[:3])}, the images gave {tuple(x.shape[1:])}; "
+                "use frames of the size that it was trained on"
+            )
+        channels, cells = x.shape[1], x.shape[2] * x.shape[3]
+        # One small product a channel: [C, B, cells] x [C, cells, F].
+        sums = x.reshape(len(x), channels, cells).transpose(0, 1) @ self.kernel.reshape(channels, cells, -1)
+        return sums.transpose(0, 1).reshape(len(x), -1)
+
+
+class BinaryRewardClassifier(nn.Module):
+    """Frames in, one logit each out."""
+
+    pixel_mean: Tensor  # [3] the encoder's
+    pixel_std: Tensor
+    state_mean: Tensor  # [S]
+    state_std: Tensor
+
+    def __init__(self, config: ClassifierConfig, encoder: Any = None):
+        """encoder: the module, where it is there already; None: as its config builds it"""
+        super().__init__()
+        self.config = config
+        self._frozen = False
+        self.encoder: Any = config.encoder.build() if encoder is None else encoder
+        self.register_buffer("pixel_mean", torch.tensor(self.encoder.mean), persistent=False)
+        self.register_buffer("pixel_std", torch.tensor(self.encoder.std), persistent=False)
+        self._cameras = sorted(config.cameras)
+        self.squeezes = nn.ModuleDict({module_name(c): self._squeeze(config.cameras[c]) for c in self._cameras})
+        look = (config.latent_dim if config.head == "serl" else self.encoder.channels) * len(config.cameras)
+        self.feel = None
+        if config.state_dim:
+            self.register_buffer("state_mean", torch.zeros(config.state_dim))
+            self.register_buffer("state_std", torch.ones(config.state_dim))
+            self.feel = nn.Sequential(nn.Linear(config.state_dim, 64), nn.LayerNorm(64), nn.Tanh())
+            look += 64
+        self.head = self._head(look * config.moments)
+
+    def _head(self, inputs: int) -> nn.Module:
+        config, outputs = self.config, 2 if self.config.progress else 1
+        if config.head == "linear":
+            return nn.Sequential(nn.Linear(inputs, outputs))
+        if config.head == "mlp":
+            hidden = nn.Linear(inputs, config.hidden_dim)
+            return nn.Sequential(hidden, nn.ReLU(), nn.Dropout(config.dropout), nn.Linear(config.hidden_dim, outputs))
+        return nn.Sequential(
+            nn.Linear(inputs, config.hidden_dim),
+            nn.Dropout(config.dropout),
+            nn.LayerNorm(config.hidden_dim),
+            nn.ReLU(),
+            nn.Linear(config.hidden_dim, outputs),
+        )
+
+    def _squeeze(self, size: Size) -> nn.Module:
+        config, encoder = self.config, self.encoder
+        if config.head != "serl":
+            return nn.Flatten()
+        grid = (1, 1) if config.average_first else grid_of(encoder, config.image_size or size)
+        return nn.Sequential(
+            SpatialLearnedEmbeddings(encoder.channels, grid, config.num_spatial_blocks),
+            nn.Dropout(config.dropout),
+            nn.Linear(encoder.channels * config.num_spatial_blocks, config.latent_dim),
+            nn.LayerNorm(config.latent_dim),
+            nn.Tanh(),
+        )
+
+    def freeze_encoder(self) -> None:
+        """The encoder, or its first part where it is split, learns no more, and its running statistics stand still."""
+        self._frozen = True
+        self.encoder.requires_grad_(False)
+        for module in self._learning():
+            module.requires_grad_(True)
+        self.train(self.training)
+
+    def _learning(self) -> list[nn.Module]:
+        """The modules of a frozen encoder that learn all the same."""
+        encoder: SplitEncoder = self.encoder
+        return encoder.tail_modules() if self.config.split_encoder else []
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self._frozen:
+            self.encoder.eval()
+            for module in self._learning():
+                module.train(mode)
+        return self
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Pixels [B, H, W, 3], 0 to 255, to the encoder's grid [B, C, h, w], or to the one in its middle."""
+        encoder: Any = self.encoder
+        if self.config.image_size is not None:
+            images = resized(images, self.config.image_size)
+        x = normalise(images, self.pixel_mean, self.pixel_std).to(self._encoder_type)
+        return encoder.body(x) if self.config.split_encoder else self._averaged(encoder(x))
+
+    @property
+    def _encoder_type(self) -> torch.dtype:
+        """Half the bytes in a model that only looks, on a GPU."""
+        return next(self.encoder.parameters()).dtype
+
+    def _averaged(self, grid: Tensor) -> Tensor:
+        grid = grid.float()
+        return grid.mean(dim=(2, 3), keepdim=True) if self.config.average_first else grid
+
+    def look(self, grids: Mapping[str, Tensor], state: Tensor | None = None) -> Tensor:
+        """What is kept of one moment, [B, D]: the grids of all cameras and the state [B, S]."""
+        if self.config.split_encoder:
+            grids = {
+                camera: self._averaged(self.encoder.tail(grid.to(self._encoder_type))) for camera, grid in grids.items()
+            }
+        parts = [self.squeezes[module_name(camera)](grids[camera]) for camera in self._cameras]
+        if self.feel is not None:
+            if state is None:
+                raise RewardError(f"this model sees {self.config.state_dim} numbers of the robot's state; give them")
+            parts.append(self.feel((state - self.state_mean) / self.state_std))
+        return torch.cat(parts, dim=-1)
+
+    def verdict(self, looks: Tensor) -> Tensor:
+        """Logits [B, 1], or [B, 2] with progress, of looks [B, moments, D], the newest first."""
+        return self.head(looks.flatten(1))
+
+    def forward(self, images: Mapping[str, Tensor], state: Tensor | None = None) -> Tensor:
+        """Logits [B, 1] or [B, 2] of pixels, camera -> [B, H, W, 3]; with a history [B, moments, H, W, 3]."""
+        moments = self.config.moments
+        if moments == 1:
+            looks = self.look({camera: self.encode(pixels) for camera, pixels in images.items()}, state)
+            return self.verdict(looks.unsqueeze(1))
+        grids = {camera: self.encode(pixels.flatten(0, 1)) for camera, pixels in images.items()}
+        looks = self.look(grids, None if state is None else state.flatten(0, 1))
+        return self.verdict(looks.unflatten(0, (-1, moments)))

@@ -1,0 +1,433 @@
+"""What `plaudit train-reward` is told, in our words or in those of the stacks that people come from.
+
+    encoder: {type: resnet10, weights: resnet10_params.pkl}    ours: the keys of RewardTrainConfig, and of RewardRecipe
+    data: [episodes]
+
+    reward_training: {enabled, only, data_path, epochs, ...}    the ManiSkill recipes of RLinf
+    reward_model: {type: reward_classifier, ...}, dataset: {...}    lerobot's reward classifier, since 0.6
+    policy: {type: reward_classifier, ...}, dataset: {...}          and before
+
+    --positive-dir, --negative-dir, ...                         the flags of RLinf's train_reward_model
+
+Each is translated into one `RewardRecipe`; a key that has no translation is refused with what to write instead. Nothing
+is downloaded: a name of the hub is not a file.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from plaudit.config import Config, parse, place_of, read_tree, spelled_out
+from plaudit.errors import ConfigError, RewardError
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.trust import from_file
+
+PUBLISHED = ("helper2424/resnet10", "lerobot/resnet10")  # ResNet-10 on the hub
+FOLDERS_DEFAULTS: Mapping[str, Any] = {  # of RLinf's train_reward_model
+    "encoder": {"type": "resnet10"},
+    "image_keys": ["base_camera"],
+    "image_size": [64, 64],
+    "batch_size": 32,
+    "epochs": 100,
+    "lr": 1e-4,
+    "hidden_dim": 256,
+    "num_spatial_blocks": 8,
+}
+
+_BLOCKS = ("reward_training", "reward_model", "policy", "dataset")  # of other stacks
+
+Tree = dict[str, Any]
+
+
+class RewardRecipe(RewardTrainConfig):
+    """A training, where its episodes are and where the model goes."""
+
+    data: tuple[Path, ...] = ()  # a store; or data sets of other layouts, such as two folders of .npy
+    out: Path = Path("runs/reward_model")
+    output_checkpoint: Path | None = None  # the model once more, as one .pt file
+    num_cameras: PositiveInt | None = None  # that the episodes must have; None: as many as there are
+
+    @model_validator(mode="after")
+    def _fits_one_file(self) -> Self:
+        if self.output_checkpoint is None:
+            return self
+        if self.output_checkpoint.suffix != ".pt":
+            raise ValueError(f"output_checkpoint is a file like reward_model.pt, not {self.output_checkpoint}")
+        if self.members > 1:
+            raise ValueError(
+                f"output_checkpoint: a .pt file holds one network, and members is {self.members}; set one of them to "
+                "null or 1 (the model's folder holds all members)"
+            )
+        return self
+
+    @property
+    def training(self) -> RewardTrainConfig:
+        return RewardTrainConfig(**{name: getattr(self, name) for name in RewardTrainConfig.model_fields})
+
+    def check_cameras(self, cameras: Sequence[str]) -> None:
+        """Whether these, of the episodes, are as many as the recipe counts on."""
+        chosen = self.image_keys or cameras
+        if self.num_cameras is not None and self.num_cameras != len(chosen):
+            raise RewardError(
+                f"num_cameras is {self.num_cameras} and there are {len(chosen)}: {', '.join(chosen)}; change it, or "
+                "choose cameras with --image-key"
+            )
+
+
+def read_recipe(
+    path: Path | None, flags: Mapping[str, Any], overrides: Sequence[str] = (), *, folders: bool = False
+) -> tuple[RewardRecipe, list[str]]:
+    """From a config file, flags of the command line and `a.b=c` overrides, of which the later win; and what to tell.
+
+    flags: keys of `RewardRecipe`, in plain values
+    folders: whether the flags are those of RLinf's train_reward_model, and so what is not said is as it is there
+    """
+    file_tree, _ = read_tree(path, [])
+    full = [spelled_out(override, ("encoder",), "encoder=small or epochs=5") for override in overrides]
+    given, _ = read_tree(None, full)
+    theirs = {key: given.pop(key) for key in _BLOCKS if key in given}  # reward_training.epochs=3
+    asked = merged(dict(flags), given)
+    notes: list[str] = []
+    if "reward_model" in file_tree and file_tree.get("seed", 0) is None:
+        del file_tree["seed"]  # lerobot's word for a seed that nobody chose
+    try:
+        with from_file(path, [asked, theirs]):
+            tree = merged(_translated(merged(file_tree, theirs), notes), asked)
+            _check_names(tree)
+            recipe = parse(RewardRecipe, _completed(_of_folders(tree) if folders else tree))
+    except ConfigError as error:
+        told = {**asked, **theirs}
+        raise ConfigError(
+            (where, f"{place_of(where, path, told)}: {sentence}") for where, sentence in error.problems
+        ) from None
+    return recipe, [*notes, *_notes(recipe)]
+
+
+def merged(tree: Tree, over: Mapping[str, Any]) -> Tree:
+    """A block of another `type` replaces the one before it; its keys would mean nothing there."""
+    both = dict(tree)
+    for key, value in over.items():
+        before = both.get(key)
+        if isinstance(before, dict) and isinstance(value, dict) and value.get("type") in (None, before.get("type")):
+            value = merged(before, value)
+        both[key] = value
+    return both
+
+
+def encoder_of(backbone: str) -> Tree:
+    """`resnet10`, `torchvision:resnet18` or `transformers:facebook/dinov2-small` as a config has it."""
+    kind, colon, name = backbone.partition(":")
+    return {"type": kind, "name": name} if colon else {"type": kind}
+
+
+def _of_folders(tree: Tree) -> Tree:
+    """What is not said is as in RLinf, which freezes an encoder that comes with weights."""
+    tree = merged(dict(FOLDERS_DEFAULTS), tree)
+    tree.setdefault("latent_dim", tree["hidden_dim"])
+    encoder = tree["encoder"]
+    if isinstance(encoder, dict) and encoder.get("weights") is not None:
+        tree.setdefault("freeze_encoder", True)
+    return tree
+
+
+def _completed(tree: Tree) -> Tree:
+    """With what follows: weights of no named encoder are ResNet-10's, a folder lies beside the .pt file."""
+    encoder = tree.get("encoder")
+    if isinstance(encoder, dict) and "type" not in encoder:
+        tree = {**tree, "encoder": {"type": "resnet10", **encoder}}
+    checkpoint = tree.get("output_checkpoint")
+    if isinstance(checkpoint, str) and "out" not in tree:
+        tree = {**tree, "out": str(Path(checkpoint).with_suffix(""))}
+    return tree
+
+
+def _check_names(tree: Tree) -> None:
+    """Keys that other people's files have beside those blocks are answered with ours."""
+    strange = [(key, hint) for key, hint in _OTHER_NAMES.items() if key in tree]
+    if strange:
+        raise ConfigError([((key,), f"key '{key}' goes by another name here; {hint}") for key, hint in strange])
+
+
+def _notes(recipe: RewardRecipe) -> list[str]:
+    encoder = recipe.encoder
+    if encoder.type != "resnet10" or encoder.pretrained:
+        return []
+    return [
+        "nothing is downloaded: ResNet-10 begins from random weights; to begin from published ones, give their file "
+        "with --pretrained-encoder-path"
+    ]
+
+
+def _translated(tree: Tree, notes: list[str]) -> Tree:
+    """The blocks of another stack as ours; keys beside them are ours already."""
+    for marks, recipe in (
+        (("reward_training",), ManiskillRecipe),
+        (("reward_model",), LerobotTraining),
+        (("policy", "dataset"), LerobotRecipe),
+    ):
+        if any(mark in tree for mark in marks):
+            names = recipe.model_fields
+            theirs = parse(recipe, {name: tree[name] for name in names if name in tree})
+            notes += theirs.notes()
+            ours = {key: value for key, value in tree.items() if key not in names}
+            return merged(theirs.ours(), ours)
+    return tree
+
+
+# RLinf's ManiSkill recipes
+
+
+class ManiskillTraining(Config):
+    enabled: bool = True
+    only: bool = True  # train the reward model and nothing else
+    data_path: Path  # folders success/ and failure/ of .pkl; any data set will do
+    epochs: PositiveInt = 100
+    micro_batch_size: PositiveInt | None = None
+    global_batch_size: int = Field(default=64, ge=2)
+    lr: PositiveFloat = 1e-4
+    save_dir: Path
+
+    @field_validator("enabled", "only")
+    @classmethod
+    def _wanted(cls, value: bool) -> bool:
+        if not value:
+            raise ValueError("this command trains a reward model and nothing else; write true")
+        return value
+
+
+class ManiskillRecipe(Config):
+    reward_training: ManiskillTraining
+
+    def ours(self) -> Tree:
+        told = self.reward_training
+        return {
+            "data": [str(told.data_path)],
+            "out": str(told.save_dir / "reward_model"),
+            "output_checkpoint": str(told.save_dir / "reward_model_best.pt"),
+            "epochs": told.epochs,
+            "batch_size": told.global_batch_size,
+            "lr": told.lr,
+        }
+
+    def notes(self) -> list[str]:
+        small, large = self.reward_training.micro_batch_size, self.reward_training.global_batch_size
+        used = small in (None, large)
+        return [] if used else [f"micro_batch_size {small} is not used: a batch of {large} is one piece"]
+
+
+# lerobot's reward classifier
+
+
+class LerobotClassifier(Config):
+    """What lerobot's classifier is built and trained with, in all its versions."""
+
+    type: Literal["reward_classifier"]
+    model_name: str = PUBLISHED[0]
+    num_cameras: PositiveInt | None = None
+    num_classes: int = 2
+    hidden_dim: PositiveInt = 256
+    latent_dim: PositiveInt = 256
+    dropout_rate: float = 0.1
+    image_embedding_pooling_dim: PositiveInt = 8
+    learning_rate: PositiveFloat = 1e-4
+    weight_decay: float = 0.01
+    device: str | None = None
+
+    @field_validator("num_classes")
+    @classmethod
+    def _two(cls, value: int) -> int:
+        if value != 2:
+            raise ValueError(f"a reward is for success or not, which is 2 classes and not {value}")
+        return value
+
+    @property
+    def encoder(self) -> Tree:
+        """A folder or a file of ResNet-10, its name on the hub, or any other network that transformers can find."""
+        path = Path(self.model_name)
+        if (path / "config.json").is_file():
+            described = json.loads((path / "config.json").read_text())
+            if "model_type" in described and "auto_map" not in described:  # no code of its own: one of transformers'
+                return {"type": "transformers", "name": self.model_name}
+        if path.is_dir():
+            path = path / "model.safetensors"
+        if path.is_file():
+            return {"type": "resnet10", "weights": str(path)}
+        if self.model_name in PUBLISHED:
+            return {"type": "resnet10"}
+        return {"type": "transformers", "name": self.model_name}
+
+    def ours(self) -> Tree:
+        """By the keys of `RewardRecipe`."""
+        names = {"dropout_rate": "dropout", "image_embedding_pooling_dim": "num_spatial_blocks", "learning_rate": "lr"}
+        same = ("num_cameras", "hidden_dim", "latent_dim", "weight_decay")
+        return {
+            "encoder": self.encoder,
+            "device": self.device or "auto",
+            **{name: getattr(self, name) for name in same},
+            **{ours: getattr(self, theirs) for theirs, ours in names.items()},
+        }
+
+
+class LerobotPolicy(LerobotClassifier):
+    """Before lerobot 0.6, where it was a policy among others."""
+
+    image_size: PositiveInt = 128  # of both edges
+
+    def ours(self) -> Tree:
+        return {**super().ours(), "image_size": [self.image_size, self.image_size]}
+
+
+class LerobotFeature(Config):
+    """What lerobot says of one input: VISUAL and [channels, height, width], or STATE and [width]."""
+
+    type: str
+    shape: tuple[int, ...]
+
+
+class LerobotRewardModel(LerobotClassifier):
+    """Since lerobot 0.6."""
+
+    input_features: dict[str, LerobotFeature] | None = None  # its cameras, and their size
+
+    # Written by lerobot and without a meaning here.
+    output_features: Any = None
+    model_type: Any = None
+    name: Any = None
+    grad_clip_norm: Any = None
+    normalization_mapping: Any = None
+    push_to_hub: Any = None
+    repo_id: Any = None
+    private: Any = None
+    tags: Any = None
+    license: Any = None
+    pretrained_path: Any = None
+    pretrained_revision: Any = None
+    use_amp: Any = None
+
+    def ours(self) -> Tree:
+        images = {
+            name.removeprefix("observation.images."): feature
+            for name, feature in (self.input_features or {}).items()
+            if feature.type == "VISUAL"
+        }
+        if not images:
+            return {**super().ours(), "image_size": [128, 128]}
+        _, *size = next(iter(images.values())).shape
+        # The cameras are named, and its count of them, which is 2 where nobody says, adds nothing.
+        return {**super().ours(), "image_size": size, "image_keys": list(images), "num_cameras": None}
+
+
+class LerobotDataset(Config):
+    repo_id: str | None = None
+    root: Path | None = None
+    video_backend: str | None = "pyav"
+
+    # Written by lerobot since 0.6 and without a meaning here.
+    repo_type: Any = None
+    episodes: Any = None
+    exclude_episodes: Any = None
+    image_transforms: Any = None
+    revision: Any = None
+    use_imagenet_stats: Any = None
+    return_uint8: Any = None
+    depth_output_unit: Any = None
+    streaming: Any = None
+    eval_split: Any = None
+
+    @model_validator(mode="after")
+    def _is_here(self) -> Self:
+        if self.root is None:
+            raise ValueError("write 'root', the folder on this machine: a repo_id alone would have to be downloaded")
+        return self
+
+    def notes(self) -> list[str]:
+        backend = self.video_backend
+        told = [f"video_backend '{backend}' is not used: videos are read with PyAV"]
+        chosen = [name for name in ("episodes", "exclude_episodes") if getattr(self, name)]
+        return [
+            *(told if backend not in (None, "pyav") else []),
+            *(f"dataset.{name} is not used: all episodes are learned from" for name in chosen),
+        ]
+
+
+class LerobotRecipe(Config):
+    policy: LerobotPolicy
+    dataset: LerobotDataset
+
+    def ours(self) -> Tree:
+        return {"data": [str(self.dataset.root)], **self.policy.ours()}
+
+    def notes(self) -> list[str]:
+        return self.dataset.notes()
+
+
+class LerobotTraining(Config):
+    """The config of `lerobot-train` since 0.6, as people write it or as lerobot saves it (train_config.json).
+
+    `batch_size` and `seed` are keys of ours too and mean the same.
+    """
+
+    reward_model: LerobotRewardModel
+    dataset: LerobotDataset
+    policy: None = None
+
+    # Of lerobot's training loop; told where they are set.
+    steps: Any = None
+    output_dir: Any = None
+    job_name: Any = None
+    resume: Any = None
+    cudnn_deterministic: Any = None
+    num_workers: Any = None
+    prefetch_factor: Any = None
+    persistent_workers: Any = None
+    env: Any = None
+    env_eval_freq: Any = None
+    eval_freq: Any = None
+    eval_steps: Any = None
+    max_eval_samples: Any = None
+    log_freq: Any = None
+    tolerance_s: Any = None
+    save_checkpoint: Any = None
+    save_freq: Any = None
+    use_policy_training_preset: Any = None
+    optimizer: Any = None
+    scheduler: Any = None
+    eval: Any = None
+    wandb: Any = None
+    peft: Any = None
+    ema: Any = None
+    job: Any = None
+    sample_weighting: Any = None
+    rename_map: Any = None
+    checkpoint_path: Any = None
+
+    def ours(self) -> Tree:
+        return {"data": [str(self.dataset.root)], **self.reward_model.ours()}
+
+    def notes(self) -> list[str]:
+        used = ("reward_model", "dataset", "policy")
+        unused = [name for name in type(self).model_fields if name not in used and getattr(self, name)]
+        if self.reward_model.pretrained_path:
+            unused.append("reward_model.pretrained_path")
+        told = (
+            f"of lerobot's keys these are not used: {', '.join(unused)}; 'epochs' and 'out' say how long and where to"
+        )
+        return [*self.dataset.notes(), *([told] if unused else [])]
+
+
+# Keys that stand beside those blocks in other people's files.
+_OTHER_NAMES = {
+    "output_dir": "write 'out'",
+    "steps": "write 'epochs'",
+    "num_workers": "leave it out: frames are read once",
+    "job_name": "write 'out'",
+    "wandb": "leave it out: the model's folder has its curve and a report",
+    "env": "leave it out: no environment is needed",
+    "runner": "leave it out: 'out' says where the model goes",
+    "cluster": "leave it out: one process needs no placement",
+    "actor": "leave it out: a policy is trained by 'plaudit train'",
+    "reward": "leave it out: a model is used by 'plaudit train'",
+}

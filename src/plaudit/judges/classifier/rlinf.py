@@ -1,0 +1,289 @@
+"""A reward model as one `.pt` file, as RLinf's train_reward_model writes it and its configs name it.
+
+    {epoch, model_state_dict, optimizer_state_dict, train_loss, train_acc}      RLinf's first: encoders.CAMERA.*
+    {backbone.conv1.weight, ..., backbone.fc.3.bias}                            RLinf's ResNet of today
+    {..., plaudit}                                                              ours: model.json is in it too
+
+Ours describes itself. Of RLinf's, everything but the size of the images is read off the tensors: cameras, widths, and
+whether the encoder's grid was averaged first (`use_pretrain: false` there), which is so where its pooling kernel has a
+single cell. What a config says otherwise is not believed, and told. Nobody measured such a model: it has no scores.
+
+RLinf's first has an encoder a camera and we have one for all: a file whose encoders differ, because they were trained
+and not frozen, is refused. Its ResNet of today sees a single camera, whose name and normalisation are not in the file.
+"""
+
+import io
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+
+from plaudit.config import Config, parse
+from plaudit.data.journal import write_atomic
+from plaudit.errors import BadFile, ConfigError
+from plaudit.judges.classifier.encoders import Encoder, grid_of
+from plaudit.judges.classifier.encoders.resnet import BLOCKS, Arch, ResnetConfig
+from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
+from plaudit.judges.classifier.encoders.weights import read_torch
+from plaudit.judges.classifier.fit import Fitted
+from plaudit.judges.classifier.judge import DataFacts, ModelFacts, RewardModel, fill
+from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
+from plaudit.trust import from_file
+
+LARGEST = 256  # pixels of an edge that is thought of
+
+
+class PtConfig(Config):
+    """What RLinf's configs say of a checkpoint; None where they do not."""
+
+    image_keys: tuple[str, ...] | None = None
+    # Channels, height, width; None: what RLinf's recipes have, 64x64 for its first model and 128x128 for its ResNet.
+    image_size: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None
+    arch: str | None = None
+    normalize: bool = True  # of its ResNet: whether by the mean and deviation of ImageNet
+    hidden_dim: PositiveInt | None = None
+    num_spatial_blocks: PositiveInt | None = None
+    use_pretrain: bool | None = None
+    freeze_encoder: bool | None = None  # of training; nothing learns here
+    pretrained_encoder_path: Path | None = None  # the checkpoint's own weights count
+
+
+def save_pt(path: Path, fitted: Fitted) -> None:
+    """One network, as it was after its best epoch; the optimiser as it was after the last."""
+    (member,) = fitted.model.members
+    best = next(epoch for epoch in reversed(fitted.curve) if epoch.best)
+    tree = {
+        "epoch": best.epoch,
+        "model_state_dict": {name: tensor.detach().cpu() for name, tensor in member.state_dict().items()},
+        "optimizer_state_dict": fitted.optimizers[0],
+        "train_loss": best.train_loss,
+        "train_acc": best.train_acc,
+        "plaudit": fitted.model.described().model_dump(mode="json"),
+    }
+    file = io.BytesIO()
+    torch.save(tree, file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, file.getvalue())
+
+
+def load_pt(path: Path, config: Mapping[str, Any] | None = None, device: str = "auto") -> RewardModel:
+    """
+    config: of RLinf's files, what `PtConfig` has
+    """
+    if not path.is_file():
+        raise BadFile(path, "there is no such file; 'plaudit train-reward --output-checkpoint' makes one")
+    tree = read_torch(path)
+    tensors = tree.get("model_state_dict", tree) if isinstance(tree, dict) else None
+    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+        raise BadFile(path, "this is no checkpoint of a reward model: it has no model_state_dict of tensors")
+    if "plaudit" in tree:
+        return _ours(path, tree["plaudit"], tensors, device)
+    told = parse(PtConfig, config or {})
+    bare = {_without_wrappers(name): tensor for name, tensor in tensors.items()}
+    if "backbone.conv1.weight" in bare:
+        return _rlinf_resnet(path, bare, told, device)
+    return _rlinf(path, bare, told, device)
+
+
+def _without_wrappers(name: str) -> str:
+    """What DDP, torch.compile and RLinf's own wrapper put before a name."""
+    for prefix in ("module.", "_orig_mod.", "model."):
+        if name.startswith(prefix):
+            return _without_wrappers(name.removeprefix(prefix))
+    return name
+
+
+def _ours(path: Path, described: Any, tensors: Mapping[str, Tensor], device: str) -> RewardModel:
+    if not isinstance(described, Mapping):
+        raise BadFile(path, "its description is no mapping of keys to values; train or copy the model again")
+    try:
+        with from_file(path):
+            facts = parse(ModelFacts, described)
+    except ConfigError as error:
+        raise BadFile(path, f"its description does not fit this version of plaudit: {error}") from error
+    member = BinaryRewardClassifier(facts.classifier, facts.classifier.encoder.build(pretrained=False))
+    fill(member, tensors, path)
+    return RewardModel([member], facts, device)
+
+
+def _rlinf(path: Path, tensors: Mapping[str, Tensor], config: PtConfig, device: str) -> RewardModel:
+    cameras = list(dict.fromkeys(n.split(".")[1] for n in tensors if n.startswith("encoders.")))  # in their order
+    if not cameras:
+        first = ", ".join(f"'{name}'" for name in list(tensors)[:3])
+        raise BadFile(path, f"this is no reward model of RLinf or of ours; its tensors start with {first or 'nothing'}")
+    kernel = _tensor(path, tensors, f"encoders.{cameras[0]}.pooling_layer.kernel", 4)
+    size = (64, 64) if config.image_size is None else config.image_size[1:]
+    shape = ClassifierConfig(
+        encoder=Resnet10Config(padding="torchvision", normalise="unit"),
+        cameras=dict.fromkeys(cameras, size),
+        hidden_dim=len(_tensor(path, tensors, "classifier.0.weight", 2)),
+        latent_dim=len(_tensor(path, tensors, f"encoders.{cameras[0]}.mlp.0.weight", 2)),
+        num_spatial_blocks=kernel.shape[3],
+        average_first=kernel.shape[1:3] == (1, 1),
+    )
+    _same_encoder(path, tensors, cameras)
+    encoder = shape.encoder.build(pretrained=False)
+    if not shape.average_first:
+        _check_size(path, encoder, size, (kernel.shape[1], kernel.shape[2]))
+    member = BinaryRewardClassifier(shape, encoder)
+    fill(member, _renamed(tensors, cameras, shape.latent_dim), path)
+    found = {
+        "use_pretrain": not shape.average_first,
+        "hidden_dim": shape.hidden_dim,
+        "num_spatial_blocks": shape.num_spatial_blocks,
+        "image_keys": tuple(cameras),
+    }
+    return RewardModel([member], _unmeasured(shape), device, _notes(found, config))
+
+
+def _rlinf_resnet(path: Path, tensors: Mapping[str, Tensor], config: PtConfig, device: str) -> RewardModel:
+    """torchvision's ResNet, whose last layer gives the logit: one Linear, or two around a ReLU and a Dropout."""
+    (camera,) = _one_camera(path, config)
+    size = (128, 128) if config.image_size is None else config.image_size[1:]
+    arch = _arch(path, tensors)
+    single = "backbone.fc.weight" in tensors
+    hidden = None if single else len(_tensor(path, tensors, "backbone.fc.0.weight", 2))
+    shape = ClassifierConfig(
+        encoder=ResnetConfig(arch=arch, normalise="imagenet" if config.normalize else "unit"),
+        cameras={camera: size},
+        hidden_dim=hidden or 1,
+        average_first=True,
+        head="linear" if single else "mlp",
+    )
+    member = BinaryRewardClassifier(shape)
+    places = {"backbone.fc.": "head.0." if single else "head.", "backbone.": "encoder."}
+    ours = {}
+    for name, tensor in tensors.items():
+        theirs = next((place for place in places if name.startswith(place)), "")
+        ours[places.get(theirs, "") + name.removeprefix(theirs)] = tensor
+    fill(member, {name: tensor.detach().float() for name, tensor in ours.items()}, path)
+    notes = [f"it is taken to see camera '{camera}' in {size[0]}x{size[1]}; its file does not say"]
+    notes += _notes({"arch": arch, "hidden_dim": hidden}, config)
+    return RewardModel([member], _unmeasured(shape), device, notes)
+
+
+def _one_camera(path: Path, config: PtConfig) -> tuple[str, ...]:
+    cameras = config.image_keys or ("main",)  # RLinf's `main_images`, as our import calls it
+    if len(cameras) > 1:
+        raise BadFile(path, f"this model sees one camera, not {', '.join(cameras)}; name one in image_keys")
+    return cameras
+
+
+def _arch(path: Path, tensors: Mapping[str, Tensor]) -> Arch:
+    """By how many blocks each stage has, and of how many convolutions."""
+    counts = [
+        len({name.split(".")[2] for name in tensors if name.startswith(f"backbone.layer{stage}.")})
+        for stage in range(1, 5)
+    ]
+    found = tuple(counts), "backbone.layer1.0.conv3.weight" in tensors
+    arch: Arch | None = next((arch for arch, blocks in BLOCKS.items() if blocks == found), None)
+    if arch is None or "backbone.bn1.running_mean" not in tensors:
+        raise BadFile(
+            path, f"its backbone has {counts} blocks, which is no ResNet with batch norm; {', '.join(BLOCKS)} are read"
+        )
+    return arch
+
+
+def _renamed(tensors: Mapping[str, Tensor], cameras: list[str], latent: int) -> dict[str, Tensor]:
+    """By our names; those without one keep theirs, for `fill` to refuse. Our cameras are in alphabetical order."""
+    ours: dict[str, Tensor] = {}
+    parts = {"pooling_layer.kernel": "0.kernel", "mlp.0.": "2.", "mlp.1.": "3."}
+    for name, tensor in tensors.items():
+        start, _, rest = name.partition(".")
+        camera, _, inner = rest.partition(".")
+        if start == "classifier":
+            name = f"head.{rest}"
+        elif inner.startswith("resnet_backbone."):
+            inner = inner.removeprefix("resnet_backbone.")
+            if camera != cameras[0] or inner.startswith("fc."):
+                continue  # the same once more; the head of a classifier of ImageNet
+            name = f"encoder.{inner}"
+        elif start == "encoders":
+            known = next((part for part in parts if inner.startswith(part)), None)
+            name = name if known is None else f"squeezes.{camera}.{parts[known]}{inner.removeprefix(known)}"
+        ours[name] = tensor.detach().float()
+    places = {camera: number for number, camera in enumerate(cameras)}
+    columns = [ours["head.0.weight"][:, places[c] * latent : (places[c] + 1) * latent] for c in sorted(cameras)]
+    return {**ours, "head.0.weight": torch.cat(columns, dim=1)}
+
+
+def _tensor(path: Path, tensors: Mapping[str, Tensor], name: str, dims: int) -> Tensor:
+    if name not in tensors:
+        raise BadFile(path, f"these are weights of another network: {name} is missing")
+    if tensors[name].ndim != dims:
+        found = list(tensors[name].shape)
+        raise BadFile(
+            path, f"these are weights of another network: {name} is {found}, it should have {dims} dimensions"
+        )
+    return tensors[name]
+
+
+def _same_encoder(path: Path, tensors: Mapping[str, Tensor], cameras: list[str]) -> None:
+    for camera in cameras[1:]:
+        for name, tensor in tensors.items():
+            one, other = f"encoders.{cameras[0]}.resnet_backbone.", f"encoders.{camera}.resnet_backbone."
+            twin = name.replace(one, other, 1)
+            if name.startswith(one) and ".fc." not in name and not _equal(tensor, tensors.get(twin)):
+                raise BadFile(
+                    path,
+                    f"cameras '{cameras[0]}' and '{camera}' have encoders of different weights ({twin}); a model here "
+                    "has one for all: train it again with frozen encoders, or with 'plaudit train-reward'",
+                )
+
+
+def _equal(one: Tensor, other: Tensor | None) -> bool:
+    return other is not None and one.shape == other.shape and bool((one == other).all())
+
+
+def _check_size(path: Path, encoder: Encoder, size: tuple[int, int], grid: tuple[int, int]) -> None:
+    found = grid_of(encoder, size)
+    if found == grid:
+        return
+    heights, widths = (sizes_for_grid(encoder, cells) for cells in grid)
+    fitting = f"{heights[0]} to {heights[1]} pixels"
+    if heights != widths:
+        fitting = f"{heights[0]} to {heights[1]} pixels high and {widths[0]} to {widths[1]} wide"
+    raise BadFile(
+        path,
+        f"this model pools grids of {grid[0]}x{grid[1]} and images of {size[0]}x{size[1]} give {found[0]}x{found[1]}; "
+        f"set image_size to what it was trained on, which was {fitting}",
+    )
+
+
+def sizes_for_grid(encoder: Encoder, cells: int) -> tuple[int, int]:
+    """The smallest and the largest edge of an image, in pixels, that this encoder turns into so many cells."""
+    edges = range(1, LARGEST + 1)
+
+    def cells_of(edge: int) -> int:
+        return grid_of(encoder, (edge, edge))[0]
+
+    return edges[bisect_left(edges, cells, key=cells_of)], edges[bisect_right(edges, cells, key=cells_of) - 1]
+
+
+def _unmeasured(shape: ClassifierConfig) -> ModelFacts:
+    return ModelFacts(
+        classifier=shape,
+        shared_encoder=True,
+        calibration=((1.0, 0.0),),
+        threshold={"value": 0.5},
+        scores={},
+        controls=(),
+        problems=(),
+        data=DataFacts(fingerprint="unknown", episodes={}, frames={}, sources=()),
+        training={},
+    )
+
+
+def _notes(found: Mapping[str, Any], config: PtConfig) -> list[str]:
+    """Where the config and the checkpoint disagree, and which was believed."""
+    said = {name: getattr(config, name) for name in found}
+    wrong = [
+        f"the config says {name} is {said[name]}, the checkpoint was trained with {value}; the checkpoint is believed"
+        for name, value in found.items()
+        if said[name] not in (None, value)
+    ]
+    return [*wrong, "this model was never measured here: its threshold is 0.5 and nothing is known of its mistakes"]

@@ -1,0 +1,219 @@
+"""Training a reward classifier: learn on some episodes, keep the epoch that is best on others.
+
+Classes are balanced where batches are drawn and nowhere else. What takes long is kept in a work folder: a training that
+was stopped goes on from there.
+"""
+
+import copy
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from plaudit.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.errors import RewardError
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.dataset import Part, RewardDataset
+from plaudit.judges.classifier.devices import device_of, placed, precision
+from plaudit.judges.classifier.features import KEEP_EVERY, Grids, Kept, Live, judge_rows
+from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
+from plaudit.judges.classifier.network import build_classifier, classifier_config, seed_of
+from plaudit.types import AnyArray, FloatArray
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What a training tells whoever watches."""
+
+    member: int
+    epoch: int
+    train_loss: float
+    train_acc: float  # on augmented frames, classes balanced
+    validation_loss: float
+    best: bool  # so far
+    seconds: float
+
+
+class Stopped(Exception):
+    """Whoever watches wants no further epoch. What was done is in the work folder."""
+
+
+class Member:
+    """One classifier in training, and the best it has been."""
+
+    def __init__(
+        self, number: int, shape: ClassifierConfig, config: RewardTrainConfig, table: RewardDataset, steps: int
+    ):
+        """steps: gradient steps of the whole training, which the learning rate's cosine spans"""
+        self.device = device_of(config.device)
+        seed = seed_of(config, number)
+        model = build_classifier(shape, config, number)
+        if shape.state_dim:
+            model.state_mean.copy_(torch.from_numpy(table.state.mean(axis=0)))
+            model.state_std.copy_(torch.from_numpy(np.maximum(table.state.std(axis=0), 1e-3)))
+        placed(model, self.device)
+        self.net = nn.ModuleDict({"now": model, "best": copy.deepcopy(model)})
+        self.model = model
+        self.config, self.table = config, table
+        self.version = 0  # epochs done
+        self.rng = torch.Generator().manual_seed(seed)
+        self.dropout_seed = seed
+        self.best_loss = math.inf
+        self.best_epoch = 0
+        self.optimizer = torch.optim.AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay)
+        self.optimizers = {"all": self.optimizer}
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.steps, self.step = steps, 0
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """An encoder that was trained elsewhere moves more slowly than what is new."""
+        config, encoder = self.config, set(self.model.encoder.parameters())
+        rest = [p for p in self.model.parameters() if p not in encoder]
+        learning = [p for p in self.model.encoder.parameters() if p.requires_grad]
+        rate = config.lr * (config.encoder_lr if config.encoder.pretrained else 1.0)
+        return [{"params": rest}, *([{"params": learning, "lr": rate}] if learning else [])]
+
+    def learn(self, grids: Grids, rows: AnyArray) -> tuple[float, float]:
+        """One epoch over balanced batches of the training rows; the mean loss and accuracy."""
+        self.model.train()
+        losses, right = [], []
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.dropout_seed + 7919 * self.version)
+            for batch in _balanced(self.table.truth, rows, self.config.batch_size, self.rng):
+                self._cool()
+                logits = self._logits(grids, batch)
+                truth = torch.from_numpy(self.table.truth[batch]).to(self.device)
+                loss = self._loss(logits, truth, batch)
+                self._check(float(loss.detach()), self.version + 1)
+                self.optimizer.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+                self.optimizer.step()
+                losses.append(loss.detach())
+                right.append(((logits[:, 0].detach() > 0) == (truth > 0.5)).float().mean())
+        self.version += 1
+        return float(torch.stack(losses).mean()), float(torch.stack(right).mean())
+
+    def _check(self, loss: float, epoch: int) -> None:
+        if not math.isfinite(loss):
+            raise RewardError(
+                f"the loss became {loss} in epoch {epoch}; no model was written, lower the learning rate (it is "
+                f"{self.config.lr:g}) or look at the images (plaudit data sheet)"
+            )
+
+    def _logits(self, grids: Grids, batch: AnyArray) -> Tensor:
+        shape = self.model.config
+        windows = self.table.windows(batch, shape.moments, shape.history_stride)
+        state = torch.from_numpy(self.table.state[windows.reshape(-1)]).to(self.device) if shape.state_dim else None
+        with precision(self.device):
+            looks = self.model.look(grids.draw(windows, self.rng), state)
+            return self.model.verdict(looks.unflatten(0, (-1, shape.moments))).float()
+
+    def _loss(self, logits: Tensor, truth: Tensor, batch: AnyArray) -> Tensor:
+        smooth = self.config.label_smoothing
+        loss = F.binary_cross_entropy_with_logits(logits[:, 0], truth * (1 - 2 * smooth) + smooth)
+        if self.model.config.progress:
+            target = torch.from_numpy(self.table.progress[batch]).to(self.device)
+            known = ~target.isnan()
+            if known.any():
+                loss = loss + F.binary_cross_entropy_with_logits(logits[known, 1], target[known])
+        return loss
+
+    def _cool(self) -> None:
+        """The learning rate along its cosine."""
+        share = 0.5 * (1 + math.cos(math.pi * min(self.step / self.steps, 1)))
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * share
+        self.step += 1
+
+    def validate(self, grids: Grids, rows: AnyArray) -> float:
+        """The loss on frames as they are and as many as there are; keeps the model if it is the best so far."""
+        judged = rows[~np.isnan(self.table.truth[rows])]
+        logits = judge_rows(self.model, grids, self.table, rows)[np.isin(rows, judged), 0]
+        truth = torch.from_numpy(self.table.truth[judged])
+        loss = float(F.binary_cross_entropy_with_logits(torch.from_numpy(logits), truth))
+        self._check(loss, self.version)
+        if loss < self.best_loss:
+            self.best_loss, self.best_epoch = loss, self.version
+            self.best.load_state_dict(self.model.state_dict())
+        return loss
+
+    @property
+    def best(self) -> BinaryRewardClassifier:
+        found = self.net["best"]
+        assert isinstance(found, BinaryRewardClassifier)
+        return found
+
+    def save(self, folder: Path, curve: list[Epoch]) -> None:
+        """Among the checkpoints in a folder; it replaces those before it."""
+        here, before = folder / f"{self.version:06d}", _checkpoints(folder)
+        if here in before:
+            return
+        facts = {"best_loss": self.best_loss, "best_epoch": self.best_epoch, "step": self.step}
+        save_checkpoint(here, self, {**facts, "curve": [vars(epoch) for epoch in curve]})
+        for old in before:
+            shutil.rmtree(old)
+
+    def load(self, folder: Path) -> list[Epoch]:
+        """The newest checkpoint of a folder; returns the curve so far, [] where there is none."""
+        found = _checkpoints(folder)
+        if not found:
+            return []
+        facts = load_checkpoint(found[-1], self)
+        self.best_loss, self.best_epoch, self.step = facts["best_loss"], facts["best_epoch"], facts["step"]
+        return [Epoch(**epoch) for epoch in facts["curve"]]
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return sorted(folder.glob("[0-9]*"))
+
+
+def train_member(
+    number: int,
+    config: RewardTrainConfig,
+    table: RewardDataset,
+    parts: Mapping[Part, AnyArray],
+    kept: Kept | None,
+    work: Path,
+    watch: Callable[[Epoch], bool],
+) -> tuple[Member, Grids, list[Epoch]]:
+    """Train one classifier, from where an earlier try stopped; with a frozen encoder on what was kept of the images."""
+    learnable = parts["train"]
+    steps = config.epochs * math.ceil(len(learnable) / config.batch_size)
+    member = Member(number, classifier_config(config, table), config, table, steps)
+    checkpoints = work / f"member_{number}"
+    curve = member.load(checkpoints)
+    grids = Live(member.model, table, config) if kept is None else kept
+    seconds = curve[-1].seconds if curve else 0.0
+    since, saved = time.monotonic() - seconds, time.monotonic()
+    while member.version < config.epochs and member.version - member.best_epoch < config.patience:
+        loss, right = member.learn(grids, learnable)
+        held = member.validate(grids, parts["validation"])
+        new_best = member.best_epoch == member.version
+        curve.append(Epoch(number, member.version, loss, right, held, new_best, time.monotonic() - since))
+        going = watch(curve[-1])
+        if not going or time.monotonic() - saved > KEEP_EVERY:
+            member.save(checkpoints, curve)
+            saved = time.monotonic()
+        if not going:
+            raise Stopped
+    if number < config.members - 1:  # so that a stop in the next one does not cost this one
+        member.save(checkpoints, curve)
+    member.model.load_state_dict(member.best.state_dict())
+    return member, grids, curve
+
+
+def _balanced(truth: FloatArray, rows: AnyArray, size: int, rng: torch.Generator) -> Iterator[AnyArray]:
+    """Batches of half successes and half failures; together as many frames as there are."""
+    kinds = [rows[truth[rows] == value] for value in (1, 0)]
+    for _ in range(math.ceil(len(rows) / size)):
+        picks = [kind[torch.randint(len(kind), (size // 2,), generator=rng).numpy()] for kind in kinds]
+        yield np.concatenate(picks)

@@ -1,0 +1,38 @@
+"""Who judged an episode before, and what they said: shown beside it, their probabilities as curves over the strip."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from plaudit.data.ledger import Ledger
+from plaudit.judges.human.queue import said
+from plaudit.judges.human.verdict import Verdict
+from plaudit.types import Episode, FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Opinion:
+    """The newest label of one source."""
+
+    source: str  # "classifier", "vlm", "human", ...
+    verdict: Verdict
+    curve: FloatArray | None  # [F] P(success) of each recorded frame; None where it gave none
+    threshold: float | None
+    time: float  # seconds since 1970
+    note: str
+
+
+def opinions_on(ledger: Ledger, episode_id: int, episode: Episode) -> list[Opinion]:
+    """The newest first."""
+    newest = {version.source: version for version in ledger.history(episode_id)}
+    found = []
+    for version in sorted(newest.values(), key=lambda v: v.time, reverse=True):
+        labels = version.labels()
+        if len(labels.reward) != episode.steps:  # not of this episode; `plaudit data check` says so
+            continue
+        curve = None if labels.probability is None else said(labels)[episode.recorded]
+        if curve is not None and np.isnan(curve).all():
+            curve = None
+        verdict = Verdict.of_labels(episode, labels)
+        found.append(Opinion(labels.source, verdict, curve, labels.threshold, labels.time, labels.note))
+    return found

@@ -1,0 +1,145 @@
+"""From a folder to a window: the way in for the command line, and the sentences for when there can be no window.
+
+Where Qt finds no screen or misses a system library, it ends the whole process (SIGABRT) or, worse, goes on with a
+window that nobody sees. So that is found out before, in a process of its own. Importing this module imports no Qt.
+
+Where episodes come from a cluster, this is still a process of its own on the machine with the screen, watching the
+store: a window inside a Ray actor would block the actor's other methods for as long as it is open.
+"""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plaudit.data.formats import ReadOptions
+from plaudit.errors import MissingExtra, NoWindow
+from plaudit.judges.human.opening import Track, store_for
+from plaudit.judges.human.queue import Order
+from plaudit.judges.human.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from PySide6.QtWidgets import QWidget
+
+LIBRARIES = "libegl1 libgl1 libxkbcommon0 libdbus-1-3 libfontconfig1"  # of Debian and Ubuntu: all of Qt
+X_LIBRARIES = "libxcb-cursor0 libxkbcommon-x11-0 libxcb-icccm4 libxcb-keysyms1 libxcb-shape0"  # and to show on X
+
+
+@dataclass(frozen=True)
+class LabelledByHand:
+    """What came of a session."""
+
+    store: Path
+    count: int  # episodes completed in it
+    left: int  # episodes that still wait for a person
+    drafts: int  # begun and not completed; they are found again
+
+
+def label_by_hand(
+    store_path: Path,
+    *,
+    order: Order = "unlabelled",
+    name: str = "",
+    keys_log: Path | None = None,
+    poll: bool = True,
+    into: Path | None = None,
+    track: Track = iter,
+    say: Callable[[str], None] = print,
+    options: ReadOptions | None = None,
+) -> LabelledByHand:
+    """Open a window on a store, or on a data set of another layout, and return when it is closed.
+
+    name: who labels; it stands in the labels' notes
+    keys_log: a file to write what is pressed to, for `plaudit.judges.human.keys.replay`
+    poll: show episodes that arrive meanwhile
+    into: where the store of a data set goes; None: beside it
+    options: how to read a data set of another layout
+    """
+    check_window()
+    folder, sentences = store_for(Path(store_path), into, track, options)
+    for sentence in sentences:
+        say(sentence)
+    with Session.open(folder, order=order, name=name) as session:
+        _show(session, poll, keys_log)
+        return LabelledByHand(folder, session.completed, len(session.queue), len(session.drafts.history.drafts))
+
+
+def _show(session: Session, poll: bool, keys_log: Path | None) -> None:
+    """Until its window is closed, or Ctrl-C is pressed in the terminal."""
+    from PySide6.QtWidgets import QApplication
+
+    from plaudit.judges.human.window import LabelWindow
+
+    app = QApplication.instance() or QApplication([])
+    window = LabelWindow(session, poll=poll, keys_log=keys_log)
+    with _closed_by_signals(window):
+        window.show()
+        app.exec()
+
+
+@contextmanager
+def _closed_by_signals(window: "QWidget") -> "Iterator[None]":
+    """Python runs handlers between its own lines, and while Qt waits there are none; a timer makes some."""
+    from PySide6.QtCore import QTimer
+
+    heartbeat = QTimer()
+    heartbeat.timeout.connect(lambda: None)
+    heartbeat.start(200)
+    before = {
+        number: signal.signal(number, lambda *_: QTimer.singleShot(0, window.close))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        heartbeat.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def check_window() -> None:
+    """Raise, with a sentence, when a window could not be opened; where Qt would end the process instead."""
+    if importlib.util.find_spec("PySide6") is None:
+        raise MissingExtra("PySide6", "gui")
+    platform = os.environ.get("QT_QPA_PLATFORM", "")
+    screen = platform or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if sys.platform.startswith("linux") and not screen:
+        raise NoWindow(
+            "there is no screen for a window (neither DISPLAY nor WAYLAND_DISPLAY is set); run this on a desktop, "
+            "over 'ssh -X', or with QT_QPA_PLATFORM=vnc; 'plaudit data label' needs no screen"
+        )
+    said = _try_qt()
+    if said is not None:
+        raise NoWindow(_sentence(said))
+
+
+def _try_qt() -> str | None:
+    """What Qt says when it cannot start, or would draw into memory only without being told to; None when it can."""
+    program = "from PySide6.QtWidgets import QApplication; print(QApplication([]).platformName())"
+    try:
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        return "no answer from the screen within a minute"
+    unseen = done.stdout.strip() in ("offscreen", "minimal") and "QT_QPA_PLATFORM" not in os.environ
+    return done.stderr.strip() if done.returncode or unseen else None
+
+
+def _sentence(said: str) -> str:
+    lines = said.splitlines() or ["it did not say why"]
+    if "cannot open shared object file" in said:
+        library = next(line for line in lines if "cannot open shared object file" in line)
+        return f"Qt misses a system library ({library.split(': ', 1)[-1]}); run: apt-get install {LIBRARIES}"
+    if "xcb-cursor0" in said:
+        return f"Qt misses a system library to show a window on X; run: apt-get install {X_LIBRARIES}"
+    if "could not connect to display" in said:
+        display = os.environ.get("DISPLAY", "")
+        return f"the screen DISPLAY={display} does not answer; is the desktop, or 'ssh -X', still there?"
+    return f"Qt cannot open a window: {lines[0]}"

@@ -1,0 +1,261 @@
+"""A labeling session: what is open, where one stands in it, what an edit does. No Qt, no clock.
+
+    session = Session.open("store", name="lab")
+    while session.episode is not None:
+        session.cursor.go(53)
+        session.success_from_here()     # on disk when it returns, and undone by session.undo()
+        session.complete()              # one version in the ledger, and the next episode comes
+
+The window (window.py) draws a session and calls these methods; a key script (keys.py) calls the same ones. The store is
+opened for reading, so the robot goes on recording into it; what it adds is seen by `poll`.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from plaudit.data.store import Store
+from plaudit.errors import DataError, EpisodeGone, StoreError
+from plaudit.judges.human.drafts import Drafts, Step
+from plaudit.judges.human.opinions import Opinion, opinions_on
+from plaudit.judges.human.queue import Order, Queue
+from plaudit.judges.human.verdict import SOURCE, Verdict
+from plaudit.types import Episode
+
+
+@dataclass
+class Cursor:
+    """Where a person stands in an episode of `count` recorded frames, and the range they have marked."""
+
+    count: int
+    frame: int = 0
+    mark: int | None = None  # one end of the range
+    end: int | None = None  # the other; None: wherever one stands
+
+    def go(self, frame: int) -> None:
+        self.frame = max(min(frame, self.count - 1), 0)
+
+    def step(self, by: int) -> None:
+        self.go(self.frame + by)
+
+    def mark_start(self) -> None:
+        self.mark, self.end = self.frame, None
+
+    def mark_end(self) -> None:
+        """Without a start, the range is this frame."""
+        self.mark, self.end = self.frame if self.mark is None else self.mark, self.frame
+
+    def unmark(self) -> None:
+        self.mark = self.end = None
+
+    @property
+    def selection(self) -> tuple[int, int] | None:
+        """First and last frame of the marked range."""
+        if self.mark is None:
+            return None
+        first, last = sorted((self.mark, self.frame if self.end is None else self.end))
+        return first, last
+
+    @property
+    def target(self) -> tuple[int, int]:
+        """What a 0 or a 1 is said of: the marked range, else the frame one stands at."""
+        return self.selection or (self.frame, self.frame)
+
+
+class Session:
+    """Open with `Session.open`; use as a context manager."""
+
+    def __init__(self, store: Store, drafts: Drafts, order: Order, name: str):
+        """Not for users: see `open`."""
+        self.store, self.drafts, self.name = store, drafts, name
+        self.queue = Queue(store, order, drafts.history.drafts)
+        self.episode_id: int | None = None  # what is open; None when nothing is left
+        self.episode: Episode | None = None
+        self.verdict = Verdict.nothing(0)
+        self.cursor = Cursor(0)
+        self.message = ""  # what the last act did, in words
+        self.completed = 0  # in this session
+
+    @classmethod
+    def open(cls, folder: str | Path, *, order: Order = "unlabelled", name: str = "") -> Self:
+        """
+        order: which episodes come first (queue.py)
+        name: who labels; it stands in the labels' notes, and finds one's own drafts again
+        """
+        store = Store.open(folder)
+        session = cls(store, Drafts.open(store.folder, name), order, name)
+        session._find_drafts()
+        return session
+
+    def close(self) -> None:
+        """Nothing is lost by not calling it; it keeps where one stands, and lets others have the episode."""
+        if self.episode_id is not None:
+            with suppress(StoreError):  # a full disk: one will stand where the last change was made
+                self.drafts.at(self.episode_id, {self.episode_id: self.cursor.frame})
+        self.drafts.close()
+        self.episode_id = self.episode = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def judge(self, success: bool) -> None:
+        """0 or 1 for the marked range, else for the frame one stands at."""
+        first, last = self.cursor.target
+        where = f"frame {first}" if first == last else f"frames {first} to {last}"
+        self._edit(self.verdict.with_range(first, last, float(success)), f"{where}: {int(success)}")
+        self.cursor.unmark()
+
+    def success_from_here(self) -> None:
+        """This frame and all later ones show success, those before do not."""
+        frame = self.cursor.frame
+        self._edit(self.verdict.success_from(frame), f"success from frame {frame}")
+
+    def fail(self) -> None:
+        self._edit(self.verdict.failed(), "no frame shows success")
+
+    def exclude(self) -> None:
+        """Nobody should learn from it: a broken camera, a person in the way."""
+        self._edit(self.verdict.left_out(), "excluded")
+
+    def clear(self) -> None:
+        self._edit(Verdict.nothing(self.cursor.count), "cleared")
+
+    def undo(self) -> None:
+        """Take the last change back, in whichever episode it was made."""
+        step = self.drafts.undo()
+        if step is None:
+            self.message = "there is nothing to undo"
+            return
+        again = f"episode {step.episode} is open again; its label counts until it is completed anew"
+        self._show_change(step, again if step.after is None else f"undone: {step.what}")
+
+    def redo(self) -> None:
+        step = self.drafts.redo()
+        if step is None:
+            self.message = "there is nothing to redo"
+            return
+        self._show_change(step, f"done again: {step.what}")
+
+    def complete(self) -> None:
+        """Write the verdict to the ledger and go on to the next episode."""
+        episode_id, episode = self._at_hand()
+        if self.verdict.unjudged == self.cursor.count and not self.verdict.excluded:
+            raise DataError(
+                f"nothing is judged in episode {episode_id} yet: say from where it succeeds (S), that it fails (F), or "
+                "exclude it (X)"
+            )
+        self.poll()
+        if self.episode_id != episode_id:  # evicted meanwhile, which the message says
+            return
+        self.store.ledger.append(episode_id, self.verdict.labels(episode, self.name))
+        self.drafts.change(episode_id, self.cursor.frame, None, "completed")
+        self.completed += 1
+        self.queue.update()
+        words = self.verdict.words
+        self._advance()
+        self.message = f"episode {episode_id} is labelled: {words}"
+
+    def show(self, episode_id: int, frame: int | None = None) -> None:
+        """Open an episode, at a frame or where one stood in it last."""
+        frames = self.drafts.history.frames
+        episode = self.store.episode(episode_id)
+        left = {} if self.episode_id is None else {self.episode_id: self.cursor.frame}
+        moved = episode_id != self.episode_id
+        self.cursor = Cursor(len(range(episode.steps + 1)[episode.recorded]))
+        self.cursor.go(frames.get(episode_id, 0) if frame is None else frame)
+        self.episode_id, self.episode = episode_id, episode
+        self.verdict = self._verdict_on(episode_id, episode)
+        self.message = ""
+        if moved:
+            self.drafts.at(episode_id, left | {episode_id: self.cursor.frame})
+
+    def turn(self, by: int) -> None:
+        """To a neighbour in the queue, without completing; what was said so far stays as a draft."""
+        neighbour = self.queue.neighbour(self.episode_id, by)
+        if neighbour is None:
+            self.message = "this is the last episode" if by > 0 else "this is the first episode"
+        else:
+            self.show(neighbour)
+
+    def poll(self) -> bool:
+        """See what came into the store and the ledger; False for nothing, which costs two reads of no bytes."""
+        self.store.refresh()
+        self.store.ledger.refresh()
+        if not self.queue.update():
+            return False
+        gone = self.episode_id
+        if gone is not None and gone not in self.queue.rows:
+            self.drafts.forget(gone)
+            self._advance()
+            self.message = f"episode {gone} was removed from the store while it was open, and its draft with it"
+        elif gone is None:
+            self._advance()
+            self.message = "a new episode has arrived" if self.episode_id is not None else ""
+        return True
+
+    def opinions(self) -> list[Opinion]:
+        """Who judged the open episode before, the newest of each."""
+        if self.episode_id is None or self.episode is None:
+            return []
+        return opinions_on(self.store.ledger, self.episode_id, self.episode)
+
+    def _edit(self, verdict: Verdict, what: str) -> None:
+        episode_id, _ = self._at_hand()
+        self.drafts.change(episode_id, self.cursor.frame, verdict.text, what)
+        self.verdict = verdict
+        self.message = what
+
+    def _at_hand(self) -> tuple[int, Episode]:
+        if self.episode_id is None or self.episode is None:
+            raise DataError("no episode is open; new ones appear here as they are recorded")
+        return self.episode_id, self.episode
+
+    def _advance(self) -> None:
+        """On to the next episode that is left, or to none."""
+        following = self.queue.next_after(self.episode_id, self.drafts.open_elsewhere())
+        self.episode_id = self.episode = None
+        self.verdict, self.cursor = Verdict.nothing(0), Cursor(0)
+        if following is not None:
+            self.show(following)
+
+    def _show_change(self, step: Step, message: str) -> None:
+        try:
+            self.show(step.episode, step.frame)
+            self.message = message
+        except EpisodeGone:
+            self.drafts.forget(step.episode)
+            self.message = f"that was in episode {step.episode}, which is no longer in the store"
+
+    def _verdict_on(self, episode_id: int, episode: Episode) -> Verdict:
+        """The draft, else what a person said before, else nothing."""
+        draft = self.drafts.history.drafts.get(episode_id)
+        if draft is not None:
+            return Verdict.of_text(draft, self.cursor.count)
+        labels = self.store.ledger.labels(episode_id, (SOURCE,))
+        if labels is None or len(labels.reward) != episode.steps:
+            return Verdict.nothing(self.cursor.count)
+        return Verdict.of_labels(episode, labels)
+
+    def _find_drafts(self) -> None:
+        """Begin where the last session ended. Drafts of episodes that are gone go too, and so do those that had become
+        a label when a crash came before they were crossed out."""
+        history = self.drafts.history
+        for episode_id, text in list(history.drafts.items()):
+            try:
+                episode = self.store.episode(episode_id)
+            except EpisodeGone:
+                self.drafts.forget(episode_id)
+                continue
+            labels = self.store.ledger.labels(episode_id, (SOURCE,))
+            if labels is not None and Verdict.of_labels(episode, labels).text == text:
+                self.drafts.change(episode_id, history.frames.get(episode_id, 0), None, "completed")
+        found = len(history.drafts)
+        if found:
+            self.show(history.last if history.last in history.drafts else next(reversed(history.drafts)))
+            self.message = f"{found} drafts were found again" if found > 1 else "your draft was found again"
+        else:
+            self._advance()

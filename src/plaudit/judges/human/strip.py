@@ -1,0 +1,225 @@
+"""The slider and, under it, the strip: every frame's verdict, with what other judges thought drawn over it.
+
+Both put frame i at the same x, so that the handle, the playhead and the strip's cells stand one below the other. The
+cells are drawn once a verdict and the curves once an episode, and only the playhead moves while one scrubs.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QBrush, QColor, QFontMetrics, QMouseEvent, QPainter, QPaintEvent, QPen, QPixmap, QPolygonF
+from PySide6.QtWidgets import QSizePolicy, QSlider, QWidget
+
+from plaudit.judges.human import look
+from plaudit.judges.human.opinions import Opinion
+from plaudit.judges.human.verdict import Verdict
+
+INSET = 12.0  # from the edge to the middle of the first frame's cell, when frames are narrow
+CELLS, LEGEND = 72, 24  # heights
+
+
+def x_of(frame: float, count: int, width: int) -> float:
+    """The middle of a frame's cell."""
+    return INSET + frame * (width - 2 * INSET) / max(count - 1, 1)
+
+
+def frame_at(x: float, count: int, width: int) -> int:
+    frame = round((x - INSET) / (width - 2 * INSET) * (count - 1))
+    return min(max(frame, 0), count - 1)
+
+
+class Slider(QSlider):
+    """A slider that goes where it is clicked."""
+
+    def __init__(self) -> None:
+        super().__init__(Qt.Orientation.Horizontal)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.setFixedHeight(24)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+
+    def mousePressEvent(self, ev: QMouseEvent) -> None:
+        self.mouseMoveEvent(ev)
+
+    def mouseMoveEvent(self, ev: QMouseEvent) -> None:
+        if ev.buttons() & Qt.MouseButton.LeftButton:
+            self.setValue(frame_at(ev.position().x(), self.maximum() + 1, self.width()))
+
+    def paintEvent(self, ev: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(Qt.PenStyle.NoPen)
+        middle, x = self.height() / 2, x_of(self.value(), self.maximum() + 1, self.width())
+        groove = QRectF(INSET, middle - 3, self.width() - 2 * INSET, 6)
+        painter.setBrush(QColor(look.RAISED))
+        painter.drawRoundedRect(groove, 3, 3)
+        painter.setBrush(QColor(look.FAINT))
+        painter.drawRoundedRect(QRectF(groove.left(), groove.top(), x - groove.left(), 6), 3, 3)
+        painter.setBrush(QColor(look.BRIGHT))
+        painter.drawEllipse(QPointF(x, middle), 9, 9)
+
+
+class Strip(QWidget):
+    """Click to go there; drag with Shift to mark a range."""
+
+    scrubbed = Signal(int)  # to this frame
+    marked = Signal(int, int)  # from a frame to another, in the order they were dragged
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self._verdict, self._opinions = Verdict.nothing(0), list[Opinion]()
+        self._frame, self._selection = 0, None
+        self._dragged_from: int | None = None
+        self._cells_drawn: QPixmap | None = None
+        self._curves_drawn: QPixmap | None = None
+
+    def sizeHint(self) -> QSize:
+        return QSize(600, CELLS + LEGEND)
+
+    def show_opinions(self, opinions: Sequence[Opinion]) -> None:
+        self._opinions = [o for o in opinions if o.curve is not None]
+        self._curves_drawn = None
+        self.update()
+
+    def show_verdict(self, verdict: Verdict) -> None:
+        self._verdict = verdict
+        self._cells_drawn = None
+        self.update()
+
+    def show_place(self, frame: int, selection: tuple[int, int] | None) -> None:
+        self._frame, self._selection = frame, selection
+        self.update()
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        shift = event.modifiers() & Qt.KeyboardModifier.ShiftModifier
+        self._dragged_from = self._frame_of(event) if shift and self._count else None
+        self.mouseMoveEvent(event)
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        if not self._count or not event.buttons() & Qt.MouseButton.LeftButton:
+            return
+        frame = self._frame_of(event)
+        self.scrubbed.emit(frame)
+        if self._dragged_from is not None:
+            self.marked.emit(self._dragged_from, frame)
+
+    def resizeEvent(self, event: object) -> None:
+        self._cells_drawn = self._curves_drawn = None
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        if not self._count:
+            return
+        self._cells_drawn = self._cells_drawn or self._drawn(self._draw_cells)
+        self._curves_drawn = self._curves_drawn or self._drawn(self._draw_curves)
+        painter = QPainter(self)
+        painter.drawPixmap(0, 0, self._cells_drawn)
+        painter.drawPixmap(0, 0, self._curves_drawn)
+        if self._selection is not None:
+            self._draw_selection(painter, *self._selection)
+        x = x_of(self._frame, self._count, self.width())
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(QPen(QColor(look.BACKGROUND), 4))
+        painter.drawLine(QPointF(x, 0), QPointF(x, CELLS))
+        painter.setPen(QPen(QColor(look.BRIGHT), 2))
+        painter.drawLine(QPointF(x, 0), QPointF(x, CELLS))
+
+    @property
+    def _count(self) -> int:
+        return len(self._verdict.frames)
+
+    def _frame_of(self, event: QMouseEvent) -> int:
+        return frame_at(event.position().x(), self._count, self.width())
+
+    def _cells(self, first: int, last: int) -> QRectF:
+        """Of a range of frames, to the middle between its ends and their neighbours."""
+        left = x_of(first - 0.5, self._count, self.width()) if first else 0.0
+        right = x_of(last + 0.5, self._count, self.width()) if last < self._count - 1 else float(self.width())
+        return QRectF(left, 0, right - left, CELLS)
+
+    def _drawn(self, draw: Callable[[QPainter], None]) -> QPixmap:
+        """A layer that stays while one scrubs."""
+        ratio = self.devicePixelRatioF()
+        canvas = QPixmap(self.size() * ratio)
+        canvas.setDevicePixelRatio(ratio)
+        canvas.fill(Qt.GlobalColor.transparent)
+        painter = QPainter(canvas)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        draw(painter)
+        painter.end()
+        return canvas
+
+    def _draw_cells(self, painter: QPainter) -> None:
+        for first, last, value in self._verdict.runs:
+            colour = look.verdict_colour(value, look.STRIP_SUCCESS, look.STRIP_FAILURE)
+            painter.fillRect(self._cells(first, last), QColor(colour))
+            if value != value:
+                painter.fillRect(self._cells(first, last), _hatching(self._verdict.excluded))
+        self._draw_cutoff(painter)
+        self._draw_legend(painter)
+
+    def _draw_curves(self, painter: QPainter) -> None:
+        for number, opinion in enumerate(self._opinions):
+            self._draw_curve(painter, opinion, QColor(look.CURVES[number % len(look.CURVES)]))
+
+    def _draw_curve(self, painter: QPainter, opinion: Opinion, colour: QColor) -> None:
+        assert opinion.curve is not None
+        if opinion.threshold is not None:
+            y = _y(opinion.threshold)
+            painter.setPen(QPen(colour, 1, Qt.PenStyle.DashLine))
+            painter.drawLine(QPointF(0, y), QPointF(self.width(), y))
+        points = [
+            QPointF(x_of(i, self._count, self.width()), _y(p)) for i, p in enumerate(opinion.curve) if not np.isnan(p)
+        ]
+        for pen in (QPen(QColor(0, 0, 0, 150), 4), QPen(colour, 1.8)):
+            pen.setJoinStyle(Qt.PenJoinStyle.RoundJoin)
+            painter.setPen(pen)
+            painter.drawPolyline(QPolygonF(points))
+
+    def _draw_cutoff(self, painter: QPainter) -> None:
+        """A line with two arrowheads where success begins."""
+        cutoff = self._verdict.cutoff
+        if not cutoff:
+            return
+        x = self._cells(cutoff, cutoff).left()
+        painter.setPen(QPen(QColor(look.BRIGHT), 1))
+        painter.drawLine(QPointF(x, 0), QPointF(x, CELLS))
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(QColor(look.BRIGHT))
+        for edge, tip in ((0, 8), (CELLS, CELLS - 8)):
+            painter.drawPolygon(QPolygonF([QPointF(x - 6, edge), QPointF(x + 6, edge), QPointF(x, tip)]))
+
+    def _draw_selection(self, painter: QPainter, first: int, last: int) -> None:
+        cells = self._cells(first, last).adjusted(1, 1, -1, -1)
+        painter.fillRect(cells, QColor(255, 255, 255, 60))
+        painter.setPen(QPen(QColor(look.BRIGHT), 2, Qt.PenStyle.DashLine))
+        painter.drawRect(cells)
+
+    def _draw_legend(self, painter: QPainter) -> None:
+        entries = [("success", look.STRIP_SUCCESS), ("no success", look.STRIP_FAILURE)]
+        unjudged = "excluded" if self._verdict.excluded else "not judged"
+        entries += [(unjudged, look.UNJUDGED)] if self._verdict.unjudged else []
+        for number, opinion in enumerate(self._opinions):
+            at = "" if opinion.threshold is None else f", threshold {opinion.threshold:.2g}"
+            entries.append((f"P of {opinion.source}{at}", look.CURVES[number % len(look.CURVES)]))
+        font = painter.font()
+        font.setPixelSize(12)
+        painter.setFont(font)
+        metrics, x, middle = QFontMetrics(font), 2.0, CELLS + LEGEND / 2 + 2
+        for number, (words, colour) in enumerate(entries):
+            curve = number >= len(entries) - len(self._opinions)
+            painter.fillRect(QRectF(x, middle - (1.5 if curve else 5), 16 if curve else 10, 3 if curve else 10), colour)
+            x += 22 if curve else 16
+            painter.setPen(QColor(look.FAINT))
+            painter.drawText(QPointF(x, middle + metrics.ascent() / 2 - 1), words)
+            x += metrics.horizontalAdvance(words) + 20
+
+
+def _y(probability: float) -> float:
+    return 4 + (CELLS - 8) * (1 - probability)
+
+
+def _hatching(excluded: bool) -> QBrush:
+    pattern = Qt.BrushStyle.DiagCrossPattern if excluded else Qt.BrushStyle.BDiagPattern
+    return QBrush(QColor(look.FAINT if excluded else look.LINE), pattern)

@@ -1,0 +1,178 @@
+"""How good is a judge? Numbers for any of them: a classifier, a vision-language model, a person.
+
+    episodes = [Scored(probability, truth, episode) for ... in held_out]
+    threshold = choose_threshold(episodes, target_fpr=0.01)      # judges/calibration.py
+    scores = measure(test_episodes, threshold.value)
+
+Two kinds of mistake count most, because a learner finds them: a failure that is called success (judges/calibration.py)
+and a success that is called at the wrong moment (judges/cutoffs.py). Frames of an episode look alike and are right or
+wrong together: every interval here counts episodes, not frames.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from plaudit.errors import RewardError
+from plaudit.judges.calibration import false_positive_rate
+from plaudit.judges.cutoffs import Confirm, cutoff_errors, decoded_errors
+from plaudit.judges.scored import Scored, called_success, where_known
+from plaudit.types import AnyArray, FloatArray
+
+# Frames, one by one
+
+
+def roc_auc(truth: AnyArray, score: AnyArray) -> float:
+    """The chance that a success scores higher than a failure, a tie counting half; NaN without one of the two."""
+    truth, score = where_known(truth, score)
+    yes = truth == 1
+    successes, failures = int(yes.sum()), int((~yes).sum())
+    if not successes or not failures:
+        return math.nan
+    _, place, counts = np.unique(score, return_inverse=True, return_counts=True)
+    rank = np.cumsum(counts) - (counts - 1) / 2  # of each distinct score, from 1; ties share their mean
+    return float((rank[place[yes]].sum() - successes * (successes + 1) / 2) / (successes * failures))
+
+
+def precision_recall(truth: AnyArray, yes: AnyArray) -> tuple[float, float]:
+    """Of the frames called success, how many are; of those that are, how many are called. NaN for a share of none."""
+    truth, yes = where_known(truth, yes)
+    yes = yes.astype(bool)
+    right = int((yes & (truth == 1)).sum())
+    return _share(right, int(yes.sum())), _share(right, int((truth == 1).sum()))
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """Whether 80% means 80%: frames in bins of equal width by their probability. An empty bin has NaN in it."""
+
+    probability: FloatArray  # [B] mean of what the judge said
+    success: FloatArray  # [B] share that was a success
+    count: AnyArray  # i64 [B] frames
+    ece: float  # expected calibration error: mean of |success - probability|, weighted by count
+    brier: float  # mean of (probability - truth)^2; 0.25 for a judge that always says 50%
+    log_loss: float  # mean of -log of the probability given to the truth, in nats
+
+
+def reliability(probability: AnyArray, truth: AnyArray, bins: int = 10) -> Reliability:
+    truth, probability = where_known(truth, probability)
+    if not len(truth):
+        raise RewardError("no frame has a truth to compare with")
+    place = np.minimum((probability * bins).astype(int), bins - 1)
+    count = np.bincount(place, minlength=bins)
+    with np.errstate(invalid="ignore"):
+        said = np.bincount(place, probability, bins) / count
+        was = np.bincount(place, truth, bins) / count
+    given = np.clip(np.where(truth == 1, probability, 1 - probability), 1e-7, 1)  # one sure mistake is not infinite
+    return Reliability(
+        probability=said.astype(np.float32),
+        success=was.astype(np.float32),
+        count=count,
+        ece=float(np.nansum(np.abs(said - was) * count) / len(truth)),
+        brier=float(np.mean((probability - truth) ** 2)),
+        log_loss=float(-np.mean(np.log(given))),
+    )
+
+
+# All of it
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A judge's report card on one set of episodes. A number that nothing was there to measure with is NaN."""
+
+    episodes: int  # in which some frame has a truth
+    frames: int  # with a truth
+    success_frames: int  # of these, that show success
+    threshold: float
+    confirm: Confirm  # frames of how many that must be called before the episode is; frames are scored one by one
+    precision: float  # of frames, at the threshold
+    recall: float
+    accuracy: float
+    roc_auc: float  # at any threshold
+    brier: float
+    log_loss: float
+    ece: float
+    fpr: float  # share of failure frames called success
+    fpr_low: float  # 95% confidence interval of it, by episodes
+    fpr_high: float
+    episodes_hit: int  # succeed and are called
+    episodes_missed: int  # succeed and are not
+    episodes_false: int  # fail and are called
+    episodes_rejected: int  # fail and are not
+    cutoff_median: float  # frames between the first one called and the first that shows success, of those called
+    cutoff_p90: float
+    decoded_median: float  # the same when the whole episode is seen, by `decode_cutoff`
+    decoded_p90: float
+    decoded_missed: int  # episodes that succeed and for which it finds no cutoff
+    decoded_false: int  # episodes that fail and for which it finds one
+    start_called: int = 0  # episodes whose first frame is called; reports of earlier versions counted none
+    start_false: int = 0  # of these, the ones that do not begin with success
+
+    def to_json(self) -> dict[str, Any]:
+        """NaN becomes None: JSON has no NaN."""
+        tree = asdict(self) | {"confirm": list(self.confirm)}
+        return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in tree.items()}
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Self:
+        values: dict[str, Any] = {name: math.nan if value is None else value for name, value in tree.items()}
+        return cls(**{**values, "confirm": tuple(tree["confirm"])})
+
+
+def measure(
+    episodes: Sequence[Scored],
+    threshold: float,
+    confirm: Confirm = (1, 1),
+    seed: int = 0,
+    shift: int = 0,
+) -> Scores:
+    """shift: of decoded cutoffs, see `fit_shift`; the threshold is where they are even"""
+    episodes = [episode for episode in episodes if episode.judged.any()]
+    if not episodes:
+        raise RewardError("no frame of these episodes has a truth; label some of them first")
+    truth = np.concatenate([e.truth[e.judged] for e in episodes])
+    probability = np.concatenate([e.probability[e.judged] for e in episodes])
+    yes = called_success(probability, threshold)
+    precision, recall = precision_recall(truth, yes)
+    calibrated = reliability(probability, truth)
+    rate = false_positive_rate(episodes, threshold, seed)
+    cutoffs = cutoff_errors(episodes, threshold, confirm)
+    decoded = decoded_errors(episodes, shift, threshold)
+    starts = [episode.truth[episode.judged][0] for episode in episodes if episode.called(threshold)[episode.judged][0]]
+    return Scores(
+        episodes=len(episodes),
+        frames=len(truth),
+        success_frames=int(truth.sum()),
+        threshold=float(threshold),
+        confirm=confirm,
+        precision=precision,
+        recall=recall,
+        accuracy=float((yes == (truth == 1)).mean()),
+        roc_auc=roc_auc(truth, probability),
+        brier=calibrated.brier,
+        log_loss=calibrated.log_loss,
+        ece=calibrated.ece,
+        fpr=rate.value,
+        fpr_low=rate.low,
+        fpr_high=rate.high,
+        episodes_hit=len(cutoffs.errors) - cutoffs.missed,
+        episodes_missed=cutoffs.missed,
+        episodes_false=cutoffs.false_calls,
+        episodes_rejected=cutoffs.failing - cutoffs.false_calls,
+        cutoff_median=cutoffs.median,
+        cutoff_p90=cutoffs.p90,
+        decoded_median=decoded.median,
+        decoded_p90=decoded.p90,
+        decoded_missed=decoded.missed,
+        decoded_false=decoded.false_calls,
+        start_called=len(starts),
+        start_false=sum(bool(truth == 0) for truth in starts),
+    )
+
+
+def _share(part: int, of: int) -> float:
+    return part / of if of else math.nan

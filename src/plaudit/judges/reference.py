@@ -1,0 +1,53 @@
+"""What a judge is measured against: labels of others that one may believe, or what a simulator knows."""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from plaudit.data.store import Store
+from plaudit.errors import DataError, RewardError
+from plaudit.judges.classifier.dataset import TRUSTED
+from plaudit.judges.simulator import SimulatorLabeler
+from plaudit.types import Episode, FloatArray, Labels
+
+
+def reference_sources(asked: Sequence[str] | None, judge: str) -> tuple[str, ...]:
+    """Whose labels count: those asked for, or all that a model may learn from; never the judge's own."""
+    if asked is not None and judge in asked:
+        raise RewardError(f"the judge is '{judge}' itself; compare it with labels of somebody else (--reference)")
+    return tuple(source for source in asked or TRUSTED if source != judge)
+
+
+def read_truth(store: Store, sources: Collection[str], ids: Sequence[int] | None = None) -> dict[int, FloatArray]:
+    """Of each episode that has one: 1, 0 or NaN for each of its frames, [T+1].
+
+    The newest label of any of these sources; where there is none and the simulator is one of them, its stored flag.
+    """
+    found: dict[int, FloatArray] = {}
+    for episode_id in store.ids if ids is None else ids:
+        episode = store.episode(episode_id)
+        labels = store.ledger.labels(episode_id, sources)
+        if labels is None and SimulatorLabeler.source in sources:
+            labels = _simulated(episode)
+        if labels is None:
+            continue
+        if len(labels.reward) != episode.steps:
+            raise DataError(
+                f"{store.folder}: the labels of episode {episode_id} cover {len(labels.reward)} steps, it has "
+                f"{episode.steps}; label it again"
+            )
+        truth = np.full(episode.steps + 1, np.nan, np.float32)
+        truth[episode.recorded] = labels.frames[episode.recorded]
+        if not np.isnan(truth).all():
+            found[episode_id] = truth
+    if not found:
+        raise RewardError(
+            f"{store.folder} has no labels of {', '.join(sources)} to compare with; label some episodes first (plaudit "
+            f"label {store.folder} --judge human, or plaudit data label), or name others with --reference"
+        )
+    return found
+
+
+def _simulated(episode: Episode) -> Labels | None:
+    said = SimulatorLabeler().label([episode])[0]
+    return None if isinstance(said, Exception) else said

@@ -1,0 +1,119 @@
+"""A chat about an episode as tokens: which, at which positions, where its frames go and where its answers are read.
+
+The model's own template is asked to render chats of one, two and three moments. What each adds to the one before must
+be the same text; then a chat of any length is its head and so many copies of that step, which are tokenized once a task
+and laid out by numpy. Both end at a control token, where no tokenizer merges across, so the pieces' tokens are the
+whole's.
+
+Positions have three rows (time, height, width), as `Qwen3VLModel.get_rope_index` has it: text counts up in all three,
+the tokens of an image share a time and spread over rows and columns, and what follows goes on after the longer edge.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plaudit.errors import JudgeError
+from plaudit.judges.vlm.images import TOKEN, Size
+from plaudit.judges.vlm.prompt import Asked, Message, conversation
+
+IntArray = NDArray[np.int64]
+IMAGE = "<|image_pad|>"
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """L tokens of a chat about F moments."""
+
+    ids: IntArray  # [L]
+    positions: IntArray  # [3, L]
+    places: Sequence[IntArray]  # of each camera [F, n], which tokens stand for its frames
+    answers: IntArray  # [F] the token after which each answer is read
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A part of a chat, counted from its own beginning."""
+
+    ids: IntArray  # [l]
+    positions: IntArray  # [3, l]
+    places: Sequence[IntArray]  # of each image [n]
+    advance: int  # by how much positions go on after it
+
+
+class Writer:
+    """Lays out chats for one tokenizer."""
+
+    def __init__(self, tokenizer: Any, template: str):
+        self._tokenizer, self._template = tokenizer, template
+        self.image_id: int = tokenizer.convert_tokens_to_ids(IMAGE)
+        self._pieces = lru_cache(maxsize=64)(self._cut)  # most episodes of a store have the same task
+        self._cut("", "", ("camera",), ((TOKEN, TOKEN),))  # a template that will not do is told of before any episode
+
+    def layout(self, asked: Asked, sizes: Sequence[Size]) -> Layout:
+        """sizes: of the cameras' images, as the model sees them"""
+        head, step = self._pieces(asked.instruction, asked.question, tuple(asked.frames), tuple(sizes))
+        more = np.arange(asked.moments - 1)  # steps after the head
+        starts = len(head.ids) + more * len(step.ids)
+        later = (head.advance + more * step.advance)[:, None] + step.positions[:, None, :]  # [3, F-1, l]
+        return Layout(
+            ids=np.concatenate([head.ids, np.tile(step.ids, len(more))]),
+            positions=np.concatenate([head.positions, later.reshape(3, -1)], axis=1),
+            places=[
+                np.concatenate([first[None], starts[:, None] + next_])
+                for first, next_ in zip(head.places, step.places, strict=True)
+            ],
+            answers=np.concatenate([[len(head.ids)], starts + len(step.ids)]) - 1,
+        )
+
+    def render(self, messages: list[Message]) -> str:
+        return self._tokenizer.apply_chat_template(
+            messages, chat_template=self._template, tokenize=False, add_generation_prompt=True
+        )
+
+    def piece(self, text: str, sizes: Sequence[Size]) -> Piece:
+        """sizes: of the images in it, in order"""
+        ids = np.array(self._tokenizer(text, add_special_tokens=False)["input_ids"], np.int64)
+        assert np.count_nonzero(ids == self.image_id) == len(sizes)
+        grids = iter([(height // TOKEN, width // TOKEN) for height, width in sizes])
+        columns, places, begin, now = [], [], 0, 0
+        for token in ids:
+            rows, across = next(grids) if token == self.image_id else (1, 1)
+            y, x = np.mgrid[:rows, :across].reshape(2, -1)
+            columns.append(now + np.stack([np.zeros_like(y), y, x]))
+            if token == self.image_id:
+                places.append(begin + np.arange(rows * across))
+            begin, now = begin + rows * across, now + max(rows, across)
+        counts = [part.shape[1] for part in columns]
+        return Piece(np.repeat(ids, counts), np.concatenate(columns, axis=1), places, now)
+
+    def _cut(
+        self, instruction: str, question: str, cameras: tuple[str, ...], sizes: tuple[Size, ...]
+    ) -> tuple[Piece, Piece]:
+        asked = Asked(instruction, question, dict.fromkeys(cameras, np.zeros((0, 1, 1, 3), np.uint8)), np.arange(0))
+        one, two, three = (self.render(conversation(asked, moments, image)) for moments in (1, 2, 3))
+        whole = all(longer.startswith(shorter) for shorter, longer in pairwise((one, two, three)))
+        if not whole or three[len(two) :] != two[len(one) :] or not two[len(one) :].startswith("<|"):
+            raise JudgeError(
+                "this model's chat template changes turns once others follow (a template for thinking does), so frames "
+                "cannot be scored in one pass; use an Instruct model"
+            )
+        if one.count(IMAGE) != len(cameras):
+            raise JudgeError(
+                f"this model's chat template shows {one.count(IMAGE)} images where {len(cameras)} were given"
+            )
+        return self.piece(one, sizes), self.piece(two[len(one) :], sizes)
+
+
+def image(camera: str, moment: int) -> Message:
+    """As a part of a message, where the pixels come separately."""
+    return {"type": "image"}

@@ -1,1 +1,0 @@
-"""Judges of stored episodes: a simulator's flag, a classifier, a vision-language model, a person."""

@@ -1,0 +1,40 @@
+"""The worker of a policy's training: rewards of whole rollouts."""
+
+import numpy as np
+import pytest
+
+from glow import GlowConfig, bright_model, saved
+from plaudit.judges.classifier.embodied import EmbodiedRewardWorker
+from plaudit.judges.classifier.worker import RewardWorkerConfig
+from plaudit.judges.detector import JudgeConfig, ModelJudge
+from plaudit.rollout.rounds import Round, SimulatorJudge, run_round
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """It calls a lamp bright from 0.5 on."""
+    with EmbodiedRewardWorker(RewardWorkerConfig(checkpoint_path=saved(bright_model(0.5), tmp_path / "judge"))) as it:
+        yield it
+
+
+def rollout(judge, **options) -> Round:
+    """Three lamps, turned up at three speeds."""
+    speeds = np.float32([[0.1], [0.3], [0.6]])
+    return run_round(GlowConfig().build(3), lambda seen: speeds, range(3), judge, **options)
+
+
+def test_success_is_paid_once_two_of_three_frames_show_it_and_not_by_the_simulators_flag(worker):
+    played = rollout(SimulatorJudge(), end_on_success=False)
+    bright = played.images["front"][:, :, 0, 0, 0] >= 0.5 * 255  # [T+1, N]
+    recent = np.stack([bright[max(t - 2, 0) : t + 1].sum(axis=0) for t in range(1, len(bright))])
+    rewards = worker.compute_rewards(played)
+    assert rewards.shape == played.reward.shape and rewards.tolist() == (recent >= 2).tolist()
+    assert (rewards != played.reward).any()
+
+
+@pytest.mark.parametrize(
+    "config", [JudgeConfig(reward_type="continuous"), JudgeConfig(mode="add"), JudgeConfig(mode="terminal")]
+)
+def test_rewards_of_a_rollout_are_those_that_were_paid_while_it_ran(worker, config):
+    played = rollout(ModelJudge(worker, config, 3, max_steps=12))
+    assert played.reward.any() and worker.compute_rewards(played, config).tolist() == played.reward.tolist()

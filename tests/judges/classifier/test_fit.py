@@ -1,0 +1,388 @@
+"""Training a reward model, on squares that are bright where a frame shows success."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bright_square import CUTOFF, STEPS, square_episode, square_store
+from glow import saved
+from plaudit.data.store import Store
+from plaudit.errors import BadFile, PlauditError, RewardError, TargetNotEmpty
+from plaudit.judges.calibration import Calibration
+from plaudit.judges.classifier import features, training
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.dataset import PARTS, RewardDataset, read_frames, split, thinned, with_blanks
+from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
+from plaudit.judges.classifier.encoders.small import SmallConfig
+from plaudit.judges.classifier.fit import Fitted
+from plaudit.judges.classifier.judge import RewardModel
+from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
+from plaudit.judges.classifier.training import Epoch, Stopped, _balanced
+from plaudit.train.reward import make_reward_model, work_folder
+from plaudit.types import Episode, Labels, Observation
+from tiny_reward import noise_episode, tiny_model
+
+CONFIG = RewardTrainConfig(
+    encoder=SmallConfig(widths=(8, 16)), epochs=8, lr=3e-3, batch_size=32, hidden_dim=16, latent_dim=16, views=2
+)
+FROZEN = CONFIG.model_copy(update={"freeze_encoder": True, "lr": 1e-2})
+
+
+def going(epoch: Epoch) -> bool:
+    return True
+
+
+def silent(what: str) -> Callable:
+    return iter
+
+
+def make(store: Store, target: Path, config: RewardTrainConfig = CONFIG, watch=going, track=silent) -> Fitted:
+    return make_reward_model(store, target, config, watch, track)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("fit")
+
+
+@pytest.fixture(scope="module")
+def squares(folder: Path) -> Store:
+    return square_store(folder / "squares")
+
+
+@pytest.fixture(scope="module")
+def fitted(folder: Path, squares: Store) -> Fitted:
+    return make(squares, folder / "model")
+
+
+def test_it_learns_what_success_looks_like(fitted):
+    assert fitted.scores.episodes == 2 and fitted.scores.accuracy == 1
+    assert fitted.scores.episodes_hit == 1 and fitted.scores.cutoff_median == 0
+    assert {c.name for c in fitted.controls} >= {"still", "reversed", "truncated", "blank black"}
+    assert all(control.passed for control in fitted.controls)
+
+
+def test_the_folder_has_all_that_is_known_and_the_work_is_cleared_away(folder, fitted):
+    assert {path.name for path in (folder / "model").iterdir()} == {
+        *("model.json", "member_0.safetensors", "curve.jsonl", "held_out.jsonl", "report.html")
+    }
+    assert not work_folder(folder / "model").exists()
+    epochs = [json.loads(line) for line in (folder / "model/curve.jsonl").read_text().splitlines()]
+    assert [e["epoch"] for e in epochs] == list(range(1, len(fitted.curve) + 1))
+    page = (folder / "model/report.html").read_text()
+    assert "8 for train, 2 for validation, 2 for test" in page and fitted.model.facts.data.fingerprint in page
+
+
+def test_what_is_loaded_judges_as_what_was_saved(folder, squares, fitted):
+    loaded = RewardModel.load(folder / "model", "cpu")
+    assert loaded.fingerprint == fitted.model.fingerprint and loaded.threshold == fitted.model.threshold
+    for episode_id in (0, 11):
+        one, other = (m.judge(squares.episode(episode_id)).probability for m in (loaded, fitted.model))
+        assert np.array_equal(one, other)
+
+
+def test_every_frame_of_a_store_is_a_sample_of_the_data_set(squares):
+    table = read_frames(squares)
+    assert isinstance(table, RewardDataset) and len(table) == sum(squares.place(i).rows for i in squares.ids)
+    row = int(table.rows_of([7])[2])
+    assert (table.episode[row], table.frame[row]) == (7, 2)
+    assert table.truth[row] == squares.ledger.labels(7).frames[2]
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_what_was_measured_is_what_the_model_says_later(tmp_path, squares, members):
+    """Also where training looked at features that were kept in half precision."""
+    found = make(squares, tmp_path / "frozen", FROZEN.model_copy(update={"epochs": 2, "members": members}))
+    loaded = RewardModel.load(tmp_path / "frozen", force=True)
+    for episode in found.tested:
+        assert loaded.judge(squares.episode(episode.episode)).probability.tolist() == episode.probability.tolist()
+    assert (loaded.facts.ensemble_calibration != (1, 0)) == (members > 1)
+
+
+def test_an_ensemble_of_an_earlier_version_judges_as_it_did(tmp_path):
+    model, episode = tiny_model(members=2), noise_episode()
+    folder = saved(model, tmp_path / "m")
+    tree = json.loads((folder / "model.json").read_text())
+    del tree["ensemble_calibration"]  # which they did not have
+    (folder / "model.json").write_text(json.dumps(tree))
+    said = [Calibration(0.3)(member[:, 0]) for member in model.logits(episode)]
+    assert RewardModel.load(folder).judge(episode).probability == pytest.approx(np.min(said, axis=0))
+
+
+def changed(model: RewardModel, **facts) -> RewardModel:
+    """The same weights, with another description."""
+    shape = model.shape.model_copy(update=facts.pop("classifier", {}))
+    described = model.facts.model_copy(update={"classifier": shape, **facts})
+    member = BinaryRewardClassifier(shape)
+    member.load_state_dict(model.members[0].state_dict())
+    return RewardModel([member], described, "cpu")
+
+
+def test_a_fingerprint_is_of_all_that_changes_a_score(tmp_path):
+    model, episode = tiny_model(), noise_episode()
+    others = {
+        "calibration": changed(model, calibration=((0.3, 1.0),)),
+        "of the ensemble": changed(model, ensemble_calibration=(1.0, 1.0)),
+        "image size": changed(model, classifier={"image_size": (14, 14)}),
+        "history": changed(tiny_model(history=2), classifier={"history_stride": 2}),
+        "stride": tiny_model(history=2),
+    }
+    assert len({model.fingerprint, *(other.fingerprint for other in others.values())}) == 1 + len(others)
+    for name in ("calibration", "image size"):
+        assert not np.allclose(others[name].judge(episode).probability, model.judge(episode).probability), name
+    assert changed(model, classifier={"dropout": 0.5}).fingerprint == model.fingerprint  # of training alone
+    assert RewardModel.load(saved(model, tmp_path / "m")).fingerprint == model.fingerprint
+
+
+def test_a_fingerprint_is_of_padding_and_pixel_statistics_too():
+    shape = ClassifierConfig(encoder=Resnet10Config(), cameras={"front": (32, 32)}, hidden_dim=4, latent_dim=4)
+    facts = tiny_model().facts.model_copy(update={"classifier": shape})
+    model = RewardModel([BinaryRewardClassifier(shape)], facts, "cpu")
+    encoders = [Resnet10Config(padding="torchvision"), Resnet10Config(normalise="unit")]
+    others = [changed(model, classifier={"encoder": encoder}).fingerprint for encoder in encoders]
+    assert len({model.fingerprint, *others}) == 3
+
+
+def test_no_episode_is_in_two_parts(squares):
+    table = read_frames(squares)
+    parts = split(table, seed=0)
+    episodes = [set(table.episode[parts[part]].tolist()) for part in PARTS]
+    assert sum(map(len, episodes)) == len(set.union(*episodes)) == 12
+    assert all(any(i < 6 for i in ids) and any(i >= 6 for i in ids) for ids in episodes)  # both kinds in each
+
+
+def test_each_part_has_its_share_of_the_episodes(tmp_path):
+    table = read_frames(square_store(tmp_path / "store", 20, 40), image_size=(4, 4))
+    counts = [len(np.unique(table.episode[rows])) for rows in split(table, seed=0).values()]
+    assert counts == [42, 9, 9]
+    both = split(table, seed=0, test=0.0)
+    assert np.array_equal(both["test"], both["validation"])
+
+
+def test_batches_are_balanced_and_what_is_measured_is_as_it_comes(squares):
+    table = read_frames(squares)
+    parts = split(table, seed=0)
+    rng = torch.Generator().manual_seed(0)
+    shares = [table.truth[batch].mean() for batch in _balanced(table.truth, parts["train"], 16, rng)]
+    assert set(shares) == {0.5} and len(shares) == len(parts["train"]) // 16
+    assert table.truth[parts["validation"]].mean() == 0.25  # half of one episode of two
+
+
+def test_frames_that_show_nothing_are_learned_as_failures(squares):
+    table = read_frames(squares)
+    longer, parts = with_blanks(table, split(table, seed=0), seed=0)
+    blanks = np.flatnonzero(longer.episode < 0)
+    assert set(blanks) <= set(parts["train"]) and not longer.truth[blanks].any()
+    assert np.array_equal(longer.images["front"][: len(table)], table.images["front"])
+    assert (longer.images["front"][blanks[0]] == 0).all()
+
+
+def test_neighbours_are_thinned_to_a_rate(squares):
+    table = read_frames(squares)
+    kept = thinned(table, split(table, seed=0)["train"], 5.0)  # of 10 a second
+    assert set(table.frame[kept].tolist()) == {0, 2, 4, 6, 8, 10}
+
+
+def test_the_same_seed_gives_the_same_model_and_another_another(tmp_path, squares, fitted):
+    assert make(squares, tmp_path / "again").model.fingerprint == fitted.model.fingerprint
+    other = CONFIG.model_copy(update={"seed": 1, "epochs": 1})
+    assert make(squares, tmp_path / "other", other).model.fingerprint != fitted.model.fingerprint
+
+
+class Killed(BaseException):
+    """As good as kill -9: nothing that our code does for an error is done."""
+
+
+def stop_at(epoch: int, member: int = 0) -> Callable[[Epoch], bool]:
+    return lambda now: (now.member, now.epoch) != (member, epoch)
+
+
+def kill_at(epoch: int) -> Callable[[Epoch], bool]:
+    def watch(now: Epoch) -> bool:
+        if now.epoch == epoch:
+            raise Killed
+        return True
+
+    return watch
+
+
+@pytest.mark.parametrize("config", [CONFIG, FROZEN], ids=["encoder trained", "encoder frozen"])
+def test_a_training_that_was_stopped_and_killed_goes_on_as_if_it_was_not(tmp_path, squares, config, monkeypatch):
+    config = config.model_copy(update={"members": 2, "epochs": 4, "patience": 9})
+    whole = make(squares, tmp_path / "whole", config)
+    for module in (features, training):
+        monkeypatch.setattr(module, "KEEP_EVERY", 0.0)
+    with pytest.raises(Stopped):
+        make(squares, tmp_path / "parts", config, stop_at(2))
+    assert not (tmp_path / "parts").exists() and work_folder(tmp_path / "parts").is_dir()
+    with pytest.raises(Killed):
+        make(squares, tmp_path / "parts", config, kill_at(4))
+    seen: list[Epoch] = []
+    parts = make(squares, tmp_path / "parts", config, lambda epoch: seen.append(epoch) or True)
+    assert [(e.member, e.epoch) for e in seen] == [(0, 4), (1, 1), (1, 2), (1, 3), (1, 4)]
+    assert parts.model.fingerprint == whole.model.fingerprint
+    assert [e.train_loss for e in parts.curve] == [e.train_loss for e in whole.curve]
+    assert not work_folder(tmp_path / "parts").exists()
+
+
+def test_encoding_that_was_interrupted_goes_on_where_it_was(tmp_path, squares, monkeypatch):
+    config = FROZEN.model_copy(update={"epochs": 2})
+    whole = make(squares, tmp_path / "whole", config)
+    monkeypatch.setattr(features, "CHUNK", 32)
+    counts: list[int] = []
+
+    def track(stop_after: int) -> Callable:
+        def through(items):
+            counts.append(len(items))
+            for number, item in enumerate(items):
+                if number == stop_after:
+                    raise KeyboardInterrupt
+                yield item
+
+        return lambda what: through if what.startswith("encoding") else iter
+
+    with pytest.raises(KeyboardInterrupt):
+        make(squares, tmp_path / "parts", config, track=track(3))
+    parts = make(squares, tmp_path / "parts", config, track=track(999))
+    assert counts[1] == counts[0] - 3 and counts[1] > 0
+    assert np.allclose(_weights(parts), _weights(whole), atol=1e-5)
+
+
+def _weights(fitted: Fitted) -> np.ndarray:
+    return np.concatenate([p.detach().numpy().ravel() for p in fitted.model.members[0].head.parameters()])
+
+
+def test_other_work_that_lies_there_is_not_used(tmp_path, squares):
+    with pytest.raises(Stopped):
+        make(squares, tmp_path / "model", CONFIG, stop_at(2))
+    seen: list[Epoch] = []
+    other = CONFIG.model_copy(update={"epochs": 2, "seed": 5})
+    make(squares, tmp_path / "model", other, lambda epoch: seen.append(epoch) or True)
+    assert [epoch.epoch for epoch in seen] == [1, 2]
+
+
+def test_a_camera_may_have_dots_in_its_name(tmp_path):
+    store = square_store(tmp_path / "store", cameras=("observation.image",))
+    fitted = make(store, tmp_path / "model", CONFIG.model_copy(update={"epochs": 1}))
+    assert list(RewardModel.load(tmp_path / "model", force=True).cameras) == ["observation.image"]
+    assert fitted.model.fingerprint == RewardModel.load(tmp_path / "model", force=True).fingerprint
+
+
+def test_state_history_and_progress_can_be_learned_too(tmp_path, squares):
+    config = CONFIG.model_copy(update={"use_state": True, "history": 2, "progress": True, "epochs": 3})
+    model = make(squares, tmp_path / "model", config).model
+    said = model.judge(squares.episode(0))
+    assert said.progress is not None and said.progress.shape == (STEPS + 1,)
+    assert model.shape.state_dim == 2 and model.shape.moments == 3
+
+
+# What is bad is answered with a sentence, and nothing is written
+
+
+def one_class(folder: Path) -> Store:
+    return square_store(folder, successes=0, failures=6)
+
+
+def three_episodes(folder: Path) -> Store:
+    return square_store(folder, successes=2, failures=1)
+
+
+def rotten(folder: Path) -> Store:
+    square_store(folder).close()
+    path = next(path for path in folder.glob("segments/*/*front*"))
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    return Store.open(folder)
+
+
+def a_camera_missing(folder: Path) -> Store:
+    store = square_store(folder)
+    return _with(store, square_episode(True, 99, cameras=("wrist",)))
+
+
+def two_sizes(folder: Path) -> Store:
+    return _with(square_store(folder), square_episode(True, 99, size=32))
+
+
+def no_labels(folder: Path) -> Store:
+    store = Store.create(folder)
+    store.append(square_episode(True, 0))
+    return store
+
+
+def _with(store: Store, episode: Episode) -> Store:
+    labels = Labels.from_cutoff(steps=STEPS, cutoff=CUTOFF, source="human")
+    store.ledger.append(store.append(episode), labels)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("bad", "changes", "sentence"),
+    [
+        (one_class, {}, "all 72 labelled frames of these 6 episodes are failure; a classifier needs frames of both"),
+        (three_episodes, {}, "3 episodes are too few: at least 4 are needed"),
+        (rotten, {}, "camera.front.bin fails its checksum); 'plaudit data check"),
+        (a_camera_missing, {}, "episode 12 has no camera 'front', it has: wrist"),
+        (two_sizes, {}, "camera 'front' is 32x32 in episode 12 and 24x24 in others"),
+        (no_labels, {}, "has no labels of human, simulator, dataset, cutoff; label it first"),
+        (square_store, {"sources": ("vlm",)}, "has no labels of vlm"),
+        (square_store, {"image_keys": ("top",)}, "has no camera 'top', it has: front"),
+        (square_store, {"lr": 1e30, "epochs": 3}, "the loss became nan in epoch 1; no model was written, lower the"),
+        (square_store, {"lr": 1e30, "epochs": 1, "batch_size": 999}, "the loss became nan in epoch 1; no model"),
+    ],
+)
+def test_bad_input_is_refused_with_a_sentence_and_nothing_is_written(tmp_path, bad, changes, sentence):
+    store = bad(tmp_path / "store")
+    with pytest.raises(PlauditError) as error:
+        make(store, tmp_path / "runs/model", CONFIG.model_copy(update=changes))
+    assert sentence in str(error.value) and "\n" not in str(error.value)
+    assert list((tmp_path / "runs").glob("*")) == []
+
+
+def test_a_target_that_holds_something_is_refused_before_anything_is_read(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/notes.txt").write_text("mine")
+    with pytest.raises(TargetNotEmpty, match="is there already; nothing was trained"):
+        make(Store.create(tmp_path / "empty"), tmp_path / "model")
+
+
+def test_a_body_can_be_frozen_only_where_there_is_one():
+    with pytest.raises(ValueError, match="encoder 'small' has no parts"):
+        RewardTrainConfig(encoder=SmallConfig(), freeze_encoder="body")
+
+
+def test_frames_of_another_size_are_refused_at_run_time(fitted):
+    with pytest.raises(RewardError, match="camera 'front' gives 32x32 images, this reward model was trained on 24x24"):
+        fitted.model.judge(square_episode(True, 0, size=32))
+    with pytest.raises(RewardError, match="looks at camera 'front', which is not there; there are: wrist"):
+        observation = Observation({"wrist": np.zeros((1, 24, 24, 3), np.uint8)}, np.zeros((1, 2), np.float32))
+        fitted.model.watch(1).start(observation)
+
+
+def test_weights_of_another_network_are_refused_with_the_first_tensor(folder, fitted, tmp_path, squares):
+    other = CONFIG.model_copy(update={"hidden_dim": 8, "epochs": 1})
+    make(squares, tmp_path / "other", other)
+    (tmp_path / "other/model.json").write_text((folder / "model/model.json").read_text())
+    with pytest.raises(BadFile, match=r"another network: head.0.weight is \[8, 16\], this one has \[16, 16\]"):
+        RewardModel.load(tmp_path / "other")
+
+
+def test_a_model_that_calls_a_white_image_success_is_saved_marked_and_refused(tmp_path):
+    store = Store.create(tmp_path / "store")
+    for number in range(12):
+        episode = square_episode(False, number)
+        if number < 6:
+            episode.frames["front"][CUTOFF:] = 255
+        labels = Labels.from_cutoff(steps=STEPS, cutoff=CUTOFF if number < 6 else None, source="human")
+        store.ledger.append(store.append(episode), labels)
+    fitted = make(store, tmp_path / "model")
+    assert any(problem.startswith("blank white: 100% of 8 frames") for problem in fitted.model.facts.problems)
+    assert "Control failed: blank white" in (tmp_path / "model/report.html").read_text()
+    with pytest.raises(RewardError, match="is marked as not to be trusted: blank white"):
+        RewardModel.load(tmp_path / "model")
+    assert RewardModel.load(tmp_path / "model", force=True).fingerprint == fitted.model.fingerprint

@@ -1,0 +1,167 @@
+"""Drafts: what a session leaves behind, however it ends, and what the next one finds."""
+
+import json
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from by_hand import counted_store
+from plaudit.data.store import Store
+from plaudit.errors import StoreFull
+from plaudit.judges.human.session import Session
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return counted_store(tmp_path / "store")
+
+
+@pytest.fixture
+def session(folder):
+    with Session.open(folder) as session:
+        yield session
+
+
+def test_drafts_of_several_episodes_are_found_again_with_place_and_way_back(folder):
+    with Session.open(folder) as session:
+        session.cursor.go(1)
+        session.success_from_here()
+        session.turn(1)
+        session.fail()
+        session.cursor.go(5)
+    with Session.open(folder) as session:
+        assert session.message == "2 drafts were found again"
+        assert (session.episode_id, session.cursor.frame, session.verdict.text) == (1, 5, "0x6")
+        session.undo()
+        assert session.verdict.text == "?x6"
+        session.undo()
+        assert (session.episode_id, session.cursor.frame, session.verdict.text) == (0, 1, "?x5")
+
+
+def test_a_session_without_drafts_leaves_nothing_behind(folder):
+    with Session.open(folder) as session:
+        session.fail()
+        session.complete()
+    assert list((folder / "drafts").iterdir()) == []
+
+
+def test_another_persons_drafts_are_left_alone(folder):
+    with Session.open(folder, name="lab") as session:
+        session.fail()
+    with Session.open(folder, name="bert") as session:
+        assert session.verdict.text == "?x5"
+    with Session.open(folder, name="lab") as session:
+        assert session.verdict.text == "0x5"
+
+
+KILLED = """
+    import sys, time
+    from plaudit.judges.human.session import Session
+    session = Session.open(sys.argv[1])
+    for frame in range(3):
+        session.cursor.go(frame)
+        session.judge(True)
+        print(session.verdict.text, flush=True)
+    time.sleep(60)
+"""
+
+
+def run(program: str, *arguments: object) -> subprocess.Popen:
+    words = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+
+
+def test_after_kill_9_every_change_is_there(folder):
+    process = run(KILLED, folder)
+    told = [process.stdout.readline().strip() for _ in range(3)]
+    process.kill()
+    process.wait()
+    with Session.open(folder) as session:
+        assert session.verdict.text == told[-1] == "1x3 ?x2"
+        assert session.cursor.frame == 2
+        session.undo()
+        assert session.verdict.text == told[1]
+        session.redo()
+        session.complete()
+    assert len(Store.open(folder).ledger) == 1
+
+
+def test_a_label_whose_draft_was_not_crossed_out_before_a_crash_is_not_asked_for_again(folder):
+    with Session.open(folder) as session:
+        session.fail()
+        draft = session.verdict
+        session.store.ledger.append(0, draft.labels(session.episode))  # and here the power went
+    with Session.open(folder) as session:
+        assert session.episode_id == 1 and not session.queue.is_left(0)
+
+
+def test_a_torn_or_damaged_journal_of_drafts_costs_no_more_than_its_bad_line(folder):
+    with Session.open(folder) as session:
+        for frame in range(4):
+            session.cursor.go(frame)
+            session.judge(True)
+        path = session.drafts.path
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:3], b"00000000 gone\n", *lines[4:], b'12345678 {"op": "cha']))
+    with Session.open(folder) as session:
+        assert session.verdict.text == "1x4 ?x1"
+
+
+def test_two_sessions_at_once_are_given_different_episodes_and_both_write(folder):
+    with Session.open(folder) as one, Session.open(folder) as other:
+        assert (one.episode_id, other.episode_id) == (0, 1)
+        for session in (one, other):
+            session.fail()
+            session.complete()
+        assert (one.episode_id, other.episode_id) == (2, 2), "there is no other left"
+        assert len(Store.open(folder).ledger) == 2
+
+
+def test_drafts_of_two_killed_sessions_are_brought_together(folder):
+    processes = []
+    for _ in range(2):
+        processes.append(run(KILLED, folder))
+        processes[-1].stdout.readline()
+    for process in processes:
+        process.kill()
+        process.wait()
+    with Session.open(folder) as session:
+        assert set(session.drafts.history.drafts) == {0, 1}
+        assert len(list((folder / "drafts").glob("*.journal"))) == 1
+
+
+def test_a_full_disk_makes_no_change_and_says_so(session, monkeypatch):
+    session.fail()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("plaudit.data.journal.write_at", full)
+    with pytest.raises(StoreFull, match="this change was not saved and not made"):
+        session.success_from_here()
+    monkeypatch.undo()
+    assert session.verdict.text == "0x5"
+    session.undo()
+    assert session.verdict.text == "?x5"
+
+
+def test_the_journal_of_drafts_is_text_that_a_person_can_read(session):
+    session.cursor.go(3)
+    session.success_from_here()
+    line = session.drafts.path.read_text().splitlines()[-1]
+    record = json.loads(line[line.index("{") :])
+    assert (record["op"], record["before"], record["after"]) == ("change", None, "0x3 1x2")
+    assert abs(record["time"] - time.time()) < 3600
+
+
+def test_a_journal_that_lost_its_first_line_is_nobodys_and_is_kept(folder):
+    with Session.open(folder) as session:
+        session.fail()
+        path = session.drafts.path
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([b"00000000 gone\n", *lines[1:]]))
+    with Session.open(folder) as session:
+        assert session.verdict.text == "0x5"

@@ -1,0 +1,231 @@
+"""A judge beside the truth: numbers that can be counted by hand, and controls that name who fails them."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from brightness import CUT, STEPS, BrightnessConfig, bright_store
+from conftest import counting_episode
+from plaudit.data.store import Store
+from plaudit.errors import RewardError
+from plaudit.judges.controls import UNRELATED
+from plaudit.judges.evaluation import Evaluation, compare, evaluate, wrong_task_for
+from plaudit.judges.frames import Rule
+from plaudit.judges.reference import read_truth, reference_sources
+from plaudit.judges.simulator import SimulatorLabeler
+from plaudit.types import Labels
+
+
+def measured(store: Store, sources=("human",), wrong_task: str | None = UNRELATED, **judge) -> Evaluation:
+    built = BrightnessConfig.model_validate(judge).build()
+    return evaluate(store, built, read_truth(store, sources), wrong_task=wrong_task)
+
+
+@pytest.fixture
+def bright(tmp_path) -> Store:
+    """Three episodes of frames 0 to 7 that succeed from frame 4 on, three that stay dark."""
+    return bright_store(tmp_path / "s")
+
+
+def sigmoid(z: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-z))
+
+
+def test_a_judge_that_is_right_about_everything(bright):
+    found = measured(bright)
+    scores = found.scores
+    assert (scores.episodes, scores.frames, scores.success_frames) == (6, 48, 12)
+    assert (scores.precision, scores.recall, scores.roc_auc, scores.fpr) == (1, 1, 1, 0)
+    assert (scores.episodes_hit, scores.episodes_missed, scores.episodes_false, scores.episodes_rejected) == (
+        3,
+        0,
+        0,
+        3,
+    )
+    assert found.on_labels.errors == (0, 0, 0) and found.graded
+    assert scores.cutoff_median == 1 and scores.decoded_median == 0  # two of three frames are a frame later
+    assert not found.problems and not found.failed and not found.notes
+
+
+def test_numbers_are_those_of_the_formulas(bright):
+    """A judge that sees success a frame early: of 36 failure frames 3 are called, all 12 successes are."""
+    found = measured(bright, cut=3)
+    scores = found.scores
+    assert scores.precision == 12 / 15 and scores.recall == 1
+    assert scores.fpr == pytest.approx(3 / 36)
+    light = np.concatenate([np.arange(8)] * 3 + [np.minimum(np.arange(8), 2)] * 3)
+    truth = np.concatenate([np.arange(8) >= CUT] * 3 + [np.zeros(8)] * 3)
+    said = sigmoid(2 * (light - 3 + 0.5))
+    assert scores.brier == pytest.approx(np.mean((said - truth) ** 2), abs=1e-6)
+    assert scores.log_loss == pytest.approx(-np.mean(np.log(np.where(truth == 1, said, 1 - said))), abs=1e-6)
+    assert found.on_labels.errors == (-1, -1, -1) and found.on_labels.median == 1
+
+
+def test_a_shift_is_taken_off_the_cutoffs_and_nothing_else(bright):
+    found = measured(bright, cut=5, rule={"shift": 1})
+    assert found.on_labels.errors == (0, 0, 0) and found.scores.decoded_median == 0
+    assert found.scores.recall == 9 / 12
+
+
+def test_live_and_decoded_are_both_told_whatever_stands_on_the_labels(bright):
+    found = measured(bright, rule={"decode": "confirm", "confirm": [3, 3]})
+    assert found.on_labels.median == found.scores.cutoff_median == 2
+    assert found.scores.decoded_median == 0
+
+
+def test_the_worst_frames_are_shown_as_they_are(bright):
+    found = measured(bright, cut=3)
+    worst = found.worst[0]
+    assert (worst.frame, worst.truth) == (3, 0) and worst.probability == pytest.approx(sigmoid(np.float64(1)), abs=1e-5)
+    assert (worst.image == 3).all()
+
+
+def test_all_cameras_are_shown_side_by_side(tmp_path):
+    store = Store.create(tmp_path / "s")
+    frames = counting_episode(STEPS).frames["front"]
+    episode = counting_episode(STEPS)
+    two = type(episode)(**{**vars(episode), "frames": {"front": frames, "wrist": frames[:, :4, :6]}})
+    store.ledger.append(store.append(two), Labels.from_cutoff(steps=STEPS, cutoff=CUT, source="human"))
+    image = measured(store, cut=3).worst[0].image
+    assert image.shape == (8, 16, 3) and (image[4:, 10:] == 255).all() and (image[:4, 10:] == 3).all()
+
+
+def test_an_episode_that_cannot_be_judged_is_counted_and_the_others_go_on(bright):
+    silent = bright.append(counting_episode(STEPS, task=""))
+    bright.ledger.append(silent, Labels.from_cutoff(steps=STEPS, cutoff=CUT, source="human"))
+    found = measured(bright)
+    assert found.failed == {silent: "this episode has no task text; give it one"}
+    assert found.scores.episodes == 6
+    assert "controls could not be judged: this episode has no task text" in found.notes[0]
+
+
+def test_an_episode_of_one_frame_is_measured_too(bright):
+    short = bright.append(counting_episode(1, first=5, repeated="last"))
+    bright.ledger.append(short, Labels.from_cutoff(steps=1, cutoff=0, source="human"))
+    found = measured(bright)
+    assert found.scores.episodes == 7 and found.on_labels.errors == (0, 0, 0, 0)
+
+
+def test_a_judge_that_fails_on_all_says_why(tmp_path):
+    store = bright_store(tmp_path / "s", 1, 1, task="")
+    with pytest.raises(
+        RewardError, match="no verdict on any of the 2 episodes to compare: this episode has no task text"
+    ):
+        measured(store)
+
+
+# Controls
+
+
+def test_a_judge_that_takes_white_for_success_is_found(bright):
+    assert measured(bright, brightest=255).problems == [
+        "blank white: 100% of 8 frames called success, at most 5% may be",
+        "blank grey: 100% of 8 frames called success, at most 5% may be",
+        "blank noise: 100% of 8 frames called success, at most 5% may be",
+    ]
+
+
+def test_a_judge_that_does_not_obey_the_instruction_is_found(bright):
+    asked = {control.name: control.frames for control in measured(bright).controls}
+    assert asked["wrong instruction"] == 3 * 8  # not even a success is one
+    (problem,) = measured(bright, obeys=False).problems
+    assert problem.startswith("wrong instruction: 50% of 24 frames")
+
+
+def test_who_reads_no_instruction_is_not_asked_with_a_wrong_one(bright):
+    assert "wrong instruction" not in {c.name for c in measured(bright, wrong_task=None).controls}
+    assert (wrong_task_for(False, "dance"), wrong_task_for(True, None)) == (None, UNRELATED)
+    assert wrong_task_for(True, "dance") == "dance"
+
+
+def test_controls_need_a_success_and_one_kind_of_truth_is_told(tmp_path):
+    found = measured(bright_store(tmp_path / "s", 0, 3))
+    assert found.controls == [] and math.isnan(found.scores.roc_auc)
+    assert "All frames of the reference are failure" in found.notes[0]
+    assert "no reference episode does" in found.notes[1]
+
+
+def test_a_simulator_cannot_be_asked_about_episodes_that_are_made_up(tmp_path):
+    success = np.arange(1, STEPS + 1) >= CUT
+    store = bright_store(tmp_path / "s", 2, 0, privileged={"success": success})
+    found = evaluate(store, SimulatorLabeler(), read_truth(store, ("human",)))
+    assert not found.graded and found.on_labels.errors == (0, 0)
+    assert all(control.frames == 0 for control in found.controls)
+    assert "8 of 8 controls could not be judged: no simulator knows" in found.notes[0]
+
+
+# What stands in the ledger
+
+
+def ledger(store: Store, source: str) -> Evaluation:
+    verdicts = {i: labels for i in store.ids if (labels := store.ledger.labels(i, {source}))}
+    return compare(store, verdicts, read_truth(store, ("human",)), Rule())
+
+
+def test_labels_that_are_there_are_measured_by_yes_and_no(bright):
+    for i in bright.ids[:4]:
+        bright.ledger.append(i, Labels.from_cutoff(steps=STEPS, cutoff=CUT + 1, source="cutoff"))
+    found = ledger(bright, "cutoff")
+    assert found.scores.episodes == 4 and not found.graded and found.scores.threshold == 0.5
+    assert found.on_labels.errors == (1, 1, 1) and found.on_labels.false_calls == 1
+    assert found.scores.recall == 9 / 12 and found.controls == ()
+
+
+@pytest.mark.parametrize(("thresholds", "graded"), [((0.5, 0.5), True), ((0.5, 0.9), False)])
+def test_labels_of_several_models_are_not_compared_by_probability(bright, thresholds, graded):
+    said = np.linspace(0, 1, STEPS).astype(np.float32)
+    for i, threshold in zip(bright.ids, thresholds):
+        frames = np.concatenate([[0], said >= threshold])
+        labels = Labels.from_frames(frames, probability=said, threshold=threshold, source="vlm", model="m")
+        bright.ledger.append(i, labels)
+    found = ledger(bright, "vlm")
+    assert found.graded == graded
+    assert bool(found.notes and "of 2 models, thresholds or rules" in found.notes[0]) != graded
+
+
+def test_who_has_labelled_nothing_cannot_be_measured(bright):
+    with pytest.raises(RewardError, match="it has labelled none of them"):
+        ledger(bright, "vlm")
+
+
+# The reference
+
+
+def test_the_newest_label_of_those_who_are_believed_is_the_truth(bright):
+    bright.ledger.append(0, Labels.from_cutoff(steps=STEPS, cutoff=2, source="cutoff"))
+    bright.ledger.append(0, Labels.from_cutoff(steps=STEPS, cutoff=None, source="vlm"))
+    assert read_truth(bright, ("human", "cutoff"))[0].sum() == 6
+    assert read_truth(bright, ("human",))[0].sum() == 4
+    assert list(read_truth(bright, ("human",), ids=[1, 2])) == [1, 2]
+
+
+def test_a_simulators_flag_is_the_truth_where_nobody_labelled(tmp_path):
+    store = Store.create(tmp_path / "s")
+    store.append(counting_episode(3, privileged={"success": np.array([0, 0, 1], bool)}))
+    assert read_truth(store, ("human", "simulator"))[0].tolist() == [0, 0, 0, 1]
+
+
+def test_an_excluded_episode_and_a_repeated_frame_have_no_truth(tmp_path):
+    store = bright_store(tmp_path / "s", 2, 0, repeated="last")
+    store.ledger.append(0, Labels.from_frames(np.full(STEPS + 1, np.nan), source="human"))
+    truths = read_truth(store, ("human",))
+    assert list(truths) == [1] and np.isnan(truths[1][-1])
+
+
+def test_a_judge_is_never_its_own_reference(bright):
+    assert "human" not in reference_sources(None, "human") and "cutoff" in reference_sources(None, "human")
+    with pytest.raises(RewardError, match="the judge is 'human' itself"):
+        reference_sources(["human", "cutoff"], "human")
+
+
+def test_without_a_reference_it_says_what_to_do(bright):
+    with pytest.raises(RewardError, match=r"has no labels of vlm to compare with; label some episodes first"):
+        read_truth(bright, ("vlm",))
+
+
+def test_the_numbers_go_through_json(tmp_path):
+    tree = json.loads(json.dumps(measured(bright_store(tmp_path / "s", 0, 2)).to_json(), allow_nan=False))
+    assert tree["scores"]["roc_auc"] is None and tree["on_labels"]["median"] is None
+    assert sum(b["frames"] for b in tree["calibration"]) == 16

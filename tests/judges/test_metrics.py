@@ -1,0 +1,133 @@
+import json
+import math
+
+import numpy as np
+import pytest
+
+from plaudit.errors import RewardError
+from plaudit.judges.metrics import Scores, measure, precision_recall, reliability, roc_auc
+from plaudit.judges.scored import Scored
+
+NAN = math.nan
+
+
+def scored(probability, truth, episode: int = 0) -> Scored:
+    return Scored(np.array(probability, "f4"), np.array(truth, "f4"), episode)
+
+
+def random_frames(seed: int, count: int = 60):
+    """Scores of eleven values, so that many tie."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, 2, count).astype(float)
+    return truth, np.round(0.3 * truth + 0.7 * rng.random(count), 1)
+
+
+# Frames
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_roc_auc_is_the_share_of_pairs_in_the_right_order(seed):
+    truth, score = random_frames(seed)
+    pairs = [(s, f) for s in score[truth == 1] for f in score[truth == 0]]
+    assert roc_auc(truth, score) == pytest.approx(np.mean([(s > f) + 0.5 * (s == f) for s, f in pairs]))
+
+
+def test_roc_auc_leaves_out_what_is_not_known_and_needs_both_kinds():
+    assert roc_auc([1, 0, NAN, NAN], [0.9, 0.1, 0.0, 1.0]) == 1
+    assert math.isnan(roc_auc([1, 1, NAN], [0.9, 0.1, 0.5]))
+
+
+def test_precision_and_recall_by_hand():
+    truth, yes = [1, 1, 1, 0, 0, NAN], [True, True, False, True, False, True]
+    assert precision_recall(truth, yes) == (2 / 3, 2 / 3)
+    precision, recall = precision_recall([1, 0], [False, False])
+    assert math.isnan(precision) and recall == 0
+
+
+def test_reliability_of_two_bins_by_hand():
+    table = reliability([0.1, 0.3, 0.8, 1.0], [0, 1, 1, 1], bins=2)
+    assert table.count.tolist() == [2, 2]
+    assert table.probability == pytest.approx([0.2, 0.9])
+    assert table.success == pytest.approx([0.5, 1.0])
+    assert table.ece == pytest.approx((0.3 + 0.1) / 2)
+    assert table.brier == pytest.approx((0.01 + 0.49 + 0.04 + 0) / 4)
+    assert table.log_loss == pytest.approx(-np.log([0.9, 0.3, 0.8, 1.0]).mean())
+
+
+def test_an_empty_bin_is_nan_and_does_not_count():
+    table = reliability([0.05, 0.95], [0, 1], bins=10)
+    assert np.isnan(table.success[1:9]).all()
+    assert table.ece == pytest.approx(0.05)
+
+
+def test_a_sure_mistake_costs_much_and_not_everything():
+    assert 10 < reliability([1.0], [0]).log_loss < 20
+
+
+# All of it
+
+
+def small_set() -> list[Scored]:
+    return [
+        scored([0.1, 0.2, 0.7, 0.9, 0.1], [0, 0, 1, 1, NAN], 7),  # released at the end
+        scored([0.1, 0.6, 0.1], [0, 0, 0], 8),
+        scored([0.9, 0.9], [NAN, NAN], 9),  # excluded
+    ]
+
+
+def test_measure_by_hand():
+    scores = measure(small_set(), 0.5)
+    assert (scores.episodes, scores.frames, scores.success_frames) == (2, 7, 2)
+    assert (scores.precision, scores.recall) == (2 / 3, 1)
+    assert scores.accuracy == pytest.approx(6 / 7)
+    assert scores.roc_auc == 1
+    assert scores.fpr == pytest.approx(1 / 5) and scores.fpr_low <= 1 / 5 <= scores.fpr_high
+    assert (scores.episodes_hit, scores.episodes_missed, scores.episodes_false, scores.episodes_rejected) == (
+        1,
+        0,
+        1,
+        0,
+    )
+    assert (scores.cutoff_median, scores.decoded_median, scores.decoded_missed) == (0, 0, 0)
+
+
+def test_confirmation_rejects_the_flicker_and_calls_the_success_a_frame_later():
+    scores = measure(small_set(), 0.5, confirm=(2, 2))
+    assert (scores.episodes_false, scores.episodes_rejected, scores.cutoff_median) == (0, 1, 1)
+    assert scores.fpr == pytest.approx(1 / 5)  # frames are scored one by one
+
+
+def test_a_success_that_is_undone_is_decoded_up_to_there():
+    undone = scored([0.1, 0.1, 0.9, 0.9, 0.1, 0.1, 0.1, 0.1], [0, 0, 1, 1, 0, 0, 0, 0])
+    assert measure([undone], 0.5).decoded_median == 0
+
+
+def test_scores_go_through_json_with_what_could_not_be_measured():
+    scores = measure([scored([0.1, 0.2], [0, 0])], 0.5)  # no success: no recall, no cutoff
+    text = json.dumps(scores.to_json(), allow_nan=False)
+    again = Scores.from_json(json.loads(text))
+    assert again.to_json() == scores.to_json()
+    assert math.isnan(again.recall) and again.confirm == (1, 1)
+
+
+def test_scored_says_what_is_wrong_with_it():
+    with pytest.raises(RewardError, match=r"episode 3: .* got \[2\] and \[1\]"):
+        scored([0.1, 0.2], [0], 3)
+    with pytest.raises(RewardError, match="outside"):
+        scored([3.2], [1])
+    with pytest.raises(RewardError, match="1, 0 or NaN"):
+        scored([0.2], [0.5])
+    with pytest.raises(RewardError, match="label some"):
+        measure([scored([0.2], [NAN])], 0.5)
+
+
+def test_episodes_that_are_called_at_their_first_frame_are_counted():
+    episodes = [
+        Scored(np.array([0.9, 0.2, 0.9], "f4"), np.array([0, 0, 1], "f4"), 0),
+        Scored(np.array([0.9, 0.9], "f4"), np.array([1, 1], "f4"), 1),
+        Scored(np.array([0.9, 0.1, 0.9], "f4"), np.array([np.nan, 0, 1], "f4"), 2),  # nobody knows of its first frame
+    ]
+    scores = measure(episodes, 0.5)
+    assert (scores.start_called, scores.start_false) == (2, 1)
+    old = {name: value for name, value in scores.to_json().items() if not name.startswith("start_")}
+    assert Scores.from_json(old).start_called == 0  # of a report of an earlier version

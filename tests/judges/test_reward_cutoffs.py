@@ -1,0 +1,101 @@
+"""The first frame that counts: called as it happens, or decoded from the whole."""
+
+import math
+
+import numpy as np
+import pytest
+
+from plaudit.errors import RewardError
+from plaudit.judges.cutoffs import cutoff_errors, decode_cutoff, decoded_errors, first_success, fit_shift
+from plaudit.judges.scored import Scored
+
+NAN = math.nan
+
+
+def scored(probability, truth, episode: int = 0) -> Scored:
+    return Scored(np.array(probability, "f4"), np.array(truth, "f4"), episode)
+
+
+def test_first_success_waits_for_its_confirmation():
+    probability = [0.1, 0.9, 0.1, 0.9, 0.9, 0.9]
+    assert first_success(probability, 0.5) == 1
+    assert first_success(probability, 0.5, confirm=(2, 3)) == 3
+    assert first_success(probability, 0.5, confirm=(3, 3)) == 5
+    assert first_success(probability, 0.95) is None
+
+
+def test_confirmation_is_k_of_n():
+    with pytest.raises(RewardError, match="1 <= k <= n"):
+        first_success([0.9], 0.5, confirm=(3, 2))
+
+
+def likeliest(p: np.ndarray, even: float) -> int | None:
+    """By trying them all: failure before, success from there on; NaN says nothing."""
+    clipped = np.clip(p, 1e-4, 1 - 1e-4)
+    yes, no = np.nan_to_num(np.log(clipped / even)), np.nan_to_num(np.log((1 - clipped) / (1 - even)))
+    likelihood = [no[:c].sum() + yes[c:].sum() for c in range(len(p) + 1)]
+    best = int(np.flatnonzero(likelihood >= np.max(likelihood) - 1e-9)[-1])  # of two that are alike, the later
+    return None if best == len(p) else best
+
+
+@pytest.mark.parametrize("even", [0.5, 0.2, 0.97])
+@pytest.mark.parametrize("seed", range(40))
+def test_decode_cutoff_is_the_most_likely_of_all_cutoffs(seed, even):
+    rng = np.random.default_rng(seed)
+    p = np.clip(rng.random(12) + (np.arange(12) - rng.integers(0, 14)) / 10, 0, 1)
+    p[rng.random(12) < 0.1] = NAN
+    assert decode_cutoff(p, even=even) == likeliest(p, even)
+
+
+def test_nothing_at_all_decodes_to_never():
+    assert decode_cutoff([]) is None and decode_cutoff([NAN, NAN]) is None
+
+
+def test_a_threshold_that_nothing_reaches_decodes_to_never():
+    assert decode_cutoff([0.1, 1.0, 1.0], even=1.0000001) is None
+
+
+def test_decoded_errors_count_failures_that_are_given_a_cutoff():
+    found = decoded_errors([scored([0, 1, 0, 1, 1], [0, 0, 0, 1, 1]), scored([0, 1, 1], [0, 0, 0]), scored([0], [0])])
+    assert found.errors == (0,)
+    assert (found.missed, found.false_calls, found.failing) == (0, 1, 2)
+
+
+def test_the_shift_is_the_median_error_at_the_same_strictness():
+    episodes = [scored([0.1, 0.6, 0.6, 0.99, 0.99], [0, 1, 1, 1, 1])] * 4
+    assert fit_shift(episodes) == 0
+    assert fit_shift(episodes, even=0.9) == 2
+    assert decoded_errors(episodes, shift=2, even=0.9).errors == (0, 0, 0, 0)
+
+
+def test_the_shift_of_a_single_episode_is_half_believed():
+    late = scored([0.1] + [0.6] * 8 + [0.99] * 20, [0] + [1] * 28)
+    assert [fit_shift([late] * count, even=0.9) for count in (1, 3, 20)] == [4, 6, 8]
+
+
+def test_decode_cutoff_is_not_fooled_by_a_flicker_and_prefers_never_where_it_cannot_tell():
+    assert decode_cutoff([0.1, 0.9, 0.1, 0.1, 0.9, 0.9]) == 4
+    assert decode_cutoff([0.1, 0.2, 0.1]) is None
+    assert decode_cutoff([0.5, 0.5]) is None
+
+
+def test_cutoff_errors_by_hand():
+    episodes = [
+        scored([0, 0, 1, 1, 1], [0, 0, 0, 1, 1]),  # one too early
+        scored([0, 0, 0, 0, 1], [0, 1, 1, 1, 1]),  # three too late
+        scored([0, 0, 0, 0, 0], [0, 0, 0, 0, 1]),  # missed
+        scored([0, 1, 0, 0, 0], [0, 0, 0, 0, 0]),  # falsely called
+        scored([0, 0, 0, 0, 0], [0, 0, 0, 0, 0]),
+    ]
+    found = cutoff_errors(episodes, 0.5)
+    assert found.errors == (-1, 3, None)
+    assert (found.median, found.p90) == (2, pytest.approx(2.8))
+    assert (found.missed, found.false_calls, found.failing) == (1, 1, 2)
+
+
+def test_a_call_where_the_truth_is_not_known_is_neither_right_nor_wrong():
+    found = cutoff_errors(
+        [scored([1, 0, 0, 1], [NAN, 0, 0, 1]), scored([0, 1], [0, NAN]), scored([1, 1], [NAN, NAN])], 0.5
+    )
+    assert found.errors == (0,)
+    assert (found.false_calls, found.failing) == (0, 1)

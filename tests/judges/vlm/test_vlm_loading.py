@@ -1,0 +1,117 @@
+"""From a folder to a judge: what is refused, and what makes two judges the same one."""
+
+import json
+import shutil
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from plaudit.config import load, parse
+from plaudit.errors import ConfigError, JudgeError, MissingExtra, MissingPackage
+from plaudit.judges.frames import FrameLabeler
+from plaudit.judges.vlm.attention import attend_by
+from plaudit.judges.vlm.config import VlmConfig
+from plaudit.registry import LABELER_REGISTRY
+from tiny_vlm import save_tiny
+
+
+def copy_of(folder, target):
+    shutil.copytree(folder, target)
+    return target
+
+
+def test_the_registry_builds_a_labeler(tiny):
+    config: Any = LABELER_REGISTRY.parse({"type": "vlm", "model": str(tiny), "rule": {"threshold": 0.9}})
+    labeler = config.build()
+    assert isinstance(labeler, FrameLabeler)
+    assert (labeler.source, labeler.rule.threshold) == ("vlm", 0.9)
+
+
+def test_a_gpu_that_is_not_there_is_answered_with_what_to_do(tiny, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(JudgeError, match="torch sees no CUDA GPU here; set device: cpu"):
+        VlmConfig(model=str(tiny), device="cuda").scorer()
+    with pytest.raises(JudgeError, match="device 'gpu' is none that torch knows"):
+        VlmConfig(model=str(tiny), device="gpu").scorer()
+    assert VlmConfig(model=str(tiny)).scorer().notes == (
+        "torch sees no CUDA GPU here, so the model runs on the processor",
+    )
+
+
+def test_a_folder_that_is_no_qwen3_vl_is_refused(tiny, tmp_path):
+    folder = copy_of(tiny, tmp_path / "other")
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(JudgeError, match=r"is a 'llama' and no Qwen3-VL.*serve it with vLLM and set backend: openai"):
+        VlmConfig(model=str(folder)).scorer()
+
+
+def test_a_qwen3_vl_of_another_build_is_refused(tiny, tmp_path):
+    folder = copy_of(tiny, tmp_path / "other")
+    config = json.loads((folder / "config.json").read_text())
+    config["vision_config"]["patch_size"] = 14
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(JudgeError, match=r"has vision_config.patch_size 14, where every Qwen3-VL known here has 16"):
+        VlmConfig(model=str(folder)).scorer()
+
+
+@pytest.mark.parametrize("model", ["no/such-model", "nowhere/at/all"])
+def test_a_model_that_is_not_here_is_not_fetched(model):
+    with pytest.raises(JudgeError, match="set allow_download: true for a model of the hub"):
+        VlmConfig(model=model).scorer()
+
+
+def test_a_template_beside_the_tokenizer_is_found(tiny, tmp_path, scorer):
+    folder = copy_of(tiny, tmp_path / "beside")
+    template = (folder / "chat_template.jinja").read_text()
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(JudgeError, match="has no chat template"):
+        VlmConfig(model=str(folder), image_size=64).scorer()
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    assert VlmConfig(model=str(folder), image_size=64).scorer().fingerprint == scorer.fingerprint
+
+
+def test_the_fingerprint_is_of_weights_question_and_sight(tiny, tmp_path, make_scorer):
+    others = [
+        {"question": "Done?"},
+        {"image_size": 96},
+        {"cameras": ["front"]},
+        {"stride": 2},
+        {"model": str(save_tiny(tmp_path, seed=1))},
+    ]
+    prints = {make_scorer(**settings).fingerprint for settings in [{}, {"token_budget": 7}, {"rule": {"bias": 1.0}}]}
+    assert len(prints) == 1  # of what does not change its numbers, nothing
+    assert len(prints | {make_scorer(**settings).fingerprint for settings in others}) == 1 + len(others)
+
+
+def test_without_transformers_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(MissingExtra, match=r"transformers is not installed; run: pip install 'plaudit\[vlm\]'"):
+        VlmConfig().scorer()
+
+
+def test_flash_attention_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    with pytest.raises(MissingPackage, match="or set attention: sdpa"):
+        attend_by("flash_attention_2")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"backend": "openai"}, "needs an endpoint: {base_url: http://localhost:8000/v1}"),
+        ({"endpoint": {"base_url": "http://here/v1"}}, "the backend is 'transformers'; set backend: openai"),
+        ({"instruction": "Look."}, "has no {task} in it"),
+        ({"qestion": "Done?"}, "unknown key 'qestion'; did you mean 'question'?"),
+    ],
+)
+def test_a_config_that_contradicts_itself_is_refused(settings, sentence):
+    with pytest.raises(ConfigError) as error:
+        parse(VlmConfig, settings)
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["judge_vlm.yaml", "judge_vlm_endpoint.yaml"])
+def test_the_examples_are_configs(name, request):
+    assert load(VlmConfig, request.config.rootpath / "examples/configs" / name).type == "vlm"
