@@ -11,14 +11,19 @@ environment variables that `plaudit.trust` names, and what is made of it knows t
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from inspect import Parameter, signature
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from omegaconf import OmegaConf
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails
 
-from plaudit.errors import ConfigError, nearest
+from plaudit.errors import ConfigError, ContractError, nearest
 from plaudit.trust import from_file
 from plaudit.untrusted import check_yaml
 from plaudit.yaml_file import UNREADABLE, first_line, read_yaml
@@ -31,6 +36,80 @@ class Config(BaseModel):
     """Base of every config class."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@cache
+def config_from_init(cls: type, context: tuple[str, ...] = ()) -> type[BaseModel]:
+    """The config class of a class that has none: its fields are the arguments of `__init__`, its `build()` makes one.
+
+    An `__init__` with an argument `config: SomeConfig` gets the whole config instead, with the fields of that class.
+    context: arguments that are no part of the config but are given to `build()`, in this order
+    """
+    try:
+        hints = get_type_hints(cls.__init__, include_extras=True)
+        arguments = list(signature(cls).parameters.values())
+    except (NameError, TypeError, ValueError) as error:
+        raise ContractError(f"the arguments of {cls.__qualname__}.__init__ cannot be read: {error}") from error
+    base, fields = Config, {}
+    for argument in arguments:
+        if argument.name in context:
+            continue
+        hint = hints.get(argument.name)
+        if argument.name == "config" and isinstance(hint, type) and issubclass(hint, Config):
+            base = hint
+        else:
+            fields[argument.name] = (_config_type(cls, argument, hint), _default(argument))
+    taken = tuple(name for name in context if name in {argument.name for argument in arguments})
+    if base is not Config and fields:
+        raise ContractError(
+            f"{cls.__qualname__}.__init__ takes a config and '{next(iter(fields))}', which no config file could set; "
+            f"make it a field of {base.__name__}"
+        )
+    made = _create(cls, base, fields)
+
+    def build(self: BaseModel, *values: Any) -> Any:
+        given = {name: value for name, value in zip(context, values, strict=True) if name in taken}
+        own = {"config": self} if base is not Config else {name: getattr(self, name) for name in fields}
+        return cls(**given, **own)
+
+    def reduce(self: BaseModel) -> tuple[Any, ...]:
+        return _rebuild, (cls.__module__, cls.__qualname__, context, self.model_dump(mode="json"))
+
+    setattr(made, "build", build)  # noqa: B010 - of a model that pyright has no fields of
+    setattr(made, "__reduce__", reduce)  # noqa: B010 - a class that is made at run time is found by no import
+    return made
+
+
+def _config_type(cls: type, argument: Parameter, hint: Any) -> Any:
+    where = f"argument '{argument.name}' of {cls.__qualname__}.__init__"
+    if argument.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
+        raise ContractError(f"{where} has no name or no end; take arguments that a config file can set, one by one")
+    if hint is None:
+        raise ContractError(f"{where} has no type; write one, like {argument.name}: int, so that a config is checked")
+    return hint
+
+
+def _default(argument: Parameter) -> Any:
+    return ... if argument.default is Parameter.empty else argument.default
+
+
+def _create(cls: type, base: type[Config], fields: Mapping[str, Any]) -> type[BaseModel]:
+    try:
+        made: type[BaseModel] = create_model(cls.__name__, __base__=base, __module__=cls.__module__, **fields)
+        made.model_json_schema()  # what has none cannot stand in a file
+    except PydanticUserError as error:
+        kinds = ", ".join(f"{name}: {getattr(kind, '__name__', kind)}" for name, (kind, _) in fields.items())
+        raise ContractError(
+            f"{cls.__qualname__}.__init__ takes ({kinds}), of which a config file cannot give all; take numbers, text, "
+            "lists and config classes, or register a config class with build()"
+        ) from error
+    made.__qualname__, made.__doc__ = cls.__qualname__, cls.__doc__
+    return made
+
+
+def _rebuild(module: str, name: str, context: tuple[str, ...], values: dict[str, Any]) -> BaseModel:
+    """In another process."""
+    return parse(config_from_init(attrgetter(name)(import_module(module)), context), values)
 
 
 def load(

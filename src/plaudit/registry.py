@@ -1,61 +1,128 @@
-"""The one registry: a name in a config file -> the config class that knows how to build the thing.
+"""The one registry: a name in a config file -> the config class that builds the thing.
 
-    @POLICY_REGISTRY.register("flow")
+    @POLICY_REGISTRY.register("my_policy")           # on the class itself: its config is what __init__ takes
+    class MyPolicy:
+        def __init__(self, state_dim: int, action_dim: int, network: NetworkConfig, horizon: int = 8): ...
+
+    @POLICY_REGISTRY.register("flow")                # or on a config class
     class FlowConfig(Config):
         type: Literal["flow"] = "flow"
         def build(self) -> Policy: ...
 
-Only config classes are registered, never the things: a config crosses a process or a cluster as plain data, and
-`build()` runs where the thing will live, so a laptop can launch a policy that needs a GPU it has not got. Names
-come from this package, from installed packages through entry points (group `plaudit.policy`, ...), or are a dotted
-path `my_package.my_module:MyConfig`; nobody has to edit a file of ours. A dotted path that stands in a file is imported
-by its user's word alone (`plaudit.trust`). (Rejected: a factory of `elif`s, and importing every plugin at start-up to
-fill a dictionary.)
+What is kept is config classes: a config crosses a process or a cluster as plain data, and `build()` runs where the
+thing will live, so a laptop can launch a policy that needs a GPU it does not have. Names come from this package, from
+installed packages through entry points (group `plaudit.policy`, ...), or are a dotted path like
+`my_package.my_module:MyPolicy`; nobody has to edit a file of ours. A dotted path in a file is imported only if the user
+allows it (`plaudit.trust`). A class that cannot work is refused where it registers. (Rejected: a factory of `elif`s,
+and importing every plugin at start-up to fill a dictionary.)
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
+from inspect import isclass, isfunction, signature
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, GetCoreSchemaHandler, SerializerFunctionWrapHandler
 from pydantic_core import CoreSchema, core_schema
 
-from plaudit.errors import UnknownName, nearest
+from plaudit.config import config_from_init, parse
+from plaudit.errors import ContractError, UnknownName, nearest
+from plaudit.protocols import Learner, Policy, Robot, Simulation
 from plaudit.trust import check_code
 
-ConfigT = TypeVar("ConfigT", bound=type[BaseModel])
+ClassT = TypeVar("ClassT", bound=type)
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")  # module:Class
 
 
 class Registry:
     """Names of one kind of thing."""
 
-    def __init__(self, kind: str, builtin: dict[str, str] | None = None):
-        """`builtin` maps a name to the `module:Class` that is imported when the name is first asked for."""
+    def __init__(
+        self,
+        kind: str,
+        builtin: Mapping[str, str] | None = None,
+        *,
+        protocol: type | None = None,
+        context: tuple[str, ...] | None = None,
+    ):
+        """
+        builtin: name -> the `module:Class` that is imported when the name is first asked for
+        protocol: whose methods a registered class must have
+        context: the arguments that `build()` is called with, in order; None: not checked
+        """
         self.kind = kind
         self._builtin: dict[str, str] = dict(builtin or {})
+        self._protocol, self._context = protocol, context
         self._registered: dict[str, type[BaseModel]] = {}  # by `register`
         self._found: dict[str, type[BaseModel]] = {}  # by `get`, under the name or the dotted path it was asked for
 
-    def register(self, name: str) -> Callable[[ConfigT], ConfigT]:
-        """Give a config class a name; a module that is imported once more may do so again."""
+    def register(self, *names: str) -> Callable[[ClassT], ClassT]:
+        """Give a class or a config class one name or more; a module that is imported once more may do so again."""
 
-        def add(cls: ConfigT) -> ConfigT:
-            known = self._registered.get(name)
-            if known is not None and dotted_path(known) != dotted_path(cls):
-                raise self._twice(name, dotted_path(known), dotted_path(cls))
-            self._registered[name] = cls
-            self._found.pop(name, None)  # which may be another, and is to be told of at the next `get`
+        def add(cls: ClassT) -> ClassT:
+            config = self._config_class(cls)
+            for name in names:
+                self._check_free(name, config)
+                self._check_type(name, config)
+            _set_type(config, names[0])
+            for name in names:
+                self._registered[name] = config
+                self._found.pop(name, None)  # an entry point may claim the name too: the next `get` says so
             return cls
 
         return add
 
+    def _config_class(self, cls: type) -> type[BaseModel]:
+        """The config class of a class that registers, if it can work."""
+        if issubclass(cls, BaseModel):
+            self._check_build(cls)
+            return cls
+        missing = _missing_methods(cls, self._protocol)
+        if missing:
+            raise ContractError(
+                f"{dotted_path(cls)} cannot be a {self.kind}: it lacks {', '.join(f'{name}()' for name in missing)} "
+                f"of plaudit.protocols.{self._protocol.__name__ if self._protocol else ''}"
+            )
+        return config_from_init(cls, self._context or ())
+
+    def _check_build(self, cls: type[BaseModel]) -> None:
+        build = getattr(cls, "build", None)
+        wanted = f"build({', '.join(('self', *(self._context or ())))})"
+        if not callable(build):
+            raise ContractError(
+                f"{dotted_path(cls)} cannot be the config of a {self.kind}: it has no build(); add "
+                f"'def {wanted}', which returns the {self.kind}"
+            )
+        if self._context is None:
+            return
+        try:
+            signature(build).bind(cls, *self._context)
+        except TypeError as error:
+            raise ContractError(
+                f"{dotted_path(cls)} cannot be the config of a {self.kind}: its build() is called as {wanted} ({error})"
+            ) from None
+
+    def _check_free(self, name: str, cls: type[BaseModel]) -> None:
+        claims = [self._builtin.get(name), dotted_path(self._registered[name]) if name in self._registered else None]
+        for path in claims:
+            if path is not None and path != dotted_path(cls):
+                raise self._twice(name, path, dotted_path(cls))
+
+    def _check_type(self, name: str, cls: type[BaseModel]) -> None:
+        """A config class that says which `type` it is for says this name."""
+        annotation = cls.model_fields["type"].annotation if "type" in cls.model_fields else str
+        if get_origin(annotation) is Literal and name not in get_args(annotation):
+            raise ContractError(
+                f"{dotted_path(cls)} is registered as '{name}', and its field 'type' allows only "
+                f"{', '.join(map(repr, get_args(annotation)))}; make the two agree"
+            )
+
     def names(self) -> list[str]:
-        """All that `get` knows without a dotted path."""
+        """All names that `get` takes beside dotted paths."""
         return sorted({*self._registered, *self._builtin, *(point.name for point in self._points())})
 
     def get(self, name: str) -> type[BaseModel]:
@@ -91,8 +158,6 @@ class Registry:
             return value
         if not isinstance(value, dict) or not isinstance(value.get("type"), str):
             raise UnknownName(f"a {self.kind} needs a 'type'; known: {', '.join(self.names())}")
-        from plaudit.config import parse  # config.py builds on this module's error sentences
-
         cls = self.get(value["type"])
         named = ":" not in value["type"] and "type" in cls.model_fields  # the field is for those who want to read it
         return parse(cls, value if named else {k: v for k, v in value.items() if k != "type"})
@@ -139,12 +204,17 @@ class Registry:
             found = attrgetter(attribute)(import_module(module))
         except (ImportError, AttributeError, SyntaxError) as error:
             raise UnknownName(f"{self.kind} '{name}' could not be loaded from {target}: {error}") from error
-        if not (isinstance(found, type) and issubclass(found, BaseModel)):
+        if not isclass(found):
             raise UnknownName(
-                f"{self.kind} '{name}' names {target}, which is not a config class; name the class that derives from "
-                f"plaudit.config.Config and whose build() makes the {self.kind}"
+                f"{self.kind} '{name}' names {target}, which is not a class; name the class of the {self.kind}, or its "
+                "config class, which derives from plaudit.config.Config and has build()"
             )
-        return found
+        try:
+            config = self._config_class(found)
+        except ContractError as error:
+            raise UnknownName(f"{self.kind} '{name}' cannot be used: {error}") from error
+        _set_type(config, name)
+        return config
 
     def _twice(self, name: str, *paths: str) -> UnknownName:
         return UnknownName(
@@ -180,6 +250,18 @@ def dotted_path(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
+def _set_type(cls: type[BaseModel], name: str) -> None:
+    """Every config has a `type`: a field of its own, or the name that its class was first found by."""
+    if "type" not in cls.model_fields and "type" not in vars(cls):
+        setattr(cls, "type", name)  # noqa: B010 - a class attribute, which a model does not declare
+
+
+def _missing_methods(cls: type, protocol: type | None) -> list[str]:
+    """Attributes are not looked for: most are set by `__init__`."""
+    methods = [] if protocol is None else [name for name, value in vars(protocol).items() if isfunction(value)]
+    return [name for name in methods if not name.startswith("_") and not callable(getattr(cls, name, None))]
+
+
 def _less_type(tree: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in tree.items() if key != "type"}
 
@@ -196,6 +278,8 @@ ENV_REGISTRY = Registry(
         "metaworld": "plaudit.envs.adapters.metaworld:MetaWorldConfig",
         "maniskill": "plaudit.envs.adapters.maniskill:ManiSkillConfig",
     },
+    protocol=Simulation,
+    context=("num_envs",),
 )
 ROBOT_REGISTRY = Registry(
     "robot",
@@ -205,6 +289,8 @@ ROBOT_REGISTRY = Registry(
         "igris_c": "plaudit.robots.igris_c:IgrisCConfig",
         "lerobot": "plaudit.robots.lerobot:LeRobotConfig",
     },
+    protocol=Robot,
+    context=(),
 )
 TAKEOVER_REGISTRY = Registry(
     "takeover",
@@ -213,6 +299,7 @@ TAKEOVER_REGISTRY = Registry(
         "gamepad": "plaudit.rollout.takeover:GamepadConfig",
         "topic": "plaudit.rollout.takeover:TopicConfig",
     },
+    context=("action_dim",),
 )
 POLICY_REGISTRY = Registry(
     "policy",
@@ -225,6 +312,8 @@ POLICY_REGISTRY = Registry(
         "scripted": "plaudit.policies.scripted:ScriptedConfig",
         "replay": "plaudit.policies.replay:ReplayConfig",
     },
+    protocol=Policy,
+    context=(),
 )
 LABELER_REGISTRY = Registry(
     "labeler",
@@ -241,6 +330,8 @@ LEARNER_REGISTRY = Registry(
         "sac": "plaudit.learners.sac:SacConfig",
         "qchunk": "plaudit.learners.qchunk:QChunkConfig",
     },
+    protocol=Learner,
+    context=("spaces", "seed", "device"),
 )
 ENCODER_REGISTRY = Registry(
     "encoder",
