@@ -1,8 +1,9 @@
 # Two commands do everything on a fresh Debian or Ubuntu machine with Python 3.11 to 3.13 and make:
 #   make demo    set up and run the main job
-#   make test    set up and run every check
+#   make test    set up and run the checks: lint, types, tests
 # Both take PYTHON=python3.12 to use another Python, and TORCH=... to install another build of PyTorch.
-.PHONY: help demo test test-latest test-simulators lint bench lock clean
+.PHONY: help demo test test-all test-latest environments lint types test-fast test-beside test-clusters test-simulators
+.PHONY: bench lock clean
 
 # Every Python that was asked for has environments of its own.
 VENV := .venv$(addprefix -,$(notdir $(PYTHON)))
@@ -10,25 +11,36 @@ SIMULATORS := .venv-simulators$(addprefix -,$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 SETUP := pyproject.toml scripts/setup.sh requirements/lock.txt requirements/lock-simulators.txt
 
+# Processes that test.
+JOBS := 2
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
+# Of commands that run at the same time, one writes as it goes and the others when they are done.
+TOGETHER := $(MAKE) --no-print-directory -j 2 --output-sync=target
+
 # Packages are installed without being compiled (scripts/setup.sh), so what a process has compiled is kept for the next.
 unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo   set up, then collect, train a judge, train a policy with it, evaluate (runs/demo)"
-	@echo "make test   set up, then lint, type check and test"
+	@echo "make test   set up, then lint, type check and test: all but the slow tests"
+	@echo "make test-all   the same with the slow tests: every fault on a cluster, long runs, many repetitions"
 	@echo "make test-simulators   of these, the adapters with gym_hil, Fetch and Meta-World: they need an older MuJoCo"
-	@echo "make test-latest   the same as test with the newest release of everything, without the lock"
+	@echo "make test-latest   the same as test-all with the newest release of everything, without the lock"
 	@echo "make lint   ruff and pyright alone"
 	@echo "make bench  every benchmark in its quick form"
 	@echo "make lock   renew requirements/: the exact versions that all of these install"
 	@echo "make clean  remove the environments and the demo"
 	@echo "PYTHON=python3.12 chooses another Python, TORCH=torch==2.14.0 another PyTorch"
 
-$(VENV)/.ready: $(SETUP)
+$(VENV)/.torch: $(SETUP)
+	@scripts/setup.sh $(VENV) torch
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.torch
 	@scripts/setup.sh $(VENV) ".[sim]"
 	@touch $@
 
-$(VENV)/.ready-dev: $(SETUP)
+$(VENV)/.ready-dev: $(VENV)/.torch
 	@scripts/setup.sh $(VENV) ".[dev,sim]"
 	@touch $(VENV)/.ready $@
 
@@ -43,19 +55,40 @@ demo: $(VENV)/.ready
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory types
+
+types:
 	$(BIN)/pyright --project pyproject.toml --pythonpath $(BIN)/python
 
-# The second environment is set up while pyright runs: each keeps one core busy. Not beside the first, whose downloads it
-# finds in pip's cache. Tests of clusters come last and one by one: each starts a dozen processes.
-test: $(VENV)/.ready-dev
-	@$(MAKE) --no-print-directory -j 2 lint test-simulators
-	$(BIN)/pytest -n 2 --dist worksteal -m "not cluster"
+# Two cores are kept busy: both environments are set up at the same time, and what uses one core, or waits much as
+# clusters do, runs beside the tests that use two. Tests of clusters run one by one: each starts a dozen processes.
+test: environments
+	@$(TOGETHER) test-fast test-beside
+
+test-beside: lint
+	@$(MAKE) --no-print-directory test-simulators
+	@$(MAKE) --no-print-directory test-clusters
+
+test-fast: $(VENV)/.ready-dev
+	+$(PYTEST) -m "not cluster and not slow"
+
+test-clusters: $(VENV)/.ready-dev
+	$(BIN)/pytest -m "cluster and not slow"
+
+# Every test there is.
+test-all: environments
+	@$(TOGETHER) lint test-simulators
+	$(PYTEST) -m "not cluster"
 	$(BIN)/pytest -m cluster
+
+# PyTorch first: it is most of what is downloaded, and the second environment finds it in pip's cache.
+environments: $(VENV)/.torch
+	@$(MAKE) --no-print-directory -j 2 $(VENV)/.ready-dev $(SIMULATORS)/.ready
 
 # Whether tomorrow's user will still be able to install this: run it now and then, and before `make lock`.
 test-latest:
 	@rm -rf .venv-latest .venv-simulators-latest
-	@LOCK= TORCH=$(or $(TORCH),torch) $(MAKE) --no-print-directory --keep-going test \
+	@LOCK= TORCH=$(or $(TORCH),torch) $(MAKE) --no-print-directory --keep-going test-all \
 		VENV=.venv-latest SIMULATORS=.venv-simulators-latest
 
 # Simulators that do not run with the MuJoCo of the built-in tasks, in an environment of their own.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Sets up what `make` needs: a Python 3.11+ environment with the package at the versions of the lock, and the system
-# libraries that rendering and Qt link to. Usage: scripts/setup.sh VENV REQUIREMENT. Environment:
+# libraries that rendering and Qt link to. Usage: scripts/setup.sh VENV REQUIREMENT, where "torch" stands for the
+# environment with PyTorch and nothing else yet. Environment:
 #   PYTHON   the Python to use
 #   TORCH    the build of PyTorch to install where there is none yet (default torch==2.13.0)
 #   LOCK     the constraints file; empty for the newest of everything
@@ -101,6 +102,7 @@ if ! "$venv/bin/python" -c 'import importlib.util, sys; sys.exit(not importlib.u
   say "$venv: installing $torch"
   pip_install "$torch"
 fi
+[ "$requirement" != torch ] || exit 0
 say "$venv: installing plaudit, $requirement at $([ -n "$lock" ] && echo "the versions of $lock" || echo "the newest versions")"
 pip_install -e "$requirement"
 # The reference of openpi's protocol for the tests. It asks for numpy 1 and works with 2, so its own wishes are passed over.

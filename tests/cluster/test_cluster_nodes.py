@@ -24,6 +24,7 @@ def test_status_shows_nodes_and_their_roles(nodes):
     assert f"plaudit {plaudit.__version__}" in said
 
 
+@pytest.mark.slow
 def test_check_measures_every_way_and_finds_nothing_wrong(nodes):
     said = nodes.cluster("check", "--megabytes", "5")
     assert re.search(r"ok +bandwidth +inference -> training +\d+ MB/s", said)
@@ -72,6 +73,7 @@ def test_one_folder_holds_one_node(nodes):
     assert "a node runs here already (inference" in nodes.start("inference", ok=False)
 
 
+@pytest.mark.slow
 def test_a_wrong_token_is_told_apart(nodes):
     (nodes.root / "wrong").write_text("0" * 64)
     (nodes.root / "wrong").chmod(0o600)
@@ -79,6 +81,7 @@ def test_a_wrong_token_is_told_apart(nodes):
     assert re.search(r"does not accept this machine's token; \S+/wrong must be the same file on all machines", said)
 
 
+@pytest.mark.slow
 def test_a_node_of_another_version_is_refused_before_anything_starts(nodes, tmp_path):
     (tmp_path / "plaudit").mkdir()
     for room in (SOURCE / "plaudit").iterdir():
@@ -92,6 +95,7 @@ def test_a_node_of_another_version_is_refused_before_anything_starts(nodes, tmp_
     assert f"127.0.0.1) has plaudit 0.0.9 instead of {plaudit.__version__}; install the same versions" in done.stderr
 
 
+@pytest.mark.slow
 def test_stop_leaves_nothing_of_its_node_and_the_loop_says_what_is_missing(nodes):
     first = read_state(nodes.root / "labeling").pid
     assert nodes.stop("labeling").startswith("stopped: labeling")

@@ -44,6 +44,7 @@ def judges_at_work() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob("plaudit-judge-*"))
 
 
+@pytest.mark.slow
 def test_a_policy_learns_on_three_nodes_from_the_judge_alone(nodes, tmp_path):
     judge = glow.saved(glow.bright_model(glow.WITHIN_REACH), tmp_path / "judge")
     before = judges_at_work()
@@ -63,6 +64,7 @@ def test_a_policy_learns_on_three_nodes_from_the_judge_alone(nodes, tmp_path):
     assert judges_at_work() <= before
 
 
+@pytest.mark.slow
 def test_parts_may_be_killed_and_nothing_is_lost(nodes):
     """`benchmarks/faults.py` in small; it counts what was acknowledged and what is there."""
     command = [sys.executable, str(ROOT / "benchmarks" / "faults.py"), "--head", nodes.head]
@@ -155,6 +157,7 @@ def test_what_a_part_raises_and_nobody_foresaw_is_kept_with_its_traceback_and_th
     assert json.loads((short_run / "metrics.jsonl").read_text().splitlines()[-1])["online/updates"] == 3 * 12 * 2
 
 
+@pytest.mark.slow
 def test_a_vision_language_judge_without_a_gpu(nodes, judge, tmp_path):
     command = [sys.executable, "-m", "plaudit.cli", "online", "robot=sim", "robot.env.type=glow:GlowConfig"]
     words = ["learner=sac", "judge=vlm", "name=run", "--folder", str(tmp_path), "--address", nodes.head]

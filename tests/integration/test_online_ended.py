@@ -15,6 +15,7 @@ from plaudit.data.store import Store
 from waiting import stretch, wait_until
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_run_with_ray_that_is_terminated_keeps_its_episodes_and_writes_its_report(tmp_path: Path):
     glow.saved(glow.bright_model(0.8), tmp_path / "judge")
