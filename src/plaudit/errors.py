@@ -166,6 +166,10 @@ class StoreDamaged(StoreError):
     """Bytes on disk that fail their checksum."""
 
 
+class ForeignFile(StoreError):
+    """A link, a pipe or the like where a store keeps a file of its own. It was not opened."""
+
+
 class SegmentMissing(StoreDamaged):
     """A folder of arrays that the journal speaks of and the disk does not have."""
 

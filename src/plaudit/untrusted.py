@@ -38,6 +38,11 @@ _KINDS = {
 }
 
 
+def kind_of(mode: int) -> str:
+    """What a name stands for, in words."""
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
+
+
 def shown(value: Any, most: int = 60) -> str:
     """A value of a foreign file, short enough for a sentence whatever it is."""
     if isinstance(value, int) and value.bit_length() > 200:
@@ -119,7 +124,7 @@ class Root:
             )
         found = os.lstat(real)
         if not stat.S_ISREG(found.st_mode):
-            raise BadFile(path, f"this is {_KINDS.get(stat.S_IFMT(found.st_mode), 'something else')} and not a file")
+            raise BadFile(path, f"this is {kind_of(found.st_mode)} and not a file")
         # Not blocking and not following: what stands there may have been exchanged since it was looked at.
         descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -153,16 +158,19 @@ def parse_json(data: bytes) -> Any:
     """A JSON text; ValueError for what is too large, too deep or no JSON."""
     if len(data) > MAX_JSON:
         raise ValueError(f"{len(data):,} bytes of JSON where at most {MAX_JSON:,} are read")
-    brackets = np.frombuffer(_STRINGS.sub(b"", data), np.uint8)
-    brackets = brackets[np.isin(brackets, np.frombuffer(b"[]{}", np.uint8))]
-    opening = np.isin(brackets, np.frombuffer(b"[{", np.uint8))
-    depth = int(np.cumsum(np.where(opening, 1, -1)).max(initial=0))
-    if depth > MAX_DEPTH:
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and (depth := _depth(data)) > MAX_DEPTH:
         raise ValueError(f"it nests {depth:,} deep where at most {MAX_DEPTH} levels are read")
     tree = json.loads(data.decode())
     if re.search(rb"\\u[dD][89a-fA-F]", data):
         json.dumps(tree, ensure_ascii=False).encode()  # halves of characters cannot be written anywhere
     return tree
+
+
+def _depth(data: bytes) -> int:
+    brackets = np.frombuffer(_STRINGS.sub(b"", data), np.uint8)
+    brackets = brackets[np.isin(brackets, np.frombuffer(b"[]{}", np.uint8))]
+    opening = np.isin(brackets, np.frombuffer(b"[{", np.uint8))
+    return int(np.cumsum(np.where(opening, 1, -1)).max(initial=0))
 
 
 def check_yaml(text: str) -> None:

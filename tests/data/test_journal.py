@@ -4,7 +4,8 @@ import zlib
 
 import pytest
 
-from plaudit.data.journal import Journal, decode, encode, mend_bytes
+from plaudit.data.journal import Journal
+from plaudit.data.lines import decode, encode, mend_bytes
 from plaudit.data.mending import inspect, mend
 from plaudit.errors import Replaced, StoreDamaged
 

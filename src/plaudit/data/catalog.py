@@ -1,46 +1,19 @@
 """What a store's journal adds up to: which episodes are alive, where they lie, which segments hold them."""
 
 import itertools
-import json
 import math
-import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from plaudit.data.disk import Folder
-from plaudit.data.journal import Record
+from plaudit.data.lines import Record
+from plaudit.data.places import Place as Place
+from plaudit.data.places import check_fits, next_numbers, place_of, segment_line, segment_number, summary_line
 from plaudit.data.schema import Schema
 from plaudit.data.segments import Segment, segment_name
 from plaudit.errors import StoreDamaged, StoreError
-from plaudit.types import Episode
-
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: each opening of a store encodes every line
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an episode lies, and what its journal line says of it.
-
-    The line is kept as the text that it is in the journal, of some hundred bytes, and read anew each time: parsed it
-    takes 4 KB, in every process and part of a run that has the store open.
-    """
-
-    id: int
-    segment: int
-    row: int
-    steps: int
-    text: str = field(repr=False)  # JSON
-
-    @property
-    def rows(self) -> int:
-        return self.steps + 1
-
-    @property
-    def line(self) -> Record:
-        """A few microseconds: who asks for several of its values asks once."""
-        return json.loads(self.text)
+from plaudit.untrusted import shown
 
 
 class Catalog:
@@ -61,6 +34,8 @@ class Catalog:
         self._known = dict(before.segments) if before else {}
         self._schemas: dict[int, Schema] = {}  # of each segment, as the journal has it
         self._alive: Counter[int] = Counter()  # segment -> episodes alive in it, missing ones included
+        self._ends: dict[int, int] = {}  # segment -> the row after the last that an episode has
+        self._unordered: set[int] = set()  # segments whose episodes do not stand in the order of their rows
 
     def follow(self, lines: Iterable[Record]) -> list[Segment]:
         """Take journal lines in, in order; returns the segments that nothing lives in any more."""
@@ -68,31 +43,39 @@ class Catalog:
         for line in lines:
             self.revision += 1
             try:
-                match line["op"]:
-                    case "episode":
-                        self._add(line)
-                    case "segment":
-                        self._schemas[line["segment"]] = Schema.from_json(line["schema"])
-                    case "evict" | "drop":
-                        empty += self._remove(line["ids"], line["op"] == "evict")
-                    case "summary":
-                        self.next_id = max(self.next_id, line["next_id"])
-                        self.next_segment = max(self.next_segment, line["next_segment"])
-                    case other:
-                        raise StoreError(
-                            f"{self.root.path}: the journal speaks of '{other}'; a newer plaudit wrote it, upgrade"
-                        )
+                empty += self._follow(line)
+            except StoreError:
+                raise
             except (KeyError, TypeError, ValueError) as error:
                 raise StoreDamaged(
                     f"{self.root.path}: a line of the journal makes no sense ({error}: {str(line)[:200]}); "
                     "restore the journal from a backup"
                 ) from error
+        self._check_no_overlap()
         return empty
+
+    def _follow(self, line: Record) -> list[Segment]:
+        match line["op"]:
+            case "episode":
+                self._add(line)
+            case "segment":
+                self._describe(segment_number(line), Schema.from_json(line["schema"]))
+            case "evict" | "drop":
+                return self._remove(line["ids"], line["op"] == "evict")
+            case "summary":
+                next_id, next_segment = next_numbers(line)
+                self.next_id = max(self.next_id, next_id)
+                self.next_segment = max(self.next_segment, next_segment)
+            case other:
+                raise StoreError(
+                    f"{self.root.path}: the journal speaks of {shown(other)}; a newer plaudit wrote it, upgrade"
+                )
+        return []
 
     def lines(self) -> list[Record]:
         """The shortest journal that adds up to the same."""
         return [
-            {"op": "summary", "next_id": self.next_id, "next_segment": self.next_segment},
+            summary_line(self.next_id, self.next_segment),
             *(segment_line(number, self.segments[number].schema) for number in self.segments),
             *(place.line for place in self.places.values()),
         ]
@@ -130,8 +113,14 @@ class Catalog:
         for number, count in rows.items():
             self.segments[number].truncate(count)
 
+    def _describe(self, number: int, schema: Schema) -> None:
+        if self._schemas.setdefault(number, schema) != schema:
+            raise ValueError(f"segment {number} is described twice, and differently")
+
     def _add(self, line: Record) -> None:
         place = place_of(line)
+        if place.id in self.places or place.id in self.missing:
+            raise ValueError(f"episode {place.id} stands there twice")
         self.next_id = max(self.next_id, line["id"] + 1)
         self.next_segment = max(self.next_segment, place.segment + 1)
         self._alive[place.segment] += 1
@@ -144,9 +133,25 @@ class Catalog:
             self.segments[place.segment] = segment
             self.growing[segment.schema] = place.segment
         segment = self.segments[place.segment]
-        segment.rows = max(segment.rows, place.row + place.rows)
+        check_fits(place, segment.schema)
+        if place.row < self._ends.get(place.segment, 0):
+            self._unordered.add(place.segment)
+        self._ends[place.segment] = max(place.end, self._ends.get(place.segment, 0))
+        segment.rows = max(segment.rows, place.end)
         self.places[line["id"]] = place
         self.nbytes += self.size(place)
+
+    def _check_no_overlap(self) -> None:
+        """No row belongs to two episodes: one that is taken out would take the other's with it."""
+        for number in self._unordered:
+            places = sorted((p for p in self.places.values() if p.segment == number), key=lambda place: place.row)
+            for place, following in itertools.pairwise(places):
+                if following.row < place.end:
+                    raise StoreDamaged(
+                        f"{self.root.path}: the journal gives rows of segment {number} to episodes {place.id} and "
+                        f"{following.id}; restore the journal from a backup"
+                    )
+        self._unordered.clear()
 
     def _open(self, number: int) -> Segment:
         if number in self._known:
@@ -175,40 +180,10 @@ class Catalog:
 
     def _empty(self, number: int) -> list[Segment]:
         self._schemas.pop(number, None)
+        self._ends.pop(number, None)
         segment = self.segments.pop(number, None)
         if segment is None:
             return []
         if self.growing.get(segment.schema) == number:
             del self.growing[segment.schema]
         return [segment]
-
-
-def place_of(line: Record) -> Place:
-    segment, row, steps = line["segment"], line["row"], line["steps"]
-    if not all(type(value) is int and value >= 0 for value in (segment, row, steps, line["id"])):
-        raise ValueError("a number that is none")
-    return Place(line["id"], segment, row, steps, _encode(line))
-
-
-def segment_line(number: int, schema: Schema) -> Record:
-    return {"op": "segment", "segment": number, "schema": schema.to_json()}
-
-
-def episode_line(episode_id: int, episode: Episode, segment: int, row: int, checksums: dict[str, int]) -> Record:
-    """What makes an episode exist, once it is in the journal."""
-    return {
-        "op": "episode",
-        "id": episode_id,
-        "segment": segment,
-        "row": row,
-        "steps": episode.steps,
-        "crc": checksums,
-        "time": time.time(),
-        "task": episode.task,
-        "fps": episode.fps,
-        "robot": episode.robot,
-        "terminated": episode.terminated,
-        "repeated": episode.repeated,
-        "origin": vars(episode.origin) if episode.origin else None,
-        "meta": dict(episode.meta),
-    }

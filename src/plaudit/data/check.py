@@ -7,23 +7,24 @@ where it stands a second time, and writes off episodes whose arrays fail their c
 it leaves their bytes where they are.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plaudit.data.catalog import Catalog
 from plaudit.data.disk import Folder, told
 from plaudit.data.failures import path_beside
 from plaudit.data.head import head_name
 from plaudit.data.journal import Record
 from plaudit.data.locking import lock
 from plaudit.data.mending import inspect, mend
+from plaudit.data.places import MOST_ID, MOST_SEGMENTS, is_whole, summary_line
 from plaudit.data.quarantine import Quarantine
 from plaudit.data.sealed import mend_sealed, seal
 from plaudit.data.settings import MARKER, Settings, is_store, read_settings
 from plaudit.data.store import Store
-from plaudit.errors import EpisodeGone, StoreDamaged, StoreError
+from plaudit.errors import EpisodeGone, ForeignFile, StoreDamaged, StoreError
 
 Track = Callable[[Sequence[Any]], Iterable[Any]]
 
@@ -54,7 +55,7 @@ def check(folder: str | Path, *, repair: bool = False, track: Track = iter) -> R
     if not is_store(folder) and not (folder / "journal").is_file():
         raise StoreError(f"{folder} holds no store")
     root, report = Folder(folder), Report()
-    with told(folder, "the check did not get to its end"):
+    with told(folder, "the check did not get to its end"), _foreign_files(report):
         if repair:
             with lock(root):  # nobody else may write while files are mended
                 _mend_files(root, report)
@@ -72,8 +73,17 @@ def empty_quarantine(folder: str | Path) -> list[str]:
     if not is_store(folder):
         raise StoreError(f"{folder} holds no store")
     root = Folder(Path(folder))
-    with lock(root), told(root.path, "the quarantine was not emptied"):
+    with told(root.path, "the quarantine was not emptied"), lock(root):
         return Quarantine(root).empty()
+
+
+@contextmanager
+def _foreign_files(report: Report) -> Iterator[None]:
+    """A link or a pipe among the files of a store is a problem like any other, beyond which nothing is looked at."""
+    try:
+        yield
+    except ForeignFile as error:
+        report.problems.append(str(error))
 
 
 def _journals(root: Folder) -> list[Path]:
@@ -140,18 +150,22 @@ def _mend_settings(root: Folder, facts: Record | None) -> list[str]:
 
 def _no_number_again(root: Folder, records: list[Record], lost: int) -> Record:
     """Ids and segments of lines that are lost are not given again: labels may speak of them, readers hold them."""
-    catalog = Catalog(root)
-    ids = [line["id"] for line in records if line["op"] == "episode"]
-    segments = [line["segment"] for line in records if line["op"] in ("episode", "segment")]
-    before = [line for line in records if line["op"] == "summary"]
-    labelled = [line.get("episode", -1) for line in inspect(root.path / "labels").records()]
-    next_id = max([catalog.next_id, *(i + 1 for i in ids), *(line["next_id"] for line in before)])
-    next_segment = max([0, *(n + 1 for n in segments), *(line["next_segment"] for line in before)])
-    return {
-        "op": "summary",
-        "next_id": max(next_id + lost, *(i + 1 for i in labelled)) if labelled else next_id + lost,
-        "next_segment": next_segment + lost,
-    }
+    labels = inspect(root.path / "labels").records()
+    next_id = max(_following(records, "id", MOST_ID), _values(records, "next_id", MOST_ID))
+    next_segment = max(_following(records, "segment", MOST_SEGMENTS), _values(records, "next_segment", MOST_SEGMENTS))
+    return summary_line(
+        next_id=min(MOST_ID, max(next_id + lost, _following(labels, "episode", MOST_ID))),
+        next_segment=min(MOST_SEGMENTS, next_segment + lost),
+    )
+
+
+def _following(records: list[Record], name: str, most: int) -> int:
+    """The number after the highest that these lines have."""
+    return max((line[name] + 1 for line in records if is_whole(line.get(name), 0, most - 1)), default=0)
+
+
+def _values(records: list[Record], name: str, most: int) -> int:
+    return max((line[name] for line in records if is_whole(line.get(name), 0, most)), default=0)
 
 
 def _look_into(root: Folder, report: Report, repair: bool, track: Track) -> None:
@@ -218,9 +232,19 @@ def _damage(store: Store, episode_id: int) -> str:
 
 
 def _check_labels(store: Store, report: Report) -> None:
+    if store.ledger.last_id >= store.next_id:
+        report.problems.append(
+            f"{store.ledger.path} has labels of episode {store.ledger.last_id}, and the journal knows of none beyond "
+            f"{store.next_id - 1}: an older journal was put back, or its last lines are lost; restore the newest from "
+            "a backup (whoever writes next gives no id a second time)"
+        )
     for episode_id in store.ids:
         for version in store.ledger.history(episode_id):
-            steps = version.line["steps"]
+            try:
+                steps = len(version.labels().reward)
+            except StoreDamaged as error:
+                report.problems.append(str(error))
+                continue
             if steps != store.place(episode_id).steps:
                 report.problems.append(
                     f"episode {episode_id}: version {version.number} of its labels covers {steps} steps, it has "

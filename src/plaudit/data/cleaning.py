@@ -4,12 +4,11 @@ Only names that a writer makes are touched. Somebody's own folder among the segm
 """
 
 import re
-from contextlib import suppress
 
 from plaudit.data.catalog import Catalog
 from plaudit.data.disk import Folder
 from plaudit.data.quarantine import Quarantine
-from plaudit.data.segments import GONE, is_ours, segment_name
+from plaudit.data.segments import GONE, is_ours, remove_files, segment_name
 
 _NUMBER = re.compile(r"\d{6,}")
 
@@ -22,10 +21,10 @@ def clean_up(root: Folder, catalog: Catalog) -> list[str]:
 def _tails(root: Folder, catalog: Catalog) -> list[str]:
     said: list[str] = []
     for segment in catalog.segments.values():
-        if segment.is_short:
+        if not segment.may_grow:
             catalog.growing.pop(segment.schema, None)
         extra = segment.leftovers
-        if not extra:
+        if not extra or segment.is_shared:
             continue
         what = f"{segment.folder}: {extra:,} bytes that no line speaks of, of an unfinished episode or of lost lines"
         with Quarantine(root).entry(f"segment-{segment.folder.name}-tail", what) as aside:
@@ -45,13 +44,12 @@ def _folders(root: Folder, catalog: Catalog) -> list[str]:
         number = int(evicted)
         if name == evicted and number in catalog.segments:
             continue
-        with suppress(NotADirectoryError):
-            if not is_ours(root, whole):
-                continue
-            if name != evicted or number in catalog.emptied:
-                root.remove_folder(whole)
+        if not root.is_folder(whole):
+            continue
+        if name != evicted or number in catalog.emptied:
+            if remove_files(root, whole):
                 said.append(f"{root.path / whole}: removed, its episodes were evicted")
-                continue
+        elif is_ours(root, whole):
             what = f"{root.path / whole}: no line speaks of it"
             with Quarantine(root).entry(f"segment-{name}", what) as aside:
                 aside.move(whole)

@@ -17,17 +17,23 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from plaudit.errors import StoreError, StoreFull
+from plaudit.errors import ForeignFile, StoreError, StoreFull
+from plaudit.untrusted import kind_of
 
+MOST_BYTES = 1 << 20  # of a small file: a description, a note
 CHUNK = 1 << 20  # bytes that are read at once: small enough to stay in the cache of a core
 
 
 class Folder:
-    """An open directory; closed when nothing refers to it any more."""
+    """An open directory; closed when nothing refers to it any more.
+
+    Only what lies in it is opened: no link is followed below it, and what should be a file is a regular file. A store
+    may come from somebody else, whose links would lead a writer to files elsewhere and whose pipes never end.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -53,62 +59,158 @@ class Folder:
                 "nothing was written, open the one that is meant"
             )
 
+    def open(self, name: str, flags: int, *, may_be_shared: bool = False) -> int:
+        """A regular file's descriptor, for the caller to close; new files can be read by everybody.
+
+        may_be_shared: whether a file that has a second name (a hard link) may be opened for writing
+        """
+        writing = bool(flags & (os.O_WRONLY | os.O_RDWR)) and not may_be_shared
+        with self._above(name) as (above, last):
+            try:
+                self._check_file(name, os.stat(last, dir_fd=above, follow_symlinks=False), writing)
+            except FileNotFoundError:
+                if not flags & os.O_CREAT:
+                    raise
+            # Not following and not blocking: what stands there may have been exchanged since it was looked at.
+            descriptor = os.open(last, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=above)
+        try:
+            self._check_file(name, os.fstat(descriptor), writing)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
     @contextmanager
     def opened(self, name: str, flags: int) -> Iterator[int]:
-        """A file's descriptor; new files can be read by everybody, as those of `open` can."""
-        descriptor = os.open(name, flags, 0o666, dir_fd=self.descriptor)
+        """A regular file, closed when the block is left."""
+        descriptor = self.open(name, flags)
         try:
             yield descriptor
         finally:
             os.close(descriptor)
 
     def stat(self, name: str) -> os.stat_result:
-        return os.stat(name, dir_fd=self.descriptor)
+        """Of the name itself, be it a link."""
+        with self._above(name) as (above, last):
+            return os.stat(last, dir_fd=above, follow_symlinks=False)
 
     def exists(self, name: str) -> bool:
+        """Whether something has this name, be it a link that leads nowhere."""
         try:
             self.stat(name)
         except FileNotFoundError:
             return False
         return True
 
+    def is_file(self, name: str) -> bool:
+        """Whether it is a regular file."""
+        return self.exists(name) and stat.S_ISREG(self.stat(name).st_mode)
+
+    def is_folder(self, name: str) -> bool:
+        return self.exists(name) and stat.S_ISDIR(self.stat(name).st_mode)
+
     def names(self, name: str = ".") -> list[str]:
         """What lies in a folder below, sorted."""
-        with self.opened(name, os.O_RDONLY | os.O_DIRECTORY) as descriptor, os.scandir(descriptor) as found:
+        with self._folder(name) as descriptor, os.scandir(descriptor) as found:
             return sorted(entry.name for entry in found)
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, most: int = MOST_BYTES) -> bytes:
+        """All of a small file.
+
+        most: bytes that it may have; a file can claim any size and take no room on the disk
+        """
         with self.opened(name, os.O_RDONLY) as descriptor:
-            return read_at(descriptor, 0, os.fstat(descriptor).st_size)
+            size = os.fstat(descriptor).st_size
+            if size > most:
+                raise ForeignFile(f"{self.path / name} has {size:,} bytes where at most {most:,} are read")
+            return read_at(descriptor, 0, size)
 
     def write(self, name: str, data: bytes) -> None:
         """Replace a file so that a crash leaves the old one or the new one, never a mixture."""
-        with self.opened(f"{name}.tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
-            write_at(descriptor, memoryview(data), 0)
-            os.fsync(descriptor)
-        self.rename(f"{name}.tmp", name)
-        self.sync(str(Path(name).parent))
+        with self._above(name) as (above, last):
+            _replace(above, last, data)
 
     def mkdir(self, name: str) -> None:
-        os.mkdir(name, dir_fd=self.descriptor)
+        with self._above(name) as (above, last):
+            os.mkdir(last, dir_fd=above)
 
     def rename(self, old: str, new: str) -> None:
-        os.replace(old, new, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+        with self._above(old) as (source, old_name), self._above(new) as (target, new_name):
+            os.replace(old_name, new_name, src_dir_fd=source, dst_dir_fd=target)
 
     def link(self, old: str, new: str) -> None:
-        os.link(old, new, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+        with self._above(old) as (source, old_name), self._above(new) as (target, new_name):
+            os.link(old_name, new_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+
+    def remove(self, name: str) -> None:
+        """A file or a link."""
+        with self._above(name) as (above, last):
+            os.unlink(last, dir_fd=above)
+
+    def remove_empty_folder(self, name: str) -> bool:
+        """Whether it was empty, and is gone."""
+        with self._above(name) as (above, last):
+            try:
+                os.rmdir(last, dir_fd=above)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                return False
+        return True
 
     def remove_folder(self, name: str) -> None:
         """With all that is in it; where the name is a link, the link alone."""
-        if stat.S_ISDIR(os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mode):
-            shutil.rmtree(name, dir_fd=self.descriptor)
-        else:
-            os.unlink(name, dir_fd=self.descriptor)
+        with self._above(name) as (above, last):
+            if stat.S_ISDIR(os.stat(last, dir_fd=above, follow_symlinks=False).st_mode):
+                shutil.rmtree(last, dir_fd=above)
+            else:
+                os.unlink(last, dir_fd=above)
 
     def sync(self, name: str = "") -> None:
         """Make new and removed names of a folder below survive a power cut."""
-        with self.opened(name or ".", os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        with self._folder(name or ".") as descriptor:
             os.fsync(descriptor)
+
+    @contextmanager
+    def _above(self, name: str) -> Iterator[tuple[int, str]]:
+        """The open folder that a name lies in, and the last part of the name."""
+        *above, last = name.split("/")
+        if not above:
+            yield self.descriptor, last
+            return
+        with self._folder("/".join(above)) as descriptor:
+            yield descriptor, last
+
+    @contextmanager
+    def _folder(self, name: str) -> Iterator[int]:
+        """A folder below, reached through no link."""
+        descriptor = self.descriptor
+        with ExitStack() as opened:
+            for part in name.split("/"):
+                try:
+                    descriptor = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+                except OSError as error:
+                    if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                        raise
+                    raise ForeignFile(
+                        f"{self.path / name} is reached through something that is no folder ('{part}'), a link say, "
+                        "and was not opened; copy the whole store into one folder"
+                    ) from error
+                opened.callback(os.close, descriptor)
+            yield descriptor
+
+    def _check_file(self, name: str, found: os.stat_result, writing: bool) -> None:
+        if not stat.S_ISREG(found.st_mode):
+            raise ForeignFile(
+                f"{self.path / name} is {kind_of(found.st_mode)} and not a file; it was not opened: put the file "
+                "itself there"
+            )
+        if writing and found.st_nlink > 1:
+            raise ForeignFile(
+                f"{self.path / name} has a second name somewhere (a hard link), where all that is written here would "
+                f"show too; nothing was written: copy the store, or run 'plaudit data check {self.path} --repair', "
+                "which puts a copy in its place"
+            )
 
 
 def read_at(descriptor: int, offset: int, size: int) -> bytes:
@@ -129,13 +231,48 @@ def write_at(descriptor: int, data: memoryview, offset: int) -> None:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace a file so that a crash leaves the old one or the new one, never a mixture."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync(path.parent)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _replace(directory, path.name, data)
+    finally:
+        os.close(directory)
+
+
+def _replace(directory: int, name: str, data: bytes) -> None:
+    temporary = f"{name}.tmp"  # of a crash, if it is there; or a link, which is not written through
+    with suppress(FileNotFoundError):
+        found = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            os.unlink(temporary, dir_fd=directory)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(temporary, flags, 0o666, dir_fd=directory)
+    try:
+        write_at(descriptor, memoryview(data), 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    os.fsync(directory)
+
+
+def copy_from(source: int, offset: int, target: int) -> None:
+    """What a file holds from `offset` on, into an empty one; holes stay holes, and take neither time nor room."""
+    size, at = os.fstat(source).st_size, offset
+    while at < size and (at := _next_data(source, at, size)) < size:
+        part = os.pread(source, CHUNK, at)
+        write_at(target, memoryview(part), at - offset)
+        at += len(part)
+    os.ftruncate(target, max(0, size - offset))
+
+
+def _next_data(file: int, at: int, size: int) -> int:
+    """The first byte from `at` on that lies on the disk; the file's size where there is none."""
+    try:
+        return os.lseek(file, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return size
+        return at  # a file system that knows no holes
 
 
 _RAISING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)

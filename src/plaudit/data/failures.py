@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from plaudit.data.disk import told, uninterrupted
-from plaudit.data.journal import Journal, Record
+from plaudit.data.journal import Journal, Record, damaged
 from plaudit.data.ledger import Ledger
+from plaudit.data.places import MOST_ID, is_time, is_whole
 from plaudit.errors import Replaced
 
 
@@ -104,7 +105,7 @@ class Failures:
 
     def _follow(self, lines: Iterable[Record]) -> None:
         for line in lines:
-            failure = Failure(**line)
+            failure = _failure(self.path, line)
             self._all.append(failure)
             self._newest[failure.episode, failure.source] = failure
             self._times.setdefault((failure.episode, failure.source, failure.model), []).append(failure.time)
@@ -112,6 +113,19 @@ class Failures:
     def _judged_since(self, failure: Failure) -> bool:
         version = self._ledger.newest(failure.episode, {failure.source})
         return version is not None and version.time >= failure.time
+
+
+def _failure(path: Path, line: Record) -> Failure:
+    try:
+        failure = Failure(**line)
+    except TypeError as error:
+        raise damaged(path, f"a line is no failure of a judge ({str(line)[:200]})") from error
+    texts = (failure.source, failure.model, failure.reason)
+    if not all(isinstance(text, str) for text in texts) or not is_time(failure.time):
+        raise damaged(path, f"a line is no failure of a judge ({str(line)[:200]})")
+    if not is_whole(failure.episode, 0, MOST_ID):
+        raise damaged(path, f"a line names no episode ({str(line)[:200]})")
+    return failure
 
 
 def path_beside(labels: Path) -> Path:

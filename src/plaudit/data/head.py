@@ -10,6 +10,7 @@ Two slots are written in turn, each with a checksum, so that one torn write leav
 """
 
 import os
+import re
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from plaudit.data.disk import Folder, write_at
 
 SLOT = 64  # bytes
+_NOTE = re.compile(rb"(\d{1,15}) ([0-9a-f]{8})")
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def _encode(count: int, chain: int) -> bytes:
 
 def _decode(data: bytes, slot: int) -> Head | None:
     line = data.rstrip(b" \n")
-    if line[8:9] != b" " or line[:8] != b"%08x" % zlib.crc32(line[9:]):
+    note = _NOTE.fullmatch(line[9:])
+    if note is None or line[:9] != b"%08x " % zlib.crc32(line[9:]):
         return None
-    count, chain = line[9:].split(b" ")
-    return Head(int(count), int(chain, 16), slot)
+    return Head(int(note[1]), int(note[2], 16), slot)

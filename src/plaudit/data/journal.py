@@ -24,15 +24,12 @@ appends are one write and one sync, and readers in other processes need no locks
 """
 
 import fcntl
-import json
 import os
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from plaudit.data.disk import Folder, read_at, sync_file, told, write_at
 from plaudit.data.disk import disk_error as disk_error  # for who keeps files of their own
@@ -40,28 +37,23 @@ from plaudit.data.disk import sync as sync
 from plaudit.data.disk import uninterrupted as uninterrupted
 from plaudit.data.disk import write_atomic as write_atomic
 from plaudit.data.head import Head, head_name, read_head, read_open_head, replace_head, write_head
+from plaudit.data.lines import (
+    FACTS,
+    MENDABLE_BYTES,
+    MOST_LINE,
+    check_readable,
+    decode,
+    mend_bytes,
+    number_anew,
+    out_of_order,
+)
+from plaudit.data.lines import Record as Record
 from plaudit.data.quarantine import Quarantine
 from plaudit.errors import JournalMissing, Replaced, StoreDamaged, StoreError
 
-Record = dict[str, Any]
 Tell = Callable[[Record, int, int], None]  # a record, the byte at which its line begins, and the line's length
 
-MENDABLE_BYTES = 1 << 15  # trying every bit takes time with the square of the length: 3 s for this one
-FACTS = "journal"  # the one key of a line that says whose file this is
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line that fits its checksum."""
-
-    record: Record
-    number: int | None  # None: of an earlier version
-    first: int  # the number of the first line of its append
-    chain: int  # the checksum of all lines before it
-
-    @property
-    def says_whose(self) -> bool:
-        return self.number is not None and list(self.record) == [FACTS]
+MOST_TORN = 4 * MOST_LINE  # bytes of one append
 
 
 class Held:
@@ -73,7 +65,7 @@ class Held:
     def __init__(self, path: Path, folder: Folder):
         self.path = path
         with _missed(path):
-            self.descriptor = os.open(path.name, os.O_RDONLY, dir_fd=folder.descriptor)
+            self.descriptor = folder.open(path.name, os.O_RDONLY)
         weakref.finalize(self, os.close, self.descriptor)
 
     def record(self, offset: int, length: int) -> Record:
@@ -111,7 +103,7 @@ class Journal:
     @staticmethod
     def create(path: Path, folder: Folder | None = None, *, counted: bool = True, facts: Record | None = None) -> None:
         folder = folder or Folder(path.parent)
-        line = encode({FACTS: facts or {}}, 1, 1, 0)
+        (line,) = number_anew([{FACTS: facts or {}}], 1, 0)
         with folder.opened(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
             write_at(file, memoryview(line), 0)
             os.fsync(file)
@@ -146,6 +138,7 @@ class Journal:
             self._set_tail_aside(file)
             records = list(records)
             lines = self._encode(records)
+            check_readable(self.path, lines)
             try:
                 write_at(file, memoryview(b"".join(lines)), self._offset)
                 sync_file(file)
@@ -181,6 +174,8 @@ class Journal:
             self._check_same(old)
             assert self.tell is None, "somebody remembers where the old lines stand"
             lines = number_anew([{FACTS: self.facts or self._new_facts}, *records], self.count + 1, self._chain)
+            if max(map(len, lines)) > MOST_LINE:  # a foreign line, which was shorter in its own spelling: it stays
+                return
             self.folder.write(self.path.name, b"".join(lines))
             self.held = Held(self.path, self.folder)
             self._offset = self.lines = 0
@@ -220,7 +215,14 @@ class Journal:
         size = os.fstat(file).st_size
         if size < self._offset:
             raise self.damaged(f"it lost its last {self._offset - size:,} bytes while it was open")
-        records = self._take(read_at(file, self._offset, size - self._offset))
+        records: list[Record] = []
+        while (before := self._offset) < size:
+            data = read_at(file, before, min(size - before, MOST_LINE))  # a hole of terabytes is a file too
+            records += self._take(file, data)
+            if self._offset == before:
+                if b"\n" not in data and size - before > len(data):
+                    raise self.damaged(f"line {self.lines + 1} is longer than any that is written here")
+                break
         head = self._head
         if head is not None and self.count < head.count:
             raise self.damaged(f"its last {head.count - self.count} acknowledged line(s) are missing or damaged")
@@ -228,14 +230,15 @@ class Journal:
             raise self.damaged("these are not the lines that were written here")
         return records
 
-    def _take(self, data: bytes) -> list[Record]:
+    def _take(self, file: int, data: bytes) -> list[Record]:
         records: list[Record] = []
         position = 0
         while (end := data.find(b"\n", position)) >= 0:
             text = data[position:end]
             line = decode(text)
             if line is None:
-                if not self._torn(data[end + 1 :]):  # more was appended after it, so this one was complete once
+                # More was appended after it, so this one was complete once.
+                if not self._torn(file, self._offset + len(text) + 1):
                     raise self.damaged(f"line {self.lines + 1} fails its checksum")
                 break
             problem = out_of_order(line, self.count, self._chain, self.lines, self.facts is not None)
@@ -254,8 +257,11 @@ class Journal:
             position = end + 1
         return records
 
-    def _torn(self, rest: bytes) -> bool:
+    def _torn(self, file: int, offset: int) -> bool:
         """Whether what follows a bad line belongs to the same append, which then never returned."""
+        rest = read_at(file, offset, MOST_TORN)
+        if len(rest) == MOST_TORN:
+            return False
         if b"\n" not in rest:
             return True
         later = [line for line in map(decode, rest.split(b"\n")[:-1]) if line is not None]
@@ -267,7 +273,8 @@ class Journal:
         torn = os.fstat(file).st_size - self._offset
         if torn <= 0:
             return []
-        if mend_bytes(read_at(file, self._offset, torn)) is not None:  # a whole record with one flipped bit: keep it
+        # A whole record with one flipped bit is kept.
+        if torn <= MENDABLE_BYTES and mend_bytes(read_at(file, self._offset, torn)) is not None:
             raise self.damaged(f"line {self.lines + 1} fails its checksum")
         counted = "the count beside it does not have it" if self._head else "whether it was acknowledged is not known"
         said = f"{self.path}: {torn:,} bytes of an unfinished last line"
@@ -291,65 +298,6 @@ def damaged(path: Path, what: str) -> StoreDamaged:
         f"{path}: {what}; run 'plaudit data check {path.parent} --repair', "
         "which mends it or sets it aside and keeps a copy of the file"
     )
-
-
-def encode(record: Record, number: int, first: int, chain: int) -> bytes:
-    text = json.dumps(record, separators=(",", ":"), ensure_ascii=True).encode()
-    rest = b"%d %d %08x %s" % (number, first, chain, text)
-    return b"%08x %s\n" % (zlib.crc32(rest), rest)
-
-
-def number_anew(records: Iterable[Record], first: int, chain: int) -> list[bytes]:
-    """The lines of one append."""
-    lines: list[bytes] = []
-    for number, record in enumerate(records, start=first):
-        lines.append(encode(record, number, first, chain))
-        chain = zlib.crc32(lines[-1][:-1], chain)
-    return lines
-
-
-def decode(text: bytes | bytearray) -> Line | None:
-    """What a line says, or None when its checksum does not fit."""
-    if text[8:9] != b" " or text[:8] != b"%08x" % zlib.crc32(memoryview(text)[9:]):
-        return None
-    try:
-        if text[9:10] == b"{":
-            return Line(json.loads(text[9:].decode()), None, 0, 0)
-        number, first, chain, record = text[9:].split(b" ", 3)
-        return Line(json.loads(record.decode()), int(number), int(first), int(chain, 16))
-    except (ValueError, RecursionError):  # a line that was made to fit its checksum, and is none of ours
-        return None
-
-
-def mend_bytes(damaged: bytes) -> bytes | None:
-    """The bytes with the one bit put right that makes every line fit its checksum, or None."""
-    if len(damaged) > MENDABLE_BYTES:
-        return None
-    candidate = bytearray(damaged)
-    for position in range(len(candidate)):
-        for bit in range(8):
-            candidate[position] ^= 1 << bit
-            if candidate.endswith(b"\n") and all(decode(line) is not None for line in candidate[:-1].split(b"\n")):
-                return bytes(candidate)
-            candidate[position] ^= 1 << bit
-    return None
-
-
-def out_of_order(line: Line, count: int, chain: int, lines: int, numbered: bool) -> str:
-    """What is wrong with a line that follows `lines` others, the last of which has number `count`; "" if nothing."""
-    if line.number is None:
-        return f"line {lines + 1} has no number among lines that have" if numbered else ""
-    if lines == 0 and line.says_whose:
-        return ""
-    if line.number > count + 1:
-        return missing(count + 1, line.number - 1)
-    if line.number != count + 1 or line.chain != chain:
-        return f"line {lines + 1} does not follow the one before it: lines were swapped, doubled or changed"
-    return ""
-
-
-def missing(first: int, last: int) -> str:
-    return f"line {first} is missing" if first == last else f"lines {first} to {last} are missing"
 
 
 @contextmanager

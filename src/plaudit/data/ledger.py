@@ -16,7 +16,7 @@ from pathlib import Path
 
 from plaudit.data.disk import Folder, told, uninterrupted
 from plaudit.data.journal import Journal, Record
-from plaudit.data.verdicts import Verdicts, Version, is_sensible, pack
+from plaudit.data.verdicts import Verdicts, Version, can_unpack, is_sensible, pack
 from plaudit.errors import DataError, Replaced
 from plaudit.types import Labels
 
@@ -75,6 +75,11 @@ class Ledger:
         self._journal.say_whose(facts)
         self._append([])
 
+    @property
+    def last_id(self) -> int:
+        """The highest id of an episode that has labels; -1 where none has."""
+        return self._verdicts.last_id
+
     def changed_since(self, count: int) -> set[int]:
         """The episodes that got a verdict after the first `count` versions: how replay keeps up."""
         return self._verdicts.changed_since(count)
@@ -118,7 +123,7 @@ class Ledger:
         now = time.time()
         lines = [pack(i, labels if labels.time else replace(labels, time=now), back) for i, labels, back in verdicts]
         for line in lines:
-            if not is_sensible(line):  # before it is on disk, where nobody could read past it
+            if not is_sensible(line) or not can_unpack(line):  # before it is on disk, where nobody could read past it
                 raise DataError(f"these labels cannot be stored: {str(line)[:200]}")
         with self._guard, uninterrupted():
             return self._append(lines)

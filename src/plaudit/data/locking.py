@@ -41,15 +41,16 @@ def lock(root: Folder) -> Lock:
     held = Lock(-1, -1)
     try:
         held.directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=root.descriptor)
-        held.file = os.open(FILE, os.O_RDWR | os.O_CREAT, 0o666, dir_fd=root.descriptor)
+        held.file = root.open(FILE, os.O_RDWR | os.O_CREAT, may_be_shared=True)
         if not (_taken(held.file) and _taken(held.directory, may_be_impossible=True)):
             who = os.pread(held.file, 200, 0).decode(errors="replace").strip() or "another process"
             raise StoreLocked(
                 f"{root.path} is being written by {who}; a store has one writer and any number of readers"
             )
-        with suppress(OSError):  # a full disk: who it is, nobody can read then
-            os.ftruncate(held.file, 0)
-            os.pwrite(held.file, f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode(), 0)
+        if os.fstat(held.file).st_nlink == 1:  # else its text would show in another file too
+            with suppress(OSError):  # a full disk: who it is, nobody can read then
+                os.ftruncate(held.file, 0)
+                os.pwrite(held.file, f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode(), 0)
     except BaseException:
         held.close()
         raise

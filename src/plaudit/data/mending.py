@@ -6,17 +6,32 @@ file is another one, and writes there.
 """
 
 import fcntl
+import itertools
+import json
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from plaudit.data.disk import Folder, read_at, told
 from plaudit.data.head import Head, head_name, read_head, replace_head
-from plaudit.data.journal import FACTS, Line, Record, decode, mend_bytes, missing, number_anew, out_of_order
+from plaudit.data.lines import (
+    FACTS,
+    MENDABLE_BYTES,
+    MOST_LINE,
+    Line,
+    Record,
+    check_readable,
+    decode,
+    mend_bytes,
+    missing,
+    number_anew,
+    out_of_order,
+)
 
+MOST_EFFORT = 2 * MENDABLE_BYTES**2  # a file in which every other line is bad would keep a check busy for days
 Closing = Callable[[list[Record], int], list[Record]]  # good records, lines lost at the end -> records to add
 
 
@@ -31,6 +46,7 @@ class Inspection:
     facts: Record | None = None
     count: int = 0  # the number of the last line
     chain: int = 0
+    effort: int = 0  # spent on finding flipped bits: the squares of what was tried, in bytes
     last: int = 0  # the number of the last good one
     lost: int = 0  # lines after it that are missing or beyond mending
 
@@ -47,10 +63,10 @@ def inspect(path: Path, *, counted: bool = True) -> Inspection:
     """Look at every line; changes nothing."""
     folder = Folder(path.parent)
     if not folder.exists(path.name):
-        return _examine(path, b"", read_head(folder, path.name), counted, there=False)
+        return _examine(path, iter(()), read_head(folder, path.name), counted, there=False)
     with _held(folder, path.name, fcntl.LOCK_SH) as file:
         head = read_head(folder, path.name) if counted else None
-        return _examine(path, read_at(file, 0, os.fstat(file).st_size), head, counted)
+        return _examine(path, _lines_of(file), head, counted)
 
 
 def mend(
@@ -66,32 +82,38 @@ def mend(
     folder = Folder(path.parent)
     with told(path.parent, f"{path.name} could not be mended"):
         if not folder.exists(path.name):
-            found = _examine(path, b"", read_head(folder, path.name) if counted else None, counted, there=False)
+            head = read_head(folder, path.name) if counted else None
+            found = _examine(path, iter(()), head, counted, there=False)
             _replace(folder, path, found, counted, facts, closing)
             return found.repairs
         with _held(folder, path.name, fcntl.LOCK_EX) as file:
             head = read_head(folder, path.name) if counted else None
-            found = _examine(path, read_at(file, 0, os.fstat(file).st_size), head, counted)
+            found = _examine(path, _lines_of(file), head, counted)
+            names = [path.name, *([head_name(path.name)] if counted else [])]
+            found.repairs += [
+                f"{folder.path / name} had a second name somewhere (a hard link) and was replaced by a copy"
+                for name in names
+                if folder.is_file(name) and folder.stat(name).st_nlink > 1
+            ]
             if found.repairs:
                 found.repairs.append(f"the file as it was is kept as {_keep(folder, path)}")
                 _replace(folder, path, found, counted, facts, closing)
             return found.repairs
 
 
-def _examine(path: Path, data: bytes, head: Head | None, counted: bool, there: bool = True) -> Inspection:
+def _examine(path: Path, lines: Iterator[bytes], head: Head | None, counted: bool, there: bool = True) -> Inspection:
     found = Inspection()
     if not there:
         found.broken = True
-        lines = f", and with it {head.count} lines" if head else ""
-        found.say(f"{path} is missing{lines}", f"{path} was missing{lines}; it begins anew, what it said is lost")
+        gone = f", and with it {head.count} lines" if head else ""
+        found.say(f"{path} is missing{gone}", f"{path} was missing{gone}; it begins anew, what it said is lost")
     run: list[bytes] = []
-    lines = _split(data)
-    for number, line in enumerate([*lines, b""], start=1):
+    for number, line in enumerate(itertools.chain(lines, [b""]), start=1):
         if line and (not line.endswith(b"\n") or decode(line[:-1]) is None):
             run.append(line)
             continue
         if run:
-            _judge(path, found, run, number - len(run), at_end=number > len(lines), head=head)
+            _judge(path, found, run, number - len(run), at_end=not line, head=head)
             run = []
         if line:
             _follow(path, found, line)
@@ -112,7 +134,9 @@ def _examine(path: Path, data: bytes, head: Head | None, counted: bool, there: b
 def _judge(path: Path, found: Inspection, run: list[bytes], number: int, at_end: bool, head: Head | None) -> None:
     """Bad lines that stand together: a flipped bit can join two lines or split one."""
     where = f"{path}: line {number}"
-    fixed = mend_bytes(b"".join(run))
+    size = sum(map(len, run))
+    found.effort += size * size
+    fixed = mend_bytes(b"".join(run)) if found.effort <= MOST_EFFORT else None
     if fixed is not None:
         found.say(f"{where} fails its checksum", f"{where}: one flipped bit was put right")
         for line in _split(fixed):
@@ -120,7 +144,6 @@ def _judge(path: Path, found: Inspection, run: list[bytes], number: int, at_end:
         return
     if at_end and not (head is not None and head.count > found.count):
         known = "the count beside it does not have it" if head else "whether it was acknowledged is not known"
-        size = sum(map(len, run))
         found.say(
             f"{path}: an unfinished last line of {size} bytes; {known}; the next writer sets it aside",
             f"{where}: an unfinished last line was set aside; {known}",
@@ -165,24 +188,47 @@ def _replace(
 ) -> None:
     lines, count, chain = found.good, found.count, found.chain
     if found.broken:
-        records = found.records()
+        records = list(_each_once(found.records()))
         whose = {FACTS: found.facts or facts or {}}
         first = found.last + found.lost + 1
         lines = number_anew([whose, *records, *closing(records, found.lost)], first, 0)
         count, chain = first + len(lines) - 1, 0
         for line in lines:
             chain = zlib.crc32(line[:-1], chain)
+    check_readable(path, lines)
     folder.write(path.name, b"".join(lines))
     if counted:
         replace_head(folder, path.name, count, chain)
 
 
+def _each_once(records: Iterable[Record]) -> Iterator[Record]:
+    """Without lines that stand there a second time, word for word: no two appends are of one moment."""
+    seen: set[str] = set()
+    for record in records:
+        text = json.dumps(record)
+        if text not in seen:
+            seen.add(text)
+            yield record
+
+
 def _keep(folder: Folder, path: Path) -> Path:
-    count = sum(name.startswith(f"{path.name}.before-repair-") for name in folder.names())
-    backup = f"{path.name}.before-repair-{count + 1}"
+    backups = (f"{path.name}.before-repair-{number}" for number in itertools.count(1))
+    backup = next(name for name in backups if not folder.exists(name))
     folder.link(path.name, backup)
     folder.sync()
     return path.with_name(backup)
+
+
+def _lines_of(file: int) -> Iterator[bytes]:
+    """The lines of a file; of one that is longer than any of ours, and of all after it, the beginning."""
+    position = 0
+    while data := read_at(file, position, MOST_LINE):
+        end = data.rfind(b"\n") + 1
+        if end == 0:
+            yield data if len(data) < MOST_LINE else data[:MENDABLE_BYTES]
+            return
+        yield from _split(data[:end])
+        position += end
 
 
 def _split(data: bytes) -> list[bytes]:

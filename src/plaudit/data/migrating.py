@@ -7,10 +7,11 @@ the journal, the seals of `store.json` and `schema.json` (whose old files are ke
 `store.json` comes last: a migration that is interrupted begins again.
 """
 
-from plaudit.data.catalog import Catalog, Place, segment_line
+from plaudit.data.catalog import Catalog
 from plaudit.data.disk import Folder
 from plaudit.data.journal import Journal
 from plaudit.data.ledger import Ledger
+from plaudit.data.places import Place, segment_line
 from plaudit.data.quarantine import Quarantine
 from plaudit.data.segments import SCHEMA
 from plaudit.data.settings import MARKER, VERSION, Settings

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from plaudit.data.disk import CHUNK, Folder, write_at
+from plaudit.data.disk import Folder, copy_from
+from plaudit.errors import ForeignFile
 
 NAME = "quarantine"
 ABOUT = "ABOUT.txt"
+MOST_SHOWN = 500  # characters of an entry's text
 
 
 class Quarantine:
@@ -57,9 +59,9 @@ class Quarantine:
     def _about(self, name: str) -> str:
         try:
             lines = self._folder.read(f"{NAME}/{name}/{ABOUT}").decode(errors="replace").splitlines()
-        except OSError:
+        except (OSError, ForeignFile):
             lines = []
-        return lines[0] if lines else "without a text; a process was killed while it set this aside"
+        return lines[0][:MOST_SHOWN] if lines else "without a text; a process was killed while it set this aside"
 
 
 class Entry:
@@ -72,10 +74,7 @@ class Entry:
         """Copy what an open file holds from `offset` on."""
         copy = f"{source.replace('/', '-')}.from-{offset}"
         with self._folder.opened(f"{self._name}/{copy}", os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target:
-            at = offset
-            while part := os.pread(file, CHUNK, at):
-                write_at(target, memoryview(part), at - offset)
-                at += len(part)
+            copy_from(file, offset, target)
             os.fsync(target)
         self.how.append(f"- {copy} are the bytes of {source} from byte {offset} on: append them to it again,")
         self.how.append("  together with the journal's lines that speak of them, from a backup.")
@@ -83,8 +82,11 @@ class Entry:
     def copy(self, source: str) -> None:
         """A file as it is now."""
         kept = source.replace("/", "-")
-        with self._folder.opened(f"{self._name}/{kept}", os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target:
-            write_at(target, memoryview(self._folder.read(source)), 0)
+        with (
+            self._folder.opened(source, os.O_RDONLY) as file,
+            self._folder.opened(f"{self._name}/{kept}", os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target,
+        ):
+            copy_from(file, 0, target)
             os.fsync(target)
         self.how.append(f"- {kept} is {source} as it was: copy it back.")
 

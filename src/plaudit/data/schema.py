@@ -5,20 +5,27 @@ one episode's bytes as another's.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
+from urllib.parse import quote
 
 import numpy as np
 
 from plaudit.types import Episode
+from plaudit.untrusted import shown
 
 STEPS = "steps"
 
 MOST_PIXELS = 1 << 16  # of a side
 MOST_NUMBERS = 1 << 24  # of a state, an action or a privileged value
 MOST_COLUMNS = 1024
+MOST_DIMENSIONS = 16
+MOST_ROW = 1 << 30  # bytes of one row of a column
+MOST_NAME = 200  # bytes of a file's name that stand for a camera
+_NUMBER_TYPE = re.compile(r"[<>|][biuf]\d{1,2}")
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,24 @@ class Schema:
             action_dim=_whole(tree["action_dim"], 0, MOST_NUMBERS),
             privileged=tuple((_text(n), _number_type(d), _shape(s)) for n, d, s in _few(tree["privileged"])),
         )
+
+    def __post_init__(self) -> None:
+        """A ValueError where no segment can be made of it."""
+        for names in ([c for c, _, _ in self.cameras], [n for n, _, _ in self.privileged]):
+            if len(set(names)) < len(names):
+                raise ValueError("a name of a camera or of a privileged value stands there twice")
+            if len(names) > MOST_COLUMNS:
+                raise ValueError(
+                    f"{len(names):,} cameras or privileged values, where at most {MOST_COLUMNS} are stored"
+                )
+        for camera, height, width in self.cameras:
+            if len(quote(camera_column(camera), safe="")) > MOST_NAME:  # UnicodeError: half a character
+                raise ValueError(f"the camera's name {shown(camera)} is too long for a file")
+            if 3 * height * width > MOST_ROW:
+                raise ValueError(f"a frame of {height} x {width} pixels is too large")
+        wide = 4 * (self.state_dim + self.action_dim)
+        if wide + sum(np.dtype(d).itemsize * math.prod(s) + 8 for _, d, s in self.privileged) > MOST_ROW:
+            raise ValueError(f"one step has more than {MOST_ROW:,} bytes")
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -89,13 +114,13 @@ def _little(dtype: np.dtype[Any]) -> str:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no name")
+        raise ValueError(f"{shown(value)} is no name")
     return value
 
 
 def _whole(value: Any, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ValueError(f"{value!r} is not within {least} to {most}")
+        raise ValueError(f"{shown(value)} is not within {least} to {most}")
     return value
 
 
@@ -110,13 +135,13 @@ def _few(values: Any) -> Sequence[Any]:
 
 
 def _number_type(value: Any) -> str:
-    if np.dtype(_text(value)).kind not in "biuf" or np.dtype(value).str != value:
-        raise ValueError(f"{value!r} is no type of number")
+    if not _NUMBER_TYPE.fullmatch(_text(value)) or np.dtype(value).str != value:
+        raise ValueError(f"{shown(value)} is no type of number")
     return value
 
 
 def _shape(value: Any) -> tuple[int, ...]:
     sizes = tuple(_whole(size, 0, MOST_NUMBERS) for size in _few(value))
-    if math.prod(sizes) > MOST_NUMBERS:
-        raise ValueError(f"a shape of {sizes} is too large")
+    if len(sizes) > MOST_DIMENSIONS or math.prod(sizes) > MOST_NUMBERS:
+        raise ValueError(f"a shape of {shown(sizes)} sizes is too large")
     return sizes

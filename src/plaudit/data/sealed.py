@@ -10,9 +10,10 @@ import json
 import zlib
 from typing import Any
 
-Tree = dict[str, Any]
+from plaudit.data.disk import MOST_BYTES
+from plaudit.untrusted import parse_json
 
-MOST_BYTES = 1 << 20  # more is none of ours
+Tree = dict[str, Any]
 
 
 def seal(tree: Tree) -> bytes:
@@ -23,10 +24,7 @@ def parse(data: bytes) -> Tree:
     """The content, checksum included; a ValueError where it is no object at all."""
     if len(data) > MOST_BYTES:
         raise ValueError(f"{len(data):,} bytes are too many")
-    try:
-        tree = json.loads(data.decode())
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    tree = parse_json(data)
     if not isinstance(tree, dict):
         raise ValueError("no JSON object")
     return tree

@@ -27,8 +27,8 @@ import numpy as np
 from plaudit.data.disk import CHUNK, Folder, sync_file, write_at
 from plaudit.data.quarantine import Entry
 from plaudit.data.schema import STEPS, Schema, camera_column
-from plaudit.data.sealed import mend_sealed, parse, seal, unseal
-from plaudit.errors import EpisodeGone, StoreDamaged, StoreError
+from plaudit.data.sealed import parse, seal, unseal
+from plaudit.errors import EpisodeGone, ForeignFile, StoreDamaged, StoreError
 from plaudit.types import AnyArray, Episode
 
 SCHEMA = "schema.json"
@@ -60,7 +60,7 @@ class Segment:
             segment.write_schema()
             root.sync("segments")
         except OSError:
-            root.remove_folder(segment.name)
+            remove_files(root, segment.name)
             raise
         return segment
 
@@ -91,11 +91,12 @@ class Segment:
             data = self._root.read(f"{self.name}/{SCHEMA}")
         except FileNotFoundError:
             return f"{path} is missing"
+        except ForeignFile as error:
+            return str(error)
         try:
             same = Schema.from_json(unseal(data)) == self.schema
         except (ValueError, KeyError, TypeError):
-            one_bit = mend_sealed(data) is not None
-            return f"{path} {'has a flipped bit' if one_bit else 'is damaged'}"
+            return f"{path} is damaged"
         return "" if same else f"{path} says something else than the journal"
 
     def file(self, column: str) -> Path:
@@ -157,9 +158,15 @@ class Segment:
         return sum(max(0, extra) for extra in self._extra_bytes())
 
     @property
-    def is_short(self) -> bool:
-        """Whether a file is missing or cut: its episodes are named when they are read, and nothing is added to it."""
-        return any(extra < 0 for extra in self._extra_bytes())
+    def may_grow(self) -> bool:
+        """Whether nothing is missing or cut, and no file has a second name (a hard link) where changes would show."""
+        return not any(extra < 0 for extra in self._extra_bytes()) and not self.is_shared
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether a file has a second name somewhere: nothing is added to it, and nothing cut."""
+        files = [self._file(column) for column in self.schema.columns]
+        return any(self._root.exists(file) and self._root.stat(file).st_nlink > 1 for file in files)
 
     def _extra_bytes(self) -> list[int]:
         found: list[int] = []
@@ -205,8 +212,12 @@ class Segment:
                 )
             if needed == 0:
                 return np.zeros((rows, *shape), dtype)
+            try:
+                mapped = mmap.mmap(file, needed, prot=mmap.PROT_READ)
+            except (OSError, OverflowError) as error:
+                raise StoreError(f"{self.file(column)} cannot be mapped into memory: {error}") from error
             # A plain ndarray over the map: indexing a np.memmap costs more than the copy of a small frame.
-            return np.frombuffer(mmap.mmap(file, needed, prot=mmap.PROT_READ), dtype).reshape(rows, *shape)
+            return np.frombuffer(mapped, dtype).reshape(rows, *shape)
 
     def _reading(self, column: str) -> Any:
         try:
@@ -242,7 +253,7 @@ class Segment:
         if self._root.exists(self.name):  # else an earlier try got this far
             self._root.rename(self.name, self.name + GONE)
         if self._root.exists(self.name + GONE):
-            self._root.remove_folder(self.name + GONE)
+            remove_files(self._root, self.name + GONE)
         self._root.sync("segments")
 
 
@@ -252,11 +263,28 @@ def segment_name(number: int) -> str:
 
 def is_ours(root: Folder, name: str) -> bool:
     """Whether a folder holds nothing but what a segment does: then a writer made it."""
-    return all(_OURS.fullmatch(file) for file in root.names(name))
+    return all(_is_file_of_ours(root, name, file) for file in root.names(name))
+
+
+def remove_files(root: Folder, name: str) -> bool:
+    """Remove what a writer made in a segment's folder, and the folder unless somebody's own files lie in it as well.
+
+    Whether nothing is left.
+    """
+    for file in root.names(name):
+        if _is_file_of_ours(root, name, file):
+            root.remove(f"{name}/{file}")
+    return root.remove_empty_folder(name)
+
+
+def _is_file_of_ours(root: Folder, name: str, file: str) -> bool:
+    return _OURS.fullmatch(file) is not None and root.is_file(f"{name}/{file}")
 
 
 def _checksum(file: int, offset: int, size: int) -> int:
     checksum, end = 0, offset + size
+    if end > os.fstat(file).st_size:  # a line may promise any number of rows
+        return -1
     while offset < end:
         part = os.pread(file, min(CHUNK, end - offset), offset)
         if not part:

@@ -14,6 +14,7 @@ from typing import Any, Self
 from plaudit.data.disk import Folder
 from plaudit.data.sealed import Tree, parse, seal, unseal
 from plaudit.errors import StoreDamaged, StoreError
+from plaudit.untrusted import shown
 
 VERSION = 2
 MARKER = "store.json"
@@ -41,12 +42,14 @@ class Settings:
         """A ValueError or KeyError where it is none."""
         version, store_id = tree["version"], tree.get("id", "")
         if tree["format"] != FORMAT or type(version) is not int:
-            raise ValueError(f"it says {tree['format']!r}, version {version!r}")
+            raise ValueError(f"it says {shown(tree['format'])}, version {shown(version)}")
+        if version < 1:
+            raise ValueError(f"there is no version {shown(version)}")
         if version > 1 and not (isinstance(store_id, str) and re.fullmatch("[0-9a-f]{32}", store_id)):
-            raise ValueError(f"its id is {store_id!r}")
+            raise ValueError(f"its id is {shown(store_id)}")
         capacity = [tree[name] for name in ("capacity_episodes", "capacity_bytes")]
         if any(c is not None and (type(c) is not int or not 1 <= c <= MOST) for c in capacity):
-            raise ValueError(f"its capacities are {capacity[0]!r} and {capacity[1]!r}")
+            raise ValueError(f"its capacities are {shown(capacity[0])} and {shown(capacity[1])}")
         return cls(version, store_id, capacity[0], capacity[1])
 
     def to_json(self) -> Tree:
@@ -82,7 +85,7 @@ def read_settings(root: Folder) -> Settings:
 
 
 def too_new(path: Path, version: int) -> StoreError:
-    return StoreError(f"{path} has version {version}, this plaudit reads {VERSION}; upgrade plaudit")
+    return StoreError(f"{path} has version {shown(version)}, this plaudit reads {VERSION}; upgrade plaudit")
 
 
 def is_store(folder: str | Path) -> bool:

@@ -30,13 +30,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from plaudit.data.catalog import Catalog, Place, episode_line, place_of, segment_line
+from plaudit.data.catalog import Catalog
 from plaudit.data.cleaning import clean_up
 from plaudit.data.disk import Folder, disk_error, sync, told, uninterrupted
 from plaudit.data.journal import Journal, Record
 from plaudit.data.ledger import Ledger
 from plaudit.data.locking import Lock, lock
 from plaudit.data.migrating import check_schemas, migrate
+from plaudit.data.opening import check_identity, give_no_id_twice
+from plaudit.data.places import Place, episode_line, place_to_be, schema_of, segment_line
 from plaudit.data.schema import STEPS, Schema, camera_column
 from plaudit.data.segments import Segment
 from plaudit.data.settings import MARKER, VERSION, Settings, read_settings
@@ -141,20 +143,22 @@ class Store:
             if not write_off_missing:
                 raise
             self._write_off_missing()
-        self._check_identity()
+        own = self.ledger if self._own_ledger else None
+        check_identity(self.settings, self._journal, own)
         if write:
             if self.settings.version < VERSION:
                 check_schemas(self._root, self._catalog)
             others, said = self._journal.settle()
             self._catalog.follow(others)
             self.repaired += said
-            if self._own_ledger:
-                self.repaired += self.ledger.settle()
+            if own is not None:
+                self.repaired += own.settle()
             self.repaired += clean_up(self._root, self._catalog)
             if self.settings.version < VERSION:
-                own = self.ledger if self._own_ledger else None
                 self.settings, said = migrate(self._root, self.settings, self._catalog, self._journal, own)
                 self.repaired += said
+            if own is not None:
+                self.repaired += give_no_id_twice(self._journal, self._catalog, own)
 
     def close(self) -> None:
         """Let another process write. What was appended is on disk already."""
@@ -182,6 +186,11 @@ class Store:
         """Every episode alive, oldest first. Ids count up and are never used again."""
         with self._guard:
             return list(self._catalog.places)
+
+    @property
+    def next_id(self) -> int:
+        """The id that the next episode gets."""
+        return self._catalog.next_id
 
     @property
     def revision(self) -> int:
@@ -285,20 +294,6 @@ class Store:
                 self._journal = Journal(self.folder / "journal", self._root)
                 self._catalog = Catalog(self._root, self._catalog)
 
-    def _check_identity(self) -> None:
-        """Journal and ledger are this store's, not another's that were copied here."""
-        if self.settings.version < VERSION:
-            return
-        for path, facts in ((self._journal.path, self._journal.facts), (self.ledger.path, self.ledger.facts)):
-            foreign = path == self.ledger.path and not self._own_ledger
-            if foreign or (facts or {}).get("id") == self.settings.id:
-                continue
-            if facts is None and path == self.ledger.path and not len(self.ledger):
-                continue  # an empty ledger that somebody made by hand
-            raise StoreDamaged(
-                f"{path} is not of the store that {self.folder / MARKER} speaks of; restore both from one backup"
-            )
-
     def append(self, episode: Episode) -> int:
         """Store one episode and return its id; when this returns, a power cut cannot take it away."""
         return self.extend([episode])[0]
@@ -312,7 +307,9 @@ class Store:
             try:
                 for i, episode in enumerate(episodes):
                     lines += self._write(self._catalog.next_id + i, episode)
-                new = [place_of(line) for line in lines if line["op"] == "episode"]
+                new = [
+                    place_to_be(line, self.segment(line["segment"]).schema) for line in lines if line["op"] == "episode"
+                ]
                 for number in {place.segment for place in new}:
                     self.segment(number).sync()
                 going = self._catalog.surplus(new, self.capacity_episodes, self.capacity_bytes)
@@ -381,7 +378,7 @@ class Store:
 
     def _write(self, episode_id: int, episode: Episode) -> list[Record]:
         """The arrays of one episode, unsynced, and the journal lines that will make it exist."""
-        number, new = self._segment_for(Schema.of(episode))
+        number, new = self._segment_for(schema_of(episode))
         segment = self.segment(number)
         row = segment.rows
         line = episode_line(episode_id, episode, number, row, segment.write(episode))

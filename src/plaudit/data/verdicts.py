@@ -9,6 +9,7 @@ A row is added in one call, so that a Ctrl-C leaves no half of one.
 """
 
 import base64
+import math
 import struct
 import zlib
 from array import array
@@ -19,10 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plaudit.data.journal import Held, Record, damaged
-from plaudit.errors import StoreDamaged
+from plaudit.data.places import MOST_ID, is_time, is_whole
 from plaudit.types import Labels
+from plaudit.untrusted import shown
 
+MOST_SCORE = 1e30  # of a threshold, which float32 can hold
 NONE = 0xFFFFFFFF  # in a row: not restored, nothing before it
+MOST_STEPS = 1 << 22  # of an episode with labels: 11 hours at 100 Hz
 GAP = 1024  # ids that nobody has labelled, up to which the table of newest rows has a plain place for each
 
 
@@ -40,6 +44,7 @@ class _Row(NamedTuple):
 
 _ROW = struct.Struct("<qqdIIIIII")
 _TIME = struct.Struct("<d")
+_MAKES_NO_SENSE = (KeyError, TypeError, ValueError, OverflowError, zlib.error)  # what a line made by hand may raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,13 @@ class Version:
         return line
 
     def labels(self) -> Labels:
-        return unpack(self.line)
+        line = self.line
+        try:
+            return unpack(line)
+        except _MAKES_NO_SENSE as error:
+            raise damaged(
+                self._file.path, f"version {self.number} of episode {self.episode}'s labels makes no sense ({error})"
+            ) from error
 
 
 class Verdicts:
@@ -78,6 +89,7 @@ class Verdicts:
         self._newest = _Newest()
         self._texts: list[str] = []
         self._numbers: dict[str, int] = {}  # of the texts
+        self.last_id = -1  # the highest id of an episode that has labels
 
     def __len__(self) -> int:
         return len(self._rows) // _ROW.size
@@ -90,6 +102,7 @@ class Verdicts:
         if count and self._row(count - 1).offset == offset:  # a Ctrl-C came between this and what follows it
             self._newest[episode] = count - 1
             return
+        self.last_id = max(self.last_id, episode)
         before = self._newest[episode]
         number = 1 if before == NONE else self._row(before).number + 1
         restored = NONE if line["restored"] is None else line["restored"]
@@ -180,13 +193,12 @@ def is_sensible(line: Record) -> bool:
     """Whether these are an episode, a judge, a time and a version, as far as a row needs them."""
     restored = line.get("restored", 0)
     return (
-        isinstance(episode := line.get("episode"), int)
-        and abs(episode) < 1 << 62
+        is_whole(line.get("episode"), 0, MOST_ID - 1)
         and isinstance(line.get("source"), str)
         and isinstance(line.get("model"), str)
-        and isinstance(moment := line.get("time"), float | int)
-        and (isinstance(moment, float) or abs(moment) < 1 << 62)
-        and (restored is None or (isinstance(restored, int) and 0 < restored < NONE))
+        and is_time(line.get("time"))
+        and (restored is None or is_whole(restored, 1, NONE - 1))
+        and is_whole(line.get("steps"), 0, MOST_STEPS)
     )
 
 
@@ -215,20 +227,41 @@ def pack(episode_id: int, labels: Labels, restored_from: int | None) -> Record:
     }
 
 
+def can_unpack(line: Record) -> bool:
+    """Whether a line that is about to be written can be read back."""
+    try:
+        unpack(line)
+    except _MAKES_NO_SENSE:
+        return False
+    return True
+
+
+def _is_score(value: Any) -> bool:
+    """None, or a number of which float32 has a neighbour: infinity too, 10 to the 400 not."""
+    return value is None or (
+        isinstance(value, float | int) and type(value) is not bool and not MOST_SCORE < abs(value) < math.inf
+    )
+
+
 def unpack(line: Record) -> Labels:
     """The verdict of a line."""
-    steps = line["steps"]
+    steps, threshold, start = line["steps"], line["threshold"], line["start"]
+    texts = line["note"], line.get("rule", "")
+    if not all(isinstance(text, str) for text in texts) or type(line["probability"]) is not bool:
+        raise ValueError("its note, its rule or its kind is none")
+    if not (_is_score(threshold) and _is_score(start)):
+        raise ValueError(f"its threshold is {shown(threshold)}, its first frame {shown(start)}")
     data: Any = zlib.decompressobj().decompress(base64.b64decode(line["data"]), 9 * steps + 1)
     if len(data) != (9 if line["probability"] else 5) * steps:
-        raise StoreDamaged(f"a verdict on episode {line['episode']} has {len(data)} bytes for {steps} steps")
+        raise ValueError(f"{len(data)} bytes for {steps} steps")
     return Labels(
         reward=np.frombuffer(data, "<f4", steps),
         success=np.frombuffer(data, "u1", steps, offset=4 * steps).astype(bool),
         probability=np.frombuffer(data, "<f4", steps, offset=5 * steps) if line["probability"] else None,
-        start=float("nan") if line["start"] is None else line["start"],
+        start=float("nan") if start is None else start,
         source=line["source"],
         model=line["model"],
-        threshold=line["threshold"],
+        threshold=threshold,
         time=line["time"],
         note=line["note"],
         rule=line.get("rule", ""),  # which earlier versions did not write

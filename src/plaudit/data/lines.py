@@ -1,0 +1,114 @@
+"""The lines of a journal (data/journal.py): a checksum, numbers, and a record as JSON.
+
+    1c291ca3 18 17 8d3f00a2 {"op":"episode",...}
+
+A file may come from somebody who can compute a checksum, so a line that fits it is still measured: its length, how deep
+its record nests, and whether it is an object at all. What is written is read back first, so that nothing gets into
+a file that nobody could read.
+"""
+
+import json
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plaudit.errors import DataError
+from plaudit.untrusted import parse_json
+
+Record = dict[str, Any]
+
+MOST_LINE = 1 << 24  # bytes; a million steps of labels have 12 MB
+MENDABLE_BYTES = 1 << 15  # trying every bit takes time with the square of the length: 3 s for this one
+FACTS = "journal"  # the one key of a line that says whose file this is
+_NUMBERS = re.compile(rb"(\d{1,15}) (\d{1,15}) ([0-9a-f]{8}) ")  # before the record of a line
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line that fits its checksum."""
+
+    record: Record
+    number: int | None  # None: of an earlier version
+    first: int  # the number of the first line of its append
+    chain: int  # the checksum of all lines before it
+
+    @property
+    def says_whose(self) -> bool:
+        return self.number is not None and list(self.record) == [FACTS] and isinstance(self.record[FACTS], dict)
+
+
+def encode(record: Record, number: int, first: int, chain: int) -> bytes:
+    text = json.dumps(record, separators=(",", ":"), ensure_ascii=True).encode()
+    rest = b"%d %d %08x %s" % (number, first, chain, text)
+    return b"%08x %s\n" % (zlib.crc32(rest), rest)
+
+
+def number_anew(records: Iterable[Record], first: int, chain: int) -> list[bytes]:
+    """The lines of one append."""
+    lines: list[bytes] = []
+    for number, record in enumerate(records, start=first):
+        lines.append(encode(record, number, first, chain))
+        chain = zlib.crc32(lines[-1][:-1], chain)
+    return lines
+
+
+def decode(text: bytes | bytearray) -> Line | None:
+    """What a line says, or None when its checksum does not fit."""
+    if text[8:9] != b" " or text[:8] != b"%08x" % zlib.crc32(memoryview(text)[9:]):
+        return None
+    try:
+        numbers = _NUMBERS.match(text, 9)
+        record = parse_json(bytes(text[numbers.end() if numbers else 9 :]))
+    except ValueError:  # a line that was made to fit its checksum, and is none of ours
+        return None
+    if not isinstance(record, dict):
+        return None
+    if numbers is None:
+        return Line(record, None, 0, 0)
+    return Line(record, int(numbers[1]), int(numbers[2]), int(numbers[3], 16))
+
+
+def check_readable(path: Path, lines: Iterable[bytes]) -> None:
+    """Before lines are written: that they can be read back."""
+    for line in lines:
+        if len(line) > MOST_LINE:
+            raise DataError(f"{path}: a line of {len(line):,} bytes where {MOST_LINE:,} are read; nothing was written")
+        if decode(line[:-1]) is None:
+            raise DataError(
+                f"{path}: a text holds half a character, or a value nests too deeply, and could not be read back; "
+                f"nothing was written ({line[:200].decode()})"
+            )
+
+
+def mend_bytes(damaged: bytes) -> bytes | None:
+    """The bytes with the one bit put right that makes every line fit its checksum, or None."""
+    if len(damaged) > MENDABLE_BYTES:
+        return None
+    candidate = bytearray(damaged)
+    for position in range(len(candidate)):
+        for bit in range(8):
+            candidate[position] ^= 1 << bit
+            if candidate.endswith(b"\n") and all(decode(line) is not None for line in candidate[:-1].split(b"\n")):
+                return bytes(candidate)
+            candidate[position] ^= 1 << bit
+    return None
+
+
+def out_of_order(line: Line, count: int, chain: int, lines: int, numbered: bool) -> str:
+    """What is wrong with a line that follows `lines` others, the last of which has number `count`; "" if nothing."""
+    if line.number is None:
+        return f"line {lines + 1} has no number among lines that have" if numbered else ""
+    if lines == 0 and line.says_whose:
+        return ""
+    if line.number > count + 1:
+        return missing(count + 1, line.number - 1)
+    if line.number != count + 1 or line.chain != chain:
+        return f"line {lines + 1} does not follow the one before it: lines were swapped, doubled or changed"
+    return ""
+
+
+def missing(first: int, last: int) -> str:
+    return f"line {first} is missing" if first == last else f"lines {first} to {last} are missing"

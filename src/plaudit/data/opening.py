@@ -1,0 +1,43 @@
+"""Whether the files of a store belong together: looked at when it is opened.
+
+Each file fits its own checksums wherever it is copied to. So what a whole file says is compared with the others: a
+journal of another store is found out, and one of an earlier day, whose next ids have labels by now.
+"""
+
+from plaudit.data.catalog import Catalog
+from plaudit.data.journal import Journal
+from plaudit.data.ledger import Ledger
+from plaudit.data.places import summary_line
+from plaudit.data.settings import MARKER, VERSION, Settings
+from plaudit.errors import StoreDamaged
+
+
+def check_identity(settings: Settings, journal: Journal, ledger: Ledger | None) -> None:
+    """Journal and ledger are this store's, not another's that were copied here.
+
+    ledger: the store's own
+    """
+    if settings.version < VERSION:
+        return
+    empty = ledger is not None and ledger.facts is None and not len(ledger)  # one that somebody made by hand
+    for file in (journal, None if empty else ledger):
+        if file is not None and (file.facts or {}).get("id") != settings.id:
+            raise StoreDamaged(
+                f"{file.path} is not of the store that {journal.path.with_name(MARKER)} speaks of; restore both from "
+                "one backup"
+            )
+
+
+def give_no_id_twice(journal: Journal, catalog: Catalog, ledger: Ledger) -> list[str]:
+    """Count on after the last episode that has labels, where the journal does not know of it; says so."""
+    last = ledger.last_id
+    if last < catalog.next_id:
+        return []
+    known = f"knows of no episode beyond {catalog.next_id - 1}" if catalog.next_id else "knows of no episode"
+    line = summary_line(last + 1, catalog.next_segment)
+    journal.append([line], alone=True)
+    catalog.follow([line])
+    return [
+        f"{journal.path} {known}, and there are labels of episode {last}: an older journal was put back, or lines are "
+        f"lost; ids go on from {last + 1}"
+    ]

@@ -1,0 +1,175 @@
+"""What a store's journal says of one episode: where it lies, its checksums, its task and the like.
+
+A line that fits its checksum may still be one that somebody made by hand. So each value is looked at once, where the
+line is read and before one is written, and everything behind it may rely on what it is.
+"""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from plaudit.data.lines import Record
+from plaudit.data.schema import Schema
+from plaudit.errors import InvalidEpisode
+from plaudit.types import Episode
+from plaudit.untrusted import shown
+
+MOST_ID = 1 << 53  # every program that reads JSON can count this far
+MOST_SEGMENTS = (1 << 31) - 1
+MOST_ROWS = 1 << 48
+MOST_NUMBERS = 1 << 28  # in the states and actions of one episode, which are looked at all at once
+MOST_TIME = 253_402_300_800  # the year 10000
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: each opening of a store encodes every line
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an episode lies, and what its journal line says of it.
+
+    The line is kept as the text that it is in the journal, of some hundred bytes, and read anew each time: parsed it
+    takes 4 KB, in every process and part of a run that has the store open.
+    """
+
+    id: int
+    segment: int
+    row: int
+    steps: int
+    text: str = field(repr=False)  # JSON
+
+    @property
+    def rows(self) -> int:
+        return self.steps + 1
+
+    @property
+    def end(self) -> int:
+        """The row after its last."""
+        return self.row + self.rows
+
+    @property
+    def line(self) -> Record:
+        """A few microseconds: who asks for several of its values asks once."""
+        return json.loads(self.text)
+
+
+def place_of(line: Record) -> Place:
+    """A KeyError or ValueError where the line is none of an episode."""
+    segment, row, steps, episode_id = line["segment"], line["row"], line["steps"], line["id"]
+    _whole("id", episode_id, 0, MOST_ID - 1)
+    _whole("segment", segment, 0, MOST_SEGMENTS - 1)
+    _whole("row", row, 0, MOST_ROWS)
+    _whole("steps", steps, 1, MOST_ROWS)
+    _check_facts(line)
+    return Place(episode_id, segment, row, steps, _encode(line))
+
+
+def check_fits(place: Place, schema: Schema) -> None:
+    """A ValueError for an episode that takes more memory than any recording does."""
+    if place.rows * (schema.state_dim + schema.action_dim) > MOST_NUMBERS:
+        raise ValueError(f"{place.steps:,} steps of {schema.state_dim} and {schema.action_dim} numbers are too many")
+
+
+def place_to_be(line: Record, schema: Schema) -> Place:
+    """Of a line that is about to be written; an InvalidEpisode where it could not be read back."""
+    try:
+        place = place_of(line)
+        check_fits(place, schema)
+    except (KeyError, ValueError) as error:
+        raise InvalidEpisode(f"this episode cannot be stored: {error}") from error
+    return place
+
+
+def schema_of(episode: Episode) -> Schema:
+    """An InvalidEpisode where no segment could hold it."""
+    try:
+        return Schema.of(episode)
+    except ValueError as error:
+        raise InvalidEpisode(f"this episode cannot be stored: {error}") from error
+
+
+def segment_line(number: int, schema: Schema) -> Record:
+    return {"op": "segment", "segment": number, "schema": schema.to_json()}
+
+
+def summary_line(next_id: int, next_segment: int) -> Record:
+    """From where on ids and segments are counted, whatever the episodes alive say."""
+    return {"op": "summary", "next_id": next_id, "next_segment": next_segment}
+
+
+def next_numbers(summary: Record) -> tuple[int, int]:
+    """The next id and the next segment; a KeyError or ValueError where they are none."""
+    return (
+        _whole("next_id", summary["next_id"], 0, MOST_ID),
+        _whole("next_segment", summary["next_segment"], 0, MOST_SEGMENTS),
+    )
+
+
+def segment_number(line: Record) -> int:
+    return _whole("segment", line["segment"], 0, MOST_SEGMENTS - 1)
+
+
+def episode_line(episode_id: int, episode: Episode, segment: int, row: int, checksums: dict[str, int]) -> Record:
+    """What makes an episode exist, once it is in the journal."""
+    return {
+        "op": "episode",
+        "id": episode_id,
+        "segment": segment,
+        "row": row,
+        "steps": episode.steps,
+        "crc": checksums,
+        "time": time.time(),
+        "task": episode.task,
+        "fps": episode.fps,
+        "robot": episode.robot,
+        "terminated": episode.terminated,
+        "repeated": episode.repeated,
+        "origin": vars(episode.origin) if episode.origin else None,
+        "meta": dict(episode.meta),
+    }
+
+
+def is_time(value: Any) -> bool:
+    """Seconds since 1970 that a calendar has."""
+    return is_number(value) and 0 <= value < MOST_TIME
+
+
+def is_whole(value: Any, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _check_facts(line: Record) -> None:
+    for name in ("task", "robot"):
+        if not isinstance(line[name], str):
+            raise ValueError(f"its {name} is {shown(line[name])}")
+    if not is_time(line["time"]):
+        raise ValueError(f"its time is {shown(line['time'])}")
+    if not is_number(line["fps"]) or line["fps"] < 0:
+        raise ValueError(f"its fps is {shown(line['fps'])}")
+    if type(line["terminated"]) is not bool or line["repeated"] not in ("none", "first", "last"):
+        raise ValueError(f"its end is {shown(line['terminated'])} and {shown(line['repeated'])}")
+    if not isinstance(line["crc"], dict) or not isinstance(line["meta"], dict):
+        raise ValueError("its checksums or its meta are no mapping")
+    if line["origin"] is not None:
+        _check_origin(line["origin"])
+
+
+def _check_origin(origin: Any) -> None:
+    if not isinstance(origin, Mapping) or set(origin) != {"format", "path", "index", "digest"}:
+        raise ValueError(f"its origin is {shown(origin)}")
+    texts = (origin["format"], origin["path"], origin["digest"])
+    if not all(isinstance(text, str) for text in texts) or not is_whole(origin["index"], 0, MOST_ID):
+        raise ValueError("its origin is none")
+
+
+def is_number(value: Any) -> bool:
+    """One that is finite."""
+    return isinstance(value, float | int) and type(value) is not bool and math.isfinite(value)
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    if not is_whole(value, least, most):
+        raise ValueError(f"{name} {shown(value)}, which is not within {least} to {most}")
+    return value
