@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several test processes share the cores, and torch's threads would spin
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # numbers are compared with a processor's, whatever the machine has
 os.environ["QT_QPA_PLATFORM"] = "offscreen"  # windows are tested without a screen; Qt reads this when it is imported
 
 import numpy as np

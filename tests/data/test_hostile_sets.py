@@ -4,6 +4,8 @@ import json
 import os
 import pickle
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,7 @@ from plaudit.cli.data import chosen_ids
 from plaudit.data.formats import ReadOptions, WriteOptions, lerobot
 from plaudit.data.formats.decoding import decoded
 from plaudit.data.formats.images import BadImage, decode_image
+from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
 from plaudit.data.unpickle import load_npy, load_pickle
 from plaudit.errors import BadFile, DataError, EpisodeGone
@@ -233,3 +236,12 @@ def test_frames_that_are_larger_than_any_camera_are_refused(tmp_path):
     with pytest.raises(BadFile, match="frames of 100000x64"):
         import_dataset(tmp_path / "in", tmp_path / "s")
     assert not (tmp_path / "s").exists()
+
+
+def test_the_decoder_fits_its_memory_whatever_the_limit_on_stacks_is(tmp_path):
+    """Clusters set it to gigabytes; each of the decoder's threads maps a stack of that size."""
+    write_v21(tmp_path / "in")
+    command = f"ulimit -S -s 1048576 && exec {sys.executable} -m plaudit.cli data import in out"
+    done = subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert Store.open(tmp_path / "out").ids

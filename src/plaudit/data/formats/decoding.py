@@ -39,6 +39,8 @@ BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from plaudit.data.formats.worker import nursery; nursery(int(sys.argv[1]))"
 )
+# A thread's stack is as large as the limit on stacks was when its process started, and counts as memory of the decoder.
+_SMALL_STACKS = ("/bin/sh", "-c", 'ulimit -S -s 8192; exec "$0" "$@"')
 # The decoders' own threads would be lost in a fork; Arrow's usual allocator reserves more than it uses.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 _ERRORS = {"BadFile": BadFile, "FramesMissing": BadFile, "UnsafeFile": UnsafeFile}
@@ -67,6 +69,7 @@ class _Nursery:
         with theirs:
             self._process = subprocess.Popen(
                 [
+                    *_SMALL_STACKS,
                     sys.executable,
                     "-P",
                     "-c",

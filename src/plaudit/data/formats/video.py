@@ -36,6 +36,9 @@ _DECODERS = "h264,hevc,av1,libdav1d,vp9,libvpx-vp9,vp8,libvpx,mpeg4,mjpeg"
 _CANONICAL = ("h264", "hevc", "av1", "vp9", "vp8", "mpeg4", "mjpeg")
 _EBML = b"\x1a\x45\xdf\xa3"  # how Matroska begins
 _BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide")  # and MP4, after four bytes
+# ffmpeg would start a thread for every core, and every thread maps a stack and its own frames: on a machine with many
+# cores that alone went beyond the memory that `plaudit.data.formats.worker` allows a decoder.
+MAX_THREADS = min(4, os.cpu_count() or 1)
 
 
 class FramesMissing(BadFile):
@@ -107,6 +110,7 @@ def _opened(root: Root, path: Path) -> Iterator[tuple[Any, Any]]:
             if codec not in _CANONICAL or not stream.time_base:
                 raise BadFile(path, f"videos of codec '{codec}' are not read; {', '.join(_CANONICAL)} are")
             stream.thread_type = "AUTO"
+            stream.codec_context.thread_count = MAX_THREADS
             yield container, stream
     except FileNotFoundError as error:
         raise BadFile(path, "this video is missing; copy it from the data set's source") from error
