@@ -63,11 +63,12 @@ def main() -> None:
 
 def our_rate(count: int, threads: int, size: int, cameras: tuple[str, ...], seconds: float) -> float:
     """Control steps a second, all scenes together; without cameras, of states alone."""
-    from plaudit.envs.bench import measure
+    from plaudit.envs.bench import measure_throughput
     from plaudit.envs.panda.config import PandaConfig
 
     images = {"obs": "both", "cameras": cameras, "image_size": (size, size)} if cameras else {}
-    return measure(PandaConfig(type="pick_place", threads=threads, **images), count, seconds).steps
+    config = PandaConfig(type="pick_place", num_threads=threads, **images)
+    return measure_throughput(config, count, seconds).steps_per_s
 
 
 def call_peer(python: Path, name: str, size: int, shadows: bool, seconds: float) -> float:

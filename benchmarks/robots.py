@@ -23,7 +23,7 @@ from rosbags.typesys import Stores, get_typestore
 from bars import Bars
 from plaudit.data.normalize import Normalizer
 from plaudit.registry import ROBOT_REGISTRY
-from plaudit.robots.pace import Pace
+from plaudit.robots.rate import Pace
 from plaudit.robots.transport import ZenohConfig
 from plaudit.robots.transport.messages import IMAGE, decode_image, encode_image
 from plaudit.robots.twin.log import compare
@@ -89,7 +89,7 @@ def measure_episode(folder: Path, name: str, steps: int) -> None:
         begun = time.monotonic()
         episode = run_episode(timed, Waves(params.start_pose, slowness=20), Normalizer({}), steps=steps, task="wave")
         seconds = time.monotonic() - begun
-        dropped = sum(sum(reasons.values()) for reasons in robot.senses.dropped().values())
+        dropped = sum(sum(reasons.values()) for reasons in robot.sensors.dropped().values())
     match = compare(episode, twin.said(), params.proprio_fields)
     ms = {what: 1e3 * np.percentile(spent, (50, 99)) for what, spent in timed.spent.items()}
     print(

@@ -9,7 +9,7 @@ from own_learner import ImitationConfig
 from plaudit.contracts import check_labeler, check_policy, check_robot, check_simulation, missing_members
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
-from plaudit.envs.adapters.any_gymnasium import GymnasiumConfig
+from plaudit.envs.adapters.gymnasium import GymnasiumConfig
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import ContractError
 from plaudit.judges.labeling import label_store, pending

@@ -12,7 +12,7 @@ import numpy as np
 
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.transport import MemoryConfig, ZenohConfig
-from plaudit.robots.twin.run import Twin
+from plaudit.robots.twin.twin import Twin
 from plaudit.types import FloatArray, Observation
 from waiting import stretch
 

@@ -272,7 +272,7 @@ ENV_REGISTRY = Registry(
         "lift": "plaudit.envs.panda.config:PandaConfig",
         "pick_place": "plaudit.envs.panda.config:PandaConfig",
         "push": "plaudit.envs.panda.config:PandaConfig",
-        "gymnasium": "plaudit.envs.adapters.any_gymnasium:GymnasiumConfig",
+        "gymnasium": "plaudit.envs.adapters.gymnasium:GymnasiumConfig",
         "gym_hil": "plaudit.envs.adapters.gym_hil:GymHilConfig",
         "fetch": "plaudit.envs.adapters.fetch:FetchConfig",
         "metaworld": "plaudit.envs.adapters.metaworld:MetaWorldConfig",

@@ -5,7 +5,7 @@ import pytest
 
 from plaudit.contracts import check_robot
 from plaudit.errors import InvalidCommand, RobotError, RobotSilent
-from plaudit.robots.takeover import TopicTakeover
+from plaudit.robots.teleop import TopicTeleop
 from plaudit.robots.transport import MemoryConfig
 from plaudit.robots.transport.messages import JOINT_STATE, JointState, decode_joint_state, encode_joint_state
 from plaudit.robots.twin.faults import Fault
@@ -98,7 +98,7 @@ def test_it_holds_where_it_is_or_where_it_was_told_to_be_when_that_is_not_known(
             here = robot.observe().state
             robot.hold()
             assert commands[-1].position == pytest.approx(here, abs=1e-6)
-        wait_until(lambda: min(robot.senses.ages().values()) > config.params().silent_after_ms / 1000)
+        wait_until(lambda: min(robot.sensors.ages().values()) > config.params().silent_after_ms / 1000)
         robot.act(here + 0.01)
         robot.hold()
         assert commands[-1].position == pytest.approx(robot.command)
@@ -142,7 +142,7 @@ def test_a_persons_command_counts_while_it_is_given(tmp_path):
     config = robot_config(tmp_path)
     bus, names = MemoryConfig(bus=str(tmp_path)), config.params().joint_names
     listener, person = bus.build(), bus.build()
-    takeover = TopicTakeover(listener, config.topics().takeover, names, expires=0.2)
+    takeover = TopicTeleop(listener, config.topics().takeover, names, expires=0.2)
     assert takeover.command() is None
     for stamp in (2_000_000_000, 1_000_000_000):  # the second has another clock
         wanted = JointState(stamp, names[::-1], np.arange(24.0)[::-1])

@@ -12,7 +12,7 @@ from plaudit.robots.sim import SimRobot
 from plaudit.rollout.loop import run_episode
 from twins import Waves
 
-LIFT = {"type": "lift", "obs": "both", "cameras": ["front", "wrist"], "image_size": [16, 20], "threads": 1}
+LIFT = {"type": "lift", "obs": "both", "cameras": ["front", "wrist"], "image_size": [16, 20], "num_threads": 1}
 
 
 @pytest.mark.parametrize("env", [LIFT, {"type": "gymnasium", "id": "Pendulum-v1", "fps": 20.0}])

@@ -8,8 +8,8 @@ import pytest
 
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
+from plaudit.robots.twin.frames import draw, read_stamp
 from plaudit.robots.twin.log import compare
-from plaudit.robots.twin.picture import draw, read_stamp
 from plaudit.robots.twin.process import TwinProcess
 from plaudit.rollout.loop import FAULT, run_episode
 from twins import Waves, silence, zenoh_config
@@ -92,7 +92,7 @@ def test_messages_in_another_order_are_dropped_and_counted_and_the_robot_goes_on
     with config.build() as robot:
         episode = wave(robot, steps=40, at=5, then=lambda: twin.fail("shuffle"))
         twin.fail("none")
-        dropped = robot.senses.dropped()["/igris_b/joint_states"]
+        dropped = robot.sensors.dropped()["/igris_b/joint_states"]
     assert episode.steps == 40 and FAULT not in episode.meta
     assert dropped["out of order"] > 0
     assert not compare(episode, twin.said(), ("position",)).wrong

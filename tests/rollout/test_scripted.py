@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-pytest.importorskip("plaudit.envs.panda.engine", exc_type=ImportError)  # the tests below need MuJoCo 4
+pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # the tests below need MuJoCo 4
 
 from plaudit.data.store import Store
 from plaudit.envs.adapters.fetch import FetchConfig

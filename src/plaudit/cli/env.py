@@ -27,10 +27,10 @@ def env_list() -> None:
 
     States are counted with everything the simulation knows / with what the arm itself measures.
     """
-    from plaudit.envs.catalog import cards
+    from plaudit.envs.catalog import list_envs
     from plaudit.report.tables import env_table
 
-    out.print(*env_table(cards()), sep="\n")
+    out.print(*env_table(list_envs()), sep="\n")
 
 
 @env.command("view")
@@ -85,13 +85,13 @@ def env_bench(
     settings: SetOption = None,
 ) -> None:
     """Time it on this machine, without images and with them."""
-    from plaudit.envs.bench import measure
+    from plaudit.envs.bench import measure_throughput
     from plaudit.report.tables import speed_table
 
-    more = [*([f"threads={threads}"] if threads is not None else []), *(settings or [])]
+    more = [*([f"num_threads={threads}"] if threads is not None else []), *(settings or [])]
     kinds = {"state": "state", f"state and images of {size}": "both"}
     speeds = {
-        observed: measure(env_config_of(name, obs, camera, size, more), num_envs, seconds)
+        observed: measure_throughput(env_config_of(name, obs, camera, size, more), num_envs, seconds)
         for observed, obs in progress("measuring")(list(kinds.items()))
     }
     out.print(speed_table(f"{name}, {num_envs} side by side", speeds))

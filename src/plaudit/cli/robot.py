@@ -69,7 +69,7 @@ def robot_twin(
     settings: SetOption = None,
 ) -> None:
     """Be a robot's twin: move, draw, obey and fail on its topics, until Ctrl-C."""
-    from plaudit.robots.twin.run import run_twin
+    from plaudit.robots.twin.twin import run_twin
 
     config = ros_config(name, params, topics, settings)
     run_twin(config, log=log, watchdog_ms=watchdog_ms, faults=fault or (), seconds=seconds)

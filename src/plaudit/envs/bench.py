@@ -1,4 +1,4 @@
-"""How fast an environment is on this machine."""
+"""How fast an environment runs on this machine."""
 
 import time
 from dataclasses import dataclass
@@ -10,25 +10,25 @@ from plaudit.protocols import Simulation
 
 
 @dataclass(frozen=True)
-class Speed:
-    """Of all copies of an environment together."""
+class Throughput:
+    """Of all environments of a vectorized environment together."""
 
-    steps: float  # of control, a second
-    frames: float  # images of all cameras, a second
+    steps_per_s: float  # control steps
+    frames_per_s: float  # images of all cameras
 
 
-def measure(config: Any, num_envs: int, seconds: float) -> Speed:
-    """Run episodes of random actions for about as long; their resets are counted in."""
-    simulation: Simulation = config.build(num_envs)
-    rng, everyone = np.random.default_rng(0), np.ones(num_envs, bool)
-    simulation.reset(range(num_envs))
-    simulation.step(np.zeros((num_envs, simulation.action_dim)), everyone)  # what is slow once is not counted
+def measure_throughput(config: Any, num_envs: int, seconds: float) -> Throughput:
+    """Run episodes of random actions for about that long; resets count as well."""
+    env: Simulation = config.build(num_envs)
+    rng, active = np.random.default_rng(0), np.ones(num_envs, bool)
+    env.reset(range(num_envs))
+    env.step(np.zeros((num_envs, env.action_dim)), active)  # warm-up: what is slow only once does not count
     steps, begin = 0, time.perf_counter()
     while time.perf_counter() - begin < seconds:
-        if steps % simulation.max_steps == 0:
-            simulation.reset(range(num_envs))
-        simulation.step(rng.uniform(-1, 1, (num_envs, simulation.action_dim)), everyone)
+        if steps % env.max_steps == 0:
+            env.reset(range(num_envs))
+        env.step(rng.uniform(-1, 1, (num_envs, env.action_dim)), active)
         steps += 1
-    rate = steps * num_envs / (time.perf_counter() - begin)
-    simulation.close()
-    return Speed(rate, rate * len(simulation.cameras))
+    steps_per_s = steps * num_envs / (time.perf_counter() - begin)
+    env.close()
+    return Throughput(steps_per_s, steps_per_s * len(env.cameras))

@@ -1,4 +1,4 @@
-"""What environments there are, what each is, and what it takes: for tables and for commands that are given a name."""
+"""The environments that can be named: for `plaudit env list`, and for commands that take a name and settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +8,12 @@ from importlib.util import find_spec
 from typing import Any
 
 from plaudit.config import load
-from plaudit.envs.adapters.common import AdapterConfig
-from plaudit.envs.panda.scene import CAMERAS
-from plaudit.envs.panda.state import ARM_STATE, SCENE_STATE
+from plaudit.envs.adapters.base import AdapterConfig
+from plaudit.envs.panda.scene import ARM_STATE, CAMERAS, SCENE_STATE
 from plaudit.envs.panda.tasks import TASKS
 from plaudit.registry import ENV_REGISTRY
 
-# name -> the module that an adapter imports, the extra that brings it
+# name -> the module that an adapter imports, the extra that installs it
 _SIMULATORS = {
     "gym_hil": ("gym_hil", "gym-hil"),
     "fetch": ("gymnasium_robotics", "fetch"),
@@ -24,21 +23,21 @@ _SIMULATORS = {
 
 
 @dataclass(frozen=True)
-class Card:
-    """One environment in a few words."""
+class EnvInfo:
+    """One row of `plaudit env list`."""
 
     name: str
     about: str  # the instruction of a built-in task, or what an adapter leads to
     cameras: str  # here and below "-" where it depends on the id
-    state: str  # how many numbers, with everything and with the arm's own alone
+    state: str  # dimensions with privileged state / of the arm alone
     actions: str
-    install: str  # what is missing; empty where nothing is
+    install: str  # the command that installs what is missing; empty where nothing is
 
 
-def cards() -> list[Card]:
-    """All that the registry knows, the built-in ones first."""
+def list_envs() -> list[EnvInfo]:
+    """All registered environments, the built-in ones first."""
     names = sorted(ENV_REGISTRY.names(), key=lambda name: (name not in TASKS, name))
-    return [_built_in(name) if name in TASKS else _adapter(name) for name in names]
+    return [_built_in_info(name) if name in TASKS else _adapter_info(name) for name in names]
 
 
 def env_config(name: str, settings: Sequence[str] = ()) -> Any:
@@ -46,23 +45,23 @@ def env_config(name: str, settings: Sequence[str] = ()) -> Any:
     return load(ENV_REGISTRY.get(name), overrides=[f"type={name}", *settings])
 
 
-def _built_in(name: str) -> Card:
+def _built_in_info(name: str) -> EnvInfo:
     full, arm = len(ARM_STATE + SCENE_STATE), len(ARM_STATE)
-    missing = "" if _mujoco() >= 4 else "pip install 'plaudit[sim]'"
-    return Card(name, TASKS[name].words, ", ".join(CAMERAS), f"{full} / {arm}", "4", missing)
+    missing = "" if _mujoco_major_version() >= 4 else "pip install 'plaudit[sim]'"
+    return EnvInfo(name, TASKS[name].instruction, ", ".join(CAMERAS), f"{full} / {arm}", "4", missing)
 
 
-def _adapter(name: str) -> Card:
+def _adapter_info(name: str) -> EnvInfo:
     cls: Any = ENV_REGISTRY.get(name)
     about = (import_module(cls.__module__).__doc__ or "").strip().split("\n")[0].rstrip(".")
-    cameras = ", ".join(cls.cameras_known) if issubclass(cls, AdapterConfig) else ""
+    cameras = ", ".join(cls.available_cameras) if issubclass(cls, AdapterConfig) else ""
     module, extra = _SIMULATORS.get(name, ("gymnasium", ""))
     missing = "" if find_spec(module) else f"pip install 'plaudit[{extra}]'"
-    return Card(name, about, cameras or "-", "-", "-", missing)
+    return EnvInfo(name, about, cameras or "-", "-", "-", missing)
 
 
-def _mujoco() -> int:
-    """The major version that is installed, 0 for none; without importing it, which would settle its renderer."""
+def _mujoco_major_version() -> int:
+    """0 where MuJoCo is not installed. It is not imported, because that would fix its rendering backend."""
     try:
         return int(version("mujoco").split(".")[0])
     except PackageNotFoundError:

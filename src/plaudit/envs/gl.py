@@ -1,10 +1,10 @@
-"""Which OpenGL draws MuJoCo's images, decided before MuJoCo is imported.
+"""Which OpenGL library renders MuJoCo's images, chosen before MuJoCo is imported.
 
-MuJoCo reads the variable MUJOCO_GL once, while it is imported, and takes a window library where it is unset; on a
-machine without a display that fails much later, at the first image, with a message about a missing context. So whoever
-is about to import MuJoCo calls `choose` first. A user's own MUJOCO_GL always wins; where it is unset and there is no
-display, the first headless library that this machine has is written into MUJOCO_GL, for this process and its children,
-and logged. (Rejected: setting it on `import plaudit`, which would reach programs that never asked for an image.)
+MuJoCo reads the variable MUJOCO_GL once, while it is imported, and uses a windowing library where it is unset; on a
+machine without a display that fails much later, at the first image, with a message about a missing context. So every
+module that imports MuJoCo calls `choose_backend` first. A user's own MUJOCO_GL always wins; where it is unset and there
+is no display, the first headless library of this machine is written into MUJOCO_GL, for this process and its children,
+and logged. (Rejected: setting it on `import plaudit`, which would affect programs that never render an image.)
 """
 
 import ctypes
@@ -19,8 +19,8 @@ from plaudit.errors import EnvError
 
 Backend = Literal["egl", "osmesa", "glfw"]
 
-# backend -> the library that it opens, and what brings it on Debian and Ubuntu; in the order of preference: EGL uses a
-# GPU where there is one and the processor where there is none, OSMesa the processor only.
+# backend -> the libraries that it may load, and the Debian and Ubuntu packages that install it; in order of preference:
+# EGL uses a GPU where there is one and the CPU where there is none, OSMesa always the CPU.
 HEADLESS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "egl": (("libEGL.so.1",), "libegl1 libgl1"),
     "osmesa": (("libOSMesa.so.8", "libOSMesa.so.6"), "libosmesa6"),
@@ -29,74 +29,73 @@ HEADLESS: Mapping[str, tuple[tuple[str, ...], str]] = {
 _log = logging.getLogger(__name__)
 
 
-def choose(wanted: Backend | None = None, *, images: bool = True) -> None:
-    """Settle MUJOCO_GL for this process; call before `import mujoco`.
+def choose_backend(wanted: Backend | None = None, *, needs_images: bool = True) -> None:
+    """Set MUJOCO_GL for this process if it is unset; call before `import mujoco`.
 
-    With `images=False` a machine that has no OpenGL at all is fine: nothing will be drawn.
+    With `needs_images=False` a machine without any OpenGL is accepted: nothing will be rendered.
     """
     current = os.environ.get("MUJOCO_GL", "").strip().lower() or None
-    if current is not None and current in HEADLESS and not _there(current):
-        raise EnvError(f"MUJOCO_GL is '{current}', {_absent(current)}")  # MuJoCo would not even import
+    if current is not None and current in HEADLESS and not _is_installed(current):
+        raise EnvError(f"MUJOCO_GL is '{current}', {_install_hint(current)}")  # MuJoCo would not even import
     if wanted is not None and wanted != current:
         if current is not None or "mujoco" in sys.modules:
             raise EnvError(
-                f"render_backend is '{wanted}', but this process already draws with '{current or 'glfw'}'; "
+                f"render_backend is '{wanted}', but this process already renders with '{current or 'glfw'}'; "
                 f"start it with MUJOCO_GL={wanted}"
             )
-        _settle(wanted, needed=images)
-    elif current is None and sys.platform == "linux" and not _display():
-        found = next((name for name in HEADLESS if _there(name)), None)
-        if "mujoco" in sys.modules:
-            if images:
-                raise EnvError(
-                    "MuJoCo was imported before a renderer was chosen and there is no display; "
-                    f"start the program with MUJOCO_GL={found or 'egl'}"
-                )
-        else:
-            _settle(found or "egl", needed=images)
-
-
-def _settle(backend: str, *, needed: bool) -> None:
-    if backend in HEADLESS and not _there(backend):
-        if needed:
-            raise EnvError(f"images are drawn with '{backend}', {_absent(backend)}")
-        return
-    os.environ["MUJOCO_GL"] = backend
-    _log.info("MUJOCO_GL was unset; it is now '%s' for this process and its children", backend)
+        _set_backend(wanted, needs_images=needs_images)
+    elif current is None and sys.platform == "linux" and not _has_display():
+        headless = next((name for name in HEADLESS if _is_installed(name)), "egl")
+        if "mujoco" not in sys.modules:
+            _set_backend(headless, needs_images=needs_images)
+        elif needs_images:
+            raise EnvError(
+                "MuJoCo was imported before a renderer was chosen and there is no display; "
+                f"start the program with MUJOCO_GL={headless}"
+            )
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Around the first image: what OpenGL says when it cannot start, in a sentence that helps."""
+def explain_errors() -> Iterator[None]:
+    """Around the first image: turn the error of an OpenGL that cannot start into one that says what to install."""
     try:
         yield
     except Exception as error:  # each backend fails with a class of its own, some of them private
-        if not _about_gl(error):
+        if not _is_gl_error(error):
             raise
         backend = os.environ.get("MUJOCO_GL", "glfw")
         hint = f"run: apt-get install {HEADLESS[backend][1]}" if backend in HEADLESS else "set MUJOCO_GL=egl"
         raise EnvError(f"the renderer '{backend}' did not start ({type(error).__name__}: {error}); {hint}") from error
 
 
-def _about_gl(error: Exception) -> bool:
-    """Whether the innermost lines of the traceback are in OpenGL or in MuJoCo's use of it."""
-    modules = []
+def _set_backend(backend: str, *, needs_images: bool) -> None:
+    if backend in HEADLESS and not _is_installed(backend):
+        if needs_images:
+            raise EnvError(f"images are rendered with '{backend}', {_install_hint(backend)}")
+        return
+    os.environ["MUJOCO_GL"] = backend
+    _log.info("MUJOCO_GL was unset; it is now '%s' for this process and its children", backend)
+
+
+def _is_gl_error(error: Exception) -> bool:
+    """Whether the innermost frame of the traceback is in OpenGL or in MuJoCo's use of it."""
+    module = ""
     trace = error.__traceback__
     while trace is not None:
-        modules.append(trace.tb_frame.f_globals.get("__name__", ""))
+        module = trace.tb_frame.f_globals.get("__name__", "")
         trace = trace.tb_next
-    return modules[-1].startswith(("OpenGL", "mujoco.egl", "mujoco.osmesa", "mujoco.glfw", "mujoco.render"))
+    return module.startswith(("OpenGL", "mujoco.egl", "mujoco.osmesa", "mujoco.glfw", "mujoco.render"))
 
 
-def _absent(backend: str) -> str:
-    return f"which is not on this machine; run: apt-get install {HEADLESS[backend][1]}"
+def _install_hint(backend: str) -> str:
+    return f"which is not installed on this machine; run: apt-get install {HEADLESS[backend][1]}"
 
 
-def _display() -> bool:
+def _has_display() -> bool:
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def _there(backend: str) -> bool:
+def _is_installed(backend: str) -> bool:
     for library in HEADLESS[backend][0]:
         try:
             ctypes.CDLL(library)

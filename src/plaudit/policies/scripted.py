@@ -15,8 +15,8 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from plaudit.config import Config
-from plaudit.envs.panda.state import ARM_STATE, SCENE_STATE
-from plaudit.envs.panda.tasks import Facts
+from plaudit.envs.panda.scene import ARM_STATE, SCENE_STATE
+from plaudit.envs.panda.tasks import TaskState
 from plaudit.errors import PolicyError
 from plaudit.policies.expert import ScriptedExpert
 from plaudit.policies.guidance import blended
@@ -45,7 +45,7 @@ class ScriptedConfig(Config):
 
     def build(self) -> "ScriptedPolicy":
         if self.expert is not None:
-            return ScriptedPolicy(SeenExpert(self.expert, self.noise, self.seed), self.horizon)
+            return ScriptedPolicy(StateExpert(self.expert, self.noise, self.seed), self.horizon)
         return ScriptedPolicy(_imported(str(self.function)), self.horizon)
 
 
@@ -79,28 +79,22 @@ class ScriptedPolicy:
             raise PolicyError("a script has no weights to load")
 
 
-class SeenExpert:
-    """The expert of a built-in task for one robot, by what its state tells; to the expert this is the world."""
-
-    num_envs = 1
+class StateExpert:
+    """The expert of a built-in task for one robot, from the privileged state in its observations."""
 
     def __init__(self, task: str, noise: float, seed: int):
-        self.task_name = task
-        self._facts: Facts | None = None
-        self._expert = ScriptedExpert(self, noise=noise, seed=seed)
-
-    def facts(self) -> Facts:
-        assert self._facts is not None
-        return self._facts
+        self._previous: TaskState | None = None
+        self._expert = ScriptedExpert(task, noise=noise, seed=seed)
 
     def __call__(self, observation: Observation) -> FloatArray:
-        before, self._facts = self._facts, _facts_of(observation)
-        if before is not None and _was_reset(before, self._facts, observation):
-            self._expert.start()
-        return self._expert.act()[0]
+        state = _task_state(observation)
+        if self._previous is not None and _was_reset(self._previous, state, observation):
+            self._expert.reset()
+        self._previous = state
+        return self._expert.act(state)[0]
 
 
-def _facts_of(observation: Observation) -> Facts:
+def _task_state(observation: Observation) -> TaskState:
     if observation.state.shape != (len(_NAMES),):
         raise PolicyError(
             f"the expert needs the {len(_NAMES)} numbers that a built-in task shows with obs 'state' or 'both', "
@@ -111,13 +105,13 @@ def _facts_of(observation: Observation) -> Facts:
     def place(name: str) -> Any:
         return np.stack([known[f"{name}_{axis}"] for axis in "xyz"], axis=1)
 
-    return Facts(place("tip"), place("cube"), np.zeros(1), place("goal"), known["grasped"] > 0.5)
+    return TaskState(place("tip"), place("cube"), np.zeros(1), place("goal"), known["grasped"] > 0.5)
 
 
-def _was_reset(before: Facts, now: Facts, observation: Observation) -> bool:
+def _was_reset(before: TaskState, now: TaskState, observation: Observation) -> bool:
     """At its start an arm has not moved, and yet is elsewhere than it was; while it runs, it always moves a little."""
     first = _NAMES.index("moved_x")
-    return not observation.state[first : first + 3].any() and not np.array_equal(before.tip, now.tip)
+    return not observation.state[first : first + 3].any() and not np.array_equal(before.tip_pos, now.tip_pos)
 
 
 def _imported(path: str) -> Script:

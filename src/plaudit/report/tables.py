@@ -12,8 +12,8 @@ from rich.text import Text
 from plaudit.data.failures import Failures
 from plaudit.data.formats import Dataset
 from plaudit.data.store import Store
-from plaudit.envs.bench import Speed
-from plaudit.envs.catalog import Card
+from plaudit.envs.bench import Throughput
+from plaudit.envs.catalog import EnvInfo
 from plaudit.judges.calibration import Rate
 from plaudit.judges.config import Calibrated
 from plaudit.judges.controls import ControlResult
@@ -95,26 +95,26 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
     return [_facts(f"{store.folder}: episode {episode_id}", facts), history]
 
 
-def env_table(cards: Sequence[Card]) -> list[Any]:
+def env_table(envs: Sequence[EnvInfo]) -> list[Any]:
     """A line for each environment; then what to install for those that lack something."""
     table = Table("name", "task", "cameras", "state", "actions", box=None, pad_edge=False)
     lacking = Table(box=None, show_header=False, title="not installed here:", title_justify="left", pad_edge=False)
-    for card in cards:
-        table.add_row(card.name, card.about, card.cameras, card.state, card.actions)
-        if card.install:
-            lacking.add_row(card.name, card.install)
+    for env in envs:
+        table.add_row(env.name, env.about, env.cameras, env.state, env.actions)
+        if env.install:
+            lacking.add_row(env.name, env.install)
     return [table, lacking] if lacking.row_count else [table]
 
 
-def speed_table(title: str, speeds: Mapping[str, Speed]) -> Table:
+def speed_table(title: str, speeds: Mapping[str, Throughput]) -> Table:
     """A line for each kind of observation."""
     table = Table(box=None, pad_edge=False, title=title, title_justify="left")
     table.add_column("observed")
     for column in ("steps/s", "images/s", "ms a step"):
         table.add_column(column, justify="right")
     for observed, speed in speeds.items():
-        images = f"{speed.frames:,.0f}" if speed.frames else "-"
-        table.add_row(observed, f"{speed.steps:,.0f}", images, f"{1000 / speed.steps:.3f}")
+        images = f"{speed.frames_per_s:,.0f}" if speed.frames_per_s else "-"
+        table.add_row(observed, f"{speed.steps_per_s:,.0f}", images, f"{1000 / speed.steps_per_s:.3f}")
     return table
 
 

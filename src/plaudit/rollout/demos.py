@@ -15,7 +15,7 @@ from plaudit.data.store import Store
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.envs.panda.tasks import TASKS
 from plaudit.errors import EnvError
-from plaudit.policies.expert import ScriptedExpert
+from plaudit.policies.expert import expert_act_fn
 from plaudit.protocols import Simulation
 from plaudit.rollout.rounds import SimulatorJudge, run_round
 from plaudit.types import Episode, FloatArray, Labels, Observation
@@ -76,7 +76,7 @@ def play(
     """One episode of any environment, to look at: the expert acts in a built-in task, chance in others."""
     simulation = env.build(1)
     scripted = isinstance(env, PandaConfig)
-    act = ScriptedExpert(simulation, [outcome], noise, seed).act if scripted else RandomActions(simulation, seed)
+    act = expert_act_fn(simulation, [outcome], noise, seed) if scripted else RandomActions(simulation, seed)
     judge = SimulatorJudge()
     shown = run_round(simulation, act, [seed], judge, linger=linger).episodes(simulation, judge.source)[0]
     simulation.close()
@@ -108,8 +108,8 @@ def _as_told(
     waiting, first = list(wanted), seed
     while waiting and first < seed + TRIES * len(wanted) + world.num_envs:
         now, waiting = waiting[: world.num_envs], waiting[world.num_envs :]
-        expert = ScriptedExpert(world, now, noise, seed=first)
-        round = run_round(world, expert.act, range(first, first + world.num_envs), judge, linger=linger)
+        act = expert_act_fn(world, now, noise, seed=first)
+        round = run_round(world, act, range(first, first + world.num_envs), judge, linger=linger)
         first += world.num_envs
         for outcome, (episode, labels) in zip(now, round.episodes(world, judge.source, **told), strict=False):
             if keep_all or labels.succeeded == (outcome == "success"):

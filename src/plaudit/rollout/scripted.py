@@ -14,7 +14,7 @@ from plaudit.data.store import Store
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.envs.panda.tasks import TASKS
 from plaudit.errors import EnvError
-from plaudit.policies.expert import OUTCOMES, ScriptedExpert, check_script
+from plaudit.policies.expert import OUTCOMES, check_script, expert_act_fn
 from plaudit.protocols import Simulation
 from plaudit.rollout.collect import Intake, Targets
 from plaudit.rollout.rounds import SimulatorJudge, run_round
@@ -127,9 +127,9 @@ def _told(intake: Intake, count: int, outcomes: Sequence[str], random_share: flo
 
 def _actor(world: Any, told: Sequence[str], noise: float, seed: int) -> Callable[[Observation], FloatArray]:
     wanders = np.array([outcome == RANDOM for outcome in told])[:, None]
-    expert = ScriptedExpert(world, ["success" if o == RANDOM else o for o in told], noise, seed)
+    expert = expert_act_fn(world, ["success" if o == RANDOM else o for o in told], noise, seed)
     walk = RandomWalk(world, seed)
-    return lambda observation: np.where(wanders, walk(observation), expert.act(observation))
+    return lambda observation: np.where(wanders, walk(observation), expert(observation))
 
 
 def _failures(outcomes: Sequence[str]) -> list[str]:

@@ -25,7 +25,7 @@ from plaudit.config import Config
 from plaudit.errors import RolloutError
 from plaudit.registry import ROBOT_REGISTRY, TAKEOVER_REGISTRY
 from plaudit.robots.ros import RosRobotConfig
-from plaudit.robots.takeover import TopicTakeover
+from plaudit.robots.teleop import TopicTeleop
 from plaudit.types import FloatArray
 
 TERMINAL = "/dev/tty"  # not stdin, which a child of ours has not got
@@ -158,13 +158,13 @@ class TopicConfig(Config):
     robot: Annotated[Any, ROBOT_REGISTRY.field]  # whose joints and topics they are
     expires: float = Field(default=0.25, gt=0)  # s that a command counts for
 
-    def build(self, action_dim: int) -> TopicTakeover:
+    def build(self, action_dim: int) -> TopicTeleop:
         if not isinstance(self.robot, RosRobotConfig):
             raise RolloutError("takeover by topic is for robots that speak ROS 2; this one does not")
         topic, joints = self.robot.topics().takeover, self.robot.params().joint_names
         if topic is None:
             raise RolloutError("the robot's topics name none for takeover; add the key 'takeover' to them")
-        return TopicTakeover(self.robot.transport.build(), topic, joints, expires=self.expires)
+        return TopicTeleop(self.robot.transport.build(), topic, joints, expires=self.expires)
 
 
 @contextmanager

@@ -86,11 +86,11 @@ class Watched:
         self.seen: list[ByteArray] = []  # [N, H, W, 3] each
 
     def start(self, observation: Observation) -> FloatArray:
-        self.seen.append(self._world.view("front", SIZE))
+        self.seen.append(self._world.render("front", SIZE))
         return self._judge.start(observation)
 
     def __call__(self, observation: Observation, known: Mapping[str, AnyArray]) -> RewardSignal:
-        self.seen.append(self._world.view("front", SIZE))
+        self.seen.append(self._world.render("front", SIZE))
         return self._judge(observation, known)
 
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import WrapperSpec
 
 from envs.adapters.contract import INFINITE_STATE, check_adapted, state_size
-from plaudit.envs.adapters.maniskill import ManiSkillConfig, flat, unbatched
+from plaudit.envs.adapters.maniskill import ManiSkillConfig, flatten, unbatch
 from plaudit.errors import UnknownName
 
 pytestmark = pytest.mark.filterwarnings(INFINITE_STATE)
@@ -106,7 +106,7 @@ def test_success_reward_and_end_are_plain_values():
 
 def test_numbers_keep_the_order_of_the_dictionaries():
     tree = {"agent": {"qpos": torch.tensor([[1.0, 2.0]])}, "extra": {"is_grasped": torch.tensor([True])}}
-    assert flat(unbatched(tree)).tolist() == [1, 2, 1]
+    assert flatten(unbatch(tree)).tolist() == [1, 2, 1]
 
 
 def test_a_camera_that_the_task_has_not_is_answered_with_those_it_has():

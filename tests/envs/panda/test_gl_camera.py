@@ -4,13 +4,13 @@ import sys
 import numpy as np
 import pytest
 
-pytest.importorskip("plaudit.envs.panda.engine", exc_type=ImportError)  # the tests below need MuJoCo 4
+pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # the tests below need MuJoCo 4
 
 from plaudit.envs import gl
-from plaudit.envs.panda.engine import mujoco
 from plaudit.envs.panda.gl_camera import GlCamera
+from plaudit.envs.panda.mujoco_batch import mujoco
 from plaudit.envs.panda.scene import CAMERAS
-from plaudit.envs.panda.world import World
+from plaudit.envs.panda.vec_env import PandaVecEnv
 from plaudit.errors import EnvError
 
 SIZE = (96, 96)
@@ -18,7 +18,7 @@ SIZE = (96, 96)
 
 def opengl():
     """A reason to skip, where this machine has no OpenGL at all."""
-    return not any(gl._there(name) for name in gl.HEADLESS) and not gl._display()
+    return not any(gl._is_installed(name) for name in gl.HEADLESS) and not gl._has_display()
 
 
 needs_gl = pytest.mark.skipif(opengl(), reason="no OpenGL library can be loaded here")
@@ -26,11 +26,11 @@ needs_gl = pytest.mark.skipif(opengl(), reason="no OpenGL library can be loaded 
 
 def pair(camera, count=3):
     """The same scenes, some steps in, drawn by rays; and a camera that draws them with OpenGL."""
-    world = World("pick_place", count, obs="pixels", cameras=(camera,), image_size=SIZE, randomize=True)
-    world.reset(range(count))
+    env = PandaVecEnv("pick_place", count, obs="pixels", cameras=(camera,), image_size=SIZE, randomize=True)
+    env.reset(range(count))
     rng = np.random.default_rng(0)
-    seen = [world.step(rng.uniform(-1, 1, (count, 4)))[0] for _ in range(8)]
-    return world, seen[-1].images[camera], GlCamera(world._model, camera, SIZE, world._batch, world._look)
+    seen = [env.step(rng.uniform(-1, 1, (count, 4)))[0] for _ in range(8)]
+    return env, seen[-1].images[camera], GlCamera(env._model, camera, SIZE, env._batch, env._appearance)
 
 
 def inside(geoms):
@@ -42,19 +42,19 @@ def inside(geoms):
     return same
 
 
-def ray_geoms(world, camera):
-    eye = world._eyes[camera]
-    count = world.num_envs
-    origin, rotation = eye._pose(np.arange(count))
-    rays = eye._rays @ rotation.transpose(0, 2, 1)
-    return world._batch.ray(origin[:, None], rays)[1].reshape(count, *SIZE)
+def ray_geoms(env, camera):
+    ray_camera = env._cameras[camera]
+    count = env.num_envs
+    origin, rotation = ray_camera._pose(np.arange(count))
+    rays = ray_camera._rays @ rotation.transpose(0, 2, 1)
+    return env._batch.ray(origin[:, None], rays)[1].reshape(count, *SIZE)
 
 
 @needs_gl
 @pytest.mark.parametrize("camera", CAMERAS)
 def test_rays_and_opengl_see_the_same_things_in_the_same_places_and_colours(camera):
-    world, picture, camera_gl = pair(camera)
-    geoms, geoms_gl = ray_geoms(world, camera), camera_gl.geoms(np.arange(3))
+    env, picture, camera_gl = pair(camera)
+    geoms, geoms_gl = ray_geoms(env, camera), camera_gl.segment(np.arange(3))
     clear = inside(geoms) & inside(geoms_gl)
     assert clear.mean() > 0.8
     assert (geoms == geoms_gl).mean() > 0.97
@@ -67,12 +67,12 @@ def test_rays_and_opengl_see_the_same_things_in_the_same_places_and_colours(came
 
 @needs_gl
 def test_a_world_draws_with_opengl_when_asked_to():
-    world = World("lift", 2, obs="both", image_size=SIZE, randomize=True, render_backend="gl")
-    rays = World("lift", 2, obs="both", image_size=SIZE, randomize=True)
-    one, other = world.reset([1, 2]).images["front"], rays.reset([1, 2]).images["front"]
+    env = PandaVecEnv("lift", 2, obs="both", image_size=SIZE, randomize=True, render_backend="gl")
+    rays = PandaVecEnv("lift", 2, obs="both", image_size=SIZE, randomize=True)
+    one, other = env.reset([1, 2]).images["front"], rays.reset([1, 2]).images["front"]
     assert np.abs(one.astype(int) - other.astype(int)).mean() < 3
     assert not np.array_equal(one[0], one[1])
-    world.close()
+    env.close()
 
 
 def test_an_opengl_that_does_not_start_is_a_sentence(monkeypatch):
@@ -81,21 +81,23 @@ def test_an_opengl_that_does_not_start_is_a_sentence(monkeypatch):
 
     fail.__globals__["__name__"] = "mujoco.renderer"  # as if MuJoCo's own lines had failed
     monkeypatch.setenv("MUJOCO_GL", "egl")
-    monkeypatch.setattr(gl, "_there", lambda _: True)
+    monkeypatch.setattr(gl, "_is_installed", lambda _: True)
     monkeypatch.setattr(mujoco, "Renderer", fail)
     try:
         with pytest.raises(EnvError, match=r"the renderer 'egl' did not start \(RuntimeError: no context\); run: apt"):
-            World("lift", obs="pixels", render_backend="gl")
+            PandaVecEnv("lift", obs="pixels", render_backend="gl")
     finally:
         fail.__globals__["__name__"] = __name__
 
 
 def test_an_opengl_that_is_not_there_is_a_sentence_and_rays_go_on(monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
-    monkeypatch.setattr(gl, "_there", lambda _: False)
-    with pytest.raises(EnvError, match="MUJOCO_GL is 'osmesa', which is not on this machine; run: apt-get install"):
-        World("lift", obs="pixels", render_backend="gl")
-    assert World("lift", obs="pixels").reset([0]).images["front"].any()
+    monkeypatch.setattr(gl, "_is_installed", lambda _: False)
+    with pytest.raises(
+        EnvError, match="MUJOCO_GL is 'osmesa', which is not installed on this machine; run: apt-get install"
+    ):
+        PandaVecEnv("lift", obs="pixels", render_backend="gl")
+    assert PandaVecEnv("lift", obs="pixels").reset([0]).images["front"].any()
 
 
 @needs_gl

@@ -6,10 +6,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.vector import AutoresetMode
 
-pytest.importorskip("plaudit.envs.panda.engine", exc_type=ImportError)  # the tests below need MuJoCo 4
+pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # the tests below need MuJoCo 4
 
 import plaudit.envs  # noqa: F401  (registers them)
-from plaudit.envs.panda.world import World
+from plaudit.envs.panda.vec_env import PandaVecEnv
 from plaudit.errors import EnvError, InvalidAction
 
 IDS = ("plaudit/Lift-v0", "plaudit/PickCube-v0", "plaudit/PushCube-v0")
@@ -44,9 +44,9 @@ def test_what_is_seen_said_and_drawn():
     assert (env.task, env.fps, env.max_steps) == ("put the red cube on the green marker", 20.0, 50)
 
 
-def test_a_seed_starts_what_it_starts_in_a_world():
+def test_a_seed_starts_what_it_starts_in_a_env():
     seen, _ = single("plaudit/PushCube-v0", obs="both").reset(seed=7)
-    start = World("push", 1, obs="both").reset([7])
+    start = PandaVecEnv("push", 1, obs="both").reset([7])
     assert np.array_equal(seen["state"], start.state[0]) and np.array_equal(seen["front"], start.images["front"][0])
 
 
@@ -58,7 +58,7 @@ def test_an_episode_ends_at_success_and_is_cut_off_after_max_steps():
     assert all(0 < reward < 1 and not terminated for reward, terminated, _ in ends)
     env = single("plaudit/PickCube-v0")
     env.reset(seed=0)
-    env._world._mocap[0, 1] = env._world.facts().cube[0]  # the marker comes to the cube
+    env._env._mocap[0, 1] = env._env.task_state().cube_pos[0]  # the marker comes to the cube
     _, reward, terminated, truncated, info = env.step(np.array([0, 0, 0, 1], np.float32))
     assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True)
 
@@ -75,8 +75,8 @@ def test_one_batch_goes_through_the_very_episodes_of_single_environments(name, m
     rng = np.random.default_rng(0)
     for step in range(20):
         if step in (3, 11):  # the marker comes to the cube of scene 1, which then ends before the others
-            for world, scene in ((singles.envs[1].unwrapped._world, 0), (batch._world, 1)):
-                world._mocap[scene, 1] = world._qpos[scene, 9:12]
+            for env, scene in ((singles.envs[1].unwrapped._env, 0), (batch._env, 1)):
+                env._mocap[scene, 1] = env._qpos[scene, 9:12]
         actions = rng.uniform(-1, 1, (3, 4)).astype(np.float32)
         one, other = singles.step(actions), batch.step(actions)
         assert data_equivalence(one[:4], other[:4], exact=True)
@@ -100,7 +100,7 @@ def test_without_autoreset_a_scene_that_is_over_waits_for_its_mask():
     envs = vector(num_envs=2, max_steps=1, autoreset_mode="Disabled")
     before, _ = envs.reset(seed=[1, 2])
     seen, *_ = envs.step(np.ones((2, 4), np.float32))
-    with pytest.raises(EnvError, match=r"scenes \[0, 1\] are over; reset them before the next step"):
+    with pytest.raises(EnvError, match=r"the episodes of environments \[0, 1\] are over; reset them"):
         envs.step(np.ones((2, 4), np.float32))
     again, _ = envs.reset(seed=[1, None], options={"reset_mask": np.array([True, False])})
     assert np.array_equal(again["state"][0], before["state"][0])
@@ -132,9 +132,9 @@ def test_what_cannot_be_done_is_refused_in_a_sentence():
     env.reset(seed=0)
     with pytest.raises(InvalidAction, match=r"an action is \[4\] \(dx, dy, dz, gripper\), got \[3\]"):
         env.step(np.zeros(3, np.float32))
-    with pytest.raises(InvalidAction, match="the action of scene 0 holds NaN"):
+    with pytest.raises(InvalidAction, match="the action of environment 0 contains NaN"):
         env.step(np.full(4, np.nan, np.float32))
-    with pytest.raises(EnvError, match="2 seeds for 3 scenes; give one each"):
+    with pytest.raises(EnvError, match="2 seeds for 3 environments; give one each"):
         envs.reset(seed=[1, 2])
     envs.reset(seed=0)
     with pytest.raises(EnvError, match=r"reset_mask must be bool \[3\] with at least one True"):

@@ -1,57 +1,59 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("plaudit.envs.panda.engine", exc_type=ImportError)  # the tests below need MuJoCo 4
+pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # the tests below need MuJoCo 4
 
-from plaudit.envs.panda.scene import CENTER, CUBE
-from plaudit.envs.panda.tasks import AREA, TASKS, Facts
-from plaudit.envs.panda.world import World
+from plaudit.envs.panda.scene import CUBE_HALF_SIZE, TABLE_CENTER
+from plaudit.envs.panda.tasks import START_RANGE, TASKS, TaskState
+from plaudit.envs.panda.vec_env import PandaVecEnv
 from plaudit.policies.expert import ScriptedExpert
 
 
-def facts(cube, goal=(0.5, 0.0, 0.0), tip=(0.5, 0.0, 0.2), speed=0.0, grasped=False):
+def task_state(cube, goal=(0.5, 0.0, 0.0), tip=(0.5, 0.0, 0.2), speed=0.0, grasped=False):
     rows = [np.array([values], float) for values in (tip, cube)]
-    return Facts(*rows, speed=np.array([speed]), goal=np.array([goal], float), grasped=np.array([grasped]))
+    return TaskState(
+        *rows, cube_speed=np.array([speed]), goal_pos=np.array([goal], float), is_grasped=np.array([grasped])
+    )
 
 
 def test_lift_is_to_hold_the_cube_ten_centimetres_up():
     lift = TASKS["lift"]
-    assert lift.success(facts((0.5, 0, CUBE + 0.11), grasped=True))
-    assert not lift.success(facts((0.5, 0, CUBE + 0.09), grasped=True))
-    assert not lift.success(facts((0.5, 0, CUBE + 0.11)))
+    assert lift.success(task_state((0.5, 0, CUBE_HALF_SIZE + 0.11), grasped=True))
+    assert not lift.success(task_state((0.5, 0, CUBE_HALF_SIZE + 0.09), grasped=True))
+    assert not lift.success(task_state((0.5, 0, CUBE_HALF_SIZE + 0.11)))
 
 
 def test_pick_place_is_to_have_the_cube_at_the_marker_and_still():
     pick_place = TASKS["pick_place"]
-    assert pick_place.success(facts((0.5, 0.02, 0.1), goal=(0.5, 0, 0.1)))
-    assert not pick_place.success(facts((0.5, 0.03, 0.1), goal=(0.5, 0, 0.1)))
-    assert not pick_place.success(facts((0.5, 0.02, 0.1), goal=(0.5, 0, 0.1), speed=0.2))
+    assert pick_place.success(task_state((0.5, 0.02, 0.1), goal=(0.5, 0, 0.1)))
+    assert not pick_place.success(task_state((0.5, 0.03, 0.1), goal=(0.5, 0, 0.1)))
+    assert not pick_place.success(task_state((0.5, 0.02, 0.1), goal=(0.5, 0, 0.1), speed=0.2))
 
 
 def test_push_is_to_have_the_cube_on_the_marker_and_on_the_table():
     push = TASKS["push"]
-    assert push.success(facts((0.52, 0.02, CUBE)))
-    assert not push.success(facts((0.52, 0.03, CUBE)))
-    assert not push.success(facts((0.52, 0.02, 0.1)))
+    assert push.success(task_state((0.52, 0.02, CUBE_HALF_SIZE)))
+    assert not push.success(task_state((0.52, 0.03, CUBE_HALF_SIZE)))
+    assert not push.success(task_state((0.52, 0.02, 0.1)))
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_starts_lie_in_reach_and_none_is_a_success(name):
-    world = World(name, 200)
-    world.reset(range(200))
-    now = world.facts()
-    assert np.abs(now.cube - CENTER)[:, :2].max() <= AREA and len(np.unique(now.cube[:, 0])) == 200
+    env = PandaVecEnv(name, 200)
+    env.reset(range(200))
+    now = env.task_state()
+    assert np.abs(now.cube_pos - TABLE_CENTER)[:, :2].max() <= START_RANGE and len(np.unique(now.cube_pos[:, 0])) == 200
     assert not TASKS[name].success(now).mean() > 0.02  # a cube may be put at its marker by chance
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_the_dense_reward_rises_along_an_experts_episode_and_is_one_at_success(name):
-    world = World(name, 10)
-    world.reset(range(10))
-    expert = ScriptedExpert(world)
+    env = PandaVecEnv(name, 10)
+    env.reset(range(10))
+    expert = ScriptedExpert(env.task_name, env.num_envs)
     rewards, successes = [], []
-    for _ in range(world.max_steps):
-        _, known = world.step(expert.act())
+    for _ in range(env.max_steps):
+        _, known = env.step(expert.act(env.task_state()))
         rewards.append(known["reward"])
         successes.append(known["success"])
     reward, success = np.array(rewards), np.array(successes)

@@ -1,8 +1,8 @@
 """gym_hil: a Franka arm in MuJoCo that picks up a cube or sorts boxes.
 
-The ids with "Base" take raw actions, metres a step and a turn that is ignored; the ids without take four numbers, three
-of them scaled to 25 mm a step, and are what its users train on. The ids for gamepads, keyboards and viewers need a
-person and a window and are left out.
+The ids with "Base" take raw actions, meters per step and a rotation that is ignored; the ids without it take four
+numbers, three of them scaled to 25 mm per step, and are the ones that people train on. The ids for gamepads, keyboards
+and viewers need a person and a window and are left out.
 """
 
 import warnings
@@ -14,40 +14,44 @@ import numpy as np
 from pydantic import field_validator
 
 from plaudit.envs import gl
-from plaudit.envs.adapters.common import Adapted, AdapterConfig, check_mujoco, load_simulator
+from plaudit.envs.adapters.base import AdaptedEnv, AdapterConfig, check_mujoco, load_simulator
 from plaudit.errors import nearest
 from plaudit.types import AnyArray
 
-CUBE, BOXES = "pick up the cube", "put each box on the target of its colour"
+_PICK_CUBE, _ARRANGE_BOXES = "pick up the cube", "put each box on the target of its color"
 TASKS = {
-    "gym_hil/PandaPickCube-v0": CUBE,
-    "gym_hil/PandaPickCubeBase-v0": CUBE,
-    "gym_hil/PandaArrangeBoxes-v0": BOXES,
-    "gym_hil/PandaArrangeBoxesBase-v0": BOXES,
+    "gym_hil/PandaPickCube-v0": _PICK_CUBE,
+    "gym_hil/PandaPickCubeBase-v0": _PICK_CUBE,
+    "gym_hil/PandaArrangeBoxes-v0": _ARRANGE_BOXES,
+    "gym_hil/PandaArrangeBoxesBase-v0": _ARRANGE_BOXES,
 }
-ROBOT, BLOCK = 18, 3  # joint angles and speeds, gripper, its position; position of the cube or the first box
+ARM_DIM = 18  # joint angles and speeds, gripper, its position
+BLOCK_DIM = 3  # position of the cube or of the first box
 
 
 class GymHilConfig(AdapterConfig):
-    # Both are drawn whenever there are images: the simulator cannot draw one alone.
-    cameras_known: ClassVar[Mapping[str, str]] = {"front": "front", "wrist": "wrist"}
+    """A task of gym_hil, by its id."""
+
+    # Both are rendered whenever there are images: the simulator cannot render one alone.
+    available_cameras: ClassVar[Mapping[str, str]] = {"front": "front", "wrist": "wrist"}
 
     type: Literal["gym_hil"] = "gym_hil"
     id: str = "gym_hil/PandaPickCube-v0"
     cameras: tuple[str, ...] = ("front", "wrist")
     reward: Literal["sparse", "dense"] = "sparse"
-    random_block: bool = True  # the cube starts somewhere else in each episode; boxes always do
+    random_block: bool = True  # the cube starts at another place in each episode; boxes always do
     render_backend: gl.Backend | None = None  # None: MUJOCO_GL, or what this machine has
 
     @field_validator("id")
     @classmethod
-    def _id_is_known(cls, id: str) -> str:
+    def _check_id(cls, id: str) -> str:
         if id not in TASKS:
             raise ValueError(f"there is no environment '{id}'; {nearest(id, TASKS)}")
         return id
 
-    def make(self) -> Adapted:
-        gl.choose(self.render_backend)  # it opens a renderer even where no image is asked for
+    def make(self) -> AdaptedEnv:
+        """Make one environment; raises `MissingExtra` without gym_hil."""
+        gl.choose_backend(self.render_backend)  # it opens a renderer even where there are no images
         gym_hil = load_simulator("gym_hil", extra="gym-hil")
         check_mujoco("gym-hil", extra="gym-hil", upto="0.1.14", below="3.10")
         height, width = self.image_size
@@ -59,25 +63,25 @@ class GymHilConfig(AdapterConfig):
         if "PickCube" in self.id:
             options["random_block_position"] = self.random_block
         if "Base" not in self.id:
-            options["reset_delay_seconds"] = 0.0  # it sleeps a second at each reset, for a person to catch up
-        with gl.explained(), warnings.catch_warnings():
+            options["reset_delay_seconds"] = 0.0  # by default it sleeps a second at each reset, for a person
+        with gl.explain_errors(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*precision lowered by casting to float32")  # of its own spaces
             simulator = gym.make(self.id, max_episode_steps=self.max_steps, disable_env_checker=True, **options)
         inner: Any = simulator.unwrapped
         block = inner.data.sensor("block_pos" if "PickCube" in self.id else "block1_pos").data
 
         def read(observation: dict[str, Any]) -> tuple[AnyArray, dict[str, AnyArray]]:
-            robot = observation["agent_pos"]
-            state = robot if self.obs == "pixels" else np.concatenate([robot, block])
+            arm = observation["agent_pos"]
+            state = arm if self.obs == "pixels" else np.concatenate([arm, block])
             return state, {camera: observation["pixels"][camera] for camera in self.images}
 
         assert simulator.spec is not None and simulator.spec.max_episode_steps is not None
-        return Adapted(
-            OwnRandomness(simulator),
+        return AdaptedEnv(
+            SeededReset(simulator),
             name=self.id,
             read=read,
             success=lambda info: bool(info["succeed"]),
-            state_size=ROBOT + (0 if self.obs == "pixels" else BLOCK),
+            state_dim=ARM_DIM + (0 if self.obs == "pixels" else BLOCK_DIM),
             images=self.images,
             task=self.task or TASKS[self.id],
             fps=1.0 / inner.control_dt,
@@ -85,23 +89,24 @@ class GymHilConfig(AdapterConfig):
         )
 
 
-class OwnRandomness(gym.Wrapper[Any, Any, Any, Any]):
-    """Makes `reset(seed=...)` mean something: the simulator draws from numpy's global generator, whatever the seed.
+class SeededReset(gym.Wrapper[Any, Any, Any, Any]):
+    """Makes `reset(seed=...)` effective: the simulator draws from numpy's global generator and ignores the seed.
 
-    During a reset that generator is lent a state of our own, and it gets its old one back afterwards.
+    During a reset the global generator gets the state of a generator of ours, and its own state back afterwards.
     """
 
     def __init__(self, env: gym.Env[Any, Any]):
         super().__init__(env)
-        self._mine = np.random.RandomState()
+        self._rng = np.random.RandomState()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode from the seed, without disturbing numpy's global generator."""
         if seed is not None:
-            self._mine = np.random.RandomState(seed)
-        theirs = np.random.get_state()
-        np.random.set_state(self._mine.get_state())
+            self._rng = np.random.RandomState(seed)
+        global_state = np.random.get_state()
+        np.random.set_state(self._rng.get_state())
         try:
             return self.env.reset(seed=seed, options=options)
         finally:
-            self._mine.set_state(np.random.get_state())
-            np.random.set_state(theirs)
+            self._rng.set_state(np.random.get_state())
+            np.random.set_state(global_state)

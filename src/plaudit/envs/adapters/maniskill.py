@@ -1,7 +1,7 @@
 """ManiSkill 3: robots in SAPIEN, here one environment at a time.
 
-ManiSkill is made for thousands of environments on a GPU: whatever it hands out is a torch tensor with a batch in front,
-in nested dictionaries. `unbatched` takes one environment out of that and makes it numpy; this module imports no torch.
+ManiSkill is made for thousands of environments on a GPU: it returns torch tensors with a batch dimension, in nested
+dictionaries. `unbatch` takes one environment out of them as numpy arrays; this module imports no torch.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import gymnasium as gym
 import numpy as np
 
-from plaudit.envs.adapters.common import Adapted, AdapterConfig, check_id, load_simulator
+from plaudit.envs.adapters.base import AdaptedEnv, AdapterConfig, check_id, load_simulator
 from plaudit.errors import UnknownName, nearest
 from plaudit.types import AnyArray
 
@@ -24,16 +24,19 @@ TASKS = {
 
 
 class ManiSkillConfig(AdapterConfig):
-    # our name -> ManiSkill's; its other sensors go by their own names
+    """A ManiSkill task, by its id."""
+
+    # our name -> ManiSkill's; its other sensors keep their names
     sensors: ClassVar[Mapping[str, str]] = {"front": "base_camera", "wrist": "hand_camera"}
 
     type: Literal["maniskill"] = "maniskill"
     id: str = "PickCube-v1"
-    control_mode: str = "pd_ee_delta_pos"  # what an action means: here how far the hand moves, and the gripper
+    control_mode: str = "pd_ee_delta_pos"  # what an action means: by default how far the hand moves, and the gripper
     sim_backend: Literal["auto", "physx_cpu", "physx_cuda"] = "auto"  # where physics runs
     reward: Literal["normalized_dense", "dense", "sparse", "none"] | None = None  # None: the task's own choice
 
-    def make(self) -> Adapted:
+    def make(self) -> AdaptedEnv:
+        """Make one environment; raises `MissingExtra` without ManiSkill."""
         load_simulator("mani_skill.envs", extra="maniskill")
         check_id(self.id, list(gym.registry))
         height, width = self.image_size
@@ -50,40 +53,40 @@ class ManiSkillConfig(AdapterConfig):
         )
         return self.adapt(simulator)
 
-    def adapt(self, simulator: gym.Env[Any, Any]) -> Adapted:
-        """The part that needs no ManiSkill: from its environment to ours."""
-        single = One(simulator)
+    def adapt(self, simulator: gym.Env[Any, Any]) -> AdaptedEnv:
+        """Adapt an environment of ManiSkill's; this part does not need ManiSkill itself."""
+        single = SingleEnv(simulator)
         first, _ = single.reset()  # unseeded, so that episodes without a seed differ from process to process
-        have = first.get("sensor_data", {}) if isinstance(first, Mapping) else {}
+        sensors = first.get("sensor_data", {}) if isinstance(first, Mapping) else {}
         for camera in self.images:
-            if self.sensors.get(camera, camera) not in have:
-                ours = {sensor: name for name, sensor in self.sensors.items()}
-                known = [ours.get(sensor, sensor) for sensor in map(str, have)]
-                raise UnknownName(f"{self.id} has no camera '{camera}'; {nearest(camera, known)}")
+            if self.sensors.get(camera, camera) not in sensors:
+                our_names = {sensor: name for name, sensor in self.sensors.items()}
+                available = [our_names.get(sensor, sensor) for sensor in map(str, sensors)]
+                raise UnknownName(f"{self.id} has no camera '{camera}'; {nearest(camera, available)}")
         inner: Any = simulator.unwrapped
-        return Adapted(
+        return AdaptedEnv(
             single,
             name=self.id,
             read=self.read,
             success=lambda info: bool(info["success"]),
-            state_size=self.read(first)[0].size,
+            state_dim=self.read(first)[0].size,
             images=self.images,
             task=self.task or TASKS.get(self.id, self.id),
             fps=float(inner.control_freq),
-            # Its time limit is a wrapper of its own, for batches, of which gymnasium's spec knows nothing.
+            # Its time limit is a wrapper of its own, for batches, which is not in gymnasium's spec.
             max_steps=int(simulator.get_wrapper_attr("_max_episode_steps")),
         )
 
     def read(self, observation: Any) -> tuple[AnyArray, dict[str, AnyArray]]:
-        """State and images of an observation that was unbatched."""
+        """State and images of an unbatched observation."""
         if not isinstance(observation, Mapping):
             return observation, {}
         parts = {name: observation[name] for name in ("state", "agent", "extra") if name in observation}
         images = {camera: observation["sensor_data"][self.sensors.get(camera, camera)]["rgb"] for camera in self.images}
-        return flat(parts), images
+        return flatten(parts), images
 
 
-class One(gym.Wrapper[Any, Any, Any, Any]):
+class SingleEnv(gym.Wrapper[Any, Any, Any, Any]):
     """The only environment of a batch of one."""
 
     def __init__(self, env: gym.Env[Any, Any]):
@@ -92,30 +95,32 @@ class One(gym.Wrapper[Any, Any, Any, Any]):
         self.action_space = inner.single_action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        return unbatched(self.env.reset(seed=seed, options=options or {}))
+        """Start an episode."""
+        return unbatch(self.env.reset(seed=seed, options=options or {}))
 
     def step(self, action: AnyArray) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        return unbatched(self.env.step(action))
+        """Make one control step."""
+        return unbatch(self.env.step(action))
 
 
-def unbatched(tree: Any) -> Any:
+def unbatch(tree: Any) -> Any:
     """The first of a batch, in tuples and nested dictionaries of tensors or arrays; plain values stay as they are.
 
-    >>> unbatched({"success": np.array([True]), "elapsed": 3})
+    >>> unbatch({"success": np.array([True]), "elapsed": 3})
     {'success': np.True_, 'elapsed': 3}
     """
     if isinstance(tree, Mapping):
-        return {key: unbatched(value) for key, value in tree.items()}
+        return {key: unbatch(value) for key, value in tree.items()}
     if isinstance(tree, tuple):
-        return tuple(unbatched(value) for value in tree)
+        return tuple(unbatch(value) for value in tree)
     if tree is None or isinstance(tree, (bool, int, float, str)):
         return tree
     array = tree if isinstance(tree, np.ndarray) else tree.cpu().numpy()
     return array[0] if array.ndim else array[()]
 
 
-def flat(tree: Any) -> AnyArray:
-    """Every number of a nested dictionary in its order, as one vector."""
+def flatten(tree: Any) -> AnyArray:
+    """All numbers of a nested dictionary, in order, as one vector."""
     if isinstance(tree, Mapping):
-        return np.concatenate([flat(value) for value in tree.values()]) if tree else np.zeros(0, np.float32)
+        return np.concatenate([flatten(value) for value in tree.values()]) if tree else np.zeros(0, np.float32)
     return np.ravel(np.asarray(tree, np.float32))

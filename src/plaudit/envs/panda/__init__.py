@@ -1,1 +1,1 @@
-"""The built-in tasks: a Panda arm of primitives, MuJoCo's own batch, a camera made of rays."""
+"""The built-in tasks: a Panda arm of primitive shapes, stepped by MuJoCo's batch API and rendered by ray casting."""

@@ -1,39 +1,42 @@
-"""The built-in tasks by name, as a config file has them. Reading one needs no MuJoCo; building it does."""
+"""The config of the built-in tasks. Reading one needs no MuJoCo; building the environment does."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from plaudit.config import Config
-from plaudit.envs.panda.scene import LARGEST, check_cameras
+from plaudit.envs.panda.scene import MAX_IMAGE_SIZE, check_cameras
 
 if TYPE_CHECKING:
-    from plaudit.envs.panda.world import World
+    from plaudit.envs.panda.vec_env import PandaVecEnv
 
 
-Pixels = Annotated[int, Field(ge=1, le=LARGEST)]
+Pixels = Annotated[int, Field(ge=1, le=MAX_IMAGE_SIZE)]
 
 
 class PandaConfig(Config):
+    """One of the built-in tasks, by its name in `type`."""
+
     type: Literal["lift", "pick_place", "push"]
-    obs: Literal["state", "pixels", "both"] = "state"  # see World
+    obs: Literal["state", "pixels", "both"] = "state"  # see PandaVecEnv
     cameras: tuple[str, ...] = ("front",)  # of front, side and wrist, when obs has images
     image_size: tuple[Pixels, Pixels] = (64, 64)  # height, width
-    max_steps: PositiveInt = 50  # of an episode, at 20 a second
-    randomize: bool = False  # colours, light and camera poses, by the seed
-    render_backend: Literal["rays", "gl"] = "rays"  # what draws the images; gl: MuJoCo's renderer, through OpenGL
-    threads: NonNegativeInt = 0  # of physics and rays; 0: one a core
+    max_steps: PositiveInt = 50  # per episode, at 20 Hz
+    randomize: bool = False  # colors, light and camera poses, by the seed
+    render_backend: Literal["rays", "gl"] = "rays"  # "gl" is MuJoCo's own renderer and needs OpenGL
+    num_threads: NonNegativeInt = 0  # for physics and ray casting; 0: one per core
 
     @field_validator("cameras")
     @classmethod
-    def _cameras_are_there(cls, cameras: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_cameras(cls, cameras: tuple[str, ...]) -> tuple[str, ...]:
         check_cameras(cameras)
         return cameras
 
-    def build(self, num_envs: int = 1) -> "World":
-        from plaudit.envs.panda.world import World
+    def build(self, num_envs: int = 1) -> "PandaVecEnv":
+        """Build `num_envs` environments of this task in one batch."""
+        from plaudit.envs.panda.vec_env import PandaVecEnv
 
-        return World(
+        return PandaVecEnv(
             self.type,
             num_envs,
             obs=self.obs,
@@ -42,5 +45,5 @@ class PandaConfig(Config):
             max_steps=self.max_steps,
             randomize=self.randomize,
             render_backend=self.render_backend,
-            threads=self.threads,
+            num_threads=self.num_threads,
         )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.errors import InvalidCommand, RobotError, nearest
-from plaudit.robots.pace import Pace
+from plaudit.robots.rate import Pace
 from plaudit.types import AnyArray, FloatArray, Observation
 
 

@@ -17,9 +17,9 @@ from typing import Self
 import numpy as np
 
 from plaudit.errors import InvalidCommand, RobotError
-from plaudit.robots.pace import Pace
+from plaudit.robots.rate import Pace
 from plaudit.robots.ros.params import RuntimeParams, RuntimeTopics
-from plaudit.robots.ros.senses import Senses
+from plaudit.robots.ros.sensors import RosSensors
 from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import JOINT_STATE, position_encoder
 from plaudit.types import AnyArray, FloatArray, Observation
@@ -36,8 +36,8 @@ class RosRobot:
         """realtime: whether `observe()` keeps the rate; False where whoever drives does"""
         topics.check(params)
         self.name, self.params, self.topics = name, params, topics
-        self.senses = Senses(name, params, topics, transport)
-        self.cameras = self.senses.cameras
+        self.sensors = RosSensors(name, params, topics, transport)
+        self.cameras = self.sensors.cameras
         self.state_dim = params.proprio_state_dim * params.proprio_history_size
         self.action_dim, self.fps = params.action_dim, params.HZ
         self._transport, self._pace = transport, Pace(params.HZ, realtime=realtime)
@@ -46,13 +46,13 @@ class RosRobot:
         self._command: FloatArray | None = None
 
     def reset(self, seed: int | None = None) -> Observation:
-        self.senses.restart()
+        self.sensors.restart()
         self._command = None  # the robot may have been moved since
         if self.params.start_pose is not None:
             self._go_to(np.array(self.params.start_pose, np.float32))
-        self.senses.forget()
+        self.sensors.forget()
         self._pace.restart()
-        return self.senses.look()
+        return self.sensors.look()
 
     def act(self, action: FloatArray) -> None:
         if np.shape(action) != (self.action_dim,) or not np.isfinite(action).all():
@@ -61,15 +61,15 @@ class RosRobot:
 
     def observe(self) -> Observation:
         self._pace.wait()
-        self.senses.wait()
-        return self.senses.look()
+        self.sensors.wait()
+        return self.sensors.look()
 
     def privileged(self) -> Mapping[str, AnyArray]:
         return {}
 
     def hold(self) -> None:
         """Stay where you are: at the joints' last measured positions, or, when these are old, at the last command."""
-        here = self.senses.position()
+        here = self.sensors.position()
         if here is not None:
             self._send(here)
         elif self._command is not None:
@@ -91,7 +91,7 @@ class RosRobot:
 
     def _slowed(self, action: FloatArray, degrees: float) -> AnyArray:
         """Not farther from the last command than that; from where the joints are when there was none."""
-        before = self.senses.position() if self._command is None else self._command
+        before = self.sensors.position() if self._command is None else self._command
         if before is None:
             raise InvalidCommand(f"{self.name} has not said where its joints are, so it is not moved; reset() first")
         return np.clip(action, before - math.radians(degrees), before + math.radians(degrees))
@@ -102,14 +102,14 @@ class RosRobot:
 
     def _go_to(self, pose: FloatArray) -> None:
         """In a straight line of the joints, no faster than `start_speed`."""
-        here = self.senses.measured()
+        here = self.sensors.measured()
         away, tick = np.abs(pose - here), Pace(self.params.HZ)
         ticks = max(1, math.ceil(float(away.max()) / self.params.start_speed * self.params.HZ))
         settled = ticks + math.ceil(SETTLE * self.params.HZ)
         for n in range(1, settled + 1):
             self._send(here + (pose - here) * min(1.0, n / ticks))
             tick.wait()
-            away = np.abs(pose - self.senses.measured())
+            away = np.abs(pose - self.sensors.measured())
             if n >= ticks and away.max() <= self.params.start_tolerance:
                 return
         worst = int(away.argmax())

@@ -18,7 +18,7 @@ from plaudit.config import Config
 from plaudit.errors import InvalidCommand, RobotError
 from plaudit.protocols import Simulation
 from plaudit.registry import ENV_REGISTRY
-from plaudit.robots.pace import Pace
+from plaudit.robots.rate import Pace
 from plaudit.types import AnyArray, FloatArray, Observation
 
 SEEDS = 2**31  # a start without a seed takes one of these

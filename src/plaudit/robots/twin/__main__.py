@@ -13,7 +13,7 @@ from plaudit.config import load
 from plaudit.errors import PlauditError
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.twin.faults import KINDS
-from plaudit.robots.twin.run import run_twin
+from plaudit.robots.twin.twin import run_twin
 
 FILES = ("inference_runtime_params_config", "inference_runtime_topics_config")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.robots.twin.picture import read_stamp
+from plaudit.robots.twin.frames import read_stamp
 from plaudit.types import ByteArray, Episode
 
 LONGEST = 16_384  # bytes of a line, and then some

@@ -1,6 +1,6 @@
 """A person's command from a topic: while it is given, it replaces the policy's.
 
-    takeover = TopicTakeover(transport, topics.takeover, params.joint_names)
+    takeover = TopicTeleop(transport, topics.takeover, params.joint_names)
     command = takeover.command()              # [A], or None: nobody is taking over
 
 A leader arm, a gamepad node or anything else publishes JointState with positions for the robot's joints. A command
@@ -15,7 +15,7 @@ from plaudit.robots.transport.messages import JOINT_STATE
 from plaudit.types import FloatArray
 
 
-class TopicTakeover:
+class TopicTeleop:
     relative = False  # a command says where to go, not how far
 
     def __init__(self, transport: Transport, topic: str, joint_names: Sequence[str], *, expires: float = 0.25):

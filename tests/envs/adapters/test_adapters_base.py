@@ -8,8 +8,8 @@ from gymnasium import spaces
 
 from plaudit.config import parse
 from plaudit.envs import gl
-from plaudit.envs.adapters import common
-from plaudit.envs.adapters.common import Adapted, AdapterConfig, check_mujoco, load_simulator
+from plaudit.envs.adapters import base
+from plaudit.envs.adapters.base import AdaptedEnv, AdapterConfig, check_mujoco, load_simulator
 from plaudit.envs.adapters.fetch import FetchConfig
 from plaudit.envs.adapters.gym_hil import GymHilConfig
 from plaudit.errors import ConfigError, EnvError, MissingExtra, UnknownName
@@ -34,12 +34,12 @@ class Counter(gym.Env):
 
 
 def adapted(action_space):
-    return Adapted(
+    return AdaptedEnv(
         Counter(action_space),
         name="Counter",
         read=lambda observation: (observation, {}),
         success=lambda info: bool(info["done_well"]),
-        state_size=2,
+        state_dim=2,
         images={},
         task="count",
         fps=10.0,
@@ -72,7 +72,7 @@ def test_the_simulators_verdict_is_in_info():
 
 def test_a_state_that_is_not_finite_is_an_error_that_says_where():
     env = adapted(ODD)
-    with pytest.raises(EnvError, match="Counter put out nan as number 1 of its state"):
+    with pytest.raises(EnvError, match="Counter returned nan as number 1 of its state"):
         env.step(np.array([0, np.nan], np.float32))
 
 
@@ -113,7 +113,7 @@ def test_an_unknown_id_is_answered_with_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'gym_hil/PandaPickCube-v0'"):
         parse(GymHilConfig, {"id": "gym_hil/PandaPickCubes-v0"})
     with pytest.raises(UnknownName, match="there is no environment 'reach'; did you mean 'reach-v3'"):
-        common.check_id("reach", ["reach-v3", "door-open-v3"])
+        base.check_id("reach", ["reach-v3", "door-open-v3"])
 
 
 def test_a_simulator_that_is_not_installed_says_what_to_install():
@@ -125,7 +125,7 @@ def test_a_simulator_that_is_not_installed_says_what_to_install():
     ("mine", "mujoco", "fine"), [("1.4.2", "3.11.0", True), ("1.4.2", "4.0.0", False), ("1.5", "4.0.0", True)]
 )
 def test_a_mujoco_that_a_simulator_breaks_with_is_refused(monkeypatch, mine, mujoco, fine):
-    monkeypatch.setattr(common, "version", {"gymnasium-robotics": mine, "mujoco": mujoco}.get)
+    monkeypatch.setattr(base, "version", {"gymnasium-robotics": mine, "mujoco": mujoco}.get)
     if fine:
         check_mujoco("gymnasium-robotics", extra="fetch", upto="1.4.2", below="3.12")
     else:
@@ -141,7 +141,7 @@ def fresh(monkeypatch):
     monkeypatch.delitem(sys.modules, "mujoco", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     libraries: set[str] = set()
-    monkeypatch.setattr(gl, "_there", libraries.__contains__)
+    monkeypatch.setattr(gl, "_is_installed", libraries.__contains__)
     return libraries
 
 
@@ -149,7 +149,7 @@ def fresh(monkeypatch):
 def test_without_a_display_the_first_headless_renderer_is_taken_and_logged(fresh, caplog, there, chosen):
     fresh |= there
     with caplog.at_level(logging.INFO):
-        gl.choose()
+        gl.choose_backend()
     assert gl.os.environ["MUJOCO_GL"] == chosen
     assert f"it is now '{chosen}'" in caplog.text
 
@@ -157,46 +157,48 @@ def test_without_a_display_the_first_headless_renderer_is_taken_and_logged(fresh
 def test_the_users_own_choice_stands(fresh, monkeypatch):
     fresh |= {"egl", "osmesa"}
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
-    gl.choose()
+    gl.choose_backend()
     assert gl.os.environ["MUJOCO_GL"] == "osmesa"
-    with pytest.raises(EnvError, match="render_backend is 'egl', but this process already draws with 'osmesa'"):
-        gl.choose("egl")
+    with pytest.raises(EnvError, match="render_backend is 'egl', but this process already renders with 'osmesa'"):
+        gl.choose_backend("egl")
 
 
 def test_a_display_is_left_to_mujoco(fresh, monkeypatch):
     monkeypatch.setenv("DISPLAY", ":0")
-    gl.choose()
+    gl.choose_backend()
     assert gl.os.environ["MUJOCO_GL"] == ""
 
 
 def test_a_machine_without_opengl_says_what_to_install_when_images_are_asked_for(fresh):
-    gl.choose(images=False)
-    with pytest.raises(EnvError, match="'egl', which is not on this machine; run: apt-get install libegl1 libgl1"):
-        gl.choose()
+    gl.choose_backend(needs_images=False)
+    with pytest.raises(EnvError, match="is not installed on this machine; run: apt-get install libegl1 libgl1"):
+        gl.choose_backend()
     with pytest.raises(EnvError, match="apt-get install libosmesa6"):
-        gl.choose("osmesa")
+        gl.choose_backend("osmesa")
 
 
 def test_a_renderer_that_the_user_chose_and_has_not_is_explained(fresh, monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
-    with pytest.raises(EnvError, match="MUJOCO_GL is 'osmesa', which is not on this machine; run: apt-get install"):
-        gl.choose(images=False)
+    with pytest.raises(
+        EnvError, match="MUJOCO_GL is 'osmesa', which is not installed on this machine; run: apt-get install"
+    ):
+        gl.choose_backend(needs_images=False)
 
 
 def test_an_error_of_opengl_is_explained_and_others_are_left_alone(monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", "egl")
     with (
         pytest.raises(EnvError, match="the renderer 'egl' did not start"),
-        gl.explained(),
+        gl.explain_errors(),
     ):
         exec("raise ImportError('no device')", {"__name__": "mujoco.egl"})
-    with pytest.raises(KeyError), gl.explained():
+    with pytest.raises(KeyError), gl.explain_errors():
         {}["camera"]
 
 
 def test_a_mujoco_that_was_imported_too_early_is_explained(fresh, monkeypatch):
     fresh |= {"egl"}
-    monkeypatch.setitem(sys.modules, "mujoco", common)
-    gl.choose(images=False)
+    monkeypatch.setitem(sys.modules, "mujoco", base)
+    gl.choose_backend(needs_images=False)
     with pytest.raises(EnvError, match="imported before a renderer was chosen and there is no display"):
-        gl.choose()
+        gl.choose_backend()

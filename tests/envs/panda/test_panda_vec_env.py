@@ -4,12 +4,11 @@ import sys
 import numpy as np
 import pytest
 
-pytest.importorskip("plaudit.envs.panda.engine", exc_type=ImportError)  # the tests below need MuJoCo 4
+pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # the tests below need MuJoCo 4
 
 from plaudit.envs.panda.config import PandaConfig
-from plaudit.envs.panda.scene import CUBE
-from plaudit.envs.panda.state import ARM_STATE, SCENE_STATE
-from plaudit.envs.panda.world import World
+from plaudit.envs.panda.scene import ARM_STATE, CUBE_HALF_SIZE, SCENE_STATE
+from plaudit.envs.panda.vec_env import PandaVecEnv
 from plaudit.errors import ConfigError, EnvError, InvalidAction, UnknownName
 from plaudit.protocols import Simulation
 from plaudit.registry import ENV_REGISTRY
@@ -17,10 +16,10 @@ from plaudit.registry import ENV_REGISTRY
 TASKS = ("lift", "pick_place", "push")
 
 
-def shaken(world, steps=10, active=None):
+def shaken(env, steps=10, active=None):
     """The last observation, after scene i got the random actions of generator i."""
-    rngs = [np.random.default_rng(i) for i in range(world.num_envs)]
-    return [world.step(np.stack([rng.uniform(-1, 1, 4) for rng in rngs]), active)[0] for _ in range(steps)][-1]
+    rngs = [np.random.default_rng(i) for i in range(env.num_envs)]
+    return [env.step(np.stack([rng.uniform(-1, 1, 4) for rng in rngs]), active)[0] for _ in range(steps)][-1]
 
 
 def same(one, other, count):
@@ -31,10 +30,12 @@ def same(one, other, count):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_scene_is_the_same_bit_for_bit_among_any_number_and_with_any_threads(task):
-    def run(num_envs, threads):
-        world = World(task, num_envs, obs="both", cameras=("front", "wrist"), image_size=(32, 32), threads=threads)
-        world.reset(range(7, 7 + num_envs))
-        return shaken(world)
+    def run(num_envs, num_threads):
+        env = PandaVecEnv(
+            task, num_envs, obs="both", cameras=("front", "wrist"), image_size=(32, 32), num_threads=num_threads
+        )
+        env.reset(range(7, 7 + num_envs))
+        return shaken(env)
 
     alone = run(1, 1)
     assert same(alone, run(5, 1), 1)
@@ -42,18 +43,21 @@ def test_a_scene_is_the_same_bit_for_bit_among_any_number_and_with_any_threads(t
 
 
 def test_looking_changes_nothing():
-    blind, seeing = World("pick_place", 3), World("pick_place", 3, obs="both", cameras=("front", "side", "wrist"))
-    for world in (blind, seeing):
-        world.reset([1, 2, 3])
+    blind, seeing = (
+        PandaVecEnv("pick_place", 3),
+        PandaVecEnv("pick_place", 3, obs="both", cameras=("front", "side", "wrist")),
+    )
+    for env in (blind, seeing):
+        env.reset([1, 2, 3])
     assert np.array_equal(shaken(blind).state, shaken(seeing).state)
 
 
 def test_a_reset_of_some_scenes_leaves_the_others_alone():
-    world = World("push", 3, obs="both")
-    world.reset([1, 2, 3])
-    before = shaken(world)
-    after = world.reset([2], ids=np.array([1]))
-    fresh = World("push", 1, obs="both").reset([2])
+    env = PandaVecEnv("push", 3, obs="both")
+    env.reset([1, 2, 3])
+    before = shaken(env)
+    after = env.reset([2], ids=np.array([1]))
+    fresh = PandaVecEnv("push", 1, obs="both").reset([2])
     assert np.array_equal(after.images["front"][[0, 2]], before.images["front"][[0, 2]])
     assert np.array_equal(after.state[[0, 2]], before.state[[0, 2]])
     assert np.array_equal(after.images["front"][1], fresh.images["front"][0])
@@ -61,77 +65,77 @@ def test_a_reset_of_some_scenes_leaves_the_others_alone():
 
 
 def test_scenes_that_are_not_active_stand_still():
-    world = World("lift", 2, obs="both")
-    start = world.reset([1, 2])
-    seen = shaken(world, active=np.array([True, False]))
+    env = PandaVecEnv("lift", 2, obs="both")
+    start = env.reset([1, 2])
+    seen = shaken(env, active=np.array([True, False]))
     assert np.array_equal(seen.state[1], start.state[1])
     assert np.array_equal(seen.images["front"][1], start.images["front"][1])
     assert not np.array_equal(seen.images["front"][0], start.images["front"][0])
 
 
 def test_observations_are_copies():
-    world = World("lift", 2, obs="both")
-    start = world.reset([1, 2])
+    env = PandaVecEnv("lift", 2, obs="both")
+    start = env.reset([1, 2])
     image, state = start.images["front"].copy(), start.state.copy()
-    shaken(world)
+    shaken(env)
     assert np.array_equal(start.images["front"], image) and np.array_equal(start.state, state)
     start.images["front"][:] = 0
-    assert world.step(np.zeros((2, 4)), np.array([False, False]))[0].images["front"].any()
+    assert env.step(np.zeros((2, 4)), np.array([False, False]))[0].images["front"].any()
 
 
 def test_the_state_has_a_name_for_each_number():
-    world = World("pick_place", 2)
-    seen = world.reset([1, 2])
-    facts = world.facts()
-    assert world.state_names == ARM_STATE + SCENE_STATE and seen.state.shape == (2, len(world.state_names)) == (2, 32)
-    place = world.state_names.index
-    assert np.allclose(seen.state[:, place("tip_x") : place("tip_z") + 1], facts.tip)
-    assert np.allclose(seen.state[:, place("cube_x") : place("cube_z") + 1], facts.cube)
-    assert np.allclose(seen.state[:, place("goal_x") : place("goal_z") + 1], facts.goal)
-    assert World("lift", obs="pixels").state_names == ARM_STATE and len(ARM_STATE) == 15
+    env = PandaVecEnv("pick_place", 2)
+    seen = env.reset([1, 2])
+    state = env.task_state()
+    assert env.state_names == ARM_STATE + SCENE_STATE and seen.state.shape == (2, len(env.state_names)) == (2, 32)
+    place = env.state_names.index
+    assert np.allclose(seen.state[:, place("tip_x") : place("tip_z") + 1], state.tip_pos)
+    assert np.allclose(seen.state[:, place("cube_x") : place("cube_z") + 1], state.cube_pos)
+    assert np.allclose(seen.state[:, place("goal_x") : place("goal_z") + 1], state.goal_pos)
+    assert PandaVecEnv("lift", obs="pixels").state_names == ARM_STATE and len(ARM_STATE) == 15
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_cube_at_rest_stays_at_rest(task):
-    world = World(task, 4)
-    world.reset(range(4))
-    before = world.facts().cube
+    env = PandaVecEnv(task, 4)
+    env.reset(range(4))
+    before = env.task_state().cube_pos
     for _ in range(40):
-        world.step(np.tile([0, 0, 0, 1.0], (4, 1)))
-    assert np.abs(world.facts().cube - before).max() < 1e-3
-    assert world.facts().speed.max() < 1e-3
+        env.step(np.tile([0, 0, 0, 1.0], (4, 1)))
+    assert np.abs(env.task_state().cube_pos - before).max() < 1e-3
+    assert env.task_state().cube_speed.max() < 1e-3
 
 
 def test_the_hand_goes_where_it_is_sent_and_no_further_than_the_table():
-    world = World("lift", 1)
-    world.reset([0])
-    before = world.facts().tip[0]
-    world.step([[0, 1, 0, 1]])
-    after = world.facts().tip[0]
+    env = PandaVecEnv("lift", 1)
+    env.reset([0])
+    before = env.task_state().tip_pos[0]
+    env.step([[0, 1, 0, 1]])
+    after = env.task_state().tip_pos[0]
     assert after[1] - before[1] > 0.02 and np.abs(after - before)[[0, 2]].max() < 0.01
     for _ in range(20):
-        world.step([[0, 0, -1, -1]])
-    assert world.facts().tip[0, 2] > 0.0
+        env.step([[0, 0, -1, -1]])
+    assert env.task_state().tip_pos[0, 2] > 0.0
 
 
 def test_grasp_tells_whether_both_fingers_hold_the_cube():
-    world = World("lift", 1)
-    world.reset([0])
+    env = PandaVecEnv("lift", 1)
+    env.reset([0])
     held = []
     for gripper, lift in [(1.0, 0.0)] * 12 + [(-1.0, 0.0)] * 6 + [(-1.0, 1.0)] * 5 + [(1.0, 0.0)] * 3:
-        facts = world.facts()
-        way = (facts.cube - facts.tip)[0] / 0.04
-        _, known = world.step(np.clip([[*way[:2], lift or way[2], gripper]], -1, 1))
+        state = env.task_state()
+        way = (state.cube_pos - state.tip_pos)[0] / 0.04
+        _, known = env.step(np.clip([[*way[:2], lift or way[2], gripper]], -1, 1))
         held.append(bool(known["grasp"][0]))
     assert not any(held[:12]) and all(held[17:23]) and not held[-1]
 
 
 def test_a_cube_that_leaves_the_table_keeps_the_state_within_its_limits():
-    world = World("lift", 1)
-    world.reset([0])
-    world._qpos[0, 9:12] = (2.0, 0.0, -1.0)
-    seen = shaken(world, 60)
-    assert world.facts().cube[0, 2] < CUBE - 5 and np.abs(seen.state).max() == 50
+    env = PandaVecEnv("lift", 1)
+    env.reset([0])
+    env._qpos[0, 9:12] = (2.0, 0.0, -1.0)
+    seen = shaken(env, 60)
+    assert env.task_state().cube_pos[0, 2] < CUBE_HALF_SIZE - 5 and np.abs(seen.state).max() == 50
 
 
 def test_a_world_is_a_simulation():
@@ -151,12 +155,12 @@ def test_a_world_is_a_simulation():
         ({"render_backend": "vulkan"}, "there is no render_backend 'vulkan'; known: gl, rays"),
         ({"num_envs": 0}, "num_envs is 0; it must be at least 1"),
         ({"max_steps": 0}, "max_steps is 0; it must be at least 1"),
-        ({"threads": -1}, "threads is -1; it must be at least 0"),
+        ({"num_threads": -1}, "num_threads is -1; it must be at least 0"),
     ],
 )
 def test_a_world_that_cannot_be_is_refused_in_a_sentence(settings, sentence):
     with pytest.raises(EnvError, match=sentence):
-        World(**{"task": "lift", **settings})
+        PandaVecEnv(**{"task": "lift", **settings})
 
 
 @pytest.mark.parametrize(
@@ -184,30 +188,32 @@ def test_an_unknown_name_gets_the_nearest():
 
 
 def test_actions_that_are_none_are_refused_and_nothing_moves():
-    world = World("lift", 2)
+    env = PandaVecEnv("lift", 2)
     with pytest.raises(EnvError, match="nothing has started yet; call reset"):
-        world.step(np.zeros((2, 4)))
-    start = world.reset([0, 1])
+        env.step(np.zeros((2, 4)))
+    start = env.reset([0, 1])
     with pytest.raises(InvalidAction, match=r"actions must be \[2, 4\] \(dx, dy, dz, gripper\), got \[4\]"):
-        world.step(np.zeros(4))
-    with pytest.raises(InvalidAction, match=r"the action of scene 1 holds NaN or infinity: \[0.0, nan, 0.0, 0.0\]"):
-        world.step([[0, 0, 0, 0], [0, np.nan, 0, 0]])
-    unmoved, _ = world.step(np.zeros((2, 4)), np.array([False, False]))
+        env.step(np.zeros(4))
+    with pytest.raises(
+        InvalidAction, match=r"the action of environment 1 contains NaN or infinity: \[0.0, nan, 0.0, 0.0\]"
+    ):
+        env.step([[0, 0, 0, 0], [0, np.nan, 0, 0]])
+    unmoved, _ = env.step(np.zeros((2, 4)), np.array([False, False]))
     assert np.array_equal(unmoved.state, start.state)
 
 
 def test_seeds_that_are_none_are_refused():
-    world = World("lift", 2)
-    with pytest.raises(EnvError, match="the first reset starts all scenes"):
-        world.reset([1], ids=np.array([0]))
-    with pytest.raises(EnvError, match="3 seeds for 2 scenes; give one each"):
-        world.reset([1, 2, 3])
+    env = PandaVecEnv("lift", 2)
+    with pytest.raises(EnvError, match="the first reset starts all environments"):
+        env.reset([1], ids=np.array([0]))
+    with pytest.raises(EnvError, match="3 seeds for 2 environments; give one each"):
+        env.reset([1, 2, 3])
     with pytest.raises(EnvError, match="a seed is -1; it must be 0 or more"):
-        world.reset([0, -1])
-    world.reset([0, 1])
+        env.reset([0, -1])
+    env.reset([0, 1])
     for ids in ([1, 0], [1, 2]):
         with pytest.raises(EnvError, match="they must be ascending numbers from 0 to 1"):
-            world.reset([0, 1], ids=np.array(ids))
+            env.reset([0, 1], ids=np.array(ids))
 
 
 HIDE = """

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.errors import RobotError
-from plaudit.robots.pace import Pace
+from plaudit.robots.rate import Pace
 from plaudit.robots.ros.config import RosRobotConfig
 from plaudit.robots.transport.messages import (
     COMPRESSED_IMAGE,
@@ -28,10 +28,10 @@ from plaudit.robots.transport.messages import (
     encode_joint_state,
     warm_up,
 )
-from plaudit.robots.twin.body import Body
 from plaudit.robots.twin.faults import CONTROL, Fault, Outbox
+from plaudit.robots.twin.frames import draw
+from plaudit.robots.twin.joints import Body
 from plaudit.robots.twin.log import checksum
-from plaudit.robots.twin.picture import draw
 from plaudit.types import ByteArray
 
 

@@ -3,18 +3,19 @@ import colorsys
 import numpy as np
 import pytest
 
-pytest.importorskip("plaudit.envs.panda.engine", exc_type=ImportError)  # the tests below need MuJoCo 4
+pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # the tests below need MuJoCo 4
 
 from plaudit.envs.panda.scene import CAMERAS
-from plaudit.envs.panda.world import World
+from plaudit.envs.panda.vec_env import PandaVecEnv
 
 
-def world(randomize, count=3, **settings):
-    return World("pick_place", count, obs="both", cameras=CAMERAS, image_size=(32, 32), randomize=randomize, **settings)
+def make_env(randomize, num_envs=3):
+    images = {"obs": "both", "cameras": CAMERAS, "image_size": (32, 32)}
+    return PandaVecEnv("pick_place", num_envs, randomize=randomize, **images)
 
 
 def test_random_looks_change_pixels_and_leave_the_physics_alone():
-    plain, random = world(False), world(True)
+    plain, random = make_env(False), make_env(True)
     one, other = plain.reset([1, 2, 3]), random.reset([1, 2, 3])
     rng = np.random.default_rng(0)
     for _ in range(10):
@@ -26,7 +27,7 @@ def test_random_looks_change_pixels_and_leave_the_physics_alone():
 
 
 def test_a_seed_looks_the_same_wherever_and_whenever_it_is_started():
-    alone, many = world(True, 1).reset([3]), world(True, 4)
+    alone, many = make_env(True, 1).reset([3]), make_env(True, 4)
     first = many.reset([1, 2, 3, 4])
     again = many.reset([3], ids=np.array([0]))
     for camera in CAMERAS:
@@ -36,13 +37,17 @@ def test_a_seed_looks_the_same_wherever_and_whenever_it_is_started():
 
 
 def test_the_cube_stays_red_the_marker_green_and_nothing_is_overexposed():
-    scenes = world(True, 100)
-    scenes.reset(range(100))
-    look, model = scenes._look, scenes._model
-    for scene in range(100):
-        red, _, _ = colorsys.rgb_to_hsv(*look.colour[scene, model.geom("cube").id])
-        green, _, _ = colorsys.rgb_to_hsv(*look.colour[scene, model.geom("goal").id])
+    env = make_env(True, 100)
+    env.reset(range(100))
+    appearance, model = env._appearance, env._model
+    for i in range(100):
+        red, _, _ = colorsys.rgb_to_hsv(*appearance.color[i, model.geom("cube").id])
+        green, _, _ = colorsys.rgb_to_hsv(*appearance.color[i, model.geom("goal").id])
         assert min(red, 1 - red) < 0.04 and 0.28 < green < 0.44
-    others = np.delete(look.colour, [model.geom("cube").id, model.geom("goal").id], axis=1)
+    others = np.delete(appearance.color, [model.geom("cube").id, model.geom("goal").id], axis=1)
     assert ((others.max(-1) - others.min(-1)) / others.max(-1)).max() < 0.25
-    assert look.colour.min() >= 0 and look.colour.max() <= 1 and (look.ambient + look.diffuse).max() <= 1
+    assert (
+        appearance.color.min() >= 0
+        and appearance.color.max() <= 1
+        and (appearance.ambient + appearance.diffuse).max() <= 1
+    )

@@ -21,7 +21,7 @@ from plaudit.types import ByteArray, FloatArray, Observation
 WAIT = 0.005  # seconds between looks at what has arrived
 
 
-class Senses:
+class RosSensors:
     """Subscribes when it is made, and publishes nothing."""
 
     def __init__(self, name: str, params: RuntimeParams, topics: RuntimeTopics, transport: Transport):

@@ -6,7 +6,7 @@ import pytest
 from gymnasium import spaces
 
 from envs.adapters.contract import INFINITE_STATE, check_adapted, needs, rollout, state_size
-from plaudit.envs.adapters.any_gymnasium import GymnasiumConfig
+from plaudit.envs.adapters.gymnasium import GymnasiumConfig
 from plaudit.errors import EnvError, UnknownName
 
 pytestmark = pytest.mark.filterwarnings(INFINITE_STATE)
@@ -86,7 +86,7 @@ def test_success_is_found_under_its_usual_names_or_the_given_one():
     assert verdict(GymnasiumConfig(id="Nested-v0")) is True
     assert verdict(GymnasiumConfig(id="Nested-v0", options={"says": "won"})) is False
     assert verdict(GymnasiumConfig(id="Nested-v0", options={"says": "won"}, success_key="won")) is True
-    with pytest.raises(EnvError, match="Nested-v0 says nothing of 'wan'; did you mean 'won'"):
+    with pytest.raises(EnvError, match="the info of Nested-v0 has no 'wan'; did you mean 'won'"):
         verdict(GymnasiumConfig(id="Nested-v0", options={"says": "won"}, success_key="wan"))
 
 

@@ -1,0 +1,228 @@
+"""N environments of a built-in task, stepped together by MuJoCo's batch API on native threads; the rest is numpy.
+
+Every environment draws its start and its appearance from its own seed, so an episode is the same, bit for bit, alone or
+among a thousand others and with any number of threads. Nothing here ends an episode: `step` reports success, and the
+caller decides what to do with it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from plaudit.envs.panda.appearance import Appearance
+from plaudit.envs.panda.gl_camera import GlCamera
+from plaudit.envs.panda.mujoco_batch import Batch, mujoco
+from plaudit.envs.panda.ray_camera import RayCamera
+from plaudit.envs.panda.scene import (
+    ACTION_SCALE,
+    ARM_STATE,
+    CUBE_HALF_SIZE,
+    DISTANCE_SCALE,
+    FINGER_OPEN,
+    SCENE_STATE,
+    STATE_LIMIT,
+    SUBSTEPS,
+    TIMESTEP,
+    TIP_OFFSET,
+    WORKSPACE_HIGH,
+    WORKSPACE_LOW,
+    check_cameras,
+    check_size,
+    scene_model,
+)
+from plaudit.envs.panda.tasks import TASKS, TaskState
+from plaudit.errors import EnvError, InvalidAction, nearest
+from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray, Observation
+
+Obs = Literal["state", "pixels", "both"]
+RenderBackend = Literal["rays", "gl"]
+
+
+class PandaVecEnv:
+    """The vectorized environment of a built-in task."""
+
+    action_dim = 4  # dx, dy, dz of the hand, gripper: 1 opens, -1 closes
+    fps = 1 / (SUBSTEPS * TIMESTEP)
+
+    def __init__(
+        self,
+        task: str,
+        num_envs: int = 1,
+        *,
+        obs: Obs = "state",
+        cameras: Sequence[str] = ("front",),
+        image_size: tuple[int, int] = (64, 64),
+        max_steps: int = 50,
+        randomize: bool = False,
+        render_backend: RenderBackend = "rays",
+        num_threads: int = 0,
+    ):
+        """
+        obs: "state" (arm and scene), "pixels" (images and the arm's own state) or "both" (images, arm and scene)
+        randomize: whether a seed also decides colors, light and camera poses
+        render_backend: "rays" (needs no OpenGL) or "gl" (MuJoCo's own renderer)
+        num_threads: for physics and ray casting; 0 for one per core
+        """
+        _check_choice("task", task, TASKS)
+        _check_choice("obs", obs, get_args(Obs))
+        _check_choice("render_backend", render_backend, get_args(RenderBackend))
+        for name, value, least in (
+            ("num_envs", num_envs, 1),
+            ("max_steps", max_steps, 1),
+            ("num_threads", num_threads, 0),
+        ):
+            if value < least:
+                raise EnvError(f"{name} is {value}; it must be at least {least}")
+        check_cameras(cameras)
+        check_size(image_size)
+        self.num_envs, self.max_steps = num_envs, max_steps
+        self._task, self.task_name, self.task = TASKS[task], task, TASKS[task].instruction
+        self.state_names = ARM_STATE + (SCENE_STATE if obs != "pixels" else ())
+        self.state_dim = len(self.state_names)
+        self.cameras: Mapping[str, tuple[int, int]] = {} if obs == "state" else dict.fromkeys(cameras, image_size)
+        self._model, self._backend, self._randomize = scene_model(), render_backend, randomize
+        self._batch = Batch(self._model, num_envs, nthread=num_threads, persistent=True)
+        # Views of the batch's memory: reading them costs nothing, writing them changes the simulation.
+        self._qpos, self._qvel = self._batch.bind("qpos"), self._batch.bind("qvel")
+        self._mocap, self._ctrl = self._batch.bind("mocap_pos"), self._batch.bind("ctrl")
+        self._touch, self._site = self._batch.bind("sensordata"), self._batch.bind("site_xpos")
+        self._previous_tip = np.zeros((num_envs, 3))
+        self._appearance = Appearance.default(self._model, num_envs)
+        self._cameras = {camera: self._make_camera(camera, size) for camera, size in self.cameras.items()}
+        self._images = {c: np.zeros((num_envs, *size, 3), np.uint8) for c, size in self.cameras.items()}
+        self._render_cameras: dict[tuple[str, tuple[int, int]], RayCamera | GlCamera] = {}
+        self._all_ids = np.arange(num_envs)
+        self._started = False
+
+    def reset(self, seeds: Sequence[int], ids: AnyArray | None = None) -> Observation:
+        """Start episodes in the environments `ids` (all by default) from their seeds.
+
+        Returns the observation of all environments.
+        """
+        ids = self._check_reset(seeds, ids)
+        self._batch.reset(ids, keyframe=0, stage=mujoco.mjtStage.mjSTAGE_NONE)
+        for i, seed in zip(ids, seeds, strict=True):
+            start = self._task.sample_start(np.random.default_rng(seed))
+            x, y, yaw = start.cube
+            self._qpos[i, 9:] = (x, y, CUBE_HALF_SIZE, np.cos(yaw / 2), 0, 0, np.sin(yaw / 2))
+            self._mocap[i, 1] = start.goal
+            if self._randomize:
+                self._appearance.randomize(i, seed, self._model)
+        self._batch.forward(ids)
+        self._previous_tip[ids] = self._site[ids, 0]
+        if self._randomize or not self._started:  # otherwise the cached background is still right
+            for camera in (*self._cameras.values(), *self._render_cameras.values()):
+                camera.refresh(ids)
+        self._started = True
+        return self._observe(ids, self.task_state())
+
+    def step(self, actions: AnyArray, active: BoolArray | None = None) -> tuple[Observation, Mapping[str, AnyArray]]:
+        """Make one control step in the environments that are `active` (all by default); the others stay as they are.
+
+        Returns the observation of all environments and an info of privileged values, [N] each: `success`, `grasp`,
+        `reward` (dense, 1 on success) and `shaping` (the same reward without the bonus for success).
+        """
+        if not self._started:
+            raise EnvError("nothing has started yet; call reset(seeds) before step(actions)")
+        actions = self._check_actions(actions)
+        ids = self._all_ids if active is None else np.flatnonzero(active)
+        tip = self._site[ids, 0]
+        self._previous_tip[ids] = tip
+        target = np.clip(tip + ACTION_SCALE * actions[ids, :3], WORKSPACE_LOW, WORKSPACE_HIGH)
+        self._mocap[ids, 0] = target + (0, 0, TIP_OFFSET)
+        self._ctrl[ids, 0] = FINGER_OPEN * (actions[ids, 3] + 1) / 2
+        self._batch.step(ids, nstep=SUBSTEPS, stage=mujoco.mjtStage.mjSTAGE_VEL)
+        state = self.task_state()
+        success = self._task.success(state)
+        shaping = self._task.dense_reward(state)
+        reward = np.where(success, np.float32(1), shaping)
+        info = {"success": success, "grasp": state.is_grasped, "reward": reward, "shaping": shaping}
+        return self._observe(ids, state), info
+
+    def task_state(self) -> TaskState:
+        """The privileged state of all environments, as copies."""
+        return TaskState(
+            tip_pos=self._site[:, 0].copy(),
+            cube_pos=self._qpos[:, 9:12].copy(),
+            cube_speed=np.linalg.norm(self._qvel[:, 9:12], axis=1),
+            goal_pos=self._mocap[:, 1].copy(),
+            is_grasped=np.all(self._touch > 0, axis=1),
+        )
+
+    def render(self, camera: str, size: tuple[int, int]) -> ByteArray:
+        """Images of all environments from any camera in any size, [N, H, W, 3], independent of the observations."""
+        if not self._started:
+            raise EnvError("there is nothing to render yet; call reset(seeds) first")
+        check_cameras([camera])
+        check_size(size)
+        if (camera, size) not in self._render_cameras:
+            self._render_cameras[camera, size] = self._make_camera(camera, size)
+            self._render_cameras[camera, size].refresh(self._all_ids)
+        return self._render_cameras[camera, size].render(self._all_ids)
+
+    def close(self) -> None:
+        """Close all cameras."""
+        for camera in (*self._cameras.values(), *self._render_cameras.values()):
+            camera.close()
+
+    def _make_camera(self, camera: str, size: tuple[int, int]) -> RayCamera | GlCamera:
+        cls = GlCamera if self._backend == "gl" else RayCamera
+        return cls(self._model, camera, size, self._batch, self._appearance)
+
+    def _check_reset(self, seeds: Sequence[int], ids: AnyArray | None) -> AnyArray:
+        if ids is None:
+            ids = self._all_ids
+        elif not self._started:
+            raise EnvError("the first reset starts all environments; leave out ids")
+        if np.any(np.diff(ids) < 1) or not np.isin(ids, self._all_ids).all():
+            raise EnvError(
+                f"ids are {np.asarray(ids).tolist()}; they must be ascending numbers from 0 to {self.num_envs - 1}"
+            )
+        if len(seeds) != len(ids):
+            raise EnvError(f"{len(seeds)} seeds for {len(ids)} environments; give one each")
+        if min(seeds, default=0) < 0:
+            raise EnvError(f"a seed is {min(seeds)}; it must be 0 or more")
+        return ids
+
+    def _check_actions(self, actions: AnyArray) -> AnyArray:
+        actions = np.asarray(actions, np.float64)
+        if actions.shape != (self.num_envs, self.action_dim):
+            raise InvalidAction(
+                f"actions must be [{self.num_envs}, {self.action_dim}] (dx, dy, dz, gripper), got {list(actions.shape)}"
+            )
+        if not np.isfinite(actions).all():
+            bad = int(np.flatnonzero(~np.isfinite(actions).all(axis=1))[0])
+            raise InvalidAction(f"the action of environment {bad} contains NaN or infinity: {actions[bad].tolist()}")
+        return np.clip(actions, -1, 1)
+
+    def _observe(self, ids: AnyArray, state: TaskState) -> Observation:
+        """Render the environments that changed and return copies of all."""
+        if len(ids):
+            for name, camera in self._cameras.items():
+                self._images[name][ids] = camera.render(ids)
+        images = {name: images.copy() for name, images in self._images.items()}
+        return Observation(images=images, state=self._state_vector(state))
+
+    def _state_vector(self, state: TaskState) -> FloatArray:
+        """The values named in ARM_STATE and SCENE_STATE, in that order."""
+        parts = [
+            self._qpos[:, :7],
+            self._qpos[:, 7:8] / FINGER_OPEN,
+            state.tip_pos,
+            (state.tip_pos - self._previous_tip) / ACTION_SCALE,
+            self._ctrl / FINGER_OPEN,
+            state.cube_pos,
+            (state.cube_pos - state.tip_pos) / DISTANCE_SCALE,
+            state.goal_pos,
+            (state.goal_pos - state.cube_pos) / DISTANCE_SCALE,
+            self._qpos[:, 12:16],
+            state.is_grasped[:, None],
+        ]
+        vector = np.concatenate(parts, axis=1)[:, : self.state_dim]
+        return np.clip(vector, -STATE_LIMIT, STATE_LIMIT).astype(np.float32)
+
+
+def _check_choice(what: str, value: str, choices: Sequence[str] | Mapping[str, object]) -> None:
+    if value not in choices:
+        raise EnvError(f"there is no {what} '{value}'; {nearest(value, choices)}")
