@@ -3,7 +3,7 @@
     python benchmarks/robots.py [--quick]
 
 Each robot drives its twin, a process of its own, over zenoh at 20 Hz and its full image size, for 1,000 steps (100 with
---quick); every frame and every state is then looked up in what the twin says it sent. The codec is timed beside
+--quick); every frame and every state is then looked up in the twin's log. The codec is timed beside
 rosbags, which does its work, on the same message. Each fault hits one short episode, which has to end by itself and be
 kept.
 """
@@ -23,10 +23,10 @@ from rosbags.typesys import Stores, get_typestore
 from bars import Bars
 from plaudit.data.normalize import Normalizer
 from plaudit.registry import ROBOT_REGISTRY
-from plaudit.robots.rate import Pace
+from plaudit.robots.rate import Rate
 from plaudit.robots.transport import ZenohConfig
 from plaudit.robots.transport.messages import IMAGE, decode_image, encode_image
-from plaudit.robots.twin.log import compare
+from plaudit.robots.twin.log import compare_episode
 from plaudit.robots.twin.process import TwinProcess
 from plaudit.rollout.loop import FAULT, run_episode
 from plaudit.types import FloatArray, Observation
@@ -55,7 +55,7 @@ class Timed:
     """A robot whose calls are timed. It keeps the rate itself, so that waiting for the next tick does not count."""
 
     def __init__(self, robot: Any):
-        self._robot, self._pace = robot, Pace(robot.fps)
+        self._robot, self._rate = robot, Rate(robot.fps)
         self.spent: dict[str, list[float]] = {"act": [], "observe": []}
 
     def __getattr__(self, name: str) -> Any:
@@ -67,7 +67,7 @@ class Timed:
         self.spent["act"].append(time.perf_counter() - begun)
 
     def observe(self) -> Observation:
-        self._pace.wait()
+        self._rate.sleep()
         begun = time.perf_counter()
         seen = self._robot.observe()
         self.spent["observe"].append(time.perf_counter() - begun)
@@ -90,17 +90,18 @@ def measure_episode(folder: Path, name: str, steps: int) -> None:
         episode = run_episode(timed, Waves(params.start_pose, slowness=20), Normalizer({}), steps=steps, task="wave")
         seconds = time.monotonic() - begun
         dropped = sum(sum(reasons.values()) for reasons in robot.sensors.dropped().values())
-    match = compare(episode, twin.said(), params.proprio_fields)
+    match = compare_episode(episode, twin.log(), params.proprio_fields)
     ms = {what: 1e3 * np.percentile(spent, (50, 99)) for what, spent in timed.spent.items()}
     print(
-        f"{name}: {episode.steps} steps at {params.HZ:g} Hz in {seconds:.1f} s, {match.frames} frames and "
-        f"{match.states} states compared, {len(match.wrong)} wrong, {dropped} messages dropped; ms, median and 99%: "
+        f"{name}: {episode.steps} steps at {params.HZ:g} Hz in {seconds:.1f} s, {match.num_frames} frames and "
+        f"{match.num_states} states compared, {len(match.mismatches)} wrong, {dropped} messages dropped; "
+        f"ms, median and 99%: "
         f"observe {ms['observe'][0]:.3f} {ms['observe'][1]:.3f}, act {ms['act'][0]:.3f} {ms['act'][1]:.3f}"
     )
-    for sentence in (*match.wrong[:3], *([episode.meta[FAULT]] if FAULT in episode.meta else [])):
+    for sentence in (*match.mismatches[:3], *([episode.meta[FAULT]] if FAULT in episode.meta else [])):
         print(f"  {sentence}")
     bars.exactly(f"robots_{name}_steps", episode.steps, steps)
-    bars.exactly(f"robots_{name}_wrong", len(match.wrong), 0)
+    bars.exactly(f"robots_{name}_wrong", len(match.mismatches), 0)
     bars.at_most(f"robots_{name}_observe_and_act_ms", ms["observe"][0] + ms["act"][0], 1.0)
 
 
@@ -109,10 +110,10 @@ def measure_faults(folder: Path, faults: tuple[str, ...]) -> None:
     for fault in faults:
         config = config_of(folder, "igris_b", HZ=50, start_speed=5.0).model_copy(update={"realtime": True})
         with TwinProcess(config, folder / "faults.jsonl") as twin, config.build() as robot:
-            strike = lambda twin=twin, fault=fault: twin.fail(fault)  # noqa: E731
+            strike = lambda twin=twin, fault=fault: twin.inject(fault)  # noqa: E731
             policy = Waves(config.params().start_pose, at=10, then=strike, slowness=20)
             episode = run_episode(robot, policy, Normalizer({}), steps=5000, task="wave")
-        wrong = compare(episode, twin.said(), ("position",)).wrong
+        wrong = compare_episode(episode, twin.log(), ("position",)).mismatches
         kept += FAULT in episode.meta and episode.steps >= 10 and not wrong
         print(f"{fault}: {episode.steps} steps kept; {episode.meta.get(FAULT, 'nothing was noticed')[:150]}")
     bars.exactly("robots_faults_told_and_kept", kept, len(faults))

@@ -1,6 +1,7 @@
-"""Twins to test robots against, in a thread over memory; `plaudit.robots.twin.process` has those over zenoh."""
+"""Twins to test robots against, in a thread over memory or, for a twin in another process, over zenoh."""
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -10,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from plaudit.errors import RobotSilent
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.transport import MemoryConfig, ZenohConfig
 from plaudit.robots.twin.twin import Twin
 from plaudit.types import FloatArray, Observation
-from waiting import stretch
+from waiting import stretch, wait_until
 
-# Small pictures. Nothing counts as late or silent unless a test asks for it: on a busy machine everything is.
+# Small images. Nothing counts as late or silent unless a test asks for it: on a busy machine everything is.
 QUICK = {
     "HZ": 50,
     "mono_image_resize": {"width": 64, "height": 48},
@@ -28,7 +30,7 @@ QUICK = {
 
 
 def robot_config(folder: Path, name: str = "igris_b", transport: Any = None, **params: Any) -> Any:
-    """Of a robot with some of its params replaced."""
+    """The config of a robot with some of its params replaced."""
     path = folder / "params.json"
     path.write_text(json.dumps(QUICK | {"first_message_s": stretch(20.0)} | params))
     return ROBOT_REGISTRY.get(name)(
@@ -36,8 +38,25 @@ def robot_config(folder: Path, name: str = "igris_b", transport: Any = None, **p
     )
 
 
+def wait_for_silence(robot: Any, message: str) -> None:
+    """Wait for a fault to show in what the robot would report, and lower its limit so far that it ends the episode.
+
+    A topic is silent here if it is half as old as the oldest, and at least twenty ticks: no limit in seconds has to be
+    right for a busy machine.
+    """
+
+    def is_reported() -> object:
+        robot.sensors.silent_after = max(0.4, max(robot.sensors.ages().values()) / 2)
+        try:
+            robot.sensors.check()
+        except RobotSilent as error:
+            return re.search(message, str(error))
+
+    wait_until(is_reported, what=f"for {message}")
+
+
 def free_endpoint() -> str:
-    """Of this machine, where nobody listens."""
+    """An endpoint of this machine where nobody listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"tcp/127.0.0.1:{free.getsockname()[1]}"
@@ -45,7 +64,7 @@ def free_endpoint() -> str:
 
 @contextmanager
 def twin_thread(config: Any) -> Iterator[Twin]:
-    """In this process, over memory."""
+    """A twin that runs in a thread of this process."""
     twin = Twin(config, log=None, watchdog=60.0)
     thread = threading.Thread(target=twin.run, args=(60.0,), daemon=True)
     thread.start()
@@ -57,23 +76,18 @@ def twin_thread(config: Any) -> Iterator[Twin]:
         twin.close()
 
 
-def silence() -> float:
-    """ms without a message after which a robot gives up, for tests that make it do so."""
-    return 1000 * stretch(2.0)
-
-
 def zenoh_config(folder: Path, name: str = "igris_b", **params: Any) -> Any:
-    """For a twin in another process."""
+    """The config of a robot whose twin runs in another process."""
     return robot_config(folder, name, ZenohConfig(connect=(free_endpoint(),)), **params)
 
 
 class Waves:
-    """A policy: every joint swings around its start pose. At one step it does something else first."""
+    """A policy that swings every joint around its start pose, and calls `then` before step `at`."""
 
     components: Mapping[str, Any] = {}
 
     def __init__(self, start: Any, at: int = -1, then: Callable[[], object] = lambda: None, slowness: float = 10):
-        """slowness: steps to a radian of the wave"""
+        """slowness: steps per radian of the wave"""
         self._start, self._at, self._then, self._step = np.array(start, np.float32), at, then, 0
         self._slowness = slowness
 

@@ -9,18 +9,18 @@ from plaudit.robots.teleop import TopicTeleop
 from plaudit.robots.transport import MemoryConfig
 from plaudit.robots.transport.messages import JOINT_STATE, JointState, decode_joint_state, encode_joint_state
 from plaudit.robots.twin.faults import Fault
-from twins import robot_config, silence, twin_thread
+from twins import robot_config, twin_thread
 from waiting import wait_until
 
 
 @pytest.fixture
 def commands(tmp_path):
     """What is sent to the robot, in order."""
-    heard: list[JointState] = []
-    ear = MemoryConfig(bus=str(tmp_path)).build()
-    ear.subscribe("/igris_b/joint_commands", JOINT_STATE, lambda data: heard.append(decode_joint_state(data)))
-    yield heard
-    ear.close()
+    received: list[JointState] = []
+    listener = MemoryConfig(bus=str(tmp_path)).build()
+    listener.subscribe("/igris_b/joint_commands", JOINT_STATE, lambda data: received.append(decode_joint_state(data)))
+    yield received
+    listener.close()
 
 
 @pytest.mark.parametrize("name", ["igris_b", "igris_c"])
@@ -48,10 +48,10 @@ def test_a_command_is_clipped_to_the_joints_limits_and_names_them(tmp_path, comm
 def test_a_command_changes_no_faster_than_max_delta_deg(tmp_path, commands):
     config = robot_config(tmp_path, start_pose=None, max_delta_deg=1.0)
     with twin_thread(config), config.build() as robot:
-        here = robot.observe().state
-        robot.act(here)
+        position = robot.observe().state
+        robot.act(position)
         for _ in range(3):
-            robot.act(here - 1)
+            robot.act(position - 1)
     steps = np.diff([command.position[1] for command in commands])
     assert np.degrees(steps) == pytest.approx([-1, -1, -1], abs=1e-3)
 
@@ -59,7 +59,7 @@ def test_a_command_changes_no_faster_than_max_delta_deg(tmp_path, commands):
 def test_what_is_no_command_is_refused_and_not_sent(tmp_path, commands):
     config = robot_config(tmp_path, max_delta_deg=5.0)
     with config.build() as robot:
-        with pytest.raises(InvalidCommand, match="has not said where its joints are"):
+        with pytest.raises(InvalidCommand, match="the joint positions of igris_b are unknown"):
             robot.act(np.zeros(24, np.float32))
         for wrong in (np.zeros(3), np.full(24, np.nan)):
             with pytest.raises(InvalidCommand, match="igris_b takes 24 finite numbers"):
@@ -77,33 +77,34 @@ def test_it_goes_to_its_start_pose_slowly(tmp_path, commands):
 
 
 def test_a_robot_that_does_not_come_to_its_start_pose_is_named_by_its_joint(tmp_path, monkeypatch):
-    monkeypatch.setattr("plaudit.robots.ros.driver.SETTLE", 0.1)
+    monkeypatch.setattr("plaudit.robots.ros.driver.SETTLE_S", 0.1)
     config = robot_config(tmp_path)
     with twin_thread(config) as twin, config.build() as robot:
         robot.observe()
-        twin.begin(Fault("deaf"))
+        twin.inject(Fault("deaf"))
         with pytest.raises(
             RobotError,
-            match=r"joint 'right_\w+' is still 0\.\d+ rad off start_pose after .* listening to",  # some was heard
+            match=r"joint 'right_\w+' is still 0\.\d+ rad off start_pose after .* not receive",  # some were received
         ):
             robot.reset()
 
 
-def test_it_holds_where_it_is_or_where_it_was_told_to_be_when_that_is_not_known(tmp_path, commands):
-    config = robot_config(tmp_path, silent_after_ms=silence(), start_pose=None)
+def test_it_holds_the_measured_position_or_the_last_command_when_that_is_too_old(tmp_path, commands):
+    config = robot_config(tmp_path, start_pose=None)
     with config.build() as robot:
         robot.hold()
-        assert not commands  # nothing is known, and nothing was sent
+        assert not commands  # nothing is measured, and nothing was sent
         with twin_thread(config):
-            here = robot.observe().state
+            position = robot.observe().state
             robot.hold()
-            assert commands[-1].position == pytest.approx(here, abs=1e-6)
-        wait_until(lambda: min(robot.sensors.ages().values()) > config.params().silent_after_ms / 1000)
-        robot.act(here + 0.01)
+            assert commands[-1].position == pytest.approx(position, abs=1e-6)
+        robot.sensors.silent_after = 0.05
+        wait_until(lambda: min(robot.sensors.ages().values()) > robot.sensors.silent_after)
+        robot.act(position + 0.01)
         robot.hold()
         assert commands[-1].position == pytest.approx(robot.command)
         with pytest.raises(
-            RobotSilent, match=r"igris_b: the joint stream \(/igris_b/joint_states\) has sent nothing good for"
+            RobotSilent, match=r"igris_b: the joint stream \(/igris_b/joint_states\) has sent no valid message for"
         ):
             robot.observe()
 
@@ -111,7 +112,7 @@ def test_it_holds_where_it_is_or_where_it_was_told_to_be_when_that_is_not_known(
 def test_a_robot_that_is_not_there_is_waited_for_and_then_told_of_topic_by_topic(tmp_path):
     with robot_config(tmp_path, first_message_s=0.05).build() as robot, pytest.raises(RobotSilent) as raised:
         robot.reset()
-    assert str(raised.value).count("has sent nothing good yet; no message since") == 4
+    assert str(raised.value).count("has sent no valid message yet; nothing arrived since") == 4
 
 
 def test_history_is_laid_end_to_end_the_newest_last(tmp_path):
@@ -131,7 +132,7 @@ def test_history_is_laid_end_to_end_the_newest_last(tmp_path):
         assert np.array_equal(seen[4].images["head_1"], seen[2].images["head"])
 
 
-def test_pictures_of_another_size_than_wanted_are_shrunk(tmp_path):
+def test_images_of_another_size_are_resized(tmp_path):
     size = {"width": 128, "height": 96}
     config = robot_config(tmp_path, camera_image_size=size)
     with twin_thread(config), config.build() as robot:
@@ -142,12 +143,12 @@ def test_a_persons_command_counts_while_it_is_given(tmp_path):
     config = robot_config(tmp_path)
     bus, names = MemoryConfig(bus=str(tmp_path)), config.params().joint_names
     listener, person = bus.build(), bus.build()
-    takeover = TopicTeleop(listener, config.topics().takeover, names, expires=0.2)
-    assert takeover.command() is None
+    teleop = TopicTeleop(listener, config.topics().teleop, names, expires=0.2)
+    assert teleop.command() is None
     for stamp in (2_000_000_000, 1_000_000_000):  # the second has another clock
         wanted = JointState(stamp, names[::-1], np.arange(24.0)[::-1])
-        person.publish(config.topics().takeover, JOINT_STATE, encode_joint_state(wanted))
-        assert takeover.command().tolist() == list(range(24))
-        wait_until(lambda: takeover.command() is None)
-    person.publish(config.topics().takeover, JOINT_STATE, b"?")
-    assert takeover.command() is None and takeover.dropped() == {"unreadable": 1}
+        person.publish(config.topics().teleop, JOINT_STATE, encode_joint_state(wanted))
+        assert teleop.command().tolist() == list(range(24))
+        wait_until(lambda: teleop.command() is None)
+    person.publish(config.topics().teleop, JOINT_STATE, b"?")
+    assert teleop.command() is None and teleop.dropped() == {"unreadable": 1}

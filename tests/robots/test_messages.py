@@ -15,11 +15,11 @@ from plaudit.robots.transport.messages import (
     decode_compressed,
     decode_image,
     decode_joint_state,
-    decode_text,
+    decode_string,
     encode_compressed,
     encode_image,
     encode_joint_state,
-    encode_text,
+    encode_string,
     position_encoder,
 )
 
@@ -94,15 +94,15 @@ def test_an_image_of_ros_is_read_and_ros_reads_ours(encoding, sent, seen, paddin
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "error"),
     [
-        (ros_image("16UC1", np.zeros(60), 10), "encoded as '16UC1'; known: rgb8, bgr8, mono8"),
+        (ros_image("16UC1", np.zeros(60), 10), "encoded as '16UC1'; supported: rgb8, bgr8, mono8"),
         (ros_image("rgb8", np.zeros(90), 14), "6x5 rgb8 has 90 bytes in rows of 14"),
         (ros_image("rgb8", np.zeros(89), 15), "6x5 rgb8 has 89 bytes in rows of 15"),
     ],
 )
-def test_an_image_that_contradicts_itself_is_no_image(message, said):
-    with pytest.raises(BadMessage, match=said):
+def test_an_image_that_contradicts_itself_is_no_image(message, error):
+    with pytest.raises(BadMessage, match=error):
         decode_image(bytes(ROS.serialize_cdr(message, IMAGE)))
 
 
@@ -122,7 +122,7 @@ def test_noise_and_halves_of_messages_are_refused_in_words():
         decode_joint_state: encode_joint_state(JointState(STAMP, ("a", "b"), np.zeros(2))),
         decode_image: encode_image(STAMP, PIXELS),
         decode_compressed: encode_compressed(STAMP, PIXELS, "png"),
-        decode_text: encode_text("hello"),
+        decode_string: encode_string("hello"),
     }
     for decode, data in whole.items():
         for cut in (0, 1, 4, 11, len(data) // 2):

@@ -20,14 +20,14 @@ def config(folder, params=None, topics=None, name="igris_b") -> Any:
 def test_igris_b_is_the_reference_runtime(tmp_path):
     params = config(tmp_path).params()
     assert (params.HZ, params.action_chunk_size, params.policy_update_period) == (20, 50, 35)
-    assert (params.proprio_state_dim, params.action_dim, params.sent_size) == (24, 24, (240, 320))
+    assert (params.proprio_state_dim, params.action_dim, params.camera_size) == (24, 24, (240, 320))
     assert params.camera_names == ("head", "left", "right")
 
 
-def test_igris_c_has_other_joints_velocities_and_compressed_pictures(tmp_path):
+def test_igris_c_has_other_joints_velocities_and_compressed_images(tmp_path):
     igris_c = config(tmp_path, name="igris_c")
     assert (igris_c.params().proprio_state_dim, igris_c.params().action_dim) == (34, 17)
-    assert igris_c.topics().kind_of("left") == "sensor_msgs/msg/CompressedImage"
+    assert igris_c.topics().image_type("left") == "sensor_msgs/msg/CompressedImage"
 
 
 def test_keys_of_a_users_file_replace_the_robots_own(tmp_path):
@@ -50,7 +50,7 @@ def test_keys_of_a_users_file_replace_the_robots_own(tmp_path):
         ({"joint_lower": [9.0] * 24}, "joint 'right_shoulder_pitch' may move from 9.0 to 2.8"),
         ({"start_pose": [9.0] * 24}, "has joint 'right_shoulder_pitch' at 9.0, outside of -2.8 to 2.8"),
         ({"policy_update_period": 51}, "'policy_update_period' is 51, longer than a chunk of 50 actions"),
-        ({"camera_names": ["head", "head"]}, "key 'camera_names' names one twice"),
+        ({"camera_names": ["head", "head"]}, "key 'camera_names' has a name twice"),
     ],
 )
 def test_a_mistake_in_the_params_is_named_with_its_key_and_file(tmp_path, params, said):

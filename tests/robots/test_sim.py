@@ -44,9 +44,9 @@ def test_what_cannot_be_driven_is_told():
     robot = SimRobot(CountingSimulation(1), realtime=False)
     with pytest.raises(InvalidCommand, match="takes 1 finite numbers"):
         robot.act(np.array([np.nan], np.float32))
-    with pytest.raises(RobotError, match="one scene, this simulation has 2"):
+    with pytest.raises(RobotError, match="one environment, this one has 2"):
         SimRobot(CountingSimulation(2))
     timeless = CountingSimulation(1)
     timeless.fps = 0.0
-    with pytest.raises(RobotError, match="does not say how many steps a second it makes; set hz"):
+    with pytest.raises(RobotError, match="has no control rate of its own; set hz"):
         SimRobot(timeless)

@@ -1,25 +1,19 @@
-"""A message here is its stamp in ms as text, and nothing else; the stream is told what time it is."""
-
-from dataclasses import dataclass
+"""A message here is its stamp in ms as text, and nothing else; the clock is the test's own."""
 
 import pytest
 
 from plaudit.errors import BadMessage
 from plaudit.robots.ros import streams
-from plaudit.robots.ros.streams import Stream, Unfit
+from plaudit.robots.ros.streams import Stream, UnusableMessage
+from plaudit.robots.transport.messages import StampedMessage
 
 
-@dataclass
-class Numbered:
-    stamp: int
-
-
-def read(data: bytes) -> Numbered:
+def decode(data: bytes) -> StampedMessage:
     if data == b"?":
-        raise BadMessage("it is a riddle")
+        raise BadMessage("it is not a number")
     if data == b"-":
-        raise Unfit("not finite", "it is nothing")
-    return Numbered(int(data) * 1_000_000)
+        raise UnusableMessage("not finite", "it is NaN")
+    return StampedMessage(int(data) * 1_000_000)
 
 
 class Clock:
@@ -31,56 +25,56 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr(streams, "time", made)
-    return made
+    clock = Clock()
+    monkeypatch.setattr(streams, "time", clock)
+    return clock
 
 
 @pytest.fixture
 def stream(clock):
-    return Stream("camera 'head'", "/head", read, late_after=0.1)
+    return Stream("camera 'head'", "/head", decode, late_after=0.1)
 
 
-def hear(stream, clock, data, at):
+def receive(stream, clock, data, at):
     clock.now = 100.0 + at
     stream.receive(data)
 
 
-def test_the_newest_good_message_is_kept_and_the_others_are_counted(stream, clock):
-    hear(stream, clock, b"10", 0.01)
+def test_the_newest_valid_message_is_kept_and_the_others_are_counted(stream, clock):
+    receive(stream, clock, b"10", 0.01)
     for data in (b"?", b"-", b"10", b"4"):
-        hear(stream, clock, data, 0.02)
+        receive(stream, clock, data, 0.02)
     assert stream.newest.message.stamp == 10_000_000
     assert stream.dropped == {"unreadable": 1, "not finite": 1, "out of order": 2}
     clock.now = 101.0
-    assert stream.trouble(2.0) is None
-    assert stream.trouble(0.5) == (
-        "camera 'head' (/head) has sent nothing good for 0.99 s; dropped since: 1 unreadable, 1 not finite, "
+    assert stream.problem(2.0) is None
+    assert stream.problem(0.5) == (
+        "camera 'head' (/head) has sent no valid message for 0.99 s; dropped since: 1 unreadable, 1 not finite, "
         "2 out of order (the last: its stamp is 0.006 s behind the one before)"
     )
 
 
 def test_a_message_is_late_by_the_quickest_one_whatever_the_clocks_say(stream, clock):
-    hear(stream, clock, b"5000", 0.03)  # its clock is far ahead; this one took 30 ms
-    hear(stream, clock, b"5010", 0.02)  # 10 ms: the quickest
-    hear(stream, clock, b"5100", 0.20)  # 90 ms later than that
-    hear(stream, clock, b"5200", 0.35)  # 140 ms
+    receive(stream, clock, b"5000", 0.03)  # its clock is far ahead; this one took 30 ms
+    receive(stream, clock, b"5010", 0.02)  # 10 ms: the quickest
+    receive(stream, clock, b"5100", 0.20)  # 90 ms later than that
+    receive(stream, clock, b"5200", 0.35)  # 140 ms
     assert stream.newest.message.stamp == 5100_000_000
     assert stream.dropped == {"late": 1}
 
 
 def test_clocks_that_drift_apart_make_nothing_late(stream, clock):
     for second in range(0, 7200, 10):  # 100 millionths: 0.72 s in two hours
-        hear(stream, clock, str(1000 * second).encode(), second * 1.0001)
+        receive(stream, clock, str(1000 * second).encode(), second * 1.0001)
     assert not stream.dropped
 
 
 def test_after_a_restart_another_clock_is_as_good(stream, clock):
-    hear(stream, clock, b"9000", 1.0)
+    receive(stream, clock, b"9000", 1.0)
     stream.restart()
-    hear(stream, clock, b"1", 2.0)
+    receive(stream, clock, b"1", 2.0)
     assert stream.newest.message.stamp == 1_000_000 and not stream.dropped
 
 
-def test_a_stream_that_never_spoke_says_so(stream):
-    assert stream.trouble(5.0) == "camera 'head' (/head) has sent nothing good yet; no message since"
+def test_a_topic_without_any_message_is_reported(stream):
+    assert stream.problem(5.0) == "camera 'head' (/head) has sent no valid message yet; nothing arrived since"

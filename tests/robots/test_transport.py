@@ -20,27 +20,27 @@ from plaudit.robots.transport.messages import (
     decode_compressed,
     decode_image,
     decode_joint_state,
-    decode_text,
+    decode_string,
     encode_compressed,
     encode_image,
     encode_joint_state,
-    encode_text,
+    encode_string,
 )
-from plaudit.robots.transport.zenoh import key_of
+from plaudit.robots.transport.zenoh import zenoh_key
 from twins import free_endpoint
 from waiting import wait_until
 
 
 def test_everybody_on_a_bus_hears_its_topics_until_closed():
-    heard: list[bytes] = []
+    received: list[bytes] = []
     one, other, elsewhere = (MemoryConfig(bus=bus).build() for bus in ("x", "x", "y"))
-    other.subscribe("/a", "kind", heard.append)
+    other.subscribe("/a", "kind", received.append)
     one.publish("/a", "kind", b"1")
     one.publish("/b", "kind", b"2")
     elsewhere.publish("/a", "kind", b"3")
     other.close()
     one.publish("/a", "kind", b"4")
-    assert heard == [b"1"]
+    assert received == [b"1"]
 
 
 ECHO = """
@@ -53,16 +53,16 @@ time.sleep(60)
 
 
 def test_two_processes_talk_over_zenoh_also_after_one_was_started_anew():
-    heard: list[bytes] = []
+    received: list[bytes] = []
     place = free_endpoint()
     transport = ZenohConfig(connect=(place,)).build()
-    transport.subscribe("/answer", "kind", heard.append)
+    transport.subscribe("/answer", "kind", received.append)
     for words in (b"live", b"stop"):
         with subprocess.Popen([sys.executable, "-c", ECHO, place]) as process:
 
             def answered(words: bytes = words) -> bool:
                 transport.publish("/ask", "kind", words)
-                return words[::-1] in heard
+                return words[::-1] in received
 
             wait_until(answered)
             process.kill()
@@ -94,21 +94,21 @@ def test_messages_of_each_kind_come_back_whole_from_another_process(transport):
     pixels = np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8)
     joints = JointState(5, ("a", "b"), np.array([0.5, -1.5]))
     sent = {
-        STRING: encode_text("pick up the cube"),
+        STRING: encode_string("pick up the cube"),
         JOINT_STATE: encode_joint_state(joints),
         IMAGE: encode_image(7, pixels),
         COMPRESSED_IMAGE: encode_compressed(9, pixels[:48, :64], "png"),
     }
     config = config_of(transport)
-    heard: dict[str, bytes] = {}
+    received: dict[str, bytes] = {}
     ours = config.build()
     for kind in sent:
-        ours.subscribe(f"/answer/{kind.rsplit('/', 1)[1]}", kind, partial(heard.__setitem__, kind))
-    command = [sys.executable, "-c", REFLECT, transport, config.other_side().model_dump_json(), *sent]
+        ours.subscribe(f"/answer/{kind.rsplit('/', 1)[1]}", kind, partial(received.__setitem__, kind))
+    command = [sys.executable, "-c", REFLECT, transport, config.peer().model_dump_json(), *sent]
     with subprocess.Popen(command) as process:
 
         def answered() -> bool:
-            waiting = [kind for kind in sent if kind not in heard]
+            waiting = [kind for kind in sent if kind not in received]
             for kind in waiting:  # again and again: nobody listens at first, and some may be lost
                 ours.publish(f"/ask/{kind.rsplit('/', 1)[1]}", kind, sent[kind])
             return not waiting
@@ -118,11 +118,11 @@ def test_messages_of_each_kind_come_back_whole_from_another_process(transport):
         finally:
             process.kill()
             ours.close()
-    assert decode_text(heard[STRING]) == "pick up the cube"
-    assert decode_joint_state(heard[JOINT_STATE]).names == ("a", "b")
-    assert decode_joint_state(heard[JOINT_STATE]).position.tolist() == [0.5, -1.5]
-    assert np.array_equal(decode_image(heard[IMAGE]).pixels, pixels) and decode_image(heard[IMAGE]).stamp == 7
-    assert np.array_equal(decode_compressed(heard[COMPRESSED_IMAGE]).pixels, pixels[:48, :64])
+    assert decode_string(received[STRING]) == "pick up the cube"
+    assert decode_joint_state(received[JOINT_STATE]).names == ("a", "b")
+    assert decode_joint_state(received[JOINT_STATE]).position.tolist() == [0.5, -1.5]
+    assert np.array_equal(decode_image(received[IMAGE]).pixels, pixels) and decode_image(received[IMAGE]).stamp == 7
+    assert np.array_equal(decode_compressed(received[COMPRESSED_IMAGE]).pixels, pixels[:48, :64])
 
 
 def sockets_of_this_process() -> set[str]:
@@ -146,13 +146,13 @@ def test_nothing_listens_but_where_it_is_told_to():
 
 def test_nothing_is_left_in_shared_memory_and_a_socket_in_ones_own_folder_will_do(tmp_path):
     endpoint = f"unixsock-stream/{tmp_path}/s"
-    heard: list[bytes] = []
+    received: list[bytes] = []
     robot, driver = ZenohConfig(connect=(), listen=(endpoint,)).build(), ZenohConfig(connect=(endpoint,)).build()
-    robot.subscribe("/a", STRING, heard.append)
+    robot.subscribe("/a", STRING, received.append)
 
     def arrived() -> bool:
         driver.publish("/a", STRING, b"1")
-        return bool(heard)
+        return bool(received)
 
     wait_until(arrived)
     assert ".zenoh" not in Path("/proc/self/maps").read_text()
@@ -161,13 +161,13 @@ def test_nothing_is_left_in_shared_memory_and_a_socket_in_ones_own_folder_will_d
 
 
 def test_topics_have_the_names_of_the_bridge_and_of_dds():
-    assert key_of("/igris_b/head/image_raw") == "igris_b/head/image_raw"
+    assert zenoh_key("/igris_b/head/image_raw") == "igris_b/head/image_raw"
     assert dds_name("/igris_b/head/image_raw") == "rt/igris_b/head/image_raw"
 
 
 def test_the_robots_end_listens_where_ours_connects():
     ours, theirs = ZenohConfig(connect=("tcp/a:1",)), ZenohConfig(connect=(), listen=("tcp/a:1",))
-    assert ours.other_side() == theirs
+    assert ours.peer() == theirs
 
 
 def test_what_is_no_endpoint_is_told():

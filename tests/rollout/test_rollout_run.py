@@ -15,7 +15,7 @@ from plaudit.cli import app
 from plaudit.data.store import Store
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.transport import ZenohConfig
-from plaudit.robots.twin.log import compare
+from plaudit.robots.twin.log import compare_episode
 from plaudit.robots.twin.process import TwinProcess
 from plaudit.rollout.run import load_run
 from puppet import lines, received
@@ -114,13 +114,17 @@ def test_a_twin_of_igris_b_over_zenoh_is_driven_and_recorded(tmp_path):
     config = ROBOT_REGISTRY.get("igris_b")(
         inference_runtime_params_config=params, transport=ZenohConfig(connect=(endpoint,))
     )
-    with TwinProcess(config, tmp_path / "said.jsonl") as twin:
+    with TwinProcess(config, tmp_path / "sent.jsonl") as twin:
         files = ("--inference_runtime_params_config", params, "--policy_yaml", tmp_path / "policy.yaml")
         there = (f"robot.transport.connect=[{endpoint}]", "robot.transport.type=zenoh")
         limits = ("--steps", 40, "--allow-code", "puppet")
         run("run", "--robot", "igris_b", *files, "--store", tmp_path / "store", *limits, *there)
-        said = twin.said()
+        log = twin.log()
     episode = Store.open(tmp_path / "store").episode(0)
-    assert episode.steps == 40 and episode.robot == "igris_b" and not compare(episode, said, ("position",)).wrong
-    obeyed = {tuple(np.float32(line["target"])) for line in said}
+    assert (
+        episode.steps == 40
+        and episode.robot == "igris_b"
+        and not compare_episode(episode, log, ("position",)).mismatches
+    )
+    obeyed = {tuple(np.float32(line["target"])) for line in log}
     assert obeyed & {tuple(action) for action in episode.actions}

@@ -30,7 +30,7 @@ SetOption = Annotated[
 
 @robot.command("list")
 def robot_list() -> None:
-    """Say what robots there are."""
+    """List the robots."""
     from plaudit.registry import ROBOT_REGISTRY
     from plaudit.report.robots import robots_table
 
@@ -42,16 +42,16 @@ def robot_check(
     name: NameArgument,
     params: ParamsOption = None,
     topics: TopicsOption = None,
-    seconds: Annotated[float, typer.Option(min=0.1, max=86_400, help="To listen for.", callback=finite)] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=86_400, help="How long to listen.", callback=finite)] = 3.0,
     settings: SetOption = None,
 ) -> None:
     """Compare what a robot sends with its params and topics. Nothing moves; returns 1 if anything is wrong."""
     from plaudit.report.robots import check_table
-    from plaudit.robots.ros.check import check
+    from plaudit.robots.ros.check import check_topics
 
-    rows = check(ros_config(name, params, topics, settings), seconds)
-    out.print(check_table(name, rows))
-    if any(row.problem for row in rows):
+    results = check_topics(ros_config(name, params, topics, settings), seconds)
+    out.print(check_table(name, results))
+    if any(result.problem for result in results):
         raise typer.Exit(1)
 
 
@@ -60,15 +60,15 @@ def robot_twin(
     name: NameArgument,
     params: ParamsOption = None,
     topics: TopicsOption = None,
-    log: Annotated[Path | None, typer.Option(help="Write what is sent to this file, one line a moment.")] = None,
-    fault: Annotated[list[str] | None, typer.Option(help="Fail: KIND[=VALUE][@SECONDS], like late=400@2.5.")] = None,
+    log: Annotated[Path | None, typer.Option(help="Log every message to this file, one line per tick.")] = None,
+    fault: Annotated[list[str] | None, typer.Option(help="A fault: KIND[=VALUE][@SECONDS], like late=400@2.5.")] = None,
     watchdog_ms: Annotated[
-        float, typer.Option(min=0, help="Without a command for so long, and it holds.", callback=finite)
+        float, typer.Option(min=0, help="Hold after this long without a command.", callback=finite)
     ] = 500.0,
-    seconds: Annotated[float, typer.Option(min=0, help="To live.", callback=a_number)] = math.inf,
+    seconds: Annotated[float, typer.Option(min=0, help="How long to run.", callback=a_number)] = math.inf,
     settings: SetOption = None,
 ) -> None:
-    """Be a robot's twin: move, draw, obey and fail on its topics, until Ctrl-C."""
+    """Run a robot's twin: a process that moves, sends images and fails on its topics, until Ctrl-C."""
     from plaudit.robots.twin.twin import run_twin
 
     config = ros_config(name, params, topics, settings)
@@ -76,14 +76,14 @@ def robot_twin(
 
 
 def ros_config(name: str, params: Path | None, topics: Path | None, settings: list[str] | None) -> Any:
-    """The config of a robot that speaks ROS 2, from what these commands are given."""
+    """The config of a ROS 2 robot, from the arguments of these commands."""
     from plaudit.config import load
     from plaudit.registry import ROBOT_REGISTRY
     from plaudit.robots.ros.config import RosRobotConfig
 
     cls = ROBOT_REGISTRY.get(name)
     if not issubclass(cls, RosRobotConfig):
-        raise RobotError(f"robot '{name}' has no topics; this is for robots that speak ROS 2, like igris_b")
+        raise RobotError(f"robot '{name}' has no topics; this command is for ROS 2 robots, like igris_b")
     config = load(cls, overrides=settings or ())
     files = {"inference_runtime_params_config": params, "inference_runtime_topics_config": topics}
     return config.model_copy(update={key: path for key, path in files.items() if path is not None})

@@ -6,25 +6,22 @@ from typing import Any
 
 from rich.table import Column, Table
 
-from plaudit.robots.ros.check import Row
+from plaudit.robots.ros.check import CheckResult
 
 
 def robots_table(classes: Mapping[str, type[Any]]) -> Table:
-    """Each with the first sentence of its folder."""
+    """Each with the first line of its module's docstring."""
     table = Table("robot", "what it is", box=None, pad_edge=False)
     for name, cls in classes.items():
         table.add_row(name, (import_module(cls.__module__).__doc__ or "").strip().split("\n")[0])
     return table
 
 
-def check_table(name: str, rows: Sequence[Row]) -> Table:
+def check_table(name: str, results: Sequence[CheckResult]) -> Table:
+    """A row for each topic, red where there is a problem."""
     topic = Column("topic", overflow="fold")
-    table = Table(name, topic, "expected", "seen", "rate", "age", "verdict", box=None, pad_edge=False)
-    for row in rows:
-        verdict = row.problem or "ok"
-        table.add_row(row.what, row.topic, row.expected, row.seen, row.rate, row.age, verdict, style=_style(row))
+    table = Table(name, topic, "expected", "received", "rate", "age", "result", box=None, pad_edge=False)
+    for r in results:
+        style = "red" if r.problem else ""
+        table.add_row(r.name, r.topic, r.expected, r.received, r.rate, r.age, r.problem or "ok", style=style)
     return table
-
-
-def _style(row: Row) -> str:
-    return "red" if row.problem else ""

@@ -1,43 +1,46 @@
-"""A person's command from a topic: while it is given, it replaces the policy's.
+"""Teleoperation commands from a ROS topic: while there are any, they replace the policy's.
 
-    takeover = TopicTeleop(transport, topics.takeover, params.joint_names)
-    command = takeover.command()              # [A], or None: nobody is taking over
+    teleop = TopicTeleop(transport, topics.teleop, params.joint_names)
+    command = teleop.command()              # [A], or None: nobody is teleoperating
 
-A leader arm, a gamepad node or anything else publishes JointState with positions for the robot's joints. A command
-counts for `expires` seconds after it arrived; who lets go stops publishing, and the policy is in charge again.
+A leader arm, a gamepad node or anything else publishes JointState with positions for the robot's joints. A command is
+valid for `expires` seconds after it arrived; the policy acts again when no more arrive.
 """
 
 from collections.abc import Sequence
 
-from plaudit.robots.ros.streams import Joints, Stream, joints_reader
+from plaudit.robots.ros.streams import JointReading, Stream, joint_state_decoder
 from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import JOINT_STATE
 from plaudit.types import FloatArray
 
 
 class TopicTeleop:
-    relative = False  # a command says where to go, not how far
+    """Subscribes to a topic of joint commands; closes its transport with itself."""
+
+    relative = False  # commands are absolute joint positions
 
     def __init__(self, transport: Transport, topic: str, joint_names: Sequence[str], *, expires: float = 0.25):
         """expires: seconds"""
         self._expires, self._transport = expires, transport
-        self._stream: Stream[Joints] = Stream("takeover", topic, joints_reader(joint_names, ("position",)), expires)
+        decode = joint_state_decoder(joint_names, ("position",))
+        self._stream: Stream[JointReading] = Stream("teleop", topic, decode, expires)
         transport.subscribe(topic, JOINT_STATE, self._stream.receive)
 
     def command(self) -> FloatArray | None:
-        """[A] what the person wants, in the robot's order of joints; None when nobody does."""
+        """[A] the newest command, in the robot's order of joints; None when there is none or it has expired."""
         newest = self._stream.newest
         if newest is None:
             return None
         if self._stream.age() > self._expires:
-            self._stream.restart()  # who takes over next may have another clock
+            self._stream.restart()  # the next sender may have another clock
             return None
         return newest.message.position.copy()
 
     def close(self) -> None:
-        """The transport too: it is nobody else's."""
+        """Close the transport."""
         self._transport.close()
 
     def dropped(self) -> dict[str, int]:
-        """Reason -> how many messages could not be used for it."""
+        """Reason -> number of messages that were dropped for it."""
         return dict(self._stream.dropped)

@@ -152,7 +152,7 @@ class GamepadTakeover:
 
 @TAKEOVER_REGISTRY.register("topic")
 class TopicConfig(Config):
-    """What a leader arm, or anything else that speaks ROS 2, publishes on the robot's `takeover` topic."""
+    """What a leader arm, or anything else that speaks ROS 2, publishes on the robot's `teleop` topic."""
 
     type: Literal["topic"] = "topic"
     robot: Annotated[Any, ROBOT_REGISTRY.field]  # whose joints and topics they are
@@ -161,9 +161,9 @@ class TopicConfig(Config):
     def build(self, action_dim: int) -> TopicTeleop:
         if not isinstance(self.robot, RosRobotConfig):
             raise RolloutError("takeover by topic is for robots that speak ROS 2; this one does not")
-        topic, joints = self.robot.topics().takeover, self.robot.params().joint_names
+        topic, joints = self.robot.topics().teleop, self.robot.params().joint_names
         if topic is None:
-            raise RolloutError("the robot's topics name none for takeover; add the key 'takeover' to them")
+            raise RolloutError("the robot's topics name none for takeover; add the key 'teleop' to them")
         return TopicTeleop(self.robot.transport.build(), topic, joints, expires=self.expires)
 
 

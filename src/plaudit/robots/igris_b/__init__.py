@@ -1,7 +1,7 @@
-"""IGRIS-B: two arms of six joints, two hands of six; joint positions are its state, cameras send raw pictures.
+"""IGRIS-B: two arms of six joints, two hands of six; its state is the joint positions, its cameras send raw images.
 
-Joint names, limits, start pose and topics are settings, in the two JSON files beside this one. They describe the twin;
-put those of your robot there, or into files of your own (`--inference_runtime_params_config`,
+Joint names, limits, start pose and topics are in the two JSON files of this folder. They describe the twin; put those
+of your robot there, or into files of your own (`--inference_runtime_params_config`,
 `--inference_runtime_topics_config`).
 """
 
@@ -12,6 +12,8 @@ from plaudit.robots.ros import RosRobotConfig
 
 
 class IgrisBConfig(RosRobotConfig):
+    """The config of an IGRIS-B."""
+
     folder: ClassVar[Path] = Path(__file__).parent
 
     type: Literal["igris_b"] = "igris_b"

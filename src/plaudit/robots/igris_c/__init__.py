@@ -1,7 +1,6 @@
-"""IGRIS-C: a waist, two arms of seven joints with grippers; positions and velocities, cameras send JPEG.
+"""IGRIS-C: a waist, two arms of seven joints with grippers; its state has velocities too, its cameras send JPEG.
 
-Its layout is a setting like that of IGRIS-B, in the two JSON files beside this one: what differs between the two
-robots is in these files and nowhere else.
+As for IGRIS-B, the two JSON files of this folder describe the robot: they are all that differs between the two.
 """
 
 from pathlib import Path
@@ -11,6 +10,8 @@ from plaudit.robots.ros import RosRobotConfig
 
 
 class IgrisCConfig(RosRobotConfig):
+    """The config of an IGRIS-C."""
+
     folder: ClassVar[Path] = Path(__file__).parent
 
     type: Literal["igris_c"] = "igris_c"

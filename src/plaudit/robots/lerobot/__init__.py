@@ -1,46 +1,43 @@
-"""Any robot class of an installed lerobot (0.4 and later), by the name that lerobot gives it.
+"""Any robot class of an installed lerobot (0.4 and later), by lerobot's own name for it.
 
     {"type": "lerobot", "robot_type": "so101_follower", "fps": 30,
      "options": {"port": "/dev/ttyACM0", "id": "left",
                  "cameras": {"front": {"type": "opencv", "index_or_path": 0, "width": 640, "height": 480, "fps": 30}}}}
 
-`options` is what stands under `--robot.` in lerobot's own commands. Of its observation the numbers become the state,
+`options` are the settings under `--robot.` in lerobot's own commands. The numbers of its observation become the state,
 in lerobot's order, and the arrays [H, W, 3] the cameras; an action has one number for each of its action features.
-Calibrate with lerobot's own command first: here a robot that is not calibrated is not driven.
+Calibrate with lerobot's own command first: a robot that is not calibrated is refused.
 """
 
 from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat
 
 from plaudit.config import Config
 from plaudit.errors import MissingPackage, RobotError, UnknownName, nearest
+from plaudit.robots.lerobot.driver import LeRobotRobot
 from plaudit.trust import CodeName
-
-if TYPE_CHECKING:
-    from plaudit.robots.lerobot.driver import LeRobotRobot
 
 
 class LeRobotConfig(Config):
+    """The config of a robot that lerobot drives."""
+
     type: Literal["lerobot"] = "lerobot"
-    robot_type: str  # as lerobot has it: so101_follower, koch_follower, ...
-    options: Mapping[str, Any] = Field(default_factory=dict)  # of that robot, as lerobot has them
+    robot_type: str  # lerobot's name: so101_follower, koch_follower, ...
+    options: Mapping[str, Any] = Field(default_factory=dict)  # of that robot, in lerobot's own keys
     module: CodeName | None = None  # to import first, for a robot class of your own
-    fps: PositiveFloat = 30.0  # control steps a second
-    start_pose: Mapping[str, float] | None = None  # action feature -> where reset() goes; None: it stays where it is
-    start_seconds: PositiveFloat = 3.0  # that it takes to get there
-    realtime: bool = True  # observe() keeps the rate; False where whoever drives does
+    fps: PositiveFloat = 30.0  # control steps per second
+    start_pose: Mapping[str, float] | None = None  # action feature -> where reset() moves to; None: it stays
+    start_seconds: PositiveFloat = 3.0  # how long that motion takes
+    realtime: bool = True  # observe() keeps the rate; False where the caller does
 
-    def build(self) -> "LeRobotRobot":
-        """Connected: motors hold, cameras run."""
-        from plaudit.robots.lerobot.driver import LeRobotRobot
-
-        robot = make_robot(self.robot_type, self.options, self.module)
+    def build(self) -> LeRobotRobot:
+        """Connect to the robot: its motors hold, its cameras run."""
         return LeRobotRobot(
-            robot,
+            make_robot(self.robot_type, self.options, self.module),
             fps=self.fps,
             start_pose=self.start_pose,
             start_seconds=self.start_seconds,
@@ -49,16 +46,16 @@ class LeRobotConfig(Config):
 
 
 def make_robot(robot_type: str, options: Mapping[str, Any], module: str | None) -> Any:
-    """lerobot's robot, not connected yet."""
+    """Make lerobot's robot object, not connected yet."""
     try:
         draccus, robots, cameras = (import_module(name) for name in ("draccus", "lerobot.robots", "lerobot.cameras"))
     except ModuleNotFoundError as error:
         raise MissingPackage(str(error.name), "lerobot") from error
     if module is not None:
         import_module(module)
-    _know(robots, robots.RobotConfig, robot_type, "robot")
+    _import_choice(robots, robots.RobotConfig, robot_type, "robot")
     for camera in options.get("cameras", {}).values():
-        _know(cameras, cameras.CameraConfig, camera["type"], "camera")
+        _import_choice(cameras, cameras.CameraConfig, camera["type"], "camera")
     try:
         config = draccus.decode(robots.RobotConfig, {"type": robot_type, **options})
         return robots.make_robot_from_config(config)
@@ -66,18 +63,18 @@ def make_robot(robot_type: str, options: Mapping[str, Any], module: str | None) 
         raise RobotError(f"lerobot cannot make a '{robot_type}' with these options: {error}") from error
 
 
-def _know(package: Any, base: Any, name: str, kind: str) -> None:
-    """Have lerobot register a class of this name: each subfolder registers its own when it is imported.
+def _import_choice(package: Any, base: Any, name: str, kind: str) -> None:
+    """Import subpackages of lerobot until one has registered this name: each registers its own class on import.
 
-    One after the other until it is there, because some of them need packages that only their own robot needs.
+    One after the other, because some of them need packages that only their own robot needs.
     """
-    for found in iter_modules(package.__path__):
+    for module in iter_modules(package.__path__):
         if name in base.get_known_choices():
             return
-        if found.ispkg:
+        if module.ispkg:
             try:
-                import_module(f"{package.__name__}.{found.name}")
+                import_module(f"{package.__name__}.{module.name}")
             except ImportError:
-                continue  # somebody else's robot
+                continue  # another robot, whose packages are not installed
     if name not in base.get_known_choices():
         raise UnknownName(f"lerobot has no {kind} '{name}'; {nearest(name, base.get_known_choices())}")

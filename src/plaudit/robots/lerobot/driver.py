@@ -1,18 +1,18 @@
-"""A robot of lerobot's as one of ours. It talks to lerobot's base class and to nothing else of it."""
+"""A lerobot robot as a `Robot`. It uses lerobot's base class and nothing else of it."""
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from plaudit.errors import InvalidCommand, RobotError, nearest
-from plaudit.robots.rate import Pace
+from plaudit.robots.rate import Rate
 from plaudit.types import AnyArray, FloatArray, Observation
 
 
 class LeRobotRobot:
-    """A `Robot`."""
+    """A `Robot` that lerobot drives; connected from the start."""
 
     def __init__(
         self,
@@ -23,6 +23,11 @@ class LeRobotRobot:
         start_seconds: float = 3.0,
         realtime: bool = True,
     ):
+        """
+        robot: lerobot's object
+        start_pose: action feature -> where `reset()` moves to within `start_seconds`; None: it stays
+        realtime: whether `observe()` keeps the rate; False where the caller does
+        """
         features, actions = robot.observation_features, robot.action_features
         self.cameras: Mapping[str, tuple[int, int]] = {
             name: (shape[0], shape[1]) for name, shape in features.items() if isinstance(shape, tuple)
@@ -35,11 +40,58 @@ class LeRobotRobot:
                 raise RobotError(
                     f"start_pose names '{name}', which {robot.name} does not take; {nearest(name, actions)}"
                 )
-        self._robot, self._pace = robot, Pace(fps, realtime=realtime)
-        self._start, self._start_seconds = start_pose, start_seconds
+        self._robot, self._rate = robot, Rate(fps, realtime=realtime)
+        self._start_pose, self._start_seconds = start_pose, start_seconds
         self._measured: dict[str, float] = {}
         self._sent: dict[str, float] = {}
         self._connect()
+
+    def reset(self, seed: int | None = None) -> Observation:
+        """Move to the start pose, if there is one, in a straight line of the joints."""
+        observation = self._get_observation()
+        if self._start_pose is not None:
+            goal = self._start_pose
+            start = {name: self._sent.get(name, self._measured.get(name, target)) for name, target in goal.items()}
+            ticks, rate = max(1, math.ceil(self._start_seconds * self.fps)), Rate(self.fps)
+            for n in range(1, ticks + 1):
+                pose = {name: start[name] + (target - start[name]) * n / ticks for name, target in goal.items()}
+                self._send(self._sent | pose)
+                rate.sleep()
+            observation = self._get_observation()
+        self._rate.reset()
+        return observation
+
+    def act(self, action: FloatArray) -> None:
+        """Send one command [A]."""
+        if np.shape(action) != (self.action_dim,) or not np.isfinite(action).all():
+            raise InvalidCommand(f"{self._robot} takes {self.action_dim} finite numbers, got {np.asarray(action)}")
+        self._send(dict(zip(self.action_names, np.asarray(action, float).tolist(), strict=True)))
+
+    def observe(self) -> Observation:
+        """Wait for the next tick and read the robot."""
+        self._rate.sleep()
+        return self._get_observation()
+
+    def privileged(self) -> Mapping[str, AnyArray]:
+        """Nothing: this is not a simulation."""
+        return {}
+
+    def hold(self) -> None:
+        """Command the last measured position; for actions that are not measured, the last command."""
+        measured = {name: self._measured[name] for name in self.action_names if name in self._measured}
+        target = {**self._sent, **measured}
+        if len(target) == self.action_dim:
+            self._send(target)
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._robot.disconnect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _connect(self) -> None:
         self._call("connect", calibrate=False)
@@ -47,71 +99,31 @@ class LeRobotRobot:
             self._robot.disconnect()
             raise RobotError(f"{self._robot} is not calibrated; run: lerobot-calibrate --robot.type={self._robot.name}")
 
-    def reset(self, seed: int | None = None) -> Observation:
-        observation = self._look()
-        if self._start is not None:
-            here = {name: self._sent.get(name, self._measured.get(name, goal)) for name, goal in self._start.items()}
-            ticks, tick = max(1, math.ceil(self._start_seconds * self.fps)), Pace(self.fps)
-            for n in range(1, ticks + 1):
-                self._send(self._sent | {k: here[k] + (goal - here[k]) * n / ticks for k, goal in self._start.items()})
-                tick.wait()
-            observation = self._look()
-        self._pace.restart()
-        return observation
-
-    def act(self, action: FloatArray) -> None:
-        if np.shape(action) != (self.action_dim,) or not np.isfinite(action).all():
-            raise InvalidCommand(f"{self._robot} takes {self.action_dim} finite numbers, got {np.asarray(action)}")
-        self._send(dict(zip(self.action_names, np.asarray(action, float).tolist(), strict=True)))
-
-    def observe(self) -> Observation:
-        self._pace.wait()
-        return self._look()
-
-    def privileged(self) -> Mapping[str, AnyArray]:
-        return {}
-
-    def hold(self) -> None:
-        """At what was measured last; where an action is nothing that is measured, at what was sent last."""
-        here = {name: self._measured[name] for name in self.action_names if name in self._measured}
-        target = {**self._sent, **here}
-        if len(target) == self.action_dim:
-            self._send(target)
-
-    def close(self) -> None:
-        self._robot.disconnect()
-
-    def __enter__(self) -> "LeRobotRobot":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _look(self) -> Observation:
-        seen = self._call("get_observation")
-        missing = [name for name in (*self.state_names, *self.cameras) if name not in seen]
+    def _get_observation(self) -> Observation:
+        values = self._call("get_observation")
+        missing = [name for name in (*self.state_names, *self.cameras) if name not in values]
         if missing:
             raise RobotError(f"{self._robot} did not send {', '.join(missing)}")
-        state = np.array([seen[name] for name in self.state_names], np.float32)
+        state = np.array([values[name] for name in self.state_names], np.float32)
         if not np.isfinite(state).all():
             bad = self.state_names[int(np.flatnonzero(~np.isfinite(state))[0])]
             raise RobotError(f"{self._robot} measures NaN or infinity for '{bad}'")
         images = {}
         for camera, size in self.cameras.items():
-            image = np.array(seen[camera], np.uint8)
+            image = np.array(values[camera], np.uint8)
             if image.shape != (*size, 3):
                 raise RobotError(f"camera '{camera}' sent {image.shape} instead of {(*size, 3)}")
             images[camera] = image
-        self._measured = {name: float(seen[name]) for name in self.state_names}
+        self._measured = {name: float(values[name]) for name in self.state_names}
         return Observation(images, state)
 
     def _send(self, command: Mapping[str, float]) -> None:
-        """lerobot returns what it really sent, after its own limits."""
+        """Send a command and keep what lerobot returns: the command after its own limits."""
         self._sent = dict(self._call("send_action", dict(command)))
 
-    def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Its devices fail with these: not connected, a bus or a camera that does not answer, a read that timed out."""
+    def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call lerobot and turn the errors of its devices into `RobotError`: not connected, no answer, timed out."""
         try:
-            return getattr(self._robot, method)(*arguments, **options)
+            return getattr(self._robot, method)(*args, **kwargs)
         except (OSError, RuntimeError) as error:
             raise RobotError(f"{self._robot}: {method} failed: {error}") from error

@@ -1,4 +1,4 @@
-"""Robots that speak ROS 2: JointState and Image in, JointState out. A robot of this kind is two JSON files and a class:
+"""Robots with ROS 2 topics: JointState and Image in, JointState out. Such a robot is two JSON files and a class:
 
 class MyRobotConfig(RosRobotConfig):
     type: Literal["my_robot"] = "my_robot"

@@ -1,9 +1,8 @@
-"""Does a robot send what its params and topics say? Looked at before anything moves: this publishes nothing.
+"""Checks whether a robot sends what its params and topics say, before anything moves: this publishes nothing.
 
-It listens for a few seconds and makes a row for each topic. A stream passes when its messages can be used (size,
-joints, numbers, stamps that go on), when they come at nearly the control rate or faster, and when the newest is fresh.
-The topic of the commands passes when nobody else commands. The statistics that the params name are read, and have to
-fit.
+It listens for a few seconds and reports on each topic. A topic passes when its messages are valid (size, joints,
+numbers, increasing stamps), when they arrive at nearly the control rate or faster, and when the newest is fresh. The
+command topic passes when nobody else sends commands. The statistics that the params name are read and must fit.
 """
 
 import time
@@ -18,127 +17,134 @@ from plaudit.data.normalize import ACTION, STATE, Normalizer
 from plaudit.errors import BadMessage, PlauditError
 from plaudit.robots.ros.config import RosRobotConfig
 from plaudit.robots.ros.params import RuntimeParams
-from plaudit.robots.ros.streams import Stream, joints_reader, picture_reader
+from plaudit.robots.ros.streams import Stream, image_decoder, joint_state_decoder
 from plaudit.robots.transport import Transport
-from plaudit.robots.transport.messages import JOINT_STATE, decode_joint_state, decode_picture, warm_up
+from plaudit.robots.transport.messages import JOINT_STATE, decode_camera_image, decode_joint_state, warm_up
 
-ENOUGH = 0.8  # of the control rate
+MIN_RATE_FRACTION = 0.8  # of the control rate
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the table; empty where there is nothing to say."""
+class CheckResult:
+    """One row of `plaudit robot check`; fields that do not apply are empty."""
 
-    what: str  # "joints", a camera, ...
+    name: str  # "joints", a camera, ...
     topic: str
     expected: str
-    seen: str
-    rate: str = ""  # messages a second
+    received: str
+    rate: str = ""  # messages per second
     age: str = ""  # of the newest
     problem: str = ""  # empty: it passes
 
 
-class Listener:
-    """One topic: what is sent, described, beside what of it could be used."""
+class TopicMonitor:
+    """Subscribes to one topic and describes all its messages, beside a `Stream` that keeps the valid ones."""
 
-    def __init__(self, stream: Stream[Any], kind: str, expected: str, describe: Callable[[bytes], str]):
-        self.stream, self.kind, self.expected = stream, kind, expected
+    def __init__(self, stream: Stream[Any], msg_type: str, expected: str, describe: Callable[[bytes], str]):
+        self.stream, self.msg_type, self.expected = stream, msg_type, expected
         self._describe = describe
-        self._seen: Counter[str] = Counter()
+        self._descriptions: Counter[str] = Counter()
         self._times: list[float] = []
 
     @property
-    def heard(self) -> bool:
+    def has_messages(self) -> bool:
+        """Whether anything has arrived."""
         return bool(self._times)
 
-    def listen(self, transport: Transport) -> None:
-        transport.subscribe(self.stream.topic, self.kind, self._receive)
+    def subscribe(self, transport: Transport) -> None:
+        """Start to listen."""
+        transport.subscribe(self.stream.topic, self.msg_type, self._receive)
 
     def _receive(self, data: bytes) -> None:
         self._times.append(time.monotonic())
         try:
-            self._seen[self._describe(data)] += 1
+            self._descriptions[self._describe(data)] += 1
         except BadMessage as error:
-            self._seen[str(error)] += 1
+            self._descriptions[str(error)] += 1
         self.stream.receive(data)
 
-    def row(self, hz: float, silent_after: float) -> Row:
+    def result(self, hz: float, silent_after: float) -> CheckResult:
+        """What arrived, compared with a control rate of `hz` and a limit of `silent_after` seconds."""
         times, dropped = self._times, self.stream.dropped
         rate = (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else 0.0
         problem = ""
         if not times:
             problem = "nothing arrives"
         elif dropped:
-            problem = f"{sum(dropped.values())} of {len(times)} messages are of no use: " + ", ".join(dropped)
-        elif rate < ENOUGH * hz:
+            problem = f"{sum(dropped.values())} of {len(times)} messages were dropped: " + ", ".join(dropped)
+        elif rate < MIN_RATE_FRACTION * hz:
             problem = f"too slow for {hz:g} Hz"
         elif self.stream.age() > silent_after:
             problem = "it has stopped"
-        seen = ", ".join(text for text, _ in self._seen.most_common(2)) or "nothing"
+        received = ", ".join(text for text, _ in self._descriptions.most_common(2)) or "nothing"
         age = f"{1e3 * self.stream.age():.0f} ms" if times else ""
-        return Row(self.stream.name, self.stream.topic, self.expected, seen, f"{rate:.1f} Hz", age, problem)
+        return CheckResult(self.stream.name, self.stream.topic, self.expected, received, f"{rate:.1f} Hz", age, problem)
 
 
-def check(config: RosRobotConfig, seconds: float) -> list[Row]:
-    """Listen for so long, or longer where the first message takes its time (`first_message_s`)."""
+def check_topics(config: RosRobotConfig, seconds: float) -> list[CheckResult]:
+    """Listen for this long after the first message of every topic, which may take `first_message_s` to arrive."""
     params, topics = config.params(), config.topics()
-    listeners = _listeners(config)
+    monitors = _monitors(config)
     commands: list[bytes] = []
-    warm_up([listener.kind for listener in listeners])
+    warm_up([monitor.msg_type for monitor in monitors])
     transport = config.transport.build()
     try:
-        for listener in listeners:
-            listener.listen(transport)
+        for monitor in monitors:
+            monitor.subscribe(transport)
         transport.subscribe(topics.joint_commands, JOINT_STATE, commands.append)
         deadline = time.monotonic() + params.first_message_s
-        while not all(listener.heard for listener in listeners) and time.monotonic() < deadline:
+        while not all(monitor.has_messages for monitor in monitors) and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(seconds)
-        rows = [listener.row(params.HZ, 1e-3 * params.silent_after_ms) for listener in listeners]
+        results = [monitor.result(params.HZ, 1e-3 * params.silent_after_ms) for monitor in monitors]
     finally:
         transport.close()
-    others = "somebody else is sending commands; stop it first" if commands else ""
-    heard = f"{len(commands)} commands" if commands else "nothing"
-    rows.append(Row("commands", topics.joint_commands, "nothing", heard, problem=others))
+    problem = "another process sends commands; stop it first" if commands else ""
+    received = f"{len(commands)} commands" if commands else "nothing"
+    results.append(CheckResult("commands", topics.joint_commands, "nothing", received, problem=problem))
     if params.norm_stats_file_path is not None:
-        rows.append(statistics_row(params))
-    return rows
+        results.append(check_statistics(params))
+    return results
 
 
-def statistics_row(params: RuntimeParams) -> Row:
+def check_statistics(params: RuntimeParams) -> CheckResult:
+    """Whether the statistics that the params name have the sizes of the robot's state and action."""
     path = str(params.norm_stats_file_path)
     state, action = params.proprio_state_dim * params.proprio_history_size, params.action_dim
     expected = f"{state} state, {action} action"
     try:
         stats = Normalizer.load(path).stats
     except (PlauditError, OSError) as error:
-        return Row("statistics", path, expected, "nothing", problem=str(error))
+        return CheckResult("statistics", path, expected, "nothing", problem=str(error))
     sizes = {key: len(stats[key].mean) for key in (STATE, ACTION) if key in stats}
-    seen = ", ".join(f"{size} {key.rsplit('.', 1)[-1]}" for key, size in sizes.items()) or "nothing"
-    fits = sizes == {STATE: state, ACTION: action}
-    return Row("statistics", path, expected, seen, problem="" if fits else "they are of something else")
+    received = ", ".join(f"{size} {key.rsplit('.', 1)[-1]}" for key, size in sizes.items()) or "nothing"
+    problem = "" if sizes == {STATE: state, ACTION: action} else "they do not fit this robot"
+    return CheckResult("statistics", path, expected, received, problem=problem)
 
 
-def _listeners(config: RosRobotConfig) -> list[Listener]:
-    params, topics, late = config.params(), config.topics(), 1e-3 * config.params().late_after_ms
-    read = joints_reader(params.joint_names, params.proprio_fields)
-    joints: Stream[Any] = Stream("joints", topics.joint_states, read, late)
-    found = [Listener(joints, JOINT_STATE, f"{len(params.joint_names)} joints", _describe_joints)]
-    height, width = params.sent_size
+def _monitors(config: RosRobotConfig) -> list[TopicMonitor]:
+    params, topics, late_after = config.params(), config.topics(), 1e-3 * config.params().late_after_ms
+    decode_joints = joint_state_decoder(params.joint_names, params.proprio_fields)
+    joints: Stream[Any] = Stream("joints", topics.joint_states, decode_joints, late_after)
+    monitors = [TopicMonitor(joints, JOINT_STATE, f"{len(params.joint_names)} joints", _describe_joints)]
+    height, width = params.camera_size
     for camera in params.camera_names:
-        kind = topics.kind_of(camera)
-        look = picture_reader(kind, params.sent_size, params.mono_image_resize.shape)
-        stream: Stream[Any] = Stream(camera, topics.cameras[camera], look, late)
-        found.append(Listener(stream, kind, f"{height}x{width}", lambda data, kind=kind: _describe_picture(kind, data)))
-    return found
+        msg_type = topics.image_type(camera)
+        decode_image = image_decoder(msg_type, params.camera_size, params.mono_image_resize.shape)
+        stream: Stream[Any] = Stream(camera, topics.cameras[camera], decode_image, late_after)
+        monitors.append(TopicMonitor(stream, msg_type, f"{height}x{width}", _image_describer(msg_type)))
+    return monitors
 
 
 def _describe_joints(data: bytes) -> str:
     message = decode_joint_state(data)
-    broken = "" if np.isfinite(message.position).all() else ", some NaN"
-    return f"{len(message.names)} joints{broken}"
+    invalid = "" if np.isfinite(message.position).all() else ", some NaN"
+    return f"{len(message.names)} joints{invalid}"
 
 
-def _describe_picture(kind: str, data: bytes) -> str:
-    height, width, _ = decode_picture(kind, data).pixels.shape
-    return f"{height}x{width}"
+def _image_describer(msg_type: str) -> Callable[[bytes], str]:
+    def describe(data: bytes) -> str:
+        height, width, _ = decode_camera_image(msg_type, data).pixels.shape
+        return f"{height}x{width}"
+
+    return describe

@@ -1,12 +1,12 @@
-"""The driver of a robot that speaks ROS 2: joint states and cameras in, joint commands out.
+"""The driver of a ROS 2 robot: joint states and images in, joint commands out.
 
     with RosRobot("igris_b", params, topics, transport) as robot:
         observation = robot.reset()
-        robot.act(action)                      # clipped to the joints' limits, published
-        observation = robot.observe()          # the newest good message of every topic
+        robot.act(action)                      # clipped to the joint limits, published
+        observation = robot.observe()          # the newest valid message of every topic
 
-When a topic falls silent `observe()` raises `RobotSilent`. The driver does not go on with older pictures and sends no
-commands by itself; whoever drives calls `hold()`, keeps the episode so far, and may `reset()` when the robot is back.
+When a topic falls silent `observe()` raises `RobotSilent`. The driver does not go on with older images and sends no
+commands by itself; the caller calls `hold()`, keeps the episode so far, and may `reset()` when the robot is back.
 """
 
 import math
@@ -17,14 +17,14 @@ from typing import Self
 import numpy as np
 
 from plaudit.errors import InvalidCommand, RobotError
-from plaudit.robots.rate import Pace
+from plaudit.robots.rate import Rate
 from plaudit.robots.ros.params import RuntimeParams, RuntimeTopics
 from plaudit.robots.ros.sensors import RosSensors
 from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import JOINT_STATE, position_encoder
 from plaudit.types import AnyArray, FloatArray, Observation
 
-SETTLE = 3.0  # seconds for the joints to come to rest at the start pose
+SETTLE_S = 3.0  # for the joints to come to rest at the start pose
 
 
 class RosRobot:
@@ -33,45 +33,50 @@ class RosRobot:
     def __init__(
         self, name: str, params: RuntimeParams, topics: RuntimeTopics, transport: Transport, *, realtime: bool = True
     ):
-        """realtime: whether `observe()` keeps the rate; False where whoever drives does"""
+        """realtime: whether `observe()` keeps the rate; False where the caller does"""
         topics.check(params)
         self.name, self.params, self.topics = name, params, topics
         self.sensors = RosSensors(name, params, topics, transport)
         self.cameras = self.sensors.cameras
         self.state_dim = params.proprio_state_dim * params.proprio_history_size
         self.action_dim, self.fps = params.action_dim, params.HZ
-        self._transport, self._pace = transport, Pace(params.HZ, realtime=realtime)
+        self._transport, self._rate = transport, Rate(params.HZ, realtime=realtime)
         self._low, self._high = params.limits
         self._encode = position_encoder(params.joint_names)
         self._command: FloatArray | None = None
 
     def reset(self, seed: int | None = None) -> Observation:
+        """Wait for every topic, move to the start pose if there is one, and start a new history."""
         self.sensors.restart()
         self._command = None  # the robot may have been moved since
         if self.params.start_pose is not None:
-            self._go_to(np.array(self.params.start_pose, np.float32))
-        self.sensors.forget()
-        self._pace.restart()
-        return self.sensors.look()
+            self._move_to(np.array(self.params.start_pose, np.float32))
+        self.sensors.clear_history()
+        self._rate.reset()
+        return self.sensors.observe()
 
     def act(self, action: FloatArray) -> None:
+        """Publish one command [A], within the joint limits and `max_delta_deg`."""
         if np.shape(action) != (self.action_dim,) or not np.isfinite(action).all():
             raise InvalidCommand(f"{self.name} takes {self.action_dim} finite numbers, got {np.asarray(action)}")
-        self._send(action if self.params.max_delta_deg is None else self._slowed(action, self.params.max_delta_deg))
+        max_delta = self.params.max_delta_deg
+        self._send(action if max_delta is None else self._limit_delta(action, math.radians(max_delta)))
 
     def observe(self) -> Observation:
-        self._pace.wait()
-        self.sensors.wait()
-        return self.sensors.look()
+        """Wait for the next tick; returns the newest valid message of every topic."""
+        self._rate.sleep()
+        self.sensors.wait_for_messages()
+        return self.sensors.observe()
 
     def privileged(self) -> Mapping[str, AnyArray]:
+        """Nothing: this is not a simulation."""
         return {}
 
     def hold(self) -> None:
-        """Stay where you are: at the joints' last measured positions, or, when these are old, at the last command."""
-        here = self.sensors.position()
-        if here is not None:
-            self._send(here)
+        """Command the last measured joint positions; when these are too old, the last command."""
+        position = self.sensors.last_joint_position()
+        if position is not None:
+            self._send(position)
         elif self._command is not None:
             self._send(self._command)
 
@@ -81,6 +86,7 @@ class RosRobot:
         return self._command
 
     def close(self) -> None:
+        """Close the transport."""
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -89,32 +95,32 @@ class RosRobot:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _slowed(self, action: FloatArray, degrees: float) -> AnyArray:
-        """Not farther from the last command than that; from where the joints are when there was none."""
-        before = self.sensors.position() if self._command is None else self._command
-        if before is None:
-            raise InvalidCommand(f"{self.name} has not said where its joints are, so it is not moved; reset() first")
-        return np.clip(action, before - math.radians(degrees), before + math.radians(degrees))
+    def _limit_delta(self, action: FloatArray, max_delta: float) -> AnyArray:
+        """Clip to at most `max_delta` rad from the last command, or from the measured positions before the first."""
+        previous = self.sensors.last_joint_position() if self._command is None else self._command
+        if previous is None:
+            raise InvalidCommand(f"the joint positions of {self.name} are unknown, so it is not moved; reset() first")
+        return np.clip(action, previous - max_delta, previous + max_delta)
 
     def _send(self, position: AnyArray) -> None:
         self._command = np.clip(position, self._low, self._high).astype(np.float32)
         self._transport.publish(self.topics.joint_commands, JOINT_STATE, self._encode(time.time_ns(), self._command))
 
-    def _go_to(self, pose: FloatArray) -> None:
-        """In a straight line of the joints, no faster than `start_speed`."""
-        here = self.sensors.measured()
-        away, tick = np.abs(pose - here), Pace(self.params.HZ)
-        ticks = max(1, math.ceil(float(away.max()) / self.params.start_speed * self.params.HZ))
-        settled = ticks + math.ceil(SETTLE * self.params.HZ)
-        for n in range(1, settled + 1):
-            self._send(here + (pose - here) * min(1.0, n / ticks))
-            tick.wait()
-            away = np.abs(pose - self.sensors.measured())
-            if n >= ticks and away.max() <= self.params.start_tolerance:
+    def _move_to(self, pose: FloatArray) -> None:
+        """Move the joints in a straight line, no faster than `start_speed`, and wait until they have arrived."""
+        start = self.sensors.joint_position()
+        distance, rate = np.abs(pose - start), Rate(self.params.HZ)
+        ticks = max(1, math.ceil(float(distance.max()) / self.params.start_speed * self.params.HZ))
+        max_ticks = ticks + math.ceil(SETTLE_S * self.params.HZ)
+        for n in range(1, max_ticks + 1):
+            self._send(start + (pose - start) * min(1.0, n / ticks))
+            rate.sleep()
+            distance = np.abs(pose - self.sensors.joint_position())
+            if n >= ticks and distance.max() <= self.params.start_tolerance:
                 return
-        worst = int(away.argmax())
+        worst = int(distance.argmax())
         raise RobotError(
-            f"{self.name}: joint '{self.params.joint_names[worst]}' is still {away[worst]:.3f} rad off start_pose "
-            f"after {settled / self.params.HZ:.1f} s; is something in its way, or is the robot not listening to "
+            f"{self.name}: joint '{self.params.joint_names[worst]}' is still {distance[worst]:.3f} rad off start_pose "
+            f"after {max_ticks / self.params.HZ:.1f} s; is something in its way, or does the robot not receive "
             f"{self.topics.joint_commands}?"
         )

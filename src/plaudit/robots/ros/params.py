@@ -1,9 +1,8 @@
-"""What a ROS 2 robot is like, in two JSON files: `inference_runtime_params.json` and `inference_runtime_topics.json`.
+"""The description of a ROS 2 robot: `inference_runtime_params.json` and `inference_runtime_topics.json`.
 
 Each robot's folder has both. Files of a user's own (`--inference_runtime_params_config`,
-`--inference_runtime_topics_config`) replace them key by key, so they may hold all keys or only those that differ; a
-key that does not exist, a value of the wrong type and numbers that contradict each other are each answered with a
-sentence that names the key and the file.
+`--inference_runtime_topics_config`) replace them key by key, so they may hold all keys or only those that differ. The
+error for an unknown key, a value of the wrong type or values that contradict each other names the key and the file.
 """
 
 from collections.abc import Mapping
@@ -22,47 +21,50 @@ from plaudit.types import FloatArray
 PARAMS_FILE, TOPICS_FILE = "inference_runtime_params.json", "inference_runtime_topics.json"
 
 Topic = Annotated[str, Field(pattern=r"^(/[A-Za-z_][A-Za-z0-9_]*)+$")]
-Measured = Literal["position", "velocity", "effort"]
+JointField = Literal["position", "velocity", "effort"]
 
 
 class ImageSize(Config):
+    """Width and height of an image, in pixels."""
+
     width: PositiveInt
     height: PositiveInt
 
     @property
     def shape(self) -> tuple[int, int]:
+        """H, W."""
         return self.height, self.width
 
 
 class RuntimeParams(Config):
-    """Angles are in radians, except where a key says degrees."""
+    """The robot's joints, cameras and rates. Angles are in radians, except where a key says degrees."""
 
-    HZ: PositiveFloat  # control steps a second
+    HZ: PositiveFloat  # control steps per second
     policy_update_period: PositiveInt  # control steps from one inference to the next
-    max_delta_deg: PositiveFloat | None = None  # the most that a joint's command changes in a step; None: any
-    joint_names: tuple[str, ...]  # as JointState has them, in the order of state and action
-    joint_lower: tuple[float, ...]  # of commands, one a joint
+    max_delta_deg: PositiveFloat | None = None  # largest change of a joint's command in a step; None: no limit
+    joint_names: tuple[str, ...]  # as in JointState, in the order of state and action
+    joint_lower: tuple[float, ...]  # limits of commands, one per joint
     joint_upper: tuple[float, ...]
-    start_pose: tuple[float, ...] | None = None  # where reset() goes to; None: it stays where it is
-    start_speed: PositiveFloat = 0.5  # of the joint that has the longest way there, a second
-    start_tolerance: PositiveFloat = 0.05  # a joint this near to its start is there
-    proprio_fields: tuple[Measured, ...] = ("position",)  # what of a JointState makes the state, one after the other
+    start_pose: tuple[float, ...] | None = None  # where reset() moves to; None: it stays
+    start_speed: PositiveFloat = 0.5  # of the joint with the longest way to the start pose, rad/s
+    start_tolerance: PositiveFloat = 0.05  # a joint this close to its start has arrived
+    proprio_fields: tuple[JointField, ...] = ("position",)  # the fields of a JointState that form the state, in order
     proprio_state_dim: PositiveInt  # joints x fields
-    proprio_history_size: PositiveInt = 1  # the state is that many steps, end to end, the newest last
+    proprio_history_size: PositiveInt = 1  # the state is that many steps, concatenated, the newest last
     camera_names: tuple[str, ...]
-    camera_image_size: ImageSize | None = None  # what the cameras send; None: what is wanted
-    mono_image_resize: ImageSize  # what is wanted of one camera; other sizes are shrunk to it
+    camera_image_size: ImageSize | None = None  # what the cameras send; None: mono_image_resize
+    mono_image_resize: ImageSize  # of one camera in the observation; images of another size are resized to it
     num_img_obs: PositiveInt = 1  # images of each camera: `head` is the newest, `head_1` the one before, ...
     img_obs_every: PositiveInt = 1  # steps between these
-    action_dim: PositiveInt  # one a joint
-    action_chunk_size: PositiveInt  # actions that a policy puts out at once
-    norm_stats_file_path: Path | None = None  # statistics that a policy normalises with, JSON or pickle
-    first_message_s: PositiveFloat = 5.0  # to wait for every topic at the start
-    silent_after_ms: PositiveFloat = 500.0  # without a good message on a topic, and the robot is given up
-    late_after_ms: NonNegativeFloat = 250.0  # behind the quickest message of a topic so far, and one is dropped
+    action_dim: PositiveInt  # one per joint
+    action_chunk_size: PositiveInt  # actions that a policy returns at a time
+    norm_stats_file_path: Path | None = None  # statistics that a policy normalizes with, JSON or pickle
+    first_message_s: PositiveFloat = 5.0  # how long to wait for every topic at the start
+    silent_after_ms: PositiveFloat = 500.0  # a topic without a valid message for this long ends the episode
+    late_after_ms: NonNegativeFloat = 250.0  # a message this much slower than the fastest of its topic is dropped
 
     @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Self:
+    def _check_consistency(self) -> Self:
         joints = len(self.joint_names)
         for key in ("joint_lower", "joint_upper", "start_pose"):
             values = getattr(self, key)
@@ -78,11 +80,11 @@ class RuntimeParams(Config):
         for key in ("joint_names", "camera_names"):
             names = getattr(self, key)
             if len(set(names)) != len(names):
-                raise ValueError(f"key '{key}' names one twice")
+                raise ValueError(f"key '{key}' has a name twice")
         for name, lower, upper in zip(self.joint_names, self.joint_lower, self.joint_upper, strict=True):
             if not lower < upper:
                 raise ValueError(f"joint '{name}' may move from {lower} to {upper} (joint_lower, joint_upper)")
-        self._start_is_within_limits()
+        self._check_start_pose()
         if self.policy_update_period > self.action_chunk_size:
             raise ValueError(
                 f"key 'policy_update_period' is {self.policy_update_period}, longer than a chunk of "
@@ -90,7 +92,7 @@ class RuntimeParams(Config):
             )
         return self
 
-    def _start_is_within_limits(self) -> None:
+    def _check_start_pose(self) -> None:
         limits = zip(self.joint_names, self.start_pose or (), self.joint_lower, self.joint_upper, strict=False)
         for name, start, lower, upper in limits:
             if not lower <= start <= upper:
@@ -98,26 +100,29 @@ class RuntimeParams(Config):
 
     @property
     def limits(self) -> tuple[FloatArray, FloatArray]:
+        """Lower and upper limits of commands, [J] each."""
         return np.array(self.joint_lower, np.float32), np.array(self.joint_upper, np.float32)
 
     @property
-    def sent_size(self) -> tuple[int, int]:
-        """H, W of what the cameras send."""
+    def camera_size(self) -> tuple[int, int]:
+        """H, W of the images that the cameras send."""
         return (self.camera_image_size or self.mono_image_resize).shape
 
 
 class RuntimeTopics(Config):
-    """ROS names. A camera's topic that ends in /compressed carries CompressedImage, as ROS has it, others Image."""
+    """The robot's topics. A camera's topic that ends in /compressed carries CompressedImage, any other Image."""
 
-    joint_states: Topic  # JointState, what the robot measures
-    joint_commands: Topic  # JointState, positions to go to
-    cameras: Mapping[str, Topic]  # by the camera's name; those that are not in camera_names are left alone
-    takeover: Topic | None = None  # JointState, a person's command
+    joint_states: Topic  # JointState, measured
+    joint_commands: Topic  # JointState, position targets
+    cameras: Mapping[str, Topic]  # by the camera's name; those that are not in camera_names are ignored
+    teleop: Topic | None = None  # JointState, the commands of a person
 
-    def kind_of(self, camera: str) -> str:
+    def image_type(self, camera: str) -> str:
+        """The message type of a camera's topic."""
         return COMPRESSED_IMAGE if self.cameras[camera].endswith("/compressed") else IMAGE
 
     def check(self, params: RuntimeParams) -> None:
+        """Raise `ConfigError` unless every camera of the params has a topic."""
         for camera in params.camera_names:
             if camera not in self.cameras:
                 raise ConfigError(
@@ -125,24 +130,25 @@ class RuntimeTopics(Config):
                 )
 
 
-def read_params(folder: Path, own: Path | None) -> RuntimeParams:
-    return _read(RuntimeParams, folder / PARAMS_FILE, own)
+def load_params(folder: Path, user_file: Path | None) -> RuntimeParams:
+    """Read the params of a robot's folder, with the keys of the user's file in place of its own."""
+    return _load(RuntimeParams, folder / PARAMS_FILE, user_file)
 
 
-def read_topics(folder: Path, own: Path | None) -> RuntimeTopics:
-    return _read(RuntimeTopics, folder / TOPICS_FILE, own)
+def load_topics(folder: Path, user_file: Path | None) -> RuntimeTopics:
+    """Read the topics of a robot's folder, with the keys of the user's file in place of its own."""
+    return _load(RuntimeTopics, folder / TOPICS_FILE, user_file)
 
 
-def _read(cls: type[ModelT], base: Path, own: Path | None) -> ModelT:
-    """The robot's file, with the keys of the user's own in place of its own."""
-    values, _ = read_tree(base, ())
-    given: dict[str, Any] = read_tree(own, ())[0] if own is not None else {}
+def _load(cls: type[ModelT], robot_file: Path, user_file: Path | None) -> ModelT:
+    values, _ = read_tree(robot_file, ())
+    user_values: dict[str, Any] = read_tree(user_file, ())[0] if user_file is not None else {}
     try:
-        with from_file(own or base):
-            return parse(cls, values | given)
+        with from_file(user_file or robot_file):
+            return parse(cls, values | user_values)
     except ConfigError as error:
-        raise ConfigError(
-            # a contradiction between keys has no key: it came with the user's file, if there is one
-            (where, f"{base if own is None or (where and where[0] not in given) else own}: {sentence}")
-            for where, sentence in error.problems
-        ) from None
+        # A contradiction between keys has no key: it came with the user's file, if there is one.
+        def source(key: tuple[Any, ...]) -> Path:
+            return robot_file if user_file is None or (key and key[0] not in user_values) else user_file
+
+        raise ConfigError((key, f"{source(key)}: {message}") for key, message in error.problems) from None

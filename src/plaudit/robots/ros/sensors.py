@@ -1,7 +1,7 @@
-"""What a ROS 2 robot measures and sees: its streams together, and observations out of them.
+"""The joints and cameras of a ROS 2 robot: all its streams, and observations from them.
 
-An observation is complete or there is none: `look()` raises `RobotSilent`, with what happened to each topic, as soon as
-one of them brought nothing good for `silent_after_ms`.
+An observation is complete or there is none: `observe()` raises `RobotSilent`, with the problem of each topic, as soon
+as one of them had no valid message for `silent_after_ms`.
 """
 
 import time
@@ -13,105 +13,103 @@ import numpy as np
 
 from plaudit.errors import RobotSilent
 from plaudit.robots.ros.params import RuntimeParams, RuntimeTopics
-from plaudit.robots.ros.streams import Joints, Stream, joints_reader, picture_reader
+from plaudit.robots.ros.streams import JointReading, Stream, image_decoder, joint_state_decoder
 from plaudit.robots.transport import Transport
-from plaudit.robots.transport.messages import JOINT_STATE, Picture, warm_up
+from plaudit.robots.transport.messages import JOINT_STATE, CameraImage, warm_up
 from plaudit.types import ByteArray, FloatArray, Observation
 
-WAIT = 0.005  # seconds between looks at what has arrived
+POLL_S = 0.005  # between looks at what has arrived
 
 
 class RosSensors:
-    """Subscribes when it is made, and publishes nothing."""
+    """Subscribes to the robot's topics when it is made; publishes nothing."""
 
     def __init__(self, name: str, params: RuntimeParams, topics: RuntimeTopics, transport: Transport):
         self._name, self._params = name, params
-        self._silent_after, late = 1e-3 * params.silent_after_ms, 1e-3 * params.late_after_ms
+        self.silent_after = 1e-3 * params.silent_after_ms  # seconds
+        late_after = 1e-3 * params.late_after_ms
         self.cameras: Mapping[str, tuple[int, int]] = {
-            _image_name(camera, back): params.mono_image_resize.shape
+            _image_name(camera, steps_back): params.mono_image_resize.shape
             for camera in params.camera_names
-            for back in range(params.num_img_obs)
+            for steps_back in range(params.num_img_obs)
         }
         self._states: deque[FloatArray] = deque(maxlen=params.proprio_history_size)
         self._images: deque[Mapping[str, ByteArray]] = deque(maxlen=(params.num_img_obs - 1) * params.img_obs_every + 1)
-        warm_up((JOINT_STATE, *(topics.kind_of(camera) for camera in params.camera_names)))
-        read = joints_reader(params.joint_names, params.proprio_fields)
-        self._joints: Stream[Joints] = Stream("the joint stream", topics.joint_states, read, late)
+        warm_up((JOINT_STATE, *(topics.image_type(camera) for camera in params.camera_names)))
+        decode_joints = joint_state_decoder(params.joint_names, params.proprio_fields)
+        self._joints: Stream[JointReading] = Stream("the joint stream", topics.joint_states, decode_joints, late_after)
         transport.subscribe(topics.joint_states, JOINT_STATE, self._joints.receive)
-        self._pictures: dict[str, Stream[Picture]] = {}
+        self._cameras: dict[str, Stream[CameraImage]] = {}
         for camera in params.camera_names:
-            kind = topics.kind_of(camera)
-            see = picture_reader(kind, params.sent_size, params.mono_image_resize.shape)
-            self._pictures[camera] = Stream(f"camera '{camera}'", topics.cameras[camera], see, late)
-            transport.subscribe(topics.cameras[camera], kind, self._pictures[camera].receive)
+            msg_type, topic = topics.image_type(camera), topics.cameras[camera]
+            decode_image = image_decoder(msg_type, params.camera_size, params.mono_image_resize.shape)
+            self._cameras[camera] = Stream(f"camera '{camera}'", topic, decode_image, late_after)
+            transport.subscribe(topic, msg_type, self._cameras[camera].receive)
 
     def restart(self) -> None:
-        """Forget everything, and wait until every topic has sent something good, but not for ever."""
+        """Discard everything, and wait up to `first_message_s` for a valid message on every topic."""
         for stream in self._streams:
             stream.restart()
-        self.forget()
-        self.wait()
+        self.clear_history()
+        self.wait_for_messages()
 
-    def forget(self) -> None:
-        """The history alone."""
+    def clear_history(self) -> None:
+        """Discard the earlier steps, so that the next observation starts a new history."""
         self._states.clear()
         self._images.clear()
 
-    def wait(self) -> None:
+    def wait_for_messages(self) -> None:
+        """Wait up to `first_message_s` until every topic has had a valid message."""
         deadline = time.monotonic() + self._params.first_message_s
         while any(stream.newest is None for stream in self._streams):
             if time.monotonic() > deadline:
                 self.check()
-            time.sleep(WAIT)
+            time.sleep(POLL_S)
 
     def check(self) -> None:
-        """Raise when a topic has been silent for too long."""
-        troubles = [trouble for stream in self._streams if (trouble := stream.trouble(self._silent_after)) is not None]
-        if troubles:
-            raise RobotSilent(f"{self._name}: {'; and '.join(troubles)}")
+        """Raise `RobotSilent` if a topic has had no valid message for too long."""
+        problems = [problem for stream in self._streams if (problem := stream.problem(self.silent_after)) is not None]
+        if problems:
+            raise RobotSilent(f"{self._name}: {'; and '.join(problems)}")
 
-    def look(self) -> Observation:
-        """The newest good message of every topic, and of the steps before as many as the params say."""
+    def observe(self) -> Observation:
+        """The newest valid message of every topic, and as many of the steps before as the params ask for."""
         self.check()
         params, joints = self._params, self._joints.newest
-        newest = {camera: stream.newest for camera, stream in self._pictures.items()}
+        newest = {camera: stream.newest for camera, stream in self._cameras.items()}
         assert joints is not None  # else the check had raised
         self._states.append(joints.message.state)
-        self._images.append({camera: seen.message.pixels for camera, seen in newest.items() if seen is not None})
+        self._images.append({camera: image.message.pixels for camera, image in newest.items() if image is not None})
         states = [self._states[0]] * (params.proprio_history_size - len(self._states)) + list(self._states)
         images = {}
-        for back in range(params.num_img_obs):
-            shown = self._images[max(-len(self._images), -1 - back * params.img_obs_every)]
-            images |= {_image_name(camera, back): pixels for camera, pixels in shown.items()}
+        for steps_back in range(params.num_img_obs):
+            step = self._images[max(-len(self._images), -1 - steps_back * params.img_obs_every)]
+            images |= {_image_name(camera, steps_back): pixels for camera, pixels in step.items()}
         return Observation(images=images, state=np.concatenate(states))
 
-    def measured(self) -> FloatArray:
-        """[J] where the joints are; raises when a topic is silent."""
+    def joint_position(self) -> FloatArray:
+        """[J] the measured joint positions; raises `RobotSilent` if a topic is silent."""
         self.check()
         assert self._joints.newest is not None  # else the check had raised
         return self._joints.newest.message.position
 
-    def position(self) -> FloatArray | None:
-        """[J] where the joints are; None when that is not known well enough."""
+    def last_joint_position(self) -> FloatArray | None:
+        """[J] the measured joint positions; None if they are too old to act on."""
         newest = self._joints.newest
-        return None if newest is None or self._joints.age() > self._silent_after else newest.message.position
+        return None if newest is None or self._joints.age() > self.silent_after else newest.message.position
 
     def ages(self) -> dict[str, float]:
-        """Topic -> seconds since its newest good message."""
+        """Topic -> seconds since its newest valid message."""
         return {stream.topic: stream.age() for stream in self._streams}
 
-    def stamps(self) -> dict[str, int]:
-        """Topic -> stamp of its newest good message, in ns of the sender's clock."""
-        return {stream.topic: stream.newest.message.stamp for stream in self._streams if stream.newest is not None}
-
     def dropped(self) -> dict[str, dict[str, int]]:
-        """Topic -> reason -> how many messages were dropped for it, since this was made."""
+        """Topic -> reason -> number of messages dropped for it, since this object was made."""
         return {stream.topic: dict(stream.dropped) for stream in self._streams}
 
     @property
     def _streams(self) -> tuple[Stream[Any], ...]:
-        return (self._joints, *self._pictures.values())
+        return (self._joints, *self._cameras.values())
 
 
-def _image_name(camera: str, back: int) -> str:
-    return f"{camera}_{back}" if back else camera
+def _image_name(camera: str, steps_back: int) -> str:
+    return f"{camera}_{steps_back}" if steps_back else camera

@@ -1,10 +1,10 @@
-"""The newest good message of a topic, and what became of the others.
+"""The newest valid message of a topic, and why the others were dropped.
 
 Messages are decoded and checked where they arrive, in the transport's thread, so that the newest one that is kept is
-always a good one. One that cannot be read, has another size, other joints or a NaN is dropped and counted by its
-reason. So is one that is not newer than the last (out of order, or a camera that repeats itself), and one that is
-late: its way took longer than the quickest so far by more than a limit. Comparing ways needs no synchronised clocks;
-the quickest is allowed to get slower by 200 millionths of the time that passes, because no two clocks run alike.
+always valid. A message that cannot be decoded, has another size, other joints or a NaN is dropped and counted by its
+reason. So is one whose stamp is not newer than the last (out of order, or a camera that repeats itself), and one that
+is late: its transit took longer than the fastest so far by more than a limit. Comparing transit times needs no
+synchronized clocks; the fastest one ages by 200 millionths of the time that passes, because no two clocks run alike.
 """
 
 import threading
@@ -12,156 +12,166 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from PIL import Image as Pil
 
 from plaudit.errors import BadMessage
-from plaudit.robots.transport.messages import Doubles, Picture, decode_joint_state, decode_picture
+from plaudit.robots.transport.messages import (
+    CameraImage,
+    Doubles,
+    StampedMessage,
+    decode_camera_image,
+    decode_joint_state,
+)
 from plaudit.types import FloatArray
 
-DRIFT = 200e-6  # of two clocks
+CLOCK_DRIFT = 200e-6  # between two clocks, seconds per second
+
+MessageT = TypeVar("MessageT", bound=StampedMessage)
 
 
-class Unfit(BadMessage):
-    """A message that can be read and not be used. `reason` is what it is counted by."""
+class UnusableMessage(BadMessage):
+    """A message that can be decoded but not used. It is counted under `reason`."""
 
     def __init__(self, reason: str, detail: str):
         self.reason = reason
         super().__init__(detail)
 
 
-class Stamped(Protocol):
-    @property
-    def stamp(self) -> int: ...
-
-
-MessageT = TypeVar("MessageT", bound=Stamped)
-
-
 @dataclass(frozen=True, eq=False)
-class Joints:
-    """A JointState in the robot's own order."""
+class JointReading(StampedMessage):
+    """A JointState in the robot's own order of joints."""
 
-    stamp: int  # ns
     position: FloatArray  # [J]
     state: FloatArray  # [J x fields]
 
 
 @dataclass(frozen=True, eq=False)
-class Arrived(Generic[MessageT]):
+class Received(Generic[MessageT]):
+    """A message and when it arrived."""
+
     message: MessageT
     at: float  # seconds, of our monotonic clock
 
 
 class Stream(Generic[MessageT]):
-    """One topic. `receive` belongs to the transport's thread, the rest to whoever drives."""
+    """One topic. `receive` runs in the transport's thread, everything else in the caller's."""
 
-    def __init__(self, name: str, topic: str, read: Callable[[bytes], MessageT], late_after: float):
+    def __init__(self, name: str, topic: str, decode: Callable[[bytes], MessageT], late_after: float):
         """
-        name: for sentences, like "camera 'head'"
-        read: bytes to a message that can be used; raises `BadMessage`
+        name: for messages to people, like "camera 'head'"
+        decode: bytes to a message that can be used; raises `BadMessage`
         late_after: seconds
         """
         self.name, self.topic = name, topic
-        self.dropped: Counter[str] = Counter()  # reason -> messages, in all
-        self._read, self._late_after = read, late_after
+        self.dropped: Counter[str] = Counter()  # reason -> number of messages, since the start
+        self._decode, self._late_after = decode, late_after
         self._lock = threading.Lock()
         self.restart()
 
     def restart(self) -> None:
-        """Forget what came before: the sender may have been started anew, with another clock."""
+        """Forget what came before: the sender may have been restarted, with another clock."""
         with self._lock:
-            self.newest: Arrived[MessageT] | None = None
-            self._since: Counter[str] = Counter()  # dropped since the newest good one
-            self._detail = ""
-            self._way = np.inf  # seconds, the quickest so far, plus what the two clocks are apart
-            self._begun = self._looked = time.monotonic()
+            self.newest: Received[MessageT] | None = None
+            self._dropped_since: Counter[str] = Counter()  # since the newest valid message
+            self._last_detail = ""
+            self._min_transit = np.inf  # seconds, plus the unknown offset between the two clocks
+            self._started = self._last_arrival = time.monotonic()
 
     def receive(self, data: bytes) -> None:
+        """Decode a message and keep it if it is valid and newer than the last."""
         now = time.monotonic()
         try:
-            message = self._read(data)
+            message = self._decode(data)
         except BadMessage as error:
-            self._drop(error.reason if isinstance(error, Unfit) else "unreadable", str(error))
+            self._drop(error.reason if isinstance(error, UnusableMessage) else "unreadable", str(error))
             return
         with self._lock:
-            before, way = self.newest, now - 1e-9 * message.stamp
-            self._way = min(self._way + DRIFT * (now - self._looked), way)
-            self._looked = now
-            behind = 1e-9 * (before.message.stamp - message.stamp) if before is not None else -1.0
-            if behind < 0 and way - self._way <= self._late_after:
-                self.newest = Arrived(message, now)
-                self._since.clear()
+            previous, transit = self.newest, now - 1e-9 * message.stamp
+            self._min_transit = min(self._min_transit + CLOCK_DRIFT * (now - self._last_arrival), transit)
+            self._last_arrival = now
+            behind = 1e-9 * (previous.message.stamp - message.stamp) if previous is not None else -1.0
+            delay = transit - self._min_transit
+            if behind < 0 and delay <= self._late_after:
+                self.newest = Received(message, now)
+                self._dropped_since.clear()
                 return
         if behind >= 0:
             self._drop("out of order", f"its stamp is {behind:.3f} s behind the one before")
         else:
-            self._drop("late", f"by {1e3 * (way - self._way):.0f} ms")
+            self._drop("late", f"by {1e3 * delay:.0f} ms")
 
     def age(self) -> float:
-        """Seconds since the newest good message arrived; since the start where there was none."""
+        """Seconds since the newest valid message arrived; since the start if there was none."""
         newest = self.newest
-        return time.monotonic() - (self._begun if newest is None else newest.at)
+        return time.monotonic() - (self._started if newest is None else newest.at)
 
-    def trouble(self, silent_after: float) -> str | None:
-        """What is wrong with it, as part of a sentence; None if nothing."""
+    def problem(self, silent_after: float) -> str | None:
+        """What is wrong with the topic, as a clause; None if it had a valid message within `silent_after` seconds."""
         age, newest = self.age(), self.newest
         if newest is not None and age <= silent_after:
             return None
         with self._lock:
-            dropped = ", ".join(f"{count} {reason}" for reason, count in self._since.items())
-            since = f"; dropped since: {dropped} (the last: {self._detail})" if dropped else "; no message since"
-        what = "has sent nothing good yet" if newest is None else f"has sent nothing good for {age:.2f} s"
-        return f"{self.name} ({self.topic}) {what}{since}"
+            dropped = ", ".join(f"{count} {reason}" for reason, count in self._dropped_since.items())
+            since = f"dropped since: {dropped} (the last: {self._last_detail})" if dropped else "nothing arrived since"
+        how_long = "yet" if newest is None else f"for {age:.2f} s"
+        return f"{self.name} ({self.topic}) has sent no valid message {how_long}; {since}"
 
     def _drop(self, reason: str, detail: str) -> None:
         with self._lock:
             self.dropped[reason] += 1
-            self._since[reason] += 1
-            self._detail = detail
+            self._dropped_since[reason] += 1
+            self._last_detail = detail
 
 
-def joints_reader(names: Sequence[str], fields: Sequence[str]) -> Callable[[bytes], Joints]:
-    """By name, so that a robot may send its joints in any order, and others beside them."""
-    order: dict[tuple[str, ...], list[int]] = {}  # a robot's names hardly ever change: looked up once
+def joint_state_decoder(names: Sequence[str], fields: Sequence[str]) -> Callable[[bytes], JointReading]:
+    """A decoder of JointState for these joints and fields.
 
-    def read(data: bytes) -> Joints:
+    Joints are matched by name: a robot may send them in any order, and others beside them.
+    """
+    order_of: dict[tuple[str, ...], list[int]] = {}  # a robot's names hardly ever change, so their order is cached
+
+    def decode(data: bytes) -> JointReading:
         message = decode_joint_state(data)
-        if message.names not in order:
+        if message.names not in order_of:
             missing = [name for name in names if name not in message.names]
             if missing:
-                raise Unfit("with other joints", f"it lacks {', '.join(missing)}")
-            order[message.names] = [message.names.index(name) for name in names]
+                raise UnusableMessage("missing joints", f"it lacks {', '.join(missing)}")
+            order_of[message.names] = [message.names.index(name) for name in names]
         columns: Mapping[str, Doubles] = vars(message)
-        parts: dict[str, FloatArray] = {}
+        values: dict[str, FloatArray] = {}
         for field in ("position", *fields):
             if not len(columns[field]):
-                raise Unfit("incomplete", f"it has no {field}")
-            parts[field] = columns[field][order[message.names]].astype(np.float32)
-            bad = np.flatnonzero(~np.isfinite(parts[field]))
+                raise UnusableMessage("missing fields", f"it has no {field}")
+            values[field] = columns[field][order_of[message.names]].astype(np.float32)
+            bad = np.flatnonzero(~np.isfinite(values[field]))
             if len(bad):
-                raise Unfit("not finite", f"the {field} of '{names[bad[0]]}' is NaN or infinite")
-        return Joints(message.stamp, parts["position"], np.concatenate([parts[field] for field in fields]))
+                raise UnusableMessage("not finite", f"the {field} of '{names[bad[0]]}' is NaN or infinite")
+        return JointReading(message.stamp, values["position"], np.concatenate([values[field] for field in fields]))
 
-    return read
+    return decode
 
 
-def picture_reader(kind: str, sent: tuple[int, int], wanted: tuple[int, int]) -> Callable[[bytes], Picture]:
+def image_decoder(
+    msg_type: str, camera_size: tuple[int, int], image_size: tuple[int, int]
+) -> Callable[[bytes], CameraImage]:
+    """A decoder of camera images.
+
+    msg_type: Image or CompressedImage
+    camera_size: H, W that the camera sends; other sizes are refused
+    image_size: H, W of the result
     """
-    kind: Image or CompressedImage
-    sent, wanted: H, W
-    """
 
-    def read(data: bytes) -> Picture:
-        picture = decode_picture(kind, data)
-        size = picture.pixels.shape[:2]
-        if size != sent:
-            raise Unfit("of another size", f"{size[0]}x{size[1]} instead of {sent[0]}x{sent[1]}")
-        if size == wanted:
-            return picture
-        small = Pil.fromarray(picture.pixels).resize((wanted[1], wanted[0]), Pil.Resampling.BOX)
-        return Picture(picture.stamp, np.array(small))
+    def decode(data: bytes) -> CameraImage:
+        image = decode_camera_image(msg_type, data)
+        size = image.pixels.shape[:2]
+        if size != camera_size:
+            raise UnusableMessage("wrong size", f"{size[0]}x{size[1]} instead of {camera_size[0]}x{camera_size[1]}")
+        if size == image_size:
+            return image
+        resized = Pil.fromarray(image.pixels).resize((image_size[1], image_size[0]), Pil.Resampling.BOX)
+        return CameraImage(image.stamp, np.array(resized))
 
-    return read
+    return decode

@@ -1,15 +1,15 @@
-"""A simulated task as a robot: one scene of anything that `plaudit.envs` knows, stepped at wall-clock rate.
+"""A simulated task as a robot: one environment of `plaudit.envs`, stepped at wall-clock rate.
 
     ROBOT_REGISTRY.parse({"type": "sim", "env": {"type": "lift", "obs": "both"}}).build()
     ROBOT_REGISTRY.parse({"type": "sim", "env": {"type": "gymnasium", "id": "Pusher-v5"}, "realtime": False}).build()
 
-Actions are within [-1, 1], as for every environment here. Time passes with actions only: `observe()` makes one step
-with the last `act()`, and without one it shows the same moment again. There is no action that means "stay" in all
-environments, so this is what `hold()` amounts to.
+Actions are within [-1, 1], as for every environment here. Time only passes with actions: `observe()` makes one step
+with the last `act()`, and without one it returns the same observation again. No action means "stay" in every
+environment, so that is what `hold()` does.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import PositiveFloat
@@ -18,71 +18,81 @@ from plaudit.config import Config
 from plaudit.errors import InvalidCommand, RobotError
 from plaudit.protocols import Simulation
 from plaudit.registry import ENV_REGISTRY
-from plaudit.robots.rate import Pace
+from plaudit.robots.rate import Rate
 from plaudit.types import AnyArray, FloatArray, Observation
 
-SEEDS = 2**31  # a start without a seed takes one of these
+MAX_SEED = 2**31  # of an episode that is started without one
 
 
 class SimRobotConfig(Config):
+    """The config of a simulated task in the place of a robot."""
+
     type: Literal["sim"] = "sim"
     env: Annotated[Any, ENV_REGISTRY.field]
-    hz: PositiveFloat | None = None  # control steps a second; None: what the environment says
+    hz: PositiveFloat | None = None  # control steps per second; None: the environment's own
     realtime: bool = True  # observe() keeps the rate; False: as fast as it goes
 
     def build(self) -> "SimRobot":
+        """Build the environment and wrap it."""
         return SimRobot(self.env.build(1), self.hz, realtime=self.realtime)
 
 
 class SimRobot:
-    """A `Robot` around a `Simulation` of one."""
+    """A `Robot` around a vectorized environment of one."""
 
-    def __init__(self, simulation: Simulation, hz: float | None = None, *, realtime: bool = True):
-        if simulation.num_envs != 1:
-            raise RobotError(f"a robot is one scene, this simulation has {simulation.num_envs}")
-        self.cameras, self.state_dim = simulation.cameras, simulation.state_dim
-        self.action_dim, self.fps = simulation.action_dim, hz or simulation.fps
+    def __init__(self, env: Simulation, hz: float | None = None, *, realtime: bool = True):
+        if env.num_envs != 1:
+            raise RobotError(f"a robot is one environment, this one has {env.num_envs}")
+        self.cameras, self.state_dim = env.cameras, env.state_dim
+        self.action_dim, self.fps = env.action_dim, hz or env.fps
         if realtime and not self.fps:
-            raise RobotError("this environment does not say how many steps a second it makes; set hz")
-        self._simulation = simulation
-        self._pace = Pace(self.fps or 1.0, realtime=realtime)
+            raise RobotError("this environment has no control rate of its own; set hz")
+        self._env = env
+        self._rate = Rate(self.fps or 1.0, realtime=realtime)
         self._seeds = np.random.default_rng()
         self._action: FloatArray | None = None
-        self._seen: Observation | None = None
-        self._known: Mapping[str, AnyArray] = {}
+        self._observation: Observation | None = None
+        self._privileged: Mapping[str, AnyArray] = {}
 
     def reset(self, seed: int | None = None) -> Observation:
-        chosen = int(self._seeds.integers(SEEDS)) if seed is None else seed
-        self._seen = _first(self._simulation.reset([chosen]))
-        self._action, self._known = None, {"success": np.array(False)}
-        self._pace.restart()
-        return self._seen
+        """Start an episode from a seed, or from a random one."""
+        seed = int(self._seeds.integers(MAX_SEED)) if seed is None else seed
+        self._observation = _first(self._env.reset([seed]))
+        self._action, self._privileged = None, {"success": np.array(False)}
+        self._rate.reset()
+        return self._observation
 
     def act(self, action: FloatArray) -> None:
+        """Set the action of the next step, clipped to [-1, 1]."""
         if np.shape(action) != (self.action_dim,) or not np.isfinite(action).all():
             raise InvalidCommand(f"the simulation takes {self.action_dim} finite numbers, got {np.asarray(action)}")
         self._action = np.clip(action, -1.0, 1.0).astype(np.float32)
 
     def observe(self) -> Observation:
-        if self._seen is None:
+        """Wait for the next tick and step the environment, if there is an action."""
+        if self._observation is None:
             return self.reset()
-        self._pace.wait()
+        self._rate.sleep()
         if self._action is not None:
-            seen, known = self._simulation.step(self._action[None], np.ones(1, bool))
-            self._seen, self._known = _first(seen), {name: np.asarray(v[0]) for name, v in known.items()}
+            observation, info = self._env.step(self._action[None], np.ones(1, bool))
+            self._observation = _first(observation)
+            self._privileged = {name: np.asarray(values[0]) for name, values in info.items()}
             self._action = None
-        return self._seen
+        return self._observation
 
     def privileged(self) -> Mapping[str, AnyArray]:
-        return self._known
+        """The info of the last step: success, reward, ..."""
+        return self._privileged
 
     def hold(self) -> None:
+        """Drop the action: no time passes without one."""
         self._action = None
 
     def close(self) -> None:
-        self._simulation.close()
+        """Close the environment."""
+        self._env.close()
 
-    def __enter__(self) -> "SimRobot":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,12 +1,12 @@
-"""Messages over Cyclone DDS, which ROS 2 nodes speak themselves: no bridge, one domain, found by multicast.
+"""Messages over Cyclone DDS, which ROS 2 nodes use themselves: no bridge, one domain, discovery by multicast.
 
-`pip install 'plaudit[dds]'` brings it where there is a wheel (x86_64). ROS 2 puts a topic `/a/b` on the DDS topic
-`rt/a/b` and calls its type `sensor_msgs::msg::dds_::JointState_`; the members are declared below so that DDS knows the
-type, but no byte goes through them: a sample is written and read as the CDR that `messages.py` makes. (Cyclone's own
-Python decoding takes the pixels of an image one by one.)
+`pip install 'plaudit[dds]'` installs it where there is a wheel (x86_64). ROS 2 maps a topic `/a/b` to the DDS topic
+`rt/a/b` and names its type `sensor_msgs::msg::dds_::JointState_`; the members are declared below because DDS needs the
+type, but samples are written and read as the CDR of `messages.py`. (Cyclone's own Python decoder reads the pixels of an
+image one by one.)
 
-Readers ask for best effort and so hear every writer; writers offer reliability and so reach every reader, and keep one
-message, so that a reader that is frozen does not hold them up.
+Readers request best effort, which matches every writer; writers offer reliability, which matches every reader, and keep
+one message, so that a frozen reader does not block them.
 """
 
 import threading
@@ -21,19 +21,22 @@ from plaudit.config import Config
 from plaudit.errors import MissingExtra, RobotError
 from plaudit.robots.transport.messages import COMPRESSED_IMAGE, IMAGE, JOINT_STATE, STRING
 
-WAIT_NS = 50_000_000  # at most, between looks at whether to stop
-TAKE = 32  # messages of one topic at once
+MAX_WAIT_NS = 50_000_000  # between checks whether to stop
+MAX_SAMPLES = 32  # of one topic, taken at a time
 
 
 class CycloneConfig(Config):
+    """A DDS domain."""
+
     type: Literal["cyclone"] = "cyclone"
-    domain: NonNegativeInt = 0  # ROS_DOMAIN_ID; which network interface is for CYCLONEDDS_URI to say
+    domain: NonNegativeInt = 0  # ROS_DOMAIN_ID; CYCLONEDDS_URI chooses the network interface
 
     def build(self) -> "CycloneTransport":
+        """Join the domain."""
         return CycloneTransport(self)
 
-    def other_side(self) -> Self:
-        """What the robot's end of it uses."""
+    def peer(self) -> Self:
+        """The config of the robot's end."""
         return self
 
 
@@ -46,46 +49,49 @@ class CycloneTransport:
             self._participant = _dds("domain").DomainParticipant(config.domain)
         except core.DDSException as error:
             raise RobotError(f"Cyclone DDS cannot join domain {config.domain}: {error}") from error
-        self._waiting = core.WaitSet(self._participant)
+        self._wait_set = core.WaitSet(self._participant)
         self._topics: dict[str, Any] = {}
         self._writers: dict[str, Any] = {}
         self._readers: list[tuple[Any, Any, Callable[[bytes], None]]] = []
-        self._over = threading.Event()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._receive, name="cyclone", daemon=True)
         self._thread.start()
 
-    def publish(self, topic: str, kind: str, data: bytes) -> None:
+    def publish(self, topic: str, msg_type: str, data: bytes) -> None:
+        """Send without blocking."""
         if topic not in self._writers:
-            to, qos = self._topic(topic, kind), _qos(reliable=True)
-            self._writers[topic] = _dds("pub").DataWriter(self._participant, to, qos=qos)
-        self._writers[topic].write(carried(kind)(data))
+            dds_topic, qos = self._topic(topic, msg_type), _qos(reliable=True)
+            self._writers[topic] = _dds("pub").DataWriter(self._participant, dds_topic, qos=qos)
+        self._writers[topic].write(raw_type(msg_type)(data))
 
-    def subscribe(self, topic: str, kind: str, receive: Callable[[bytes], None]) -> None:
+    def subscribe(self, topic: str, msg_type: str, callback: Callable[[bytes], None]) -> None:
+        """Call `callback` with each message, from this transport's thread."""
         core = _dds("core")
-        reader = _dds("sub").DataReader(self._participant, self._topic(topic, kind), qos=_qos(reliable=False))
-        news = core.ReadCondition(reader, core.ViewState.Any | core.InstanceState.Any | core.SampleState.NotRead)
-        self._readers.append((reader, news, receive))
-        self._waiting.attach(news)
+        reader = _dds("sub").DataReader(self._participant, self._topic(topic, msg_type), qos=_qos(reliable=False))
+        condition = core.ReadCondition(reader, core.ViewState.Any | core.InstanceState.Any | core.SampleState.NotRead)
+        self._readers.append((reader, condition, callback))
+        self._wait_set.attach(condition)
 
     def close(self) -> None:
-        self._over.set()
+        """Leave the domain."""
+        self._stop.set()
         self._thread.join()
         self._readers.clear()
         self._writers.clear()
         self._topics.clear()
 
     def _receive(self) -> None:
-        """In a thread of ours: Cyclone's own must not wait for Python."""
-        while not self._over.is_set():
-            self._waiting.wait(WAIT_NS)
-            for reader, news, receive in list(self._readers):
-                for sample in reader.take(TAKE, condition=news):
-                    if isinstance(sample, reader.topic.data_type):  # not the news that a writer is gone
-                        receive(sample.cdr)
+        """Runs in a thread of its own, because Cyclone's must not wait for Python."""
+        while not self._stop.is_set():
+            self._wait_set.wait(MAX_WAIT_NS)
+            for reader, condition, callback in list(self._readers):
+                for sample in reader.take(MAX_SAMPLES, condition=condition):
+                    if isinstance(sample, reader.topic.data_type):  # and not the notice that a writer is gone
+                        callback(sample.cdr)
 
-    def _topic(self, topic: str, kind: str) -> Any:
+    def _topic(self, topic: str, msg_type: str) -> Any:
         if topic not in self._topics:
-            self._topics[topic] = _dds("topic").Topic(self._participant, dds_name(topic), carried(kind))
+            self._topics[topic] = _dds("topic").Topic(self._participant, dds_name(topic), raw_type(msg_type))
         return self._topics[topic]
 
 
@@ -97,7 +103,8 @@ def _dds(part: str) -> Any:
 
 
 def dds_name(topic: str) -> str:
-    """
+    """The DDS topic of a ROS topic.
+
     >>> dds_name("/igris_b/joint_states")
     'rt/igris_b/joint_states'
     """
@@ -105,45 +112,52 @@ def dds_name(topic: str) -> str:
 
 
 @cache
-def carried(kind: str) -> type[Any]:
-    """The DDS type of a ROS type, with samples that are their CDR: `carried(kind)(data).cdr == data`.
+def raw_type(msg_type: str) -> type[Any]:
+    """The DDS type of a ROS type, whose samples are their CDR: `raw_type(msg_type)(data).cdr == data`.
 
-    Cyclone asks a sample to serialize itself and its class to deserialize one; both are replaced. (A base class with
-    these methods would do, but Cyclone takes every base for a part of the type.)
+    Cyclone calls `serialize` of a sample and `deserialize` of its class; both are replaced. (A base class with these
+    methods does not work, because Cyclone treats every base class as part of the type.)
     """
-    of = _dds("idl.types")
+    idl = _dds("idl.types")
 
-    def struct(ros: str, fields: dict[str, Any]) -> Any:
-        package, _, name = ros.split("/")
+    def struct(ros_type: str, fields: dict[str, Any]) -> Any:
+        package, _, name = ros_type.split("/")
         return _dds("idl").make_idl_struct(f"{name}_", f"{package}.msg.dds_.{name}_", fields, dataclassify=False)
 
-    def keep(self: Any, cdr: bytes) -> None:
+    def init(self: Any, cdr: bytes) -> None:
         self.cdr = cdr
 
-    def taken(cls: Any, data: bytes, *_: Any, **__: Any) -> Any:
+    def deserialize(cls: Any, data: bytes, *_: Any, **__: Any) -> Any:
         return cls(bytes(data))
 
-    time = struct("builtin_interfaces/msg/Time", {"sec": of.int32, "nanosec": of.uint32})
+    time = struct("builtin_interfaces/msg/Time", {"sec": idl.int32, "nanosec": idl.uint32})
     header = struct("std_msgs/msg/Header", {"stamp": time, "frame_id": str})
-    doubles, pixels = of.sequence[of.float64], of.sequence[of.uint8]
-    size = {"height": of.uint32, "width": of.uint32}
+    doubles, pixels = idl.sequence[idl.float64], idl.sequence[idl.uint8]
+    size = {"height": idl.uint32, "width": idl.uint32}
     members = {
         STRING: {"data": str},
         JOINT_STATE: {
             "header": header,
-            "name": of.sequence[str],
+            "name": idl.sequence[str],
             "position": doubles,
             "velocity": doubles,
             "effort": doubles,
         },
-        IMAGE: {"header": header, **size, "encoding": str, "is_bigendian": of.uint8, "step": of.uint32, "data": pixels},
+        IMAGE: {
+            "header": header,
+            **size,
+            "encoding": str,
+            "is_bigendian": idl.uint8,
+            "step": idl.uint32,
+            "data": pixels,
+        },
         COMPRESSED_IMAGE: {"header": header, "format": str, "data": pixels},
     }
-    made = struct(kind, members[kind])
-    made.__init__ = keep
-    made.serialize = lambda self, *_, **__: self.cdr
-    made.deserialize = made.deserialize_key = classmethod(taken)
-    return made
+    cls = struct(msg_type, members[msg_type])
+    cls.__init__ = init
+    cls.serialize = lambda self, *_, **__: self.cdr
+    cls.deserialize = cls.deserialize_key = classmethod(deserialize)
+    return cls
 
 
 def _qos(*, reliable: bool) -> Any:
@@ -151,6 +165,6 @@ def _qos(*, reliable: bool) -> Any:
     return _dds("qos").Qos(
         policy.Reliability.Reliable(max_blocking_time=1_000_000) if reliable else policy.Reliability.BestEffort,
         policy.Durability.Volatile,
-        policy.History.KeepLast(1 if reliable else TAKE),
+        policy.History.KeepLast(1 if reliable else MAX_SAMPLES),
         policy.DataRepresentation(use_cdrv0_representation=True),  # the CDR of ROS 2, not the newer one
     )

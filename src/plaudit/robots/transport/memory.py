@@ -1,44 +1,50 @@
-"""Messages within one process: a name leads to a bus, everybody on a bus hears everybody, at once and in order."""
+"""Messages within one process: all transports on a bus of the same name receive all messages, at once and in order."""
 
 from collections.abc import Callable
 from typing import Literal, Self
 
 from plaudit.config import Config
 
-Receive = Callable[[bytes], None]
+Callback = Callable[[bytes], None]
 
 _BUSES: dict[str, list["MemoryTransport"]] = {}
 
 
 class MemoryConfig(Config):
+    """A bus within this process, by its name."""
+
     type: Literal["memory"] = "memory"
     bus: str = "default"
 
     def build(self) -> "MemoryTransport":
+        """Join the bus."""
         return MemoryTransport(self.bus)
 
-    def other_side(self) -> Self:
-        """What the robot's end of it uses."""
+    def peer(self) -> Self:
+        """The config of the robot's end."""
         return self
 
 
 class MemoryTransport:
-    """One participant of a bus. A message reaches its readers in the thread of whoever publishes it."""
+    """One participant of a bus. A message reaches its subscribers in the thread of the publisher."""
 
     def __init__(self, bus: str):
-        self._others = _BUSES.setdefault(bus, [])
-        self._readers: dict[tuple[str, str], list[Receive]] = {}
-        self._others.append(self)
+        self._participants = _BUSES.setdefault(bus, [])
+        self._callbacks: dict[tuple[str, str], list[Callback]] = {}
+        self._participants.append(self)
 
-    def publish(self, topic: str, kind: str, data: bytes) -> None:
-        for participant in list(self._others):
-            for receive in participant._readers.get((topic, kind), ()):
-                receive(data)
+    def publish(self, topic: str, msg_type: str, data: bytes) -> None:
+        """Call every subscriber of the topic."""
+        for participant in list(self._participants):
+            for callback in participant._callbacks.get((topic, msg_type), ()):
+                callback(data)
 
-    def subscribe(self, topic: str, kind: str, receive: Receive) -> None:
-        self._readers.setdefault((topic, kind), []).append(receive)
+    def subscribe(self, topic: str, msg_type: str, callback: Callback) -> None:
+        """Call `callback` with each message of the topic."""
+        self._callbacks.setdefault((topic, msg_type), []).append(callback)
 
     def close(self) -> None:
-        self._readers.clear()
-        if self in self._others:
-            self._others.remove(self)
+        """Leave the bus."""
+        self._callbacks.clear()
+        if self in self._participants:
+            self._participants.remove(self)

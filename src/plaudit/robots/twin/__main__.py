@@ -1,6 +1,6 @@
 """python -m plaudit.robots.twin --robot igris_b [--log FILE] [--fault late=400@2.5] ...
 
-The same as `plaudit robot twin`, without the command line's packages: it starts quickly.
+The same as `plaudit robot twin`, without the packages of the command line, so that it starts quickly.
 """
 
 import argparse
@@ -12,30 +12,31 @@ from typing import Any
 from plaudit.config import load
 from plaudit.errors import PlauditError
 from plaudit.registry import ROBOT_REGISTRY
-from plaudit.robots.twin.faults import KINDS
+from plaudit.robots.twin.faults import FAULTS
 from plaudit.robots.twin.twin import run_twin
 
 FILES = ("inference_runtime_params_config", "inference_runtime_topics_config")
 
 
 def main() -> None:
-    kinds = ", ".join(KINDS)
+    """Run a twin with the arguments of the command line."""
+    faults = ", ".join(FAULTS)
     parser = argparse.ArgumentParser(prog="python -m plaudit.robots.twin", description="A robot's twin on its topics.")
-    parser.add_argument("--robot", default="igris_b", help="a robot that speaks ROS 2")
+    parser.add_argument("--robot", default="igris_b", help="a ROS 2 robot")
     parser.add_argument(f"--{FILES[0]}", "--params", type=Path, dest=FILES[0], help="JSON, as for the robot")
     parser.add_argument(f"--{FILES[1]}", "--topics", type=Path, dest=FILES[1], help="JSON, as for the robot")
     parser.add_argument("--config", type=Path, help="the robot's settings, JSON or YAML")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the robot")
-    parser.add_argument("--log", type=Path, help="write what is sent to this file")
-    parser.add_argument("--fault", action="append", default=[], help=f"KIND[=VALUE][@SECONDS], of {kinds}")
-    parser.add_argument("--watchdog_ms", type=float, default=500.0, help="without a command, and it holds")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="to live")
-    given = vars(parser.parse_args())
+    parser.add_argument("--log", type=Path, help="log every message to this file")
+    parser.add_argument("--fault", action="append", default=[], help=f"KIND[=VALUE][@SECONDS], of {faults}")
+    parser.add_argument("--watchdog_ms", type=float, default=500.0, help="hold after this long without a command")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="how long to run")
+    args = vars(parser.parse_args())
     try:
-        settings = given["set"] + [f"{key}={given[key]}" for key in FILES if given[key] is not None]
-        config: Any = load(ROBOT_REGISTRY.get(given["robot"]), given["config"], settings)
-        rest = {key: given[key] for key in ("log", "watchdog_ms", "seconds")}
-        run_twin(config, faults=given["fault"], **rest)
+        settings = args["set"] + [f"{key}={args[key]}" for key in FILES if args[key] is not None]
+        config: Any = load(ROBOT_REGISTRY.get(args["robot"]), args["config"], settings)
+        options = {key: args[key] for key in ("log", "watchdog_ms", "seconds")}
+        run_twin(config, faults=args["fault"], **options)
     except PlauditError as error:
         sys.exit(f"error: {error}")
 

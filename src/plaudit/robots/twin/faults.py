@@ -1,12 +1,12 @@
-"""Ways to fail, and the outbox that fails.
+"""Faults of a twin, and the publisher that applies them to its messages.
 
-    late=400         from now on every message leaves 400 ms late
-    size=head@2.5    2.5 s after the start, camera head begins to send pictures of half the size
-    none             all is well again
+    late=400         from now on every message is sent 400 ms late
+    size=head@2.5    2.5 s after the start, camera head begins to send images of half the size
+    none             everything works again
 
 A fault is written KIND[=VALUE][@SECONDS]; it comes from a flag (`--fault`) or as a string on the topic `/twin/fault`.
 VALUE is a time in ms for `late` and `back`, and the name of a stream for the others: a camera, or `joints`; without it
-all streams are meant.
+the fault affects all streams.
 """
 
 import os
@@ -20,92 +20,98 @@ import numpy as np
 from plaudit.errors import RobotError, nearest
 from plaudit.robots.transport import Transport
 
-CONTROL = "/twin/fault"
-KINDS = {
-    "none": "all is well",
-    "kill": "the process is gone at once",
+FAULT_TOPIC = "/twin/fault"
+FAULTS = {
+    "none": "everything works",
+    "kill": "the process ends at once",
     "freeze": "nothing is sent",
-    "late": "messages leave VALUE ms late",
+    "late": "messages are sent VALUE ms late",
     "back": "stamps are VALUE ms behind",
-    "shuffle": "of two messages the second leaves first",
+    "shuffle": "of two messages the second is sent first",
     "repeat": "the last message is sent again and again",
-    "size": "pictures have half the size",
+    "size": "images have half the size",
     "nan": "the first joint is NaN",
     "joints": "the last joint is missing",
-    "garbage": "messages are noise",
-    "deaf": "commands are not heard",
+    "garbage": "messages are random bytes",
+    "deaf": "commands are ignored",
 }
-TIMED = ("late", "back")
+TIMED_FAULTS = ("late", "back")
 
-Make = Callable[[int], bytes]  # the stamp to put on it -> a message
+EncodeFn = Callable[[int], bytes]  # the stamp of a message -> its bytes
 
 
 @dataclass(frozen=True)
 class Fault:
+    """One fault, and when it begins."""
+
     kind: str = "none"
     value: str = ""
     at: float = 0.0  # seconds after the start
 
     @classmethod
     def parse(cls, text: str) -> "Fault":
+        """Read KIND[=VALUE][@SECONDS]; raises `RobotError`."""
         rest, _, at = text.partition("@")
         kind, _, value = rest.partition("=")
-        if kind not in KINDS:
-            raise RobotError(f"a twin cannot fail with '{kind}'; {nearest(kind, KINDS)}")
+        if kind not in FAULTS:
+            raise RobotError(f"a twin has no fault '{kind}'; {nearest(kind, FAULTS)}")
         try:
             fault = cls(kind, value, float(at or 0))
-            if kind in TIMED:
+            if kind in TIMED_FAULTS:
                 float(value)
         except ValueError as error:
             raise RobotError(
-                f"'{text}' is no fault: {error}; write KIND[=VALUE][@SECONDS], like late=400@2.5"
+                f"'{text}' is not a fault: {error}; write KIND[=VALUE][@SECONDS], like late=400@2.5"
             ) from error
         return fault
 
-    def hits(self, stream: str, *kinds: str) -> bool:
-        return self.kind in kinds and (self.kind in TIMED or self.value in ("", stream))
+    def affects(self, stream: str, kind: str) -> bool:
+        """Whether this is a fault of that kind, for that stream."""
+        return self.kind == kind and (kind in TIMED_FAULTS or self.value in ("", stream))
 
 
-class Outbox:
-    """Sends what the twin says, as the fault of the moment has it."""
+class FaultyPublisher:
+    """Publishes a twin's messages, changed by the current fault."""
 
     def __init__(self, transport: Transport):
         self._transport = transport
-        self._waiting: list[tuple[float, str, str, bytes]] = []  # when to send what
-        self._kept: dict[str, bytes] = {}  # topic -> held back by shuffle, or repeated
-        self._noise = np.random.default_rng(0)
+        self._delayed: list[tuple[float, str, str, bytes]] = []  # when to send what
+        self._held: dict[str, bytes] = {}  # topic -> the message that `shuffle` holds back or `repeat` repeats
+        self._rng = np.random.default_rng(0)
         self.fault = Fault()
 
-    def begin(self, fault: Fault) -> None:
+    def inject(self, fault: Fault) -> None:
+        """Apply a fault from the next message on."""
         if fault.kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        self._kept.clear()
-        self._waiting.clear()  # lost: after the fault they would come out of order
+        self._held.clear()
+        self._delayed.clear()  # lost: after the fault they would arrive out of order
         self.fault = fault
 
-    def send(self, stream: str, topic: str, kind: str, stamp: int, make: Make) -> None:
+    def publish(self, stream: str, topic: str, msg_type: str, stamp: int, encode: EncodeFn) -> None:
+        """Encode and send one message, or what the fault makes of it."""
         fault = self.fault
-        if fault.hits(stream, "freeze"):
+        if fault.affects(stream, "freeze"):
             return
-        data = make(stamp - int(1e6 * float(fault.value)) if fault.hits(stream, "back") else stamp)
-        if fault.hits(stream, "garbage"):
-            data = self._noise.bytes(len(data))
-        if fault.hits(stream, "repeat"):
-            data = self._kept.setdefault(topic, data)
-        if fault.hits(stream, "shuffle"):
-            if topic not in self._kept:
-                self._kept[topic] = data
+        data = encode(stamp - int(1e6 * float(fault.value)) if fault.affects(stream, "back") else stamp)
+        if fault.affects(stream, "garbage"):
+            data = self._rng.bytes(len(data))
+        if fault.affects(stream, "repeat"):
+            data = self._held.setdefault(topic, data)
+        if fault.affects(stream, "shuffle"):
+            if topic not in self._held:
+                self._held[topic] = data
                 return
-            self._transport.publish(topic, kind, data)
-            data = self._kept.pop(topic)
-        if fault.hits(stream, "late"):
-            self._waiting.append((time.monotonic() + 1e-3 * float(fault.value), topic, kind, data))
+            self._transport.publish(topic, msg_type, data)
+            data = self._held.pop(topic)
+        if fault.affects(stream, "late"):
+            self._delayed.append((time.monotonic() + 1e-3 * float(fault.value), topic, msg_type, data))
         else:
-            self._transport.publish(topic, kind, data)
+            self._transport.publish(topic, msg_type, data)
 
     def flush(self) -> None:
-        """Send what has waited long enough."""
+        """Send the delayed messages that are due."""
         now = time.monotonic()
-        for _, topic, kind, data in (item for item in self._waiting if item[0] <= now):
-            self._transport.publish(topic, kind, data)
-        self._waiting = [item for item in self._waiting if item[0] > now]
+        for _, topic, msg_type, data in (item for item in self._delayed if item[0] <= now):
+            self._transport.publish(topic, msg_type, data)
+        self._delayed = [item for item in self._delayed if item[0] > now]

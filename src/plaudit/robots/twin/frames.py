@@ -1,7 +1,7 @@
-"""What a twin's cameras see: bars that stand for its joints, before a colour of the camera's own.
+"""The camera images of a twin: bars for its joints on a background in the camera's own color.
 
-The top rows hold the stamp, 64 bits in black and white blocks of 4x4 pixels, which survive JPEG. The rest follows from
-stamp and joints alone, so a picture can be drawn again and compared.
+The top rows encode the stamp, 64 bits in black and white blocks of 4x4 pixels, which survive JPEG. The rest is a
+function of stamp and joints alone, so an image can be rendered again and compared.
 """
 
 from functools import cache
@@ -12,24 +12,25 @@ from plaudit.types import AnyArray, ByteArray, FloatArray
 
 BLOCK = 4  # pixels
 BITS = 64
-BAR = np.array([235, 200, 90], np.uint8)
+BAR_COLOR = np.array([235, 200, 90], np.uint8)
 
 
-def draw(camera: int, stamp: int, shares: FloatArray, size: tuple[int, int]) -> ByteArray:
-    """
-    camera: its number
+def render_frame(camera: int, stamp: int, fractions: FloatArray, size: tuple[int, int]) -> ByteArray:
+    """The image [H, W, 3] of a camera.
+
+    camera: its index
     stamp: ns
-    shares: [J] where each joint is between its limits, 0 to 1
+    fractions: [J] where each joint is between its limits, 0 to 1
     size: H, W; at least 64 blocks
     """
     height, width = size
-    level = height * (1.0 - shares.astype(np.float32))
-    bar_of_column = np.arange(width) * len(shares) // width
-    in_bar = np.arange(height)[:, None] >= level[bar_of_column]
-    pixels = np.where(in_bar[..., None], BAR, _background(camera, size))
+    bar_top = height * (1.0 - fractions.astype(np.float32))
+    joint_of_column = np.arange(width) * len(fractions) // width
+    in_bar = np.arange(height)[:, None] >= bar_top[joint_of_column]
+    pixels = np.where(in_bar[..., None], BAR_COLOR, _background(camera, size))
     columns = width // BLOCK
-    bits = (np.uint64(stamp) >> np.arange(BITS, dtype=np.uint64)) & np.uint64(1)
     rows = -(-BITS // columns)
+    bits = (np.uint64(stamp) >> np.arange(BITS, dtype=np.uint64)) & np.uint64(1)
     padded = np.zeros(rows * columns, np.uint8)
     padded[:BITS] = 255 * bits.astype(np.uint8)
     blocks = np.kron(padded.reshape(rows, columns), np.ones((BLOCK, BLOCK), np.uint8))
@@ -38,7 +39,7 @@ def draw(camera: int, stamp: int, shares: FloatArray, size: tuple[int, int]) -> 
 
 
 def read_stamp(pixels: ByteArray) -> int:
-    """The stamp that `draw` put there."""
+    """The stamp that `render_frame` encoded in an image."""
     columns = pixels.shape[1] // BLOCK
     rows = -(-BITS // columns)
     blocks = pixels[: rows * BLOCK, : columns * BLOCK, 0].astype(np.float32)

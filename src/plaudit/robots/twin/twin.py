@@ -1,4 +1,4 @@
-"""One twin, from its first message to the signal that ends it."""
+"""One twin: its loop of moving, sending and receiving, and the function that runs it until a signal."""
 
 import json
 import signal
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.errors import RobotError
-from plaudit.robots.rate import Pace
+from plaudit.robots.rate import Rate
 from plaudit.robots.ros.config import RosRobotConfig
 from plaudit.robots.transport.messages import (
     COMPRESSED_IMAGE,
@@ -22,122 +22,130 @@ from plaudit.robots.transport.messages import (
     STRING,
     JointState,
     decode_compressed,
-    decode_text,
+    decode_string,
     encode_compressed,
     encode_image,
     encode_joint_state,
     warm_up,
 )
-from plaudit.robots.twin.faults import CONTROL, Fault, Outbox
-from plaudit.robots.twin.frames import draw
-from plaudit.robots.twin.joints import Body
+from plaudit.robots.twin.faults import FAULT_TOPIC, EncodeFn, Fault, FaultyPublisher
+from plaudit.robots.twin.frames import render_frame
+from plaudit.robots.twin.joints import TwinJoints
 from plaudit.robots.twin.log import checksum
 from plaudit.types import ByteArray
 
 
 class Twin:
-    """Of a robot that speaks ROS 2, at the other end of its transport."""
+    """The twin of a ROS 2 robot, at the other end of its transport."""
 
     def __init__(self, config: RosRobotConfig, *, log: Path | None, watchdog: float, faults: Sequence[Fault] = ()):
-        """watchdog: seconds without a command after which it holds"""
+        """
+        log: a file for everything that is sent
+        watchdog: seconds without a command after which the joints hold
+        faults: each begins at its own time
+        """
         self._params, self._topics = config.params(), config.topics()
-        self._body, self._over = Body(self._params, watchdog), threading.Event()
+        self._joints, self._stop = TwinJoints(self._params, watchdog), threading.Event()
         self._log = None if log is None else log.open("w")
-        self._faults = sorted(faults, key=lambda fault: fault.at)
-        self._told: SimpleQueue[Fault] = SimpleQueue()
+        self._scheduled = sorted(faults, key=lambda fault: fault.at)
+        self._injected: SimpleQueue[Fault] = SimpleQueue()  # filled from any thread, emptied by `run`
         warm_up((JOINT_STATE, IMAGE, COMPRESSED_IMAGE))
-        self._transport = config.transport.other_side().build()
-        self._outbox = Outbox(self._transport)
-        self._transport.subscribe(self._topics.joint_commands, JOINT_STATE, self._hear)
-        self._transport.subscribe(CONTROL, STRING, self._hear_fault)
+        self._transport = config.transport.peer().build()
+        self._publisher = FaultyPublisher(self._transport)
+        self._transport.subscribe(self._topics.joint_commands, JOINT_STATE, self._on_command)
+        self._transport.subscribe(FAULT_TOPIC, STRING, self._on_fault)
 
     def run(self, seconds: float) -> None:
-        pace, begun = Pace(self._params.HZ), time.monotonic()
-        while (passed := time.monotonic() - begun) < seconds and not self._over.is_set():
-            while self._faults and self._faults[0].at <= passed:
-                self._told.put(self._faults.pop(0))
-            while not self._told.empty():
-                self._outbox.begin(self._told.get())
-            self._body.step(1.0 / self._params.HZ)
-            self._speak(time.time_ns())
-            self._outbox.flush()
-            pace.wait()
+        """Move and send at the robot's rate for this long, or until `stop()`."""
+        rate, started = Rate(self._params.HZ), time.monotonic()
+        while (elapsed := time.monotonic() - started) < seconds and not self._stop.is_set():
+            while self._scheduled and self._scheduled[0].at <= elapsed:
+                self._injected.put(self._scheduled.pop(0))
+            while not self._injected.empty():
+                self._publisher.inject(self._injected.get())
+            self._joints.step(1.0 / self._params.HZ)
+            self._send(time.time_ns())
+            self._publisher.flush()
+            rate.sleep()
 
-    def begin(self, fault: Fault) -> None:
-        """From the next moment on; from any thread."""
-        self._told.put(fault)
+    def inject(self, fault: Fault) -> None:
+        """Fail from the next tick on; from any thread."""
+        self._injected.put(fault)
 
     def stop(self) -> None:
-        """Have `run` return, from another thread."""
-        self._over.set()
+        """Make `run` return; from any thread."""
+        self._stop.set()
 
     def close(self) -> None:
+        """Close the transport and the log."""
         self._transport.close()
         if self._log is not None:
             self._log.close()
 
-    def _speak(self, stamp: int) -> None:
-        body, fault = self._body, self._outbox.fault
-        position, velocity = body.position.copy(), body.velocity.copy()
-        pictures = {camera: self._picture(n, camera, stamp) for n, camera in enumerate(self._params.camera_names)}
-        self._write(
+    def _send(self, stamp: int) -> None:
+        """Log one tick, then publish its joint state and images."""
+        joints, fault = self._joints, self._publisher.fault
+        position, velocity = joints.position.copy(), joints.velocity.copy()
+        frames = {camera: self._frame(index, camera, stamp) for index, camera in enumerate(self._params.camera_names)}
+        self._write_log(
             stamp=stamp,
             position=position.tolist(),
             velocity=velocity.tolist(),
-            target=body.target.tolist(),
-            holding=body.holding,
-            commands=body.commands,
-            cameras={camera: checksum(seen) for camera, (seen, _) in pictures.items()},
+            target=joints.target.tolist(),
+            holding=joints.holding,
+            commands=joints.num_commands,
+            cameras={camera: checksum(pixels) for camera, (pixels, _) in frames.items()},
             fault=fault.kind,
         )
         names = self._params.joint_names
-        if fault.hits("joints", "nan"):
+        if fault.affects("joints", "nan"):
             position[0] = np.nan
-        if fault.hits("joints", "joints"):
+        if fault.affects("joints", "joints"):
             names, position, velocity = names[:-1], position[:-1], velocity[:-1]
 
-        def joints(at: int) -> bytes:
+        def encode_joints(at: int) -> bytes:
             return encode_joint_state(JointState(at, names, position, velocity))
 
-        self._outbox.send("joints", self._topics.joint_states, JOINT_STATE, stamp, joints)
-        for camera, (_, make) in pictures.items():
-            self._outbox.send(camera, self._topics.cameras[camera], self._topics.kind_of(camera), stamp, make)
+        self._publisher.publish("joints", self._topics.joint_states, JOINT_STATE, stamp, encode_joints)
+        for camera, (_, encode) in frames.items():
+            topic, msg_type = self._topics.cameras[camera], self._topics.image_type(camera)
+            self._publisher.publish(camera, topic, msg_type, stamp, encode)
 
-    def _picture(self, number: int, camera: str, stamp: int) -> tuple[ByteArray, Any]:
-        """As a receiver sees it, and how to make the message."""
-        pixels = draw(number, stamp, self._body.shares, self._params.sent_size)
-        if self._outbox.fault.hits(camera, "size"):
+    def _frame(self, index: int, camera: str, stamp: int) -> tuple[ByteArray, EncodeFn]:
+        """An image as a receiver decodes it, and the function that encodes its message."""
+        pixels = render_frame(index, stamp, self._joints.fractions, self._params.camera_size)
+        if self._publisher.fault.affects(camera, "size"):
             pixels = np.ascontiguousarray(pixels[::2, ::2])
-        if self._topics.kind_of(camera) == IMAGE:
+        if self._topics.image_type(camera) == IMAGE:
             return pixels, lambda at: encode_image(at, pixels)
         return decode_compressed(encode_compressed(stamp, pixels)).pixels, lambda at: encode_compressed(at, pixels)
 
-    def _hear(self, data: bytes) -> None:
-        if self._outbox.fault.kind != "deaf":
-            self._body.obey(data)
+    def _on_command(self, data: bytes) -> None:
+        if self._publisher.fault.kind != "deaf":
+            self._joints.command(data)
 
-    def _hear_fault(self, data: bytes) -> None:
+    def _on_fault(self, data: bytes) -> None:
         try:
-            self.begin(Fault.parse(decode_text(data)))
+            self.inject(Fault.parse(decode_string(data)))
         except RobotError as error:
-            print(f"not understood: {error}", file=sys.stderr, flush=True)
+            print(f"ignored on {FAULT_TOPIC}: {error}", file=sys.stderr, flush=True)
 
-    def _write(self, **line: Any) -> None:
+    def _write_log(self, **entry: Any) -> None:
         if self._log is not None:
-            self._log.write(json.dumps(line) + "\n")
+            self._log.write(json.dumps(entry) + "\n")
             self._log.flush()
 
 
 def run_twin(
     config: RosRobotConfig, *, log: Path | None, watchdog_ms: float, faults: Sequence[str], seconds: float
 ) -> None:
-    """Until a signal or the time is up. The first line it prints says that it is there."""
+    """Run a twin until a signal arrives or the time is up; it prints one line once it is ready."""
     parsed = [Fault.parse(fault) for fault in faults]
 
-    def end(*_: Any) -> None:
+    def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, interrupt)
     twin = Twin(config, log=log, watchdog=1e-3 * watchdog_ms, faults=parsed)
     params = config.params()
     print(
