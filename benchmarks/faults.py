@@ -43,12 +43,12 @@ import glow  # noqa: E402 - of the tests: the lamp
 from bars import Bars  # noqa: E402
 from plaudit.cluster.run import ClusterRunConfig, crew_for  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
-from plaudit.online.conductor import Conductor  # noqa: E402
-from plaudit.online.config import load_online  # noqa: E402
-from plaudit.online.env import Played  # noqa: E402
-from plaudit.online.folder import OnlineFolder  # noqa: E402
-from plaudit.online.judging import Judged  # noqa: E402
-from plaudit.online.now import Now  # noqa: E402
+from plaudit.training.online import Conductor  # noqa: E402
+from plaudit.training.online_config import load_online  # noqa: E402
+from plaudit.training.online_folder import OnlineFolder  # noqa: E402
+from plaudit.training.progress import Now  # noqa: E402
+from plaudit.training.workers.env import Played  # noqa: E402
+from plaudit.training.workers.judge import Judged  # noqa: E402
 from three_nodes import ROLES, Nodes, kill, three_nodes  # noqa: E402
 
 KILLED = ("env", "judge", "replay", "state", "trainer")

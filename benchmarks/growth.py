@@ -24,11 +24,11 @@ import numpy as np  # noqa: E402
 
 import glow  # noqa: E402 - of the tests: the lamp
 from bars import Bars  # noqa: E402
-from plaudit.online.conductor import Conductor  # noqa: E402
-from plaudit.online.config import OnlineConfig, load_online  # noqa: E402
-from plaudit.online.crew import LocalCrew  # noqa: E402
-from plaudit.online.folder import OnlineFolder  # noqa: E402
-from plaudit.online.now import Now  # noqa: E402
+from plaudit.training.handles import LocalCrew  # noqa: E402
+from plaudit.training.online import Conductor  # noqa: E402
+from plaudit.training.online_config import OnlineConfig, load_online  # noqa: E402
+from plaudit.training.online_folder import OnlineFolder  # noqa: E402
+from plaudit.training.progress import Now  # noqa: E402
 
 FULL, QUICK = 20_000, 300  # episodes
 FLAT = 1.0  # KB an episode: 20 MB over the full form, which is what a torch process varies by

@@ -29,10 +29,10 @@ from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.report.plot import line_chart
 from plaudit.rollout.collect import Targets
 from plaudit.rollout.scripted import collect
-from plaudit.train.config import load_train_config
-from plaudit.train.folder import RunFolder
-from plaudit.train.loop import Progress, train
-from plaudit.train.reward import make_reward_model
+from plaudit.training.config import load_train_config
+from plaudit.training.reward_model import make_reward_model
+from plaudit.training.run_folder import RunFolder
+from plaudit.training.trainer import Progress, train
 from plaudit.types import Labels
 
 ENV = PandaConfig(type="lift", obs="both", image_size=(64, 64))

@@ -28,8 +28,8 @@ from plaudit.envs.panda.config import PandaConfig
 from plaudit.report.plot import line_chart
 from plaudit.rollout.demos import record_demos
 from plaudit.rollout.rounds import SimulatorJudge, run_round
-from plaudit.train.loop import HELD_BACK
-from plaudit.train.stores import DEMOS
+from plaudit.training.stores import DEMOS
+from plaudit.training.trainer import HELD_BACK
 
 PEER = "stable-baselines3"
 SOLVED, EPISODES, N_DEMOS = 0.9, 50, 20

@@ -38,14 +38,14 @@ from plaudit.cluster.run import ClusterRunConfig, crew_for  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
 from plaudit.demo import Demo, Recipe, Screen  # noqa: E402
 from plaudit.envs.panda.config import PandaConfig  # noqa: E402
-from plaudit.online.conductor import Conductor  # noqa: E402
-from plaudit.online.config import load_online  # noqa: E402
-from plaudit.online.env import Played  # noqa: E402
-from plaudit.online.exam import examine  # noqa: E402
-from plaudit.online.folder import OnlineFolder  # noqa: E402
-from plaudit.online.now import Now  # noqa: E402
-from plaudit.online.replay import Item, ReplayService, SampleOptions, Who, sampler  # noqa: E402
 from plaudit.rollout.demos import record_demos  # noqa: E402
+from plaudit.training.online import Conductor  # noqa: E402
+from plaudit.training.online_config import load_online  # noqa: E402
+from plaudit.training.online_evaluation import examine  # noqa: E402
+from plaudit.training.online_folder import OnlineFolder  # noqa: E402
+from plaudit.training.progress import Now  # noqa: E402
+from plaudit.training.replay_buffer import Item, ReplayService, SampleOptions, Who, sampler  # noqa: E402
+from plaudit.training.workers.env import Played  # noqa: E402
 from plaudit.types import Episode, Labels  # noqa: E402
 from three_nodes import three_nodes  # noqa: E402
 

@@ -19,10 +19,10 @@ from rich.console import Console
 
 from bars import Bars
 from plaudit.demo import Recipe, Screen, Watching, run_demo
-from plaudit.train.config import load_train_config
-from plaudit.train.folder import RunFolder
-from plaudit.train.loop import train
-from plaudit.train.show import examine
+from plaudit.training.config import load_train_config
+from plaudit.training.evaluation import examine
+from plaudit.training.run_folder import RunFolder
+from plaudit.training.trainer import train
 
 LIMIT = 360  # seconds of the demo
 GOAL = 0.9

@@ -15,7 +15,7 @@ from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
 from plaudit.judges.labeling import label_store, pending
-from plaudit.train.reward import make_reward_model
+from plaudit.training.reward_model import make_reward_model
 from plaudit.types import Episode, Labels
 
 TRAINING = RewardTrainConfig(

@@ -4,7 +4,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from plaudit.judges.human.queue import Order
-from plaudit.online import human
+from plaudit.training import labeling_window
 
 UNTIL = 2
 
@@ -28,4 +28,4 @@ def window(connection: Connection, store: Path, order: Order, name: str) -> None
                 self.close()
 
     shown.LabelWindow = Pressed
-    human.window(connection, store, order, name)
+    labeling_window.window(connection, store, order, name)

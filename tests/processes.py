@@ -3,4 +3,4 @@
 import multiprocessing
 
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["plaudit.train.loop"])  # imports all that these tests run
+FORKED.set_forkserver_preload(["plaudit.training.trainer"])  # imports all that these tests run

@@ -33,8 +33,7 @@ ROOMS = [
     "judges",
     "learners",
     "report",
-    "train",
-    "online",
+    "training",
     "cluster",
     "demo",
     "cli",
@@ -118,7 +117,7 @@ WITHOUT_TORCH = [
     "policies.openpi.policy",
     "policies.scripted",
     "policies.replay",
-    "train.config",
+    "training.config",
     "cli",
 ]
 

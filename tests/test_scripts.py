@@ -15,9 +15,9 @@ from openpi_server import toy_server
 from plaudit.cluster.run import ClusterRunConfig
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError
-from plaudit.online.config import load_online
 from plaudit.policies.loader import load_policy
 from plaudit.robots import igris_b
+from plaudit.training.online_config import load_online
 from plaudit.trust import CODE, allow_code
 from waiting import stretch
 

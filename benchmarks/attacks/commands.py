@@ -90,8 +90,13 @@ NASTY = [*" ".join([NUMBERS, BRACKETS, PATHS, NAMES, LISTS]).split(), *CONTROLS]
 # Imported before a child is made, so that what is timed is the command.
 HEAVY = (
     *("ray", "torch", "transformers", "openai", "plaudit.cluster.run", "plaudit.cluster.check"),
-    *("plaudit.online.conductor",),
-    *("plaudit.train.loop", "plaudit.train.show", "plaudit.train.reward", "plaudit.judges.vlm.local"),
+    *("plaudit.training.online",),
+    *(
+        "plaudit.training.trainer",
+        "plaudit.training.evaluation",
+        "plaudit.training.reward_model",
+        "plaudit.judges.vlm.local",
+    ),
     *(
         "plaudit.judges.vlm.endpoint",
         "plaudit.judges.classifier.rlinf",

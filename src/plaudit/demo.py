@@ -33,11 +33,11 @@ from plaudit.report.judge import percent
 from plaudit.report.run import write_report
 from plaudit.rollout.collect import Targets
 from plaudit.rollout.scripted import collect
-from plaudit.train.config import load_train_config
-from plaudit.train.folder import RunFolder
-from plaudit.train.loop import train
-from plaudit.train.reward import make_reward_model
-from plaudit.train.show import Outcome, examine, film
+from plaudit.training.config import load_train_config
+from plaudit.training.evaluation import Outcome, examine, film
+from plaudit.training.reward_model import make_reward_model
+from plaudit.training.run_folder import RunFolder
+from plaudit.training.trainer import train
 
 BAR = 0.9  # true success that the policy has to reach
 
@@ -234,8 +234,9 @@ class Demo:
                 self.examine,
                 "python -c "
                 + shlex.quote(
-                    "from pathlib import Path; from plaudit.train.folder import RunFolder; from plaudit.train.show "
-                    f'import examine; print(examine(RunFolder.reopen(Path("{self.run}")), {recipe.examined}))'
+                    "from pathlib import Path; from plaudit.training.run_folder import RunFolder; "
+                    "from plaudit.training.evaluation import examine; "
+                    f'print(examine(RunFolder.reopen(Path("{self.run}")), {recipe.examined}))'
                 ),
             ),
         ]

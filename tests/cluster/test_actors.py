@@ -4,9 +4,9 @@ from glow import bright_model, demos, saved
 from plaudit.cluster.actors import AutoRewardLabelerActor, ManualRewardLabelerActor
 from plaudit.data.store import Store
 from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
-from plaudit.online.human import WindowConfig
-from plaudit.online.judging import Appointed
-from plaudit.online.replay import ReplayService
+from plaudit.training.labeling_window import WindowConfig
+from plaudit.training.replay_buffer import ReplayService
+from plaudit.training.workers.judge import Appointed
 
 
 def service(tmp_path) -> ReplayService:

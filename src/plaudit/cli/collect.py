@@ -99,7 +99,7 @@ def collect_(
 
 
 def _train_and_collect(context: typer.Context, config: Path) -> None:
-    from plaudit.train.config import load_train_config
+    from plaudit.training.config import load_train_config
 
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]

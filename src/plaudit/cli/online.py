@@ -63,10 +63,10 @@ def online(
     stopped by itself before its end.
     """
     from plaudit.cluster.run import ClusterRunConfig, crew_for
-    from plaudit.online.conductor import Conductor
-    from plaudit.online.config import load_online
-    from plaudit.online.folder import OnlineFolder
     from plaudit.report.online import write_online_report
+    from plaudit.training.online import Conductor
+    from plaudit.training.online_config import load_online
+    from plaudit.training.online_folder import OnlineFolder
 
     if report is not None:
         out.print(f"{write_online_report(OnlineFolder.reopen(report, ClusterRunConfig).path)}")
@@ -139,7 +139,7 @@ def _check_ray(address: str | None) -> None:
 
 def _conduct(run: Any, crew: Any, conductor: Any) -> None:
     from plaudit.data.journal import disk_error
-    from plaudit.online.chronicle import Chronicle
+    from plaudit.training.events import Chronicle
 
     chronicle = Chronicle(run.path)
     failure: PlauditError | None = None
@@ -201,7 +201,7 @@ def _watching(config: Any, crew: Any, chronicle: Any) -> Iterator[Any]:
     Pressed once, it lets everybody come to the end of what they do; pressed again, or before anybody does anything, it
     interrupts.
     """
-    from plaudit.online.view import STOPPING, View
+    from plaudit.training.display import STOPPING, View
 
     asked: list[int] = []
     view, live = View(config), Live(console=err, transient=True, auto_refresh=False)

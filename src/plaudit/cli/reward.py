@@ -98,7 +98,7 @@ def train_reward(
     Ctrl-C stops after the epoch at hand, and the same command goes on.
     """
     from plaudit.judges.classifier.recipes import read_recipe
-    from plaudit.train.reward import check_free
+    from plaudit.training.reward_model import check_free
 
     store, overrides = store_and_keys(words or [])
     folders = positive_dir is not None or negative_dir is not None
@@ -211,7 +211,7 @@ def _visualize(episodes: "Store", recipe: "RewardRecipe", folder: Path) -> None:
 def _train(episodes: "Store", recipe: "RewardRecipe") -> "Fitted":
     from plaudit.judges.classifier.rlinf import save_pt
     from plaudit.judges.classifier.training import Stopped
-    from plaudit.train.reward import make_reward_model, work_folder
+    from plaudit.training.reward_model import make_reward_model, work_folder
 
     if len(episodes):
         recipe.check_cameras(sorted(episodes.episode(episodes.ids[0]).frames))

@@ -30,10 +30,10 @@ def train_(
     trusted any more.
     """
     from plaudit.report.run import write_report
-    from plaudit.train.config import load_train_config
-    from plaudit.train.folder import RunFolder
-    from plaudit.train.loop import train
-    from plaudit.train.show import film
+    from plaudit.training.config import load_train_config
+    from plaudit.training.evaluation import film
+    from plaudit.training.run_folder import RunFolder
+    from plaudit.training.trainer import train
 
     if resume is not None and (overrides or config):
         raise DataError("--resume goes on with a run as it was configured; leave out the other arguments")

@@ -12,17 +12,17 @@ from ray.util import get_node_ip_address
 
 from plaudit.cluster.calls import Stub
 from plaudit.cluster.keepers import Shell
-from plaudit.online.config import OnlineConfig
-from plaudit.online.crew import env_side
-from plaudit.online.env import EnvSide, Played, look_at
-from plaudit.online.group import ALONE, Group, Workers, free_address
-from plaudit.online.human import WindowConfig
-from plaudit.online.judging import LabelSide
-from plaudit.online.person import PersonSide
-from plaudit.online.trainer import Shift, Trainer
 from plaudit.policies.loader import PolicySpec
 from plaudit.policies.networks import Spaces
 from plaudit.rollout.memory import Body
+from plaudit.training.distributed import ALONE, Group, Workers, free_address
+from plaudit.training.handles import env_side
+from plaudit.training.labeling_window import WindowConfig
+from plaudit.training.online_config import OnlineConfig
+from plaudit.training.workers.env import EnvSide, Played, look_at
+from plaudit.training.workers.human import PersonSide
+from plaudit.training.workers.judge import LabelSide
+from plaudit.training.workers.learner import Shift, Trainer
 
 
 class AutoRewardLabelerActor(Shell, LabelSide):

@@ -24,14 +24,14 @@ from plaudit.cluster.connect import Cluster
 from plaudit.cluster.keepers import ReplayBufferActor, StateManagerActor
 from plaudit.cluster.trainers import START, TrainerGroup
 from plaudit.errors import PartFailed, PartLost, PlauditError
-from plaudit.online.config import OnlineConfig
-from plaudit.online.crew import WEIGHTS, Done, Part
-from plaudit.online.judging import Appointed
-from plaudit.online.replay import Counts, Who
-from plaudit.online.weights import StateReport
 from plaudit.policies.loader import PolicySpec
 from plaudit.policies.networks import Spaces
 from plaudit.rollout.memory import Body
+from plaudit.training.handles import WEIGHTS, Done, Part
+from plaudit.training.online_config import OnlineConfig
+from plaudit.training.replay_buffer import Counts, Who
+from plaudit.training.state_manager import StateReport
+from plaudit.training.workers.judge import Appointed
 
 ALWAYS = {"max_restarts": -1, "max_task_retries": 0}  # callers repeat what they want repeated
 SOON = 2.0  # s that the loop waits for counters, before it does something else

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.errors import StoreLocked
-from plaudit.online.replay import ReplayService
-from plaudit.online.weights import StateManager
+from plaudit.training.replay_buffer import ReplayService
+from plaudit.training.state_manager import StateManager
 
 LOCKED = 30.0  # s to wait for a predecessor that has not quite gone
 

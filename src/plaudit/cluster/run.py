@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from plaudit.cluster.config import Part, PlacementConfig
-from plaudit.online.config import OnlineConfig
-from plaudit.online.crew import Crew, LocalCrew
+from plaudit.training.handles import Crew, LocalCrew
+from plaudit.training.online_config import OnlineConfig
 
 
 class ClusterRunConfig(OnlineConfig):

@@ -22,7 +22,7 @@ from plaudit.judges.classifier.fit import Fitted
 from plaudit.judges.classifier.judge import RewardModel
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.training import Epoch, Stopped, _balanced
-from plaudit.train.reward import make_reward_model, work_folder
+from plaudit.training.reward_model import make_reward_model, work_folder
 from plaudit.types import Episode, Labels, Observation
 from tiny_reward import noise_episode, tiny_model
 

@@ -1,1 +1,0 @@
-"""Online learning: a robot acts, a judge labels, a learner learns, new weights go back. Without Ray; see cluster/."""

@@ -1,0 +1,30 @@
+"""How good the newest policy of an online run truly is, on seeds that decided nothing. Only a simulation can say."""
+
+from pathlib import Path
+
+import numpy as np
+
+from plaudit.policies.networks import Spaces
+from plaudit.policies.parts import take
+from plaudit.policies.weights import read_weights
+from plaudit.rollout.rounds import SimulatorJudge
+from plaudit.training.evaluation import UNTOUCHED
+from plaudit.training.online_config import OnlineConfig
+from plaudit.training.trainer import play_held_back
+from plaudit.training.workers.learner import audience, build_learner
+
+
+def examine(config: OnlineConfig, folder: Path, episodes: int) -> float:
+    """Share of so many episodes that truly succeed, with the weights that were published last."""
+    probe = config.robot.env.build(1)
+    cameras = probe.cameras if config.policy_cameras is None else config.policy_cameras
+    spaces = Spaces(probe.state_dim, probe.action_dim, {camera: probe.cameras[camera] for camera in cameras})
+    probe.close()
+    learner = build_learner(config, spaces)
+    take(learner.components, read_weights(folder / "weights" / "current.safetensors"))
+    simulation = audience(config, learner, episodes)
+    try:
+        rounds = list(play_held_back(simulation, learner, episodes, SimulatorJudge(), offset=UNTOUCHED))
+    finally:
+        simulation.close()
+    return float(np.mean(np.concatenate([played.succeeded for played in rounds])[:episodes]))

@@ -1,0 +1,175 @@
+"""The judge's side: look at what nobody has judged yet, a few episodes at a time.
+
+It remembers nothing that matters. Which judge is in charge comes with every call, and what is left to do is asked of
+the replay service; so a judge that was killed, or replaced by a better one, goes on where the labels end. An episode
+that it fails on stays in the queue with the reason beside it, and is asked about again after the others, a few times
+(`ATTEMPTS` in replay.py).
+"""
+
+import hashlib
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from plaudit.data.store import Store
+from plaudit.errors import EpisodeGone
+from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
+from plaudit.judges.config import LabelerConfig
+from plaudit.judges.frames import EpisodeJudge
+from plaudit.judges.labeling import BATCH, verdicts_on
+from plaudit.judges.vlm.config import VlmConfig
+from plaudit.registry import LABELER_REGISTRY
+from plaudit.training.replay_buffer import Item, Where, Who
+from plaudit.types import Episode, Labels
+
+AGAIN = 20.0  # s before an episode that the judge failed on is asked about again
+
+
+class Desk(Protocol):
+    """The part of the replay service that a judge needs."""
+
+    def where(self) -> Where: ...
+
+    def pending(self, who: Who) -> list[Item]: ...
+
+    def episodes(self, items: Sequence[Item]) -> dict[Item, Episode]: ...
+
+    def label(self, verdicts: Mapping[Item, Labels], failed: Mapping[Item, str], who: Who) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Appointed:
+    """A judge's config on its way to the machine where it will sit, with the files that it needs there."""
+
+    config: Mapping[str, Any]  # as a file has it, with its `type`
+    files: Mapping[str, bytes]  # of a reward model, by their paths in its folder
+    identity: str  # of both
+
+    @classmethod
+    def of(cls, config: LabelerConfig) -> "Appointed":
+        """Reward models go along, they are small; a vision-language model is where its path says.
+
+        Relative paths are those of the process that calls this: another one, elsewhere, has another working folder.
+        """
+        tree = config.model_dump(mode="json", exclude_unset=True) | {"type": _type_of(config)}
+        tree |= {
+            key: str(value.absolute())
+            for key, value in config.model_dump(exclude_unset=True).items()
+            if isinstance(value, Path)
+        }
+        files: dict[str, bytes] = {}
+        if isinstance(config, ClassifierLabelerConfig) and config.model.exists():
+            root = config.model if config.model.is_dir() else config.model.parent
+            paths = sorted(config.model.rglob("*")) if config.model.is_dir() else [config.model]
+            files = {str(path.relative_to(root)): path.read_bytes() for path in paths if path.is_file()}
+            tree["model"] = "" if config.model.is_dir() else config.model.name  # among the files
+        elif isinstance(config, VlmConfig) and Path(config.model).is_dir():  # and no id of the hub
+            tree["model"] = str(Path(config.model).absolute())
+        digest = hashlib.sha256(repr(sorted(tree.items())).encode())
+        for name, data in files.items():
+            digest.update(name.encode() + data)
+        return cls(tree, files, digest.hexdigest()[:16])
+
+    def build(self, folder: Path) -> EpisodeJudge:
+        """folder: where its files may be put"""
+        config = dict(self.config)
+        if self.files:
+            config["model"] = str(folder / config["model"])
+            for name, data in self.files.items():
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+        parsed = LABELER_REGISTRY.parse(config)
+        assert isinstance(parsed, LabelerConfig)
+        return parsed.build()
+
+
+def _type_of(config: LabelerConfig) -> str:
+    """By its class, which any process can import; a name may be registered only where the plugin was imported."""
+    return f"{type(config).__module__}:{type(config).__qualname__}"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What came of one look."""
+
+    who: Who
+    done: int = 0
+    failed: int = 0
+    latency: float = 0.0  # s an episode
+    note: str = ""  # what a person should know
+
+
+class LabelSide:
+    """One judge at work.
+
+    side = LabelSide(replay)
+    judged = side.step(appointed)
+    """
+
+    def __init__(self, replay: Desk, batch: int = BATCH, clock: Callable[[], float] = time.monotonic):
+        """clock: seconds, after which an episode that it failed on is tried again"""
+        self._replay, self._batch, self._clock = replay, batch, clock
+        self._judge: EpisodeJudge | None = None
+        self._identity = ""
+        self._stores: dict[str, Store] | None = None
+        self._tried: dict[Item, float] = {}  # when a judge failed on it
+        self._folder = tempfile.TemporaryDirectory(prefix="plaudit-judge-")
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+    def who(self, appointed: Appointed) -> Who:
+        """As the labels of this judge will know it."""
+        judge = self._appoint(appointed)
+        return Who(judge.source, dict(judge.facts))
+
+    def step(self, appointed: Appointed) -> Judged:
+        """Judge one batch of what is waiting; nothing where nothing is."""
+        judge, who = self._appoint(appointed), self.who(appointed)
+        items = [item for item in self._replay.pending(who) if self._due(item)][: self._batch]
+        if not items:
+            return Judged(who)
+        begun = time.monotonic()
+        episodes = self._fetch(items)
+        verdicts, failed = verdicts_on(judge, episodes)
+        seconds = time.monotonic() - begun
+        self._tried |= dict.fromkeys(failed, self._clock())
+        self._replay.label(verdicts, failed, who)
+        latency = seconds / len(episodes) if episodes else 0.0
+        return Judged(who, len(verdicts), len(failed), latency)
+
+    def _due(self, item: Item) -> bool:
+        return item not in self._tried or self._clock() - self._tried[item] >= AGAIN
+
+    def _appoint(self, appointed: Appointed) -> EpisodeJudge:
+        if self._judge is None or appointed.identity != self._identity:
+            self._judge = appointed.build(Path(self._folder.name) / appointed.identity)
+            self._identity = appointed.identity
+            self._tried.clear()
+        return self._judge
+
+    def _fetch(self, items: Sequence[Item]) -> dict[Item, Episode]:
+        """From the disk where this machine has it, else through the service."""
+        stores = self._open()
+        if not stores:
+            return self._replay.episodes(items)
+        found: dict[Item, Episode] = {}
+        for item in items:
+            store = stores[item.shelf]
+            store.refresh()
+            try:
+                found[item] = store.episode(item.id)
+            except EpisodeGone:
+                continue
+        return found
+
+    def _open(self) -> dict[str, Store]:
+        if self._stores is None:
+            where = self._replay.where()
+            paths = {"episodes": where.episodes, **({} if where.demos is None else {"demos": where.demos})}
+            self._stores = {shelf: Store.open(path) for shelf, path in paths.items()} if where.is_here else {}
+        return self._stores

@@ -1,0 +1,257 @@
+"""The learner's side: as many updates as the data has earned, and what came of them for everyone else.
+
+    trainer = Trainer(config, spaces, folder, replay, state)     # goes on from the newest checkpoint
+    shift = trainer.step(200)                                    # updates; publishes weights and saves when due
+
+How many updates are owed is counted by whoever conducts (online/conductor.py): the same number goes to each worker of
+a group, so that they stay in step. What is on disk is one checkpoint, whoever wrote it: a group of two resumes what one
+worker began.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from plaudit.checkpoint import dump_checkpoint, load_dumped
+from plaudit.contracts import missing_members
+from plaudit.data.batch import to_torch
+from plaudit.data.normalize import Normalizer
+from plaudit.errors import ContractError, PolicyError, nearest
+from plaudit.learners.threads import torch_threads
+from plaudit.policies.loader import load_policy
+from plaudit.policies.networks import Spaces
+from plaudit.policies.parts import take
+from plaudit.policies.weights import read_weights
+from plaudit.protocols import OffPolicyLearner, Simulation
+from plaudit.training.distributed import ALONE, Group
+from plaudit.training.online_config import OnlineConfig
+from plaudit.training.record import Record
+from plaudit.training.replay_buffer import ReplayService, SampleOptions, Sampler, ServedSampler, sampler
+from plaudit.training.trainer import SIDE_BY_SIDE, evaluate
+from plaudit.types import AnyArray, Batch, Weights
+
+
+class Publisher(Protocol):
+    """The part of the state manager that a trainer needs."""
+
+    def push(self, weights: Weights) -> int: ...
+
+
+@dataclass(frozen=True)
+class Shift:
+    """What a trainer did when it was last asked."""
+
+    updates: int  # since the beginning of the run
+    made: int  # of these, just now
+    seconds: float  # that they took
+    waiting: float  # of these, for batches
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the mean over these, by the names in docs/metrics.md
+    version: int | None = None  # of the weights that were published meanwhile
+
+
+class Trainer:
+    """One worker, or the only one."""
+
+    def __init__(
+        self,
+        config: OnlineConfig,
+        spaces: Spaces,
+        folder: str | Path,
+        source: str,
+        replay: ReplayService,
+        state: Publisher,
+        group: Group = ALONE,
+    ):
+        """source: whose labels count"""
+        self._config, self._state, self._group = config, state, group
+        self._threads = partial(torch_threads, config.threads, images=bool(spaces.cameras))
+        self._record = Record(Path(folder))
+        self._normalizer = None if config.units is None else Normalizer.load(config.units)
+        self.learner = build_learner(config, spaces)
+        self._sampler = self._choose(replay, source)
+        self._resume()
+        if group.size > 1:
+            self.learner.sync = group.average
+            self.learner.rng.manual_seed(
+                config.seed * 1009 + self.updates * group.size + group.rank
+            )  # noise of its own
+        self._published = self._saved = self.updates
+        self._batch = -(-self.learner.config.batch_size // group.size)
+
+    def _choose(self, replay: ReplayService, source: str) -> Sampler:
+        where, learner = replay.where(), self.learner
+        options = SampleOptions(
+            source=source,
+            **learner.replay_options,
+            demo_share=learner.config.demo_share,
+            believe_demos=not self._config.judges_demos,
+            seed=self._config.seed * 1009 + self._group.rank,
+        )
+        direct = where.is_here if self._config.sampling == "auto" else self._config.sampling == "direct"
+        return sampler(where, options) if direct else ServedSampler(replay, options)
+
+    def _resume(self) -> None:
+        """The first worker reads what there is, and all have the same then."""
+        if self._group.rank == 0 and self._record.load(self.learner) is None:
+            begin_with(self._config, self.learner)
+        state = self._group.from_first(dump_checkpoint(self.learner) if self._group.rank == 0 else None)
+        if self._group.rank:
+            load_dumped(state, self.learner)
+
+    @property
+    def updates(self) -> int:
+        return self.learner.version
+
+    def publish(self) -> int:
+        """Make the weights as they are the newest version."""
+        version = self._state.push(self.learner.weights())
+        self._published = self.updates
+        return version
+
+    def checkpoint(self) -> None:
+        self._record.checkpoint(self.updates, self.learner, {"step": self.updates})
+        self._saved = self.updates
+
+    def step(self, updates: int) -> Shift:
+        """Make so many updates; then publish and save what is due.
+
+        Nothing that can fail stands between two updates: a worker that stops there leaves the others waiting.
+        """
+        begun, clock, before = time.monotonic(), _Clock(), self.updates
+        with self._threads():
+            means = self._learn(updates, clock)
+        seconds = time.monotonic() - begun
+        version = None
+        if self._group.rank == 0:
+            if self.updates - self._published >= self._config.publish_every:
+                version = self.publish()
+            if self.updates - self._saved >= self._config.checkpoint_every:
+                self.checkpoint()
+        return Shift(self.updates, self.updates - before, seconds, clock.seconds, means, version)
+
+    def _learn(self, updates: int, clock: "_Clock") -> dict[str, float]:
+        """The updates themselves; returns the mean of each metric over them."""
+        totals: dict[str, list[Any]] = {}
+        with clock.running():
+            self._sampler.refresh()
+        for _ in range(updates):
+            with clock.running():
+                batch = to_torch(normalized(self._sampler.sample(self._batch), self._normalizer), self.learner.device)
+            for name, number in self.learner.update(batch).items():
+                totals.setdefault(name, []).append(number)
+        return {name: float(sum(numbers) / len(numbers)) for name, numbers in totals.items()}  # waits for the GPU once
+
+    def evaluate(self, episodes: int) -> float:
+        """True success on seeds held back, of the policy as it is now."""
+        with self._threads(), closing(audience(self._config, self.learner, episodes)) as simulation:
+            return evaluate(simulation, self.learner, episodes)
+
+    def close(self) -> None:
+        self._group.close()
+
+
+class _Clock:
+    """Seconds spent on one thing."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        self.seconds += time.monotonic() - begun
+
+
+def normalized(batch: Batch[AnyArray], normalizer: Normalizer | None) -> Batch[AnyArray]:
+    """In the learner's units, see online/units.py; images are left as they are."""
+    if normalizer is None:
+        return batch
+    return replace(
+        batch,
+        state=normalizer.normalize_state(batch.state),
+        next_state=normalizer.normalize_state(batch.next_state),
+        actions=normalizer.normalize_action(batch.actions),
+    )
+
+
+def audience(config: OnlineConfig, learner: Any, episodes: int) -> Simulation:
+    """The robot's task, side by side; cameras that only the judge looks at see nothing there."""
+    env = config.robot.env
+    if env.obs == "both" and not learner.spaces.cameras:
+        env = env.model_copy(update={"obs": "state"})
+    return env.build(-(-episodes // -(-episodes // SIDE_BY_SIDE)))
+
+
+def build_learner(config: OnlineConfig, spaces: Spaces, device: str | None = None) -> Any:
+    """device: where it learns; None: where the config says"""
+    wanted = device or config.device
+    found = wanted if wanted != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
+    learner = config.learner.build(spaces, config.seed, found)
+    lacking = missing_members(learner, OffPolicyLearner)
+    if lacking:
+        raise ContractError(
+            f"learner '{config.learner_name}' builds a {type(learner).__name__}, which lacks {', '.join(lacking)}; see "
+            "plaudit.protocols.OffPolicyLearner for what an online run asks of it"
+        )
+    return learner
+
+
+def begin_with(config: OnlineConfig, learner: Any) -> None:
+    """Put the weights of the policy that a run begins with into its learner."""
+    if config.policy_yaml is None or config.act_with == "policy":
+        return
+    spec = load_policy(config.policy_yaml)
+    if spec.weights is not None:
+        weights = read_weights(spec.weights)
+        parts = {name.partition("/")[0] for name in weights.tensors}
+        take({name: part for name, part in learner.components.items() if name in parts}, weights)
+
+
+def check_policy_fits(config: OnlineConfig, learner: Any) -> None:
+    """Refuse a policy whose components are not the learner's, naming each that is not."""
+    if config.policy_yaml is None or config.act_with == "policy":
+        return
+    spec = load_policy(config.policy_yaml)
+    mine = {
+        f"{part}/{name}": tuple(tensor.shape)
+        for part, module in learner.components.items()
+        for name, tensor in module.state_dict().items()
+    }
+    policy = spec.build()
+    theirs = {
+        f"{part}/{name}": tuple(tensor.shape)
+        for part, module in policy.components.items()
+        for name, tensor in module.state_dict().items()
+    }
+    wrong = _differences(theirs, mine, {name.partition("/")[0] for name in theirs})
+    if wrong:
+        raise PolicyError(
+            "\n".join(f"{config.policy_yaml} does not fit learner '{config.learner_name}': {what}" for what in wrong)
+        )
+
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def _differences(theirs: Shapes, mine: Shapes, parts: set[str]) -> list[str]:
+    wrong: list[str] = []
+    known = {name.partition("/")[0] for name in mine}
+    if not parts:
+        return ["it has no component that learns; write act_with=policy to let it act while the learner watches"]
+    for part in sorted(parts - known):
+        wrong.append(f"component '{part}' is not one of the learner's; {nearest(part, known)}")
+    for name in sorted(n for n in {*theirs, *mine} if n.partition("/")[0] in parts & known):
+        if name not in mine:
+            wrong.append(f"'{name}' has no place in the learner; {nearest(name, mine)}")
+        elif name not in theirs:
+            wrong.append(f"'{name}' of the learner is missing; {nearest(name, theirs)}")
+        elif theirs[name] != mine[name]:
+            wrong.append(f"'{name}' is {list(theirs[name])}, the learner's is {list(mine[name])}")
+    return wrong

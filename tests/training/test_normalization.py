@@ -1,0 +1,129 @@
+"""What a learner's actions from -1 to 1 are on a robot: the whole range that was demonstrated, and no more."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import glow
+from command import plaudit
+from plaudit.data.normalize import ACTION, Normalizer
+from plaudit.data.store import Store
+from plaudit.errors import ConfigError, DataError, OnlineError
+from plaudit.policies.loader import load_policy
+from plaudit.training.normalization import with_units
+from plaudit.training.online_config import OnlineConfig, load_online
+from plaudit.trust import allow_code
+from plaudit.types import Episode, Labels
+from puppet import received
+
+LOW, HIGH = np.array([-3, 0.5], np.float32), np.array([5, 0.5], np.float32)  # the second joint never moved
+PUPPET = "robot=puppet:PuppetConfig robot.log=log robot.size=[8,8] robot.fps=50"
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch) -> Path:
+    """With demonstrations whose deviation is far less than their range, statistics of them, and a judge."""
+    monkeypatch.chdir(tmp_path)
+    glow.saved(glow.bright_model(0.01), tmp_path / "judge")
+    rng = np.random.default_rng(0)
+    with Store.create("demos") as store:
+        for _ in range(4):
+            actions = rng.normal(0, 0.3, (6, 2)).astype(np.float32)
+            actions[:2, 0], actions[:, 1] = (-3.0, 5.0), 0.5
+            frames = dict.fromkeys(("front", "wrist"), np.zeros((7, 8, 8, 3), np.uint8))
+            episode = Episode.of(frames=frames, actions=actions, state=np.zeros((7, 1), np.float32))
+            store.ledger.append(store.append(episode), Labels.from_cutoff(steps=6, cutoff=4, source="human"))
+    Normalizer.from_store(Store.open("demos")).save("deviation.json")
+    return tmp_path
+
+
+def settled(*words: str, folder: str = "run") -> OnlineConfig:
+    asked = load_online(OnlineConfig, None, [*PUPPET.split(), "learner=qchunk", "judge=human", *words])
+    Path(folder).mkdir(exist_ok=True)
+    return with_units(asked, Path(folder))
+
+
+def reach(units: object) -> list[list[float]]:
+    """The least and the greatest action that can be said."""
+    normalizer = Normalizer.load(units)  # type: ignore[arg-type]
+    return [normalizer.denormalize_action(np.full(2, end, np.float32)).round(3).tolist() for end in (-1, 1)]
+
+
+def test_the_range_of_the_demonstrations(lab):
+    config = settled("demos=demos")
+    assert reach(config.units) == [LOW.tolist(), HIGH.tolist()]
+    assert config.executor.normalizer == config.units, "the robot's side and the learner speak of the same"
+
+
+def test_they_stay_what_they_were_when_the_run_began(lab):
+    before = settled("demos=demos")
+    with Store.open("demos", write=True) as store:
+        store.append(Episode.of(frames={}, actions=np.full((3, 2), 9.0), state=np.zeros((4, 1), np.float32)))
+    assert settled("demos=demos") == before
+    assert reach(settled("demos=demos", folder="another").units)[1] == [9.0, 9.0]
+
+
+def test_without_demonstrations_three_deviations_of_the_policy_that_acts(lab):
+    save = "policy: {type: 'puppet:CounterConfig'}\nnormalizer: deviation.json"
+    Path("policy.yaml").write_text(save)
+    allow_code("puppet")
+    config = settled("policy_yaml=policy.yaml", "act_with=policy")
+    stats = Normalizer.load("deviation.json").stats[ACTION]
+    assert reach(config.units)[1] == pytest.approx((stats.mean + 3 * stats.std).tolist(), abs=1e-3)
+    assert reach(config.executor.normalizer)[1] == pytest.approx((stats.mean + stats.std).tolist(), abs=1e-3)
+
+
+def test_statistics_that_do_not_reach_as_far_as_the_demonstrations_are_refused(lab):
+    with pytest.raises(OnlineError, match=r"17% of what .*demos demonstrates lies beyond what the policy can say"):
+        settled("demos=demos", "units=deviation.json")
+    assert not Path("run/units.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("units", "sentence"), [("none.json", "no such statistics file"), ("{mean: 1}", "no statistics")]
+)
+def test_what_is_no_statistics_is_told_as_that(lab, units, sentence):
+    with pytest.raises(DataError, match=sentence):
+        settled(f"units={units}")
+
+
+def test_a_simulation_has_none(lab):
+    asked = ["robot=sim", "robot.env.type=glow:GlowConfig", "learner=sac", "judge=human"]
+    config = load_online(OnlineConfig, None, asked)
+    assert with_units(config, lab) is config
+    with pytest.raises(ConfigError, match="units is for robots"):
+        load_online(OnlineConfig, None, [*asked, "units=deviation.json"])
+
+
+def test_a_robot_is_told_actions_of_that_range_and_so_is_the_next_who_drives_it(lab):
+    words = (
+        "learner=qchunk learner.hidden=[8] learner.horizon=2 learner.samples=2 learner.batch_size=4 judge=classifier "
+        "learner.clone_updates=5 judge.model=judge judge.rule.decode=frames algorithm=sequential executor.steps=6 "
+        "policy_cameras=[] audit.share=0 retrain=null demos=demos episodes=4 name=run --address none"
+    )
+    plaudit("online", *PUPPET.split(), *words.split(), cwd=lab)
+    told = received(lab / "log")
+    assert (told >= LOW - 1e-3).all() and (told <= HIGH + 1e-3).all()
+    assert np.ptp(told[:, 0]) > 2, "more than -1 to 1 has room for"
+    assert load_policy(lab / "runs/run/policy.yaml").normalizer == lab / "runs/run/normalizer.json"
+    (lab / "log").unlink()
+    policy = ("--policy_yaml", "runs/run/policy.yaml", "--inference_algorithm", "sequential", "--steps", 20)
+    plaudit("run", "--robot", "puppet:PuppetConfig", *policy, "robot.log=log", "robot.size=[8,8]", cwd=lab)
+    again = received(lab / "log")
+    assert (again[:, 1] == pytest.approx(0.5)) and (again[:, 0] >= LOW[0] - 1e-3).all()
+
+
+def test_somebody_is_told_where_nothing_says_what_they_are(lab):
+    words = "learner=qchunk judge=classifier judge.model=none name=run --address none"
+    assert "none: this is not a reward model" in plaudit("online", *PUPPET.split(), *words.split(), cwd=lab, ok=False)
+    words = words.replace("none name", "judge policy_cameras=[top] name")
+    said = plaudit("online", *PUPPET.split(), *words.split(), cwd=lab, ok=False)
+    assert "nothing says what actions from -1 to 1 are on puppet:PuppetConfig, and they are sent as they are" in said
+
+
+def test_statistics_by_range_are_a_command(lab):
+    plaudit("data", "stats", "demos", "--range", "-o", "range.json", cwd=lab)
+    assert reach(json.loads((lab / "range.json").read_text())) == [LOW.tolist(), HIGH.tolist()]
+    assert Normalizer.load(lab / "range.json").beyond(Store.open(lab / "demos")) == 0

@@ -1,0 +1,658 @@
+"""The whole loop in one process: a lamp, a judge that looks at it, a learner that turns it up."""
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import glow
+from plaudit.data.failures import Failures
+from plaudit.data.store import Store
+from plaudit.errors import ConfigError, OnlineError, PolicyError, StoreFull, TargetNotEmpty
+from plaudit.policies.loader import save_policy
+from plaudit.policies.networks import Spaces
+from plaudit.policies.weights import read_weights
+from plaudit.report.online import write_online_report
+from plaudit.training.display import View
+from plaudit.training.handles import LocalCrew
+from plaudit.training.online import Conductor, Watch
+from plaudit.training.online_config import OnlineConfig, load_online
+from plaudit.training.online_folder import OnlineFolder
+from plaudit.training.progress import Now
+from plaudit.training.record import Record
+from plaudit.training.retrain import Replacement, Retrainer
+from plaudit.trust import allow_code
+from plaudit.types import Labels
+
+WEIGHTS = "weights/current.safetensors"
+
+
+def asked(tmp_path: Path, *more: str, cut: float = 0.8) -> list[str]:
+    if not (tmp_path / "judge").exists():
+        glow.saved(glow.bright_model(cut), tmp_path / "judge")
+    return [*glow.online(tmp_path / "judge"), *more]
+
+
+@dataclass
+class Sitting:
+    """One run of the loop, from its beginning or from where it stood."""
+
+    now: Now
+    told: list[int] = field(default_factory=list)  # episodes, whenever something was told
+
+
+def sit(tmp_path: Path, *more: str, stop_after: int | None = None, cut: float = 0.8) -> Sitting:
+    told: list[int] = []
+
+    def watch(now: Now) -> bool:
+        told.append(now.counts.episodes)
+        return stop_after is None or now.counts.episodes < stop_after
+
+    return Sitting(run_of(tmp_path, *asked(tmp_path, *more, cut=cut), watch=watch), told)
+
+
+def run_of(tmp_path: Path, *words: str, watch: Watch = lambda now: True) -> Now:
+    config = load_online(OnlineConfig, None, words)
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = LocalCrew(config, folder.path)
+    try:
+        return Conductor(config, folder, crew).run(watch)
+    finally:
+        crew.close()
+        folder.close()
+
+
+def test_a_policy_learns_from_the_judge_alone(tmp_path):
+    more = ("episodes=60", "learner.updates_per_step=2", "learner.temperature=0.1", "evaluation.stop_at=0.9")
+    end = sit(tmp_path, *more, f"robot.env.goal={glow.WITHIN_REACH}", cut=glow.WITHIN_REACH)
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    curve = [line["eval/success"] for line in lines if "eval/success" in line]
+    assert curve[-1] >= 0.9 > curve[0]
+    store = Store.open(tmp_path / "run/episodes")
+    assert len(store) == end.now.counts.episodes
+    assert all(store.ledger.newest(i, {"classifier"}) is not None for i in store.ids[:-1])
+
+
+def test_updates_are_those_that_the_labelled_steps_have_earned(tmp_path):
+    end = sit(tmp_path, "episodes=20", "learner.updates_per_step=0.5")
+    assert end.now.counts.steps == 20 * 12
+    assert end.now.updates == 120
+    assert end.now.owed == 0
+
+
+def test_the_first_steps_earn_no_updates_where_the_learner_is_to_start_later(tmp_path):
+    end = sit(tmp_path, "episodes=20", "learner.updates_per_step=0.5", "learner.start_after=200")
+    assert (end.now.counts.steps, end.now.updates, end.now.owed) == (240, 20, 0)
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_same_counters(tmp_path):
+    first = sit(tmp_path, "episodes=30", stop_after=10)
+    again = sit(tmp_path, "episodes=30")
+    assert first.now.counts.episodes < 30
+    assert first.now.counts.episodes <= again.told[0] <= first.now.counts.episodes + 1
+    assert (again.now.counts.episodes, again.now.updates) == (30, 180)
+    assert again.now.state.version > first.now.state.version
+    store = Store.open(tmp_path / "run/episodes")
+    versions = [store.place(i).line["meta"]["weights"] for i in store.ids]
+    assert versions == sorted(versions)
+    seeds = [store.place(i).line["meta"]["seed"] for i in store.ids]
+    assert len(set(seeds)) == 30
+
+
+def test_another_run_is_not_continued_by_mistake(tmp_path):
+    sit(tmp_path, "episodes=2")
+    with pytest.raises(TargetNotEmpty, match=r"another learner; go on with it as it was"):
+        sit(tmp_path, "episodes=2", "learner.gamma=0.5")
+    assert sit(tmp_path, "episodes=4").now.counts.episodes == 4  # only longer
+
+
+def test_a_run_whose_judge_was_wrong_goes_on_with_another(tmp_path):
+    """As the alarm says: train one, and name it."""
+    audit = ("audit.share=1.0", "audit.least=10", "audit.window=20")
+    stopped = sit(tmp_path, "episodes=30", *audit, cut=0.3)
+    assert stopped.now.alarm is not None
+    better = glow.saved(glow.bright_model(0.8), tmp_path / "better")
+    end = sit(tmp_path, "episodes=30", *audit, f"judge.model={better}")
+    assert (end.now.alarm, end.now.counts.episodes, end.now.counts.outdated) == (None, 30, 0)
+
+
+class TrainerElsewhere(LocalCrew):
+    """Its trainer is on a machine that has what the config asks for."""
+
+    def hire_trainer(self, spaces, source):
+        self._config = self._config.model_copy(update={"device": "cpu"})
+        return super().hire_trainer(spaces, source)
+
+
+def test_only_the_trainer_needs_the_device_that_it_learns_on(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path, "episodes=1", "device=cuda:99"))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = TrainerElsewhere(config, folder.path)
+    assert Conductor(config, folder, crew).run(lambda now: True).counts.episodes == 1
+    crew.close()
+    folder.close()
+
+
+class HangingJudge(LocalCrew):
+    """Its judge never comes to an end."""
+
+    def begin(self, part, method, *arguments):
+        if part != "judge":
+            super().begin(part, method, *arguments)
+
+
+def test_while_the_judge_hangs_the_robot_goes_on_up_to_a_bound_that_is_told(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path, "backlog=5", "patience=1"))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = HangingJudge(config, folder.path)
+    seen: list[Now] = []
+    conductor = Conductor(config, folder, crew)
+    waits: list[str] = []
+
+    def watch(now: Now) -> bool:
+        seen.append(now)
+        waits.append(now.holding)
+        return waits.count("5 episodes wait for the judge, 5 may") < 3
+
+    end = conductor.run(watch)
+    crew.close()
+    folder.close()
+    assert end.counts.episodes == 5
+    assert len(Store.open(tmp_path / "run/episodes")) == 5
+
+
+def test_an_episode_the_judge_fails_on_stays_queued_and_is_counted(tmp_path):
+    """It wants a camera that the robot does not have."""
+    other = tmp_path / "other"
+    glow.saved(glow.bright_model(0.8, camera="wrist"), other)
+    end = sit(tmp_path, "episodes=3", f"judge.model={other}", "backlog=3", stop_after=3)
+    assert end.now.counts.unjudged == 3
+    assert end.now.counts.failed > 0
+
+
+def starts_bright(tmp_path: Path) -> list[int]:
+    """The episodes of the run that a dazzled judge cannot label."""
+    store = Store.open(tmp_path / "run/episodes")
+    return [i for i in store.ids if store.episode(i).frames["front"][0].mean() > 255 * 0.3]
+
+
+def test_a_run_comes_to_its_end_although_some_episodes_can_never_be_labeled(tmp_path, monkeypatch):
+    monkeypatch.setattr("plaudit.training.workers.judge.AGAIN", 0.5)
+    end = sit(tmp_path, "judge=glow:DazzledConfig", "episodes=12", "backlog=4", "evaluation.every=100")
+    given_up, counts = starts_bright(tmp_path), end.now.counts
+    assert 0 < len(given_up) < 12
+    assert (counts.episodes, counts.unjudged, counts.unlabelable) == (12, 0, len(given_up))
+    assert end.now.updates == 6 * (12 - len(given_up)), "nothing is earned by what nobody learns from"
+    page = write_online_report(tmp_path / "run").read_text()
+    assert f"could say nothing of {len(given_up)} episodes" in page and "it is too bright to see anything" in page
+    assert len(end.told) < 150, "waits, where nothing is to be done, and does not spin"
+
+
+def test_a_judge_that_can_label_nothing_ends_the_run_with_its_reason(tmp_path, monkeypatch):
+    """Instead of a robot that plays a thousand episodes for nothing."""
+    monkeypatch.setattr("plaudit.training.workers.judge.AGAIN", 0.5)
+    sentence = "the judge could not label any of the last 2 episodes: it is too bright to see anything; they are kept"
+    with pytest.raises(OnlineError, match=sentence):
+        sit(tmp_path, "judge=glow:DazzledConfig", "judge.most=0", "episodes=1000", "backlog=2")
+    assert len(Store.open(tmp_path / "run/episodes")) <= 3
+    again = sit(tmp_path, "judge=glow:DazzledConfig", "judge.most=1", "episodes=4", "backlog=2")
+    assert (again.now.counts.episodes, again.now.counts.unjudged, again.now.counts.unlabelable) == (4, 0, 0)
+
+
+def test_a_judge_with_a_mistake_in_it_ends_the_run_with_a_sentence_and_the_learner_is_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr("plaudit.training.workers.judge.AGAIN", 0.5)
+    sentence = (
+        r"the judge could not label any of the last 2 episodes: the judge raised ValueError: it is too bright to see "
+        r"anything \(glow.py, line \d+\); they are kept, and the same command tries them again"
+    )
+    with pytest.raises(OnlineError, match=sentence):
+        sit(tmp_path, "judge=glow:DazzledConfig", "judge.raises=true", "judge.most=0", "episodes=1000", "backlog=2")
+    assert Record(tmp_path / "run").newest_facts() is not None
+
+
+class ForgetfulTrainer(LocalCrew):
+    """Its trainer runs out of memory now and then."""
+
+    fails = 3
+
+    def hire_trainer(self, spaces, source):
+        updates = super().hire_trainer(spaces, source)
+        learner = self._parts["trainer"].learner
+        update = learner.update
+
+        def forgets(batch):
+            if self.fails:
+                self.fails -= 1
+                raise RuntimeError("CUDA out of memory")
+            return update(batch)
+
+        learner.update = forgets
+        return updates
+
+
+def test_a_part_that_failed_in_a_way_nobody_foresaw_is_asked_again_and_the_run_goes_on(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path, "episodes=6", "patience=30"))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = ForgetfulTrainer(config, folder.path)
+    troubles: set[str] = set()
+
+    def watch(now: Now) -> bool:
+        troubles.update(now.troubles.values())
+        return True
+
+    end = Conductor(config, folder, crew).run(watch)
+    crew.close()
+    folder.close()
+    assert (end.counts.episodes, end.updates, dict(end.troubles)) == (6, 36, {})
+    assert [trouble.partition(" (")[0] for trouble in troubles] == [
+        "the trainer failed: RuntimeError: CUDA out of memory"
+    ]
+
+
+class Interrupted(LocalCrew):
+    """Somebody presses Ctrl-C twice while an episode is played."""
+
+    def hire_robot(self, policy):
+        super().hire_robot(policy)
+
+        def step(seed):
+            raise KeyboardInterrupt
+
+        self._parts["env"].step = step
+
+
+def test_ctrl_c_in_the_middle_of_a_part_is_no_failure_of_that_part(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = Interrupted(config, folder.path)
+    with pytest.raises(KeyboardInterrupt):
+        Conductor(config, folder, crew).run(lambda now: True)
+    crew.close()
+    folder.close()
+    assert not (tmp_path / "run/failures.log").exists()
+
+
+class FullDisk(LocalCrew):
+    """The disk is full for the first few episodes."""
+
+    full = 3
+
+    def hire_robot(self, policy):
+        super().hire_robot(policy)
+        append = self.replay.append
+
+        def full(episode, key):
+            if self.full:
+                self.full -= 1
+                raise StoreFull("the disk is full")
+            return append(episode, key)
+
+        self.replay.append = full
+
+
+@pytest.mark.parametrize(("full", "patience", "recovers"), [(3, 30, True), (10**6, 1, False)])
+def test_a_full_disk_is_waited_for_and_nothing_is_played_meanwhile(tmp_path, full, patience, recovers):
+    config = load_online(OnlineConfig, None, asked(tmp_path, "episodes=3", f"patience={patience}"))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = FullDisk(config, folder.path)
+    crew.full = full
+    conductor = Conductor(config, folder, crew)
+    try:
+        if recovers:
+            assert conductor.run(lambda now: True).counts.episodes == 3
+        else:
+            with pytest.raises(OnlineError, match=r"the disk is full; waited 1 s for it, go on with the same command"):
+                conductor.run(lambda now: True)
+    finally:
+        crew.close()
+        folder.close()
+
+
+def test_a_judge_that_calls_failures_a_success_stops_the_learner(tmp_path):
+    """It calls a lamp bright at 0.3 that succeeds at 0.8."""
+    audit = ("audit.share=1.0", "audit.least=10", "audit.window=20")
+    end = sit(tmp_path, "episodes=60", *audit, "robot.env.goal=2.0", cut=0.3)  # no lamp ever truly succeeds
+    assert end.now.counts.episodes < 60
+    assert end.now.alarm is not None and "audited episodes a success" in end.now.alarm
+    assert end.now.updates < end.now.counts.steps
+
+
+def test_a_policy_that_does_not_fit_is_told_of_part_by_part(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path))
+    body_learner = config.learner.model_copy(update={"hidden": (16,)}).build(Spaces(2, 1, {}), 0, "cpu")
+    path = save_policy(tmp_path / "policy", body_learner.policy_config(), body_learner.weights())
+    with pytest.raises(PolicyError) as told:
+        sit(tmp_path, f"policy_yaml={path}")
+    sentences = str(told.value).splitlines()
+    assert "'actor/head.weight' is [16, 2], the learner's is [32, 2]" in " ".join(sentences)
+    assert len(sentences) >= 3
+    assert not (tmp_path / "run/weights/current.safetensors").exists()
+
+
+def test_a_run_begins_with_the_weights_of_a_policy(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path))
+    learner = config.learner.build(Spaces(2, 1, {}), 99, "cpu")
+    path = save_policy(tmp_path / "policy", learner.policy_config(), learner.weights())
+    sit(tmp_path, f"policy_yaml={path}", "episodes=1", "learner.updates_per_step=0.01")
+    published = read_weights(tmp_path / "run/weights/current.safetensors")
+    for name, array in learner.weights().tensors.items():
+        np.testing.assert_array_equal(published.tensors[name], array)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        ("lerner=sac", "unknown key 'lerner'; did you mean 'learner'?"),
+        ("algorithm=rtc", "rtc controls in real time; write executor.realtime=true"),
+        (
+            "algorithm=rtc executor.realtime=true",
+            "rtc needs chunks of actions, and the policy of learner 'sac' says one",
+        ),
+        ("act_with=policy", "act_with=policy needs a policy_yaml"),
+        ("executor.until=success", "executor.until ends an episode by what only the simulator knows"),
+        ("audit.least=90", "an alarm that waits for more episodes than it remembers can never ring"),
+        ("judge", "'judge' is not KEY=VALUE"),
+        ("retrain.training.epoch=3", "unknown key 'retrain.training.epoch'; did you mean 'epochs'?"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_made(tmp_path, mistake, sentence):
+    with pytest.raises(ConfigError, match=sentence.replace("?", r"\?")):
+        sit(tmp_path, *mistake.split())
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_simulators_own_flag_may_end_episodes_where_the_simulator_judges(tmp_path):
+    words = [word for word in asked(tmp_path) if not word.startswith("judge")]
+    config = load_online(OnlineConfig, None, [*words, "judge=simulator", "executor.until=success"])
+    assert config.run.executor.until == "success"
+
+
+@pytest.mark.parametrize(
+    ("words", "driven"),
+    [
+        ("learner=sac", "sequential"),
+        ("learner=qchunk", "rtc"),
+        ("learner=qchunk executor.realtime=false", "sequential"),
+        ("learner=sac act_with=policy policy_yaml=policy.yaml", "rtc"),
+    ],
+)
+def test_control_does_not_wait_for_inference_where_that_can_be(tmp_path, monkeypatch, words, driven):
+    monkeypatch.chdir(tmp_path)
+    Path("policy.yaml").write_text("policy: {type: 'puppet:CounterConfig'}")
+    allow_code("puppet")
+    asked = ["robot=sim", "robot.env.type=lift", "judge=human", *words.split()]
+    assert load_online(OnlineConfig, None, asked).run.algorithm == driven
+
+
+def test_a_camera_that_the_robot_has_not_got(tmp_path):
+    with pytest.raises(OnlineError, match="policy_cameras has 'top', which sim does not have; it has: front"):
+        sit(tmp_path, "policy_cameras=[top]")
+
+
+@pytest.mark.parametrize("learner", ["sac", "qchunk"])
+def test_both_learners_learn_from_pixels_or_states_with_demonstrations(tmp_path, learner):
+    """Whether it runs, and what is asked of the demonstrations first."""
+    glow.saved(glow.bright_model(0.8), tmp_path / "judge")
+    demos = glow.demos(tmp_path / "demos", episodes=6)
+    words = [*asked(tmp_path), f"learner={learner}", f"demos={demos}", "policy_cameras=[front]", "episodes=3"]
+    if learner == "qchunk":
+        words = [word for word in words if not word.startswith("learner.hidden")]
+        words += ["learner.clone_updates=20", "learner.horizon=3", "learner.samples=4"]
+    config = load_online(OnlineConfig, None, words)
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = LocalCrew(config, folder.path)
+    waits: set[str] = set()
+
+    def watch(now: Now) -> bool:
+        waits.add(now.holding.split(",")[0])
+        return True
+
+    end = Conductor(config, folder, crew).run(watch)
+    crew.close()
+    folder.close()
+    assert end.counts.episodes == 3
+    rehearsed = 20 if learner == "qchunk" else 0
+    assert end.updates == rehearsed + int(36 * config.learner.updates_per_step)
+    assert ("the learner studies the demonstrations first" in waits) == (learner == "qchunk")
+    judged = Store.open(demos, labels=tmp_path / "run/demos.labels").ledger
+    assert all(judged.newest(i).source == "classifier" for i in range(6))
+
+
+class ReadySuccessor(Retrainer):
+    """Has a better judge at hand: one that draws the line where it is. (A lamp cannot be learned here: a white picture,
+    which every judge has to call a failure, is its success.)"""
+
+    _found: Replacement | None = None
+
+    def start(self, store: Path) -> None:
+        candidate = self.folder / ".next" / "model"
+        glow.saved(glow.bright_model(0.8), candidate)
+        self._found = self._write(candidate, True, "it is better", None, None, len(Store.open(store).ledger), 0.0)
+
+    @property
+    def running(self) -> bool:
+        return self._found is not None
+
+    def poll(self) -> Replacement | None:
+        found, self._found = self._found, None
+        return found
+
+
+def test_a_judge_that_was_wrong_is_replaced_and_says_everything_again(tmp_path, monkeypatch):
+    """The first calls a lamp bright from 0.3 on, which is so from 0.8 on."""
+    monkeypatch.setattr("plaudit.training.monitor.Retrainer", ReadySuccessor)
+    audit = ("audit.share=1.0", "audit.least=12", "audit.window=40", "retrain.every=1000")  # only when it rings
+    config = load_online(OnlineConfig, None, asked(tmp_path, *audit, "episodes=60", cut=0.3))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = LocalCrew(config, folder.path)
+    alarms: list[str | None] = []
+
+    def watch(now: Now) -> bool:
+        alarms.append(now.alarm)
+        return True
+
+    end = Conductor(config, folder, crew).run(watch)
+    crew.close()
+    folder.close()
+    assert any(alarm is not None for alarm in alarms)
+    assert (end.alarm, end.counts.episodes) == (None, 60)
+    assert end.honesty["judge/version"] == 1
+    assert abs(end.honesty["audit/gap"]) < 0.1
+    assert end.counts.outdated == 0
+    store = Store.open(tmp_path / "run/episodes")
+    said = [[v.line["model"] for v in store.ledger.history(i) if v.source == "classifier"] for i in store.ids]
+    assert len(set(said[0])) == 2  # what the first said is kept
+    assert {models[-1] for models in said} == {said[-1][-1]}  # and nobody learns from it any more
+
+
+class Endless(Retrainer):
+    """Is never done."""
+
+    started: ClassVar[list["Endless"]] = []
+    _under_way = False
+
+    def start(self, store: Path) -> None:
+        self.started.append(self)
+        self._under_way = True
+
+    @property
+    def running(self) -> bool:
+        return self._under_way
+
+    def poll(self) -> Replacement | None:
+        return None
+
+    def stop(self) -> None:
+        self._under_way = False
+
+
+def test_the_end_of_a_run_begins_no_retraining(tmp_path, monkeypatch):
+    monkeypatch.setattr("plaudit.training.monitor.Retrainer", Endless)
+    monkeypatch.setattr(Endless, "started", [])
+    words = asked(tmp_path, "audit.share=1.0", "retrain.every=2", "retrain.min_episodes=2")
+    run_of(tmp_path, *words, watch=lambda now: not Endless.started)
+    (retrainer,) = Endless.started
+    assert not retrainer.running
+
+
+def test_nobody_audits_the_simulator_and_nobody_is_waited_for(tmp_path):
+    """Nor is a person asked, unless the config says that one audits."""
+    words = [word for word in asked(tmp_path, "episodes=4") if not word.startswith("judge")]
+    end = Sitting(run_of(tmp_path, *words, "judge=simulator"))
+    assert end.now.counts.unjudged == 0
+    assert not any(name.startswith("audit/") for name in end.now.honesty)
+    config = load_online(OnlineConfig, None, [*words, "judge=simulator"])
+    assert "audit" not in View(config).line(end.now)
+    by_hand = load_online(OnlineConfig, None, [*words, "judge=simulator", "audit.by=human"])
+    assert by_hand.audited_by_hand
+
+
+class HangingTrainer(LocalCrew):
+    """Parts are at work at the same time, and the trainer never comes to an end."""
+
+    in_turn = False
+
+    def begin(self, part, method, *arguments):
+        if part != "trainer" or method == "publish":
+            super().begin(part, method, *arguments)
+
+
+def test_a_trainer_that_hangs_does_not_keep_a_run_from_being_stopped(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path, "patience=1"))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = HangingTrainer(config, folder.path)
+    end = Conductor(config, folder, crew).run(lambda now: now.counts.episodes < 2)
+    crew.close()
+    folder.close()
+    assert end.counts.episodes >= 2
+    assert end.troubles["trainer"].startswith("the trainer came to no end within 1 s: what it has learned")
+    assert folder.save_policy(config.learner.build(Spaces(2, 1, {}), 0, "cpu").policy_config()).exists()
+
+
+class ElsewhereState(LocalCrew):
+    """Its state manager writes to another machine's disk."""
+
+    def __init__(self, config, folder):
+        super().__init__(config, folder)
+        (folder / "weights").rename(folder.with_name("another machine"))
+
+
+def test_a_placement_with_which_the_policy_could_not_be_saved_is_refused_before_the_first_episode(tmp_path):
+    config = load_online(OnlineConfig, None, asked(tmp_path))
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = ElsewhereState(config, folder.path)
+    conductor = Conductor(config, folder, crew)
+    with pytest.raises(OnlineError, match=r"the state manager does not write to .*/run/weights on this machine"):
+        conductor.run(lambda now: True)
+    crew.close()
+    folder.close()
+    assert not conductor.started
+
+
+def test_a_person_in_charge_labels_in_their_own_time(tmp_path):
+    """What a window would write into the store's ledger is written here by hand."""
+    words = [word for word in asked(tmp_path, "episodes=6", "backlog=2") if not word.startswith("judge")]
+    config = load_online(OnlineConfig, None, [*words, "judge=human", "window.window=false"])
+    folder = OnlineFolder.open(tmp_path / "run", config)
+    crew = LocalCrew(config, folder.path)
+    waited: list[int] = []
+
+    def watch(now: Now) -> bool:
+        if "wait for the judge" in now.holding:
+            waited.append(now.counts.unjudged)
+            store = Store.open(tmp_path / "run/episodes")
+            unlabelled = [i for i in store.ids if store.ledger.newest(i) is None]
+            store.ledger.append(unlabelled[0], Labels.from_cutoff(steps=12, cutoff=None, source="human"))
+        if now.counts.episodes == 6 and now.counts.unjudged:
+            store = Store.open(tmp_path / "run/episodes")
+            for i in [i for i in store.ids if store.ledger.newest(i) is None]:
+                store.ledger.append(i, Labels.from_cutoff(steps=12, cutoff=4, source="human"))
+        return True
+
+    end = Conductor(config, folder, crew).run(watch)
+    crew.close()
+    folder.close()
+    assert max(waited) == 2
+    assert (end.counts.episodes, end.counts.unjudged, end.updates) == (6, 0, 36)
+    assert "plaudit label" in end.window
+
+
+# What a run does in one process is a matter of counts, whatever the clock says
+
+
+class LateSuccessor(ReadySuccessor):
+    """One whose training takes longer or shorter."""
+
+    looks = 0  # before it is there
+
+    def poll(self) -> Replacement | None:
+        if self.running and self.looks:
+            type(self).looks -= 1
+            return None
+        return super().poll()
+
+
+def jumping_clocks(monkeypatch, seed: int) -> None:
+    """Every look at a clock comes a moment or half a minute after the last."""
+    rng = np.random.default_rng(seed)
+    for name in ("monotonic", "perf_counter", "time"):
+        told = [getattr(time, name)()]
+
+        def tell(told: list[float] = told) -> float:
+            told[0] += float(rng.choice([1e-6, 0.01, 0.7, 30.0], p=[0.6, 0.2, 0.1, 0.1]))
+            return told[0]
+
+        monkeypatch.setattr(time, name, tell)
+
+
+def what_was_done(run: Path) -> dict[str, object]:
+    """Every array of every episode, every label in its order, and all that was learned."""
+    store = Store.open(run / "episodes")
+    done: dict[str, object] = {}
+    for i in store.ids:
+        episode = store.episode(i)
+        arrays = {"state": episode.state, "actions": episode.actions, **episode.frames, **episode.privileged}
+        meta = {key: episode.meta[key] for key in ("seed", "weights", "ended")}
+        done[f"episode {i}"] = {name: array.tobytes() for name, array in arrays.items()} | meta
+    done["labels"] = [{key: v for key, v in version.line.items() if key != "time"} for version in store.ledger.since(0)]
+    done["failures"] = [(failure.episode, failure.model) for failure in Failures(store.ledger).all()]
+    (newest, *_) = sorted((run / "checkpoints").iterdir(), reverse=True)
+    done["learner"] = {path.name: path.read_bytes() for path in newest.iterdir()}
+    done["policy"] = {name: array.tobytes() for name, array in read_weights(run / WEIGHTS).tensors.items()}
+    return done
+
+
+def test_the_same_run_does_the_same_whatever_the_clock_says(tmp_path, monkeypatch):
+    """Played, labeled, failed on, audited, alarmed, judged again by a successor, learned, published, evaluated."""
+    monkeypatch.setattr("plaudit.training.monitor.Retrainer", LateSuccessor)
+    monkeypatch.setattr("plaudit.training.workers.judge.AGAIN", 3.0)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    words = [
+        *asked(tmp_path, cut=0.3),
+        "judge=glow:DazzledConfig",
+        "judge.most=0.38",
+        "episodes=20",
+        "evaluation.every=10",
+    ]
+    words += ["audit.share=1.0", "audit.least=6", "audit.window=40", "retrain.every=1000", "publish_every=7"]
+    words += ["evaluation.episodes=5", "checkpoint_every=40", "learner.updates_per_step=1"]
+    seen = {}
+    for name, looks in (("prompt", 0), ("late", 4)):
+        LateSuccessor.looks = looks
+        if name == "late":
+            jumping_clocks(monkeypatch, seed=3)
+        config = load_online(OnlineConfig, None, [*words, f"name={name}"])
+        folder = OnlineFolder.open(tmp_path / name, config)
+        crew = LocalCrew(config, folder.path)
+        end = Conductor(config, folder, crew).run(lambda now: True)
+        crew.close()
+        folder.close()
+        assert (end.counts.episodes, end.honesty["judge/version"]) == (20, 1)
+        assert end.counts.unlabelable > 0
+        seen[name] = what_was_done(tmp_path / name) | {"updates": end.updates, "published": end.state.version}
+    assert seen["prompt"].keys() == seen["late"].keys()
+    assert [what for what in seen["prompt"] if seen["prompt"][what] != seen["late"][what]] == []

@@ -1,0 +1,259 @@
+"""A judge that is fooled, the alarm, and the way out: trained again from audited labels, it is replaced or it stays."""
+
+import json
+import os
+import shutil
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bright_square import STEPS
+from decoys import decoy, judge_all, play, played, weak_judge
+from plaudit.config import parse
+from plaudit.data.replay import Replay
+from plaudit.data.store import Store
+from plaudit.errors import ConfigError
+from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
+from plaudit.judges.classifier.training import Stopped
+from plaudit.judges.frames import Rule
+from plaudit.judges.labeling import pending
+from plaudit.training.audit import Audit, AuditConfig
+from plaudit.training.retrain import Replacement, RetrainConfig, Retrainer, current, decisions, in_charge
+from plaudit.types import Labels
+from waiting import wait_until
+
+AUDIT = AuditConfig(share=1.0, window=20, least=10)
+QUICK = {"epochs": 16, "patience": 16}
+
+
+@dataclass(frozen=True)
+class Weak:
+    """A judge without experience of decoys, and what it was trained on."""
+
+    judge: ClassifierLabelerConfig
+    data: Path
+
+    def retrainer(self, folder: Path, **changes) -> Retrainer:
+        config = RetrainConfig(data=(self.data,), min_episodes=10, training=QUICK, nice=0)
+        return Retrainer(folder / "judges", self.judge, config.model_copy(update=changes))
+
+
+@pytest.fixture(scope="module")
+def weak(tmp_path_factory) -> Weak:
+    folder = tmp_path_factory.mktemp("weak")
+    return Weak(weak_judge(folder), folder / "data")
+
+
+@dataclass
+class Story:
+    """What happened in the background."""
+
+    store: Store
+    audit: Audit
+    retrainer: Retrainer
+    rang: str  # the sentence of the alarm
+    gap: float  # then
+    found: Replacement
+    meanwhile: int  # times that somebody else could work
+    judged_again: list[int]
+
+
+@pytest.fixture(scope="module")
+def story(weak: Weak, tmp_path_factory) -> Story:
+    folder = tmp_path_factory.mktemp("story")
+    store, audit, retrainer = Store.create(folder / "run"), Audit(AUDIT, "classifier"), weak.retrainer(folder)
+    play(store, successes=8, decoys=16, first_seed=100)
+    judge_all(store, retrainer.judge)
+    audit.look(store)
+    rang, gap = audit.sentence, audit.gap
+    assert judge_all(store, retrainer.judge) == [], "that the truth is on top in the ledger is no reason to judge again"
+    assert audit.stops and retrainer.due(store)
+    retrainer.start(store.folder)
+    assert retrainer.running and not retrainer.due(store)
+    found, meanwhile = waited(retrainer)
+    return Story(store, audit, retrainer, rang, gap, found, meanwhile, judge_all(store, retrainer.judge))
+
+
+def waited(retrainer: Retrainer) -> tuple[Replacement, int]:
+    polls: list[Replacement | None] = []
+
+    def decided() -> bool:
+        polls.append(retrainer.poll())
+        return polls[-1] is not None
+
+    wait_until(decided, 180)
+    assert polls[-1] is not None
+    return polls[-1], len(polls) - 1
+
+
+# From the alarm to a judge that is right
+
+
+def test_a_judge_that_calls_false_successes_makes_the_alarm_ring(story):
+    assert story.gap == pytest.approx(0.8)  # all 20 called, 4 of them are one
+    assert "the policy has learned to please the judge" in story.rang and "the learner has stopped" in story.rang
+
+
+def test_one_trained_from_audited_labels_replaces_it_while_others_work(story):
+    found = story.found
+    assert found.replaced and found.sentence.startswith("the new judge takes over: it is right about 100%")
+    assert found.new.false == 0 and found.old.false > 0.3 and found.new.missed == 0
+    assert found.new.problems == () and story.meanwhile > 10
+
+
+def test_with_the_new_judge_the_gap_closes(story):
+    play(story.store, successes=8, decoys=16, first_seed=200)
+    judge_all(story.store, story.retrainer.judge)
+    story.audit.look(story.store)
+    assert story.audit.episodes == 24 and abs(story.audit.gap) <= 0.1 and not story.audit.ringing
+
+
+def test_old_episodes_are_judged_again_on_top_and_what_was_said_before_stays(story):
+    first = list(range(24))
+    assert story.judged_again == first
+    judge = story.retrainer.judge.build()
+    assert pending(story.store.ledger, judge, first) == []
+    history = story.store.ledger.history(20)  # a decoy
+    assert [v.source for v in history] == ["classifier", "simulator", "classifier"]
+    assert [v.labels().succeeded for v in history] == [True, False, False]
+    assert history[0].line["model"] != history[2].line["model"] == judge.fingerprint
+    assert pending(story.store.ledger, judge, first, on_top=True) == [], "its word is also the newest of all"
+
+
+def test_the_learner_is_paid_by_the_new_judge_from_then_on(story):
+    replay = Replay(story.store, sources=({"classifier"},), seed=0)
+    batch = replay.sample(512)
+    decoys = (batch.episode >= 8) & (batch.episode < 24)
+    assert batch.reward[decoys].max() == 0 and batch.reward[batch.episode < 8].max() == 1
+
+
+def test_the_decision_is_on_disk_and_a_restart_finds_the_judge_in_charge(story, weak):
+    folder = story.retrainer.folder
+    told = json.loads((folder / "0001/decision.json").read_text())
+    assert told["replaced"] and told["new"]["false"] == 0 and told["old"]["of"] == told["new"]["of"]
+    (line,) = map(json.loads, (folder / "history.jsonl").read_text().splitlines())
+    assert line == told
+    assert current(folder) == Replacement.read(folder / "0001") == story.found
+    assert in_charge(folder, weak.judge).model == folder / "0001"
+    assert weak.retrainer(folder.parent).judge.build().fingerprint == story.found.new.fingerprint
+    assert not (folder / ".next/model").exists()
+
+
+def test_what_is_logged(story):
+    told = story.retrainer.metrics()
+    assert (told["judge/version"], told["judge/retrained"], told["judge/refused"]) == (1, 1, 0)
+    assert told["judge/held_out_right"] == 1 and told["judge/held_out_false"] == told["judge/held_out_missed"] == 0
+    assert told["judge/held_out_fpr"] <= 0.05
+
+
+def test_no_held_out_episode_was_learned_from(story):
+    keys = [
+        {store.place(i).line["meta"]["lesson"]["key"] for i in store.ids}
+        for store in map(Store.open, (story.retrainer.lessons.train, story.retrainer.lessons.held_out))
+    ]
+    assert not keys[0] & keys[1] and len(keys[1]) == story.found.new.episodes
+
+
+# The old one stays
+
+
+def labelled_run(folder: Path, retrainer: Retrainer, flipped: bool) -> Store:
+    """Labelled by a person who, where nobody checks, says the opposite of what is true."""
+    store = Store.create(folder / "run")
+    for episode_id in play(store, successes=12, decoys=12, first_seed=300):
+        true = store.episode(episode_id).success.any()
+        said = true != (flipped and not retrainer.lessons.holds_out(store, episode_id))
+        store.ledger.append(episode_id, Labels.from_cutoff(steps=STEPS, cutoff=6 if said else None, source="human"))
+    return store
+
+
+def test_one_that_was_trained_on_flipped_labels_is_refused(weak, tmp_path):
+    retrainer = weak.retrainer(tmp_path, data=())
+    store = labelled_run(tmp_path, retrainer, flipped=True)
+    found = retrainer.run(store)
+    assert not found.replaced and found.sentence.startswith("the old judge stays: ")
+    assert found.new.score < found.old.score and (found.model / "model.json").is_file()
+    assert current(retrainer.folder) is None and retrainer.judge == weak.judge
+    assert [
+        line["replaced"] for line in map(json.loads, (retrainer.folder / "history.jsonl").read_text().splitlines())
+    ] == [False]
+    assert retrainer.metrics()["judge/version"] == 0 and not retrainer.due(store)
+
+
+def test_episodes_of_one_kind_are_a_sentence_and_the_next_try_comes_with_new_labels(weak, tmp_path):
+    retrainer = weak.retrainer(tmp_path, data=())
+    store = Store.create(tmp_path / "run")
+
+    def fail(count: int) -> None:
+        for episode_id in store.extend([played(False, 400 + len(store) + n) for n in range(count)]):
+            store.ledger.append(episode_id, Labels.from_cutoff(steps=STEPS, cutoff=None, source="human"))
+
+    fail(20)
+    assert retrainer.due(store)
+    found = retrainer.run(store)
+    assert not found.replaced and found.model is None and (found.old, found.new) == (None, None)
+    assert "no new one could be trained: all" in found.sentence and "are failure" in found.sentence
+    fail(19)
+    assert not retrainer.due(store)
+    fail(1)
+    assert retrainer.due(store)
+
+
+def test_it_is_due_with_enough_labels_of_those_who_are_believed(weak, tmp_path):
+    retrainer, store = weak.retrainer(tmp_path, min_episodes=6, every=4), Store.create(tmp_path / "run")
+    ids = store.extend([decoy(500 + n) for n in range(6)])
+    for source, due in (("classifier", False), ("human", True)):
+        for episode_id in ids:
+            store.ledger.append(episode_id, Labels.from_cutoff(steps=STEPS, cutoff=None, source=source))
+        assert retrainer.due(store) == due and retrainer.new_labels(store) == 6 * due
+    assert not weak.retrainer(tmp_path, min_episodes=7).due(store)
+
+
+# Stops and crashes
+
+
+def test_one_that_was_stopped_goes_on_and_nothing_was_decided_meanwhile(weak, tmp_path):
+    retrainer = weak.retrainer(tmp_path, training={"epochs": 3})
+    store = labelled_run(tmp_path, retrainer, flipped=False)
+    with pytest.raises(Stopped):
+        retrainer.run(store, lambda epoch: epoch.epoch < 2)
+    assert decisions(retrainer.folder) == []
+    epochs = []
+    retrainer.run(store, lambda epoch: epochs.append(epoch.epoch) or True)
+    assert epochs == [3] and len(decisions(retrainer.folder)) == 1
+
+
+def test_one_that_is_killed_is_a_sentence_and_one_that_is_told_to_stop_is_not(weak, tmp_path):
+    retrainer = weak.retrainer(tmp_path)
+    store = labelled_run(tmp_path, retrainer, flipped=False)
+    retrainer.start(store.folder)
+    retrainer.stop()
+    assert not retrainer.running and retrainer.poll() is None and decisions(retrainer.folder) == []
+    retrainer.start(store.folder)
+    os.kill(retrainer._child.pid, signal.SIGKILL)
+    found, _ = waited(retrainer)
+    assert not found.replaced and found.sentence.endswith("the retraining process was killed by SIGKILL")
+    assert not retrainer.due(store) and retrainer.judge == weak.judge
+
+
+def test_a_half_written_one_is_nobodys_judge(weak, tmp_path):
+    shutil.copytree(weak.judge.model, tmp_path / "judges/.next/model")
+    (tmp_path / "judges/0001").mkdir()
+    assert decisions(tmp_path / "judges") == [] and in_charge(tmp_path / "judges", weak.judge) == weak.judge
+
+
+# Settings
+
+
+def test_a_judge_is_not_taught_by_judges():
+    with pytest.raises(ConfigError, match="a judge does not learn from what 'classifier' says; believed are: human"):
+        parse(RetrainConfig, {"sources": ["human", "classifier"]})
+
+
+def test_what_was_fitted_on_the_old_model_does_not_go_on_to_the_new_one(story, weak):
+    strict = weak.judge.model_copy(update={"rule": Rule(threshold=0.99, shift=3, decode="confirm", confirm=(3, 4))})
+    rule = in_charge(story.retrainer.folder, strict).rule
+    assert (rule.decode, rule.confirm) == ("confirm", (3, 4))
+    assert rule.model_fields_set == {"decode", "confirm"}, "threshold and shift are the new model's own"

@@ -1,0 +1,428 @@
+"""A reward model in charge of whole runs: what reaches the learner, what is logged beside it, what the alarm does."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from test_trainer import asked, curve, run
+
+from conftest import same_episode
+from glow import GlowConfig, bright_model, saved
+from plaudit.data.replay import Replay
+from plaudit.data.store import Store
+from plaudit.errors import BadFile, PlauditError, RewardError
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.encoders.small import SmallConfig
+from plaudit.judges.classifier.fit import fit
+from plaudit.judges.classifier.judge import RewardModel
+from plaudit.rollout.rounds import SimulatorJudge, run_round
+from plaudit.training.run_folder import RunFolder
+from plaudit.training.trainer import Progress, train
+from plaudit.types import Labels
+from processes import FORKED
+
+GLOW = "env=glow policy_cameras=[] num_envs=4 learner.hidden=[8] evaluation.episodes=2 reward.confirm=[1,1] "
+LEARNERS = {
+    "sac": GLOW + "learner=sac steps=200 learner.start_after=20 learner.updates_per_step=0.1 learner.batch_size=16",
+    "qchunk": GLOW + "learner=qchunk steps=200 learner.horizon=2 learner.samples=4 learner.velocity.width=16 "
+    "learner.clone_updates=5 learner.updates_per_step=0.1 learner.batch_size=16",
+    "ppo": GLOW + "learner=ppo steps=200 learner.epochs=2 learner.clone_updates=5 keep_episodes=true",
+}
+TRUTH = {
+    "env/success_once",
+    "reward/agreement",
+    "reward/gap",
+    "reward/alarm",
+    "audit/false_successes",
+    "audit/missed_successes",
+    "eval/success",
+}  # what only a person sees
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Callable[[float], Path]:
+    """The folder of a judge that calls success from some brightness on; a lamp has succeeded at 0.8."""
+    return lambda cut: saved(bright_model(cut), tmp_path / f"from_{cut:g}")
+
+
+def demonstrations(folder: Path, episodes: int = 3, *, up: float = 1.0) -> Path:
+    """Somebody turns the lamp up, at 0.6 of full speed."""
+    simulation, judge = GlowConfig().build(episodes), SimulatorJudge()
+    act = lambda seen: np.full((episodes, 1), 0.6 * up, np.float32)  # noqa: E731
+    played = run_round(simulation, act, range(100, 100 + episodes), judge, linger=3)
+    with Store.create(folder) as store:
+        for episode, labels in played.episodes(simulation, judge.source):
+            store.ledger.append(store.append(episode), labels)
+    return folder
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# What the learner sees
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_the_model_pays_ends_the_episodes_and_signs_the_labels(tmp_path: Path, model: Any, learner: str):
+    folder = model(0.5)
+    run(tmp_path / "run", f"{LEARNERS[learner]} reward.model={folder}")
+    store, judge, succeeded = Store.open(tmp_path / "run/episodes"), RewardModel.load(folder), 0
+    for i, episode in store:
+        labels = store.ledger.labels(i)
+        bright = episode.frames["front"][1:, 0, 0, 0] >= 0.5 * 255
+        assert (labels.source, labels.model, labels.threshold) == ("classifier", judge.fingerprint, 0.5)
+        assert labels.reward.tolist() == labels.success.tolist() == bright.tolist()
+        assert not bright[:-1].any() and (bright[-1] or episode.steps == 12)  # it ended with its first bright frame
+        assert not episode.terminated  # that it ended is the model's opinion, and stands in the labels alone
+        succeeded += bright[-1]
+    assert succeeded
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_nothing_of_the_simulators_success_reaches_the_learner(tmp_path: Path, model: Any, learner: str):
+    demos = demonstrations(tmp_path / "demos")
+    words = f"{LEARNERS[learner]} reward.model={model(0.5)} reward.on_alarm=warn demos={demos}"
+    run(tmp_path / "honest", words)
+    run(tmp_path / "lying", words + " env.lies=true")
+    honest, lying = curve(tmp_path / "honest"), curve(tmp_path / "lying")
+    assert [line.get("env/success_once") for line in honest] != [line.get("env/success_once") for line in lying]
+    unseen = [[{k: v for k, v in line.items() if k not in TRUTH} for line in lines] for lines in (honest, lying)]
+    assert unseen[0] == unseen[1] and any(line.get("reward/success_once") for line in honest)
+    states = [next((tmp_path / name / "checkpoints").glob("*/state.safetensors")) for name in ("honest", "lying")]
+    weights = [load_file(state) for state in states]
+    assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0] | weights[1])
+
+
+def test_what_is_true_is_logged_beside_what_was_judged(tmp_path: Path, model: Any):
+    run(tmp_path / "run", f"{LEARNERS['ppo']} reward.model={model(0.5)} reward.audit_share=1")
+    line = RunFolder.reopen(tmp_path / "run").metrics()[0]
+    assert line["reward/success_once"] == line["train/success"] > line["env/success_once"] == 0
+    assert line["reward/agreement"] == 1 - line["reward/success_once"]
+    assert line["reward/gap"] == line["reward/success_once"]
+    assert line["rollout/rewards"] == line["train/reward"] > 0 and line["time/compute_model_rewards"] > 0
+    assert line["reward/alarm"] == 0  # four episodes say nothing yet
+
+
+SURE_NOT = 0.0025  # what the judge says of a frame that is too dark, and 1 less that of one that is not
+
+
+def at_the_end(bright: Any) -> Any:
+    last = np.arange(len(bright)) == 11
+    return np.where(bright, 1 - SURE_NOT, np.where(last, SURE_NOT, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("rule", "paid"),
+    [
+        ("", lambda light, bright: 1.0 * bright),
+        ("reward.reward_type=continuous", lambda light, bright: SURE_NOT + (1 - 2 * SURE_NOT) * bright),
+        ("reward.mode=add", lambda light, bright: bright + light),
+        ("reward.mode=terminal reward.reward_type=continuous", lambda light, bright: at_the_end(bright)),
+        ("reward.threshold=0.999", lambda light, bright: 0.0 * bright),
+    ],
+)
+def test_the_rule_decides_what_is_paid(tmp_path: Path, model: Any, rule: str, paid: Callable[[Any, Any], Any]):
+    run(tmp_path / "run", f"{LEARNERS['sac']} reward.model={model(0.5)} steps=60 {rule}")
+    store = Store.open(tmp_path / "run/episodes")
+    for i, episode in store:
+        bright = episode.frames["front"][1:, 0, 0, 0] >= 0.5 * 255
+        assert store.ledger.labels(i).reward == pytest.approx(paid(episode.state[1:, 0], bright), abs=1e-3)
+
+
+def test_a_single_frame_is_not_enough_unless_it_is_told_to_be(tmp_path: Path, model: Any):
+    folder, words = model(0.5), LEARNERS["ppo"].replace("reward.confirm=[1,1]", "")
+    run(tmp_path / "quick", f"{words} reward.model={folder} reward.confirm=[1,1] steps=40")
+    run(tmp_path / "careful", f"{words} reward.model={folder} steps=40")
+    lengths = [curve(tmp_path / name)[0]["train/length"] for name in ("quick", "careful")]
+    assert lengths[1] > lengths[0]
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_a_model_in_a_process_of_its_own_makes_the_same_curve(tmp_path: Path, model: Any, learner: str):
+    words = f"{LEARNERS[learner]} reward.model={model(0.5)} steps=60"
+    run(tmp_path / "inline", words)
+    run(tmp_path / "process", words + " reward.place=process")
+    assert curve(tmp_path / "process") == curve(tmp_path / "inline")
+
+
+@pytest.mark.parametrize("cameras", ["[front]", "[side]", "[front,side]"])
+def test_a_policy_of_pixels_may_look_through_other_cameras_than_the_judge(tmp_path: Path, model: Any, cameras: str):
+    words = LEARNERS["sac"].replace("policy_cameras=[]", f"policy_cameras={cameras}")
+    run(tmp_path / "run", f"{words} env.obs=pixels env.cameras=[front,side] reward.model={model(0.5)} steps=60")
+    eyes = {name.split(".")[1] for name in load_file(tmp_path / "run/policy.safetensors") if "eyes." in name}
+    assert eyes == set(cameras.strip("[]").split(","))
+    assert Store.open(tmp_path / "run/episodes").ledger.labels(0).source == "classifier"
+
+
+# Demonstrations
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_demonstrations_are_judged_in_a_file_of_the_run(tmp_path: Path, model: Any, learner: str):
+    demos = demonstrations(tmp_path / "demos")
+    before = files(demos)
+    run(tmp_path / "run", f"{LEARNERS[learner]} reward.model={model(0.5)} demos={demos} steps=60")
+    assert files(demos) == before
+    judged = Store.open(demos, labels=tmp_path / "run/demos.labels")
+    light = judged.episode(0).frames["front"][1:, 0, 0, 0] / 255
+    assert judged.ledger.labels(0).success.tolist() == (light >= 0.5).tolist()
+    assert {judged.ledger.labels(i).source for i in judged.ids} == {"classifier"}
+
+
+def test_demonstrations_need_no_labels_and_those_left_out_stay_out(tmp_path: Path, model: Any):
+    demos = demonstrations(tmp_path / "demos")
+    (demos / "labels").write_bytes(b"")
+    (demos / "labels.head").unlink()
+    nothing = np.full(Store.open(demos).episode(1).steps, np.nan, np.float32)
+    Store.open(demos).ledger.append(1, Labels(nothing, np.zeros(len(nothing), bool), source="human"))
+    run(tmp_path / "run", f"{LEARNERS['sac']} reward.model={model(0.5)} demos={demos} steps=60")
+    judged = Store.open(demos, labels=tmp_path / "run/demos.labels")
+    assert [judged.ledger.newest(i) is not None for i in judged.ids] == [True, False, True]
+
+
+def test_the_end_of_a_demonstration_that_the_model_does_not_see_ends_nothing(tmp_path: Path):
+    """Its last step would be worth nothing for ever; the judge knows of no end there."""
+    store = Store.open(demonstrations(tmp_path / "demos"), labels=tmp_path / "labels")
+    for i, episode in store:
+        store.ledger.append(i, Labels(np.zeros(episode.steps, np.float32), np.zeros(episode.steps, bool)))
+        assert episode.terminated
+    assert (Replay(store, gamma=0.5, end_as_recorded=[False]).sample(200).discount == 0.5).all()
+    assert (Replay(store, gamma=0.5).sample(200).discount == 0).any()
+
+
+def test_demonstrations_without_success_in_the_models_eyes_are_told(tmp_path: Path, model: Any):
+    demos = demonstrations(tmp_path / "demos", up=-1.0)
+    with pytest.raises(RewardError, match=r"sees success in none of the 3 demonstrations of .*--linger"):
+        run(tmp_path / "run", f"{LEARNERS['sac']} reward.model={model(0.5)} demos={demos}")
+
+
+# Shaping by progress
+
+
+@pytest.fixture(scope="module")
+def knowing(tmp_path_factory: Any) -> Path:
+    """A model that learned progress from lamps that were turned up and down."""
+    folder = tmp_path_factory.mktemp("knowing")
+    simulation, judge = GlowConfig().build(40), SimulatorJudge()
+    speed = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
+    played = run_round(simulation, lambda seen: speed, range(40), judge, linger=4)
+    config = RewardTrainConfig(encoder=SmallConfig(widths=(4, 8)), progress=True, epochs=12, lr=3e-3, hidden_dim=16)
+    with Store.create(folder / "data") as store:
+        for episode, labels in played.episodes(simulation, judge.source):
+            store.ledger.append(store.append(episode), labels)
+        return saved(fit(store, config, folder / "work", lambda epoch: True, lambda what: iter).model, folder / "model")
+
+
+def test_shaping_pays_for_progress_on_the_way(tmp_path: Path, knowing: Path):
+    words = f"{LEARNERS['sac']} reward.model={knowing} reward.force=true steps=60 "
+    run(tmp_path / "plain", words)
+    run(tmp_path / "shaped", words + "reward.shaping=0.5")
+    plain, shaped = (Store.open(tmp_path / name / "episodes") for name in ("plain", "shaped"))
+    light = plain.episode(0).frames["front"][:, 0, 0, 0].astype(float)
+    paid = shaped.ledger.labels(0).reward - plain.ledger.labels(0).reward  # the same first round, of random actions
+    assert np.corrcoef(paid[:-1], np.diff(light)[:-1])[0, 1] > 0.5
+    assert "shaping 0.5 at gamma 0.95" in shaped.ledger.labels(0).note
+
+
+def test_shaping_adds_up_to_nothing_that_depends_on_the_way(tmp_path: Path, knowing: Path):
+    """Discounted, it leaves -phi(start): what ends well is worth as much as without it, up to where it began."""
+    demos = demonstrations(tmp_path / "demos")
+    words = f"{LEARNERS['sac']} reward.model={knowing} reward.force=true demos={demos} steps=60 reward.shaping=1"
+    run(tmp_path / "run", words)
+    store, judge = Store.open(demos, labels=tmp_path / "run/demos.labels"), RewardModel.load(knowing, force=True)
+    for i, episode in store:
+        labels = store.ledger.labels(i)
+        total = (0.95 ** np.arange(episode.steps) * (labels.reward - labels.success)).sum()
+        assert labels.success[-1]
+        assert total == pytest.approx(-judge.judge(episode).progress[0], abs=1e-3)
+
+
+# The alarm
+
+HOPELESS = " env.goal=9 reward.audit_share=1 reward.alarm_least=8 reward.alarm_window=8"  # no lamp gets there
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_a_judge_that_is_pleased_without_success_stops_the_run(tmp_path: Path, model: Any, learner: str):
+    words = f"{LEARNERS[learner]} reward.model={model(0.3)}" + HOPELESS
+    end = run(tmp_path / "run", words)
+    assert (end.episodes, end.step < 200) == (8, True)
+    assert end.alarm is not None and end.alarm.startswith("the judge called") and "0% were" in end.alarm
+    assert curve(tmp_path / "run")[-2]["reward/alarm"] == 1
+    assert (tmp_path / f"run/checkpoints/{end.step:012d}").is_dir() and (tmp_path / "run/policy.safetensors").exists()
+    again = run(tmp_path / "run")
+    assert (again.step, again.alarm) == (end.step, end.alarm)
+
+
+def test_a_judge_that_misses_successes_stops_the_run(tmp_path: Path, model: Any):
+    """A lamp succeeds wherever it stands, and this judge asks for more light than there is."""
+    audited = " reward.audit_share=1 reward.alarm_least=8 reward.alarm_window=8"
+    end = run(tmp_path / "run", f"{LEARNERS['ppo']} env.goal=0.01 reward.model={model(0.999)}" + audited)
+    assert end.alarm is not None and "100% are missed successes" in end.alarm
+    line = curve(tmp_path / "run")[-2]
+    assert (line["audit/false_successes"], line["audit/missed_successes"], line["reward/alarm"]) == (0, 1, 1)
+
+
+def test_a_run_may_go_on_in_spite_of_the_alarm(tmp_path: Path, model: Any):
+    end = run(tmp_path / "run", f"{LEARNERS['ppo']} reward.model={model(0.3)} reward.on_alarm=warn" + HOPELESS)
+    assert end.step >= 200 and end.alarm is not None
+
+
+def test_what_the_alarm_noted_survives_a_stop(tmp_path: Path, model: Any):
+    words = f"{LEARNERS['ppo']} reward.model={model(0.3)}" + HOPELESS
+    whole = run(tmp_path / "whole", words)
+    assert run(tmp_path / "parts", words, rounds=1).alarm is None
+    assert run(tmp_path / "parts").alarm == whole.alarm
+    assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
+
+
+def test_a_stop_within_the_first_rounds_after_cloning_changes_nothing(tmp_path: Path):
+    words = f"{LEARNERS['ppo']} learner.value_rounds=3 demos={demonstrations(tmp_path / 'demos')}"
+    run(tmp_path / "whole", words)
+    for rounds in (1, 1, None):
+        run(tmp_path / "parts", words if not (tmp_path / "parts").exists() else "", rounds=rounds)
+    assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
+
+
+# Another model takes over
+
+
+def test_another_model_judges_all_again_and_the_alarm_begins_anew(tmp_path: Path, model: Any):
+    lenient, strict, demos = model(0.3), model(0.6), demonstrations(tmp_path / "demos")
+    stopped = run(tmp_path / "run", f"{LEARNERS['sac']} reward.model={lenient} demos={demos}" + HOPELESS)
+    folder = RunFolder.reopen(tmp_path / "run").hand_over(strict)
+    assert "from_0.6" in folder.introduction[0] and RunFolder.reopen(folder.path).config.reward.model == strict
+    past = json.loads((folder.path / "reward_models.jsonl").read_text())
+    old, new = (RewardModel.load(path).fingerprint for path in (lenient, strict))
+    assert past == {"step": stopped.step, "model": str(lenient), "fingerprint": old}
+    end = run(tmp_path / "run", rounds=1)
+    assert (end.episodes, end.alarm) == (12, None)
+    for store in (Store.open(folder.path / "episodes"), Store.open(demos, labels=folder.path / "demos.labels")):
+        assert [v.line["model"] for v in store.ledger.history(0)] == [old, new]
+        light = store.episode(0).frames["front"][1:, 0, 0, 0] / 255
+        assert store.ledger.labels(0).success.tolist() == (light >= 0.6).tolist()
+
+
+def die_after(folder: Path, rounds: int) -> None:
+    """Go on with a run, which is killed before it comes to another checkpoint."""
+    left = [rounds]
+
+    def watch(_: Progress) -> bool:
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+
+    train(RunFolder.reopen(folder), watch, lambda what: iter)
+
+
+@pytest.mark.parametrize("learner", ["sac", "ppo"])
+def test_another_model_takes_over_a_killed_run_as_one_that_was_stopped_at_its_checkpoint(
+    tmp_path: Path, model: Any, learner: str
+):
+    lenient, strict = model(0.4), model(0.6)
+    words = f"{LEARNERS[learner]} reward.model={lenient} reward.on_alarm=warn"
+    for name in ("stopped", "killed"):
+        run(tmp_path / name, words, rounds=1)
+    process = FORKED.Process(target=die_after, args=(tmp_path / "killed", 2))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert len(Store.open(tmp_path / "killed/episodes")) == 12  # four are in the checkpoint
+    for name in ("stopped", "killed"):
+        RunFolder.reopen(tmp_path / name).hand_over(strict)
+        run(tmp_path / name)
+    assert curve(tmp_path / "killed") == curve(tmp_path / "stopped")
+    stores = [Store.open(tmp_path / name / "episodes") for name in ("stopped", "killed")]
+    assert len(stores[0]) == len(stores[1]) > 12
+    for (i, one), (j, other) in zip(*stores, strict=True):
+        assert same_episode(one, other)
+        bright = other.frames["front"][1:, 0, 0, 0] >= 0.6 * 255
+        assert stores[0].ledger.labels(i).success.tolist() == stores[1].ledger.labels(j).success.tolist() == [*bright]
+
+
+def test_the_ends_that_the_old_model_saw_are_no_ends_to_the_new(tmp_path: Path, model: Any):
+    run(tmp_path / "run", f"{LEARNERS['sac']} reward.model={model(0.3)}" + HOPELESS)
+    RunFolder.reopen(tmp_path / "run").hand_over(model(0.99))
+    run(tmp_path / "run", rounds=1)
+    assert (Replay(Store.open(tmp_path / "run/episodes"), gamma=0.5).sample(200).discount == 0.5).all()
+
+
+def test_a_hand_over_that_makes_no_sense_is_refused_and_changes_nothing(tmp_path: Path, model: Any):
+    run(tmp_path / "run", f"{LEARNERS['ppo']} reward.model={model(0.3)}" + HOPELESS)
+    run(tmp_path / "plain", f"{LEARNERS['ppo']} steps=40")
+    before = files(tmp_path / "run")
+    same = saved(bright_model(0.3), tmp_path / "copy")
+    with pytest.raises(RewardError, match="is the reward model that is in charge"):
+        RunFolder.reopen(tmp_path / "run").hand_over(same)
+    with pytest.raises(BadFile, match="not a reward model"):
+        RunFolder.reopen(tmp_path / "run").hand_over(tmp_path)
+    with pytest.raises(RewardError, match="the simulator gives the rewards"):
+        RunFolder.reopen(tmp_path / "plain").hand_over(same)
+    assert files(tmp_path / "run") == before
+
+
+# Models that cannot judge
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "env.cameras=[side]",
+            "looks at camera 'front' in 8x8, and this environment has no such camera; write",
+        ),
+        ("env.image_size=[16,16]", "looks at camera 'front' in 8x8, and this environment shows it in 16x16"),
+        ("reward.shaping=0.5", "this reward model has not learned progress"),
+        ("reward.reward_model.image_keys=[wrist]", "image_keys of the reward model is ['wrist'], and the model itself"),
+        ("reward.reward_model.image_size=[3,64,64]", "image_size of the reward model is [3, 64, 64]"),
+        (
+            "reward.reward_model.hidden_dim=256",
+            "hidden_dim of the reward model is 256, and the model itself that it is 4",
+        ),
+        ("reward.resnet.num_spatial_blocks=8", "num_spatial_blocks of the reward model is 8"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_before_anything_is_made(
+    tmp_path: Path, model: Any, words: str, said: str
+):
+    with pytest.raises(PlauditError) as caught:
+        RunFolder.create(tmp_path / "run", asked(f"{LEARNERS['ppo']} reward.model={model(0.5)} {words}"))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_failed_a_control_needs_to_be_forced(tmp_path: Path):
+    folder = saved(bright_model(0.5, problems=("it cannot tell noise",)), tmp_path / "bad")
+    words = f"{LEARNERS['ppo']} reward.model={folder} steps=40"
+    with pytest.raises(RewardError, match=r"it cannot tell noise.*reward.force=true"):
+        RunFolder.create(tmp_path / "run", asked(words))
+    assert not (tmp_path / "run").exists()
+    assert run(tmp_path / "run", words + " reward.force=true").step >= 40
+
+
+def test_a_run_says_who_judges_it_and_what_it_does_not_believe(tmp_path: Path, model: Any):
+    recipe = (
+        "use_pretrain=false freeze_encoder=true pretrained_encoder_path=resnet10.pt image_keys=[front] hidden_dim=4"
+    )
+    block = " ".join(f"reward.reward_model.{word}" for word in [f"checkpoint_path={model(0.5)}", *recipe.split()])
+    run = RunFolder.create(tmp_path / "run", asked(f"{LEARNERS['ppo']} {block} reward.reward_model_type=resnet"))
+    who, *notes = run.introduction
+    assert who.endswith("judges: threshold 0.5, replace, binary, 1 of 1 frames, cameras front 8x8")
+    assert notes == [
+        "the config says use_pretrain is False, the model says True; the model is believed",
+        "the config says freeze_encoder is True, the model says False; the model is believed",
+        "the config says reward_model_type is resnet, the model says small; the model is believed",
+        "resnet10.pt is not read: the encoder's weights are in the model",
+    ]
+
+
+def test_without_a_model_nobody_is_introduced(tmp_path: Path):
+    assert RunFolder.create(tmp_path / "run", asked(LEARNERS["ppo"])).introduction == ()

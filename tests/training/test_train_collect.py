@@ -1,0 +1,125 @@
+"""Collecting while a policy trains, and the config that says so."""
+
+from pathlib import Path
+
+import pytest
+
+from plaudit.data.store import Store
+from plaudit.errors import ConfigError, StoreError
+from plaudit.training.config import TrainConfig, load_train_config
+from plaudit.training.run_folder import RunFolder
+from plaudit.training.trainer import Progress, train
+
+SEEING = ["learner=ppo", "env=lift", "env.obs=both", "env.cameras=[front,wrist]"]
+SHORT = (
+    "env.max_steps=5 env.image_size=[8,8] policy_cameras=[] num_envs=2 steps=40 learner.hidden=[8] learner.epochs=1 "
+    "evaluation.episodes=1 collect.store={store} collect.target_success=0"
+)
+
+
+def run(folder: Path, *more: str, rounds: int = -1) -> Progress:
+    """A new run, or one to go on with, stopped after some rounds."""
+    left = [rounds]
+
+    def watch(_: Progress) -> bool:
+        left[0] -= 1
+        return left[0] != 0
+
+    if folder.exists():
+        return train(RunFolder.reopen(folder), watch, lambda _: iter)
+    asked = load_train_config(None, [*SEEING, *SHORT.format(store=folder.parent / "store").split(), *more])
+    return train(RunFolder.create(folder, asked), watch, lambda _: iter)
+
+
+def test_a_run_fills_a_store_and_ends_with_it(tmp_path: Path):
+    end = run(tmp_path / "run", "collect.target_failure=3", "collect.cameras=[wrist]")
+    assert (end.step, end.episodes) == (20, 4)
+    store = Store.open(tmp_path / "store")
+    assert len(store) == 3 and list(store.episode(0).frames) == ["wrist"]
+    assert [store.ledger.labels(i).source for i in store.ids] == ["simulator"] * 3
+    assert store.ledger.labels(0).frames.tolist() == [0] * 6
+    assert run(tmp_path / "run").step == 20  # there is enough: it stays as it is
+
+
+def test_a_run_may_go_on_when_there_is_enough(tmp_path: Path):
+    end = run(tmp_path / "run", "collect.target_failure=3", "collect.stop=false")
+    assert end.step == 40 and len(Store.open(tmp_path / "store")) == 3
+    assert RunFolder.reopen(tmp_path / "run").metrics()[0]["collect/failure"] == 2
+
+
+def test_a_run_that_is_resumed_stores_no_episode_twice(tmp_path: Path):
+    run(tmp_path / "run", rounds=2)
+    for checkpoint in (tmp_path / "run/checkpoints").glob("*/*"):
+        checkpoint.unlink()
+    for checkpoint in (tmp_path / "run/checkpoints").glob("*"):
+        checkpoint.rmdir()  # as if it had been killed before the first one: it plays its rounds again
+    run(tmp_path / "run")
+    run(tmp_path / "other", "seed=0")
+    seeds = [(episode.meta["run"], episode.meta["seed"]) for _, episode in Store.open(tmp_path / "store")]
+    assert len(seeds) == len(set(seeds)) == 16 and len({name for name, _ in seeds}) == 2
+
+
+def test_success_is_the_simulators_whoever_judges(tmp_path: Path):
+    run(tmp_path / "run", "reward.kind=dense", "collect.target_failure=2")
+    labels = Store.open(tmp_path / "store").ledger.labels(0)
+    assert set(labels.reward.tolist()) == {0.0} and not labels.succeeded
+
+
+def test_a_folder_of_something_else_is_left_alone_and_no_run_begins(tmp_path: Path):
+    (tmp_path / "store/success").mkdir(parents=True)
+    with pytest.raises(StoreError, match="holds something else than a store"):
+        run(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def loaded(tmp_path: Path, block: str) -> TrainConfig:
+    (tmp_path / "run.yaml").write_text(block)
+    return load_train_config(tmp_path / "run.yaml", SEEING)
+
+
+def test_the_block_of_the_collector_wrapper_is_taken_as_it_is(tmp_path: Path):
+    block = "reward_data_collection: {enabled: %s, save_dir: some/data, target_success: 50, target_failure: 60}"
+    config = loaded(tmp_path, block % "True").collect
+    assert (config.store, config.target_success, config.target_failure) == (Path("some/data"), 50, 60)
+    assert loaded(tmp_path, block % "False").collect is None
+
+
+def test_the_block_of_the_reward_data_collector_is_taken_as_it_is(tmp_path: Path):
+    block = """
+reward:
+  collect_data: %s
+  data_collection:
+    positive_dir: "./reward_data/positive"
+    negative_dir: "./reward_data/negative"
+    image_keys: ["front"]
+    max_positive_trajectories: 500
+    max_negative_trajectories: null
+"""
+    config = loaded(tmp_path, block % "True").collect
+    assert (config.store, config.cameras) == (Path("reward_data/store"), ("front",))
+    assert (config.target_success, config.target_failure) == (500, None)
+    assert loaded(tmp_path, block % "False").collect is None
+
+
+@pytest.mark.parametrize(
+    ("block", "sentence"),
+    [
+        ("reward: {collect_data: true}", "say where to: write a block 'collect' with a 'store'"),
+        ("reward_data_collection: yes", "this is a block of keys, not a value"),
+        ("reward_data_collection: {save_dir: a, target_sucess: 3}", "'collect.target_sucess'; did you mean"),
+        ("reward_data_collection: {target_success: 3}", "key 'collect.store' is missing"),
+        ("reward: {data_collection: {positive_dir: /a, negative_dir: b}}", "its folders have no place in common"),
+        ("reward_data_collection: {save_dir: a}\ncollect: {store: b}", "what to collect is said twice"),
+        ("collect: {store: a, target_success: 1, max_positive_trajectories: 1}", "the same as 'target_success'"),
+        ("collect: {store: a, cameras: [fornt]}", "collect.cameras has 'fornt', which the environment does not show"),
+        ("collect: {store: a, target_success: -1}", "key 'collect.target_success' is -1"),
+        ("collect: {store: a}\nenv: {obs: state}", "collect keeps what cameras see; write 'env.obs: both'"),
+    ],
+)
+def test_a_block_that_is_wrong_is_answered_in_a_sentence(tmp_path: Path, block: str, sentence: str):
+    (tmp_path / "run.yaml").write_text(block)
+    seeing = [word for word in SEEING if not ("obs: state" in block and "obs" in word)]
+    with pytest.raises(ConfigError) as caught:
+        load_train_config(tmp_path / "run.yaml", seeing)
+    assert sentence in str(caught.value)
+    assert str(tmp_path / "run.yaml") in str(caught.value)
