@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attacks import commands, datasets, store
+from attacks import commands, datasets, store, strangers
 from attacks.tally import BREACHES, Tally
 from bars import Bars
 
@@ -25,6 +25,7 @@ SHOWN = 5  # of what came through in one class
 Attacks = Callable[[Path, np.random.Generator, bool], Iterator[Tally]]
 TARGETS: dict[str, Attacks] = {
     "store": store.attacks,
+    "strangers": strangers.attacks,
     "datasets": datasets.attacks,
     "commands": commands.attacks,
 }

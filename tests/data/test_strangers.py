@@ -392,3 +392,23 @@ def test_a_first_line_that_says_nothing_of_its_owner_is_refused(folder):
     rewrite(folder, lambda records: [{FACTS: [1, 2]}, *records[1:]])
     with pytest.raises(StoreError):
         Store.open(folder)
+
+
+def test_a_segment_that_is_evicted_during_a_check_is_no_problem(tmp_path):
+    with labelled_store(tmp_path / "s", counting_episode(4), counting_episode(4, size=(4, 4))) as writer:
+        seen_before = Store.open(tmp_path / "s").segments
+        writer.evict([0])
+        assert [segment.schema_problem() for segment in seen_before] == ["", ""]
+
+
+def test_files_of_another_segment_are_not_cut_to_the_length_of_this_one(tmp_path):
+    labelled_store(tmp_path / "s", counting_episode(2), counting_episode(9, size=(4, 4))).close()
+    for old, new in (("000000", "x"), ("000001", "000000"), ("x", "000001")):
+        (tmp_path / "s/segments" / old).rename(tmp_path / "s/segments" / new)
+    sizes = [path.stat().st_size for path in sorted((tmp_path / "s").rglob("*.bin"))]
+    with Store.open(tmp_path / "s", write=True) as store:
+        assert store.append(counting_episode(2)) == 2
+    assert [path.stat().st_size for path in sorted((tmp_path / "s").rglob("00000[01]/*.bin"))] == sizes
+    for old, new in (("000000", "x"), ("000001", "000000"), ("x", "000001")):  # put right, all is there
+        (tmp_path / "s/segments" / old).rename(tmp_path / "s/segments" / new)
+    assert check(tmp_path / "s").ok

@@ -20,11 +20,12 @@ def clean_up(root: Folder, catalog: Catalog) -> list[str]:
 
 def _tails(root: Folder, catalog: Catalog) -> list[str]:
     said: list[str] = []
-    for segment in catalog.segments.values():
-        if not segment.may_grow:
-            catalog.growing.pop(segment.schema, None)
+    for number, segment in catalog.segments.items():
         extra = segment.leftovers
-        if not extra or segment.is_shared:
+        may_be_cut = not segment.is_shared and (not extra or _last_fits(catalog, number))
+        if not (segment.may_grow and may_be_cut) and catalog.growing.get(segment.schema) == number:
+            del catalog.growing[segment.schema]
+        if not extra or not may_be_cut:
             continue
         what = f"{segment.folder}: {extra:,} bytes that no line speaks of, of an unfinished episode or of lost lines"
         with Quarantine(root).entry(f"segment-{segment.folder.name}-tail", what) as aside:
@@ -32,6 +33,12 @@ def _tails(root: Folder, catalog: Catalog) -> list[str]:
         segment.cut()
         said.append(f"{what}, were set aside in {aside.path}")
     return said
+
+
+def _last_fits(catalog: Catalog, number: int) -> bool:
+    """Whether the last episode of a segment is sound: behind one that is not, the files may be another segment's."""
+    last = max((p for p in catalog.places.values() if p.segment == number), key=lambda place: place.row)
+    return catalog.segments[number].checksums(last.row, last.rows) == last.line["crc"]
 
 
 def _folders(root: Folder, catalog: Catalog) -> list[str]:

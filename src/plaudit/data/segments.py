@@ -89,8 +89,8 @@ class Segment:
         path = self.folder / SCHEMA
         try:
             data = self._root.read(f"{self.name}/{SCHEMA}")
-        except FileNotFoundError:
-            return f"{path} is missing"
+        except FileNotFoundError:  # with its folder where it was evicted just now
+            return f"{path} is missing" if self._root.exists(self.name) else ""
         except ForeignFile as error:
             return str(error)
         try:

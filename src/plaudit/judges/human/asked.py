@@ -8,7 +8,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from plaudit.data.disk import Folder
 from plaudit.data.journal import write_atomic
+from plaudit.data.places import MOST_ID, is_whole
+from plaudit.untrusted import parse_json
 
 FILE = "asked.json"
 
@@ -36,12 +39,20 @@ class Asked:
     def update(self) -> bool:
         """Whether it has changed since."""
         try:
-            found = self._path.stat()
+            found = self._path.lstat()
         except FileNotFoundError:
             return False
         stamp = (found.st_mtime_ns, found.st_ino)
         if stamp == self._stamp:
             return False
         self._stamp = stamp
-        self._ranks = {int(episode_id): rank for rank, episode_id in enumerate(json.loads(self._path.read_text()))}
+        self._ranks = {episode_id: rank for rank, episode_id in enumerate(self._read())}
         return True
+
+    def _read(self) -> list[int]:
+        """Nothing, where the file is no list of episodes: nobody who asks writes such a one."""
+        try:
+            ids = parse_json(Folder(self._path.parent).read(FILE))
+        except (OSError, ValueError):  # ForeignFile is one
+            return []
+        return ids if isinstance(ids, list) and all(is_whole(i, 0, MOST_ID) for i in ids) else []

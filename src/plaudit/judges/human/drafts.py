@@ -15,16 +15,20 @@ writes it all each time).
 """
 
 import fcntl
+import os
 import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from plaudit.data.disk import Folder
 from plaudit.data.journal import Journal, Record, disk_error, uninterrupted
 from plaudit.data.mending import mend
-from plaudit.errors import JournalMissing, StoreDamaged, StoreError
+from plaudit.data.places import MOST_ID, is_whole
+from plaudit.errors import ForeignFile, JournalMissing, StoreDamaged, StoreError
+from plaudit.untrusted import shown
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,19 @@ class History:
         self.undone: list[Step] = []
 
     def apply(self, line: Record) -> Step | None:
+        """A KeyError, TypeError or ValueError where the line is none of a session's."""
         match line["op"]:
             case "at":
-                self.last = line["episode"]
-                self.frames |= dict(line["frames"])
+                self.last = _whole(line["episode"])
+                self.frames |= {_whole(episode): _whole(frame) for episode, frame in line["frames"]}
             case "change":
-                step = Step(line["episode"], line["frame"], line["before"], line["after"], line["what"])
+                step = Step(
+                    _whole(line["episode"]),
+                    _whole(line["frame"]),
+                    _text(line["before"]),
+                    _text(line["after"]),
+                    str(line["what"]),
+                )
                 self.undone.clear()
                 return self._do(step)
             case "undo" if self.done:
@@ -65,7 +76,7 @@ class History:
             case "redo" if self.undone:
                 return self._do(self.undone.pop())
             case "forget":
-                gone = line["episode"]
+                gone = _whole(line["episode"])
                 self._put(gone, None, 0)
                 self.done = [step for step in self.done if step.episode != gone]
                 self.undone = [step for step in self.undone if step.episode != gone]
@@ -82,6 +93,18 @@ class History:
             self.drafts.pop(episode, None)
         else:
             self.drafts[episode] = text
+
+
+def _whole(value: Any) -> int:
+    if not is_whole(value, 0, MOST_ID):
+        raise ValueError(f"{shown(value)} is no number of an episode or a frame")
+    return value
+
+
+def _text(value: Any) -> str | None:
+    if not (value is None or isinstance(value, str)):
+        raise ValueError(f"{shown(value)} is no draft")
+    return value
 
 
 class Drafts:
@@ -101,7 +124,7 @@ class Drafts:
         """Go on with what this person left behind in a store, or begin."""
         folder = store / "drafts"
         try:
-            folder.mkdir(exist_ok=True)
+            _make_folder(Folder(store))
             mine = _left_behind(folder, name) or [_begin(folder, name)]
         except OSError as error:
             raise disk_error(error, store, "drafts cannot be kept there") from error
@@ -137,7 +160,8 @@ class Drafts:
             if lock is not None:  # nobody holds it: that session is over
                 _let_go(path, lock)
                 continue
-            with suppress(StoreError):  # it ended just now; or is damaged, which its owner will mend
+            # It ended just now; or is damaged, which its owner will mend.
+            with suppress(StoreError, KeyError, TypeError, ValueError):
                 journal, history = self._others.setdefault(path, (Journal(path, counted=False), History()))
                 for line in journal.read():
                     history.apply(line)
@@ -173,7 +197,12 @@ class Drafts:
             self._journal = Journal(self.path, counted=False)
             lines = self._journal.read()
         for line in lines:
-            self.history.apply(line)
+            try:
+                self.history.apply(line)
+            except (KeyError, TypeError, ValueError) as error:
+                raise StoreDamaged(
+                    f"{self.path}: a line is no draft ({error}: {str(line)[:200]}); move the file away and go on"
+                ) from error
         return lines[0].get("by", "") if lines else None
 
     def _take_over(self, other: "Drafts") -> None:
@@ -184,6 +213,14 @@ class Drafts:
                 self.change(episode, other.history.frames.get(episode, 0), text, "a draft of an earlier session")
         other.path.unlink()
         _let_go(other.path, other._lock)
+
+
+def _make_folder(store: Folder) -> None:
+    """Whoever's store it is: drafts are kept in it, and not where a link leads."""
+    with suppress(FileExistsError):
+        store.mkdir("drafts")
+    if not store.is_folder("drafts"):
+        raise ForeignFile(f"{store.path / 'drafts'} is no folder of this store, a link say; remove it to label here")
 
 
 def _begin(folder: Path, name: str) -> Drafts:
@@ -219,7 +256,8 @@ def _left_behind(folder: Path, name: str) -> list[Drafts]:
 
 
 def _try_lock(journal: Path) -> IO[str] | None:
-    file = journal.with_suffix(".lock").open("a+")
+    name = journal.with_suffix(".lock").name
+    file = os.fdopen(Folder(journal.parent).open(name, os.O_RDWR | os.O_CREAT, may_be_shared=True), "r+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,0 +1,64 @@
+"""Drafts and lists of somebody else in a store: told in a sentence or passed over, and they lead nowhere."""
+
+import json
+import os
+
+import pytest
+
+from by_hand import counted_store
+from plaudit.data.journal import Journal
+from plaudit.errors import ForeignFile, StoreDamaged, StoreError
+from plaudit.judges.human.asked import Asked
+from plaudit.judges.human.drafts import Drafts
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return counted_store(tmp_path / "s")
+
+
+def test_drafts_are_not_kept_where_a_link_leads(folder, tmp_path):
+    (tmp_path / "away").mkdir()
+    (folder / "drafts").symlink_to(tmp_path / "away")
+    with pytest.raises(ForeignFile, match="is no folder of this store"):
+        Drafts.open(folder)
+    assert not list((tmp_path / "away").iterdir())
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_pipe_or_a_link_among_the_drafts_is_not_opened(folder, make):
+    (folder / "drafts").mkdir()
+    make(folder / "drafts/1a2b3c4d.journal")
+    with pytest.raises(StoreError, match="and not a file"):
+        Drafts.open(folder)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"op": "change"},
+        {"op": "change", "episode": [], "frame": 0, "before": None, "after": None, "what": ""},
+        {"op": "change", "episode": 0, "frame": -1, "before": None, "after": None, "what": ""},
+        {"op": "at", "episode": 0, "frames": [[{}, 1]]},
+        {"by": ""},
+    ],
+)
+def test_a_draft_that_makes_no_sense_is_told_in_a_sentence(folder, line):
+    (folder / "drafts").mkdir()
+    Journal.create(folder / "drafts/1a2b3c4d.journal", counted=False)
+    Journal(folder / "drafts/1a2b3c4d.journal", counted=False).append([{"op": "begin", "by": ""}, line])
+    with pytest.raises(StoreDamaged, match="is no draft"):
+        Drafts.open(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "5", "[[1]]", '["a"]', "[NaN]", "[-1]", "[" * 100_000, json.dumps([1e300])])
+def test_a_list_that_names_no_episodes_asks_for_none(folder, text):
+    (folder / "asked.json").write_text(text)
+    asked = Asked(folder)
+    assert asked.update() and len(asked) == 0
+
+
+def test_a_pipe_in_place_of_the_list_is_not_waited_for(folder):
+    os.mkfifo(folder / "asked.json")
+    asked = Asked(folder)
+    assert asked.update() and len(asked) == 0
