@@ -49,7 +49,7 @@ READ_BY = (
     "store.json ",
 )
 NOTES = b"the only copy of somebody's work"
-IMPORTED_INTO = ("links", "files put back, moved, mixed")  # an import takes a second
+IMPORTED_INTO = ("a link to what it was", "a second name", "of another store", "inside")  # an import takes seconds
 Rng = np.random.Generator
 
 
@@ -85,8 +85,9 @@ def attacks(folder: Path, rng: Rng, quick: bool) -> Iterator[Tally]:
         "version 1": (old, list(old_changes(old))),
     }
     for name, (original, changes) in classes.items():
-        data_set = folder / "set" if name in IMPORTED_INTO and not quick else None
+        data_set = None if quick else folder / "set"
         yield attack_each(f"strangers: {name}", original, some(changes, rng, quick), folder / "work", data_set)
+    yield full_disks(good, folder / "work", rng, 3 if quick else 60)
 
 
 def some(every: list[forge.Named], rng: Rng, quick: bool) -> list[forge.Named]:
@@ -96,13 +97,13 @@ def some(every: list[forge.Named], rng: Rng, quick: bool) -> list[forge.Named]:
 
 def attack_each(name: str, original: Path, changes: list[forge.Named], work: Path, data_set: Path | None) -> Tally:
     tally = Tally(name)
-    normal = lived(laid_out(original, work), data_set)
+    normal = lived(laid_out(original, work))
     assert not normal.tracebacks and set(range(EPISODES)) <= normal.at_the_end, (normal.tracebacks, normal.said)
     for how, change in changes:
         store = laid_out(original, work)
         change(store)
         before = somebodys_own(work)
-        found = lived(store, data_set)
+        found = lived(store, data_set if any(words in how for words in IMPORTED_INTO) else None)
         tally.tried += 1
         tally.named += bool(found.said)
         tally.extra_bytes = max(tally.extra_bytes, found.extra_bytes - normal.extra_bytes)
@@ -149,10 +150,31 @@ def frames_are_somewhere(work: Path, n: int) -> bool:
     return any(frames in path.read_bytes() for path in files)
 
 
-def lived(store: Path, data_set: Path | None = None) -> Found:
+def full_disks(original: Path, work: Path, rng: Rng, count: int) -> Tally:
+    """A disk that takes no byte beyond some length of a file."""
+    tally = Tally("strangers: full disks")
+    for room in np.sort(rng.integers(0, 6000, count)).tolist():
+        store = laid_out(original, work)
+        found = lived(store, room=room)
+        tally.tried += 1
+        tally.named += bool(found.said)
+        for sentence in found.tracebacks[:1]:
+            tally.breach("tracebacks", f"room for {room} bytes: {sentence}")
+        for sentence in found.wrong[:1]:
+            tally.breach("wrong_arrays", f"room for {room} bytes: {sentence}")
+        report = check(store)
+        if not report.ok and not found.said:
+            tally.breach("unnamed_losses", f"room for {room} bytes: {report.problems[0]}")
+        if lost := set(range(EPISODES)) - found.at_the_end:
+            tally.breach("unnamed_losses", f"room for {room} bytes: episodes {sorted(lost)}")
+    return tally
+
+
+def lived(store: Path, data_set: Path | None = None, room: int = resource.RLIM_INFINITY) -> Found:
     """What a user does with a store, in a child that is watched.
 
     data_set: one to import into it
+    room: bytes that a file may have
     """
     result = store.parent.with_name("result")
     receive, send = os.pipe()
@@ -160,7 +182,7 @@ def lived(store: Path, data_set: Path | None = None) -> Found:
     child = os.fork()
     if child == 0:
         os.close(receive)
-        _live(store, data_set, result, send)
+        _live(store, data_set, room, result, send)
     os.close(send)
     signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))
     signal.setitimer(signal.ITIMER_REAL, SLOW)
@@ -176,12 +198,15 @@ def lived(store: Path, data_set: Path | None = None) -> Found:
     return pickle.loads(result.read_bytes())
 
 
-def _live(store: Path, data_set: Path | None, result: Path, send: int) -> None:
+def _live(store: Path, data_set: Path | None, room: int, result: Path, send: int) -> None:
     try:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error of the disk, like any other
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_DATA, (MOST_DATA, MOST_DATA))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
         found = _steps(store, data_set, send)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         found.extra_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
         result.write_bytes(pickle.dumps(found))
     except BaseException as error:  # noqa: BLE001 - nothing may leave the child but its end

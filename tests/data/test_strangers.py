@@ -14,9 +14,11 @@ from plaudit.data.disk import Folder
 from plaudit.data.failures import Failures
 from plaudit.data.head import replace_head
 from plaudit.data.lines import FACTS, MOST_LINE, decode, number_anew
+from plaudit.data.replay import Replay
 from plaudit.data.sealed import seal, unseal
 from plaudit.data.store import Store
-from plaudit.errors import DataError, ForeignFile, InvalidEpisode, StoreDamaged, StoreError
+from plaudit.data.transfer import export_dataset
+from plaudit.errors import DataError, ForeignFile, InvalidEpisode, StoreDamaged, StoreError, TargetNotEmpty
 from plaudit.types import Labels
 
 FILES = ["store.json", "journal", "journal.head", "labels", "labels.head", "writer.lock"]
@@ -412,3 +414,28 @@ def test_files_of_another_segment_are_not_cut_to_the_length_of_this_one(tmp_path
     for old, new in (("000000", "x"), ("000001", "000000"), ("x", "000001")):  # put right, all is there
         (tmp_path / "s/segments" / old).rename(tmp_path / "s/segments" / new)
     assert check(tmp_path / "s").ok
+
+
+def test_a_folder_that_is_in_the_way_of_an_eviction_stays_and_the_space_is_given_back(tmp_path):
+    with labelled_store(tmp_path / "s", counting_episode(4), counting_episode(4, size=(4, 4))) as store:
+        (tmp_path / "s/segments/000000.gone").mkdir()
+        (tmp_path / "s/segments/000000.gone/notes").write_bytes(PRECIOUS)
+        store.evict([0])
+    assert (tmp_path / "s/segments/000000.gone/notes").read_bytes() == PRECIOUS
+    assert not (tmp_path / "s/segments/000000").exists()
+
+
+def test_an_export_does_not_go_through_a_link_that_is_in_its_way(folder, tmp_path):
+    (tmp_path / "away").mkdir()
+    (tmp_path / ".out.partial").symlink_to(tmp_path / "away")
+    with pytest.raises(TargetNotEmpty, match="is in the way"):
+        export_dataset(Store.open(folder), tmp_path / "out", "npy")
+    assert not list((tmp_path / "away").iterdir())
+
+
+def test_a_batch_that_no_memory_holds_is_told_in_a_sentence(folder):
+    def no_memory(shape, dtype):
+        raise MemoryError
+
+    with pytest.raises(DataError, match="a batch of 64 takes more memory than there is"):
+        Replay(Store.open(folder), allocate=no_memory).sample(64)

@@ -148,12 +148,12 @@ class Folder:
             os.unlink(last, dir_fd=above)
 
     def remove_empty_folder(self, name: str) -> bool:
-        """Whether it was empty, and is gone."""
+        """Whether it was a folder and empty, and is gone."""
         with self._above(name) as (above, last):
             try:
                 os.rmdir(last, dir_fd=above)
             except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                     raise
                 return False
         return True

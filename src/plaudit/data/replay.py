@@ -112,7 +112,14 @@ class Replay:
     def sample(self, size: int) -> Batch[AnyArray]:
         """`size` transitions, with replacement."""
         with self._guard:
-            return self._gather(size, self._pick(size))
+            picks = self._pick(size)
+            try:
+                return self._gather(size, picks)
+            except MemoryError as error:
+                shapes = ", ".join(f"{name} {list(shape)}" for name, shape in self._shapes(picks).items())
+                raise DataError(
+                    f"a batch of {size} takes more memory than there is ({shapes}); sample fewer, or fewer cameras"
+                ) from error
 
     def batches(
         self,

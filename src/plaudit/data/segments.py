@@ -250,10 +250,15 @@ class Segment:
 
     def remove(self) -> None:
         """Give the disk space back. Maps that readers hold stay valid until they let go."""
+        gone = self.name + GONE
         if self._root.exists(self.name):  # else an earlier try got this far
-            self._root.rename(self.name, self.name + GONE)
-        if self._root.exists(self.name + GONE):
-            remove_files(self._root, self.name + GONE)
+            in_the_way = self._root.exists(gone) and not self._root.remove_empty_folder(gone)
+            if in_the_way:  # somebody's own: the files are removed where they are
+                remove_files(self._root, self.name)
+            else:
+                self._root.rename(self.name, gone)
+        if self._root.is_folder(gone):
+            remove_files(self._root, gone)
         self._root.sync("segments")
 
 

@@ -47,7 +47,7 @@ def import_dataset(
         with Store.create(store_folder) if new else Store.open(store_folder, write=True) as store:
             _take(dataset, store, report, track)
     if new and not report.ids:
-        shutil.rmtree(store_folder)
+        shutil.rmtree(store_folder, ignore_errors=True)  # a link to a folder stays
         why = report.failed[0] if report.failed else "it has no episodes"
         others = f" (and {len(report.failed) - 1} more like it)" if len(report.failed) > 1 else ""
         raise DataError(f"nothing was imported and no store was made: {why}{others}")
@@ -115,6 +115,8 @@ def new_folder(target: str | Path) -> Iterator[Path]:
         )
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
+    if partial.exists() or partial.is_symlink():
+        raise TargetNotEmpty(f"{partial} is in the way, which holds an export while it is written; remove it first")
     partial.mkdir(parents=True)
     try:
         yield partial
