@@ -15,7 +15,7 @@ from plaudit.data.lines import FACTS, decode, number_anew
 from plaudit.data.sealed import seal, unseal
 
 Record = dict[str, Any]
-Change = Callable[[Path], None]
+Change = Callable[[Path], object]
 Named = tuple[str, Change]  # what was done, in words
 
 FILES = ("store.json", "journal", "journal.head", "labels", "labels.head", "writer.lock", "labels.failures")
