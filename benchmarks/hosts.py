@@ -262,10 +262,10 @@ def measure_cut(hosts: Sequence[Host], seconds: float, after: float, retries: in
     }
 
 
-def run_loop(hosts: Sequence[Host], head: str, cut: float, times: int) -> None:
+def run_loop(hosts: Sequence[Host], head: str, cut: float, times: int, more: Sequence[str]) -> None:
     """An online run over the three hosts whose links are cut in turn; what `benchmarks/faults.py` says of it."""
     others = ",".join(host.name for host in hosts[1:])
-    words = ["--head", head, "--kinds", "link", "--times", str(times), "--hang", str(cut)]
+    words = ["--head", head, "--kinds", "link", "--times", str(times), "--hang", str(cut), *more]
     script = str(Path(__file__).with_name("faults.py"))
     done = hosts[0].run("env", f"PLAUDIT_HOSTS={others}", sys.executable, script, *words, seconds=120 + times * 120)
     print(done.stdout + done.stderr[-2000:])
@@ -308,7 +308,9 @@ def main() -> None:
         head = start_all(hosts)
         print(f"three nodes up after {time.time() - began:.1f} s")
         if asked.loop or asked.quick:
-            run_loop(hosts, head, 5 if asked.quick else asked.cut[0], asked.loop or 1)
+            run_loop(
+                hosts, head, 5 if asked.quick else asked.cut[0], asked.loop or 1, ["--quick"] if asked.quick else []
+            )
             return
         print(hosts[1].run(sys.executable, "-m", "plaudit.cli", "cluster", "status").stdout)
         done = hosts[0].run(sys.executable, "-m", "plaudit.cli", "cluster", "check")

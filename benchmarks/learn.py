@@ -1,7 +1,7 @@
 """How soon is the built-in task solved? SAC with 20 demonstrations and PPO with dense reward, beside stable-baselines3.
 
     python benchmarks/learn.py            three seeds each, both tasks, both learners; about an hour on two cores
-    python benchmarks/learn.py --quick    SAC on lift, one seed, no peer, until 10%: whether it learns
+    python benchmarks/learn.py --quick    a small SAC on lift, one seed, no peer, until 10%: whether it learns
     python benchmarks/learn.py --qchunk   Q-chunking on lift with 20 demonstrations, which the peer does not have
 
 Solved means 90% success on 50 seeds held back. Every run is a process of its own with the machine to itself, and its
@@ -34,6 +34,7 @@ from plaudit.training.trainer import HELD_BACK
 PEER = "stable-baselines3"
 SOLVED, EPISODES, N_DEMOS = 0.9, 50, 20
 UNDER_WAY = 0.1  # success that the quick form waits for
+SMALL = ["learner.hidden=[64,64]", "learner.batch_size=128", "learner.n_step=3", "learner.tau=0.01"]  # the quick form
 REHEARSED = 0.4  # at most, with Q-chunking, before the first episode: what is more was not learned by doing
 LIMITS = {"sac": 180.0, "ppo": 600.0, "qchunk": 300.0}  # seconds that a learner may take
 EVERY = {"sac": 1000, "ppo": 25_000, "qchunk": 500}  # steps between evaluations
@@ -49,7 +50,9 @@ Curve = list[tuple[int, float, float]]  # step, seconds and success at each eval
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="SAC on lift, one seed, until 10%%: whether it learns")
+    parser.add_argument(
+        "--quick", action="store_true", help="a small SAC on lift, one seed, until 10%%: whether it learns"
+    )
     parser.add_argument("--qchunk", action="store_true", help="Q-chunking on lift instead")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--peer-seeds", type=int, default=1, help="how many of the seeds the peer is run on")
@@ -73,7 +76,7 @@ def main() -> None:
     results: dict[tuple[str, str], dict[str, list[Curve]]] = {cell: {"plaudit": [], PEER: []} for cell in cells}
     for (learner, task), found in results.items():
         for seed in range(options.seeds):
-            found["plaudit"].append(run_ours(learner, task, seed, solved))
+            found["plaudit"].append(run_ours(learner, task, seed, solved, SMALL if options.quick else []))
             show(learner, task, seed, "plaudit", found["plaudit"][-1], solved)
     for (learner, task), found in results.items():
         for seed in range(options.peer_seeds):
@@ -86,11 +89,11 @@ def main() -> None:
     bars.report()
 
 
-def run_ours(learner: str, task: str, seed: int, solved: float) -> Curve:
+def run_ours(learner: str, task: str, seed: int, solved: float, more: list[str]) -> Curve:
     """The curve: (step, seconds, success) at each evaluation."""
     with tempfile.TemporaryDirectory() as folder:
         words = [
-            f"learner={learner}", f"env={task}", f"seed={seed}", *OURS[learner],
+            f"learner={learner}", f"env={task}", f"seed={seed}", *OURS[learner], *more,
             f"evaluation.every={EVERY[learner]}", f"evaluation.episodes={EPISODES}", f"evaluation.stop_at={solved}",
         ]  # fmt: skip
         command = [sys.executable, "-m", "plaudit.cli", "train", *words, "--folder", folder]

@@ -64,21 +64,23 @@ class Cell:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one delay, two episodes, a policy that hardly learned")
+    parser.add_argument(
+        "--quick", action="store_true", help="one delay, one episode each, a policy that hardly learned"
+    )
     parser.add_argument("--policy", type=Path, help="where the trained policy is, or is put")
     parser.add_argument("--episodes", type=int, default=30, help="of each way at each delay")
     parser.add_argument("--figure", action="store_true", help=f"draw {FIGURE.name} anew")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, one_busy_core():
-        policy = trained(options.policy or Path(folder), 60 if options.quick else 2000)
-        delays, episodes = ((100,), 2) if options.quick else (DELAYS, options.episodes)
+        policy = trained(options.policy or Path(folder), *((2_000, 30) if options.quick else (20_000, 2000)))
+        delays, episodes = ((100,), 1) if options.quick else (DELAYS, options.episodes)
         cells = {(way, delay): drive(policy, way, delay, episodes) for delay in delays for way in WAYS}
         judge(cells, success=not options.quick)
         if options.figure:
             FIGURE.write_text(figure(cells))
-        print_floor(300 if options.quick else 3000)
+        print_floor(150 if options.quick else 3000)
         measure_tick(100 if options.quick else 1000)
-        start_and_stop(4 if options.quick else 200, Path(folder))
+        start_and_stop(2 if options.quick else 200, Path(folder))
     bars.report()
 
 
@@ -92,10 +94,11 @@ def one_busy_core() -> Iterator[None]:
         busy.wait()
 
 
-def trained(folder: Path, steps: int) -> PolicySpec:
+def trained(folder: Path, moments: int, steps: int) -> PolicySpec:
+    """A policy that was fitted to the expert's chunks at so many moments, with so many updates."""
     if not (folder / "policy.yaml").exists():
         begun, rng = time.monotonic(), np.random.default_rng(0)
-        world = World.anywhere(20_000, rng)
+        world = World.anywhere(moments, rng)
         seen, chunks = world.state, chunks_of(world, rng)
         normalizer, policy = Normalizer.of(seen, chunks), flow_config().build()
         trainer = fit_flow(policy, Observation({}, seen), chunks, normalizer, steps=steps, shift=0)

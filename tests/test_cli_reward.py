@@ -22,6 +22,7 @@ from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10
 from plaudit.judges.classifier.judge import RewardModel
+from slow import slow_but
 from waiting import stretch, wait_until
 
 SMALL = ("encoder={type: small, widths: [8, 16]}", "hidden_dim=16", "latent_dim=16")
@@ -107,7 +108,9 @@ def test_the_published_weights_may_be_given_and_are_frozen(run, tmp_path):
     assert all(torch.equal(member.encoder.state_dict()[name], tensor) for name, tensor in weights.items())
 
 
-@pytest.mark.parametrize("block", ["policy", "reward_model"], ids=["before 0.6", "since 0.6"])
+@pytest.mark.parametrize(
+    "block", slow_but("reward_model", of=["policy", "reward_model"]), ids=["before 0.6", "since 0.6"]
+)
 def test_lerobots_reward_classifier(run, tmp_path, store, block):
     export_dataset(store, tmp_path / "labeled", "lerobot", WriteOptions(video=False))
     classifier = {"type": "reward_classifier", "model_name": "helper2424/resnet10", "num_cameras": 1}

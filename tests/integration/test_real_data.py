@@ -17,6 +17,7 @@ from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
 
 REAL = Path(os.environ.get("PLAUDIT_TEST_DATA", Path(__file__).parents[3] / "shared/data")) / "g1_bottle"
+HERE = pytest.mark.skipif(not REAL.is_dir(), reason=f"no {REAL}")
 
 
 class Imported(NamedTuple):
@@ -27,7 +28,7 @@ class Imported(NamedTuple):
 
 @pytest.fixture(
     scope="module",
-    params=["generated", pytest.param("g1_bottle", marks=pytest.mark.skipif(not REAL.is_dir(), reason=f"no {REAL}"))],
+    params=["generated", pytest.param("g1_bottle", marks=[HERE, pytest.mark.slow])],
 )
 def imported(request, tmp_path_factory) -> Imported:
     """All of a v2.1 data set in a store, with its labels; not to be changed."""

@@ -12,6 +12,7 @@ from plaudit.robots.twin.frames import read_stamp, render_frame
 from plaudit.robots.twin.log import compare_episode
 from plaudit.robots.twin.process import TwinProcess
 from plaudit.rollout.loop import FAULT, run_episode
+from slow import slow_but
 from twins import Waves, wait_for_silence, zenoh_config
 from waiting import stretch, wait_until
 
@@ -32,7 +33,10 @@ def wave(robot, steps, at=-1, then=lambda: None):
     return run_episode(robot, Waves(robot.params.start_pose, at, then), Normalizer({}), steps=steps, task="wave")
 
 
-@pytest.mark.parametrize(("name", "fields"), [("igris_b", ("position",)), ("igris_c", ("position", "velocity"))])
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [("igris_b", ("position",)), pytest.param("igris_c", ("position", "velocity"), marks=pytest.mark.slow)],
+)
 def test_every_frame_and_state_of_an_episode_is_in_the_twins_log(tmp_path, name, fields):
     config = zenoh_config(tmp_path, name, mono_image_resize={"width": 320, "height": 240})
     with TwinProcess(config, tmp_path / "sent.jsonl") as twin, config.build() as robot:
@@ -65,11 +69,12 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", slow_but("freeze", "nan", of=FAULTS))
 def test_a_fault_makes_the_robot_hold_and_keeps_the_episode_with_its_reason(config, twin, fault):
     check_fault(config, twin, fault, FAULTS[fault])
 
 
+@pytest.mark.slow
 def test_messages_that_arrive_late_make_it_hold_too(tmp_path):
     config = zenoh_config(tmp_path, late_after_ms=500.0)
     with TwinProcess(config, tmp_path / "sent.jsonl", watchdog_ms=400) as twin:
@@ -121,6 +126,7 @@ def test_a_process_that_is_stopped_and_continues_is_reported_and_can_be_driven_a
     assert again.steps == 5 and FAULT not in again.meta
 
 
+@pytest.mark.slow
 def test_a_twin_that_is_killed_and_started_again_can_be_driven_again_and_both_episodes_are_stored(tmp_path):
     config = zenoh_config(tmp_path)
     with TwinProcess(config, tmp_path / "sent.jsonl") as twin, config.build() as robot:

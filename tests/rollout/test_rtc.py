@@ -120,9 +120,9 @@ def test_weights_pushed_at_once_change_an_episode_that_is_under_way(log):
 
 def test_the_delay_is_measured_in_steps_and_told_to_the_policy(log):
     config = ExecutorConfig(steps=60, execute=10)
-    with Rtc(PuppetConfig(log=log), CounterConfig(took=0.05), config) as executor:
+    with Rtc(PuppetConfig(log=log), CounterConfig(took=0.2), config) as executor:
         (episode,) = executor.episodes(1)
-    assert executor.timing.delay[1:].min() >= 4  # the puppet's ticks are 10 ms, and one of them was under way
+    assert executor.timing.delay[1:].min() >= 4  # of 20 on a quiet machine, whose ticks are 10 ms
     assert episode.actions[-1, 1] >= 5
     assert episode.actions[:, 0].tolist() == list(range(60))  # and each command stands at its step all the same
 
@@ -137,7 +137,7 @@ def test_without_guidance_each_chunk_is_the_policys_own(log):
 @pytest.mark.parametrize(("idle", "sent"), [("last", 3.0), ("zero", 0.0)])
 def test_where_a_chunk_runs_out_the_robot_gets_what_is_safe(log, idle, sent):
     config = ExecutorConfig(steps=7, idle=idle)
-    with Rtc(PuppetConfig(log=log), CounterConfig(horizon=4, took=0.5), config) as executor:
+    with Rtc(PuppetConfig(log=log), CounterConfig(horizon=4, took=2.0), config) as executor:
         (episode,) = executor.episodes(1)
     assert executor.timing.held.tolist() == [False] * 4 + [True] * 3
     assert episode.actions[:, 0].tolist() == [0, 1, 2, 3, sent, sent, sent]

@@ -26,6 +26,7 @@ from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import Progress, train
 from plaudit.types import Labels
 from processes import FORKED
+from slow import slow_but
 
 GLOW = "env=glow policy_cameras=[] num_envs=4 learner.hidden=[8] evaluation.episodes=2 reward.confirm=[1,1] "
 LEARNERS = {
@@ -85,7 +86,7 @@ def test_the_model_pays_ends_the_episodes_and_signs_the_labels(tmp_path: Path, m
     assert succeeded
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("learner", slow_but("sac", of=LEARNERS))
 def test_nothing_of_the_simulators_success_reaches_the_learner(tmp_path: Path, model: Any, learner: str):
     demos = demonstrations(tmp_path / "demos")
     words = f"{LEARNERS[learner]} reward.model={model(0.5)} reward.on_alarm=warn demos={demos}"
@@ -144,7 +145,7 @@ def test_a_single_frame_is_not_enough_unless_it_is_told_to_be(tmp_path: Path, mo
     assert lengths[1] > lengths[0]
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("learner", slow_but("sac", of=LEARNERS))
 def test_a_model_in_a_process_of_its_own_makes_the_same_curve(tmp_path: Path, model: Any, learner: str):
     words = f"{LEARNERS[learner]} reward.model={model(0.5)} steps=60"
     run(tmp_path / "inline", words)
@@ -323,7 +324,7 @@ def die_after(folder: Path, rounds: int) -> None:
     train(RunFolder.reopen(folder), watch, lambda what: iter)
 
 
-@pytest.mark.parametrize("learner", ["sac", "ppo"])
+@pytest.mark.parametrize("learner", slow_but("sac", of=["sac", "ppo"]))
 def test_another_model_takes_over_a_killed_run_as_one_that_was_stopped_at_its_checkpoint(
     tmp_path: Path, model: Any, learner: str
 ):

@@ -26,6 +26,7 @@ from plaudit.training.evaluation import examine, film
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import Progress, train
 from processes import FORKED
+from slow import slow_but
 from tiny_reward import tiny_model
 
 SMALL = {
@@ -69,7 +70,7 @@ def curve(folder: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
 
 
-@pytest.fixture(scope="module", params=[*SMALL, *JUDGED])
+@pytest.fixture(scope="module", params=slow_but("sac, judged", of=[*SMALL, *JUDGED]))
 def words(request: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     """One run after the other, with a reward model in charge of the last two."""
     if request.param in SMALL:
@@ -149,7 +150,7 @@ COMPONENTS = {
 }
 
 
-@pytest.mark.parametrize("learner", COMPONENTS)
+@pytest.mark.parametrize("learner", slow_but("qchunk", of=COMPONENTS))
 def test_a_policy_of_pixels_trains_and_resumes(tmp_path: Path, learner: str):
     own = {
         "qchunk": "scripted_demos=2 learner.clone_updates=2 learner.updates_per_step=0.1 learner.batch_size=16",
@@ -192,6 +193,7 @@ def test_somebody_elses_environment_trains_too(tmp_path: Path):
     assert (end.step, end.episodes, end.evaluated) == (80, 4, 0.0)
 
 
+@pytest.mark.slow
 def test_sac_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
     """Does it learn at all: a policy that was taught nothing lifts the cube in none of twenty episodes."""
     words = (
