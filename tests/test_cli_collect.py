@@ -40,7 +40,7 @@ def test_what_was_collected_comes_out_in_both_old_layouts(tmp_path):
 def test_collect_with_a_config_is_a_training_run(tmp_path):
     block = "reward_data_collection: {enabled: True, save_dir: data, target_success: 0, target_failure: 3}"
     (tmp_path / "run.yaml").write_text(TRAINING + block)
-    said = plaudit("collect", "--config", "run.yaml", cwd=tmp_path, alone=True)
+    said = plaudit("collect", "--config", "run.yaml", cwd=tmp_path)
     assert "runs/lift_ppo_0: 20 steps, 4 episodes" in said and "data has 0 successes and 3 failures" in said
     assert len(Store.open(tmp_path / "data")) == 3
 

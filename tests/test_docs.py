@@ -114,7 +114,7 @@ def test_every_metric_in_the_code_is_defined_and_every_definition_has_code():
     assert named | held_out | collected == documented()
 
 
-@pytest.mark.parametrize("learner", ["sac", "qchunk"])
+@pytest.mark.parametrize("learner", ["sac", pytest.param("qchunk", marks=pytest.mark.slow)])
 def test_every_metric_that_an_online_run_logs_is_defined(tmp_path, learner):
     glow.saved(glow.bright_model(0.8), tmp_path / "judge")
     words = (

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from conftest import counting_episode, same_episode
 from plaudit.data.check import check
@@ -13,7 +14,7 @@ from plaudit.errors import StoreDamaged
 from plaudit.types import Episode, Labels
 from recorded_disk import RecordedDisk, clear
 
-STATES = 200
+states = pytest.mark.parametrize("states", [40, pytest.param(200, marks=pytest.mark.slow)])
 Known = tuple[int, list[int], list[int]]  # calls so far; episodes and labels that were acknowledged by then
 
 
@@ -48,10 +49,11 @@ def recorded_run(folder: Path, capacity: int | None = None) -> tuple[RecordedDis
     return disk, said
 
 
-def test_a_power_cut_at_any_call_loses_nothing_that_was_acknowledged(tmp_path):
+@states
+def test_a_power_cut_at_any_call_loses_nothing_that_was_acknowledged(tmp_path, states):
     disk, said = recorded_run(tmp_path / "disk")
     began, rng = said[0][0], random.Random(0)
-    for _ in range(STATES):
+    for _ in range(states):
         until = rng.randrange(began, len(disk.calls) + 1)
         _, episodes, labels = [known for known in said if known[0] <= until][-1]
         disk.lay_out(clear(tmp_path / "found"), until, rng)
@@ -66,11 +68,12 @@ def test_a_power_cut_at_any_call_loses_nothing_that_was_acknowledged(tmp_path):
         assert check(folder).ok
 
 
-def test_a_power_cut_during_eviction_and_compaction_leaves_the_newest(tmp_path, monkeypatch):
+@states
+def test_a_power_cut_during_eviction_and_compaction_leaves_the_newest(tmp_path, monkeypatch, states):
     monkeypatch.setattr("plaudit.data.store.IDLE_LINES", (2, 1))
     disk, said = recorded_run(tmp_path / "disk", capacity=2)
     began, rng = said[0][0], random.Random(1)
-    for _ in range(STATES // 2):
+    for _ in range(states // 2):
         until = rng.randrange(began, len(disk.calls) + 1)
         _, episodes, _ = [known for known in said if known[0] <= until][-1]
         disk.lay_out(clear(tmp_path / "found"), until, rng)

@@ -169,13 +169,22 @@ def test_more_frames_of_the_same_episodes_do_not_narrow_the_interval():
     assert false_positive_rate(few, 0.5) == false_positive_rate(many, 0.5)
 
 
-@pytest.mark.parametrize(("episodes", "bad", "share"), [(20, 0.05, 0.3), (20, 0.3, 0.5), (60, 0.1, 0.1), (40, 0.02, 1)])
+@pytest.mark.parametrize(
+    ("episodes", "bad", "share"),
+    [
+        (20, 0.05, 0.3),
+        pytest.param(20, 0.3, 0.5, marks=pytest.mark.slow),
+        pytest.param(60, 0.1, 0.1, marks=pytest.mark.slow),
+        pytest.param(40, 0.02, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_the_interval_holds_the_true_rate_in_most_of_many_data_sets(episodes, bad, share):
     rng = np.random.default_rng(1)
     rates = [false_positive_rate(simulated(rng, episodes, bad, share), 0.5) for _ in range(200)]
     assert np.mean([rate.low <= bad * share <= rate.high for rate in rates]) >= 0.95
 
 
+@pytest.mark.slow
 def test_the_interval_holds_it_less_often_where_a_few_mistakes_are_long():
     rng = np.random.default_rng(1)
     sets = [[e for _ in range(60) for e in simulated(rng, 1, 0.1, rng.exponential(0.1))] for _ in range(200)]

@@ -150,6 +150,7 @@ def test_the_same_seed_learns_the_same_numbers():
     assert learn(3) == learn(3) != learn(4)
 
 
+@pytest.mark.slow
 def test_it_learns_from_pixels():
     """The best chunk is how bright the image is: nothing but the pixels tells."""
     rng = torch.Generator().manual_seed(0)

@@ -22,6 +22,7 @@ from plaudit.policies.openpi import OpenpiConfig, wire
 from plaudit.policies.openpi.config import ServerConfig
 from plaudit.policies.openpi.policy import OpenpiPolicy, with_bars
 from plaudit.types import Observation, Weights
+from waiting import stretch
 
 IDENTITY = Normalizer.identity(2, 3)
 FRONT = np.arange(48 * 64 * 3, dtype=np.uint8).reshape(48, 64, 3)
@@ -29,7 +30,7 @@ SEEN = Observation({"front": FRONT}, np.float32([1, 2]))  # the toy's first acti
 
 
 def asking(port: int, *, server: dict[str, Any] | None = None, **options: Any) -> OpenpiPolicy:
-    place = ServerConfig(**{"port": port, "connect_s": 5.0, "answer_s": 5.0, **(server or {})})
+    place = ServerConfig(**{"port": port, "connect_s": stretch(5.0), "answer_s": stretch(5.0), **(server or {})})
     return OpenpiConfig(**{"openpi_model": place, "action_dim": 3, **options}).build()
 
 
@@ -129,23 +130,24 @@ def started(port: int) -> "Iterator[subprocess.Popen[bytes]]":
 
 def test_a_server_that_is_killed_and_started_again_goes_on_answering():
     port = free_port()
-    policy = asking(port, server={"connect_s": 30.0})
+    policy = asking(port, server={"connect_s": stretch(30.0)})
     for _ in range(2):
         with started(port):
             assert policy.predict(SEEN, IDENTITY)[0, 0] == 3
 
 
+@pytest.mark.slow
 def test_a_server_that_stands_still_is_told_even_while_images_are_on_their_way():
     port = free_port()
     large = Observation({"front": np.zeros((3000, 3000, 3), np.uint8)}, SEEN.state)
     with started(port) as process:
-        asking(port, server={"connect_s": 30.0}).warmup()
+        asking(port, server={"connect_s": stretch(30.0)}).warmup()
         policy = asking(
-            port, image_keys={"front": "image"}, image_size=None, server={"connect_s": 1.0, "answer_s": 0.5}
+            port, image_keys={"front": "image"}, image_size=None, server={"connect_s": 4.0, "answer_s": 2.0}
         )
         policy.warmup()
         process.send_signal(signal.SIGSTOP)
-        with pytest.raises(PolicyError, match=r"no openpi server at .* within 1 s"):
+        with pytest.raises(PolicyError, match=r"no openpi server at .* within 4 s"):
             policy.predict(large, IDENTITY)
 
 

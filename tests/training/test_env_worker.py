@@ -66,7 +66,7 @@ def side(shelf: Shelf, algorithm: str = "sequential", *, realtime: bool = True, 
     return EnvSide(run, POLICY, shelf, Publisher(), weights_during=during)
 
 
-@pytest.mark.parametrize("algorithm", ["sequential", "rtc"])
+@pytest.mark.parametrize("algorithm", ["sequential", pytest.param("rtc", marks=pytest.mark.slow)])
 def test_weights_that_come_while_it_moves_are_acted_with_in_the_same_episode(algorithm):
     shelf = Shelf()
     with side(shelf, algorithm, during=True) as env:

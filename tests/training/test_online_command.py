@@ -139,6 +139,7 @@ def test_it_wants_to_know_what_to_run_and_no_more_than_that(lab):
         assert "--resume goes on with a run as it was configured; leave out the other arguments" in said
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_it_begins_interrupts_at_once(lab):
     """The policy waits a minute for a server that is not there."""
     (lab / "server.yaml").write_text("{connect_s: 60, port: 9}")

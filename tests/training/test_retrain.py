@@ -225,6 +225,7 @@ def test_one_that_was_stopped_goes_on_and_nothing_was_decided_meanwhile(weak, tm
     assert epochs == [3] and len(decisions(retrainer.folder)) == 1
 
 
+@pytest.mark.slow
 def test_one_that_is_killed_is_a_sentence_and_one_that_is_told_to_stop_is_not(weak, tmp_path):
     retrainer = weak.retrainer(tmp_path)
     store = labelled_run(tmp_path, retrainer, flipped=False)

@@ -16,7 +16,7 @@ def encoder() -> EfficientNetLite0:
     return EfficientNetConfig().build().eval()
 
 
-@pytest.mark.parametrize("side", [84, 128, 97])
+@pytest.mark.parametrize("side", [97, *(pytest.param(side, marks=pytest.mark.slow) for side in (84, 128))])
 def test_its_features_are_the_peers(encoder, side):
     from efficientnet_lite_pytorch import EfficientNet
 

@@ -210,7 +210,11 @@ def kill_at(epoch: int) -> Callable[[Epoch], bool]:
     return watch
 
 
-@pytest.mark.parametrize("config", [CONFIG, FROZEN], ids=["encoder trained", "encoder frozen"])
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(CONFIG, marks=pytest.mark.slow), FROZEN],
+    ids=["encoder trained", "encoder frozen"],
+)
 def test_a_training_that_was_stopped_and_killed_goes_on_as_if_it_was_not(tmp_path, squares, config, monkeypatch):
     config = config.model_copy(update={"members": 2, "epochs": 4, "patience": 9})
     whole = make(squares, tmp_path / "whole", config)

@@ -322,6 +322,7 @@ def test_ctrl_c_is_for_the_parent_alone(tmp_path):
     assert (out, errors, program.returncode) == ("interrupted 2.0\n", "", 0)
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_it_starts_prints_one_traceback_and_not_two(tmp_path):
     program = start_program(tmp_path, "early")
     assert program.stdout.readline() == "starting\n"
@@ -331,6 +332,7 @@ def test_ctrl_c_while_it_starts_prints_one_traceback_and_not_two(tmp_path):
     assert errors.count("Traceback") == 1 and "program.py" in errors
 
 
+@pytest.mark.slow
 def test_it_ends_with_its_parent_whatever_ends_that(tmp_path):
     program = start_program(tmp_path)
     child = int(program.stdout.readline())
