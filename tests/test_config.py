@@ -103,7 +103,7 @@ def test_a_mistake_is_answered_with_the_key_the_nearest_one_and_the_file(tmp_pat
 
 def test_aliases_of_aliases_are_refused_before_they_are_built(tmp_path):
     levels = "".join(f"l{i}: &l{i} [{','.join([f'*l{i - 1}'] * 9)}]\n" for i in range(1, 9))
-    with pytest.raises(ConfigError, match="stands for more than 50,000 values"):
+    with pytest.raises(ConfigError, match="stands for more than 10,000 values"):
         load(Experiment, write(tmp_path, f"l0: &l0 [x,x,x]\n{levels}"))
 
 

@@ -200,3 +200,9 @@ def test_here_is_this_machine_alone(tmp_path):
         for there in ("http://0.0.0.0/v1", "http://localhost@evil/v1", "http://127.0.0.1.evil/", "http://[::1", ""):
             with pytest.raises(NotAllowed):
                 check_host(there)
+
+
+@pytest.mark.parametrize("host", ["", "a b", "a,b", "http://x", "x\ud800", "\udcff", "me@here", "x" * 300])
+def test_what_is_no_machine_is_not_allowed_as_one(host):
+    with pytest.raises(NotAllowed, match="is no name of a machine"):
+        allow_host(host)

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from plaudit.data.journal import disk_error, sync
 from plaudit.errors import BadFile
-from plaudit.untrusted import MAX_JSON, parse_json, read_own
+from plaudit.safetensors_file import check_safetensors
+from plaudit.untrusted import MAX_JSON, parse_json, read_own, shown
 
 FORMAT = 1
 VERSION = "version"  # of a learner, among dumped tensors
@@ -77,15 +78,12 @@ def load_dumped(data: bytes, learner: Checkpointed) -> None:
 
 def load_checkpoint(folder: Path, learner: Checkpointed) -> dict[str, Any]:
     """Put a learner into the state that was saved; returns the caller's facts."""
+    facts = read_facts(folder)
     try:
-        facts = parse_json(read_own(folder / "facts.json", MAX_JSON))
+        check_safetensors(folder / "state.safetensors")
         tensors = load_file(folder / "state.safetensors")
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
         raise BadFile(folder, f"this is not a whole checkpoint: {str(error)[:200]}") from error
-    if not isinstance(facts, dict) or type(facts.get("version")) is not int:
-        raise BadFile(folder, "this is not a whole checkpoint: facts.json does not say its version")
-    if facts.get("format") != FORMAT:
-        raise BadFile(folder, f"written as format {facts.get('format')}; this version of plaudit reads {FORMAT}")
     mine = _tensors(learner)
     model = {name: tensor for name, tensor in tensors.items() if name.startswith("model/")}
     for name in sorted({n for n in mine if n.startswith("model/")} ^ set(model)):
@@ -98,6 +96,19 @@ def load_checkpoint(folder: Path, learner: Checkpointed) -> dict[str, Any]:
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise BadFile(folder, f"this checkpoint does not fit the learner ({str(error)[:200]})") from error
     learner.version = facts["version"]
+    return facts
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself, and the caller's facts."""
+    try:
+        facts = parse_json(read_own(folder / "facts.json", MAX_JSON))
+    except (OSError, ValueError) as error:
+        raise BadFile(folder, f"this is not a whole checkpoint: {str(error)[:200]}") from error
+    if not isinstance(facts, dict) or type(facts.get("version")) is not int or type(facts.get("step", 0)) is not int:
+        raise BadFile(folder, "this is not a whole checkpoint: facts.json does not say its version or its step")
+    if facts.get("format") != FORMAT:
+        raise BadFile(folder, f"written as format {shown(facts.get('format'))}; this version of plaudit reads {FORMAT}")
     return facts
 
 

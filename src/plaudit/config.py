@@ -26,7 +26,7 @@ from pydantic_core import ErrorDetails
 from plaudit.errors import ConfigError, ContractError, nearest
 from plaudit.trust import from_file
 from plaudit.untrusted import check_yaml
-from plaudit.yaml_file import UNREADABLE, first_line, read_yaml
+from plaudit.yaml_file import UNREADABLE, filled, first_line, read_yaml
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Location = tuple[str | int, ...]
@@ -137,10 +137,10 @@ def read_tree(path: str | Path | None, overrides: Sequence[str]) -> tuple[dict[s
 
     Whoever makes something of the first does so within `plaudit.trust.from_file(path, overrides)`, as `load` does.
     """
-    file_tree = read_yaml(Path(path)) if path is not None else OmegaConf.create({})
+    file_tree = read_yaml(Path(path)) if path is not None else {}
     override_tree = _overrides(overrides)
     try:
-        merged: Any = OmegaConf.to_container(OmegaConf.merge(file_tree, override_tree), resolve=True)
+        merged: Any = filled(file_tree, override_tree)
     except UNREADABLE as error:
         raise ConfigError([((), f"{path or 'command line'}: {first_line(error)}")]) from error
     given: Any = OmegaConf.to_container(override_tree)

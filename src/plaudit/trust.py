@@ -36,6 +36,7 @@ KEYS = ("PLAUDIT_API_KEY", "OPENAI_API_KEY", "NVIDIA_API_KEY", "OPENPI_API_KEY")
 PLACES = ("EMBODIED_PATH",)
 
 _PACKAGE = re.compile(r"[^\W\d]\w*")
+_HOST = re.compile(r"[\w.:%\[\]-]{1,253}")
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def allow_code(*packages: str) -> None:
 def allow_host(*hosts: str) -> None:
     """Let files name servers on these machines, and let models be fetched if one is the hub."""
     for host in hosts:
-        if not host or re.search(r"[\s,/@]", host):
+        if not _HOST.fullmatch(host):
             raise NotAllowed(f"'{host}' is no name of a machine; write it like --allow-host gpu.lab or 10.0.0.2")
     _remember(HOSTS, [host.lower() for host in hosts])
 
@@ -102,7 +103,7 @@ def check_host(address: str) -> str:
     host = host_of(address)
     source = _source.get()
     if source is None or address in source.typed:
-        _remember(HOSTS, [host] if host and "," not in host else [])
+        _remember(HOSTS, [host] if _HOST.fullmatch(host) else [])
     elif not _is_here(host) and host not in _allowed(HOSTS):
         raise NotAllowed(
             f"{source.path.name} names the server {host or 'without a name'}, which would be sent what the cameras "

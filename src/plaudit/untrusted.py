@@ -11,6 +11,8 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,9 @@ import yaml
 from plaudit.errors import BadFile
 
 MAX_JSON = 64 << 20  # bytes; a list of 100,000 episodes has 20 MB
+MAX_VALUES = 1_000_000  # of a JSON text: small ones take fifty times their letters in memory
+MAX_LINES_BYTES = 256 << 20  # of a file with a JSON object a line, as runs keep their metrics
+MAX_LINES_VALUES = 4_000_000  # of all its lines together
 MAX_YAML = 1 << 20  # characters; the parser does about 0.1 MB a second
 MAX_DEPTH = 64  # lists and mappings within each other
 MAX_NODES = 50_000  # values of a YAML file once its aliases are written out
@@ -41,6 +46,10 @@ _KINDS = {
 def kind_of(mode: int) -> str:
     """What a name stands for, in words."""
     return _KINDS.get(stat.S_IFMT(mode), "something else")
+
+
+class TooMuch(ValueError):
+    """A text of more values, or of more levels, than are read."""
 
 
 def shown(value: Any, most: int = 60) -> str:
@@ -154,26 +163,100 @@ def read_own(path: Path, most: int) -> bytes:
     return Root(path.parent, follow_links=True).read(path, most)
 
 
-def parse_json(data: bytes) -> Any:
-    """A JSON text; ValueError for what is too large, too deep or no JSON."""
+def parse_json(data: bytes, values: int = MAX_VALUES) -> Any:
+    """A JSON text; ValueError for what is too large, too deep or no JSON.
+
+    values: that it may have at most, numbers and texts and lists and objects
+    """
     if len(data) > MAX_JSON:
         raise ValueError(f"{len(data):,} bytes of JSON where at most {MAX_JSON:,} are read")
-    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and (depth := _depth(data)) > MAX_DEPTH:
-        raise ValueError(f"it nests {depth:,} deep where at most {MAX_DEPTH} levels are read")
+    check_json(data, values)
     tree = json.loads(data.decode())
     if re.search(rb"\\u[dD][89a-fA-F]", data):
         json.dumps(tree, ensure_ascii=False).encode()  # halves of characters cannot be written anywhere
     return tree
 
 
-def _depth(data: bytes) -> int:
-    brackets = np.frombuffer(_STRINGS.sub(b"", data), np.uint8)
-    brackets = brackets[np.isin(brackets, np.frombuffer(b"[]{}", np.uint8))]
-    opening = np.isin(brackets, np.frombuffer(b"[{", np.uint8))
-    return int(np.cumsum(np.where(opening, 1, -1)).max(initial=0))
+def check_json(data: bytes, values: int) -> int:
+    """How many values a JSON text has, at most; ValueError for too many and for too deep. Nothing is built of it."""
+    too_many = TooMuch(f"it has more than the {values:,} values that are read")
+    brackets = data.count(b"[") + data.count(b"{")
+    if brackets <= MAX_DEPTH and brackets + data.count(b",") < values:
+        return 1 + brackets + data.count(b",")  # a line of a journal: whatever of these stands in texts, it is sound
+    if data.count(b'"') > 8 * values:  # each text that is taken out below costs as much as forty letters
+        raise too_many
+    bare = _STRINGS.sub(b"", data)
+    count = 1 + sum(bare.count(sign) for sign in (b",", b"[", b"{"))
+    if count > values:
+        raise too_many
+    signs = np.frombuffer(bare, np.uint8)
+    nesting = signs[np.isin(signs, np.frombuffer(b"[]{}", np.uint8))]
+    opening = np.isin(nesting, np.frombuffer(b"[{", np.uint8))
+    depth = int(np.cumsum(np.where(opening, 1, -1), dtype=np.int32).max(initial=0))
+    if depth > MAX_DEPTH:
+        raise TooMuch(f"it nests {depth:,} deep where at most {MAX_DEPTH} levels are read")
+    return count
 
 
-def check_yaml(text: str) -> None:
+def read_json(path: Path, values: int = MAX_VALUES) -> Any:
+    """A JSON file that the user named, or of a folder that they named; BadFile for what is none."""
+    try:
+        return parse_json(read_own(path, MAX_JSON), values)
+    except FileNotFoundError:
+        raise BadFile(path, "there is no such file") from None
+    except BadFile:
+        raise
+    except ValueError as error:
+        raise BadFile(path, f"this is not valid JSON ({str(error)[:200]}); copy it again from its source") from error
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object."""
+    tree = read_json(path)
+    if not isinstance(tree, dict):
+        raise BadFile(path, f"this is {shown(tree)} where names and values stand; copy it again from its source")
+    return tree
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """A file with a JSON object a line; [] where there is none. Lines that a power cut left half are passed over."""
+    found: list[dict[str, Any]] = []
+    left = MAX_LINES_VALUES
+    try:
+        with Root(path.parent, follow_links=True).open(path, MAX_LINES_BYTES) as file:
+            for line in file:
+                left -= check_json(line, left)
+                with suppress(ValueError):
+                    found.append(json.loads(line))
+    except FileNotFoundError:
+        return []
+    except TooMuch as error:
+        raise BadFile(path, f"{error} of such a file; no run writes that") from error
+    return [entry for entry in found if isinstance(entry, dict)]
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """Lines of numbers by their names, each with its step; BadFile for what is no such file."""
+    lines = read_json_lines(path)
+    for line in lines:
+        wrong = next((name for name, value in line.items() if not isinstance(value, int | float)), None)
+        if wrong is not None or "step" not in line:
+            what = "a line without a step" if wrong is None else f"{shown(wrong)}, which is {shown(line[wrong])}"
+            raise BadFile(path, f"metrics are numbers by name, and here is {what}; copy it again from its source")
+    return lines
+
+
+@contextmanager
+def understood(path: Path) -> Iterator[None]:
+    """While something is made of a file of somebody else: what it lacks, or has of another kind, is told as BadFile."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        what = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        raise BadFile(path, f"this does not say what it should ({what[:200]}); copy it again") from error
+
+
+def check_yaml(text: str, nodes: int = MAX_NODES) -> None:
     """ValueError for a YAML text that would take its parser too far: size, depth, aliases that multiply.
 
     The parser's events come one by one, so that nothing is built of a text that is refused.
@@ -205,8 +288,8 @@ def check_yaml(text: str) -> None:
             anchor, before = above.pop()
             if anchor:
                 sizes[anchor] = count - before
-        if count > MAX_NODES:
-            raise ValueError(f"it stands for more than {MAX_NODES:,} values")
+        if count > nodes:
+            raise ValueError(f"it stands for more than {nodes:,} values")
 
 
 def parse_yaml(text: str) -> Any:

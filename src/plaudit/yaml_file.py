@@ -18,8 +18,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from plaudit.errors import BadFile, ConfigError, nearest
 from plaudit.trust import PLACES
-from plaudit.untrusted import MAX_JSON, MAX_YAML, check_yaml, parse_json, read_own
+from plaudit.untrusted import MAX_JSON, MAX_YAML, check_yaml, parse_json, read_own, shown
 
+MAX_FILLED = 10_000  # values of a file that OmegaConf goes through, a few seconds
 MOST_LETTERS = 16 << 20  # of all values, with templates filled in
 
 # What damaged text makes yaml and OmegaConf raise: `a[b` an AssertionError or an IndexError deep inside, a key that is
@@ -34,8 +35,8 @@ _OTHER_KEY = re.compile(r"\$\{([\w-]+(?:\.[\w-]+)*)\}")
 Location = tuple[str | int, ...]
 
 
-def read_yaml(path: Path) -> Any:
-    """A file as OmegaConf has it, its templates not filled in yet."""
+def read_yaml(path: Path) -> dict[Any, Any]:
+    """A file as plain values, its templates not filled in yet."""
     if not path.is_file():
         beside = [p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml", ".json")]
         where = path.parent.absolute()
@@ -44,25 +45,36 @@ def read_yaml(path: Path) -> Any:
         raise ConfigError([((), f"{path}: there is no such file; {advice}")])
     try:
         tree = _parsed(path)
-        plain = OmegaConf.to_container(tree)
     except BadFile as error:
         raise ConfigError([((), str(error))]) from error
     except UNREADABLE as error:
         kind = "JSON" if path.suffix == ".json" else "YAML"
         raise ConfigError([((), f"{path}: this is not valid {kind}: {first_line(error)}")]) from error
-    if not isinstance(plain, dict):
-        raise ConfigError([((), f"{path}: a config is a mapping of keys to values, this is something else")])
-    _check_templates(path, plain)
+    if not isinstance(tree, dict):
+        raise ConfigError([((), f"{path}: a config is a mapping of keys to values, this is {shown(tree)}")])
+    _check_templates(path, tree)
     return tree
 
 
 def _parsed(path: Path) -> Any:
     if path.suffix == ".json":  # a reward model's has hundreds of KB, which YAML's parser would take seconds for
-        tree = parse_json(read_own(path, MAX_JSON))
-        return OmegaConf.create(tree if isinstance(tree, dict) else [])  # a text in JSON would be read as YAML
+        return parse_json(read_own(path, MAX_JSON))
     text = read_own(path, 4 * MAX_YAML).decode()
-    check_yaml(text)
-    return OmegaConf.load(io.StringIO(text))
+    check_yaml(text, MAX_FILLED)
+    try:
+        return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
+    except OSError:  # a number or a date by itself, which it has no tree for
+        return text.strip()
+
+
+def filled(tree: dict[Any, Any], overrides: Any) -> Any:
+    """The same with overrides in their places and templates filled in, as OmegaConf does it."""
+    if not overrides and not any(isinstance(value, str) and "${" in value for _, value in _leaves(tree)):
+        return tree  # a reward model's description: OmegaConf would take half a minute for 50,000 values
+    count = sum(1 for _ in _leaves(tree))
+    if count > MAX_FILLED:
+        raise ValueError(f"it has {count:,} values, and templates and overrides are for at most {MAX_FILLED:,}")
+    return OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(tree), overrides), resolve=True)
 
 
 def first_line(error: Exception) -> str:

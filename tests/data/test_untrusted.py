@@ -1,5 +1,7 @@
 """Paths that lead out, texts without end: refused in a sentence, before anything is opened or built."""
 
+import contextlib
+import json
 import os
 
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from plaudit.config import read_tree
 from plaudit.data.cutoffs import read_cutoffs
 from plaudit.errors import BadFile, ConfigError
-from plaudit.untrusted import Root, check_yaml, parse_json, parse_yaml, shown
+from plaudit.untrusted import Root, check_yaml, parse_json, parse_yaml, read_metrics, shown
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../a", "a/../../b", "http://x/y", "~/a", "a\0b", "", 3, "a" * 2000])
@@ -56,6 +58,14 @@ def test_json_that_nests_without_end_or_holds_half_a_character_is_refused(text):
         parse_json(text)
 
 
+@pytest.mark.parametrize("text", [b"[]", b"{}", b'""', b"0", b'{"a":{}}', b"[[[]]]"])
+def test_json_of_millions_of_values_is_refused_before_one_of_them_is_built(text, monkeypatch):
+    """Sixty megabytes of them would be gigabytes."""
+    monkeypatch.setattr(json, "loads", lambda text: pytest.fail("they are built"))
+    with pytest.raises(ValueError, match="more than the 1,000,000 values that are read"):
+        parse_json(b"[" + b",".join([text] * 1_000_000) + b"]")
+
+
 def test_brackets_within_strings_do_not_count():
     assert parse_json(b'{"a": "[[[\\"' + b"[" * 100 + b'"}')["a"].count("[") == 103
 
@@ -92,6 +102,53 @@ def test_a_config_of_brackets_is_a_sentence(tmp_path):
     (tmp_path / "c.yaml").write_text("[" * 5000)
     with pytest.raises(ConfigError, match=r"c.yaml: .*nests more than 64 levels"):
         read_tree(tmp_path / "c.yaml", [])
+
+
+@pytest.mark.parametrize(
+    "text", ["1", "1.5", "x", "2026-01-01", "null", "- 1", "[1, 2]", "", "!!set {a}", "--- 1\n--- 2"]
+)
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+def test_a_config_that_is_no_mapping_is_a_sentence(tmp_path, text, suffix):
+    (tmp_path / f"c.{suffix}").write_text(text)
+    with contextlib.suppress(ConfigError):  # OmegaConf takes nothing for an empty config, and a word for a key
+        assert read_tree(tmp_path / f"c.{suffix}", [])[0] in ({}, {text: None}, {"a": None})
+
+
+def test_a_large_description_in_json_is_read_at_once_and_not_filled_in(tmp_path):
+    """OmegaConf takes half a millisecond for each value."""
+    (tmp_path / "model.json").write_text(json.dumps({"scores": [0.5] * 100_000}))
+    assert len(read_tree(tmp_path / "model.json", [])[0]["scores"]) == 100_000
+    with pytest.raises(ConfigError, match="templates and overrides are for at most 10,000"):
+        read_tree(tmp_path / "model.json", ["a=1"])
+
+
+def test_lines_of_a_run_are_read_but_for_those_left_half(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1, "loss": 0.5}\n\n{"step": 2, "lo\n[1]\n\xff\n{"step": 3}\n{"step": 4')
+    assert read_metrics(path) == [{"step": 1, "loss": 0.5}, {"step": 3}]
+    assert read_metrics(tmp_path / "nothing") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (b'{"step": "x"}', "'step', which is 'x'"),
+        (b'{"loss": 1}', "a line without a step"),
+        (b'{"step": 1, "a": [1]}', "'a', which is a list of 1"),
+        (b'{"step": ' + b"[" * 100 + b"}", "nests 101 deep"),
+    ],
+)
+def test_lines_that_no_run_writes_are_refused(tmp_path, line, sentence):
+    (tmp_path / "metrics.jsonl").write_bytes(line + b"\n")
+    with pytest.raises(BadFile, match=sentence):
+        read_metrics(tmp_path / "metrics.jsonl")
+
+
+def test_lines_of_more_values_than_any_run_has_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("plaudit.untrusted.MAX_LINES_VALUES", 100)
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step":1}\n' * 51)
+    with pytest.raises(BadFile, match="no run writes that"):
+        read_metrics(tmp_path / "metrics.jsonl")
 
 
 @pytest.mark.parametrize("text", ["{0-4000000000: 3}", "{²: 3}", '{"0-99999999999999999999999999": 3}'])

@@ -1,3 +1,5 @@
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,24 @@ def test_half_a_checkpoint_is_named_as_such(tmp_path: Path, torn: str):
     whole = (tmp_path / "c" / torn).read_bytes()
     (tmp_path / "c" / torn).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(BadFile, match="not a whole checkpoint"):
+        load_checkpoint(tmp_path / "c", taught(0))
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "facts.json"])
+def test_a_pipe_in_a_checkpoint_is_not_waited_for(tmp_path: Path, name: str):
+    save_checkpoint(tmp_path / "c", taught(0), {})
+    (tmp_path / "c" / name).unlink()
+    os.mkfifo(tmp_path / "c" / name)
+    with pytest.raises(BadFile, match="this is a pipe"):
+        load_checkpoint(tmp_path / "c", taught(0))
+
+
+@pytest.mark.parametrize("facts", [{"step": "x"}, {"version": None}, {"format": [1]}, [1]])
+def test_facts_that_no_checkpoint_has_are_refused(tmp_path: Path, facts):
+    save_checkpoint(tmp_path / "c", taught(0), {})
+    kept = json.loads((tmp_path / "c/facts.json").read_text())
+    (tmp_path / "c/facts.json").write_text(json.dumps({**kept, **facts} if isinstance(facts, dict) else facts))
+    with pytest.raises(BadFile):
         load_checkpoint(tmp_path / "c", taught(0))
 
 

@@ -13,6 +13,7 @@ from rich.live import Live
 
 from plaudit.cli.common import AllowCode, AllowHost, RobotParams, RobotTopics, err, folder_name, out, stop, tell
 from plaudit.errors import ClusterError, DataError, MissingExtra, PlauditError
+from plaudit.untrusted import understood
 
 LINE = 10.0  # s between two lines where there is no terminal
 ADDRESS = "PLAUDIT_ADDRESS"  # environment variable: --address where it is not given
@@ -69,7 +70,9 @@ def online(
     from plaudit.training.online_folder import OnlineFolder
 
     if report is not None:
-        out.print(f"{write_online_report(OnlineFolder.reopen(report, ClusterRunConfig).path)}")
+        folder = OnlineFolder.reopen(report, ClusterRunConfig).path
+        with understood(folder):
+            out.print(f"{write_online_report(folder)}")
         return
     flags = (robot, algorithm, policy_yaml, params, topics, human or None)
     nothing = not overrides and config is None and all(flag is None for flag in flags)

@@ -7,6 +7,7 @@ import typer
 
 from plaudit.cli.common import AllowCode, AllowHost, epochs_bar, folder_name, out, progress, stop, tell, training_bar
 from plaudit.errors import DataError
+from plaudit.untrusted import understood
 
 
 def train_(
@@ -55,7 +56,8 @@ def train_(
         stop(f"interrupted; go on from the last checkpoint with: plaudit train --resume {run.path}")
     if not stopped():
         film(run)
-    write_report(run.path)
+    with understood(run.path):
+        write_report(run.path)
     held = "not evaluated yet" if end.evaluated is None else f"{end.evaluated:.0%} success on seeds held back"
     out.print(f"{run.path}: {end.step:,} steps, {end.episodes:,} episodes, {held}; see {run.path / 'report.html'}")
     if run.config.collect is not None:

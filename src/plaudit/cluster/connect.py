@@ -15,6 +15,7 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -149,12 +150,26 @@ def find(address: str | None, mine: NodeState | None) -> str | None:
 def with_port(address: str) -> str:
     """'10.0.0.1' -> '10.0.0.1:6379'."""
     host, colon, port = address.rpartition(":")
-    if not colon and _HOST.fullmatch(address):
+    if not colon and _is_host(address):
         return f"{address}:{PORT}"
-    good = colon and _HOST.fullmatch(host) and port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 1 << 16
+    good = colon and _is_host(host) and port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 1 << 16
     if not good:
         raise ClusterError(f"'{address}' is no address of a head; write HOST:PORT, like 10.0.0.1:{PORT}")
     return address
+
+
+def _is_host(text: str) -> bool:
+    """A name, or an address that is written out: to the system `2` is 0.0.0.2, and `0x7f.1` is this machine."""
+    if not _HOST.fullmatch(text):
+        return False
+    last = text.strip(".").rpartition(".")[2]
+    if not (text.startswith("[") or re.fullmatch(r"[0-9]+|0[xX][0-9a-fA-F]*", last)):
+        return True
+    try:
+        ip_address(text.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def check_reachable(address: str) -> None:

@@ -36,14 +36,15 @@ MAX_STEPS = 2_000_000  # of a pickle's program: about 150 for a step of an episo
 MAX_NODES = 300_000  # values that it holds, written out where it holds one in several places
 MAX_COPIES = 4  # times the file's size that arrays made of it may take
 MAX_BITS = 1 << 12  # of a whole number
+MAX_LINE = 1 << 16  # bytes of a name or a number that is written out
 MAX_HEADER = 4096  # bytes of a .npy file before its numbers; numpy writes 118
 
-UnpicklingError = pickle.UnpicklingError  # for those who call a reader that raises it, such as torch.load
 _PLAIN_DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248]|[US]\d{1,6})")
+_PLAIN = bool | int | float | complex | str | bytes | bytearray | np.generic | np.ndarray
 _OBJECT_DTYPE = re.compile(r"\|?O8?")
 
 
-class _Damaged(ValueError):
+class Damaged(ValueError):
     """The file says something that no numpy writes."""
 
 
@@ -52,21 +53,21 @@ class _Dtype:
 
     def __init__(self, text: Any, align: Any = False, copy: Any = False):
         if not isinstance(text, str) or not (_PLAIN_DTYPE.fullmatch(text) or _OBJECT_DTYPE.fullmatch(text)):
-            raise _Damaged(f"a dtype {shown(text)}")
+            raise Damaged(f"a dtype {shown(text)}")
         self.is_object = _OBJECT_DTYPE.fullmatch(text) is not None
         self._text, self._order = text.lstrip("<>|="), "="
 
     def __setstate__(self, state: Any) -> None:
         """Of what numpy keeps there (sub-arrays, fields, flags), only the byte order is taken."""
         if not isinstance(state, tuple) or len(state) < 5 or state[1] not in ("<", ">", "|", "="):
-            raise _Damaged("the state of a dtype")
+            raise Damaged("the state of a dtype")
         if any(part is not None for part in state[2:5]):
-            raise _Damaged("a dtype with fields")
+            raise Damaged("a dtype with fields")
         self._order = state[1]
 
     def real(self) -> np.dtype[Any]:
         if self.is_object:
-            raise _Damaged("objects where numbers should be")
+            raise Damaged("objects where numbers should be")
         dtype = np.dtype(self._text)
         return dtype.newbyteorder(">") if self._order == ">" else dtype
 
@@ -82,7 +83,7 @@ class _Array:
     def __setstate__(self, state: Any) -> None:
         version, self.shape, dtype, fortran, data = state
         if not isinstance(dtype, _Dtype) or version != 1:
-            raise _Damaged("the state of an array")
+            raise Damaged("the state of an array")
         if dtype.is_object:
             self.objects = list(data)
         else:
@@ -91,17 +92,13 @@ class _Array:
 
 def _array(data: Any, dtype: Any, shape: Any, order: str) -> AnyArray:
     if not isinstance(data, bytes | bytearray) or not isinstance(dtype, _Dtype):
-        raise _Damaged("the bytes of an array")
+        raise Damaged("the bytes of an array")
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
-        raise _Damaged("a shape that no array has")
+        raise Damaged("a shape that no array has")
     real = dtype.real()
     if math.prod(shape) * real.itemsize != len(data):
-        raise _Damaged(f"{len(data)} bytes for an array of {len(shape)} dimensions that needs others")
+        raise Damaged(f"{len(data)} bytes for an array of {len(shape)} dimensions that needs others")
     return np.frombuffer(bytearray(data), real).reshape(shape, order="F" if order == "F" else "C")
-
-
-def _reconstruct(kind: Any, shape: Any, code: Any) -> _Array:
-    return _Array()
 
 
 def _scalar(dtype: Any, data: Any) -> Any:
@@ -111,12 +108,12 @@ def _scalar(dtype: Any, data: Any) -> Any:
 def _encode(text: Any, encoding: Any) -> bytes:
     """How protocols up to 2 write bytes."""
     if not isinstance(text, str) or encoding != "latin1":
-        raise _Damaged("an encoding")
+        raise Damaged("an encoding")
     return text.encode("latin1")
 
 
 _ADMITTED: dict[tuple[str, str], Any] = {
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _reconstruct for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): lambda kind, shape, code: _Array() for core in ("core", "_core")},
     **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
     **{(f"numpy.{core}.numeric", "_frombuffer"): _array for core in ("core", "_core")},
     ("numpy", "ndarray"): _Array,
@@ -138,12 +135,14 @@ class Measured:
 
     def read(self, count: int) -> bytes:
         if not 0 <= count <= self._left:
-            raise _Damaged(f"{count:,} bytes announced where {self._left:,} are left")
+            raise Damaged(f"{count:,} bytes announced where {self._left:,} are left")
         self._left -= count
         return self._file.read(count)
 
     def readline(self) -> bytes:
-        line = self._file.readline()
+        line = self._file.readline(MAX_LINE)
+        if len(line) == MAX_LINE:
+            raise Damaged(f"a line of more than {MAX_LINE:,} bytes")
         self._left -= len(line)
         return line
 
@@ -166,6 +165,11 @@ class BoundedUnpickler(_PythonUnpickler):
         self._copied = 0
         self._depths: dict[int, tuple[Any, int]] = {}  # of tuples, by identity; they are kept so that it stays theirs
 
+    @classmethod
+    def redirect(cls, step: str, method: Callable[[Any], None]) -> None:
+        """Let a kind of unpickler take a step, by the name that `pickle` has for it, in its own way."""
+        cls.dispatch[getattr(pickle, step)[0]] = method
+
     def find_class(self, module: str, name: str) -> Any:
         found = _ADMITTED.get((module, name))
         if found is None:
@@ -181,8 +185,7 @@ class BoundedUnpickler(_PythonUnpickler):
 
     def load(self) -> Any:
         """As the base class does, step by counted step."""
-        self._unframer = pickle._Unframer(self._file_read, self._file_readline)  # pyright: ignore
-        frames = self._unframer
+        self._unframer = frames = pickle._Unframer(self._file_read, self._file_readline)  # pyright: ignore
         self.read, self.readline, self.readinto = frames.read, frames.readline, frames.readinto
         self.metastack, self.stack, self.proto = [], [], 0
         self.append = self.stack.append
@@ -191,11 +194,11 @@ class BoundedUnpickler(_PythonUnpickler):
                 self.dispatch[self.read(1)[0]](self)
         except pickle._Stop as stop:  # pyright: ignore
             return stop.value
-        raise _Damaged(f"more than {MAX_STEPS:,} steps")
+        raise Damaged(f"more than {MAX_STEPS:,} steps")
 
     def _bounded(self, length: int) -> None:
         if length > self._measured.size:
-            raise _Damaged(f"{length:,} bytes announced in a file of {self._measured.size:,}")
+            raise Damaged(f"{length:,} bytes announced in a file of {self._measured.size:,}")
 
     def load_bytearray8(self) -> None:
         length = int.from_bytes(self.read(8), "little")
@@ -205,7 +208,7 @@ class BoundedUnpickler(_PythonUnpickler):
     def load_long4(self) -> None:
         length = int.from_bytes(self.read(4), "little", signed=True)
         if not 0 <= length <= MAX_BITS // 8:
-            raise _Damaged(f"a number of {length:,} bytes")
+            raise Damaged(f"a number of {length:,} bytes")
         self.append(pickle.decode_long(self.read(length)))
 
     def load_reduce(self) -> None:
@@ -222,7 +225,7 @@ class BoundedUnpickler(_PythonUnpickler):
         state = self.stack.pop()
         shell = self.stack[-1]
         if not isinstance(shell, _Dtype | _Array):
-            raise _Damaged("state for something that has none")
+            raise Damaged("state for something that has none")
         shell.__setstate__(state)
         if isinstance(shell, _Array):
             self._count_copy(8 * len(shell.objects or ()) + (0 if shell.value is None else shell.value.nbytes))
@@ -230,18 +233,18 @@ class BoundedUnpickler(_PythonUnpickler):
     def _count_copy(self, nbytes: int) -> None:
         self._copied += nbytes
         if self._copied > MAX_COPIES * self._measured.size + (1 << 20):
-            raise _Damaged("the same bytes are made into arrays again and again")
+            raise Damaged("the same bytes are made into arrays again and again")
 
     def _wrapped(self) -> None:
         """After a tuple was made: its hash would follow its tuples without looking how deep."""
         made = self.stack[-1]
         depth = 1 + max((self._depths[id(part)][1] for part in made if id(part) in self._depths), default=0)
         if depth > MAX_DEPTH:
-            raise _Damaged(f"tuples within tuples more than {MAX_DEPTH} deep")
+            raise Damaged(f"tuples within tuples more than {MAX_DEPTH} deep")
         self._depths[id(made)] = (made, depth)
 
     def load_refused(self) -> NoReturn:
-        raise _Damaged("objects, which neither arrays nor plain containers are")
+        raise Damaged("objects, which neither arrays nor plain containers are")
 
 
 def _checked(base: Any, kind: type, keys: slice | None, marked: bool) -> Any:
@@ -255,9 +258,9 @@ def _checked(base: Any, kind: type, keys: slice | None, marked: bool) -> Any:
         new = self.stack if marked else self.stack[-count:]
         target = self.metastack[-1][-1] if marked else self.stack[-count - 1]
         if type(target) is not kind:
-            raise _Damaged(f"items for something that is no {kind.__name__}")
+            raise Damaged(f"items for something that is no {kind.__name__}")
         if keys is not None and not all(_is_key(key) for key in new[keys]):
-            raise _Damaged("keys that no dictionary of arrays has")
+            raise Damaged("keys that no dictionary of arrays has")
         base(self)
 
     return load
@@ -282,7 +285,7 @@ def _keys_checked(base: Any, keys: slice) -> Any:
 
     def load(self: Any) -> None:
         if not all(_is_key(key) for key in self.stack[keys]):
-            raise _Damaged("keys that no dictionary of arrays has")
+            raise Damaged("keys that no dictionary of arrays has")
         base(self)
 
     return load
@@ -314,17 +317,14 @@ def _steps(dispatch: dict[int, Any]) -> None:
 _steps(BoundedUnpickler.dispatch)
 
 
-def opcode(name: str) -> int:
-    """The byte of a step, by the name that `pickle` has for it."""
-    return getattr(pickle, name)[0]
-
-
 def load_pickle(path: str | Path, root: Root | None = None) -> Any:
     """What a pickle of arrays, numbers, strings and containers holds.
 
     root: the data set that the file is of; None for a file that the user named
     """
-    return _load(Path(path), root, "pickle", lambda file, where: _resolve(BoundedUnpickler(file, where).load(), where))
+    return _load(
+        Path(path), root, "pickle", lambda file, where: Resolver(where).resolve(BoundedUnpickler(file, where).load(), 0)
+    )
 
 
 def load_npy(path: str | Path, root: Root | None = None) -> Any:
@@ -352,10 +352,10 @@ def _npy(file: Measured, path: Path) -> Any:
     length = file.read(2 if old else 4)
     size = int.from_bytes(length, "little")
     if size > MAX_HEADER:
-        raise _Damaged(f"a header of {size:,} bytes")
+        raise Damaged(f"a header of {size:,} bytes")
     header = file.read(size)
     if sum(header.count(bracket) for bracket in (b"(", b"[", b"{")) > MAX_DEPTH:  # which Python's parser recurses into
-        raise _Damaged("a header that nests too deep")
+        raise Damaged("a header that nests too deep")
     read_header = npy_format.read_array_header_1_0 if old else npy_format.read_array_header_2_0
     shape, fortran, dtype = read_header(io.BytesIO(length + header))
     if not dtype.hasobject:
@@ -363,38 +363,38 @@ def _npy(file: Measured, path: Path) -> Any:
     value = BoundedUnpickler(file, path).load()
     if isinstance(value, _Array) and value.objects and value.shape == ():
         value = value.objects[0]  # np.save wraps a dictionary in an array of no dimensions
-    return _resolve(value, path)
+    return Resolver(path).resolve(value, 0)
 
 
-def _resolve(value: Any, path: Path) -> Any:
-    """Shells to arrays, all the way down; refuses arrays of objects and anything else that is not plain."""
-    return _Resolver(path).resolve(value, 0)
+class Resolver:
+    """Shells to arrays, all the way down; refuses arrays of objects and anything else that is not plain.
 
-
-class _Resolver:
-    """Counts what it meets: a value that stands in two places of one that stands in two places is there four times."""
+    Counts what it meets: a value that stands in two places of one that stands in two places is there four times.
+    """
 
     def __init__(self, path: Path):
         self._path, self._met = path, 0
 
-    def resolve(self, value: Any, depth: int) -> Any:
+    def count(self, depth: int) -> None:
+        """One more, so deep within the others."""
         self._met += 1
         if self._met > MAX_NODES or depth > MAX_DEPTH:
-            raise _Damaged("values within values without end")
+            raise Damaged("values within values without end")
+
+    def resolve(self, value: Any, depth: int) -> Any:
+        self.count(depth)
         if isinstance(value, _Array):
             if value.objects is not None:
                 raise UnsafeFile(self._path, "this file holds an array of objects; save plain arrays (numbers) instead")
             if value.value is None:
-                raise _Damaged("an array without content")
+                raise Damaged("an array without content")
             return value.value
         if type(value) is dict:
             return {key: self.resolve(item, depth + 1) for key, item in value.items()}
         if type(value) in (list, tuple, set, frozenset):
             return type(value)([self.resolve(item, depth + 1) for item in value])
         if type(value) is int and value.bit_length() > MAX_BITS:
-            raise _Damaged(shown(value))
-        if value is None or isinstance(
-            value, bool | int | float | complex | str | bytes | bytearray | np.generic | np.ndarray
-        ):
+            raise Damaged(shown(value))
+        if value is None or isinstance(value, _PLAIN):
             return value
-        raise _Damaged(f"a {type(value).__name__} where data should be")
+        raise Damaged(f"a {type(value).__name__} where data should be")

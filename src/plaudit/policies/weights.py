@@ -7,6 +7,7 @@ from safetensors.numpy import save
 
 from plaudit.data.journal import write_atomic
 from plaudit.errors import BadFile
+from plaudit.safetensors_file import check_safetensors
 from plaudit.types import Weights
 
 
@@ -19,6 +20,7 @@ def read_weights(path: str | Path) -> Weights:
     if not Path(path).is_file():
         raise BadFile(path, "there is no such file of weights")
     try:
+        check_safetensors(Path(path))
         with safe_open(path, framework="numpy") as file:
             version = int((file.metadata() or {}).get("version", 0))
             return Weights(version, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no mapping

@@ -1,6 +1,5 @@
 """The report of the demo: one HTML page that stands alone, from the episodes to the policy."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from plaudit.judges.scored import JudgedFrame, Scored, side_by_side
 from plaudit.report.judge import frame_picture, headline, trust
 from plaudit.report.page import figures, page, row, section, table, warning, words
 from plaudit.report.run import alarm, films, judge_chart, read_run, success_chart
+from plaudit.untrusted import read_json_lines, read_json_object
 
 _SHOWN = 8  # frames of a kind
 _WIDTH = 120  # characters of a command in a line
@@ -70,8 +70,8 @@ def write_demo_report(
 
 def read_judge(folder: Path) -> tuple[Scores, list[ControlResult], list[Scored]]:
     """How good it was found to be, and what it said of each episode that it was measured on."""
-    facts = json.loads((folder / "model.json").read_text())
-    held_out = [Scored.from_json(json.loads(line)) for line in (folder / "held_out.jsonl").read_text().splitlines()]
+    facts = read_json_object(folder / "model.json")
+    held_out = [Scored.from_json(line) for line in read_json_lines(folder / "held_out.jsonl")]
     return Scores.from_json(facts["scores"]), [ControlResult(**tree) for tree in facts["controls"]], held_out
 
 

@@ -14,6 +14,7 @@ from plaudit.data.store import Store, is_store
 from plaudit.report.page import figures, note, page, row, section, table, warning, words
 from plaudit.report.plot import Moment, Series, line_chart
 from plaudit.report.verdicts import judge_of, read_verdicts, sheets, stripes, verdict_table
+from plaudit.untrusted import read_json_lines, read_json_object, read_metrics
 
 _LARGE, _SMALL = (640, 320), (420, 220)
 _TOLD = 60  # lines of the chronicle that are shown, the newest
@@ -23,9 +24,9 @@ Lines = list[dict[str, Any]]
 
 def write_online_report(folder: Path) -> Path:
     """Returns its path."""
-    lines, told = _read(folder / "metrics.jsonl"), _read(folder / "chronicle.jsonl")
-    config = json.loads((folder / "config.json").read_text())
-    decisions = [json.loads(path.read_text()) for path in sorted(folder.glob("judges/[0-9]*/decision.json"))]
+    lines, told = read_metrics(folder / "metrics.jsonl"), read_json_lines(folder / "chronicle.jsonl")
+    config = read_json_object(folder / "config.json")
+    decisions = [read_json_object(path) for path in sorted(folder.glob("judges/[0-9]*/decision.json"))]
     path = folder / "report.html"
     path.write_text(
         page(
@@ -43,17 +44,6 @@ def write_online_report(folder: Path) -> Path:
         )
     )
     return path
-
-
-def _read(path: Path) -> Lines:
-    """A JSON object a line; one that a power cut or a full disk left half is passed over."""
-    found: Lines = []
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
-        try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return found
 
 
 # In words

@@ -6,6 +6,7 @@ from typing import Any
 
 from plaudit.report.page import page, row, section, table, video, warning, words
 from plaudit.report.plot import Moment, line_chart
+from plaudit.untrusted import read_json_object, read_metrics
 
 _SMALL = (420, 220)
 
@@ -36,8 +37,7 @@ def write_report(folder: Path) -> Path:
 
 def read_run(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Its metrics, a line a moment, and its config."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return lines, json.loads((folder / "config.json").read_text())
+    return read_metrics(folder / "metrics.jsonl"), read_json_object(folder / "config.json")
 
 
 def alarm(lines: list[dict[str, Any]]) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from plaudit.checkpoint import Checkpointed, load_checkpoint, save_checkpoint
+from plaudit.checkpoint import Checkpointed, load_checkpoint, read_facts, save_checkpoint
 from plaudit.data.journal import disk_error, write_atomic
+from plaudit.untrusted import read_metrics
 
 KEPT = 2  # checkpoints
 ROOM = 1 << 20  # bytes without which TensorBoard is not bothered
@@ -49,9 +50,7 @@ class Record:
             self._writer = None
 
     def metrics(self) -> list[dict[str, float]]:
-        path = self.path / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        return read_metrics(self.path / "metrics.jsonl")
 
     def checkpoint(self, step: int, learner: Checkpointed, facts: Mapping[str, Any]) -> None:
         save_checkpoint(self._checkpoints / f"{step:012d}", learner, facts)
@@ -80,7 +79,7 @@ class Record:
             self._writer = None
 
     def newest_facts(self) -> dict[str, Any] | None:
-        return json.loads((self._newest / "facts.json").read_text()) if self._newest else None
+        return read_facts(self._newest) if self._newest else None
 
     @property
     def _newest(self) -> Path | None:

@@ -48,6 +48,7 @@ from plaudit.rollout.processes import Child, exit_with_parent, tell
 from plaudit.training.promotion import Figures, Rules, decide, examine
 from plaudit.training.retrain_data import Lessons, labelled
 from plaudit.training.reward_model import make_reward_model
+from plaudit.untrusted import read_json_object, understood
 
 DECISION = "decision.json"
 GRACE = 20.0  # s that a retraining may take to keep what it has when it is told to stop
@@ -101,9 +102,10 @@ class Replacement:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        tree: dict[str, Any] = json.loads((folder / DECISION).read_text())
-        figures = {name: None if tree[name] is None else Figures.from_json(tree[name]) for name in ("old", "new")}
-        return cls(**{**tree, **figures, "model": folder if tree["model"] else None})
+        with understood(folder / DECISION):
+            tree = read_json_object(folder / DECISION)
+            figures = {name: None if tree[name] is None else Figures.from_json(tree[name]) for name in ("old", "new")}
+            return cls(**{**tree, **figures, "model": folder if tree["model"] else None})
 
 
 def decisions(folder: Path) -> list[Replacement]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from plaudit.data.journal import disk_error, write_atomic
 from plaudit.policies.weights import read_weights, write_weights
 from plaudit.types import Weights
+from plaudit.untrusted import read_json_object
 
 FILE = "current.safetensors"
 STARTS = "starts.json"  # reader -> how often it has started
@@ -83,7 +84,7 @@ class StateManager:
     def count_start(self, reader: str) -> int:
         """How often a reader had started before, over all sittings of a run; this time is counted, and on disk."""
         path = self._folder / STARTS
-        starts: dict[str, int] = json.loads(path.read_text()) if path.exists() else {}
+        starts: dict[str, int] = read_json_object(path) if path.exists() else {}
         before = starts.get(reader, 0)
         try:
             write_atomic(path, json.dumps({**starts, reader: before + 1}).encode())

@@ -35,6 +35,7 @@ from plaudit.judges.calibration import Calibration, EnsembleCalibration, Thresho
 from plaudit.judges.classifier.devices import device_of, placed
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.classifier.swift import Execution, executed, halved
+from plaudit.safetensors_file import check_safetensors
 from plaudit.types import AnyArray, Episode, FloatArray, Observation
 
 MINI_BATCH = 256  # images of a camera scored at a time on a GPU
@@ -331,6 +332,7 @@ def _has_encoder(tensors: Mapping[str, Tensor]) -> bool:
 
 def _read(path: Path) -> dict[str, Tensor]:
     try:
+        check_safetensors(path)
         return load_file(path)
     except (OSError, SafetensorError, ValueError, TypeError, KeyError, RuntimeError, MemoryError) as error:
         raise BadFile(

@@ -13,7 +13,6 @@ Each is translated into one `RewardRecipe`; a key that has no translation is ref
 is downloaded: a name of the hub is not a file.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -24,6 +23,7 @@ from plaudit.config import Config, parse, place_of, read_tree, spelled_out
 from plaudit.errors import ConfigError, RewardError
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.trust import from_file
+from plaudit.untrusted import read_json_object
 
 PUBLISHED = ("helper2424/resnet10", "lerobot/resnet10")  # ResNet-10 on the hub
 FOLDERS_DEFAULTS: Mapping[str, Any] = {  # of RLinf's train_reward_model
@@ -248,7 +248,7 @@ class LerobotClassifier(Config):
         """A folder or a file of ResNet-10, its name on the hub, or any other network that transformers can find."""
         path = Path(self.model_name)
         if (path / "config.json").is_file():
-            described = json.loads((path / "config.json").read_text())
+            described = read_json_object(path / "config.json")
             if "model_type" in described and "auto_map" not in described:  # no code of its own: one of transformers'
                 return {"type": "transformers", "name": self.model_name}
         if path.is_dir():

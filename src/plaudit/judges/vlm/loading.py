@@ -1,8 +1,6 @@
 """A folder of the hub to a model that is known to be a Qwen3-VL, its tokenizer, its chat template and a fingerprint."""
 
 import hashlib
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +13,7 @@ from plaudit.errors import JudgeError, MissingExtra
 from plaudit.judges.vlm.attention import attention_on
 from plaudit.judges.vlm.config import VlmConfig
 from plaudit.judges.vlm.images import MERGE, PATCH, TIMES
+from plaudit.untrusted import read_json_object, understood
 
 # What `vision` and `decoder` take for granted; it is so in every Qwen3-VL there is.
 KNOWN: dict[str, dict[str, Any]] = {
@@ -133,8 +132,8 @@ def _template(folder: Path, tokenizer: Any) -> str:
     """Some models keep it with the tokenizer, some beside it, where only transformers' processor looks."""
     beside = folder / "chat_template.json"
     if tokenizer.chat_template is None and beside.is_file():
-        kept: Mapping[str, str] = json.loads(beside.read_text())
-        return kept["chat_template"]
+        with understood(beside):
+            return read_json_object(beside)["chat_template"]
     if tokenizer.chat_template is None:
         raise JudgeError(f"{folder} has no chat template; take an Instruct model, which brings one")
     return tokenizer.chat_template

@@ -26,6 +26,7 @@ from plaudit.config import Config
 from plaudit.errors import MissingExtra, MissingPackage, RewardError, UnknownName, nearest
 from plaudit.judges.classifier.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels, features_of
 from plaudit.trust import Download
+from plaudit.untrusted import read_json_object
 
 # What torchvision calls the parts that come after the last map.
 TORCHVISION_HEADS = ("avgpool", "classifier", "fc", "heads")
@@ -178,7 +179,7 @@ class TransformersConfig(Config):
                 _raise_exceptions_for_missing_entries=False,
                 _raise_exceptions_for_connection_errors=False,
             )
-            tree = {} if path is None else json.loads(Path(path).read_text())
+            tree = {} if path is None else read_json_object(Path(path))
             tree = tree.get("image_processor", tree)
             if "image_mean" in tree and "image_std" in tree:
                 scale = tree.get("rescale_factor", 1 / 255) if tree.get("do_rescale", True) else 1.0

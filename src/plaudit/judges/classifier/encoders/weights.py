@@ -8,7 +8,6 @@ a `.pkl` may be anything. A file either fits to the last tensor or is refused wi
 network that was filled in part looks like one that works.
 """
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from plaudit.data.dry_run import check_pickle
-from plaudit.data.unpickle import UnpicklingError, load_pickle
-from plaudit.errors import BadFile, UnsafeFile
-from plaudit.untrusted import MAX_DEPTH
+from plaudit.data.unpickle import load_pickle
+from plaudit.errors import BadFile
+from plaudit.safetensors_file import check_safetensors
+from plaudit.torch_file import LEGACY, ZIP, read_torch
 
 Shape = tuple[int, ...]
 
-_ZIP = b"PK\x03\x04"  # what torch.save has written since 1.6
-_OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _PICKLE = b"\x80"
 _LFS_POINTER = b"version https://"
 
@@ -43,7 +40,7 @@ def read_tensors(path: Path) -> dict[str, Any]:
         start = file.read(16)
     if start[8:9] == b"{":
         return _read_safetensors(path)
-    if start.startswith((_ZIP, _OLD_TORCH)):
+    if start.startswith((ZIP, LEGACY)):
         tree = read_torch(path)
     elif start.startswith(_PICKLE):
         tree = load_pickle(path)
@@ -94,60 +91,12 @@ def take(
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
     try:
+        check_safetensors(path)
         return load_file(path)
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, RuntimeError, MemoryError) as error:
         raise BadFile(
             path, f"this safetensors file is damaged ({str(error)[:200]}); copy it again from its source"
         ) from error
-
-
-def read_torch(path: Path) -> Any:
-    """What `torch.save` wrote, as long as it is tensors and plain containers."""
-    try:
-        _check_archive(path)
-        tree = torch.load(path, map_location="cpu", weights_only=True)
-        _check_tensors(tree, path)
-        return tree
-    except BadFile:
-        raise
-    except UnpicklingError as error:
-        raise UnsafeFile(
-            path,
-            "this file holds more than plain tensors, which could run code; nothing was run. "
-            "Save the network's state_dict() alone where you trust it",
-        ) from error
-    except Exception as error:
-        reason = str(error).split("\n")[0][:200]
-        raise BadFile(path, f"torch cannot read this file ({reason}); copy it again from its source") from error
-
-
-def _check_archive(path: Path) -> None:
-    """torch's archives are not compressed, and its unpickler counts nothing: both are looked at before it begins."""
-    if not zipfile.is_zipfile(path):
-        return
-    size = path.stat().st_size
-    with zipfile.ZipFile(path) as archive:
-        entries = archive.infolist()
-        if sum(entry.file_size for entry in entries) > size:
-            raise BadFile(path, "this file unfolds to more than its size, which torch's never do; copy it again")
-        for entry in entries:
-            if entry.filename.endswith("data.pkl"):
-                with archive.open(entry) as program:
-                    check_pickle(program, entry.file_size)
-
-
-def _check_tensors(tree: Any, path: Path, depth: int = 0) -> None:
-    """A tensor may show one number a billion times; whoever converts it would write them all."""
-    if isinstance(tree, Tensor):
-        if tree.numel() * tree.element_size() > tree.untyped_storage().nbytes():
-            raise BadFile(
-                path, f"a tensor of {list(tree.shape)} has fewer numbers than that in this file; save it whole"
-            )
-    elif depth > MAX_DEPTH:
-        raise BadFile(path, f"it nests more than {MAX_DEPTH} levels deep; save the network's state_dict() alone")
-    elif isinstance(tree, dict | list | tuple):
-        for part in tree.values() if isinstance(tree, dict) else tree:
-            _check_tensors(part, path, depth + 1)
 
 
 def _flat(tree: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
