@@ -23,6 +23,7 @@ ROOMS = [
     "config",
     "registry",
     "data",
+    "allocation",
     "torch_file",
     "checkpoint",
     "contracts",

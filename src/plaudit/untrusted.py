@@ -27,6 +27,7 @@ MAX_VALUES = 1_000_000  # of a JSON text: small ones take fifty times their lett
 MAX_LINES_BYTES = 256 << 20  # of a file with a JSON object a line, as runs keep their metrics
 MAX_LINES_VALUES = 4_000_000  # of all its lines together
 MAX_YAML = 1 << 20  # characters; the parser does about 0.1 MB a second
+MAX_FILES = 100_000  # of a folder
 MAX_DEPTH = 64  # lists and mappings within each other
 MAX_NODES = 50_000  # values of a YAML file once its aliases are written out
 MAX_NUMBER = 400  # characters of an unquoted YAML value that begins like a number: some are read in quadratic time
@@ -62,6 +63,12 @@ def shown(value: Any, most: int = 60) -> str:
         return repr(value)
     size = f" of {len(value):,}" if isinstance(value, list | tuple | dict | set | bytes) else ""
     return f"a {type(value).__name__}{size}"
+
+
+def file_name(text: Any, most: int = 100) -> str:
+    """A name of somebody else as a part of the name of a file: nothing in it leads elsewhere or is too long."""
+    plain = re.sub(r"[^\w.@+-]", "_", text if isinstance(text, str) else shown(text))[:most]
+    return plain if plain.strip(".") else "_"
 
 
 @dataclass(frozen=True)
@@ -113,6 +120,18 @@ class Root:
             return path.exists() and not path.is_dir()
         except (OSError, ValueError):
             return False
+
+    def files(self, folder: Path, suffix: str) -> list[Path]:
+        """Those under a folder of the root whose names end so, in order; no link to a folder is followed out of it."""
+        home = os.path.realpath(self.path)
+        if not self.follow_links and not Path(os.path.realpath(folder)).is_relative_to(home):
+            raise BadFile(folder, "this is a link that leads out of the data set and was not followed")
+        found: list[Path] = []
+        for count, (where, _, names) in enumerate(os.walk(folder)):
+            found += [Path(where, name) for name in names if name.endswith(suffix)]
+            if count > MAX_FILES or len(found) > MAX_FILES:
+                raise BadFile(folder, f"more than {MAX_FILES:,} files or folders are in it; no data set has so many")
+        return sorted(found)
 
     def size(self, path: Path) -> int:
         """Bytes of a file that may be opened, 0 where there is none."""

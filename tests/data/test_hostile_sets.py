@@ -3,9 +3,11 @@
 import json
 import os
 import pickle
+import shutil
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,7 @@ from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
 from plaudit.data.unpickle import load_npy, load_pickle
 from plaudit.errors import BadFile, DataError, EpisodeGone
+from plaudit.report.positives import save_positives
 from plaudit.untrusted import Root
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 48\n%%EndComments\nshowpage\n%%EOF\n"
@@ -245,3 +248,29 @@ def test_the_decoder_fits_its_memory_whatever_the_limit_on_stacks_is(tmp_path):
     done = subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert Store.open(tmp_path / "out").ids
+
+
+def test_a_list_of_episodes_that_is_a_link_out_is_not_walked_through(tmp_path):
+    with_images(tmp_path / "in")
+    shutil.rmtree(tmp_path / "in/meta/episodes")
+    (tmp_path / "in/meta/episodes").symlink_to("/")
+    with pytest.raises(DataError, match="this is a link that leads out of the data set and was not followed"):
+        import_dataset(tmp_path / "in", tmp_path / "s")
+
+
+@pytest.mark.parametrize("camera", ["../../../escaped", "/tmp/escaped", "a/b", "\x1b[2J", "..", "x" * 60 + "/"])
+def test_a_camera_whose_name_is_a_path_leads_nowhere(tmp_path, camera):
+    episode = counting_episode(4)
+    store = labelled_store(tmp_path / "s", replace(episode, frames={camera: episode.frames["front"]}), cutoff=2)
+    with pytest.raises(DataError, match="is no name that a folder of a LeRobot data set can have"):
+        export_dataset(store, tmp_path / "out/set", "lerobot", WriteOptions(codec="h264"))
+    assert not list(tmp_path.rglob("*escaped*.mp4")) and not (tmp_path / "out/set").exists()
+
+
+def test_a_name_of_somebody_else_is_part_of_a_file_name_and_no_path(tmp_path):
+    episode = counting_episode(4)
+    meta = {"folder": "../../x", "file": "../../../etc/passwd"}
+    frames = dict.fromkeys(("../a", "/b"), episode.frames["front"])
+    store = labelled_store(tmp_path / "s", replace(episode, frames=frames, meta=meta), cutoff=2)
+    count = save_positives(store, tmp_path / "shown", list(frames), {"human", "cutoff"})
+    assert count and len(list((tmp_path / "shown").iterdir())) == count

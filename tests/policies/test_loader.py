@@ -3,6 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 import plaudit.registry
 from plaudit.data.normalize import Normalizer
@@ -140,3 +141,13 @@ def test_a_users_own_policy_is_found_by_its_entry_point(tmp_path, monkeypatch):
 
 def test_flow_is_known_by_name():
     assert plaudit.registry.POLICY_REGISTRY.get("flow") is FlowConfig
+
+
+@pytest.mark.parametrize("change", [{"horizon": 10**9}, {"state_dim": 10**12}, {"velocity": {"width": 2**31}}])
+def test_a_policy_that_would_not_fit_its_weights_is_refused_before_it_is_built(tmp_path, change):
+    config = FlowConfig(state_dim=2, action_dim=1, horizon=4)
+    path = save_policy(tmp_path, config, weights_of(1, config.build().components))
+    tree = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**tree, "policy": {**tree["policy"], **change}}))
+    with pytest.raises(BadFile, match="needs more numbers than its weights"):
+        load_policy(path).build()

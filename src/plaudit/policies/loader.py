@@ -25,9 +25,11 @@ from plaudit.config import Config, load, read_tree
 from plaudit.data.journal import write_atomic
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, nearest
+from plaudit.policies.config import NetworkPolicyConfig
 from plaudit.policies.weights import read_weights, write_weights
 from plaudit.protocols import Policy
 from plaudit.registry import POLICY_REGISTRY
+from plaudit.safetensors_file import check_safetensors
 from plaudit.trust import from_file
 from plaudit.types import Weights
 
@@ -65,7 +67,17 @@ class PolicySpec(Config):
 
     def build(self) -> Policy:
         """Here and now, with its weights."""
-        policy = self.config.build()
+        config = self.config
+        if not isinstance(config, NetworkPolicyConfig):
+            return self._filled(config.build())
+        from plaudit.allocation import UNTAUGHT, fitting, numbers_at_most  # it needs torch, as such a policy does
+
+        shapes = None if self.weights is None else check_safetensors(self.weights)
+        with numbers_at_most(UNTAUGHT if shapes is None else fitting(shapes.values()), self.weights or Path("policy")):
+            policy = config.build()
+        return self._filled(policy)
+
+    def _filled(self, policy: Any) -> Policy:
         if self.weights is not None:
             policy.load_weights(read_weights(self.weights))
         return policy

@@ -8,6 +8,7 @@ from PIL import Image
 
 from plaudit.data.store import Store
 from plaudit.types import Episode
+from plaudit.untrusted import file_name
 
 Track = Callable[[Sequence[int]], Iterable[int]]
 
@@ -29,7 +30,7 @@ def save_positives(
         first = episode.recorded.start or 0  # frames are counted as they were recorded
         for frame in np.flatnonzero(labels.frames[episode.recorded] == 1):
             for camera in cameras:
-                tail = f"_{camera}" if len(cameras) > 1 else ""
+                tail = f"_{file_name(camera)}" if len(cameras) > 1 else ""
                 path = folder / f"{_name(episode, episode_id)}_frame{frame:03d}{tail}.png"
                 Image.fromarray(np.ascontiguousarray(episode.frames[camera][first + frame])).save(path)
                 count += 1
@@ -37,6 +38,7 @@ def save_positives(
 
 
 def _name(episode: Episode, episode_id: int) -> str:
-    if "file" not in episode.meta:
+    named, kind = episode.meta.get("file"), episode.meta.get("folder")
+    if not isinstance(named, str):
         return f"positive_{episode_id:06d}"
-    return f"{episode.meta['folder']}_{episode.meta['file'].removeprefix('episode_')}"
+    return file_name(f"{kind}_{named.removeprefix('episode_')}")

@@ -29,6 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, load
 from plaudit.errors import BadFile, RewardError
 from plaudit.judges.calibration import Calibration, EnsembleCalibration, Threshold
@@ -134,9 +135,12 @@ class RewardModel:
         members: list[BinaryRewardClassifier] = []
         for number in range(len(facts.calibration)):
             shared = facts.shared_encoder and members
-            encoder = members[0].encoder if shared else facts.classifier.encoder.build(pretrained=False)
-            member = BinaryRewardClassifier(facts.classifier, encoder)
-            fill(member, _read(folder / f"member_{number}.safetensors"), folder / f"member_{number}.safetensors")
+            path = folder / f"member_{number}.safetensors"
+            tensors = _read(path)
+            with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), folder / "model.json"):
+                encoder = members[0].encoder if shared else facts.classifier.encoder.build(pretrained=False)
+                member = BinaryRewardClassifier(facts.classifier, encoder)
+            fill(member, tensors, path)
             members.append(member)
         return cls(members, facts, device)
 

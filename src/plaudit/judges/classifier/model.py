@@ -38,7 +38,7 @@ class ClassifierConfig(Config):
     dropout: float = Field(default=0.1, ge=0, lt=1)
     state_dim: NonNegativeInt = 0  # numbers of the robot's state that it sees beside the images; 0: none
     history: NonNegativeInt = 0  # moments before this one that it sees too
-    history_stride: PositiveInt = 1  # steps between them
+    history_stride: int = Field(default=1, ge=1, le=10_000)  # steps between them; as many looks are kept
     progress: bool = False  # whether it also says how far the task has come
     # Whether the first part of the encoder stands still and the rest learns; what is kept of an image is then the grid
     # between the two.

@@ -22,6 +22,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
+from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, parse
 from plaudit.data.journal import write_atomic
 from plaudit.errors import BadFile, ConfigError
@@ -105,7 +106,8 @@ def _ours(path: Path, described: Any, tensors: Mapping[str, Tensor], device: str
             facts = parse(ModelFacts, described)
     except ConfigError as error:
         raise BadFile(path, f"its description does not fit this version of plaudit: {error}") from error
-    member = BinaryRewardClassifier(facts.classifier, facts.classifier.encoder.build(pretrained=False))
+    with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), path):
+        member = BinaryRewardClassifier(facts.classifier, facts.classifier.encoder.build(pretrained=False))
     fill(member, tensors, path)
     return RewardModel([member], facts, device)
 
@@ -160,7 +162,7 @@ def _rlinf_resnet(path: Path, tensors: Mapping[str, Tensor], config: PtConfig, d
     for name, tensor in tensors.items():
         theirs = next((place for place in places if name.startswith(place)), "")
         ours[places.get(theirs, "") + name.removeprefix(theirs)] = tensor
-    fill(member, {name: tensor.detach().float() for name, tensor in ours.items()}, path)
+    fill(member, ours, path)
     notes = [f"it is taken to see camera '{camera}' in {size[0]}x{size[1]}; its file does not say"]
     notes += _notes({"arch": arch, "hidden_dim": hidden}, config)
     return RewardModel([member], _unmeasured(shape), device, notes)
@@ -205,7 +207,7 @@ def _renamed(tensors: Mapping[str, Tensor], cameras: list[str], latent: int) -> 
         elif start == "encoders":
             known = next((part for part in parts if inner.startswith(part)), None)
             name = name if known is None else f"squeezes.{camera}.{parts[known]}{inner.removeprefix(known)}"
-        ours[name] = tensor.detach().float()
+        ours[name] = tensor.detach()
     places = {camera: number for number, camera in enumerate(cameras)}
     columns = [ours["head.0.weight"][:, places[c] * latent : (places[c] + 1) * latent] for c in sorted(cameras)]
     return {**ours, "head.0.weight": torch.cat(columns, dim=1)}

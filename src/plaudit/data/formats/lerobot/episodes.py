@@ -152,7 +152,7 @@ class _Entries:
 
 
 def _table_entries(root: Root, folder: Path) -> Iterator[dict[str, Any]]:
-    files = sorted(folder.rglob("*.parquet"))
+    files = root.files(folder, ".parquet")
     if not files:
         raise BadFile(folder, "this LeRobot v3.0 data set lists no episodes; copy it again")
     for file in files:

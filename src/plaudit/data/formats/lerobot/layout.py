@@ -10,6 +10,7 @@ from plaudit.data.formats import Item, WriteOptions
 from plaudit.data.formats.images import choose
 from plaudit.errors import DataError
 from plaudit.types import AnyArray
+from plaudit.untrusted import file_name, shown
 
 STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
 REWARD, DONE, SUCCESS = "next.reward", "next.done", "next.success"
@@ -45,6 +46,12 @@ class Layout:
                 f"episode {items[0].id} does not know its frames per second, which LeRobot needs; give --fps"
             )
         cameras = choose(options.cameras, list(first.frames), f"episode {items[0].id}")
+        for camera in cameras:
+            if file_name(camera) != camera:
+                raise DataError(
+                    f"camera {shown(camera)} is no name that a folder of a LeRobot data set can have; take others with "
+                    "--camera"
+                )
         return cls(
             cameras={c: first.frames[c].shape[1:3] for c in cameras},
             state_dim=first.state.shape[1],

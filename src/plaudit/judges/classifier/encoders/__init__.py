@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from plaudit.errors import RewardError
+from plaudit.errors import BadFile, RewardError
 
 Channels = tuple[float, float, float]
 
@@ -81,6 +81,8 @@ def grid_of(encoder: Encoder, size: tuple[int, int]) -> tuple[int, int]:
     """(h, w) of the features of images of (H, W); found by trying."""
     try:
         shape = features_of(encoder, size)
+    except BadFile:  # of a network that is larger than its weights
+        raise
     except (RuntimeError, ValueError) as error:
         reason = str(error).split("\n")[0]
         raise RewardError(
