@@ -5,7 +5,7 @@ again.
     python benchmarks/faults.py --quick         # one each of two kinds that take seconds, with one trainer
     python benchmarks/faults.py --kinds env,replay --times 3
 
-    env, judge, replay, state, trainer    SIGKILL of that actor's process; of the trainers, one worker of two
+    env, judge, replay, state, learner    SIGKILL of that actor's process; of the learners, one of two
     node        all processes of the inference or the labelling machine are killed, and it is started again
     hang        the judge's process stands still for a minute
     disk        the disk of the run's folder is full for ten seconds (needs root: a small file system is mounted)
@@ -41,23 +41,23 @@ from ray.exceptions import RayError  # noqa: E402
 
 import glow  # noqa: E402 - of the tests: the lamp
 from bars import Bars  # noqa: E402
-from plaudit.cluster.run import ClusterRunConfig, crew_for  # noqa: E402
+from plaudit.cluster.run import ClusterRunConfig, workers_for  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
-from plaudit.training.online import Conductor  # noqa: E402
+from plaudit.training.online import OnlineTrainer  # noqa: E402
 from plaudit.training.online_config import load_online  # noqa: E402
 from plaudit.training.online_folder import OnlineFolder  # noqa: E402
 from plaudit.training.progress import Now  # noqa: E402
-from plaudit.training.workers.env import Played  # noqa: E402
-from plaudit.training.workers.judge import Judged  # noqa: E402
+from plaudit.training.workers.env import EpisodeInfo  # noqa: E402
+from plaudit.training.workers.judge import LabelReport  # noqa: E402
 from three_nodes import ROLES, Nodes, kill, three_nodes  # noqa: E402
 
-KILLED = ("env", "judge", "replay", "state", "trainer")
+KILLED = ("env", "judge", "replay", "state", "learner")
 KINDS: tuple[str, ...] = (*KILLED, "node", "hang", "disk")
 SWIFT = ("env", "replay")  # over in seconds
 BOUND = 60.0  # s within which the loop goes on by itself
 
 
-class Witness(Conductor):
+class Witness(OnlineTrainer):
     """Remembers what was acknowledged."""
 
     def __init__(self, *arguments: object):
@@ -65,11 +65,14 @@ class Witness(Conductor):
         self.episodes: list[int] = []
         self.labels = 0
 
-    def noted(self, result: object) -> None:
-        if isinstance(result, Played):
-            self.episodes.append(result.id)
-        if isinstance(result, Judged):
-            self.labels += result.done
+    def on_episode(self, info: EpisodeInfo | None) -> None:
+        if info is not None:
+            self.episodes.append(info.id)
+        super().on_episode(info)
+
+    def on_labels(self, report: LabelReport) -> None:
+        self.labels += report.done
+        super().on_labels(report)
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class Chaos:
     """Injects faults from a thread of its own, one after the other."""
 
     nodes: Nodes | None  # those of somebody else are left alone
-    crew: object
+    workers: object
     folder: Path
     plan: list[str]
     hang: float
@@ -177,7 +180,7 @@ class Chaos:
         """Of a part; asked again while it is away."""
         while True:
             try:
-                return self.crew.pids()[kind]  # type: ignore[attr-defined]
+                return self.workers.pids()[kind]  # type: ignore[attr-defined]
             except RayError:
                 time.sleep(0.1)
 
@@ -189,7 +192,7 @@ class Chaos:
         self.nodes.start(role)
 
     def _hang(self) -> None:
-        (pid,) = self.crew.pids()["judge"]  # type: ignore[attr-defined]
+        (pid,) = self.workers.pids()["judge"]  # type: ignore[attr-defined]
         os.kill(pid, signal.SIGSTOP)
         time.sleep(self.hang)
         os.kill(pid, signal.SIGCONT)
@@ -266,9 +269,9 @@ def run(
     with small_disk("disk" in kinds) as folder, cluster(head) as (address, nodes):
         config = config_for(folder, trainers, *words)
         record = OnlineFolder.open(folder / "run", config)
-        with crew_for(config, record.path, address) as crew:
-            chaos = Chaos(nodes, crew, folder, plan, hang, rng)
-            witness = Witness(config, record, crew)
+        with workers_for(config, record.path, address) as workers:
+            chaos = Chaos(nodes, workers, folder, plan, hang, rng)
+            witness = Witness(config, record, workers)
             chaos.begin()
             witness.run(chaos.watch)
         record.close()

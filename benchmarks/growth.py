@@ -24,11 +24,11 @@ import numpy as np  # noqa: E402
 
 import glow  # noqa: E402 - of the tests: the lamp
 from bars import Bars  # noqa: E402
-from plaudit.training.handles import LocalCrew  # noqa: E402
-from plaudit.training.online import Conductor  # noqa: E402
+from plaudit.training.online import OnlineTrainer  # noqa: E402
 from plaudit.training.online_config import OnlineConfig, load_online  # noqa: E402
 from plaudit.training.online_folder import OnlineFolder  # noqa: E402
 from plaudit.training.progress import Now  # noqa: E402
+from plaudit.training.worker_group import LocalWorkers  # noqa: E402
 
 FULL, QUICK = 20_000, 300  # episodes
 FLAT = 1.0  # KB an episode: 20 MB over the full form, which is what a torch process varies by
@@ -77,14 +77,14 @@ def run(folder: Path, episodes: int, trace: bool) -> np.ndarray:
     words += ["learner.updates_per_step=0.02", f"evaluation.every={episodes}", "evaluation.episodes=1"]
     config = load_online(OnlineConfig, None, words)
     opened = OnlineFolder.open(folder / "run", config)
-    crew = LocalCrew(config, opened.path)
+    workers = LocalWorkers(config, opened.path)
     try:
-        Conductor(config, opened, crew).run(watch)
+        OnlineTrainer(config, opened, workers).run(watch)
         if before:
             gc.collect()
             tell_kept(before[0], tracemalloc.take_snapshot(), 2 * episodes / 3)
     finally:
-        crew.close()
+        workers.close()
         opened.close()
     return np.array([*points, (config.episodes, resident())], np.float64)
 

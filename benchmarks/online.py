@@ -34,18 +34,18 @@ from rich.console import Console  # noqa: E402
 
 import glow  # noqa: E402 - of the tests: the lamp
 from bars import Bars  # noqa: E402
-from plaudit.cluster.run import ClusterRunConfig, crew_for  # noqa: E402
+from plaudit.cluster.run import ClusterRunConfig, workers_for  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
 from plaudit.demo import Demo, Recipe, Screen  # noqa: E402
 from plaudit.envs.panda.config import PandaConfig  # noqa: E402
 from plaudit.rollout.demos import record_demos  # noqa: E402
-from plaudit.training.online import Conductor  # noqa: E402
+from plaudit.training.online import OnlineTrainer  # noqa: E402
 from plaudit.training.online_config import load_online  # noqa: E402
 from plaudit.training.online_evaluation import examine  # noqa: E402
 from plaudit.training.online_folder import OnlineFolder  # noqa: E402
 from plaudit.training.progress import Now  # noqa: E402
-from plaudit.training.replay_buffer import Item, ReplayService, SampleOptions, Who, sampler  # noqa: E402
-from plaudit.training.workers.env import Played  # noqa: E402
+from plaudit.training.replay_buffer import EpisodeRef, RemoteSampler, ReplayBuffer, SampleOptions, Who, make_sampler  # noqa: E402
+from plaudit.training.workers.env import EpisodeInfo  # noqa: E402
 from plaudit.types import Episode, Labels  # noqa: E402
 from three_nodes import three_nodes  # noqa: E402
 
@@ -147,7 +147,7 @@ def learn(bars: Bars, folder: Path, head: str, words: list[str], name: str) -> N
 # What the way through costs
 
 
-class Timed(Conductor):
+class Timed(OnlineTrainer):
     """Notes when weights were published and when they were first acted with, and when episodes ended."""
 
     def __init__(self, *arguments: Any):
@@ -157,16 +157,17 @@ class Timed(Conductor):
         self._pushed: dict[int, float] = {}
         self._acted = 0
 
-    def noted(self, result: Any) -> None:
-        if not isinstance(result, Played):
+    def on_episode(self, info: EpisodeInfo | None) -> None:
+        super().on_episode(info)
+        if info is None:
             return
-        self.ended[result.id] = result.began + result.seconds
-        if result.version > self._acted and result.version in self._pushed:
-            self.reached.append(result.began - self._pushed[result.version])
-            self._acted = result.version
+        self.ended[info.id] = info.began + info.seconds
+        if info.version > self._acted and info.version in self._pushed:
+            self.reached.append(info.began - self._pushed[info.version])
+            self._acted = info.version
 
-    def _look(self, audit: bool = False) -> None:
-        super()._look(audit)
+    def refresh(self, audit: bool = False) -> None:
+        super().refresh(audit)
         self._pushed.setdefault(self.now.state.version, self.now.state.pushed)
 
 
@@ -194,8 +195,8 @@ def run_lamp(folder: Path, address: str, workers: int, seconds: float) -> tuple[
     more = ["publish_every=10", "audit.share=0", f"cluster.trainer_workers={workers}"]
     config = load_online(ClusterRunConfig, None, [*words, *more])
     record = OnlineFolder.open(folder / "run", config)
-    with crew_for(config, record.path, address) as crew:
-        timed = Timed(config, record, crew)
+    with workers_for(config, record.path, address) as group:
+        timed = Timed(config, record, group)
         reader = Reader(folder / "run")
         marks: list[tuple[float, int]] = []
 
@@ -244,15 +245,15 @@ class Reader:
 
 
 class Sampling:
-    """A trainer that does nothing but sample."""
+    """A learner that does nothing but sample."""
 
     def run(self, replay: Any, options: SampleOptions, direct: bool, seconds: float) -> float:
         """Frames a second."""
-        where = replay.where()
-        source: Any = sampler(where, options) if direct else None
+        where = replay.call(ReplayBuffer.location)
+        source: Any = make_sampler(where, options) if direct else RemoteSampler(replay, options)
         begun, batches = time.monotonic(), 0
         while time.monotonic() - begun < seconds:
-            batch = source.sample(256) if direct else replay.sample(256, options)
+            batch = source.sample(256)
             batches += len(batch.reward) == 256
         return 2 * 256 * batches / (time.monotonic() - begun)
 
@@ -262,10 +263,9 @@ def sampling(bars: Bars, folder: Path, head: str, workers: Sequence[int], second
     fill(folder)
     import ray as typed
 
-    from plaudit.cluster.calls import Stub
     from plaudit.cluster.config import PlacementConfig
     from plaudit.cluster.connect import connected
-    from plaudit.cluster.keepers import ReplayBufferActor
+    from plaudit.cluster.ray_workers import RayHandle, ReplayBufferActor
 
     ray: Any = typed
     options = SampleOptions(source="classifier", gamma=0.95, cameras=("front",))
@@ -273,12 +273,12 @@ def sampling(bars: Bars, folder: Path, head: str, workers: Sequence[int], second
     with connected(head, PlacementConfig(trainer_workers=2)) as cluster:
         place = cluster.placement.options
         keeper = ray.remote(ReplayBufferActor).options(**place("replay"), name="sampling").remote(folder)
-        stub = Stub("sampling", "replay service", 30.0)
-        here = Sampling().run(stub, options, True, seconds / 2)
+        handle: Any = RayHandle("replay buffer", "sampling", 30.0)
+        here = Sampling().run(handle, options, True, seconds / 2)
         for count in workers:
             actors = [ray.remote(Sampling).options(**place("trainer", rank)).remote() for rank in range(count)]
             for how in ("direct", "served"):
-                calls = [actor.run.remote(stub, options, how == "direct", seconds / 2) for actor in actors]
+                calls = [actor.run.remote(handle, options, how == "direct", seconds / 2) for actor in actors]
                 rates[how, count] = sum(ray.get(calls))
             for actor in actors:
                 ray.kill(actor)
@@ -293,15 +293,15 @@ def sampling(bars: Bars, folder: Path, head: str, workers: Sequence[int], second
 
 def fill(folder: Path) -> None:
     rng = np.random.default_rng(0)
-    service = ReplayService(folder)
+    service = ReplayBuffer(folder)
     verdict = np.zeros(50, np.float32)
     facts = {"model": "m", "threshold": 0.5, "note": ""}
     for number in range(200):
         frames = rng.integers(0, 255, (51, 64, 64, 3), dtype=np.uint8)
         episode = Episode.of(frames={"front": frames}, actions=np.zeros((50, 4)), state=np.zeros((51, 8)))
-        item = Item("episodes", service.append(episode, str(number)))
+        item = EpisodeRef("episodes", service.add(episode, str(number)))
         labels = Labels(verdict, verdict > 0, source="classifier", **facts)
-        service.label({item: labels}, {}, Who("classifier", facts))
+        service.add_labels({item: labels}, {}, Who("classifier", facts))
     service.close()
 
 

@@ -104,25 +104,29 @@ class RolloutError(PlauditError, RuntimeError):
     """A robot that cannot be driven any further. It was told to hold."""
 
 
-class OnlineError(PlauditError, RuntimeError):
+class TrainingError(PlauditError, RuntimeError):
     """An online run that cannot go on. Everything that was acknowledged is on disk, and the same command resumes it."""
 
 
-class PartLost(OnlineError):
-    """A part of an online run that does not answer: its process died, or its machine cannot be reached."""
+class WorkerLost(TrainingError):
+    """A worker of an online run that does not answer: its process died, or its machine cannot be reached."""
+
+    def __init__(self, worker: str, why: str = ""):
+        self.worker = worker
+        super().__init__(f"the {worker} does not answer{f' ({why})' if why else ''}")
 
 
-class PartFailed(OnlineError):
-    """A part of an online run that raised something nobody foresaw, a plugin's `ValueError` say."""
+class WorkerFailed(TrainingError):
+    """A worker of an online run that raised something unexpected, a plugin's `ValueError` say."""
 
-    def __init__(self, part: str, error: BaseException, details: str):
+    def __init__(self, worker: str, error: BaseException, details: str):
         """
-        part: which one
+        worker: which one
         error: what it raised
         details: the traceback, for whoever mends it
         """
         lines = str(error).strip().splitlines()
-        super().__init__(f"the {part} failed: {type(error).__name__}{f': {lines[0]}' if lines else ''}")
+        super().__init__(f"the {worker} failed: {type(error).__name__}{f': {lines[0]}' if lines else ''}")
         self.details = details
 
 

@@ -1,36 +1,37 @@
 """The actors that label, without Ray around them: what they do is what their classes do."""
 
 from glow import bright_model, demos, saved
-from plaudit.cluster.actors import AutoRewardLabelerActor, ManualRewardLabelerActor
+from plaudit.cluster.ray_workers import AutoRewardLabelerActor, ManualRewardLabelerActor
 from plaudit.data.store import Store
 from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
+from plaudit.training.handles import LocalHandle
 from plaudit.training.labeling_window import WindowConfig
-from plaudit.training.replay_buffer import ReplayService
-from plaudit.training.workers.judge import Appointed
+from plaudit.training.replay_buffer import ReplayBuffer
+from plaudit.training.workers.judge import JudgeBundle
 
 
-def service(tmp_path) -> ReplayService:
+def service(tmp_path) -> LocalHandle[ReplayBuffer]:
     """Two episodes of a robot that nobody has labeled."""
-    replay = ReplayService(tmp_path / "run")
+    replay = ReplayBuffer(tmp_path / "run")
     for i, episode in Store.open(demos(tmp_path / "demos", 2)):
-        replay.append(episode, f"episode {i}")
-    return replay
+        replay.add(episode, f"episode {i}")
+    return LocalHandle("replay buffer", replay)
 
 
 def test_a_model_labels_by_itself(tmp_path):
     replay = service(tmp_path)
-    actor = AutoRewardLabelerActor(replay)  # type: ignore[arg-type]
-    judge = Appointed.of(ClassifierLabelerConfig(model=saved(bright_model(0.5), tmp_path / "judge")))
-    judged = actor.step(judge)
-    assert (judged.done, judged.failed) == (2, 0) and replay.pending(actor.who(judge)) == []
+    actor = AutoRewardLabelerActor(replay)
+    judge = actor.load(JudgeBundle.of(ClassifierLabelerConfig(model=saved(bright_model(0.5), tmp_path / "judge"))))
+    report = actor.label_pending()
+    assert (report.done, report.failed) == (2, 0) and replay.worker.pending(judge) == []
     actor.close()
-    replay.close()
+    replay.worker.close()
 
 
 def test_a_human_is_shown_what_waits(tmp_path):
     replay = service(tmp_path)
-    actor = ManualRewardLabelerActor(replay, WindowConfig(window=False))  # type: ignore[arg-type]
-    judged = actor.step()
-    assert judged.who.source == "human" and judged.done == 0 and len(replay.pending(judged.who)) == 2
+    actor = ManualRewardLabelerActor(replay, WindowConfig(window=False))
+    report = actor.label_pending()
+    assert report.who.source == "human" and report.done == 0 and len(replay.worker.pending(report.who)) == 2
     actor.close()
-    replay.close()
+    replay.worker.close()

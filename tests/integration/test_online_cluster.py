@@ -68,11 +68,11 @@ def test_a_policy_learns_on_three_nodes_from_the_judge_alone(nodes, tmp_path):
 def test_parts_may_be_killed_and_nothing_is_lost(nodes):
     """`benchmarks/faults.py` in small; it counts what was acknowledged and what is there."""
     command = [sys.executable, str(ROOT / "benchmarks" / "faults.py"), "--head", nodes.head]
-    kinds = ["--kinds", "env,replay,trainer", "--times", "1", "sampling=served"]
+    kinds = ["--kinds", "env,replay,learner", "--times", "1", "sampling=served"]
     done = finish(nodes, [*command, *kinds])
     bars = {bar[1]: bar[-1] for bar in map(str.split, done.stdout.splitlines()) if bar[:1] == ["BAR"]}
     counts = {name: passed for name, passed in bars.items() if not name.endswith("_s")}
-    survived = [f"faults_{kind}_survived" for kind in ("env", "replay", "trainer")]
+    survived = [f"faults_{kind}_survived" for kind in ("env", "replay", "learner")]
     assert counts == dict.fromkeys([*survived, "faults_lost", "faults_errors"], "pass"), done.stdout + done.stderr
 
 
@@ -84,48 +84,44 @@ import ray
 
 from plaudit.cluster.config import PlacementConfig
 from plaudit.cluster.connect import connected
-from plaudit.cluster.trainers import ActorGroup
+from plaudit.cluster.ray_workers import LearnerGroup
+from plaudit.errors import WorkerLost
+from plaudit.training.workers.learner import LearnerWorker
 
 gate = Path(sys.argv[1])
 gate.touch()
 
 
-class Trainer:
-    def meeting_point(self):
+class Learner:
+    def rendezvous_address(self):
         return "somewhere"
 
-    def join(self, job, rank, size, address):
+    def join(self, spaces, source, rank, size, address):
         assert address == "somewhere"
         while not gate.exists():
             time.sleep(0.05)
         return 7
 
-    def step(self, updates):
+    def update(self, updates):
         return updates
 
 
-def make(part, cls, rank):
-    return ray.remote(Trainer).options(num_cpus=0).remote()
-
-
 with connected(sys.argv[2], PlacementConfig(), []):
-    group = ActorGroup(make, 2)
-    assert group.start(None) == 7
-    assert group.joining == ()
+    group = LearnerGroup(lambda rank: ray.remote(Learner).options(num_cpus=0).remote(), 2)
+    assert group.call(LearnerWorker.setup, None, "judge") == 7
     gate.unlink()
-    group.revive()
-    calls = group.begin("step", 3)
-    assert ray.wait([*calls], num_returns=2, timeout=0)[0] == [], "they are not back yet"
-    assert len(group.joining) == 2
+    group.recover(WorkerLost("learner"))
+    answer = group.submit(LearnerWorker.update, 3)
+    assert not answer.done(), "they are not back yet"
     gate.touch()
-    assert ray.get(list(calls)) == [3, 3]
-    assert group.joining == ()
+    assert answer.result(60) == 3
+    assert group.restarts == 1
     group.close()
     print("brought back")
 """
 
 
-def test_nobody_waits_while_trainers_are_brought_back(nodes, tmp_path):
+def test_nobody_waits_while_learners_are_brought_back(nodes, tmp_path):
     """They get ready once a file is there, which is written only after the call that brings them back."""
     command = [sys.executable, "-c", BRING_BACK, str(tmp_path / "gate"), nodes.head]
     done = subprocess.run(command, env=nodes.environment, capture_output=True, text=True, timeout=stretch(240))
@@ -152,8 +148,8 @@ def test_a_labeling_machine_is_sent_a_judge_of_one_file(short_run):
 
 def test_what_a_part_raises_and_nobody_foresaw_is_kept_with_its_traceback_and_the_run_goes_on(short_run):
     told = (short_run / "failures.log").read_text()
-    assert "the trainer failed: RuntimeError: CUDA out of memory" in told
-    assert 'glow.py", line' in told  # where it happened, in the trainer's own process
+    assert "the learner failed: RuntimeError: CUDA out of memory" in told
+    assert 'glow.py", line' in told  # where it happened, in the learner's own process
     assert json.loads((short_run / "metrics.jsonl").read_text().splitlines()[-1])["online/updates"] == 3 * 12 * 2
 
 

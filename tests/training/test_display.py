@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from plaudit.training.display import Pace, View
+from plaudit.training.display import Display, Pace
 from plaudit.training.events import Chronicle
 from plaudit.training.online_config import OnlineConfig, load_online
 from plaudit.training.progress import Now
-from plaudit.training.replay_buffer import Counts
-from plaudit.training.state_manager import StateReport
+from plaudit.training.replay_buffer import ReplayStats
+from plaudit.training.state_manager import PolicyStatus
 
 AUDITED = {"audit/judged": 0.8, "audit/true": 0.7, "audit/gap": 0.1, "audit/alarm": 0.0, "audit/episodes": 40.0}
 
@@ -23,7 +23,7 @@ def config(*more: str) -> OnlineConfig:
 
 
 def moment(episodes: int = 120, **more) -> Now:
-    counts = Counts(
+    counts = ReplayStats(
         episodes=episodes,
         steps=50 * episodes,
         unjudged=3,
@@ -32,7 +32,7 @@ def moment(episodes: int = 120, **more) -> Now:
         outdated=0,
         demos_unjudged=0,
     )
-    return Now(counts, StateReport(version=61, pushed=0.0), **more)
+    return Now(counts, PolicyStatus(version=61, pushed=0.0), **more)
 
 
 def drawn(screen, width: int = 80) -> list[str]:
@@ -57,7 +57,7 @@ def test_all_that_matters_is_on_one_screen():
         seconds=754,
         honesty={**AUDITED, "audit/waiting": 2.0, "judge/version": 2.0, "judge/refused": 1.0},
     )
-    shown = "\n".join(drawn(View(config()).screen(now)))
+    shown = "\n".join(drawn(Display(config()).screen(now)))
     for said in (
         "lift with sac, judged by a classifier",
         "0:12:34",
@@ -89,21 +89,21 @@ def crowded() -> Now:
 
 
 def test_no_line_is_longer_than_a_terminal():
-    view = View(config("episodes=99999999", "evaluation.stop_at=0.9"))
+    view = Display(config("episodes=99999999", "evaluation.stop_at=0.9"))
     view.screen(moment(0))
     assert max(map(len, drawn(view.screen(crowded(), {"env": 3, "trainer": 12}, stopping=True), width=200))) <= 80
 
 
 def test_what_went_wrong_is_told_in_full():
     now = crowded()
-    shown = " ".join(" ".join(drawn(View(config()).screen(now, {"env": 3, "trainer": 1}))).split())
+    shown = " ".join(" ".join(drawn(Display(config()).screen(now, {"env": 3, "trainer": 1}))).split())
     assert " ".join(now.alarm.split()) in shown
     assert " ".join(now.troubles["env"].split()) in shown
     assert "brought back: env 3x, trainer 1x" in shown
 
 
 def test_it_keeps_its_height_while_all_is_well():
-    view = View(config())
+    view = Display(config())
     early = drawn(view.screen(moment(0, holding="there are no weights yet")))
     late = drawn(view.screen(moment(999, honesty=AUDITED, judged_success=0.5, age=20.0, judge_latency=0.1)))
     assert len(early) == len(late) <= 10
@@ -111,15 +111,15 @@ def test_it_keeps_its_height_while_all_is_well():
 
 def test_why_the_robot_waits():
     assert "waits    16 episodes wait for the judge, 16 may" in "\n".join(
-        drawn(View(config()).screen(moment(holding="16 episodes wait for the judge, 16 may")))
+        drawn(Display(config()).screen(moment(holding="16 episodes wait for the judge, 16 may")))
     )
-    assert "waits    the robot does not" in "\n".join(drawn(View(config()).screen(moment())))
+    assert "waits    the robot does not" in "\n".join(drawn(Display(config()).screen(moment())))
 
 
 def test_on_a_robot_with_a_person_nobody_speaks_of_what_only_a_simulation_knows():
     asked = load_online(OnlineConfig, None, ["robot=igris_b", "learner=sac", "judge=human"])
     closed = "the labelling window was closed; open it again with: plaudit label runs/x/episodes --judge human"
-    shown = " ".join(" ".join(drawn(View(asked).screen(moment(window=closed)))).split())
+    shown = " ".join(" ".join(drawn(Display(asked).screen(moment(window=closed)))).split())
     assert "igris_b with sac, judged by a person" in shown
     assert closed in shown
     for unknown in ("true", "held back", "gap", "ms each"):
@@ -142,7 +142,7 @@ def test_nobody_can_say_how_long_it_will_be_while_the_robot_stands():
 
 
 def test_a_run_that_may_end_earlier_says_so():
-    view = View(config("evaluation.stop_at=0.9"))
+    view = Display(config("evaluation.stop_at=0.9"))
     for second in range(0, 90, 10):
         view.screen(moment(second, seconds=float(second)))
     shown = drawn(view.screen(moment(90, seconds=90.0)))
@@ -150,7 +150,7 @@ def test_a_run_that_may_end_earlier_says_so():
 
 
 def test_a_log_gets_the_same_in_one_line():
-    said = View(config()).line(moment(judged_success=0.5, seconds=61, holding="it is tired"))
+    said = Display(config()).line(moment(judged_success=0.5, seconds=61, holding="it is tired"))
     assert "\n" not in said
     assert said.startswith("time 0:01:01; played 120 of 1,000 episodes; success judged 50%")
     assert said.endswith("waits it is tired")

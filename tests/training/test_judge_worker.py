@@ -10,7 +10,7 @@ import glow
 from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
 from plaudit.judges.frames import FrameLabeler
 from plaudit.judges.vlm.config import VlmConfig
-from plaudit.training.workers.judge import Appointed
+from plaudit.training.workers.judge import JudgeBundle
 
 
 def pt(path: Path) -> Path:
@@ -31,7 +31,7 @@ def test_a_reward_model_goes_along_whatever_it_is_kept_in(tmp_path, monkeypatch,
     name = Path("judge") if kind == "folder" else Path("judge.pt")
     glow.saved(glow.bright_model(0.8), name) if kind == "folder" else pt(name)
     expected = ClassifierLabelerConfig(model=name).build().fingerprint
-    sent = Appointed.of(ClassifierLabelerConfig(model=name))
+    sent = JudgeBundle.of(ClassifierLabelerConfig(model=name))
     monkeypatch.chdir(labeling)
     shutil.rmtree(driver)
     judge = sent.build(labeling / "files")
@@ -43,18 +43,18 @@ def test_a_folder_of_a_vision_language_model_is_named_by_its_whole_path_and_an_i
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models/qwen").mkdir(parents=True)
-    assert Appointed.of(VlmConfig(model="models/qwen")).config["model"] == str(tmp_path / "models/qwen")
-    assert Appointed.of(VlmConfig(model="nvidia/Cosmos-Reason2-8B")).config["model"] == "nvidia/Cosmos-Reason2-8B"
+    assert JudgeBundle.of(VlmConfig(model="models/qwen")).config["model"] == str(tmp_path / "models/qwen")
+    assert JudgeBundle.of(VlmConfig(model="nvidia/Cosmos-Reason2-8B")).config["model"] == "nvidia/Cosmos-Reason2-8B"
 
 
 def test_another_file_under_the_same_name_is_another_judge(tmp_path):
-    one = Appointed.of(ClassifierLabelerConfig(model=pt(tmp_path / "judge.pt")))
+    one = JudgeBundle.of(ClassifierLabelerConfig(model=pt(tmp_path / "judge.pt")))
     torch.save({"model_state_dict": {}}, tmp_path / "judge.pt")
-    assert Appointed.of(ClassifierLabelerConfig(model=tmp_path / "judge.pt")).identity != one.identity
+    assert JudgeBundle.of(ClassifierLabelerConfig(model=tmp_path / "judge.pt")).identity != one.identity
 
 
 def test_a_judge_of_a_plugin_is_built_where_nobody_has_imported_it_yet(tmp_path):
-    sent = Appointed.of(glow.DazzledConfig(model=glow.saved(glow.bright_model(0.8), tmp_path / "judge"), most=0.7))
+    sent = JudgeBundle.of(glow.DazzledConfig(model=glow.saved(glow.bright_model(0.8), tmp_path / "judge"), most=0.7))
     assert sent.config["type"] == "glow:DazzledConfig"
     judge = sent.build(tmp_path / "files")
     assert isinstance(judge, FrameLabeler) and isinstance(judge.scorer, glow.Dazzled)

@@ -16,6 +16,7 @@ from plaudit.data.store import Store
 from plaudit.errors import EpisodeGone
 from plaudit.judges.human.keys import replay
 from plaudit.judges.human.session import Session
+from plaudit.training.handles import LocalHandle
 from plaudit.training.labeling_window import (
     Mirror,
     MirrorSide,
@@ -26,8 +27,8 @@ from plaudit.training.labeling_window import (
     elsewhere,
     here,
 )
-from plaudit.training.replay_buffer import ReplayService
-from plaudit.training.workers.human import WHO, PersonSide
+from plaudit.training.replay_buffer import ReplayBuffer
+from plaudit.training.workers.human import WHO, HumanLabelWorker
 from waiting import wait_until
 
 BY_HAND = WindowConfig(window=False)
@@ -120,26 +121,26 @@ def test_who_audits_hears_neither_the_simulator_nor_another_judge(tmp_path):
     assert store.episode(0).success is None and len(store.ledger) == 0
 
 
-class FarAway(ReplayService):
-    """The replay service as another machine sees it: its files are not there."""
+class FarAway(ReplayBuffer):
+    """The replay buffer as another machine sees it: its files are not there."""
 
-    def where(self):
-        return replace(super().where(), identity=("another machine", 0, 0))
+    def location(self):
+        return replace(super().location(), identity=("another machine", 0, 0))
 
 
 def test_a_human_on_another_machine_labels_a_run(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     replay = FarAway(tmp_path / "run")
     for _ in range(2):
-        replay.append(counting_episode(4), f"key {replay.counts(WHO).episodes}")
-    person = PersonSide(replay, BY_HAND)
-    assert person.step().done == 0
+        replay.add(counting_episode(4), f"key {replay.stats(WHO).episodes}")
+    person = HumanLabelWorker(LocalHandle("replay buffer", replay), BY_HAND)
+    assert person.label_pending().done == 0
     (mirror,) = (tmp_path / "home/.plaudit/mirrors").iterdir()
     press(mirror, "Right Right S Return  F Return", name="lab")
-    assert person.step().done == 2
+    assert person.label_pending().done == 2
     ledger = Store.open(tmp_path / "run/episodes").ledger
     assert [ledger.labels(i).succeeded for i in (0, 1)] == [True, False]
-    assert replay.counts(WHO).unjudged == 0
+    assert replay.stats(WHO).unjudged == 0
     person.close()
     replay.close()
 

@@ -10,7 +10,7 @@ import glow
 from command import plaudit
 from plaudit.data.normalize import ACTION, Normalizer
 from plaudit.data.store import Store
-from plaudit.errors import ConfigError, DataError, OnlineError
+from plaudit.errors import ConfigError, DataError, TrainingError
 from plaudit.policies.loader import load_policy
 from plaudit.training.normalization import with_units
 from plaudit.training.online_config import OnlineConfig, load_online
@@ -76,7 +76,7 @@ def test_without_demonstrations_three_deviations_of_the_policy_that_acts(lab):
 
 
 def test_statistics_that_do_not_reach_as_far_as_the_demonstrations_are_refused(lab):
-    with pytest.raises(OnlineError, match=r"17% of what .*demos demonstrates lies beyond what the policy can say"):
+    with pytest.raises(TrainingError, match=r"17% of what .*demos demonstrates lies beyond what the policy can say"):
         settled("demos=demos", "units=deviation.json")
     assert not Path("run/units.json").exists()
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -12,19 +13,23 @@ import pytest
 import glow
 from plaudit.data.failures import Failures
 from plaudit.data.store import Store
-from plaudit.errors import ConfigError, OnlineError, PolicyError, StoreFull, TargetNotEmpty
+from plaudit.errors import ConfigError, PolicyError, StoreFull, TargetNotEmpty, TrainingError
 from plaudit.policies.loader import save_policy
 from plaudit.policies.networks import Spaces
 from plaudit.policies.weights import read_weights
 from plaudit.report.online import write_online_report
-from plaudit.training.display import View
-from plaudit.training.handles import LocalCrew
-from plaudit.training.online import Conductor, Watch
+from plaudit.training.display import Display
+from plaudit.training.handles import LocalHandle, Slot
+from plaudit.training.online import Callback, OnlineTrainer
 from plaudit.training.online_config import OnlineConfig, load_online
 from plaudit.training.online_folder import OnlineFolder
 from plaudit.training.progress import Now
 from plaudit.training.record import Record
 from plaudit.training.retrain import Replacement, Retrainer
+from plaudit.training.worker_group import LocalWorkers
+from plaudit.training.workers.env import EnvWorker
+from plaudit.training.workers.judge import JudgeWorker
+from plaudit.training.workers.learner import LearnerWorker
 from plaudit.trust import allow_code
 from plaudit.types import Labels
 
@@ -55,14 +60,14 @@ def sit(tmp_path: Path, *more: str, stop_after: int | None = None, cut: float = 
     return Sitting(run_of(tmp_path, *asked(tmp_path, *more, cut=cut), watch=watch), told)
 
 
-def run_of(tmp_path: Path, *words: str, watch: Watch = lambda now: True) -> Now:
+def run_of(tmp_path: Path, *words: str, watch: Callback = lambda now: True) -> Now:
     config = load_online(OnlineConfig, None, words)
     folder = OnlineFolder.open(tmp_path / "run", config)
-    crew = LocalCrew(config, folder.path)
+    workers = LocalWorkers(config, folder.path)
     try:
-        return Conductor(config, folder, crew).run(watch)
+        return OnlineTrainer(config, folder, workers).run(watch)
     finally:
-        crew.close()
+        workers.close()
         folder.close()
 
 
@@ -120,37 +125,47 @@ def test_a_run_whose_judge_was_wrong_goes_on_with_another(tmp_path):
     assert (end.now.alarm, end.now.counts.episodes, end.now.counts.outdated) == (None, 30, 0)
 
 
-class TrainerElsewhere(LocalCrew):
-    """Its trainer is on a machine that has what the config asks for."""
+class LearnerElsewhere(LocalWorkers):
+    """Its learner is on a machine that has what the config asks for."""
 
-    def hire_trainer(self, spaces, source):
-        self._config = self._config.model_copy(update={"device": "cpu"})
-        return super().hire_trainer(spaces, source)
+    def __init__(self, config, folder):
+        super().__init__(config, folder)
+        there = config.model_copy(update={"device": "cpu"})
+        self.learner = self._slot("learner", LearnerWorker(there, folder, self.replay, self.state))
 
 
-def test_only_the_trainer_needs_the_device_that_it_learns_on(tmp_path):
+def test_only_the_learner_needs_the_device_that_it_learns_on(tmp_path):
     config = load_online(OnlineConfig, None, asked(tmp_path, "episodes=1", "device=cuda:99"))
     folder = OnlineFolder.open(tmp_path / "run", config)
-    crew = TrainerElsewhere(config, folder.path)
-    assert Conductor(config, folder, crew).run(lambda now: True).counts.episodes == 1
-    crew.close()
+    workers = LearnerElsewhere(config, folder.path)
+    assert OnlineTrainer(config, folder, workers).run(lambda now: True).counts.episodes == 1
+    workers.close()
     folder.close()
 
 
-class HangingJudge(LocalCrew):
+class Hangs(LocalHandle):
+    """A worker that never comes to an end, once it was asked for what it is there for."""
+
+    busy_with = ("label_pending", "update", "evaluate", "save_checkpoint")
+
+    def submit(self, method, *args, **kwargs):
+        return Future() if method.__name__ in self.busy_with else super().submit(method, *args, **kwargs)
+
+
+class HangingJudge(LocalWorkers):
     """Its judge never comes to an end."""
 
-    def begin(self, part, method, *arguments):
-        if part != "judge":
-            super().begin(part, method, *arguments)
+    def __init__(self, config, folder):
+        super().__init__(config, folder)
+        self.judge = Slot(Hangs("judge", JudgeWorker(self.replay)), self.clock)
 
 
 def test_while_the_judge_hangs_the_robot_goes_on_up_to_a_bound_that_is_told(tmp_path):
     config = load_online(OnlineConfig, None, asked(tmp_path, "backlog=5", "patience=1"))
     folder = OnlineFolder.open(tmp_path / "run", config)
-    crew = HangingJudge(config, folder.path)
+    workers = HangingJudge(config, folder.path)
     seen: list[Now] = []
-    conductor = Conductor(config, folder, crew)
+    trainer = OnlineTrainer(config, folder, workers)
     waits: list[str] = []
 
     def watch(now: Now) -> bool:
@@ -158,8 +173,8 @@ def test_while_the_judge_hangs_the_robot_goes_on_up_to_a_bound_that_is_told(tmp_
         waits.append(now.holding)
         return waits.count("5 episodes wait for the judge, 5 may") < 3
 
-    end = conductor.run(watch)
-    crew.close()
+    end = trainer.run(watch)
+    workers.close()
     folder.close()
     assert end.counts.episodes == 5
     assert len(Store.open(tmp_path / "run/episodes")) == 5
@@ -196,7 +211,7 @@ def test_a_judge_that_can_label_nothing_ends_the_run_with_its_reason(tmp_path, m
     """Instead of a robot that plays a thousand episodes for nothing."""
     monkeypatch.setattr("plaudit.training.workers.judge.AGAIN", 0.5)
     sentence = "the judge could not label any of the last 2 episodes: it is too bright to see anything; they are kept"
-    with pytest.raises(OnlineError, match=sentence):
+    with pytest.raises(TrainingError, match=sentence):
         sit(tmp_path, "judge=glow:DazzledConfig", "judge.most=0", "episodes=1000", "backlog=2")
     assert len(Store.open(tmp_path / "run/episodes")) <= 3
     again = sit(tmp_path, "judge=glow:DazzledConfig", "judge.most=1", "episodes=4", "backlog=2")
@@ -209,20 +224,19 @@ def test_a_judge_with_a_mistake_in_it_ends_the_run_with_a_sentence_and_the_learn
         r"the judge could not label any of the last 2 episodes: the judge raised ValueError: it is too bright to see "
         r"anything \(glow.py, line \d+\); they are kept, and the same command tries them again"
     )
-    with pytest.raises(OnlineError, match=sentence):
+    with pytest.raises(TrainingError, match=sentence):
         sit(tmp_path, "judge=glow:DazzledConfig", "judge.raises=true", "judge.most=0", "episodes=1000", "backlog=2")
     assert Record(tmp_path / "run").newest_facts() is not None
 
 
-class ForgetfulTrainer(LocalCrew):
-    """Its trainer runs out of memory now and then."""
+class Forgetful(LearnerWorker):
+    """Runs out of memory now and then."""
 
     fails = 3
 
-    def hire_trainer(self, spaces, source):
-        updates = super().hire_trainer(spaces, source)
-        learner = self._parts["trainer"].learner
-        update = learner.update
+    def setup(self, *args):
+        info = super().setup(*args)
+        update = self.learner.update
 
         def forgets(batch):
             if self.fails:
@@ -230,85 +244,92 @@ class ForgetfulTrainer(LocalCrew):
                 raise RuntimeError("CUDA out of memory")
             return update(batch)
 
-        learner.update = forgets
-        return updates
+        self.learner.update = forgets
+        return info
+
+
+class ForgetfulLearner(LocalWorkers):
+    def __init__(self, config, folder):
+        super().__init__(config, folder)
+        self.learner = self._slot("learner", Forgetful(config, folder, self.replay, self.state))
 
 
 def test_a_part_that_failed_in_a_way_nobody_foresaw_is_asked_again_and_the_run_goes_on(tmp_path):
     config = load_online(OnlineConfig, None, asked(tmp_path, "episodes=6", "patience=30"))
     folder = OnlineFolder.open(tmp_path / "run", config)
-    crew = ForgetfulTrainer(config, folder.path)
+    workers = ForgetfulLearner(config, folder.path)
     troubles: set[str] = set()
 
     def watch(now: Now) -> bool:
         troubles.update(now.troubles.values())
         return True
 
-    end = Conductor(config, folder, crew).run(watch)
-    crew.close()
+    end = OnlineTrainer(config, folder, workers).run(watch)
+    workers.close()
     folder.close()
     assert (end.counts.episodes, end.updates, dict(end.troubles)) == (6, 36, {})
     assert [trouble.partition(" (")[0] for trouble in troubles] == [
-        "the trainer failed: RuntimeError: CUDA out of memory"
+        "the learner failed: RuntimeError: CUDA out of memory"
     ]
 
 
-class Interrupted(LocalCrew):
+class Pressed(EnvWorker):
     """Somebody presses Ctrl-C twice while an episode is played."""
 
-    def hire_robot(self, policy):
-        super().hire_robot(policy)
+    def rollout(self, seed=None):
+        raise KeyboardInterrupt
 
-        def step(seed):
-            raise KeyboardInterrupt
 
-        self._parts["env"].step = step
+class Interrupted(LocalWorkers):
+    def __init__(self, config, folder):
+        super().__init__(config, folder)
+        self.env = self._slot("env", Pressed(config, self.replay, self.state))
 
 
 def test_ctrl_c_in_the_middle_of_a_part_is_no_failure_of_that_part(tmp_path):
     config = load_online(OnlineConfig, None, asked(tmp_path))
     folder = OnlineFolder.open(tmp_path / "run", config)
-    crew = Interrupted(config, folder.path)
+    workers = Interrupted(config, folder.path)
     with pytest.raises(KeyboardInterrupt):
-        Conductor(config, folder, crew).run(lambda now: True)
-    crew.close()
+        OnlineTrainer(config, folder, workers).run(lambda now: True)
+    workers.close()
     folder.close()
     assert not (tmp_path / "run/failures.log").exists()
 
 
-class FullDisk(LocalCrew):
+class FullDisk(LocalWorkers):
     """The disk is full for the first few episodes."""
 
     full = 3
 
-    def hire_robot(self, policy):
-        super().hire_robot(policy)
-        append = self.replay.append
+    def __init__(self, config, folder):
+        super().__init__(config, folder)
+        add = self.buffer.add
 
         def full(episode, key):
             if self.full:
                 self.full -= 1
                 raise StoreFull("the disk is full")
-            return append(episode, key)
+            return add(episode, key)
 
-        self.replay.append = full
+        self.buffer.add = full
 
 
 @pytest.mark.parametrize(("full", "patience", "recovers"), [(3, 30, True), (10**6, 1, False)])
 def test_a_full_disk_is_waited_for_and_nothing_is_played_meanwhile(tmp_path, full, patience, recovers):
     config = load_online(OnlineConfig, None, asked(tmp_path, "episodes=3", f"patience={patience}"))
     folder = OnlineFolder.open(tmp_path / "run", config)
-    crew = FullDisk(config, folder.path)
-    crew.full = full
-    conductor = Conductor(config, folder, crew)
+    workers = FullDisk(config, folder.path)
+    workers.full = full
+    trainer = OnlineTrainer(config, folder, workers)
     try:
         if recovers:
-            assert conductor.run(lambda now: True).counts.episodes == 3
+            assert trainer.run(lambda now: True).counts.episodes == 3
         else:
-            with pytest.raises(OnlineError, match=r"the disk is full; waited 1 s for it, go on with the same command"):
-                conductor.run(lambda now: True)
+            with pytest.raises(TrainingError, match="the disk is full; waited 1 s for it, go on with the same command"):
+                trainer.run(lambda now: True)
     finally:
-        crew.close()
+        workers.close()
         folder.close()
 
 
@@ -389,7 +410,7 @@ def test_control_does_not_wait_for_inference_where_that_can_be(tmp_path, monkeyp
 
 
 def test_a_camera_that_the_robot_has_not_got(tmp_path):
-    with pytest.raises(OnlineError, match="policy_cameras has 'top', which sim does not have; it has: front"):
+    with pytest.raises(TrainingError, match="policy_cameras has 'top', which sim does not have; it has: front"):
         sit(tmp_path, "policy_cameras=[top]")
 
 
@@ -404,15 +425,15 @@ def test_both_learners_learn_from_pixels_or_states_with_demonstrations(tmp_path,
         words += ["learner.clone_updates=20", "learner.horizon=3", "learner.samples=4"]
     config = load_online(OnlineConfig, None, words)
     folder = OnlineFolder.open(tmp_path / "run", config)
-    crew = LocalCrew(config, folder.path)
+    workers = LocalWorkers(config, folder.path)
     waits: set[str] = set()
 
     def watch(now: Now) -> bool:
         waits.add(now.holding.split(",")[0])
         return True
 
-    end = Conductor(config, folder, crew).run(watch)
-    crew.close()
+    end = OnlineTrainer(config, folder, workers).run(watch)
+    workers.close()
     folder.close()
     assert end.counts.episodes == 3
     rehearsed = 20 if learner == "qchunk" else 0
@@ -448,15 +469,15 @@ def test_a_judge_that_was_wrong_is_replaced_and_says_everything_again(tmp_path, 
     audit = ("audit.share=1.0", "audit.least=12", "audit.window=40", "retrain.every=1000")  # only when it rings
     config = load_online(OnlineConfig, None, asked(tmp_path, *audit, "episodes=60", cut=0.3))
     folder = OnlineFolder.open(tmp_path / "run", config)
-    crew = LocalCrew(config, folder.path)
+    workers = LocalWorkers(config, folder.path)
     alarms: list[str | None] = []
 
     def watch(now: Now) -> bool:
         alarms.append(now.alarm)
         return True
 
-    end = Conductor(config, folder, crew).run(watch)
-    crew.close()
+    end = OnlineTrainer(config, folder, workers).run(watch)
+    workers.close()
     folder.close()
     assert any(alarm is not None for alarm in alarms)
     assert (end.alarm, end.counts.episodes) == (None, 60)
@@ -506,34 +527,35 @@ def test_nobody_audits_the_simulator_and_nobody_is_waited_for(tmp_path):
     assert end.now.counts.unjudged == 0
     assert not any(name.startswith("audit/") for name in end.now.honesty)
     config = load_online(OnlineConfig, None, [*words, "judge=simulator"])
-    assert "audit" not in View(config).line(end.now)
+    assert "audit" not in Display(config).line(end.now)
     by_hand = load_online(OnlineConfig, None, [*words, "judge=simulator", "audit.by=human"])
     assert by_hand.audited_by_hand
 
 
-class HangingTrainer(LocalCrew):
-    """Parts are at work at the same time, and the trainer never comes to an end."""
+class HangingLearner(LocalWorkers):
+    """Workers are busy at the same time, and the learner never comes to an end."""
 
-    in_turn = False
+    serial = False
 
-    def begin(self, part, method, *arguments):
-        if part != "trainer" or method == "publish":
-            super().begin(part, method, *arguments)
+    def __init__(self, config, folder):
+        super().__init__(config, folder)
+        learner = LearnerWorker(config, folder, self.replay, self.state)
+        self.learner = Slot(Hangs("learner", learner), self.clock)
 
 
-def test_a_trainer_that_hangs_does_not_keep_a_run_from_being_stopped(tmp_path):
+def test_a_learner_that_hangs_does_not_keep_a_run_from_being_stopped(tmp_path):
     config = load_online(OnlineConfig, None, asked(tmp_path, "patience=1"))
     folder = OnlineFolder.open(tmp_path / "run", config)
-    crew = HangingTrainer(config, folder.path)
-    end = Conductor(config, folder, crew).run(lambda now: now.counts.episodes < 2)
-    crew.close()
+    workers = HangingLearner(config, folder.path)
+    end = OnlineTrainer(config, folder, workers).run(lambda now: now.counts.episodes < 2)
+    workers.close()
     folder.close()
     assert end.counts.episodes >= 2
-    assert end.troubles["trainer"].startswith("the trainer came to no end within 1 s: what it has learned")
+    assert end.troubles["learner"].startswith("the learner came to no end within 1 s: what it has learned")
     assert folder.save_policy(config.learner.build(Spaces(2, 1, {}), 0, "cpu").policy_config()).exists()
 
 
-class ElsewhereState(LocalCrew):
+class ElsewhereState(LocalWorkers):
     """Its state manager writes to another machine's disk."""
 
     def __init__(self, config, folder):
@@ -544,13 +566,13 @@ class ElsewhereState(LocalCrew):
 def test_a_placement_with_which_the_policy_could_not_be_saved_is_refused_before_the_first_episode(tmp_path):
     config = load_online(OnlineConfig, None, asked(tmp_path))
     folder = OnlineFolder.open(tmp_path / "run", config)
-    crew = ElsewhereState(config, folder.path)
-    conductor = Conductor(config, folder, crew)
-    with pytest.raises(OnlineError, match=r"the state manager does not write to .*/run/weights on this machine"):
-        conductor.run(lambda now: True)
-    crew.close()
+    workers = ElsewhereState(config, folder.path)
+    trainer = OnlineTrainer(config, folder, workers)
+    with pytest.raises(TrainingError, match=r"the state manager does not write to .*/run/weights on this machine"):
+        trainer.run(lambda now: True)
+    workers.close()
     folder.close()
-    assert not conductor.started
+    assert not trainer.started
 
 
 def test_a_person_in_charge_labels_in_their_own_time(tmp_path):
@@ -558,7 +580,7 @@ def test_a_person_in_charge_labels_in_their_own_time(tmp_path):
     words = [word for word in asked(tmp_path, "episodes=6", "backlog=2") if not word.startswith("judge")]
     config = load_online(OnlineConfig, None, [*words, "judge=human", "window.window=false"])
     folder = OnlineFolder.open(tmp_path / "run", config)
-    crew = LocalCrew(config, folder.path)
+    workers = LocalWorkers(config, folder.path)
     waited: list[int] = []
 
     def watch(now: Now) -> bool:
@@ -573,8 +595,8 @@ def test_a_person_in_charge_labels_in_their_own_time(tmp_path):
                 store.ledger.append(i, Labels.from_cutoff(steps=12, cutoff=4, source="human"))
         return True
 
-    end = Conductor(config, folder, crew).run(watch)
-    crew.close()
+    end = OnlineTrainer(config, folder, workers).run(watch)
+    workers.close()
     folder.close()
     assert max(waited) == 2
     assert (end.counts.episodes, end.counts.unjudged, end.updates) == (6, 0, 36)
@@ -647,9 +669,9 @@ def test_the_same_run_does_the_same_whatever_the_clock_says(tmp_path, monkeypatc
             jumping_clocks(monkeypatch, seed=3)
         config = load_online(OnlineConfig, None, [*words, f"name={name}"])
         folder = OnlineFolder.open(tmp_path / name, config)
-        crew = LocalCrew(config, folder.path)
-        end = Conductor(config, folder, crew).run(lambda now: True)
-        crew.close()
+        workers = LocalWorkers(config, folder.path)
+        end = OnlineTrainer(config, folder, workers).run(lambda now: True)
+        workers.close()
         folder.close()
         assert (end.counts.episodes, end.honesty["judge/version"]) == (20, 1)
         assert end.counts.unlabelable > 0

@@ -9,7 +9,16 @@ import pytest
 from conftest import counting_episode
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
 from plaudit.data.store import Store
-from plaudit.training.replay_buffer import ATTEMPTS, Item, ReplayService, SampleOptions, ServedSampler, Who, sampler
+from plaudit.training.handles import LocalHandle
+from plaudit.training.replay_buffer import (
+    ATTEMPTS,
+    EpisodeRef,
+    RemoteSampler,
+    ReplayBuffer,
+    SampleOptions,
+    Who,
+    make_sampler,
+)
 from plaudit.training.workers.learner import normalized
 from plaudit.types import Episode, Labels
 
@@ -32,117 +41,123 @@ def verdict(steps: int = 4, reward: float = 1.0, model: str = "m1") -> Labels:
 
 @pytest.fixture
 def replay(tmp_path):
-    service = ReplayService(tmp_path)
+    service = ReplayBuffer(tmp_path)
     yield service
     service.close()
 
 
 def test_the_same_key_again_is_the_same_episode(replay):
-    assert [replay.append(episode(), "a"), replay.append(episode(), "b"), replay.append(episode(), "a")] == [0, 1, 0]
-    assert replay.counts(WHO).episodes == 2
+    assert [replay.add(episode(), "a"), replay.add(episode(), "b"), replay.add(episode(), "a")] == [0, 1, 0]
+    assert replay.stats(WHO).episodes == 2
 
 
 def test_one_that_was_killed_knows_what_it_was_given(tmp_path):
-    first = ReplayService(tmp_path)
-    first.append(episode(4), "a")
-    first.append(episode(6), "b")
-    first.label({Item("episodes", 0): verdict()}, {Item("episodes", 1): "no camera"}, WHO)
-    before = first.counts(WHO)
+    first = ReplayBuffer(tmp_path)
+    first.add(episode(4), "a")
+    first.add(episode(6), "b")
+    first.add_labels({EpisodeRef("episodes", 0): verdict()}, {EpisodeRef("episodes", 1): "no camera"}, WHO)
+    before = first.stats(WHO)
     first.close()
-    again = ReplayService(tmp_path)
-    assert again.append(episode(), "a") == 0
-    assert replace(again.counts(WHO), born=before.born) == before
+    again = ReplayBuffer(tmp_path)
+    assert again.add(episode(), "a") == 0
+    assert replace(again.stats(WHO), born=before.born) == before
     assert (before.episodes, before.steps, before.unjudged, before.judged_steps, before.failed) == (2, 10, 1, 4, 1)
     again.close()
 
 
 def test_steps_are_counted_although_old_episodes_go(tmp_path):
-    service = ReplayService(tmp_path, capacity_gb=1e-6)  # a thousand bytes
+    service = ReplayBuffer(tmp_path, capacity_gb=1e-6)  # a thousand bytes
     for number in range(40):
-        service.append(episode(4), str(number))
-    counts = service.counts(WHO)
+        service.add(episode(4), str(number))
+    counts = service.stats(WHO)
     assert (counts.episodes, counts.steps) == (40, 160)
     assert counts.unjudged < 40
     service.close()
 
 
 def test_labels_that_come_twice_are_kept_once(replay, tmp_path):
-    replay.append(episode(), "a")
+    replay.add(episode(), "a")
     for _ in range(2):
-        replay.label({Item("episodes", 0): verdict()}, {}, WHO)
+        replay.add_labels({EpisodeRef("episodes", 0): verdict()}, {}, WHO)
     assert len(Store.open(tmp_path / "episodes").ledger) == 1
-    replay.label({Item("episodes", 0): verdict(reward=0.0)}, {}, WHO)
+    replay.add_labels({EpisodeRef("episodes", 0): verdict(reward=0.0)}, {}, WHO)
     assert len(Store.open(tmp_path / "episodes").ledger) == 2
 
 
 def test_another_judge_finds_everything_to_do_again(replay):
     for key in "ab":
-        replay.append(episode(), key)
-    replay.label({Item("episodes", 0): verdict()}, {}, WHO)
-    assert replay.pending(WHO) == [Item("episodes", 1)]
+        replay.add(episode(), key)
+    replay.add_labels({EpisodeRef("episodes", 0): verdict()}, {}, WHO)
+    assert replay.pending(WHO) == [EpisodeRef("episodes", 1)]
     new = Who("classifier", {**WHO.facts, "model": "m2"})
-    assert replay.pending(new) == [Item("episodes", 1), Item("episodes", 0)]  # what nobody has judged comes first
-    assert (replay.counts(new).unjudged, replay.counts(new).outdated, replay.counts(new).judged_steps) == (1, 1, 4)
-    assert replay.pending(WHO) == [Item("episodes", 1)]
+    assert replay.pending(new) == [
+        EpisodeRef("episodes", 1),
+        EpisodeRef("episodes", 0),
+    ]  # what nobody has judged comes first
+    assert (replay.stats(new).unjudged, replay.stats(new).outdated, replay.stats(new).judged_steps) == (1, 1, 4)
+    assert replay.pending(WHO) == [EpisodeRef("episodes", 1)]
 
 
 def test_what_a_judge_failed_on_waits_behind_the_others_and_is_counted(replay):
     for key in "ab":
-        replay.append(episode(), key)
-    replay.label({}, {Item("episodes", 0): "the endpoint is down"}, WHO)
-    assert replay.pending(WHO) == [Item("episodes", 1), Item("episodes", 0)]
-    assert replay.counts(WHO).failed == 1
-    replay.label({Item("episodes", 0): verdict()}, {}, WHO)
-    assert (replay.counts(WHO).failed, replay.counts(WHO).unjudged) == (0, 1)
+        replay.add(episode(), key)
+    replay.add_labels({}, {EpisodeRef("episodes", 0): "the endpoint is down"}, WHO)
+    assert replay.pending(WHO) == [EpisodeRef("episodes", 1), EpisodeRef("episodes", 0)]
+    assert replay.stats(WHO).failed == 1
+    replay.add_labels({EpisodeRef("episodes", 0): verdict()}, {}, WHO)
+    assert (replay.stats(WHO).failed, replay.stats(WHO).unjudged) == (0, 1)
 
 
 def test_demonstrations_are_judged_first_and_into_a_file_of_the_run(tmp_path):
     with Store.create(tmp_path / "demos") as demos:
         demos.append(episode(value=9))
-    service = ReplayService(tmp_path / "run", demos=tmp_path / "demos")
-    service.append(episode(), "a")
-    assert service.pending(WHO) == [Item("demos", 0), Item("episodes", 0)]
-    service.label({Item("demos", 0): verdict()}, {}, WHO)
-    assert service.counts(WHO).demos_unjudged == 0
+    service = ReplayBuffer(tmp_path / "run", demos=tmp_path / "demos")
+    service.add(episode(), "a")
+    assert service.pending(WHO) == [EpisodeRef("demos", 0), EpisodeRef("episodes", 0)]
+    service.add_labels({EpisodeRef("demos", 0): verdict()}, {}, WHO)
+    assert service.stats(WHO).demos_unjudged == 0
     assert len(Store.open(tmp_path / "demos").ledger) == 0
     service.close()
 
 
 def test_a_learner_sees_its_judge_and_nobody_else(replay, tmp_path):
     """What a simulator knows may stand in the same ledger, for an audit."""
-    replay.append(episode(), "a")
-    replay.label({Item("episodes", 0): verdict(reward=0.0)}, {}, WHO)
+    replay.add(episode(), "a")
+    replay.add_labels({EpisodeRef("episodes", 0): verdict(reward=0.0)}, {}, WHO)
     truth = Labels(np.ones(4, np.float32), np.ones(4, bool), source="simulator")
     Store.open(tmp_path / "episodes").ledger.append(0, truth)
     options = SampleOptions(source="classifier", gamma=0.9, cameras=("front",))
-    assert sampler(replay.where(), options).sample(16).reward.max() == 0
+    assert make_sampler(replay.location(), options).sample(16).reward.max() == 0
 
 
 def test_served_batches_are_those_of_the_disk(replay):
     for value in range(3):
-        replay.append(episode(value=value), str(value))
-    replay.label({Item("episodes", i): verdict(reward=i) for i in range(3)}, {}, WHO)
+        replay.add(episode(value=value), str(value))
+    replay.add_labels({EpisodeRef("episodes", i): verdict(reward=i) for i in range(3)}, {}, WHO)
     options = SampleOptions(source="classifier", gamma=0.9, cameras=("front",), seed=7)
-    near, far = sampler(replay.where(), options).sample(32), ServedSampler(replay, options).sample(32)
-    assert replay.where().is_here
+    near, far = (
+        make_sampler(replay.location(), options).sample(32),
+        RemoteSampler(LocalHandle("replay buffer", replay), options).sample(32),
+    )
+    assert replay.location().is_here
     for name, array in near.leaves().items():
         np.testing.assert_array_equal(array, far.leaves()[name], err_msg=name)
 
 
 def test_new_episodes_can_be_sampled_once_they_are_judged(replay):
     options = SampleOptions(source="classifier", gamma=0.9, seed=0)
-    replay.append(episode(value=1), "a")
-    replay.label({Item("episodes", 0): verdict()}, {}, WHO)
+    replay.add(episode(value=1), "a")
+    replay.add_labels({EpisodeRef("episodes", 0): verdict()}, {}, WHO)
     assert set(replay.sample(16, options).episode) == {0}
-    replay.append(episode(value=2), "b")
+    replay.add(episode(value=2), "b")
     assert set(replay.sample(16, options).episode) == {0}
-    replay.label({Item("episodes", 1): verdict()}, {}, WHO)
+    replay.add_labels({EpisodeRef("episodes", 1): verdict()}, {}, WHO)
     assert set(replay.sample(64, options).episode) == {0, 1}
 
 
 def test_a_learner_learns_in_the_units_of_the_policy_on_the_robot(replay):
-    replay.append(episode(value=6), "a")
-    replay.label({Item("episodes", 0): verdict()}, {}, WHO)
+    replay.add(episode(value=6), "a")
+    replay.add_labels({EpisodeRef("episodes", 0): verdict()}, {}, WHO)
     units = Normalizer(
         {STATE: Stats(np.float32([2, 0]), np.float32([4, 3])), ACTION: Stats(np.float32([5]), np.float32([2]))}
     )
@@ -156,48 +171,48 @@ def test_a_learner_learns_in_the_units_of_the_policy_on_the_robot(replay):
 
 
 def test_what_a_human_labeled_is_stored_although_a_human_has_no_model(replay, tmp_path):
-    replay.append(episode(), "a")
+    replay.add(episode(), "a")
     said = Labels.from_cutoff(steps=4, cutoff=2, source="human")
-    replay.label({Item("episodes", 0): replace(said, time=5.0)}, {}, Who("human", {}))
+    replay.add_labels({EpisodeRef("episodes", 0): replace(said, time=5.0)}, {}, Who("human", {}))
     assert Store.open(tmp_path / "episodes").ledger.labels(0).succeeded
-    assert replay.counts(Who("human", {})).unjudged == 0
+    assert replay.stats(Who("human", {})).unjudged == 0
 
 
-def fail(replay: ReplayService, times: int, *items: Item, who: Who = WHO) -> None:
+def fail(replay: ReplayBuffer, times: int, *items: EpisodeRef, who: Who = WHO) -> None:
     for _ in range(times):
-        replay.label({}, dict.fromkeys(items, "there is no camera 'wrist'"), who)
+        replay.add_labels({}, dict.fromkeys(items, "there is no camera 'wrist'"), who)
 
 
 def test_an_episode_that_the_judge_fails_on_again_and_again_is_unlabelable_and_nobody_waits_for_it(replay):
     for key in "abc":
-        replay.append(episode(), key)
-    replay.label({Item("episodes", 0): verdict()}, {}, WHO)
-    fail(replay, ATTEMPTS - 1, Item("episodes", 2))
-    assert replay.pending(WHO) == [Item("episodes", 1), Item("episodes", 2)]
-    assert (replay.counts(WHO).unjudged, replay.counts(WHO).failed, replay.counts(WHO).unlabelable) == (2, 1, 0)
-    fail(replay, 1, Item("episodes", 2))
-    counts = replay.counts(WHO)
-    assert replay.pending(WHO) == [Item("episodes", 1)]
+        replay.add(episode(), key)
+    replay.add_labels({EpisodeRef("episodes", 0): verdict()}, {}, WHO)
+    fail(replay, ATTEMPTS - 1, EpisodeRef("episodes", 2))
+    assert replay.pending(WHO) == [EpisodeRef("episodes", 1), EpisodeRef("episodes", 2)]
+    assert (replay.stats(WHO).unjudged, replay.stats(WHO).failed, replay.stats(WHO).unlabelable) == (2, 1, 0)
+    fail(replay, 1, EpisodeRef("episodes", 2))
+    counts = replay.stats(WHO)
+    assert replay.pending(WHO) == [EpisodeRef("episodes", 1)]
     assert (counts.unjudged, counts.failed, counts.unlabelable, counts.judged_steps) == (1, 1, 1, 4)
     assert (counts.unlabelable_in_a_row, counts.reason) == (1, "there is no camera 'wrist'")
 
 
 def test_the_next_version_of_the_judge_is_asked_about_what_its_predecessor_could_not_label(replay):
-    replay.append(episode(), "a")
-    fail(replay, ATTEMPTS, Item("episodes", 0))
+    replay.add(episode(), "a")
+    fail(replay, ATTEMPTS, EpisodeRef("episodes", 0))
     assert replay.pending(WHO) == []
     successor = Who("classifier", {**WHO.facts, "model": "m2"})
-    assert replay.pending(successor) == [Item("episodes", 0)]
-    assert (replay.counts(successor).unjudged, replay.counts(successor).unlabelable) == (1, 0)
+    assert replay.pending(successor) == [EpisodeRef("episodes", 0)]
+    assert (replay.stats(successor).unjudged, replay.stats(successor).unlabelable) == (1, 0)
 
 
 def test_the_next_session_tries_what_was_unlabelable_again(tmp_path):
-    first = ReplayService(tmp_path)
-    first.append(episode(), "a")
-    fail(first, ATTEMPTS, Item("episodes", 0))
+    first = ReplayBuffer(tmp_path)
+    first.add(episode(), "a")
+    fail(first, ATTEMPTS, EpisodeRef("episodes", 0))
     first.close()
-    later = ReplayService(tmp_path, since=time.time() + 1)
-    assert later.pending(WHO) == [Item("episodes", 0)]
+    later = ReplayBuffer(tmp_path, since=time.time() + 1)
+    assert later.pending(WHO) == [EpisodeRef("episodes", 0)]
     later.close()
 
 
@@ -205,20 +220,20 @@ def test_a_demonstration_that_cannot_be_labeled_is_not_waited_for_either(tmp_pat
     with Store.create(tmp_path / "demos") as demos:
         for value in range(2):
             demos.append(episode(value=value))
-    service = ReplayService(tmp_path, demos=tmp_path / "demos")
-    fail(service, ATTEMPTS, Item("demos", 1))
-    counts = service.counts(WHO)
+    service = ReplayBuffer(tmp_path, demos=tmp_path / "demos")
+    fail(service, ATTEMPTS, EpisodeRef("demos", 1))
+    counts = service.stats(WHO)
     assert (counts.demos_unjudged, counts.demos_unlabelable, counts.demos) == (1, 1, 2)
-    assert service.pending(WHO) == [Item("demos", 0)]
+    assert service.pending(WHO) == [EpisodeRef("demos", 0)]
     assert not (tmp_path / "demos/labels.failures").exists(), "the demonstrations are somebody else's"
     service.close()
 
 
 def test_keys_of_episodes_that_are_long_gone_are_forgotten(tmp_path, monkeypatch):
     monkeypatch.setattr("plaudit.training.replay_buffer.REPEATED", 10)
-    service = ReplayService(tmp_path, capacity_gb=1e-5)
-    ids = [service.append(counting_episode(), f"key {n}") for n in range(200)]
+    service = ReplayBuffer(tmp_path, capacity_gb=1e-5)
+    ids = [service.add(counting_episode(), f"key {n}") for n in range(200)]
     assert ids == list(range(200))
-    assert service.append(counting_episode(), "key 199") == 199
+    assert service.add(counting_episode(), "key 199") == 199
     assert len(service._keys) < 100
     service.close()

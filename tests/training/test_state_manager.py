@@ -16,40 +16,40 @@ def weights(value: float, version: int = 1) -> Weights:
 
 def test_each_push_is_one_version_whatever_the_learner_counts(tmp_path):
     state = StateManager(tmp_path)
-    assert [state.push(weights(1.0, version=900)), state.push(weights(2.0, version=4))] == [1, 2]
+    assert [state.publish(weights(1.0, version=900)), state.publish(weights(2.0, version=4))] == [1, 2]
 
 
 def test_a_reader_gets_what_is_newer_and_its_version(tmp_path):
     state = StateManager(tmp_path)
-    assert state.newer_than(0, "robot") is None
-    state.push(weights(1.0))
-    found = state.newer_than(0, "robot")
+    assert state.get_weights(0, "robot") is None
+    state.publish(weights(1.0))
+    found = state.get_weights(0, "robot")
     assert found.version == 1
     assert found.tensors["actor/w"].tolist() == [1, 1, 1]
-    assert state.newer_than(1, "robot") is None
-    assert state.report().readers["robot"].version == 1
+    assert state.get_weights(1, "robot") is None
+    assert state.status().readers["robot"].version == 1
 
 
 def test_one_that_was_killed_goes_on_from_its_version(tmp_path):
     state = StateManager(tmp_path)
     for value in (1.0, 2.0):
-        state.push(weights(value))
+        state.publish(weights(value))
     again = StateManager(tmp_path)
     assert again.version == 2
-    assert again.newer_than(0, "robot").tensors["actor/w"].tolist() == [2, 2, 2]
-    assert again.push(weights(3.0)) == 3
+    assert again.get_weights(0, "robot").tensors["actor/w"].tolist() == [2, 2, 2]
+    assert again.publish(weights(3.0)) == 3
 
 
 def test_a_full_disk_keeps_the_version_before(tmp_path, monkeypatch):
     state = StateManager(tmp_path)
-    state.push(weights(1.0))
+    state.publish(weights(1.0))
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("plaudit.policies.weights.write_atomic", full)
     with pytest.raises(StoreFull, match="these weights were not published"):
-        state.push(weights(2.0))
+        state.publish(weights(2.0))
     monkeypatch.undo()
     assert (state.version, StateManager(tmp_path).version) == (1, 1)
-    assert state.push(weights(2.0)) == 2
+    assert state.publish(weights(2.0)) == 2

@@ -63,9 +63,9 @@ def online(
     Ctrl-C lets everybody come to the end of what they do. The same command goes on with the run. Returns 1 when it
     stopped by itself before its end.
     """
-    from plaudit.cluster.run import ClusterRunConfig, crew_for
+    from plaudit.cluster.run import ClusterRunConfig, workers_for
     from plaudit.report.online import write_online_report
-    from plaudit.training.online import Conductor
+    from plaudit.training.online import OnlineTrainer
     from plaudit.training.online_config import load_online
     from plaudit.training.online_folder import OnlineFolder
 
@@ -102,8 +102,8 @@ def online(
         _check_ray(address)
         run = OnlineFolder.open(folder / name, asked)
     out.print(f"{run.path}: tensorboard --logdir {run.path}")
-    err.print("getting ready: parts are started, the robot is looked at, the judge and the learner are built")
-    conductor = None
+    err.print("getting ready: workers are started, the robot is looked at, the judge and the learner are built")
+    trainer = None
     try:
         run.settle_units()
         if run.config.units is None and not run.config.simulated:
@@ -112,13 +112,13 @@ def online(
                 f"nothing says what actions from -1 to 1 are on {run.config.executor.name}, and they are sent as they "
                 "are; give it demonstrations (demos=), or statistics (units=, from plaudit data stats --range)",
             )
-        with crew_for(run.config, run.path, address) as crew:
-            conductor = Conductor(run.config, run, crew)
-            _conduct(run, crew, conductor)
+        with workers_for(run.config, run.path, address) as workers:
+            trainer = OnlineTrainer(run.config, run, workers)
+            _train(run, workers, trainer)
     except KeyboardInterrupt:
         stop("interrupted; the same command goes on")
     finally:
-        if conductor is None or not conductor.started:
+        if trainer is None or not trainer.started:
             run.take_back()
 
 
@@ -140,24 +140,24 @@ def _check_ray(address: str | None) -> None:
         raise ClusterError(f"{MissingExtra('ray', 'cluster')}; or do without it: --address none, or {ADDRESS}=none")
 
 
-def _conduct(run: Any, crew: Any, conductor: Any) -> None:
+def _train(run: Any, workers: Any, trainer: Any) -> None:
     from plaudit.data.journal import disk_error
     from plaudit.training.events import Chronicle
 
     chronicle = Chronicle(run.path)
     failure: PlauditError | None = None
-    with _watching(run.config, crew, chronicle) as (watch, asked):
+    with _watching(run.config, workers, chronicle) as (watch, asked):
         try:
-            conductor.run(watch)
+            trainer.run(watch)
         except PlauditError as error:
             failure = error
-    if conductor.started:
-        chronicle.note(conductor.now, crew.restarts)
-        for part, sentence in conductor.now.troubles.items():
+    if trainer.started:
+        chronicle.note(trainer.now, workers.restarts)
+        for part, sentence in trainer.now.troubles.items():
             tell("warning", f"{part}: {sentence}")
-        chronicle.tell(conductor.now, "ended", _why(conductor.now, failure, asked()))
+        chronicle.tell(trainer.now, "ended", _why(trainer.now, failure, asked()))
         try:
-            _leave(run, conductor)
+            _leave(run, trainer)
         except OSError as error:  # a full disk may be what ended it
             tell("error", f"{disk_error(error, run.path, 'its policy and its report were not written')}")
     if failure is not None:
@@ -166,9 +166,9 @@ def _conduct(run: Any, crew: Any, conductor: Any) -> None:
         raise typer.Exit(1)
     if asked():
         stop("stopped; the same command goes on")
-    if conductor.now.alarm is not None:
+    if trainer.now.alarm is not None:
         stopped = run.config.audit.on_alarm == "stop"
-        tell("alarm" if stopped else "warning", conductor.now.alarm)
+        tell("alarm" if stopped else "warning", trainer.now.alarm)
         raise typer.Exit(1 if stopped else 0)
 
 
@@ -181,13 +181,13 @@ def _why(now: Any, failure: PlauditError | None, asked: bool) -> str:
     return f"it came to its end: {now.counts.episodes:,} episodes{held}"
 
 
-def _leave(run: Any, conductor: Any) -> None:
+def _leave(run: Any, trainer: Any) -> None:
     """What a run leaves behind, however it ended."""
     from plaudit.report.online import write_online_report
 
-    now = conductor.now
+    now = trainer.now
     if now.state.version:
-        run.save_policy(conductor.policy_config)
+        run.save_policy(trainer.policy_config)
     run.close()
     report = write_online_report(run.path)
     held = "" if now.evaluated is None else f", {now.evaluated:.0%} true success on seeds held back"
@@ -198,28 +198,28 @@ def _leave(run: Any, conductor: Any) -> None:
 
 
 @contextmanager
-def _watching(config: Any, crew: Any, chronicle: Any) -> Iterator[Any]:
+def _watching(config: Any, workers: Any, chronicle: Any) -> Iterator[Any]:
     """Shows how things stand and writes down what happens; and whether Ctrl-C was pressed.
 
     Pressed once, it lets everybody come to the end of what they do; pressed again, or before anybody does anything, it
     interrupts.
     """
-    from plaudit.training.display import STOPPING, View
+    from plaudit.training.display import STOPPING, Display
 
     asked: list[int] = []
-    view, live = View(config), Live(console=err, transient=True, auto_refresh=False)
+    view, live = Display(config), Live(console=err, transient=True, auto_refresh=False)
     drawn = [0.0]
 
     def watch(now: Any) -> bool:
         if not drawn[0]:
             chronicle.tell(now, "begun", "the loop begins" if not now.counts.episodes else "the loop goes on")
-        chronicle.note(now, crew.restarts)
+        chronicle.note(now, workers.restarts)
         stopping = bool(asked)  # if it comes later than this, the next look tells
         if time.monotonic() - drawn[0] < (DRAW if live.is_started else LINE) and not stopping:
             return True
         drawn[0] = time.monotonic()
         if live.is_started:
-            live.update(view.screen(now, crew.restarts, stopping), refresh=True)
+            live.update(view.screen(now, workers.restarts, stopping), refresh=True)
         else:
             err.print(STOPPING if stopping else view.line(now))
         return not stopping

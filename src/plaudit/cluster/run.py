@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from plaudit.cluster.config import Part, PlacementConfig
-from plaudit.training.handles import Crew, LocalCrew
 from plaudit.training.online_config import OnlineConfig
+from plaudit.training.worker_group import LocalWorkers, Workers
 
 
 class ClusterRunConfig(OnlineConfig):
@@ -16,25 +16,25 @@ class ClusterRunConfig(OnlineConfig):
 
 
 @contextmanager
-def crew_for(config: ClusterRunConfig, folder: Path, address: str | None) -> Iterator[Crew]:
+def workers_for(config: ClusterRunConfig, folder: Path, address: str | None) -> Iterator[Workers]:
     """
     address: of a cluster; "none" for this process
     """
     if address == "none":
-        crew: Crew = LocalCrew(config, folder)
+        workers: Workers = LocalWorkers(config, folder)
         try:
-            yield crew
+            yield workers
         finally:
-            crew.close()
+            workers.close()
         return
     from plaudit.cluster.connect import connected
 
     needs: list[Part] = ["labeler"] if not config.by_hand and config.judge.needs_gpu else []
     with connected(address, config.cluster, needs) as cluster:
-        from plaudit.cluster.crew import RayCrew
+        from plaudit.cluster.ray_workers import RayWorkers
 
-        crew = RayCrew(config, folder, cluster)
+        workers = RayWorkers(config, folder, cluster)
         try:
-            yield crew
+            yield workers
         finally:
-            crew.close()
+            workers.close()

@@ -20,11 +20,11 @@ STOPPING = "stopping: everybody comes to the end of what they do; Ctrl-C again i
 RECENT = 120.0  # s over which the rate is taken that tells how long it will be
 
 
-class View:
+class Display:
     """Of one run.
 
-    view = View(config)
-    live.update(view.screen(now, crew.restarts))
+    view = Display(config)
+    live.update(view.screen(now, workers.restarts))
     """
 
     def __init__(self, config: OnlineConfig):

@@ -2,7 +2,7 @@
 
     chronicle = Chronicle(folder)
     chronicle.tell(now, "begun", "...")
-    chronicle.note(now, crew.restarts)     # every now and then: writes down what is new in it
+    chronicle.note(now, workers.restarts)     # every now and then: writes down what is new in it
 
 Metrics are numbers a few seconds apart. That a part was lost and came back, that another judge took over, that an alarm
 rang or somebody pressed Ctrl-C is a sentence, and it is what one looks for the morning after. It watches as a screen

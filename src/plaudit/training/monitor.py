@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from plaudit.data.store import Store
-from plaudit.errors import OnlineError
+from plaudit.errors import TrainingError
 from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
 from plaudit.judges.config import LabelerConfig
 from plaudit.training.audit import Audit
@@ -27,13 +27,13 @@ def judge_in_charge(config: OnlineConfig, folder: Path) -> LabelerConfig:
     return in_charge(folder / "judges", first) if isinstance(first, ClassifierLabelerConfig) else first
 
 
-class Honesty:
+class JudgeMonitor:
     """Of one run, looked at from the machine of its folder."""
 
     def __init__(self, config: OnlineConfig, folder: Path, source: str):
         """source: of the judge's labels"""
         if not (folder / "episodes").is_dir():
-            raise OnlineError(f"{folder} is not on the training machine; run this command there")
+            raise TrainingError(f"{folder} is not on the training machine; run this command there")
         self.store = Store.open(folder / "episodes")
         self.audit = Audit(config.audit, source, config.seed) if config.audited else None
         self._source, self._retrainer = source, None

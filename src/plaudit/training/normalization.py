@@ -17,7 +17,7 @@ from typing import Any
 
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
-from plaudit.errors import OnlineError
+from plaudit.errors import TrainingError
 from plaudit.training.online_config import ConfigT, OnlineConfig
 
 FILE = "units.json"
@@ -58,7 +58,7 @@ def _check(config: OnlineConfig, units: Normalizer) -> None:
         return
     beyond = units.beyond(Store.open(config.demos))
     if beyond > BEYOND:
-        raise OnlineError(
+        raise TrainingError(
             f"{beyond:.0%} of what {config.demos} demonstrates lies beyond what the policy can say, which is -1 to 1 "
             "in the units that were named; take the demonstrations' own range: plaudit data stats "
             f"{config.demos} --range, and write units=stats.json"

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from plaudit.training.monitor import RECENT
-from plaudit.training.replay_buffer import Counts
-from plaudit.training.state_manager import StateReport
-from plaudit.training.workers.env import Played
-from plaudit.training.workers.judge import Judged
-from plaudit.training.workers.learner import Shift
+from plaudit.training.replay_buffer import ReplayStats
+from plaudit.training.state_manager import PolicyStatus
+from plaudit.training.workers.env import EpisodeInfo
+from plaudit.training.workers.judge import LabelReport
+from plaudit.training.workers.learner import UpdateReport
 
 
 @dataclass
 class Now:
     """How things stand, for whoever watches."""
 
-    counts: Counts
-    state: StateReport
+    counts: ReplayStats
+    state: PolicyStatus
     updates: int = 0
     owed: int = 0  # updates that the labelled steps have earned and the trainer has not made
     judged_success: float | None = None  # over the last episodes
@@ -43,20 +43,20 @@ class Now:
     _true: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT), repr=False)
     _pushed: dict[int, float] = field(default_factory=dict, repr=False)  # version newer than the robot's -> when
 
-    def take_played(self, played: Played) -> None:
+    def take_played(self, played: EpisodeInfo) -> None:
         self.steps_per_second = smooth(self.steps_per_second, played.steps / max(played.seconds, 1e-9))
         self.on_robot = played.version
         if played.success is not None:
             self._true.append(played.success)
             self.true_success = float(np.mean(self._true))
 
-    def take_judged(self, judged: Judged) -> None:
+    def take_judged(self, judged: LabelReport) -> None:
         if judged.latency:
             self.judge_latency = smooth(self.judge_latency, judged.latency)
         if judged.note:
             self.window = judged.note
 
-    def take_shift(self, shift: Shift) -> None:
+    def take_shift(self, shift: UpdateReport) -> None:
         self.updates = shift.updates
         if shift.made:
             self.updates_per_second = smooth(self.updates_per_second, shift.made / max(shift.seconds, 1e-9))

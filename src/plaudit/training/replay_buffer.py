@@ -1,9 +1,9 @@
-"""The replay service: the one writer of a run's episodes, and whoever asks about them from elsewhere.
+"""The replay buffer: the one writer of a run's episodes and labels, and whoever asks about them from elsewhere.
 
-    episode_id = replay.append(episode, key)       # on disk when this returns; the same key again changes nothing
+    episode_id = replay.add(episode, key)          # on disk when this returns; the same key again changes nothing
     replay.pending(judge)                          # what a judge has still to look at
-    replay.label(verdicts, failed, judge)          # on disk when this returns
-    replay.sample(256, options)                    # for a trainer that does not see the disk; see `Sampler`
+    replay.add_labels(labels, failures, judge)     # on disk when this returns
+    replay.sample(256, options)                    # for a learner that does not see the disk; see `RemoteSampler`
 
 Everything that it says is worked out from the store and its ledger, so one that was killed and started again says the
 same. Callers repeat what was not answered, which is why each call may come twice.
@@ -21,7 +21,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from plaudit.config import Config
 from plaudit.data.failures import Failure, Failures
@@ -30,6 +30,7 @@ from plaudit.data.replay import Replay
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeGone
 from plaudit.judges.labeling import pending
+from plaudit.training.handles import Handle
 from plaudit.types import AnyArray, Batch, Episode, Labels
 
 Shelf = Literal["demos", "episodes"]
@@ -38,7 +39,7 @@ REPEATED = 1000  # newest episodes whose keys are known even if they are gone
 ATTEMPTS = 3  # failures of one judge on an episode, after which it is not asked about it again
 
 
-class Item(NamedTuple):
+class EpisodeRef(NamedTuple):
     """An episode of a shelf."""
 
     shelf: Shelf
@@ -72,7 +73,7 @@ class SampleOptions(Config):
 
 
 @dataclass(frozen=True)
-class Counts:
+class ReplayStats:
     """How far a run is."""
 
     episodes: int  # ever added
@@ -96,7 +97,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Where:
+class StoreLocation:
     """Where the files are, so that a process can tell whether it sees the same ones."""
 
     episodes: str  # folder
@@ -119,7 +120,7 @@ class _Progress:
     waiting: set[int] = field(default_factory=set)
 
 
-class ReplayService:
+class ReplayBuffer:
     """See above."""
 
     def __init__(
@@ -158,16 +159,16 @@ class ReplayService:
     def close(self) -> None:
         self._store.close()
 
-    def where(self) -> Where:
+    def location(self) -> StoreLocation:
         demos = self._shelves.get("demos")
-        return Where(
+        return StoreLocation(
             str(self._store.folder.absolute()),
             None if demos is None else str(demos.folder.absolute()),
             str(demos.ledger.path.absolute()) if demos is not None and self._judged_demos else None,
             _identity(self._store.folder),
         )
 
-    def append(self, episode: Episode, key: str) -> int:
+    def add(self, episode: Episode, key: str) -> int:
         """Store an episode and return its id. `key` is its own: asked again, says the same."""
         if key not in self._keys:
             meta = {**episode.meta, ONLINE: {"key": key, "steps_before": self._steps}}
@@ -190,14 +191,14 @@ class ReplayService:
             return 0
         return _facts_of(self._store, ids[-1])["steps_before"] + self._store.place(ids[-1]).steps
 
-    def counts(self, who: Who) -> Counts:
+    def stats(self, who: Who) -> ReplayStats:
         """By what a judge has labelled."""
         waiting, given_up = self._waiting("episodes", who), self._unlabelable("episodes", who)
         unjudged = {i for i in waiting if not self._has_label(i, who)}
         unlabelled = {i for i in given_up if not self._has_label(i, who)}
         failed = {failure.episode for failure in self._standing("episodes", who)}
         ids, demos_given_up = self._store.ids, self._unlabelable("demos", who)
-        return Counts(
+        return ReplayStats(
             episodes=ids[-1] + 1 if ids else 0,
             steps=self._steps,
             unjudged=len(unjudged),
@@ -222,13 +223,13 @@ class ReplayService:
         """Of this judge or a predecessor."""
         return self._store.ledger.newest(episode_id, {who.source}) is not None
 
-    def pending(self, who: Who) -> list[Item]:
+    def pending(self, who: Who) -> list[EpisodeRef]:
         """What the judge has still to label: demonstrations first, then new episodes, those that a predecessor has
         labelled, and those that it failed on."""
         tried = {failure.episode for failure in self._standing("episodes", who)}
         waiting = sorted(self._waiting("episodes", who), key=lambda i: (i in tried, self._has_label(i, who), i))
         demos = sorted(self._waiting("demos", who))
-        return [*(Item("demos", i) for i in demos), *(Item("episodes", i) for i in waiting)]
+        return [*(EpisodeRef("demos", i) for i in demos), *(EpisodeRef("episodes", i) for i in waiting)]
 
     def _standing(self, shelf: Shelf, who: Who) -> list[Failure]:
         """Failures on what this judge, or a predecessor, has not labelled since."""
@@ -264,9 +265,9 @@ class ReplayService:
         progress.known = alive
         return progress.waiting - self._unlabelable(shelf, who).keys()
 
-    def episodes(self, items: Sequence[Item]) -> dict[Item, Episode]:
+    def episodes(self, items: Sequence[EpisodeRef]) -> dict[EpisodeRef, Episode]:
         """Those that are still there."""
-        found: dict[Item, Episode] = {}
+        found: dict[EpisodeRef, Episode] = {}
         for item in items:
             try:
                 found[item] = self._shelves[item.shelf].episode(item.id)
@@ -274,7 +275,7 @@ class ReplayService:
                 continue
         return found
 
-    def label(self, verdicts: Mapping[Item, Labels], failed: Mapping[Item, str], who: Who) -> None:
+    def add_labels(self, verdicts: Mapping[EpisodeRef, Labels], failed: Mapping[EpisodeRef, str], who: Who) -> None:
         """What a judge said, and why it could say nothing of others. What stands there already is not said twice."""
         for shelf, store in self._shelves.items():
             ledger = store.ledger
@@ -288,34 +289,26 @@ class ReplayService:
 
     def sample(self, size: int, options: SampleOptions) -> Batch[AnyArray]:
         if options not in self._samplers:
-            self._samplers[options] = sampler(self.where(), options)
+            self._samplers[options] = make_sampler(self.location(), options)
         replay = self._samplers[options]
         replay.refresh()
         return replay.sample(size)
 
 
-class Sampler(Protocol):
-    """Where a trainer gets its batches: from the disk that it sees, or from the service."""
+class RemoteSampler:
+    """Batches for a learner on another machine, from the buffer; one that sees the disk samples with `Replay`."""
 
-    def refresh(self) -> Any: ...
-
-    def sample(self, size: int) -> Batch[AnyArray]: ...
-
-
-class ServedSampler:
-    """A `Sampler` for a trainer on another machine."""
-
-    def __init__(self, service: ReplayService, options: SampleOptions):
-        self._service, self._options = service, options
+    def __init__(self, buffer: Handle[ReplayBuffer], options: SampleOptions):
+        self._buffer, self._options = buffer, options
 
     def refresh(self) -> None:
-        """The service does."""
+        """The buffer does."""
 
     def sample(self, size: int) -> Batch[AnyArray]:
-        return self._service.sample(size, self._options)
+        return self._buffer.call(ReplayBuffer.sample, size, self._options)
 
 
-def sampler(where: Where, options: SampleOptions) -> Replay:
+def make_sampler(where: StoreLocation, options: SampleOptions) -> Replay:
     """From the files, mapped into this process."""
     asked: dict[str, Any] = {
         "gamma": options.gamma,

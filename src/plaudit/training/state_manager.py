@@ -21,7 +21,7 @@ BORN = "born"  # file: when the manager that writes here was started
 
 
 @dataclass(frozen=True)
-class Reader:
+class ReaderStatus:
     """What one who acts with the weights was last told."""
 
     version: int
@@ -29,16 +29,16 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class StateReport:
+class PolicyStatus:
     """For whoever watches."""
 
     version: int  # the newest; 0 before any push
     pushed: float  # s since 1970 of the newest
-    readers: dict[str, Reader] = field(default_factory=dict)
+    readers: dict[str, ReaderStatus] = field(default_factory=dict)
     born: float = 0.0  # when the manager was started, s since 1970
 
 
-def writes_here(report: StateReport, folder: Path) -> bool:
+def writes_here(report: PolicyStatus, folder: Path) -> bool:
     """Whether the weights of a manager are in this folder of this machine."""
     try:
         return (folder / BORN).read_text() == repr(report.born)
@@ -49,9 +49,9 @@ def writes_here(report: StateReport, folder: Path) -> bool:
 class StateManager:
     """Versioned weights with many readers.
 
-    version = state.push(weights)                    # by a trainer; its own count of versions is not used
+    version = state.publish(weights)                 # by a learner; its own count of versions is not used
     start = state.count_start("robot")               # by a reader, once; how often it had started before
-    weights = state.newer_than(version, "robot")     # by a reader; None while there is nothing newer
+    weights = state.get_weights(version, "robot")    # by a reader; None while there is nothing newer
     """
 
     def __init__(self, folder: str | Path):
@@ -60,7 +60,7 @@ class StateManager:
         path = self._folder / FILE
         self._newest = read_weights(path) if path.exists() else None
         self._pushed = path.stat().st_mtime if self._newest else 0.0
-        self._readers: dict[str, Reader] = {}
+        self._readers: dict[str, ReaderStatus] = {}
         self._born = time.time()
         try:
             (self._folder / BORN).write_text(repr(self._born))
@@ -71,7 +71,7 @@ class StateManager:
     def version(self) -> int:
         return 0 if self._newest is None else self._newest.version
 
-    def push(self, weights: Weights) -> int:
+    def publish(self, weights: Weights) -> int:
         """The version that these weights got; it is on disk."""
         newest = Weights(self.version + 1, weights.tensors)
         try:
@@ -92,11 +92,11 @@ class StateManager:
             raise disk_error(error, self._folder, f"a start of the {reader} was not counted") from error
         return before
 
-    def newer_than(self, version: int, reader: str) -> Weights | None:
+    def get_weights(self, newer_than: int, reader: str) -> Weights | None:
         """The newest weights, if the reader has older ones; it is remembered which it has then."""
-        found = self._newest if self.version > version else None
-        self._readers[reader] = Reader(max(version, self.version), time.time())
+        found = self._newest if self.version > newer_than else None
+        self._readers[reader] = ReaderStatus(max(newer_than, self.version), time.time())
         return found
 
-    def report(self) -> StateReport:
-        return StateReport(self.version, self._pushed, dict(self._readers), self._born)
+    def status(self) -> PolicyStatus:
+        return PolicyStatus(self.version, self._pushed, dict(self._readers), self._born)

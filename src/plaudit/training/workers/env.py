@@ -11,37 +11,26 @@ import time
 import uuid
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Protocol
 from zlib import crc32
 
 import numpy as np
 
-from plaudit.errors import PartLost, RolloutError
+from plaudit.errors import RolloutError, TrainingError, WorkerLost
 from plaudit.policies.loader import PolicySpec
-from plaudit.rollout.executor import RobotConfig, opened
+from plaudit.policies.networks import Spaces
+from plaudit.rollout.executor import Executor, RobotConfig, opened
 from plaudit.rollout.memory import Body
-from plaudit.rollout.run import RunConfig
-from plaudit.types import Episode, Weights
+from plaudit.training.handles import Handle
+from plaudit.training.online_config import OnlineConfig
+from plaudit.training.replay_buffer import ReplayBuffer
+from plaudit.training.state_manager import StateManager
+from plaudit.types import Episode
 
 LOOK = 0.2  # s between two looks for new weights during an episode
 
 
-class Shelf(Protocol):
-    """The part of the replay service that a robot needs."""
-
-    def append(self, episode: Episode, key: str) -> int: ...
-
-
-class Publisher(Protocol):
-    """The part of the state manager that a robot needs."""
-
-    def count_start(self, reader: str) -> int: ...
-
-    def newer_than(self, version: int, reader: str) -> Weights | None: ...
-
-
 @dataclass(frozen=True)
-class Played:
+class EpisodeInfo:
     """An episode that is safe."""
 
     id: int
@@ -64,68 +53,76 @@ class _Recorded:
     seconds: float
 
 
-class EnvSide:
+class EnvWorker:
     """Drives one robot.
 
-    with EnvSide(run, policy, replay, state) as env:
-        played = env.step(seed)
+    body = env.describe()
+    env.load_policy(policy)
+    info = env.rollout(seed)
     """
 
     def __init__(
         self,
-        run: RunConfig,
-        policy: PolicySpec,
-        replay: Shelf,
-        state: Publisher,
-        *,
-        task: str = "",
+        config: OnlineConfig,
+        replay: Handle[ReplayBuffer],
+        state: Handle[StateManager],
         reader: str = "robot",
-        follows: bool = True,
-        weights_during: bool = False,
     ):
-        """follows: whether it takes the weights that are published; False for a policy that acts as it is"""
-        self._replay, self._state, self._task = replay, state, task
-        self._reader, self._follows, self._during = reader, follows, weights_during
-        self._executor = run.start(_explores_anew(policy, reader, state.count_start(reader)) if follows else policy)
+        """reader: as the state manager knows it"""
+        self._config, self._replay, self._state, self._reader = config, replay, state, reader
+        self._follows = config.act_with == "learner"  # or a policy that acts as it is
+        self._executor: Executor | None = None
         self._version = 0
         self._unsent: _Recorded | None = None
         self._failure: RolloutError | None = None  # of the robot, told once its last episode is safe
 
-    def __enter__(self) -> "EnvSide":
-        return self
+    def describe(self) -> Body:
+        """What the robot sees and does, before anything is made for it."""
+        return look_at(self._config.robot, self._config.executor.name)
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def load_policy(self, policy: PolicySpec) -> None:
+        """Start what drives the robot with this policy. Once: asked again, nothing changes."""
+        if self._executor is not None:
+            return
+        if self._follows:
+            start = self._state.call(StateManager.count_start, self._reader)
+            policy = _explores_anew(policy, self._reader, start)
+        self._executor = self._config.run.start(policy)
 
     def close(self) -> None:
         """The robot holds."""
-        self._executor.close()
+        if self._executor is not None:
+            self._executor.close()
 
     def stop(self) -> None:
         """End the episode at hand, from another thread."""
-        self._executor.stop()
+        if self._executor is not None:
+            self._executor.stop()
 
-    def step(self, seed: int | None = None) -> Played | None:
+    def rollout(self, seed: int | None = None) -> EpisodeInfo | None:
         """Play one episode and hand it over; one that could not be handed over before comes first.
 
         None for an episode that was stopped before anything was sent to the robot. When the robot fails, what there is
         of the episode is handed over before that is told.
         """
+        executor = self._executor
+        if executor is None:
+            raise WorkerLost("env", "its process was started again and has no policy yet")
         if self._unsent is None:
             if self._follows:
-                self._take_weights()
+                self._sync_weights(executor)
             began, clock = time.time(), time.monotonic()
-            episode, self._failure = self._play(seed)
+            episode, self._failure = self._run_episode(executor, seed)
             if episode is None:
                 return None
             self._unsent = _Recorded(episode, uuid.uuid4().hex, began, time.monotonic() - clock)
         recorded, clock = self._unsent, time.monotonic()
         episode = recorded.episode
-        episode_id = self._replay.append(episode, recorded.key)
+        episode_id = self._replay.call(ReplayBuffer.add, episode, recorded.key)
         self._unsent = None
         if self._failure is not None:
             raise self._failure
-        return Played(
+        return EpisodeInfo(
             id=episode_id,
             steps=episode.steps,
             version=int(episode.meta["weights"]),
@@ -136,14 +133,14 @@ class EnvSide:
             ended=str(episode.meta["ended"]),
         )
 
-    def _play(self, seed: int | None) -> tuple[Episode | None, RolloutError | None]:
+    def _run_episode(self, executor: Executor, seed: int | None) -> tuple[Episode | None, RolloutError | None]:
         """What was recorded, and what the robot failed of in the end."""
         done = threading.Event()
-        follower = threading.Thread(target=self._follow, args=(done,), daemon=True)
-        if self._follows and self._during:
+        follower = threading.Thread(target=self._sync_weights_until, args=(executor, done), daemon=True)
+        if self._follows and self._config.weights_during:
             follower.start()
         try:
-            episodes = self._executor.episodes(1, task=self._task, seed=seed)
+            episodes = executor.episodes(1, task=self._config.task, seed=seed)
             episode = next(episodes, None)
             try:
                 next(episodes, None)
@@ -157,15 +154,15 @@ class EnvSide:
             if follower.ident is not None:
                 follower.join()
 
-    def _follow(self, done: threading.Event) -> None:
+    def _sync_weights_until(self, executor: Executor, done: threading.Event) -> None:
         while not done.wait(LOOK):
-            with suppress(PartLost):  # it is looked for again
-                self._take_weights(now=True)
+            with suppress(WorkerLost):  # it is looked for again
+                self._sync_weights(executor, now=True)
 
-    def _take_weights(self, now: bool = False) -> None:
-        weights = self._state.newer_than(self._version, self._reader)
+    def _sync_weights(self, executor: Executor, now: bool = False) -> None:
+        weights = self._state.call(StateManager.get_weights, self._version, self._reader)
         if weights is not None:
-            self._executor.push(weights, now)
+            executor.push(weights, now)
             self._version = weights.version
 
 
@@ -184,3 +181,13 @@ def look_at(robot: RobotConfig, name: str = "") -> Body:
         built = opened(robot.build(), stack)
         stack.callback(built.hold)
         return Body.of(built, name)
+
+
+def spaces_of(config: OnlineConfig, body: Body) -> Spaces:
+    """What the learner sees of a robot and does to it."""
+    chosen = body.cameras if config.policy_cameras is None else config.policy_cameras
+    for camera in chosen:
+        if camera not in body.cameras:
+            has = ", ".join(body.cameras) or "none"
+            raise TrainingError(f"policy_cameras has '{camera}', which {body.name} does not have; it has: {has}")
+    return Spaces(body.state_dim, body.action_dim, {camera: body.cameras[camera] for camera in chosen})

@@ -10,38 +10,37 @@ from pathlib import Path
 
 from plaudit.errors import EpisodeGone
 from plaudit.judges.config import HUMAN
+from plaudit.training.handles import Handle
 from plaudit.training.labeling_window import HumanSide, WindowConfig, elsewhere, here
-from plaudit.training.replay_buffer import Item, Who
-from plaudit.training.workers.judge import Appointed, Desk, Judged
+from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer, Who
+from plaudit.training.workers.judge import LabelReport
 from plaudit.types import Episode
 
 WHO = Who(HUMAN, {})  # whatever a person labelled stands
 MIRRORS = Path(".plaudit") / "mirrors"  # in the home folder
 
 
-class PersonSide:
+class HumanLabelWorker:
     """
-    side = PersonSide(replay, config)
-    side.step()              # in charge: everything that nobody has labelled
-    side.step(ids)           # an auditor: these
+    worker = HumanLabelWorker(replay, config)
+    worker.label_pending()       # who labels the run: everything that has no label
+    worker.label_pending(ids)    # who audits: these
     """
 
-    def __init__(self, replay: Desk, config: WindowConfig):
+    def __init__(self, replay: Handle[ReplayBuffer], config: WindowConfig):
         self._replay, self._config = replay, config
         self._side: HumanSide | None = None
 
-    def who(self, appointed: Appointed | None = None) -> Who:
-        return WHO
-
-    def step(self, ids: Sequence[int] | None = None) -> Judged:
+    def label_pending(self, ids: Sequence[int] | None = None) -> LabelReport:
         """Show what is wanted, take what was said."""
         side = self._open()
-        wanted = ids if ids is not None else [i for shelf, i in self._replay.pending(WHO) if shelf == "episodes"]
-        side.offer(wanted)
-        verdicts = {Item("episodes", i): labels for i, labels in side.collect()}
+        if ids is None:
+            ids = [i for shelf, i in self._replay.call(ReplayBuffer.pending, WHO) if shelf == "episodes"]
+        side.offer(ids)
+        verdicts = {EpisodeRef("episodes", i): labels for i, labels in side.collect()}
         if verdicts:
-            self._replay.label(verdicts, {}, WHO)
-        return Judged(WHO, done=len(verdicts), note=side.status)
+            self._replay.call(ReplayBuffer.add_labels, verdicts, {}, WHO)
+        return LabelReport(WHO, done=len(verdicts), note=side.status)
 
     def close(self) -> None:
         if self._side is not None:
@@ -49,7 +48,7 @@ class PersonSide:
 
     def _open(self) -> HumanSide:
         if self._side is None:
-            where = self._replay.where()
+            where = self._replay.call(ReplayBuffer.location)
             if where.is_here:
                 self._side = here(Path(where.episodes), self._config)
             else:
@@ -58,8 +57,8 @@ class PersonSide:
         return self._side
 
     def _fetch(self, episode_id: int) -> Episode:
-        item = Item("episodes", episode_id)
-        found = self._replay.episodes([item])
+        item = EpisodeRef("episodes", episode_id)
+        found = self._replay.call(ReplayBuffer.episodes, [item])
         if item not in found:
             raise EpisodeGone(f"episode {episode_id} is no longer in the store")
         return found[item]

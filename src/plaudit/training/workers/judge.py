@@ -1,7 +1,8 @@
 """The judge's side: look at what nobody has judged yet, a few episodes at a time.
 
-It remembers nothing that matters. Which judge is in charge comes with every call, and what is left to do is asked of
-the replay service; so a judge that was killed, or replaced by a better one, goes on where the labels end. An episode
+It remembers nothing that matters. Which judge it is it is told by `load`, again after it was killed, and what is left
+to do is asked of the replay buffer; so a judge that was killed, or replaced by a better one, goes on where the labels
+end. An episode
 that it fails on stays in the queue with the reason beside it, and is asked about again after the others, a few times
 (`ATTEMPTS` in replay.py).
 """
@@ -12,36 +13,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from plaudit.data.store import Store
-from plaudit.errors import EpisodeGone
+from plaudit.errors import EpisodeGone, WorkerLost
 from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
 from plaudit.judges.config import LabelerConfig
 from plaudit.judges.frames import EpisodeJudge
 from plaudit.judges.labeling import BATCH, verdicts_on
 from plaudit.judges.vlm.config import VlmConfig
 from plaudit.registry import LABELER_REGISTRY
-from plaudit.training.replay_buffer import Item, Where, Who
-from plaudit.types import Episode, Labels
+from plaudit.training.handles import Handle
+from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer, Who
+from plaudit.types import Episode
 
 AGAIN = 20.0  # s before an episode that the judge failed on is asked about again
 
 
-class Desk(Protocol):
-    """The part of the replay service that a judge needs."""
-
-    def where(self) -> Where: ...
-
-    def pending(self, who: Who) -> list[Item]: ...
-
-    def episodes(self, items: Sequence[Item]) -> dict[Item, Episode]: ...
-
-    def label(self, verdicts: Mapping[Item, Labels], failed: Mapping[Item, str], who: Who) -> None: ...
-
-
 @dataclass(frozen=True, eq=False)
-class Appointed:
+class JudgeBundle:
     """A judge's config on its way to the machine where it will sit, with the files that it needs there."""
 
     config: Mapping[str, Any]  # as a file has it, with its `type`
@@ -49,7 +39,7 @@ class Appointed:
     identity: str  # of both
 
     @classmethod
-    def of(cls, config: LabelerConfig) -> "Appointed":
+    def of(cls, config: LabelerConfig) -> "JudgeBundle":
         """Reward models go along, they are small; a vision-language model is where its path says.
 
         Relative paths are those of the process that calls this: another one, elsewhere, has another working folder.
@@ -93,7 +83,7 @@ def _type_of(config: LabelerConfig) -> str:
 
 
 @dataclass(frozen=True)
-class Judged:
+class LabelReport:
     """What came of one look."""
 
     who: Who
@@ -103,61 +93,59 @@ class Judged:
     note: str = ""  # what a person should know
 
 
-class LabelSide:
+class JudgeWorker:
     """One judge at work.
 
-    side = LabelSide(replay)
-    judged = side.step(appointed)
+    judge_id = worker.load(bundle)
+    report = worker.label_pending()
     """
 
-    def __init__(self, replay: Desk, batch: int = BATCH, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, replay: Handle[ReplayBuffer], batch: int = BATCH, clock: Callable[[], float] = time.monotonic):
         """clock: seconds, after which an episode that it failed on is tried again"""
         self._replay, self._batch, self._clock = replay, batch, clock
         self._judge: EpisodeJudge | None = None
         self._identity = ""
         self._stores: dict[str, Store] | None = None
-        self._tried: dict[Item, float] = {}  # when a judge failed on it
+        self._tried: dict[EpisodeRef, float] = {}  # when a judge failed on it
         self._folder = tempfile.TemporaryDirectory(prefix="plaudit-judge-")
 
     def close(self) -> None:
         self._folder.cleanup()
 
-    def who(self, appointed: Appointed) -> Who:
-        """As the labels of this judge will know it."""
-        judge = self._appoint(appointed)
-        return Who(judge.source, dict(judge.facts))
+    def load(self, bundle: JudgeBundle) -> Who:
+        """Build a judge, or another version of it; the one at hand is kept. Returns who its labels will be of."""
+        if self._judge is None or bundle.identity != self._identity:
+            self._judge = bundle.build(Path(self._folder.name) / bundle.identity)
+            self._identity = bundle.identity
+            self._tried.clear()
+        return _who(self._judge)
 
-    def step(self, appointed: Appointed) -> Judged:
-        """Judge one batch of what is waiting; nothing where nothing is."""
-        judge, who = self._appoint(appointed), self.who(appointed)
-        items = [item for item in self._replay.pending(who) if self._due(item)][: self._batch]
+    def label_pending(self) -> LabelReport:
+        """Label one batch of what is waiting; nothing where nothing is."""
+        if self._judge is None:
+            raise WorkerLost("judge", "its process was started again and has no judge yet")
+        who = _who(self._judge)
+        items = [item for item in self._replay.call(ReplayBuffer.pending, who) if self._due(item)][: self._batch]
         if not items:
-            return Judged(who)
+            return LabelReport(who)
         begun = time.monotonic()
         episodes = self._fetch(items)
-        verdicts, failed = verdicts_on(judge, episodes)
+        verdicts, failed = verdicts_on(self._judge, episodes)
         seconds = time.monotonic() - begun
         self._tried |= dict.fromkeys(failed, self._clock())
-        self._replay.label(verdicts, failed, who)
+        self._replay.call(ReplayBuffer.add_labels, verdicts, failed, who)
         latency = seconds / len(episodes) if episodes else 0.0
-        return Judged(who, len(verdicts), len(failed), latency)
+        return LabelReport(who, len(verdicts), len(failed), latency)
 
-    def _due(self, item: Item) -> bool:
+    def _due(self, item: EpisodeRef) -> bool:
         return item not in self._tried or self._clock() - self._tried[item] >= AGAIN
 
-    def _appoint(self, appointed: Appointed) -> EpisodeJudge:
-        if self._judge is None or appointed.identity != self._identity:
-            self._judge = appointed.build(Path(self._folder.name) / appointed.identity)
-            self._identity = appointed.identity
-            self._tried.clear()
-        return self._judge
-
-    def _fetch(self, items: Sequence[Item]) -> dict[Item, Episode]:
+    def _fetch(self, items: Sequence[EpisodeRef]) -> dict[EpisodeRef, Episode]:
         """From the disk where this machine has it, else through the service."""
         stores = self._open()
         if not stores:
-            return self._replay.episodes(items)
-        found: dict[Item, Episode] = {}
+            return self._replay.call(ReplayBuffer.episodes, items)
+        found: dict[EpisodeRef, Episode] = {}
         for item in items:
             store = stores[item.shelf]
             store.refresh()
@@ -169,7 +157,11 @@ class LabelSide:
 
     def _open(self) -> dict[str, Store]:
         if self._stores is None:
-            where = self._replay.where()
+            where = self._replay.call(ReplayBuffer.location)
             paths = {"episodes": where.episodes, **({} if where.demos is None else {"demos": where.demos})}
             self._stores = {shelf: Store.open(path) for shelf, path in paths.items()} if where.is_here else {}
         return self._stores
+
+
+def _who(judge: EpisodeJudge) -> Who:
+    return Who(judge.source, dict(judge.facts))

@@ -1,10 +1,7 @@
 """The learner's side: as many updates as the data has earned, and what came of them for everyone else.
 
-    trainer = Trainer(config, spaces, folder, replay, state)     # goes on from the newest checkpoint
-    shift = trainer.step(200)                                    # updates; publishes weights and saves when due
-
-How many updates are owed is counted by whoever conducts (online/conductor.py): the same number goes to each worker of
-a group, so that they stay in step. What is on disk is one checkpoint, whoever wrote it: a group of two resumes what one
+How many updates are due is counted by the loop (training/online.py): the same number goes to each rank of a group, so
+that they stay in step. What is on disk is one checkpoint, whoever wrote it: a group of two resumes what one
 worker began.
 """
 
@@ -14,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -22,29 +19,26 @@ from plaudit.checkpoint import dump_checkpoint, load_dumped
 from plaudit.contracts import missing_members
 from plaudit.data.batch import to_torch
 from plaudit.data.normalize import Normalizer
+from plaudit.data.replay import Replay
 from plaudit.errors import ContractError, PolicyError, nearest
 from plaudit.learners.threads import torch_threads
-from plaudit.policies.loader import load_policy
+from plaudit.policies.loader import PolicySpec, load_policy
 from plaudit.policies.networks import Spaces
 from plaudit.policies.parts import take
 from plaudit.policies.weights import read_weights
 from plaudit.protocols import OffPolicyLearner, Simulation
 from plaudit.training.distributed import ALONE, Group
+from plaudit.training.handles import Handle
 from plaudit.training.online_config import OnlineConfig
 from plaudit.training.record import Record
-from plaudit.training.replay_buffer import ReplayService, SampleOptions, Sampler, ServedSampler, sampler
+from plaudit.training.replay_buffer import RemoteSampler, ReplayBuffer, SampleOptions, make_sampler
+from plaudit.training.state_manager import StateManager
 from plaudit.training.trainer import SIDE_BY_SIDE, evaluate
-from plaudit.types import AnyArray, Batch, Weights
-
-
-class Publisher(Protocol):
-    """The part of the state manager that a trainer needs."""
-
-    def push(self, weights: Weights) -> int: ...
+from plaudit.types import AnyArray, Batch
 
 
 @dataclass(frozen=True)
-class Shift:
+class UpdateReport:
     """What a trainer did when it was last asked."""
 
     updates: int  # since the beginning of the run
@@ -55,26 +49,43 @@ class Shift:
     version: int | None = None  # of the weights that were published meanwhile
 
 
-class Trainer:
-    """One worker, or the only one."""
+@dataclass(frozen=True)
+class LearnerInfo:
+    """What a learner tells of itself once it is set up."""
+
+    updates: int  # made so far, over all sessions of the run
+    pretrain_updates: int  # that it makes on demonstrations before the robot moves
+    policy_config: Any  # of the policy that it learns
+    exploring_config: Any  # of the same as the robot acts with it
+
+
+class LearnerWorker:
+    """One learner, or one rank of several that make the same updates.
+
+    info = worker.setup(spaces, source)          # goes on from the newest checkpoint
+    report = worker.update(200)                  # publishes weights and saves when due
+    """
+
+    learner: Any  # an OffPolicyLearner, from `setup` on
 
     def __init__(
-        self,
-        config: OnlineConfig,
-        spaces: Spaces,
-        folder: str | Path,
-        source: str,
-        replay: ReplayService,
-        state: Publisher,
-        group: Group = ALONE,
+        self, config: OnlineConfig, folder: str | Path, replay: Handle[ReplayBuffer], state: Handle[StateManager]
     ):
-        """source: whose labels count"""
-        self._config, self._state, self._group = config, state, group
-        self._threads = partial(torch_threads, config.threads, images=bool(spaces.cameras))
+        self._config, self._replay, self._state = config, replay, state
         self._record = Record(Path(folder))
         self._normalizer = None if config.units is None else Normalizer.load(config.units)
+        self._group: Group = ALONE
+
+    def setup(self, spaces: Spaces, source: str, group: Group = ALONE) -> LearnerInfo:
+        """
+        spaces: what it sees and does
+        source: whose labels count
+        """
+        config, self._group = self._config, group
+        self._threads = partial(torch_threads, config.threads, images=bool(spaces.cameras))
         self.learner = build_learner(config, spaces)
-        self._sampler = self._choose(replay, source)
+        check_policy_fits(config, self.learner)
+        self._sampler = self._make_sampler(source)
         self._resume()
         if group.size > 1:
             self.learner.sync = group.average
@@ -83,9 +94,11 @@ class Trainer:
             )  # noise of its own
         self._published = self._saved = self.updates
         self._batch = -(-self.learner.config.batch_size // group.size)
+        policy = self.learner.policy_config
+        return LearnerInfo(self.updates, self.learner.clone_updates, policy(), policy(explore=True))
 
-    def _choose(self, replay: ReplayService, source: str) -> Sampler:
-        where, learner = replay.where(), self.learner
+    def _make_sampler(self, source: str) -> Replay | RemoteSampler:
+        where, learner = self._replay.call(ReplayBuffer.location), self.learner
         options = SampleOptions(
             source=source,
             **learner.replay_options,
@@ -94,12 +107,12 @@ class Trainer:
             seed=self._config.seed * 1009 + self._group.rank,
         )
         direct = where.is_here if self._config.sampling == "auto" else self._config.sampling == "direct"
-        return sampler(where, options) if direct else ServedSampler(replay, options)
+        return make_sampler(where, options) if direct else RemoteSampler(self._replay, options)
 
     def _resume(self) -> None:
         """The first worker reads what there is, and all have the same then."""
         if self._group.rank == 0 and self._record.load(self.learner) is None:
-            begin_with(self._config, self.learner)
+            load_pretrained(self._config, self.learner)
         state = self._group.from_first(dump_checkpoint(self.learner) if self._group.rank == 0 else None)
         if self._group.rank:
             load_dumped(state, self.learner)
@@ -110,15 +123,15 @@ class Trainer:
 
     def publish(self) -> int:
         """Make the weights as they are the newest version."""
-        version = self._state.push(self.learner.weights())
+        version = self._state.call(StateManager.publish, self.learner.weights())
         self._published = self.updates
         return version
 
-    def checkpoint(self) -> None:
+    def save_checkpoint(self) -> None:
         self._record.checkpoint(self.updates, self.learner, {"step": self.updates})
         self._saved = self.updates
 
-    def step(self, updates: int) -> Shift:
+    def update(self, updates: int) -> UpdateReport:
         """Make so many updates; then publish and save what is due.
 
         Nothing that can fail stands between two updates: a worker that stops there leaves the others waiting.
@@ -132,8 +145,8 @@ class Trainer:
             if self.updates - self._published >= self._config.publish_every:
                 version = self.publish()
             if self.updates - self._saved >= self._config.checkpoint_every:
-                self.checkpoint()
-        return Shift(self.updates, self.updates - before, seconds, clock.seconds, means, version)
+                self.save_checkpoint()
+        return UpdateReport(self.updates, self.updates - before, seconds, clock.seconds, means, version)
 
     def _learn(self, updates: int, clock: "_Clock") -> dict[str, float]:
         """The updates themselves; returns the mean of each metric over them."""
@@ -170,7 +183,7 @@ class _Clock:
 
 
 def normalized(batch: Batch[AnyArray], normalizer: Normalizer | None) -> Batch[AnyArray]:
-    """In the learner's units, see online/units.py; images are left as they are."""
+    """In the learner's units, see training/normalization.py; images are left as they are."""
     if normalizer is None:
         return batch
     return replace(
@@ -203,7 +216,15 @@ def build_learner(config: OnlineConfig, spaces: Spaces, device: str | None = Non
     return learner
 
 
-def begin_with(config: OnlineConfig, learner: Any) -> None:
+def robot_policy(config: OnlineConfig, learner: LearnerInfo) -> PolicySpec:
+    """What the robot builds to act with."""
+    if config.act_with == "policy":
+        assert config.policy_yaml is not None
+        return load_policy(config.policy_yaml)
+    return PolicySpec.of(learner.exploring_config)
+
+
+def load_pretrained(config: OnlineConfig, learner: Any) -> None:
     """Put the weights of the policy that a run begins with into its learner."""
     if config.policy_yaml is None or config.act_with == "policy":
         return
