@@ -1,4 +1,4 @@
-"""A simulation you can follow by eye: a scene's state is its seed and its count, and it succeeds at its seed's step."""
+"""A vectorized environment that is easy to follow: its state is seed and step count, and it succeeds at step `seed`."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from plaudit.types import Observation
 
 
 class CountingSimulation:
-    """Scene n counts the steps it was active; it succeeds when that count reaches its seed."""
+    """Each environment counts the steps in which it was active; it succeeds when the count reaches its seed."""
 
     cameras = {"front": (2, 2)}  # noqa: RUF012
     state_dim, action_dim, fps, max_steps, task = 2, 1, 10.0, 5, "count"

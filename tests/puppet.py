@@ -1,7 +1,7 @@
-"""A robot and a policy that can be followed by eye, in processes of their own, and without torch.
+"""A robot and a policy that are easy to follow, for tests in other processes, without torch.
 
-The robot's state is the number of commands it got; its frames are filled with that number. It writes what it was told,
-a line each, into a file. The policy's command for step t is t, whatever it sees.
+The robot's state is the number of commands it received, and its frames are filled with that number. It logs every call
+to a file, one line each. The policy's command for step t is t, whatever it observes.
 """
 
 import mmap
@@ -20,11 +20,11 @@ class PuppetConfig(Config):
     log: Path
     fps: float = 100.0
     size: tuple[int, int] = (4, 6)
-    fails_at: int = -1  # the command that it raises at
-    nan_at: int = -1  # commands after which its state is none
+    fails_at: int = -1  # the command at which it raises
+    nan_at: int = -1  # commands after which its state is NaN
     succeeds_at: int = -1
-    deaf: int = 0  # times that it cannot be told to hold
-    tells_modules: bool = False  # that its process has imported
+    deaf: int = 0  # times that `hold` raises
+    tells_modules: bool = False  # whether it logs the modules that its process imported
 
     def build(self) -> "Puppet":
         return Puppet(self)
@@ -77,10 +77,10 @@ class Puppet:
 class CounterConfig(Config):
     horizon: int = 100
     took: float = 0.0  # s
-    stuck_after: int = -1  # chunks, after which it takes for ever
+    stuck_after: int = -1  # chunks, after which it hangs
     fails_after: int = -1  # chunks, after which it raises
     nan_after: int = -1
-    refuses_copies: bool = False  # of frames: it wants to see the memory that they were recorded in
+    refuses_copies: bool = False  # of frames: they must be in the memory they were recorded in
     amount: float = 1.0  # a step
 
     def build(self) -> "Counter":
@@ -88,8 +88,7 @@ class CounterConfig(Config):
 
 
 class Counter:
-    """Step t gets [t, what it knows]: 0 for a chunk of `predict`, the expected delay for one that goes on, and
-    1000 x the weights' version on top."""
+    """The action of step t is [t, d + 1000 * version]: d is 0 in `predict` and the delay in `guided_inference`."""
 
     def __init__(self, config: CounterConfig):
         if config.horizon < 1:
@@ -104,14 +103,14 @@ class Counter:
     ) -> FloatArray:
         return self._chunk(observation, delay)
 
-    def _chunk(self, observation: Observation, known: int) -> FloatArray:
+    def _chunk(self, observation: Observation, delay: int) -> FloatArray:
         self._chunks += 1
         assert not self._config.refuses_copies or isinstance(backing(observation.images["front"]), mmap.mmap)
         time.sleep(1e6 if self._chunks - 1 == self._config.stuck_after else self._config.took)
         if self._chunks - 1 == self._config.fails_after:
             raise ZeroDivisionError("a hole in the net")
         steps = observation.state[0] + np.arange(self._config.horizon)
-        actions = np.stack([self._config.amount * steps, np.full(len(steps), known + 1000 * self._version)], axis=1)
+        actions = np.stack([self._config.amount * steps, np.full(len(steps), delay + 1000 * self._version)], axis=1)
         if self._chunks - 1 == self._config.nan_after:
             actions[2] = np.nan
         return actions.astype(np.float32)
@@ -125,7 +124,7 @@ class Counter:
 
 
 def backing(array: AnyArray) -> object:
-    """What an array is a view of, in the end."""
+    """The object whose memory an array shows, through all views."""
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -133,17 +132,17 @@ def backing(array: AnyArray) -> object:
 
 
 def lines(log: Path, what: str = "") -> list[str]:
-    """Of a puppet's file, those that begin so."""
+    """The lines of a puppet's log that begin with `what`."""
     return [line for line in log.read_text().splitlines() if line.startswith(what)] if log.exists() else []
 
 
 def received(log: Path) -> FloatArray:
-    """[T, A] every command that the puppet got."""
+    """[T, A] every command that the puppet received."""
     return np.array([line.split()[1:] for line in lines(log, "act")], np.float32)
 
 
 class HandConfig(Config):
-    """A person who takes over at the ticks from `first` to `last`."""
+    """A person who teleoperates from tick `first` to tick `last`."""
 
     first: int
     last: int

@@ -1,7 +1,7 @@
-"""A drawn table: a gripper, a cube, two cameras, and a script that lifts the cube. A robot and a policy for tests.
+"""A robot and a policy for tests: a drawn table with a gripper, a cube and two cameras, and a script that lifts it.
 
-Numpy and Pillow, no simulator, the same pixels on every machine: the cube sticks to a closed gripper and that is all
-the physics there is.
+Numpy and Pillow, no simulator, the same pixels on every machine. The only physics is that the cube sticks to a closed
+gripper.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from plaudit.protocols import Normalizer
 from plaudit.types import AnyArray, ByteArray, FloatArray, Observation, Weights
 
 TABLE, CUBE, LIFTED = 0.12, 0.10, 0.45  # heights of the table top, the cube, and of a cube that counts as lifted
-REACH = 0.06  # how far off centre the gripper may close and still hold the cube
-SPEED = 0.06  # most that x or z change in a step
+REACH = 0.06  # how far off center the gripper may close and still hold the cube
+SPEED = 0.06  # largest change of x or z in a step
 _SKY, _WOOD, _STEEL, _RED, _GREEN = (214, 222, 230), (166, 124, 82), (72, 78, 88), (200, 52, 44), (70, 150, 84)
 
 
@@ -59,14 +59,14 @@ class Tabletop:
         return {"success": np.array(self._cube[1] > LIFTED), "grasp": np.array(self._holding)}
 
     def hold(self) -> None:
-        """A drawing stays where it is."""
+        """Nothing moves by itself."""
 
     def _front(self) -> ByteArray:
         height, width = self.cameras["front"]
         image, draw = _canvas(width, height, self._background)
 
-        def box(x0: float, z0: float, x1: float, z1: float, colour: tuple[int, int, int]) -> None:
-            draw.rectangle([2 * x0 * width, 2 * (1 - z1) * height, 2 * x1 * width, 2 * (1 - z0) * height], fill=colour)
+        def box(x0: float, z0: float, x1: float, z1: float, color: tuple[int, int, int]) -> None:
+            draw.rectangle([2 * x0 * width, 2 * (1 - z1) * height, 2 * x1 * width, 2 * (1 - z0) * height], fill=color)
 
         box(0, 0, 1, TABLE, _WOOD)
         box(0, LIFTED, 1, LIFTED + 0.008, _GREEN)
@@ -93,8 +93,8 @@ class Tabletop:
         return _shrink(image)
 
 
-def _canvas(width: int, height: int, colour: tuple[int, ...]) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    image = Image.new("RGB", (2 * width, 2 * height), colour)
+def _canvas(width: int, height: int, color: tuple[int, ...]) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+    image = Image.new("RGB", (2 * width, 2 * height), color)
     return image, ImageDraw.Draw(image)
 
 
@@ -103,7 +103,7 @@ def _shrink(image: Image.Image) -> ByteArray:
     return np.asarray(image.reduce(2))
 
 
-HIGH_ENOUGH = 0.6  # over the line that counts as lifted, and still in the picture
+HIGH_ENOUGH = 0.6  # above LIFTED, and still in the image
 Outcome = Literal["success", "miss", "drop"]
 
 
@@ -135,7 +135,7 @@ class ScriptedLift:
         delay: int,
         executed: int,
     ) -> FloatArray:
-        """A chunk of one has nothing left to agree with."""
+        """A chunk of one action leaves nothing to continue."""
         return self.predict(observation, normalizer)
 
     def warmup(self) -> None:

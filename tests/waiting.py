@@ -1,7 +1,7 @@
-"""Waiting for what other processes do, on machines that may be busy with anything.
+"""Waiting for other processes, on machines that may be busy.
 
-A limit is there to end a test that hangs, not to measure: it is counted in seconds of a quiet machine and stretched by
-how many processes want each core.
+A limit only ends a test that hangs: it is given in seconds of a quiet machine and multiplied by the number of processes
+per core.
 """
 
 import os
@@ -11,12 +11,12 @@ from pathlib import Path
 
 
 def stretch(seconds: float) -> float:
-    """Seconds of a quiet machine, as long as they are on this one now."""
+    """The limit for this machine now, for a limit on a quiet machine."""
     return seconds * max(1.0, _demand() / (os.cpu_count() or 1))
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 60.0, what: str = "") -> None:
-    """Return once the condition holds; fail after so many seconds of a quiet machine."""
+    """Return once the condition holds; fail after that many seconds of a quiet machine."""
     began = time.monotonic()
     while not condition():
         waited = time.monotonic() - began
@@ -25,7 +25,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 60.0, what: str
 
 
 def _demand() -> float:
-    """Processes that want a core: of the last minute, or at this moment if that is more."""
+    """Runnable processes: the average of the last minute, or those at this moment if they are more."""
     try:
         minute, _, _, now, *_ = Path("/proc/loadavg").read_text().split()
         return max(float(minute), float(now.split("/")[0]))

@@ -1,8 +1,8 @@
-"""What can go wrong, as a tree.
+"""The exceptions that this package raises on purpose.
 
-Every message is one sentence that says what happened, where, and what to do next; the command line prints it as it is
-and exits with 1. Errors a user can cause also derive from `ValueError`, so that library code reads naturally; broken
-invariants of our own are plain `assert`s and never appear here.
+Every message is one sentence that says what happened, where, and what to do next; the command line prints it and exits
+with 1. Errors that a user can cause also derive from `ValueError`, as Python code expects; broken invariants of our own
+are plain `assert`s.
 """
 
 from collections.abc import Iterable
@@ -12,45 +12,45 @@ from typing import Any
 
 
 class PlauditError(Exception):
-    """The root: `except PlauditError` catches everything this package raises on purpose."""
+    """The base class: `except PlauditError` catches everything that this package raises on purpose."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Crosses to another process whatever its constructor takes."""
-        return _again, (type(self), self.args, self.__dict__)
+        """Makes every error picklable, whatever arguments its constructor takes."""
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
-def _again(cls: type[PlauditError], args: tuple[Any, ...], facts: dict[str, Any]) -> PlauditError:
+def _rebuild(cls: type[PlauditError], args: tuple[Any, ...], attributes: dict[str, Any]) -> PlauditError:
     error = cls.__new__(cls)
     error.args = args
-    error.__dict__.update(facts)
+    error.__dict__.update(attributes)
     return error
 
 
 class ConfigError(PlauditError, ValueError):
-    """A config file or an override that does not say what it should. `problems` has one entry a mistake."""
+    """A config file or an override is invalid. `problems` has one entry per mistake: its key and a message."""
 
     def __init__(self, problems: Iterable[tuple[tuple[str | int, ...], str]]):
         self.problems = list(problems)
-        super().__init__("\n".join(sentence for _, sentence in self.problems))
+        super().__init__("\n".join(message for _, message in self.problems))
 
 
 class UnknownName(PlauditError, ValueError):
-    """A name that the registry does not know."""
+    """A name is not registered."""
 
 
 class NotAllowed(PlauditError, ValueError):
-    """A file that asks for what only the user may: code of somebody else, a variable, a server. Nothing was done."""
+    """A file asks for something that only the user may allow: foreign code, a variable, a server. Nothing was done."""
 
 
 class MissingPackage(PlauditError, ImportError):
-    """A package that this call needs and that is not installed."""
+    """A package that this call needs is not installed."""
 
     def __init__(self, package: str, install: str):
         super().__init__(f"{package} is not installed; run: pip install {install}")
 
 
 class MissingExtra(MissingPackage):
-    """One that comes with an extra of ours."""
+    """A package that one of our extras installs is missing."""
 
     def __init__(self, package: str, extra: str):
         super().__init__(package, f"'plaudit[{extra}]'")
@@ -61,35 +61,35 @@ class NoWindow(PlauditError):
 
 
 class ContractError(PlauditError, ValueError):
-    """A plugin that breaks the protocol it claims to follow (see `plaudit.contracts`)."""
+    """A plugin breaks the protocol that it implements (see `plaudit.contracts`)."""
 
 
 class EnvError(PlauditError, ValueError):
-    """A simulated task that cannot be made or driven as asked."""
+    """A simulated task cannot be made or stepped with these arguments."""
 
 
 class InvalidAction(EnvError):
-    """An action of the wrong shape, or not finite. Nothing moved."""
+    """An action has the wrong shape or is not finite. Nothing moved."""
 
 
 class PolicyError(PlauditError, ValueError):
-    """A policy that cannot be built, loaded or asked for actions as told."""
+    """A policy cannot be built, loaded or asked for actions."""
 
 
 class RobotError(PlauditError, ValueError):
-    """A robot that cannot be driven, or not any more. Whoever drives tells it to hold, and keeps the episode."""
+    """A robot cannot be driven any further. The caller calls `hold()` and keeps the episode."""
 
 
 class RobotSilent(RobotError):
-    """Nothing good came from the robot for too long."""
+    """A topic of the robot had no valid message for too long."""
 
 
 class InvalidCommand(RobotError):
-    """An action of the wrong shape, or not finite. Nothing was sent."""
+    """A command has the wrong shape or is not finite. Nothing was sent."""
 
 
 class BadMessage(RobotError):
-    """Bytes that are not the message they should be. It is dropped and counted."""
+    """A message from a robot cannot be decoded or used. It is dropped and counted."""
 
 
 class RewardError(PlauditError, ValueError):
@@ -101,7 +101,7 @@ class JudgeError(PlauditError, ValueError):
 
 
 class RolloutError(PlauditError, RuntimeError):
-    """A robot that cannot be driven any further. It was told to hold."""
+    """An episode cannot continue. The robot holds."""
 
 
 class TrainingError(PlauditError, RuntimeError):
@@ -131,19 +131,19 @@ class WorkerFailed(TrainingError):
 
 
 class ClusterError(PlauditError, RuntimeError):
-    """A cluster that cannot be started, reached or used as asked."""
+    """A cluster cannot be started, reached or used."""
 
 
 class DataError(PlauditError, ValueError):
-    """Anything about episodes, labels and the files that hold them."""
+    """Episodes, labels, or the files that contain them are invalid."""
 
 
 class InvalidEpisode(DataError):
-    """Arrays that do not make an episode: wrong shape, wrong type, not finite."""
+    """Arrays do not form an episode: wrong shape, wrong type, not finite."""
 
 
 class BadFile(DataError):
-    """A file that cannot be read as what it should be."""
+    """A file does not have the expected contents."""
 
     def __init__(self, path: str | Path, what: str):
         self.path = Path(path)
@@ -151,57 +151,57 @@ class BadFile(DataError):
 
 
 class UnsafeFile(BadFile):
-    """A file that asks to run code. It was not run."""
+    """A file contains code. It was not run."""
 
 
 class UnknownFormat(DataError):
-    """A folder that is none of the formats we know."""
+    """A folder is in none of the supported formats."""
 
 
 class TargetNotEmpty(DataError):
-    """An export into a folder that holds something. Nothing was written."""
+    """The folder of an export is not empty. Nothing was written."""
 
 
 class StoreError(DataError):
-    """The episode store itself."""
+    """The episode store cannot be opened, read or written."""
 
 
 class StoreDamaged(StoreError):
-    """Bytes on disk that fail their checksum."""
+    """Bytes on disk do not match their checksum."""
 
 
 class ForeignFile(StoreError):
-    """A link, a pipe or the like where a store keeps a file of its own. It was not opened."""
+    """A link, a pipe or the like is in the place of one of the store's own files. It was not opened."""
 
 
 class SegmentMissing(StoreDamaged):
-    """A folder of arrays that the journal speaks of and the disk does not have."""
+    """A folder of arrays that the journal refers to is missing."""
 
 
 class JournalMissing(StoreDamaged):
-    """A journal or ledger that is not there."""
+    """A journal or ledger is missing."""
 
 
 class Replaced(StoreError):
-    """A journal that another one has taken the place of, since it was opened: it is read again from its start."""
+    """A journal was replaced after it was opened; it is read again from its start."""
 
 
 class EpisodeGone(StoreError):
-    """An episode that is not in the store: evicted since it was looked up, or never there."""
+    """An episode is not in the store: it was evicted, or never added."""
 
 
 class StoreLocked(StoreError):
-    """A second writer."""
+    """Another process writes to the store."""
 
 
 class StoreFull(StoreError):
-    """The disk is full. The episode at hand was not stored; all earlier ones are intact."""
+    """The disk is full. This episode was not stored; all earlier ones are intact."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The tail of an error sentence: the nearest known name, or all of them when none is near."""
-    known = sorted(known)
-    close = get_close_matches(name, known, n=1, cutoff=0.6)
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """The end of an error message: the choice most similar to `name`, or all choices when none is similar."""
+    choices = sorted(choices)
+    close = get_close_matches(name, choices, n=1, cutoff=0.6)
     if close:
         return f"did you mean '{close[0]}'?"
-    return f"known: {', '.join(known)}" if known else "there are none"
+    return f"known: {', '.join(choices)}" if choices else "there are none"

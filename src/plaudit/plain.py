@@ -1,8 +1,8 @@
-"""Words of somebody else, made harmless to show.
+"""Escapes text from files and other people before it is shown.
 
-A task, a camera's name, a note or a file's name may hold characters that a terminal obeys (move up, change the title,
-answer as if typed), that turn the order of letters around, or that are no characters at all. They are shown as what
-they are, `\\x1b`, wherever Plaudit writes to a terminal, a page or a log; and passwords in URLs are not shown.
+A task, a camera's name, a note or a file's name may contain characters that control a terminal (move the cursor, change
+the title, send input), that reverse the direction of text, or that are invalid. They are shown escaped, as `\\x1b`,
+wherever Plaudit writes to a terminal, a page or a log; passwords in URLs are hidden.
 """
 
 import re
@@ -16,35 +16,36 @@ from plaudit.trust import shown_url
 
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, DEL, C1
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # which way letters run
-    "\u2028\u2029\ufff9-\ufffb"  # separators of lines and of annotations
-    "\U000e0000-\U000e007f"  # tags, which nobody sees
-    "\ud800-\udfff]"  # bytes of the command line and of file names that are no UTF-8
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction of text
+    "\u2028\u2029\ufff9-\ufffb"  # line and annotation separators
+    "\U000e0000-\U000e007f"  # invisible tags
+    "\ud800-\udfff]"  # bytes of arguments and file names that are not UTF-8
 )
 
 
 def plain(text: str) -> str:
-    """
+    """The text with unsafe characters escaped and passwords in URLs hidden.
+
     >>> plain("up\\x1b[1A and back")
     'up\\\\x1b[1A and back'
     """
-    return shown_url(_UNSAFE.sub(_escaped, text))
+    return shown_url(_UNSAFE.sub(_escape, text))
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if 0xDC80 <= code <= 0xDCFF:  # how Python keeps a byte that it could not decode
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if 0xDC80 <= code <= 0xDCFF:  # how Python represents a byte that it could not decode
         return f"\\x{code - 0xDC00:02x}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 class PlainConsole(Console):
-    """Rich's, that obeys no word it is given: no markup, no emoji codes, no control characters."""
+    """A rich console that interprets nothing in its text: no markup, no emoji codes, no control characters."""
 
     def __init__(self, **options: Any):
         super().__init__(highlight=False, markup=False, emoji=False, soft_wrap=True, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """All that is printed comes through here, of which only `control` segments are Rich's own commands."""
+        """Escape all text; only `control` segments, which are rich's own, pass as they are."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(plain(segment.text), segment.style)

@@ -26,23 +26,23 @@ FILES = {
     "lerobot/__init__.py": "",
     "lerobot/cameras/__init__.py": """
         class CameraConfig:
-            known = {}
+            choices = {}
 
             @classmethod
             def get_known_choices(cls):
-                return cls.known
+                return cls.choices
     """,
     "lerobot/cameras/opencv/__init__.py": """
         from lerobot.cameras import CameraConfig
-        CameraConfig.known["opencv"] = object
+        CameraConfig.choices["opencv"] = object
     """,
     "lerobot/robots/__init__.py": """
         class RobotConfig:
-            known = {}
+            choices = {}
 
             @classmethod
             def get_known_choices(cls):
-                return cls.known
+                return cls.choices
 
         def make_robot_from_config(config):
             from lerobot.robots.two_joints import TwoJoints
@@ -57,14 +57,14 @@ FILES = {
             def __init__(self, port, cameras):
                 self.port, self.cameras = port, cameras
 
-        RobotConfig.known["two_joints"] = TwoJointsConfig
+        RobotConfig.choices["two_joints"] = TwoJointsConfig
 
         class TwoJoints:
             name = "two_joints"
             calibrated, wrong = True, None
 
             def __init__(self, config):
-                self.config, self.here, self.is_connected = config, [0.0, 10.0], False
+                self.config, self.position, self.is_connected = config, [0.0, 10.0], False
 
             def __str__(self):
                 return "a TwoJoints"
@@ -88,11 +88,11 @@ FILES = {
                 if self.wrong:
                     raise self.wrong
                 images = {n: np.full((c["height"], c["width"], 3), 7, np.uint8) for n, c in self.config.cameras.items()}
-                return {"elbow.pos": self.here[0], "wrist.pos": self.here[1], **images}
+                return {"elbow.pos": self.position[0], "wrist.pos": self.position[1], **images}
 
             def send_action(self, action):
                 sent = {name: max(-90.0, min(90.0, value)) for name, value in action.items()}
-                self.here = [sent["elbow.pos"], sent["wrist.pos"]]
+                self.position = [sent["elbow.pos"], sent["wrist.pos"]]
                 return sent
     """,
 }
@@ -145,7 +145,7 @@ def test_a_device_that_fails_is_told_in_a_sentence(lerobot):
         robot._robot.wrong = ConnectionError("the bus does not answer")
         with pytest.raises(RobotError, match="a TwoJoints: get_observation failed: the bus does not answer"):
             robot.observe()
-        robot._robot.wrong, robot._robot.here = None, [np.nan, 0.0]
+        robot._robot.wrong, robot._robot.position = None, [np.nan, 0.0]
         with pytest.raises(RobotError, match="measures NaN or infinity for 'elbow"):
             robot.observe()
 

@@ -1,4 +1,5 @@
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -37,8 +38,22 @@ def test_keys_of_a_users_file_replace_the_robots_own(tmp_path):
     assert own.topics().joint_states == "/js" and own.topics().joint_commands == "/igris_b/joint_commands"
 
 
+def test_a_users_files_travel_with_the_config_to_a_machine_without_them(tmp_path):
+    own = config(tmp_path, params={"HZ": 10}, topics={"joint_states": "/js"})
+    sent = [pickle.loads(pickle.dumps(own)), type(own).model_validate_json(own.model_dump_json())]
+    for file in tmp_path.glob("*.json"):
+        file.unlink()
+    for received in sent:
+        assert received.params().HZ == 10 and received.topics().joint_states == "/js"
+
+
+def test_keys_that_travelled_without_their_file_are_named_by_what_they_are():
+    with pytest.raises(ConfigError, match="the user's inference_runtime_params: key 'HZ' is 0"):
+        IgrisBConfig(inference_runtime_params_config={"HZ": 0}).params()
+
+
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "message"),
     [
         ({"action_dims": 7}, "params.json: unknown key 'action_dims'; did you mean 'action_dim'"),
         ({"HZ": "fast"}, "params.json: key 'HZ' is \"fast\""),
@@ -53,21 +68,21 @@ def test_keys_of_a_users_file_replace_the_robots_own(tmp_path):
         ({"camera_names": ["head", "head"]}, "key 'camera_names' has a name twice"),
     ],
 )
-def test_a_mistake_in_the_params_is_named_with_its_key_and_file(tmp_path, params, said):
-    with pytest.raises(ConfigError, match=said):
+def test_a_mistake_in_the_params_is_named_with_its_key_and_file(tmp_path, params, message):
+    with pytest.raises(ConfigError, match=message):
         config(tmp_path, params=params).params()
 
 
 @pytest.mark.parametrize(
-    ("topics", "said"),
+    ("topics", "message"),
     [
         ({"joint_state": "/js"}, "topics.json: unknown key 'joint_state'; did you mean 'joint_states'"),
         ({"joint_states": "js"}, "key 'joint_states' is \"js\""),
         ({"cameras": {"heat": "/heat"}}, "camera 'head' of camera_names has no topic; did you mean 'heat'"),
     ],
 )
-def test_a_mistake_in_the_topics_is_named(tmp_path, topics, said):
-    with pytest.raises(ConfigError, match=said):
+def test_a_mistake_in_the_topics_is_named(tmp_path, topics, message):
+    with pytest.raises(ConfigError, match=message):
         config(tmp_path, topics=topics).topics()
 
 

@@ -22,9 +22,9 @@ def test_a_simulated_task_keeps_the_robots_contract(env):
         check_robot(robot)
 
 
-def test_what_the_simulation_knows_is_recorded_and_may_end_the_episode():
+def test_privileged_values_are_recorded_and_may_end_the_episode():
     robot = SimRobot(CountingSimulation(1), realtime=False)
-    ended = {"stop": lambda known: bool(known["success"])}
+    ended = {"stop": lambda info: bool(info["success"])}
     episode = run_episode(robot, Waves([0.0]), Normalizer({}), steps=9, task="count", seed=3, **ended)
     assert episode.steps == 3 and episode.terminated
     assert episode.success.tolist() == [False, False, True] and episode.state[:, 1].tolist() == [0, 1, 2, 3]
@@ -40,7 +40,7 @@ def test_time_passes_with_actions_only():
     assert robot.observe().state[1] == 1
 
 
-def test_what_cannot_be_driven_is_told():
+def test_what_cannot_be_driven_is_refused():
     robot = SimRobot(CountingSimulation(1), realtime=False)
     with pytest.raises(InvalidCommand, match="takes 1 finite numbers"):
         robot.act(np.array([np.nan], np.float32))

@@ -31,7 +31,7 @@ from twins import free_endpoint
 from waiting import wait_until
 
 
-def test_everybody_on_a_bus_hears_its_topics_until_closed():
+def test_all_transports_on_a_bus_receive_its_topics_until_closed():
     received: list[bytes] = []
     one, other, elsewhere = (MemoryConfig(bus=bus).build() for bus in ("x", "x", "y"))
     other.subscribe("/a", "kind", received.append)
@@ -52,7 +52,7 @@ time.sleep(60)
 """
 
 
-def test_two_processes_talk_over_zenoh_also_after_one_was_started_anew():
+def test_two_processes_talk_over_zenoh_also_after_one_was_restarted():
     received: list[bytes] = []
     place = free_endpoint()
     transport = ZenohConfig(connect=(place,)).build()
@@ -90,7 +90,7 @@ def config_of(transport: str) -> CycloneConfig | ZenohConfig:
 
 
 @pytest.mark.parametrize("transport", ["zenoh", "cyclone"])
-def test_messages_of_each_kind_come_back_whole_from_another_process(transport):
+def test_messages_of_each_type_come_back_whole_from_another_process(transport):
     pixels = np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8)
     joints = JointState(5, ("a", "b"), np.array([0.5, -1.5]))
     sent = {
@@ -126,12 +126,12 @@ def test_messages_of_each_kind_come_back_whole_from_another_process(transport):
 
 
 def sockets_of_this_process() -> set[str]:
-    mine = {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+    own = {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
     lines = [line.split() for kind in ("tcp", "udp") for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]]
-    return {line[1] for line in lines if f"socket:[{line[9]}]" in mine and line[3] in ("0A", "07")}
+    return {line[1] for line in lines if f"socket:[{line[9]}]" in own and line[3] in ("0A", "07")}
 
 
-def test_nothing_listens_but_where_it_is_told_to():
+def test_nothing_listens_but_the_configured_endpoints():
     before, place = sockets_of_this_process(), free_endpoint()
     quiet = ZenohConfig(connect=(place,)).build()
     assert sockets_of_this_process() == before
@@ -170,7 +170,7 @@ def test_the_robots_end_listens_where_ours_connects():
     assert ours.peer() == theirs
 
 
-def test_what_is_no_endpoint_is_told():
+def test_an_invalid_endpoint_is_refused():
     with pytest.raises(ConfigError, match="'localhost' is no endpoint; write it like tcp/"):
         parse(ZenohConfig, {"connect": ["localhost"]})
 

@@ -25,7 +25,7 @@ def check_adapted(env, *, cameras=()):
     assert type(info["success"]) is bool
     assert all(np.array_equal(observation[key], before[key]) for key in before), "a step changed an old observation"
     assert after["state"].dtype == np.float32 and np.isfinite(after["state"]).all()
-    assert all(after[camera].std() > 1 for camera in cameras), "an empty picture"
+    assert all(after[camera].std() > 1 for camera in cameras), "an empty image"
 
 
 def state_size(env):

@@ -122,11 +122,11 @@ def test_a_simulator_that_is_not_installed_says_what_to_install():
 
 
 @pytest.mark.parametrize(
-    ("mine", "mujoco", "fine"), [("1.4.2", "3.11.0", True), ("1.4.2", "4.0.0", False), ("1.5", "4.0.0", True)]
+    ("installed", "mujoco", "works"), [("1.4.2", "3.11.0", True), ("1.4.2", "4.0.0", False), ("1.5", "4.0.0", True)]
 )
-def test_a_mujoco_that_a_simulator_breaks_with_is_refused(monkeypatch, mine, mujoco, fine):
-    monkeypatch.setattr(base, "version", {"gymnasium-robotics": mine, "mujoco": mujoco}.get)
-    if fine:
+def test_a_mujoco_that_a_simulator_breaks_with_is_refused(monkeypatch, installed, mujoco, works):
+    monkeypatch.setattr(base, "version", {"gymnasium-robotics": installed, "mujoco": mujoco}.get)
+    if works:
         check_mujoco("gymnasium-robotics", extra="fetch", upto="1.4.2", below="3.12")
     else:
         with pytest.raises(EnvError, match=r"1\.4\.2 does not run with MuJoCo 4\.0\.0, only below 3\.12"):

@@ -76,18 +76,18 @@ def test_an_environment_without_images_is_drawn():
     assert env.reset()[0]["front"][:, 0, 0].tolist() == [10, 50, 90, 130, 170]  # means of two rows
 
 
-def verdict(config):
+def succeeds(config):
     env = config.make()
     env.reset(seed=0)
     return env.step(np.zeros(1, np.float32))[4]["success"]
 
 
 def test_success_is_found_under_its_usual_names_or_the_given_one():
-    assert verdict(GymnasiumConfig(id="Nested-v0")) is True
-    assert verdict(GymnasiumConfig(id="Nested-v0", options={"says": "won"})) is False
-    assert verdict(GymnasiumConfig(id="Nested-v0", options={"says": "won"}, success_key="won")) is True
+    assert succeeds(GymnasiumConfig(id="Nested-v0")) is True
+    assert succeeds(GymnasiumConfig(id="Nested-v0", options={"says": "won"})) is False
+    assert succeeds(GymnasiumConfig(id="Nested-v0", options={"says": "won"}, success_key="won")) is True
     with pytest.raises(EnvError, match="the info of Nested-v0 has no 'wan'; did you mean 'won'"):
-        verdict(GymnasiumConfig(id="Nested-v0", options={"says": "won"}, success_key="wan"))
+        succeeds(GymnasiumConfig(id="Nested-v0", options={"says": "won"}, success_key="wan"))
 
 
 def test_an_id_that_is_not_there_is_answered_with_the_nearest():
@@ -121,28 +121,28 @@ class TestTwoMujocoEnvironmentsInAProcess:
         size = {"width": 48, "height": 48}
         return GymnasiumConfig(id=id, obs="both", image_size=(48, 48), options=size, task="move").make()
 
-    def picture(self, env):
+    def image(self, env):
         return env.reset(seed=0)[0]["front"]
 
     def test_each_keeps_its_pictures(self):
         first = self.make("Reacher-v5")
-        before = self.picture(first)
+        before = self.image(first)
         assert before.std() > 1
         second = self.make("Swimmer-v5")
-        other = self.picture(second)
-        assert np.array_equal(self.picture(first), before)
+        other = self.image(second)
+        assert np.array_equal(self.image(first), before)
         first.close()
-        assert np.array_equal(self.picture(second), other)
+        assert np.array_equal(self.image(second), other)
         second.close()
 
     @pytest.mark.parametrize("closed", [True, False])
     def test_one_that_is_gone_leaves_the_pictures_of_the_other(self, closed):
         first, second = self.make("Reacher-v5"), self.make("Swimmer-v5")
-        before = self.picture(second)
+        before = self.image(second)
         if closed:
             first.close()
-            self.picture(second)
+            self.image(second)
         del first
         gc.collect()
-        assert np.array_equal(self.picture(second), before)
+        assert np.array_equal(self.image(second), before)
         second.close()

@@ -16,16 +16,16 @@ from plaudit.errors import EnvError
 SIZE = (96, 96)
 
 
-def opengl():
-    """A reason to skip, where this machine has no OpenGL at all."""
+def no_opengl():
+    """Whether this machine has no OpenGL at all."""
     return not any(gl._is_installed(name) for name in gl.HEADLESS) and not gl._has_display()
 
 
-needs_gl = pytest.mark.skipif(opengl(), reason="no OpenGL library can be loaded here")
+needs_gl = pytest.mark.skipif(no_opengl(), reason="no OpenGL library can be loaded here")
 
 
 def pair(camera, count=3):
-    """The same scenes, some steps in, drawn by rays; and a camera that draws them with OpenGL."""
+    """Environments after some steps, their images by ray casting, and a camera that renders them with OpenGL."""
     env = PandaVecEnv("pick_place", count, obs="pixels", cameras=(camera,), image_size=SIZE, randomize=True)
     env.reset(range(count))
     rng = np.random.default_rng(0)
@@ -52,21 +52,22 @@ def ray_geoms(env, camera):
 
 @needs_gl
 @pytest.mark.parametrize("camera", CAMERAS)
-def test_rays_and_opengl_see_the_same_things_in_the_same_places_and_colours(camera):
-    env, picture, camera_gl = pair(camera)
+def test_ray_casting_and_opengl_give_the_same_geoms_and_colors(camera):
+    env, image, camera_gl = pair(camera)
     geoms, geoms_gl = ray_geoms(env, camera), camera_gl.segment(np.arange(3))
     clear = inside(geoms) & inside(geoms_gl)
     assert clear.mean() > 0.8
     assert (geoms == geoms_gl).mean() > 0.97
     assert (geoms == geoms_gl)[clear].mean() >= 0.99
-    drawn = camera_gl.render(np.arange(3))
-    apart = np.abs(picture.astype(int) - drawn.astype(int)).max(axis=-1)
-    assert (apart[clear] <= 8).mean() > 0.97  # round things are made of flat faces there, and shade a little otherwise
+    rendered = camera_gl.render(np.arange(3))
+    difference = np.abs(image.astype(int) - rendered.astype(int)).max(axis=-1)
+    # OpenGL approximates round geoms with flat faces, which shade a little differently.
+    assert (difference[clear] <= 8).mean() > 0.97
     camera_gl.close()
 
 
 @needs_gl
-def test_a_world_draws_with_opengl_when_asked_to():
+def test_an_environment_renders_with_opengl_when_configured():
     env = PandaVecEnv("lift", 2, obs="both", image_size=SIZE, randomize=True, render_backend="gl")
     rays = PandaVecEnv("lift", 2, obs="both", image_size=SIZE, randomize=True)
     one, other = env.reset([1, 2]).images["front"], rays.reset([1, 2]).images["front"]
@@ -75,7 +76,7 @@ def test_a_world_draws_with_opengl_when_asked_to():
     env.close()
 
 
-def test_an_opengl_that_does_not_start_is_a_sentence(monkeypatch):
+def test_an_opengl_that_does_not_start_is_reported_with_what_to_install(monkeypatch):
     def fail(*_):
         raise RuntimeError("no context")
 
@@ -90,7 +91,7 @@ def test_an_opengl_that_does_not_start_is_a_sentence(monkeypatch):
         fail.__globals__["__name__"] = __name__
 
 
-def test_an_opengl_that_is_not_there_is_a_sentence_and_rays_go_on(monkeypatch):
+def test_a_missing_opengl_is_reported_and_ray_casting_still_works(monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
     monkeypatch.setattr(gl, "_is_installed", lambda _: False)
     with pytest.raises(

@@ -74,9 +74,9 @@ def test_one_batch_goes_through_the_very_episodes_of_single_environments(name, m
     assert data_equivalence(singles.reset(seed=5), batch.reset(seed=5), exact=True)
     rng = np.random.default_rng(0)
     for step in range(20):
-        if step in (3, 11):  # the marker comes to the cube of scene 1, which then ends before the others
-            for env, scene in ((singles.envs[1].unwrapped._env, 0), (batch._env, 1)):
-                env._mocap[scene, 1] = env._qpos[scene, 9:12]
+        if step in (3, 11):  # the marker comes to the cube of environment 1, whose episode then ends before the others
+            for env, i in ((singles.envs[1].unwrapped._env, 0), (batch._env, 1)):
+                env._mocap[i, 1] = env._qpos[i, 9:12]
         actions = rng.uniform(-1, 1, (3, 4)).astype(np.float32)
         one, other = singles.step(actions), batch.step(actions)
         assert data_equivalence(one[:4], other[:4], exact=True)

@@ -17,7 +17,7 @@ TASKS = ("lift", "pick_place", "push")
 
 
 def shaken(env, steps=10, active=None):
-    """The last observation, after scene i got the random actions of generator i."""
+    """The last observation, after environment i got the random actions of generator i."""
     rngs = [np.random.default_rng(i) for i in range(env.num_envs)]
     return [env.step(np.stack([rng.uniform(-1, 1, 4) for rng in rngs]), active)[0] for _ in range(steps)][-1]
 
@@ -29,7 +29,7 @@ def same(one, other, count):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_scene_is_the_same_bit_for_bit_among_any_number_and_with_any_threads(task):
+def test_an_episode_is_the_same_bit_for_bit_among_any_number_and_with_any_threads(task):
     def run(num_envs, num_threads):
         env = PandaVecEnv(
             task, num_envs, obs="both", cameras=("front", "wrist"), image_size=(32, 32), num_threads=num_threads
@@ -125,8 +125,8 @@ def test_grasp_tells_whether_both_fingers_hold_the_cube():
     for gripper, lift in [(1.0, 0.0)] * 12 + [(-1.0, 0.0)] * 6 + [(-1.0, 1.0)] * 5 + [(1.0, 0.0)] * 3:
         state = env.task_state()
         way = (state.cube_pos - state.tip_pos)[0] / 0.04
-        _, known = env.step(np.clip([[*way[:2], lift or way[2], gripper]], -1, 1))
-        held.append(bool(known["grasp"][0]))
+        _, info = env.step(np.clip([[*way[:2], lift or way[2], gripper]], -1, 1))
+        held.append(bool(info["grasp"][0]))
     assert not any(held[:12]) and all(held[17:23]) and not held[-1]
 
 

@@ -16,21 +16,21 @@ def task_state(cube, goal=(0.5, 0.0, 0.0), tip=(0.5, 0.0, 0.2), speed=0.0, grasp
     )
 
 
-def test_lift_is_to_hold_the_cube_ten_centimetres_up():
+def test_lift_is_done_with_the_cube_held_ten_centimeters_up():
     lift = TASKS["lift"]
     assert lift.success(task_state((0.5, 0, CUBE_HALF_SIZE + 0.11), grasped=True))
     assert not lift.success(task_state((0.5, 0, CUBE_HALF_SIZE + 0.09), grasped=True))
     assert not lift.success(task_state((0.5, 0, CUBE_HALF_SIZE + 0.11)))
 
 
-def test_pick_place_is_to_have_the_cube_at_the_marker_and_still():
+def test_pick_place_is_done_with_the_cube_still_at_the_marker():
     pick_place = TASKS["pick_place"]
     assert pick_place.success(task_state((0.5, 0.02, 0.1), goal=(0.5, 0, 0.1)))
     assert not pick_place.success(task_state((0.5, 0.03, 0.1), goal=(0.5, 0, 0.1)))
     assert not pick_place.success(task_state((0.5, 0.02, 0.1), goal=(0.5, 0, 0.1), speed=0.2))
 
 
-def test_push_is_to_have_the_cube_on_the_marker_and_on_the_table():
+def test_push_is_done_with_the_cube_at_the_marker_on_the_table():
     push = TASKS["push"]
     assert push.success(task_state((0.52, 0.02, CUBE_HALF_SIZE)))
     assert not push.success(task_state((0.52, 0.03, CUBE_HALF_SIZE)))
@@ -38,7 +38,7 @@ def test_push_is_to_have_the_cube_on_the_marker_and_on_the_table():
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_starts_lie_in_reach_and_none_is_a_success(name):
+def test_starts_are_within_reach_and_are_no_success(name):
     env = PandaVecEnv(name, 200)
     env.reset(range(200))
     now = env.task_state()
@@ -53,12 +53,12 @@ def test_the_dense_reward_rises_along_an_experts_episode_and_is_one_at_success(n
     expert = ScriptedExpert(env.task_name, env.num_envs)
     rewards, successes = [], []
     for _ in range(env.max_steps):
-        _, known = env.step(expert.act(env.task_state()))
-        rewards.append(known["reward"])
-        successes.append(known["success"])
+        _, info = env.step(expert.act(env.task_state()))
+        rewards.append(info["reward"])
+        successes.append(info["success"])
     reward, success = np.array(rewards), np.array(successes)
     assert (reward[success] == 1).all() and (reward[~success] < 1).all() and reward.min() >= 0
-    for scene in range(10):
-        path = reward[: success[:, scene].argmax() + 1, scene]
+    for i in range(10):
+        path = reward[: success[:, i].argmax() + 1, i]
         thirds = [part.mean() for part in np.array_split(path, 3)]
         assert thirds[0] < thirds[1] < thirds[2]

@@ -1,21 +1,31 @@
 """The base class for the config of a ROS 2 robot."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from plaudit.config import Config
+from pydantic import field_serializer
+
+from plaudit.config import Config, read_tree
 from plaudit.robots.ros.driver import RosRobot
 from plaudit.robots.ros.params import RuntimeParams, RuntimeTopics, load_params, load_topics
 from plaudit.robots.transport import AnyTransport, ZenohConfig
 
+_FILES = ("inference_runtime_params_config", "inference_runtime_topics_config")
+
 
 class RosRobotConfig(Config):
-    """A robot's folder derives its config class from this one and sets `folder` and `type`."""
+    """A robot's folder derives its config class from this one and sets `folder` and `type`.
+
+    A config that is saved, or sent to another process, contains the keys of the user's files instead of their paths,
+    because another machine does not have these files.
+    """
 
     folder: ClassVar[Path]  # of the robot's two JSON files; its name is the robot's
 
-    inference_runtime_params_config: Path | None = None  # a file whose keys replace those of the robot's own
-    inference_runtime_topics_config: Path | None = None  # likewise
+    # A file whose keys replace those of the robot's own, or these keys.
+    inference_runtime_params_config: Path | Mapping[str, Any] | None = None
+    inference_runtime_topics_config: Path | Mapping[str, Any] | None = None
     transport: AnyTransport = ZenohConfig()
     realtime: bool = True  # observe() keeps the rate HZ; False where the caller does
 
@@ -33,3 +43,17 @@ class RosRobotConfig(Config):
         """Subscribe to the robot's topics; nothing is sent yet."""
         params, topics = self.params(), self.topics()  # a mistake in them is reported before anything is opened
         return RosRobot(self.folder.name, params, topics, self.transport.build(), realtime=self.realtime)
+
+    @field_serializer(*_FILES)
+    def _embed_file(self, value: Path | Mapping[str, Any] | None) -> Any:
+        return str(embedded) if isinstance(embedded := _embed(value), Path) else embedded
+
+    def __getstate__(self) -> dict[Any, Any]:
+        state = super().__getstate__()
+        files = {name: _embed(getattr(self, name)) for name in _FILES}
+        return {**state, "__dict__": {**state["__dict__"], **files}}
+
+
+def _embed(file: Path | Mapping[str, Any] | None) -> Path | Mapping[str, Any] | None:
+    """The keys of a file; a path that does not exist stays, so that the robot can report it."""
+    return read_tree(file, ())[0] if isinstance(file, Path) and file.is_file() else file

@@ -130,25 +130,27 @@ class RuntimeTopics(Config):
                 )
 
 
-def load_params(folder: Path, user_file: Path | None) -> RuntimeParams:
-    """Read the params of a robot's folder, with the keys of the user's file in place of its own."""
-    return _load(RuntimeParams, folder / PARAMS_FILE, user_file)
+def load_params(folder: Path, user: Path | Mapping[str, Any] | None) -> RuntimeParams:
+    """Read the params of a robot's folder, with the keys of the user (or of the user's file) in place of its own."""
+    return _load(RuntimeParams, folder / PARAMS_FILE, user)
 
 
-def load_topics(folder: Path, user_file: Path | None) -> RuntimeTopics:
-    """Read the topics of a robot's folder, with the keys of the user's file in place of its own."""
-    return _load(RuntimeTopics, folder / TOPICS_FILE, user_file)
+def load_topics(folder: Path, user: Path | Mapping[str, Any] | None) -> RuntimeTopics:
+    """Read the topics of a robot's folder, with the keys of the user (or of the user's file) in place of its own."""
+    return _load(RuntimeTopics, folder / TOPICS_FILE, user)
 
 
-def _load(cls: type[ModelT], robot_file: Path, user_file: Path | None) -> ModelT:
+def _load(cls: type[ModelT], robot_file: Path, user: Path | Mapping[str, Any] | None) -> ModelT:
     values, _ = read_tree(robot_file, ())
-    user_values: dict[str, Any] = read_tree(user_file, ())[0] if user_file is not None else {}
+    user_file = user if isinstance(user, Path) else None
+    user_values: Mapping[str, Any] = read_tree(user, ())[0] if isinstance(user, Path) else user or {}
     try:
         with from_file(user_file or robot_file):
-            return parse(cls, values | user_values)
+            return parse(cls, {**values, **user_values})
     except ConfigError as error:
-        # A contradiction between keys has no key: it came with the user's file, if there is one.
-        def source(key: tuple[Any, ...]) -> Path:
-            return robot_file if user_file is None or (key and key[0] not in user_values) else user_file
+        # A contradiction between keys has no key: it came with the user's keys, if there are any.
+        def source(key: tuple[Any, ...]) -> Path | str:
+            is_robots = not user_values or (key and key[0] not in user_values)
+            return robot_file if is_robots else user_file or f"the user's {robot_file.stem}"
 
         raise ConfigError((key, f"{source(key)}: {message}") for key, message in error.problems) from None
