@@ -235,7 +235,7 @@ def config_for(folder: Path, workers: int, *more: str) -> ClusterRunConfig:
     words = [
         *glow.online(judge),
         "robot.env.type=glow:GlowConfig",
-        "learner.temperature=0.1",
+        "learner.temperature_init=0.1",
         "evaluation.every=1000000",
         "episodes=10000000",
         "publish_every=10",

@@ -74,7 +74,7 @@ def run(folder: Path, episodes: int, trace: bool) -> np.ndarray:
 
     glow.saved(glow.bright_model(0.8), folder / "judge")
     words = [*glow.online(folder / "judge"), f"episodes={episodes}", f"capacity_gb={CAPACITY}"]
-    words += ["learner.updates_per_step=0.02", f"evaluation.every={episodes}", "evaluation.episodes=1"]
+    words += ["learner.utd_ratio=0.02", f"evaluation.every={episodes}", "evaluation.episodes=1"]
     config = load_online(OnlineConfig, None, words)
     opened = OnlineFolder.open(folder / "run", config)
     workers = LocalWorkers(config, opened.path)

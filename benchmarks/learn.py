@@ -34,7 +34,8 @@ from plaudit.training.trainer import HELD_BACK
 PEER = "stable-baselines3"
 SOLVED, EPISODES, N_DEMOS = 0.9, 50, 20
 UNDER_WAY = 0.1  # success that the quick form waits for
-SMALL = ["learner.hidden=[64,64]", "learner.batch_size=128", "learner.n_step=3", "learner.tau=0.01"]  # the quick form
+# Of the quick form.
+SMALL = ["learner.hidden_dims=[64,64]", "learner.batch_size=128", "learner.n_step=3", "learner.tau=0.01"]
 REHEARSED = 0.4  # at most, with Q-chunking, before the first episode: what is more was not learned by doing
 LIMITS = {"sac": 180.0, "ppo": 600.0, "qchunk": 300.0}  # seconds that a learner may take
 EVERY = {"sac": 1000, "ppo": 25_000, "qchunk": 500}  # steps between evaluations

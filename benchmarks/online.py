@@ -105,7 +105,7 @@ def learn_lift(bars: Bars, root: Path, head: str, learner: str, seed: int) -> No
 
 def learn_lamp(bars: Bars, root: Path, head: str) -> None:
     judge = glow.saved(glow.bright_model(glow.WITHIN_REACH), root / "lamp_judge")
-    more = ["robot.env.type=glow:GlowConfig", "learner.temperature=0.1", "learner.updates_per_step=2"]
+    more = ["robot.env.type=glow:GlowConfig", "learner.temperature_init=0.1", "learner.utd_ratio=2"]
     more += [f"robot.env.goal={glow.WITHIN_REACH}", "episodes=60", "evaluation.stop_at=0.95", "ahead=2"]
     words = [*glow.online(judge), *more]
     learn(bars, root / "lamp", head, words, "online_lamp")

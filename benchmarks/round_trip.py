@@ -48,7 +48,7 @@ SMALL = Recipe(
     examined=10,
 )
 QUICK = "reward.force=true reward.threshold=0.01 steps=800 evaluation.episodes=10"
-QUICK_PPO = f"{QUICK} learner.clone_updates=20"
+QUICK_PPO = f"{QUICK} learner.pretrain_updates=20"
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ import numpy as np
 
 from bars import Bars
 from plaudit.data.normalize import Normalizer
-from plaudit.policies.flow.training import fit_flow
+from plaudit.learners.bc import train_flow
 from plaudit.policies.loader import PolicySpec, load_policy, save_policy
 from plaudit.report.plot import line_chart
 from plaudit.rollout.executor import ExecutorConfig
@@ -101,7 +101,7 @@ def trained(folder: Path, moments: int, steps: int) -> PolicySpec:
         world = World.anywhere(moments, rng)
         seen, chunks = world.state, chunks_of(world, rng)
         normalizer, policy = Normalizer.of(seen, chunks), flow_config().build()
-        trainer = fit_flow(policy, Observation({}, seen), chunks, normalizer, steps=steps, shift=0)
+        trainer = train_flow(policy, Observation({}, seen), chunks, normalizer, steps=steps, random_shift_pad=0)
         save_policy(folder, policy.config, trainer.weights(), normalizer)
         print(f"policy trained in {time.monotonic() - begun:.0f} s")
     return load_policy(folder / "policy.yaml")

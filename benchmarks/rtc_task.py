@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.config import Config
-from plaudit.policies.flow import FlowConfig
+from plaudit.policies.config import FlowConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import Normalizer, Policy
 from plaudit.types import AnyArray, FloatArray, Observation, Weights

@@ -17,7 +17,7 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import Server, ServerConnection, serve
 
-from plaudit.policies.openpi import wire
+from plaudit.policies import openpi
 
 METADATA = {"model": "toy", "reset_pose": [0.0, 1.0]}
 Pack = Callable[[Any], bytes]
@@ -25,7 +25,9 @@ Unpack = Callable[[bytes], Any]
 
 
 class ToyServer:
-    def __init__(self, pack: Pack = wire.pack, unpack: Unpack = wire.unpack, port: int = 0, api_key: str | None = None):
+    def __init__(
+        self, pack: Pack = openpi.pack, unpack: Unpack = openpi.unpack, port: int = 0, api_key: str | None = None
+    ):
         self._pack, self._unpack, self._api_key = pack, unpack, api_key
         self.seen: list[dict[str, Any]] = []  # observations, in order
         self.connections = 0

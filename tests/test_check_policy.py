@@ -7,10 +7,9 @@ import torch
 from plaudit.contracts import check_policy
 from plaudit.data.normalize import Normalizer, Stats
 from plaudit.errors import ContractError
-from plaudit.policies.gaussian import GaussianConfig
-from plaudit.policies.gaussian.config import ActorConfig
-from plaudit.policies.gaussian.policy import GaussianPolicy
-from plaudit.policies.parts import look
+from plaudit.policies.config import ActorConfig, GaussianConfig
+from plaudit.policies.gaussian import GaussianPolicy
+from plaudit.policies.networks import encode
 from plaudit.types import Observation
 
 SEEN = Observation({"front": np.full((8, 8, 3), 90, np.uint8)}, np.float32([0.3, -0.2]))
@@ -21,7 +20,7 @@ STATS = Normalizer(
 
 class Good(GaussianPolicy):
     def __init__(self):
-        actor = ActorConfig(kind="squashed", hidden=(8,))
+        actor = ActorConfig(kind="squashed", hidden_dims=(8,))
         super().__init__(GaussianConfig(state_dim=2, action_dim=3, horizon=6, cameras={"front": (8, 8)}, actor=actor))
 
 
@@ -53,14 +52,14 @@ class AsksInVain(Good):  # 1
 class AnswersInItsOwnUnits(Good):  # 1
     def predict(self, observation, normalizer):
         with torch.no_grad():
-            features = look(self.eye, observation, normalizer, self.device)
+            features = encode(self.encoder, observation, normalizer, self.device)
             return self._act(features).view(6, 3).numpy()
 
 
 class HidesItsParts(Good):  # 2
     def __init__(self):
         super().__init__()
-        self.components = {"eye": "somewhere"}  # type: ignore[assignment]
+        self.components = {"encoder": "somewhere"}  # type: ignore[assignment]
 
 
 class KeepsItsWeights(Good):  # 2
@@ -117,7 +116,7 @@ class ReusesItsTensor(Good):  # 7
 
 class GoesOnLearning(Good):
     def freeze_all_model_params(self):
-        self.eye.requires_grad_(False)
+        self.encoder.requires_grad_(False)
 
 
 @pytest.mark.parametrize(
@@ -128,9 +127,9 @@ class GoesOnLearning(Good):
         (ReadsTheRawImage, r"looks at images, but not through normalizer.normalize_image\(\)"),
         (AsksInVain, "does not use what it says"),
         (AnswersInItsOwnUnits, "have not been through normalizer.denormalize_action"),
-        (HidesItsParts, "component 'eye' is a str, not a torch module"),
-        (KeepsItsWeights, "was handed zeros, and left component 'eye' its own"),
-        (TakesAnyWeights, "took weights that lack 'eye/.*' without a word"),
+        (HidesItsParts, "component 'encoder' is a str, not a torch module"),
+        (KeepsItsWeights, "was handed zeros, and left component 'encoder' its own"),
+        (TakesAnyWeights, "took weights that lack 'encoder/.*' without a word"),
         (ForgetsThePreviousChunk, "does not go on from the previous chunk"),
         (WritesIntoThePreviousChunk, "changed the previous chunk"),
         (WritesIntoTheObservation, "changed the observation"),

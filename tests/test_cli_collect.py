@@ -11,7 +11,7 @@ SMALL = ["--image-size", "8x12", "--noise", 0.05]
 TRAINING = """
 env: {type: lift, obs: both, image_size: [8, 8], max_steps: 5}
 policy_cameras: []
-learner: {type: ppo, hidden: [8], epochs: 1}
+learner: {type: ppo, hidden_dims: [8], update_epochs: 1}
 num_envs: 2
 steps: 1000
 evaluation: {episodes: 1}

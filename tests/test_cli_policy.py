@@ -7,7 +7,13 @@ from plaudit.contracts import check_policy
 from plaudit.policies.loader import load_policy
 from test_cli import plaudit
 
-SMALL = ["policy.velocity.width=16", "policy.velocity.depth=1", "policy.horizon=4", "fit.batch_size=16", "fit.steps=20"]
+SMALL = [
+    "policy.velocity_net.width=16",
+    "policy.velocity_net.depth=1",
+    "policy.horizon=4",
+    "fit.batch_size=16",
+    "fit.steps=20",
+]
 
 
 def test_a_store_becomes_the_folder_of_a_policy(tmp_path):

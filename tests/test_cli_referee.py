@@ -12,7 +12,7 @@ from plaudit.data.store import Store
 from tiny_reward import tiny_model
 
 SEEN = "learner=sac env=lift env.obs=both env.image_size=[16,16] env.max_steps=8 policy_cameras=[] num_envs=4"
-SHORT = "steps=200 learner.updates_per_step=0.05 learner.hidden=[8] evaluation.episodes=1"
+SHORT = "steps=200 learner.utd_ratio=0.05 learner.hidden_dims=[8] evaluation.episodes=1"
 ALARM = "reward.audit_share=1 reward.alarm_least=4 reward.alarm_window=4"
 
 

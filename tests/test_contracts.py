@@ -1,12 +1,14 @@
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from conftest import counting_episode
 from counting import CountingSimulation
-from own_learner import ImitationConfig
-from plaudit.contracts import check_labeler, check_policy, check_robot, check_simulation, missing_members
+from own_learner import Imitation, ImitationConfig, UnfinishedConfig
+from plaudit.contracts import check_labeler, check_learner, check_policy, check_robot, check_simulation
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.envs.adapters.gymnasium import GymnasiumConfig
@@ -16,8 +18,10 @@ from plaudit.judges.labeling import label_store, pending
 from plaudit.learners.ppo import PpoConfig
 from plaudit.learners.qchunk import QChunkConfig
 from plaudit.learners.sac import SacConfig
+from plaudit.policies.config import ActorConfig
 from plaudit.policies.networks import Spaces
-from plaudit.protocols import OffPolicyLearner, OffPolicyLearnerConfig
+from plaudit.registry import LEARNER_REGISTRY
+from plaudit.rollout.rounds import SimulatorJudge, run_round
 from plaudit.types import Labels, Observation
 from tabletop import ScriptedLift, Tabletop
 
@@ -144,16 +148,83 @@ def test_the_simulations_here_keep_the_contract():
     check_simulation(GymnasiumConfig(type="gymnasium", id="Pendulum-v1").build(2))
 
 
-@pytest.mark.parametrize("config", [SacConfig(), QChunkConfig(), ImitationConfig()], ids=lambda c: type(c).__name__)
-def test_learners_from_replay_have_all_that_an_online_run_asks_of_them(config):
-    assert missing_members(config, OffPolicyLearnerConfig) == []
-    assert missing_members(config.build(Spaces(2, 1, {}), 0, "cpu"), OffPolicyLearner) == []
+LEARNERS = [SacConfig(hidden_dims=(8,)), QChunkConfig(horizon=2, hidden_dims=(8,), num_samples=2), ImitationConfig()]
+
+
+@pytest.mark.parametrize("config", LEARNERS, ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize("cameras", [{}, {"front": (16, 16)}], ids=["state", "images"])
+def test_the_learners_from_replay_keep_the_contract(config, cameras):
+    check_learner(config, Spaces(2, 1, cameras))
+
+
+def test_the_on_policy_learner_keeps_the_contract():
+    simulation, config = CountingSimulation(3), PpoConfig(hidden_dims=(8,), update_epochs=1, num_minibatches=2)
+    spaces = Spaces(simulation.state_dim, simulation.action_dim, {})
+    act = config.build(spaces, 0, "cpu").act_fn(explore=True)
+    check_learner(config, spaces, run_round(simulation, act, [3, 4, 5], SimulatorJudge()))
 
 
 def test_what_a_learner_lacks_is_named():
-    assert missing_members(PpoConfig(), OffPolicyLearnerConfig) == [
-        *("batch_size", "demo_share", "horizon", "start_after", "updates_per_step")
-    ]
+    with pytest.raises(ContractError, match="Unfinished is not a Learner: it lacks act_fn, components, config, device"):
+        check_learner(UnfinishedConfig(), Spaces(2, 1, {}))
+
+
+class Forgetful(Imitation):
+    """Its checkpoint lacks the optimizer."""
+
+    def load_state_dict(self, state):
+        before = self.optimizers["all"].state_dict()
+        super().load_state_dict(state)
+        self.optimizers["all"].load_state_dict(before)
+
+
+class Careless(Imitation):
+    """It samples from torch's own generator."""
+
+    def update(self, batch):
+        return super().update(replace(batch, reward=batch.reward + torch.rand(len(batch.reward))))
+
+
+class Stuck(Imitation):
+    def update(self, batch):
+        self.version += 1
+        return {"loss/actor": 0.0}
+
+
+class Uncounted(Imitation):
+    def update(self, batch):
+        metrics = super().update(batch)
+        self.version = 0
+        return metrics
+
+
+class Strange(Imitation):
+    """The policy that it names is another's."""
+
+    def policy_config(self, *, explore=False):
+        return super().policy_config().model_copy(update={"actor": ActorConfig(hidden_dims=(9,))})
+
+
+class Mumbling(Imitation):
+    def update(self, batch):
+        return {**super().update(batch), "loss/actor": float("nan")}
+
+
+@pytest.mark.parametrize(
+    ("learner", "message"),
+    [
+        (Forgetful, "continued differently from its own state_dict"),
+        (Careless, "gave other weights the second time"),
+        (Stuck, "4 updates left the weights of the policy as they were"),
+        (Uncounted, "version is 0 after 1 updates"),
+        (Strange, "the policy of policy_config\\(\\) does not take the learner's weights"),
+        (Mumbling, "metric 'loss/actor' is nan"),
+    ],
+)
+def test_a_learner_that_breaks_the_contract_is_refused_with_a_sentence(learner, message):
+    config = LEARNER_REGISTRY.parse({"type": f"{__name__}:{learner.__name__}"})
+    with pytest.raises(ContractError, match=message):
+        check_learner(config, Spaces(2, 1, {}))
 
 
 class Moving(CountingSimulation):

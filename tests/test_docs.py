@@ -118,7 +118,8 @@ def test_every_metric_in_the_code_is_defined_and_every_definition_has_code():
 def test_every_metric_that_an_online_run_logs_is_defined(tmp_path, learner):
     glow.saved(glow.bright_model(0.8), tmp_path / "judge")
     words = (
-        f"robot=sim robot.env.type=glow learner={learner} learner.hidden=[8] learner.batch_size=8 judge=classifier "
+        f"robot=sim robot.env.type=glow learner={learner} learner.hidden_dims=[8] learner.batch_size=8 "
+        f"judge=classifier "
         "judge.model=judge judge.rule.decode=frames algorithm=sequential executor.realtime=false executor.steps=12 "
         "policy_cameras=[] episodes=20 audit.share=1 evaluation.episodes=2 evaluation.every=4 name=run"
     )

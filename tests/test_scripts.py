@@ -26,7 +26,7 @@ RUN, OPENPI = ROOT / "run_online_rl.py", ROOT / "run_online_rl_openpi.py"
 
 LAMP = """
 robot: {type: sim, env: {type: "glow:GlowConfig"}}
-learner: {type: sac, hidden: [8], batch_size: 8, start_after: 0}
+learner: {type: sac, hidden_dims: [8], batch_size: 8, random_steps: 0}
 judge: {type: classifier, model: judge, rule: {decode: frames}}
 executor: {realtime: false, steps: 12}
 inference_algorithm: sequential
@@ -119,7 +119,7 @@ def test_the_defaults_of_the_scripts_are_there_and_fit_their_robot():
         (["--robot", "sim", "--train_config", "lamp.yaml", "--inference_algorithm", "tcr"], "algorithm"),
         (["--robot", "sim", "--train_config", "lamp.yaml", "--policy_yaml", "no.yaml"], "no.yaml"),
         (["--robot", "sim", "--train_config", "lamp.yaml", "episode=3"], "did you mean 'episodes'?"),
-        (["--robot", "sim", "--train_config", "lamp.yaml", "utd_ratio=3"], "write 'learner.updates_per_step'"),
+        (["--robot", "sim", "--train_config", "lamp.yaml", "utd_ratio=3"], "write 'learner.utd_ratio'"),
     ],
 )
 def test_a_wrong_word_is_answered_and_nothing_is_made(lamp, words, sentence, capsys, monkeypatch):

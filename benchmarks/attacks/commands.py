@@ -103,7 +103,7 @@ HEAVY = (
         "plaudit.judges.classifier.recipes",
         "plaudit.report.online",
     ),
-    *("plaudit.report.run", "plaudit.report.evaluation", "plaudit.rollout.run", "plaudit.policies.flow.training"),
+    *("plaudit.report.run", "plaudit.report.evaluation", "plaudit.rollout.run", "plaudit.learners.bc"),
 )
 
 

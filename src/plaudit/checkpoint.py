@@ -1,4 +1,4 @@
-"""Saving all of something that learns, so that what goes on is what stopped: weights, optimisers, random numbers.
+"""Saving all of what is trained, so that a resumed run continues exactly: weights, optimizers, random numbers.
 
 Two files in a folder that appears whole or not at all: `state.safetensors` with every tensor, and `facts.json`
 with what is not one. No pickles: a checkpoint from somebody else is data.
@@ -26,26 +26,52 @@ FORMAT = 1
 VERSION = "version"  # of a learner, among dumped tensors
 
 
-class Checkpointed(Protocol):
-    """What a learner has to show to be saved."""
+class Stateful(Protocol):
+    """What a checkpoint holds: all that an object needs to continue, as tensors by name."""
 
-    version: int
+    @property
+    def version(self) -> int: ...
+
+    def state_dict(self) -> Mapping[str, Tensor]: ...
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
+
+
+class Checkpointed:
+    """Base of what is trained with torch: the state is its network, its optimizers, its generator and its version."""
+
+    version: int  # updates made
     rng: torch.Generator
+    net: nn.Module
+    optimizers: Mapping[str, torch.optim.Optimizer]
 
-    @property
-    def net(self) -> nn.Module: ...
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that it takes to continue, by name; on the CPU."""
+        state = {f"model/{name}": tensor for name, tensor in self.net.state_dict().items()}
+        for name, optimizer in self.optimizers.items():
+            for number, moments in optimizer.state_dict()["state"].items():
+                state |= {f"optimizer/{name}/{number}/{key}": value for key, value in moments.items()}
+        state["rng"] = self.rng.get_state()
+        state[VERSION] = torch.tensor(self.version)
+        return {name: tensor.detach().contiguous().cpu() for name, tensor in state.items()}
 
-    @property
-    def optimizers(self) -> Mapping[str, torch.optim.Optimizer]: ...
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a state of an object with the same config."""
+        model = {name.removeprefix("model/"): tensor for name, tensor in state.items() if name.startswith("model/")}
+        self.net.load_state_dict(model)
+        self.rng.set_state(state["rng"])
+        for name, optimizer in self.optimizers.items():
+            _load_optimizer(optimizer, f"optimizer/{name}/", state)
+        self.version = int(state[VERSION])
 
 
-def save_checkpoint(folder: Path, learner: Checkpointed, facts: Mapping[str, Any]) -> None:
+def save_checkpoint(folder: Path, learner: Stateful, facts: Mapping[str, Any]) -> None:
     """Write a new checkpoint; `facts` are the caller's own, JSON values."""
     beside = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
     try:
         beside.mkdir(parents=True)
-        save_file(_tensors(learner), beside / "state.safetensors")
+        save_file(dict(learner.state_dict()), beside / "state.safetensors")
         told = json.dumps({"format": FORMAT, "version": learner.version, **facts}, indent=1)
         (beside / "facts.json").write_text(told)
         for path in (*beside.iterdir(), beside):
@@ -65,18 +91,17 @@ def _number_in(words: str) -> int:
     return int(found[1]) if found else errno.EIO
 
 
-def dump_checkpoint(learner: Checkpointed) -> bytes:
-    """All of a learner, to be put into another of the same config elsewhere (`load_dumped`)."""
-    return save({**_tensors(learner), VERSION: torch.tensor(learner.version)})
+def dump_checkpoint(learner: Stateful) -> bytes:
+    """The state of a learner as bytes, for another of the same config elsewhere (`load_dumped`)."""
+    return save(dict(learner.state_dict()))
 
 
-def load_dumped(data: bytes, learner: Checkpointed) -> None:
-    tensors = load(data)
-    _put(tensors, learner)
-    learner.version = int(tensors[VERSION])
+def load_dumped(data: bytes, learner: Stateful) -> None:
+    """Continue from the bytes of `dump_checkpoint`."""
+    learner.load_state_dict(load(data))
 
 
-def load_checkpoint(folder: Path, learner: Checkpointed) -> dict[str, Any]:
+def load_checkpoint(folder: Path, learner: Stateful) -> dict[str, Any]:
     """Put a learner into the state that was saved; returns the caller's facts."""
     facts = read_facts(folder)
     try:
@@ -84,18 +109,17 @@ def load_checkpoint(folder: Path, learner: Checkpointed) -> dict[str, Any]:
         tensors = load_file(folder / "state.safetensors")
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
         raise BadFile(folder, f"this is not a whole checkpoint: {str(error)[:200]}") from error
-    mine = _tensors(learner)
+    own = learner.state_dict()
     model = {name: tensor for name, tensor in tensors.items() if name.startswith("model/")}
-    for name in sorted({n for n in mine if n.startswith("model/")} ^ set(model)):
+    for name in sorted({n for n in own if n.startswith("model/")} ^ set(model)):
         raise BadFile(folder, f"tensor {name} is in {'it' if name in model else 'the learner'} alone: another network")
     for name, tensor in model.items():
-        if tensor.shape != mine[name].shape:
-            raise BadFile(folder, f"{name} is {list(tensor.shape)}, this learner has {list(mine[name].shape)}")
+        if tensor.shape != own[name].shape:
+            raise BadFile(folder, f"{name} is {list(tensor.shape)}, this learner has {list(own[name].shape)}")
     try:
-        _put(tensors, learner)
+        learner.load_state_dict({VERSION: torch.tensor(facts["version"]), **tensors})
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise BadFile(folder, f"this checkpoint does not fit the learner ({str(error)[:200]})") from error
-    learner.version = facts["version"]
     return facts
 
 
@@ -112,27 +136,10 @@ def read_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _put(tensors: Mapping[str, Tensor], learner: Checkpointed) -> None:
-    model = {name.removeprefix("model/"): tensor for name, tensor in tensors.items() if name.startswith("model/")}
-    learner.net.load_state_dict(model)
-    learner.rng.set_state(tensors["rng"])
-    for name, optimizer in learner.optimizers.items():
-        _load_optimizer(optimizer, f"optimizer/{name}/", tensors)
-
-
-def _tensors(learner: Checkpointed) -> dict[str, Tensor]:
-    found = {f"model/{name}": tensor for name, tensor in learner.net.state_dict().items()}
-    for name, optimizer in learner.optimizers.items():
-        for number, state in optimizer.state_dict()["state"].items():
-            found |= {f"optimizer/{name}/{number}/{key}": value for key, value in state.items()}
-    found["rng"] = learner.rng.get_state()
-    return {name: tensor.detach().contiguous().cpu() for name, tensor in found.items()}
-
-
 def _load_optimizer(optimizer: torch.optim.Optimizer, prefix: str, tensors: Mapping[str, Tensor]) -> None:
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith(prefix):
             number, key = name.removeprefix(prefix).split("/")
-            state.setdefault(int(number), {})[key] = tensor
+            state.setdefault(int(number), {})[key] = tensor.clone()  # the optimizer keeps and changes it
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

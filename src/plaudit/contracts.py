@@ -1,4 +1,4 @@
-"""Checks for authors of plugins: does a robot, a simulation, a policy or a judge keep the protocol it claims to?
+"""Checks for authors of plugins: does a robot, a simulation, a policy, a learner or a judge keep its protocol?
 
     def test_my_robot():
         check_robot(MyRobot())
@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from plaudit.data.batch import to_torch
+from plaudit.data.normalize import Normalizer as AffineNormalizer
 from plaudit.errors import ContractError
-from plaudit.protocols import Labeler, Normalizer, Policy, Robot, Simulation
-from plaudit.types import AnyArray, Episode, FloatArray, Labels, Observation, Weights
+from plaudit.protocols import Labeler, Learner, Normalizer, Policy, Robot, Simulation
+from plaudit.types import AnyArray, Batch, Episode, FloatArray, Labels, Observation, Weights
 
 
 def missing_members(thing: Any, protocol: type) -> list[str]:
@@ -280,6 +282,115 @@ def _check_chunk(chunk: Any, action_dim: int, where: str) -> None:
         raise ContractError(
             f"{where} must return finite float32 [H, {action_dim}], got {chunk.dtype} {list(chunk.shape)}"
         )
+
+
+def check_learner(config: Any, spaces: Any, experience: Any = None) -> None:
+    """What a learner must keep, so that every command can train with it:
+
+    1. it has all of `plaudit.protocols.Learner`
+    2. `update` counts the version up by one, changes the policy within a few calls, and returns finite metrics
+    3. the same seed and experience give the same weights
+    4. `load_state_dict(state_dict())` continues exactly, also in a learner with another seed
+    5. `weights()` fit the policy that `policy_config()` builds, and that acts as `act_fn(explore=False)` does
+
+    config: of the learner, with `build(spaces, seed, device)`
+    spaces: a `plaudit.policies.networks.Spaces`
+    experience: what `update` takes; None: a random batch, for a learner from replay
+    """
+    learner, twin, other = (config.build(spaces, seed, "cpu") for seed in (0, 0, 1))
+    missing = missing_members(learner, Learner)
+    if missing:
+        raise ContractError(f"{type(learner).__name__} is not a Learner: it lacks {', '.join(missing)}")
+    if experience is None:
+        experience = _random_batch(learner.replay_options, spaces)
+    before = learner.weights().tensors
+    for number in range(1, 5):
+        _check_update(learner, experience, number)
+        twin.update(experience)
+    after = learner.weights()
+    if not _different(before, after.tensors):
+        raise ContractError("4 updates left the weights of the policy as they were")
+    if after.version != learner.version:
+        raise ContractError(f"weights() have version {after.version}, the learner has {learner.version}")
+    if _different(after.tensors, twin.weights().tensors):
+        raise ContractError(
+            "the same seed and experience gave other weights the second time; sample with the learner's own rng"
+        )
+    other.load_state_dict(learner.state_dict())
+    for each in (learner, other):
+        each.update(experience)
+    if other.version != learner.version or _different(learner.weights().tensors, other.weights().tensors):
+        raise ContractError(
+            "a learner continued differently from its own state_dict(): put weights, optimizers, random generators and "
+            "the version into it"
+        )
+    _check_acting(learner, spaces)
+
+
+def _check_update(learner: Learner, experience: Any, number: int) -> None:
+    metrics = learner.update(experience)
+    if learner.version != number:
+        raise ContractError(f"version is {learner.version} after {number} updates; update() counts it up by one")
+    for name, value in metrics.items():
+        if not np.isfinite(float(value)):
+            raise ContractError(f"metric '{name}' is {float(value)}; it must be a finite number")
+
+
+def _check_acting(learner: Learner, spaces: Any) -> None:
+    """In simulation and on the robot it is the same policy."""
+    observation = _observations(spaces, 2)
+    kept = _copy(observation)
+    actions = learner.act_fn(explore=False)(observation)
+    if not isinstance(actions, np.ndarray) or actions.shape != (2, spaces.action_dim) or actions.dtype != np.float32:
+        raise ContractError(f"act_fn() must return a function to float32 actions [N, {spaces.action_dim}]")
+    if not _same(observation, kept):
+        raise ContractError("act_fn() changed the observation that it was given; work on copies")
+    policy = learner.policy_config().build()
+    try:
+        policy.load_weights(learner.weights())
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise ContractError(f"the policy of policy_config() does not take the learner's weights: {error}") from error
+    alone = Observation({camera: image[:1] for camera, image in observation.images.items()}, observation.state[:1])
+    first = Observation({camera: image[0] for camera, image in observation.images.items()}, observation.state[0])
+    normalizer = AffineNormalizer.identity(spaces.state_dim, spaces.action_dim)
+    on_robot, in_simulation = policy.predict(first, normalizer)[0], learner.act_fn(explore=False)(alone)[0]
+    if not np.allclose(on_robot, in_simulation, atol=1e-4):
+        raise ContractError(
+            f"the policy of policy_config() acts differently from act_fn(explore=False): {on_robot}, {in_simulation}"
+        )
+
+
+def _random_batch(options: Mapping[str, Any], spaces: Any, size: int = 16) -> Any:
+    """As `plaudit.data.replay.Replay` makes them, of noise."""
+    rng = np.random.default_rng(0)
+    horizon = options.get("horizon")
+    shape = (size, spaces.action_dim) if horizon is None else (size, horizon, spaces.action_dim)
+    obs, after = _observations(spaces, size, 1), _observations(spaces, size, 2)
+    return to_torch(
+        Batch(
+            images=obs.images,
+            state=obs.state,
+            actions=rng.uniform(-1, 1, shape).astype(np.float32),
+            action_mask=np.ones((size, horizon or 1), bool),
+            reward=rng.uniform(0, 1, size).astype(np.float32),
+            discount=np.full(size, 0.9, np.float32),
+            next_images=after.images,
+            next_state=after.state,
+            episode=np.zeros(size, np.int64),
+            step=np.arange(size),
+            part=np.zeros(size, np.int64),
+        )
+    )
+
+
+def _observations(spaces: Any, count: int, seed: int = 0) -> Observation:
+    rng = np.random.default_rng(seed)
+    images = {c: rng.integers(0, 255, (count, *size, 3), np.uint8) for c, size in spaces.cameras.items()}
+    return Observation(images, rng.normal(size=(count, spaces.state_dim)).astype(np.float32))
+
+
+def _different(one: Mapping[str, AnyArray], other: Mapping[str, AnyArray]) -> bool:
+    return set(one) != set(other) or any(not np.array_equal(one[name], other[name]) for name in one)
 
 
 def check_labeler(labeler: Any, episodes: Sequence[Episode]) -> None:

@@ -10,7 +10,7 @@
 A plugin is a class with these methods; it inherits nothing. `plaudit.contracts` has a check for each.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, Labels, Observation, Weights
@@ -169,70 +169,28 @@ class Labeler(Protocol):
 
 @runtime_checkable
 class Learner(Protocol):
-    """Improves a policy from what was judged: one that learns from anything old takes batches of replay, one that
-    learns only from what its newest policy did takes rounds of episodes."""
-
-    def update(self, experience: Any) -> Mapping[str, Any]:
-        """One step, from a `Batch` or a `Round`; returns metrics by the names in docs/metrics.md, as numbers or as
-        tensors of one: these are asked for their number only when something is logged."""
-        ...
-
-    def weights(self) -> Weights:
-        """The newest weights, with a version that only counts up."""
-        ...
-
-    def save(self, path: str) -> None: ...
-
-    def load(self, path: str) -> None: ...
-
-
-@runtime_checkable
-class OffPolicyLearnerConfig(Protocol):
-    """The config of a learner that learns off-policy: from batches of replay, whoever acted and however long ago.
-
-    `plaudit online` takes any learner whose config has these, because labels come after an episode and the policy has
-    moved on by then. An on-policy learner, such as PPO, has no use for them and leaves them out.
-    """
-
-    gamma: float  # discount of a step
-    batch_size: int  # steps of an update
-    updates_per_step: float  # updates for each labeled step of the robot
-    demo_share: float  # of each batch, where there are demonstrations
-    start_after: int  # steps of random actions first
-
-    @property
-    def horizon(self) -> int:
-        """Actions that its policy returns at a time."""
-        ...
-
-    def build(self, spaces: Any, seed: int, device: str) -> "OffPolicyLearner":
-        """The learner of a robot with these `plaudit.policies.networks.Spaces`."""
-        ...
-
-
-@runtime_checkable
-class OffPolicyLearner(Learner, Protocol):
-    """A learner of `Batch`es from replay, as `plaudit online` drives it.
+    """Improves a policy from labeled experience: an off-policy learner from batches of replay, whoever acted; an
+    on-policy one from rollouts of its newest policy.
 
     while True:
-        metrics = learner.update(batch)      # on learner.device; version counts the updates
-        push(learner.weights())              # for the policy that learner.policy_config(explore=True) builds
+        metrics = learner.update(experience)     # a `Batch` on learner.device, or a rollout; version counts the updates
+        publish(learner.weights())               # for the policy that learner.policy_config(explore=True) builds
+
+    `plaudit.learners.base.LearnerBase` has all of it but update, act_fn, policy_config, components and replay_options.
     """
 
-    config: Any  # an OffPolicyLearnerConfig
-    spaces: Any  # that it was built for
-    device: Any  # torch.device
+    on_policy: bool
+    config: Any  # that built it
     version: int  # updates made
-    clone_updates: int  # updates with demonstrations alone before the first episode
+    spaces: Any  # that it was built for, `plaudit.policies.networks.Spaces`
+    device: Any  # torch.device
+    pretrain_updates: int  # with demonstrations alone, where there are some, before the first episode
+    rng: Any  # torch.Generator of all that it samples
     sync: Any  # called with the parameters whose gradients are about to be used, to average them; None for one worker
-    # What a checkpoint keeps of it.
-    net: Any
-    optimizers: Mapping[str, Any]
-    rng: Any  # torch.Generator
 
     @property
     def replay_options(self) -> Mapping[str, Any]:
-        """How to sample: gamma, n_step or chunk, cameras."""
+        """How to sample what it learns from: gamma, n_step or horizon, cameras."""
         ...
 
     @property
@@ -240,10 +198,27 @@ class OffPolicyLearner(Learner, Protocol):
         """The modules whose weights the robot's policy takes."""
         ...
 
+    def update(self, experience: Any) -> Mapping[str, Any]:
+        """One update; returns metrics by the names in docs/metrics.md, as numbers or as tensors of one, which are read
+        only when something is logged."""
+        ...
+
+    def act_fn(self, *, explore: bool) -> Callable[[Observation], FloatArray]:
+        """A function from observations of N envs to actions [N, A], for one rollout in simulation."""
+        ...
+
+    def weights(self) -> Weights:
+        """The newest weights of the policy, with a version that only counts up."""
+        ...
+
     def policy_config(self, *, explore: bool = False) -> Any:
         """The config that builds the robot's policy."""
         ...
 
-    def acting(self, *, explore: bool) -> Any:
-        """A function from N observations to actions [N, A], for episodes in simulation."""
+    def state_dict(self) -> Mapping[str, Any]:
+        """All that it takes to continue, tensors by name."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the state of a learner with the same config."""
         ...

@@ -304,11 +304,11 @@ TAKEOVER_REGISTRY = Registry(
 POLICY_REGISTRY = Registry(
     "policy",
     builtin={
-        "gaussian": "plaudit.policies.gaussian:GaussianConfig",
-        "flow": "plaudit.policies.flow:FlowConfig",
-        "qchunk": "plaudit.policies.qchunk:QChunkPolicyConfig",
-        "openpi": "plaudit.policies.openpi:OpenpiConfig",
-        "openpi_policy": "plaudit.policies.openpi:OpenpiConfig",
+        "gaussian": "plaudit.policies.config:GaussianConfig",
+        "flow": "plaudit.policies.config:FlowConfig",
+        "qchunk": "plaudit.policies.config:QChunkPolicyConfig",
+        "openpi": "plaudit.policies.config:OpenpiConfig",
+        "openpi_policy": "plaudit.policies.config:OpenpiConfig",
         "scripted": "plaudit.policies.scripted:ScriptedConfig",
         "replay": "plaudit.policies.replay:ReplayConfig",
     },

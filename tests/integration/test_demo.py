@@ -20,7 +20,7 @@ SMALL = Recipe(
     failures=6,
     judge=("encoder=small", "encoder.widths=[8,16]", "epochs=2", "hidden_dim=32", "validation_share=0.3"),
     policy=(
-        *("learner=sac", "learner.hidden=[16]", "learner.updates_per_step=0.05", "learner.batch_size=32"),
+        *("learner=sac", "learner.hidden_dims=[16]", "learner.utd_ratio=0.05", "learner.batch_size=32"),
         *("env=lift", "env.obs=both", "policy_cameras=[]", "scripted_demos=2", "num_envs=4", "steps=400"),
         *("reward.force=true", "reward.threshold=0.01"),  # a judge of so little is unsure and may fail a control
         *("evaluation.episodes=4", "evaluation.every=200"),

@@ -18,7 +18,7 @@ from waiting import stretch
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
-LAMP = ["robot.env.type=glow:GlowConfig", "learner.temperature=0.1", "learner.updates_per_step=2", "ahead=2"]
+LAMP = ["robot.env.type=glow:GlowConfig", "learner.temperature_init=0.1", "learner.utd_ratio=2", "ahead=2"]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.errors import BadFile
 from plaudit.learners.sac import Sac, SacConfig
 
-CONFIG = SacConfig(hidden=(16, 16), critics=3)
+CONFIG = SacConfig(hidden_dims=(16, 16), num_critics=3)
 
 
 def taught(updates: int) -> Sac:
@@ -33,9 +33,9 @@ def test_a_learner_that_was_saved_goes_on_as_the_one_that_was_not(tmp_path: Path
 def test_another_network_is_refused_with_the_first_tensor_that_does_not_fit(tmp_path: Path):
     save_checkpoint(tmp_path / "c", taught(1), {})
     with pytest.raises(BadFile, match=r"critic.biases.0 is \[3, 1, 16\], this learner has \[2, 1, 16\]"):
-        load_checkpoint(tmp_path / "c", Sac(CONFIG.model_copy(update={"critics": 2}), SPACES))
+        load_checkpoint(tmp_path / "c", Sac(CONFIG.model_copy(update={"num_critics": 2}), SPACES))
     with pytest.raises(BadFile, match="another network"):
-        load_checkpoint(tmp_path / "c", Sac(CONFIG.model_copy(update={"hidden": (16,)}), SPACES))
+        load_checkpoint(tmp_path / "c", Sac(CONFIG.model_copy(update={"hidden_dims": (16,)}), SPACES))
 
 
 @pytest.mark.parametrize("torn", ["state.safetensors", "facts.json"])

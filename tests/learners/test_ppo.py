@@ -47,7 +47,10 @@ def test_advantages_are_the_sum_of_discounted_errors(terminated):
 
 def test_it_learns_to_answer_the_state():
     """Reward is 1 - (action - state)^2 at every step."""
-    rng, learner = np.random.default_rng(0), Ppo(PpoConfig(hidden=(32,), lr=3e-3, minibatches=4), Spaces(1, 1, {}))
+    rng, learner = (
+        np.random.default_rng(0),
+        Ppo(PpoConfig(hidden_dims=(32,), lr=3e-3, num_minibatches=4), Spaces(1, 1, {})),
+    )
     rewards = []
     for _ in range(40):
         state = rng.uniform(-0.5, 0.5, (6, 64, 1)).astype(np.float32)
@@ -62,7 +65,7 @@ def test_it_learns_to_answer_the_state():
 
 def test_steps_past_an_episodes_end_teach_nothing():
     def learn(garbage: float) -> float:
-        learner = Ppo(PpoConfig(hidden=(8,), epochs=1, minibatches=1), Spaces(1, 1, {}), seed=1)
+        learner = Ppo(PpoConfig(hidden_dims=(8,), update_epochs=1, num_minibatches=1), Spaces(1, 1, {}), seed=1)
         reward, state = np.ones((4, 2)), np.zeros((5, 2, 1), np.float32)
         reward[2:, 0], state[3:, 0] = garbage, garbage
         return learner.update(round_of(reward, [2, 4], [True, False], state))["loss/value"]
@@ -72,7 +75,7 @@ def test_steps_past_an_episodes_end_teach_nothing():
 
 def test_the_same_seed_learns_the_same_numbers():
     def learn(seed: int) -> float:
-        learner = Ppo(PpoConfig(hidden=(8,)), Spaces(1, 1, {}), seed)
+        learner = Ppo(PpoConfig(hidden_dims=(8,)), Spaces(1, 1, {}), seed)
         played = round_of(np.ones((4, 8)), [4] * 8, [False] * 8, np.ones((5, 8, 1), np.float32))
         return learner.update(played)["loss/value"]
 
@@ -84,18 +87,18 @@ def test_an_update_stops_when_the_policy_has_moved_far_enough():
     actions = rng.normal(size=(4, 64, 1)).astype(np.float32)
 
     def minibatches(target_kl: float | None) -> float:
-        learner = Ppo(PpoConfig(hidden=(16,), lr=0.03, epochs=5, target_kl=target_kl), Spaces(1, 1, {}))
+        learner = Ppo(PpoConfig(hidden_dims=(16,), lr=0.03, update_epochs=5, target_kl=target_kl), Spaces(1, 1, {}))
         played = round_of(actions[..., 0], [4] * 64, [False] * 64, np.ones((5, 64, 1), np.float32), actions)
-        return learner.update(played)["policy/minibatches"]
+        return learner.update(played)["policy/num_minibatches"]
 
     assert minibatches(0.01) < minibatches(None) == 5 * 16
 
 
 def test_what_an_update_tells_are_plain_numbers():
-    learner = Ppo(PpoConfig(hidden=(8,), epochs=1, minibatches=2), Spaces(1, 1, {}))
+    learner = Ppo(PpoConfig(hidden_dims=(8,), update_epochs=1, num_minibatches=2), Spaces(1, 1, {}))
     told = learner.update(round_of(np.ones((4, 8)), [4] * 8, [False] * 8))
     assert {type(number) for number in told.values()} == {float, int}
-    assert told["policy/minibatches"] == 2 and told["loss/value"] > 0
+    assert told["policy/num_minibatches"] == 2 and told["loss/value"] > 0
 
 
 def batch_of(state: torch.Tensor, actions: torch.Tensor, images: dict[str, torch.Tensor]) -> Batch[torch.Tensor]:
@@ -122,9 +125,9 @@ def demonstrated(rng: np.random.Generator, size: int = 64) -> Batch[torch.Tensor
 
 
 def test_cloning_approaches_the_demonstrated_actions_and_explores_less():
-    rng, learner = np.random.default_rng(0), Ppo(PpoConfig(hidden=(16,), lr=1e-2), Spaces(1, 2, {}))
+    rng, learner = np.random.default_rng(0), Ppo(PpoConfig(hidden_dims=(16,), lr=1e-2), Spaces(1, 2, {}))
     before = {name: tensor.clone() for name, tensor in learner.net.state_dict().items()}
-    losses = [learner.clone(demonstrated(rng)) for _ in range(200)]
+    losses = [learner.bc_update(demonstrated(rng)) for _ in range(200)]
     told = learner.act(Observation({}, np.array([[0.8], [-0.8]], np.float32)), explore=False)
     after = learner.net.state_dict()
     assert losses[-1] < losses[0]
@@ -135,15 +138,18 @@ def test_cloning_approaches_the_demonstrated_actions_and_explores_less():
 
 
 def test_cloning_pixels_looks_at_images_moved_at_random():
-    learner = Ppo(PpoConfig(hidden=(8,)), Spaces(1, 1, {"front": (16, 16)}))
+    learner = Ppo(PpoConfig(hidden_dims=(8,)), Spaces(1, 1, {"front": (16, 16)}))
     batch = batch_of(torch.zeros(4, 1), torch.ones(4, 1), {"front": torch.zeros(4, 16, 16, 3, dtype=torch.uint8)})
     before = learner.rng.get_state()
-    assert np.isfinite(learner.clone(batch)) and not torch.equal(learner.rng.get_state(), before)
+    assert np.isfinite(learner.bc_update(batch)) and not torch.equal(learner.rng.get_state(), before)
 
 
 def test_after_cloning_the_value_learns_before_the_policy_does():
-    rng, learner = np.random.default_rng(0), Ppo(PpoConfig(hidden=(8,), value_rounds=1), Spaces(1, 2, {}))
-    learner.clone(demonstrated(rng))
+    rng, learner = (
+        np.random.default_rng(0),
+        Ppo(PpoConfig(hidden_dims=(8,), critic_warmup_iterations=1), Spaces(1, 2, {})),
+    )
+    learner.bc_update(demonstrated(rng))
     actions = rng.normal(size=(4, 8, 2)).astype(np.float32)
     played = round_of(rng.normal(size=(4, 8)), [4] * 8, [False] * 8, actions=actions)
 
@@ -152,14 +158,17 @@ def test_after_cloning_the_value_learns_before_the_policy_does():
         learner.update(played)
         return {name.split(".")[0] for name, t in learner.net.state_dict().items() if not torch.equal(t, before[name])}
 
-    assert learned() == {"v"}
-    assert learned() == {"v", "pi", "log_std"}
+    assert learned() == {"critic"}
+    assert learned() == {"critic", "actor", "log_std"}
 
 
 def test_a_checkpoint_between_cloning_and_the_first_rounds_goes_on_as_if_there_had_been_none(tmp_path: Path):
-    rng, config = np.random.default_rng(0), PpoConfig(hidden=(8,), epochs=1, minibatches=2, value_rounds=2)
+    rng, config = (
+        np.random.default_rng(0),
+        PpoConfig(hidden_dims=(8,), update_epochs=1, num_minibatches=2, critic_warmup_iterations=2),
+    )
     one, other = Ppo(config, Spaces(1, 2, {})), Ppo(config, Spaces(1, 2, {}), seed=9)
-    one.clone(demonstrated(rng))
+    one.bc_update(demonstrated(rng))
     save_checkpoint(tmp_path / "c", one, {})
     load_checkpoint(tmp_path / "c", other)
     actions = rng.normal(size=(4, 8, 2)).astype(np.float32)

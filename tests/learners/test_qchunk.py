@@ -15,12 +15,17 @@ from plaudit.data.replay import Replay
 from plaudit.errors import ConfigError, DataError
 from plaudit.learners.qchunk import QChunk, QChunkConfig
 from plaudit.learners.sac import Sac, SacConfig
-from plaudit.policies.flow.config import VelocityConfig
+from plaudit.policies.config import VelocityNetConfig
 from plaudit.policies.networks import Spaces
 from plaudit.types import Batch, Observation
 
 SPACES = Spaces(2, 1, {})
-TINY: dict[str, Any] = {"horizon": 2, "samples": 8, "velocity": VelocityConfig(width=16, depth=1), "hidden": (16,)}
+TINY: dict[str, Any] = {
+    "horizon": 2,
+    "num_samples": 8,
+    "velocity_net": VelocityNetConfig(width=16, depth=1),
+    "hidden_dims": (16,),
+}
 
 
 def windows(rng: torch.Generator, size: int = 64, **changed: Any) -> Batch[torch.Tensor]:
@@ -47,18 +52,21 @@ def loss(learner: QChunk, batch: Batch[torch.Tensor]) -> float:
 
 def test_it_finds_chunks_that_add_up_to_what_pays():
     """Cloned from chunks of any kind: only choosing can make them good."""
-    rng, learner = torch.Generator().manual_seed(0), QChunk(QChunkConfig(**{**TINY, "samples": 32}, lr=5e-3), SPACES)
+    rng, learner = (
+        torch.Generator().manual_seed(0),
+        QChunk(QChunkConfig(**{**TINY, "num_samples": 32}, lr=5e-3), SPACES),
+    )
     for _ in range(250):
         learner.update(windows(rng, 128))
     state = np.array([[0.4, 0.0], [-0.4, 0.3]] * 20, np.float32)
-    act = learner.acting(explore=True)
+    act = learner.act_fn(explore=True)
     total = sum(act(Observation({}, state)).clip(-1, 1)[:, 0] for _ in range(2))
     assert np.abs(total - state[:, 0]).mean() < 0.2
 
 
 def test_the_target_is_the_least_of_the_critics_times_the_discount():
-    learner = QChunk(QChunkConfig(**TINY, critics_in_target=2), SPACES)
-    says(learner, "target", 5.0, 3.0)
+    learner = QChunk(QChunkConfig(**TINY, num_subsample_critics=2), SPACES)
+    says(learner, "target_critic", 5.0, 3.0)
     says(learner, "critic", 0.0, 0.0)
     batch = windows(torch.Generator().manual_seed(1), discount=torch.full((64,), 0.9**2))
     expected = 2 * (batch.reward + 0.81 * 3.0).square().mean()
@@ -67,7 +75,7 @@ def test_the_target_is_the_least_of_the_critics_times_the_discount():
 
 def test_the_target_values_the_best_of_the_chunks_that_the_critics_see_there():
     """A flow that has learned nothing hands out its noise; the target is what the target critics say of the best."""
-    learner = QChunk(QChunkConfig(**TINY, critics=1, critics_in_target=1), SPACES)
+    learner = QChunk(QChunkConfig(**TINY, num_critics=1, num_subsample_critics=1), SPACES)
     batch = windows(torch.Generator().manual_seed(1), size=4, discount=torch.ones(4))
     seed = torch.Generator().manual_seed(0)  # the learner's
     noise = torch.randn(4, 8, 2, 1, generator=seed).clamp(-1, 1)
@@ -75,14 +83,14 @@ def test_the_target_values_the_best_of_the_chunks_that_the_critics_see_there():
     values = learner.net.critic(features, noise.reshape(32, 2)).view(4, 8)
     best = noise[torch.arange(4), values.argmax(dim=1)].flatten(1)
     with torch.no_grad():
-        target = batch.reward + learner.net.target(batch.next_state, best)[0]
+        target = batch.reward + learner.net.target_critic(batch.next_state, best)[0]
         expected = (learner.net.critic(batch.state, batch.actions.flatten(1))[0] - target).square().mean()
     assert loss(learner, batch) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_nothing_of_the_future_counts_where_an_episode_ended():
     one, other = (QChunk(QChunkConfig(**TINY), SPACES) for _ in range(2))
-    says(other, "target", 100.0, 100.0)
+    says(other, "target_critic", 100.0, 100.0)
     batch = windows(torch.Generator().manual_seed(1))
     assert loss(one, batch) == loss(other, batch)
 
@@ -91,7 +99,7 @@ def test_no_critic_learns_from_a_chunk_that_the_time_limit_cut():
     """Of four windows the last two are cut; in the third the episode ended, and what it would have done is all one."""
     learner = QChunk(QChunkConfig(**TINY), SPACES)
     says(learner, "critic", 0.0, 0.0)
-    says(learner, "target", 0.0, 0.0)
+    says(learner, "target_critic", 0.0, 0.0)
     mask = torch.tensor([[True, True], [True, True], [True, False], [True, False]])
     reward, discount = torch.tensor([1.0, 2.0, 3.0, 100.0]), torch.tensor([0.9, 0.0, 0.0, 0.9])
     batch = windows(torch.Generator().manual_seed(1), 4, action_mask=mask, reward=reward, discount=discount)
@@ -126,10 +134,10 @@ def test_a_round_executes_each_chunk_to_its_end():
     learner, looks = QChunk(QChunkConfig(**TINY), SPACES), []
     plan = learner.plan
     learner.plan = lambda seen, rng: looks.append(seen.state[0, 0]) or plan(seen, rng)  # type: ignore[method-assign]
-    act = learner.acting(explore=True)
+    act = learner.act_fn(explore=True)
     done = [act(Observation({}, np.full((3, 2), step, np.float32))) for step in range(5)]
     assert looks == [0, 2, 4] and all(actions.shape == (3, 1) for actions in done)
-    again = learner.acting(explore=True)  # the next round begins with a look
+    again = learner.act_fn(explore=True)  # the next round begins with a encode
     again(Observation({}, np.full((3, 2), 9, np.float32)))
     assert looks[-1] == 9
 
@@ -137,7 +145,7 @@ def test_a_round_executes_each_chunk_to_its_end():
 def test_being_counted_changes_nothing_of_what_is_learned_later():
     one, other = (QChunk(QChunkConfig(**TINY), SPACES) for _ in range(2))
     here = Observation({}, np.zeros((3, 2), np.float32))
-    assert np.array_equal(one.acting(explore=False)(here), one.acting(explore=False)(here))
+    assert np.array_equal(one.act_fn(explore=False)(here), one.act_fn(explore=False)(here))
     batch = windows(torch.Generator().manual_seed(1))
     assert one.update(batch) == other.update(batch)
 
@@ -154,7 +162,9 @@ def test_the_same_seed_learns_the_same_numbers():
 def test_it_learns_from_pixels():
     """The best chunk is how bright the image is: nothing but the pixels tells."""
     rng = torch.Generator().manual_seed(0)
-    learner = QChunk(QChunkConfig(**{**TINY, "samples": 16}, lr=3e-3, shift=2), Spaces(0, 1, {"front": (16, 16)}))
+    learner = QChunk(
+        QChunkConfig(**{**TINY, "num_samples": 16}, lr=3e-3, random_shift_pad=2), Spaces(0, 1, {"front": (16, 16)})
+    )
     for _ in range(100):
         bright = torch.rand(32, generator=rng)
         images = {"front": (bright[:, None, None, None] * 255).expand(32, 16, 16, 3).to(torch.uint8)}
@@ -174,7 +184,7 @@ def test_it_learns_from_pixels():
             )
         )
     shown = np.stack([np.full((16, 16, 3), value, np.uint8) for value in [25] * 10 + [230] * 10])
-    act = learner.acting(explore=True)
+    act = learner.act_fn(explore=True)
     done = act(Observation({"front": shown}, np.zeros((20, 0), np.float32)))[:, 0]
     assert done[10:].mean() - done[:10].mean() > 0.5
 
@@ -189,13 +199,13 @@ def test_a_learner_that_was_saved_goes_on_as_the_one_that_was_not(tmp_path: Path
     batches = [windows(torch.Generator().manual_seed(n)) for n in range(4)]
     assert [one.update(b) for b in batches] == [other.update(b) for b in batches]
     here = Observation({}, np.zeros((3, 2), np.float32))
-    assert np.array_equal(one.acting(explore=True)(here), other.acting(explore=True)(here))
+    assert np.array_equal(one.act_fn(explore=True)(here), other.act_fn(explore=True)(here))
     assert one.weights().version == other.weights().version == 8
 
 
 @pytest.mark.parametrize(
     "learner",
-    [QChunk(QChunkConfig(**TINY), SPACES), Sac(SacConfig(hidden=(8,), actor_every=1), SPACES)],
+    [QChunk(QChunkConfig(**TINY), SPACES), Sac(SacConfig(hidden_dims=(8,), policy_update_freq=1), SPACES)],
     ids=["qc", "sac"],
 )
 def test_gradients_can_be_exchanged_before_they_are_used(learner: Any):
@@ -226,8 +236,8 @@ def test_windows_of_another_length_are_named():
 
 
 def test_more_critics_in_the_target_than_there_are_is_refused():
-    with pytest.raises(ConfigError, match="critics_in_target is 3, but there are 2 critics"):
-        parse(QChunkConfig, {"critics_in_target": 3})
+    with pytest.raises(ConfigError, match="num_subsample_critics is 3, but there are 2 critics"):
+        parse(QChunkConfig, {"num_subsample_critics": 3})
 
 
 def test_what_an_update_tells_stays_where_it_was_computed():

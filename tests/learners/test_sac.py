@@ -19,7 +19,7 @@ def bandit(rng: torch.Generator, size: int = 128) -> Batch[torch.Tensor]:
 
 
 def test_it_finds_the_best_action_of_a_bandit():
-    rng, learner = torch.Generator().manual_seed(0), Sac(SacConfig(hidden=(32, 32), lr=3e-3), SPACES)
+    rng, learner = torch.Generator().manual_seed(0), Sac(SacConfig(hidden_dims=(32, 32), lr=3e-3), SPACES)
     losses = [learner.update(bandit(rng))["loss/critic"] for _ in range(400)]
     state = np.array([[0.4, 0.0], [-0.4, 0.3]], np.float32)
     assert np.abs(learner.act(Observation({}, state), explore=False)[:, 0] - state[:, 0]).max() < 0.15
@@ -28,19 +28,19 @@ def test_it_finds_the_best_action_of_a_bandit():
 
 def test_nothing_of_the_future_counts_where_an_episode_ended():
     """With discount 0 the target is the reward alone, however the targets' weights lie."""
-    one, other = (Sac(SacConfig(hidden=(16,)), SPACES) for _ in range(2))
-    for weight in other.net.target.parameters():
+    one, other = (Sac(SacConfig(hidden_dims=(16,)), SPACES) for _ in range(2))
+    for weight in other.net.target_critic.parameters():
         weight.data += 100.0
     batch = bandit(torch.Generator().manual_seed(1))
     assert one.update(batch)["loss/critic"] == other.update(batch)["loss/critic"]
 
 
 def test_the_target_is_the_least_of_the_critics_times_the_discount():
-    learner = Sac(SacConfig(hidden=(8,), critics=2, critics_in_target=2), SPACES)
-    for weight in learner.net.target.weights:
+    learner = Sac(SacConfig(hidden_dims=(8,), num_critics=2, num_subsample_critics=2), SPACES)
+    for weight in learner.net.target_critic.weights:
         weight.data.zero_()
-    learner.net.target.biases[-1].data = torch.tensor([[[5.0]], [[3.0]]])  # what the two target critics say of anything
-    learner.net.target.biases[0].data.zero_()
+    learner.net.target_critic.biases[-1].data = torch.tensor([[[5.0]], [[3.0]]])  # their values, of anything
+    learner.net.target_critic.biases[0].data.zero_()
     for weight in learner.net.critic.parameters():
         weight.data.zero_()
     batch = bandit(torch.Generator().manual_seed(1))
@@ -51,7 +51,10 @@ def test_the_target_is_the_least_of_the_critics_times_the_discount():
 
 def test_the_same_seed_learns_the_same_numbers():
     def learn(seed: int) -> list[float]:
-        rng, learner = torch.Generator().manual_seed(7), Sac(SacConfig(hidden=(16, 16), critics=4), SPACES, seed)
+        rng, learner = (
+            torch.Generator().manual_seed(7),
+            Sac(SacConfig(hidden_dims=(16, 16), num_critics=4), SPACES, seed),
+        )
         return [float(learner.update(bandit(rng))["loss/critic"]) for _ in range(5)]
 
     assert learn(3) == learn(3) != learn(4)
@@ -68,7 +71,7 @@ def test_it_learns_from_pixels():
     """The best action is how bright the image is: nothing but the pixels tells."""
     torch.manual_seed(0)
     rng = torch.Generator().manual_seed(0)
-    learner = Sac(SacConfig(hidden=(32,), lr=3e-3, shift=2), Spaces(0, 1, {"front": (16, 16)}))
+    learner = Sac(SacConfig(hidden_dims=(32,), lr=3e-3, random_shift_pad=2), Spaces(0, 1, {"front": (16, 16)}))
     for _ in range(100):
         bright = torch.rand(32, generator=rng)
         images = {"front": (bright[:, None, None, None] * 255).expand(32, 16, 16, 3).to(torch.uint8)}
@@ -83,18 +86,18 @@ def test_it_learns_from_pixels():
 
 
 def test_weights_for_the_robot_are_the_actors_and_count_up():
-    learner = Sac(SacConfig(hidden=(8,)), SPACES)
+    learner = Sac(SacConfig(hidden_dims=(8,)), SPACES)
     before = learner.weights()
     learner.update(bandit(torch.Generator().manual_seed(0)))
     learner.update(bandit(torch.Generator().manual_seed(0)))
     after = learner.weights()
     assert after.version == before.version + 2
-    assert all(name.startswith(("actor/", "eye/")) for name in after.tensors)
+    assert all(name.startswith(("actor/", "encoder/")) for name in after.tensors)
     assert any(not np.array_equal(after.tensors[name], before.tensors[name]) for name in after.tensors)
 
 
 def test_what_an_update_tells_stays_where_it_was_computed():
-    learner = Sac(SacConfig(hidden=(8,), actor_every=1), SPACES)
+    learner = Sac(SacConfig(hidden_dims=(8,), policy_update_freq=1), SPACES)
     told = learner.update(bandit(torch.Generator().manual_seed(0)))
     assert {"loss/critic", "loss/actor", "policy/temperature"} <= set(told)
     assert all(isinstance(n, torch.Tensor) and n.shape == () and not n.requires_grad for n in told.values())

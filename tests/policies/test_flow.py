@@ -8,20 +8,20 @@ import pytest
 import torch
 
 from conftest import counting_episode, labelled_store
+from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import parse
 from plaudit.contracts import check_policy
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import ConfigError, DataError, PolicyError
-from plaudit.policies.flow import FlowConfig
-from plaudit.policies.flow.config import FitConfig, VelocityConfig
-from plaudit.policies.flow.policy import FlowPolicy, guidance_weight
-from plaudit.policies.flow.training import FlowTrainer, Windows, fit_flow, fit_flow_from_store
-from plaudit.policies.guidance import compute_guided_prefix_weights, remaining
-from plaudit.policies.networks import weights_of
-from plaudit.policies.parts import look
+from plaudit.learners.bc import ActionWindows, FlowBC, train_flow, train_flow_from_store
+from plaudit.learners.config import BCConfig
+from plaudit.policies.config import FlowConfig, VelocityNetConfig
+from plaudit.policies.flow import FlowPolicy, guidance_weight
+from plaudit.policies.guidance import compute_guided_prefix_weights, shift_chunk
+from plaudit.policies.networks import encode, weights_of
 from plaudit.types import Observation, Weights
 
-TINY = VelocityConfig(width=32, depth=1)
+TINY = VelocityNetConfig(width=32, depth=1)
 HERE = Observation({}, np.float32([0.5]))
 
 
@@ -31,9 +31,9 @@ def fork() -> tuple[FlowPolicy, Normalizer]:
     side = np.random.default_rng(0).choice([-1, 1], 1000)
     chunks = (side[:, None] * np.linspace(0.3, 1, 6)).astype(np.float32)[:, :, None]
     state = np.full((1000, 1), 0.5, np.float32)
-    config = FlowConfig(state_dim=1, action_dim=1, horizon=6, velocity=VelocityConfig(width=48, depth=2))
+    config = FlowConfig(state_dim=1, action_dim=1, horizon=6, velocity_net=VelocityNetConfig(width=48, depth=2))
     policy, normalizer = config.build(), Normalizer.of(np.float32([[0], [1]]), chunks)
-    fit_flow(policy, Observation({}, state), chunks, normalizer, steps=250, batch_size=96, lr=4e-3)
+    train_flow(policy, Observation({}, state), chunks, normalizer, steps=250, batch_size=96, lr=4e-3)
     return policy, normalizer
 
 
@@ -84,18 +84,18 @@ def test_without_weights_guidance_changes_nothing():
 def test_one_step_of_guidance_is_the_papers_formula():
     """From noise A at tau = 0 straight to the end: A + v + 5 J^T[(Y - A - v) W], J by finite differences."""
     policy, normalizer = fork()
-    once = policy.config.model_copy(update={"steps": 1}).build()
+    once = policy.config.model_copy(update={"num_inference_steps": 1}).build()
     once.load_weights(weights_of(1, policy.components))
-    features = look(once.eye, HERE, normalizer, once.device)
+    features = encode(once.encoder, HERE, normalizer, once.device)
     noise = torch.randn((1, 6, 1), generator=torch.Generator().manual_seed(0))
 
     def heading(actions: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            return actions + once.velocity(actions, torch.zeros(1), features)
+            return actions + once.velocity_net(actions, torch.zeros(1), features)
 
     basis = 1e-2 * torch.eye(6)[:, None, :, None]  # row j moves action j
     jacobian = torch.stack([(heading(noise + e) - heading(noise - e)).flatten() / 2e-2 for e in basis])
-    target = torch.from_numpy(normalizer.normalize_action(remaining(RIGHT, 2)))
+    target = torch.from_numpy(normalizer.normalize_action(shift_chunk(RIGHT, 2)))
     weights = torch.from_numpy(compute_guided_prefix_weights(6, 1, 2))
     pull = jacobian @ ((target - heading(noise)[0])[:, 0] * weights)
     expected = normalizer.denormalize_action((heading(noise)[0] + 5 * pull[:, None]).numpy())
@@ -119,10 +119,10 @@ def test_the_weight_of_guidance_is_the_papers_and_clipped():
 
 def test_the_same_seed_learns_and_draws_the_same():
     def drawn(seed: int) -> list[float]:
-        policy = FlowConfig(state_dim=1, action_dim=1, horizon=3, velocity=TINY, seed=seed).build()
+        policy = FlowConfig(state_dim=1, action_dim=1, horizon=3, velocity_net=TINY, seed=seed).build()
         state, chunks = np.ones((8, 1), np.float32), np.ones((8, 3, 1), np.float32)
         normalizer = Normalizer.identity(1, 1)
-        fit_flow(policy, Observation({}, state), chunks, normalizer, steps=3, batch_size=4, seed=seed)
+        train_flow(policy, Observation({}, state), chunks, normalizer, steps=3, batch_size=4, seed=seed)
         policy.warmup()
         return policy.predict(HERE, normalizer)[:, 0].tolist()
 
@@ -130,38 +130,38 @@ def test_the_same_seed_learns_and_draws_the_same():
 
 
 def test_a_trainer_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(tmp_path):
-    config = FlowConfig(state_dim=2, action_dim=1, horizon=3, velocity=TINY)
+    config = FlowConfig(state_dim=2, action_dim=1, horizon=3, velocity_net=TINY)
     rng = np.random.default_rng(0)
     state, chunks = rng.normal(size=(8, 2)).astype("f4"), rng.normal(size=(8, 3, 1)).astype("f4")
-    windows = Windows(Observation({}, state), chunks, np.ones((8, 3), bool))
-    trainer = FlowTrainer(config.build(), Normalizer.identity(2, 1), FitConfig(steps=6))
+    windows = ActionWindows(Observation({}, state), chunks, np.ones((8, 3), bool))
+    trainer = FlowBC(config.build(), Normalizer.identity(2, 1), BCConfig(steps=6))
     losses = []
     for step in range(6):
         losses.append(trainer.update(windows)["loss/flow"])
         if step == 2:
-            trainer.save(str(tmp_path / "three"))
-    resumed = FlowTrainer(config.model_copy(update={"seed": 9}).build(), Normalizer.identity(2, 1), FitConfig(steps=6))
-    resumed.load(str(tmp_path / "three"))
+            save_checkpoint(tmp_path / "three", trainer, {})
+    resumed = FlowBC(config.model_copy(update={"seed": 9}).build(), Normalizer.identity(2, 1), BCConfig(steps=6))
+    load_checkpoint(tmp_path / "three", resumed)
     assert [resumed.update(windows)["loss/flow"] for _ in range(3)] == losses[3:]
     assert resumed.weights().version == 6
 
 
 def test_nothing_is_learned_from_beyond_the_end_of_an_episode():
-    config = FlowConfig(state_dim=1, action_dim=1, horizon=2, velocity=TINY)
+    config = FlowConfig(state_dim=1, action_dim=1, horizon=2, velocity_net=TINY)
     state, mask = np.zeros((4, 1), np.float32), np.array([[True, False]] * 4)
 
     def loss(beyond: float) -> float:
         chunks = np.array([[[1.0], [beyond]]] * 4, np.float32)
         policy = config.build()  # an untrained one says 0 everywhere, so what it is fed does not matter
-        trainer = FlowTrainer(policy, Normalizer.identity(1, 1), FitConfig(steps=1))
-        return trainer.update(Windows(Observation({}, state), chunks, mask))["loss/flow"]
+        trainer = FlowBC(policy, Normalizer.identity(1, 1), BCConfig(steps=1))
+        return trainer.update(ActionWindows(Observation({}, state), chunks, mask))["loss/flow"]
 
     assert loss(0.0) == loss(1000.0)
 
 
 def test_it_learns_from_the_windows_and_images_of_a_store(tmp_path):
     store = labelled_store(tmp_path / "store", *(counting_episode(steps=6, first=i) for i in range(3)))
-    config = FlowConfig(state_dim=2, action_dim=1, horizon=4, cameras={"front": (8, 10)}, velocity=TINY)
+    config = FlowConfig(state_dim=2, action_dim=1, horizon=4, cameras={"front": (8, 10)}, velocity_net=TINY)
     policy, normalizer = config.build(), Normalizer.from_store(store)
     losses: list[float] = []
 
@@ -169,30 +169,32 @@ def test_it_learns_from_the_windows_and_images_of_a_store(tmp_path):
         losses.append(loss)
         return step < 60
 
-    fit_flow_from_store(policy, store, normalizer, watch=watch, batch_size=32, lr=5e-3, steps=100)
+    train_flow_from_store(policy, store, normalizer, callback=watch, batch_size=32, lr=5e-3, steps=100)
     assert len(losses) == 60 and np.mean(losses[-10:]) < 0.7 * np.mean(losses[:10])
     check_policy(policy, store.episode(0).observation(2), normalizer, action_dim=1)
 
 
 def test_a_store_without_labels_says_so(tmp_path, store):
     store.append(counting_episode())
-    policy = FlowConfig(state_dim=2, action_dim=1, horizon=2, velocity=TINY).build()
+    policy = FlowConfig(state_dim=2, action_dim=1, horizon=2, velocity_net=TINY).build()
     with pytest.raises(DataError, match="1 episodes and 0 labels"):
-        fit_flow_from_store(policy, store, Normalizer.identity(2, 1), steps=1)
+        train_flow_from_store(policy, store, Normalizer.identity(2, 1), steps=1)
 
 
 def test_data_of_another_shape_is_named():
-    policy = FlowConfig(state_dim=2, action_dim=1, horizon=4, velocity=TINY).build()
+    policy = FlowConfig(state_dim=2, action_dim=1, horizon=4, velocity_net=TINY).build()
     with pytest.raises(PolicyError, match=r"learns from chunks \[3, 4, 1\], not \[3, 5, 1\]"):
-        fit_flow(policy, Observation({}, np.zeros((3, 2), "f4")), np.zeros((3, 5, 1), "f4"), Normalizer.identity(2, 1))
+        train_flow(
+            policy, Observation({}, np.zeros((3, 2), "f4")), np.zeros((3, 5, 1), "f4"), Normalizer.identity(2, 1)
+        )
 
 
 def test_an_observation_it_does_not_know_is_named():
-    policy = FlowConfig(state_dim=2, action_dim=1, cameras={"front": (4, 4)}, velocity=TINY).build()
+    policy = FlowConfig(state_dim=2, action_dim=1, cameras={"front": (4, 4)}, velocity_net=TINY).build()
     normalizer, state = Normalizer.identity(2, 1), np.zeros(2, np.float32)
     with pytest.raises(PolicyError, match=r"camera 'front', which the observation lacks; known: wrist"):
         policy.predict(Observation({"wrist": np.zeros((4, 4, 3), "u1")}, state), normalizer)
-    with pytest.raises(PolicyError, match=r"camera 'front' shows \[4, 5, 3\], this policy knows it as \[4, 4, 3\]"):
+    with pytest.raises(PolicyError, match=r"camera 'front' has images of \[4, 5, 3\], this policy takes \[4, 4, 3\]"):
         policy.predict(Observation({"front": np.zeros((4, 5, 3), "u1")}, state), normalizer)
     with pytest.raises(PolicyError, match=r"states of \[2\], the observation's is \[3\]"):
         policy.predict(Observation({"front": np.zeros((4, 4, 3), "u1")}, np.zeros(3, "f4")), normalizer)
@@ -204,18 +206,20 @@ def test_a_previous_chunk_of_another_length_is_named():
 
 
 def test_weights_that_do_not_fit_are_named_and_none_is_taken():
-    policy = FlowConfig(state_dim=2, action_dim=1, velocity=TINY).build()
+    policy = FlowConfig(state_dim=2, action_dim=1, velocity_net=TINY).build()
     mine = weights_of(7, policy.components).tensors
     fresh = {name: array + 1 for name, array in mine.items()}
-    bad = {"velocity/enter.bias": np.zeros(3, np.float32)}
-    with pytest.raises(PolicyError, match=r"version 7: 'velocity/enter.bias' is \[3\], this policy's is \[32\]"):
+    bad = {"velocity_net/enter.bias": np.zeros(3, np.float32)}
+    with pytest.raises(PolicyError, match=r"version 7: 'velocity_net/enter.bias' is \[3\], this policy's is \[32\]"):
         policy.load_weights(Weights(7, {**fresh, **bad}))
-    with pytest.raises(PolicyError, match=r"have 'velocity/enter.bios', which this policy has no place for; did you"):
-        policy.load_weights(Weights(7, {**fresh, "velocity/enter.bios": np.zeros(3, np.float32)}))
-    with pytest.raises(PolicyError, match=r"lack 'velocity/time.0.weight'"):
+    with pytest.raises(
+        PolicyError, match=r"have 'velocity_net/enter.bios', which this policy has no place for; did you"
+    ):
+        policy.load_weights(Weights(7, {**fresh, "velocity_net/enter.bios": np.zeros(3, np.float32)}))
+    with pytest.raises(PolicyError, match=r"lack 'velocity_net/time.0.weight'"):
         policy.load_weights(Weights(7, {}))
     with pytest.raises(PolicyError, match="holds NaN"):
-        policy.load_weights(Weights(7, {**fresh, "velocity/enter.bias": np.full(32, np.nan, "f4")}))
+        policy.load_weights(Weights(7, {**fresh, "velocity_net/enter.bias": np.full(32, np.nan, "f4")}))
     assert all(np.array_equal(mine[n], a) for n, a in weights_of(7, policy.components).tensors.items())
 
 
@@ -225,7 +229,7 @@ def test_a_policy_that_would_see_nothing_is_refused():
 
 
 def test_another_process_builds_the_same_policy_from_json():
-    config = FlowConfig(state_dim=1, action_dim=1, horizon=2, velocity=TINY, seed=3)
+    config = FlowConfig(state_dim=1, action_dim=1, horizon=2, velocity_net=TINY, seed=3)
     program = """
 import json, sys, numpy as np
 from plaudit.data.normalize import Normalizer

@@ -7,8 +7,7 @@ from plaudit.data.normalize import Normalizer
 from plaudit.errors import ConfigError
 from plaudit.learners.ppo import PpoConfig
 from plaudit.learners.sac import SacConfig
-from plaudit.policies.gaussian import GaussianConfig
-from plaudit.policies.gaussian.config import ActorConfig
+from plaudit.policies.config import ActorConfig, GaussianConfig
 from plaudit.policies.networks import Spaces
 from plaudit.types import Observation
 
@@ -16,7 +15,7 @@ SPACES = {
     "mlp": Spaces(state_dim=5, action_dim=2, cameras={}),
     "cnn": Spaces(state_dim=3, action_dim=2, cameras={"front": (16, 20), "wrist": (12, 12)}),
 }
-LEARNERS = {"sac": SacConfig(hidden=(16, 16)), "ppo": PpoConfig(hidden=(16,))}
+LEARNERS = {"sac": SacConfig(hidden_dims=(16, 16)), "ppo": PpoConfig(hidden_dims=(16,))}
 
 
 def seen(spaces: Spaces) -> Observation:
@@ -40,12 +39,12 @@ def test_what_a_learner_learned_acts_the_same_on_the_robot(learner, spaces):
 @pytest.mark.parametrize("kind", ["squashed", "plain"])
 def test_a_gaussian_policy_keeps_the_contract(kind):
     spaces = SPACES["cnn"]
-    config = GaussianConfig(**spaces.fields(), horizon=6, actor=ActorConfig(kind=kind, hidden=(8,)))
+    config = GaussianConfig(**spaces.fields(), horizon=6, actor=ActorConfig(kind=kind, hidden_dims=(8,)))
     check_policy(config.build(), seen(spaces), Normalizer.identity(3, 2), action_dim=2)
 
 
 def test_it_explores_when_told_to_and_the_same_way_for_the_same_seed():
-    config = GaussianConfig(state_dim=5, action_dim=2, explore=True, seed=1)
+    config = GaussianConfig(state_dim=5, action_dim=2, stochastic=True, seed=1)
     one, other, normalizer = config.build(), config.build(), Normalizer.identity(5, 2)
     other.warmup()
     first, second = (one.predict(seen(SPACES["mlp"]), normalizer) for _ in range(2))
@@ -53,6 +52,6 @@ def test_it_explores_when_told_to_and_the_same_way_for_the_same_seed():
     assert np.array_equal(first, other.predict(seen(SPACES["mlp"]), normalizer))
 
 
-def test_a_plain_actor_cannot_explore():
-    with pytest.raises(ConfigError, match="cannot explore"):
-        parse(GaussianConfig, {"state_dim": 5, "action_dim": 2, "explore": True, "actor": {"kind": "plain"}})
+def test_a_plain_actor_cannot_be_stochastic():
+    with pytest.raises(ConfigError, match="cannot be stochastic"):
+        parse(GaussianConfig, {"state_dim": 5, "action_dim": 2, "stochastic": True, "actor": {"kind": "plain"}})

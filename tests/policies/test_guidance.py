@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from plaudit.errors import PolicyError
-from plaudit.policies.guidance import blend, blended, compute_guided_prefix_weights, remaining
+from plaudit.policies.guidance import blend, blend_with_previous, compute_guided_prefix_weights, shift_chunk
 
 COUNTING = np.arange(6, dtype=np.float32)[:, None]  # action = step
 
@@ -44,13 +44,13 @@ def test_numbers_that_make_no_sense_are_named(horizon, delay, executed, said):
 
 
 def test_what_remains_of_a_chunk_ends_in_its_last_action():
-    assert remaining(COUNTING, 4)[:, 0].tolist() == [4, 5, 5, 5, 5, 5]
-    assert remaining(COUNTING, 9)[:, 0].tolist() == [5, 5, 5, 5, 5, 5]
+    assert shift_chunk(COUNTING, 4)[:, 0].tolist() == [4, 5, 5, 5, 5, 5]
+    assert shift_chunk(COUNTING, 9)[:, 0].tolist() == [5, 5, 5, 5, 5, 5]
 
 
 def test_a_blend_is_the_previous_chunk_where_bound_and_the_new_one_where_free():
     new = np.full((6, 1), 100, np.float32)
-    goes_on = blended(COUNTING, new, delay=2, executed=1)
+    goes_on = blend_with_previous(COUNTING, new, delay=2, executed=1)
     assert goes_on[:2, 0].tolist() == [1, 2]  # steps 1 and 2 of the previous chunk
     assert goes_on[5, 0] == 100
     assert (np.diff(goes_on[:, 0]) > 0).all()

@@ -8,7 +8,7 @@ import yaml
 import plaudit.registry
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError
-from plaudit.policies.flow import FlowConfig
+from plaudit.policies.config import FlowConfig
 from plaudit.policies.loader import PolicySpec, load_policy, save_policy
 from plaudit.policies.networks import weights_of
 from plaudit.policies.weights import read_weights
@@ -51,9 +51,9 @@ def written(folder: Path, policy: str, **components: str) -> Path:
 
 
 def test_components_are_found_beside_the_file_and_fill_their_sections(tmp_path):
-    path = written(tmp_path, FLOW, velocity="width: 32\ndepth: 1\n", eye="features: 8\n")
+    path = written(tmp_path, FLOW, velocity_net="width: 32\ndepth: 1\n", encoder="features: 8\n")
     config = load_policy(path).config
-    assert (config.velocity.width, config.velocity.depth, config.eye.features) == (32, 1, 8)
+    assert (config.velocity_net.width, config.velocity_net.depth, config.encoder.features) == (32, 1, 8)
 
 
 def test_the_openpi_policy_of_the_examples_is_understood():
@@ -67,7 +67,7 @@ def test_an_override_wins(tmp_path):
 
 
 def test_a_policys_folder_is_whole_and_crosses_to_another_process_as_json(tmp_path):
-    config = load_policy(written(tmp_path, FLOW, velocity="width: 8\ndepth: 1\n")).config
+    config = load_policy(written(tmp_path, FLOW, velocity_net="width: 8\ndepth: 1\n")).config
     policy, normalizer = config.build(), Normalizer.of(np.float32([[0, 1], [2, 3]]), np.float32([[4], [8]]))
     saved = save_policy(tmp_path / "taught", config, weights_of(3, policy.components), normalizer)
     spec = PolicySpec.model_validate_json(load_policy(saved).model_dump_json())
@@ -87,10 +87,14 @@ def test_without_statistics_a_policy_is_in_the_robots_own_units(tmp_path):
     [
         ("policy: {type: flaw}", {}, "key 'policy.type': there is no policy 'flaw'; did you mean 'flow'"),
         ("policy: {horizon: 3}", {}, "needs a 'type'; known: flow, gaussian"),
-        (FLOW, {"velocty": "width: 8"}, "policy 'flow' has no component 'velocty'; did you mean 'velocity'"),
-        (FLOW, {"velocity": "widht: 8"}, "components/velocity.yaml: unknown key 'widht'; did you mean 'width'"),
+        (FLOW, {"velocty": "width: 8"}, "policy 'flow' has no component 'velocty'; did you mean 'velocity_net'"),
+        (FLOW, {"velocity_net": "widht: 8"}, "components/velocity_net.yaml: unknown key 'widht'; did you mean 'width'"),
         (FLOW + "wieghts: a", {}, "policy.yaml: unknown key 'wieghts'; did you mean 'weights'"),
-        (FLOW.replace("}", ", eye: {features: 2}}"), {"eye": "features: 3"}, "has a file and stands under 'policy'"),
+        (
+            FLOW.replace("}", ", encoder: {features: 2}}"),
+            {"encoder": "features: 3"},
+            "has a file and stands under 'policy'",
+        ),
         ("policy: {type: openpi_policy, action_dim: 2}", {}, "needs component 'openpi_model'; name its file under"),
         ("policy: {type: flow, state_dim: 2}", {}, "policy.yaml: key 'policy.action_dim' is missing"),
     ],
@@ -102,9 +106,9 @@ def test_a_mistake_is_told_with_the_file_it_stands_in(tmp_path, policy, componen
 
 
 def test_files_that_are_not_there_are_named(tmp_path):
-    path = written(tmp_path, FLOW, velocity="width: 8")
-    (tmp_path / "components/velocity.yaml").unlink()
-    with pytest.raises(ConfigError, match=r"the file of component 'velocity' is not there: .*velocity.yaml"):
+    path = written(tmp_path, FLOW, velocity_net="width: 8")
+    (tmp_path / "components/velocity_net.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"the file of component 'velocity_net' is not there: .*velocity_net.yaml"):
         load_policy(path)
     path.write_text(FLOW + "weights: gone.safetensors")
     with pytest.raises(BadFile, match=r"it names gone.safetensors, and there is no such file beside it"):

@@ -3,8 +3,7 @@ import torch
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from plaudit.policies.critics import Critics
-from plaudit.policies.networks import Encoder, Linear, Seen, Spaces, TanhGaussian, random_shift
+from plaudit.policies.networks import CriticEnsemble, Encoder, Linear, ObsTensors, Spaces, TanhGaussian, random_shift
 
 
 def test_the_density_of_squeezed_actions_is_that_of_torch_distributions():
@@ -20,7 +19,7 @@ def test_the_density_of_squeezed_actions_is_that_of_torch_distributions():
 
 def test_an_ensemble_is_its_members_one_by_one():
     torch.manual_seed(0)
-    critics = Critics(3, 5, (7, 6))
+    critics = CriticEnsemble(3, 5, (7, 6))
     features, actions = torch.randn(4, 3), torch.randn(4, 2)
     values = critics(features, actions)
     assert values.shape == (3, 4)
@@ -63,4 +62,4 @@ def test_an_encoder_takes_cameras_of_any_size(size):
         "front": torch.zeros(2, *size, 3, dtype=torch.uint8),
         "wrist": torch.zeros(2, 16, 16, 3, dtype=torch.uint8),
     }
-    assert encoder(Seen(images, torch.zeros(2, 3))).shape == (2, encoder.size) == (2, 23)
+    assert encoder(ObsTensors(images, torch.zeros(2, 3))).shape == (2, encoder.size) == (2, 23)

@@ -18,9 +18,8 @@ from openpi_server import METADATA, toy_server
 from plaudit.contracts import check_policy
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import MissingExtra, PolicyError
-from plaudit.policies.openpi import OpenpiConfig, wire
-from plaudit.policies.openpi.config import ServerConfig
-from plaudit.policies.openpi.policy import OpenpiPolicy, with_bars
+from plaudit.policies.config import OpenpiConfig, ServerConfig
+from plaudit.policies.openpi import OpenpiPolicy, pack, unpack, with_bars
 from plaudit.types import Observation, Weights
 from waiting import stretch
 
@@ -156,8 +155,8 @@ MESSAGE = {"image": FRONT, "state": np.float32([1, 2]), "on": np.array([True]), 
 
 def test_messages_are_those_of_openpis_own_codec():
     codec = theirs()
-    assert wire.pack(MESSAGE) == codec.packb(MESSAGE)
-    for read in (wire.unpack(codec.packb(MESSAGE)), codec.unpackb(wire.pack(MESSAGE))):
+    assert pack(MESSAGE) == codec.packb(MESSAGE)
+    for read in (unpack(codec.packb(MESSAGE)), codec.unpackb(pack(MESSAGE))):
         assert np.array_equal(read["image"], FRONT) and read["image"].dtype == np.uint8
         assert read["state"].tolist() == [1, 2] and read["n"] == 1.5 and read["text"] == "go"
 
@@ -185,13 +184,13 @@ def test_images_are_shrunk_as_openpi_does(size):
 
 
 def test_bytes_that_are_no_message_are_refused():
-    forged = wire.pack({"a": np.zeros(2, np.float32)}).replace(b"<f4", b"|O8")
-    short = wire.pack({"a": np.zeros(2, np.float32)}).replace(b"<f4", b"<f8")
+    forged = pack({"a": np.zeros(2, np.float32)}).replace(b"<f4", b"|O8")
+    short = pack({"a": np.zeros(2, np.float32)}).replace(b"<f4", b"<f8")
     for data in (b"\xc1", forged, short, b""):
         with pytest.raises(PolicyError, match="not an openpi message"):
-            wire.unpack(data)
+            unpack(data)
     with pytest.raises(TypeError, match="has no place in an openpi message"):
-        wire.pack({"a": np.array([object()])})
+        pack({"a": np.array([object()])})
 
 
 def test_weights_are_the_servers_business():
@@ -204,8 +203,8 @@ def test_weights_are_the_servers_business():
 def test_without_the_extra_it_says_what_to_install():
     program = (
         "import sys; sys.modules['msgpack'] = None\n"
-        "from plaudit.policies.openpi import OpenpiConfig\n"
-        "from plaudit.policies.openpi.config import ServerConfig\n"
+        "from plaudit.policies.config import OpenpiConfig\n"
+        "from plaudit.policies.config import ServerConfig\n"
         "OpenpiConfig(openpi_model=ServerConfig(), action_dim=1).build()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

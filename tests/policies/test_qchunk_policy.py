@@ -11,16 +11,13 @@ from plaudit.contracts import check_policy
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import ConfigError, PolicyError
 from plaudit.learners.qchunk import QChunkConfig
-from plaudit.policies.critics import Critics
-from plaudit.policies.flow.config import VelocityConfig
-from plaudit.policies.networks import Spaces, weights_of
-from plaudit.policies.qchunk import QChunkPolicyConfig
-from plaudit.policies.qchunk.config import CriticConfig
-from plaudit.policies.qchunk.policy import QChunkPolicy, best_of
+from plaudit.policies.config import CriticConfig, QChunkPolicyConfig, VelocityNetConfig
+from plaudit.policies.networks import CriticEnsemble, Spaces, weights_of
+from plaudit.policies.qchunk import QChunkPolicy, best_of_n
 from plaudit.registry import POLICY_REGISTRY
 from plaudit.types import Observation
 
-TINY = {"velocity": VelocityConfig(width=16, depth=1), "critic": CriticConfig(hidden=(16,))}
+TINY = {"velocity_net": VelocityNetConfig(width=16, depth=1), "critic": CriticConfig(hidden_dims=(16,))}
 SPACES = {
     "state": Spaces(state_dim=5, action_dim=2, cameras={}),
     "pixels": Spaces(state_dim=3, action_dim=2, cameras={"front": (16, 20), "wrist": (12, 12)}),
@@ -38,7 +35,7 @@ def made(**options) -> QChunkPolicy:
     return QChunkPolicyConfig(**{**SPACES["state"].fields(), **TINY, **options}).build()
 
 
-class Sum(Critics):
+class Sum(CriticEnsemble):
     """Values a chunk by the sum of its actions, plus what each member thinks of everything."""
 
     def __init__(self, *biases: float):
@@ -51,26 +48,26 @@ class Sum(Critics):
 
 def test_the_chunk_of_the_highest_value_is_taken_for_each_observation():
     chunks = torch.tensor([[1.0, 3.0, 2.0], [0.5, -1.0, 0.0]])[:, :, None, None] / 10  # two observations, three chunks
-    assert best_of(Sum(1.0), torch.zeros(2, 1), chunks).flatten().tolist() == pytest.approx([0.3, 0.05])
+    assert best_of_n(Sum(1.0), torch.zeros(2, 1), chunks).flatten().tolist() == pytest.approx([0.3, 0.05])
 
 
 def test_the_mean_of_the_critics_decides():
     chunks = torch.tensor([[[[0.1]], [[0.9]]]])
-    assert best_of(Sum(1.0, -3.0), torch.zeros(1, 1), chunks).item() == pytest.approx(0.1)  # their mean likes less
-    assert best_of(Sum(3.0, -1.0), torch.zeros(1, 1), chunks).item() == pytest.approx(0.9)
+    assert best_of_n(Sum(1.0, -3.0), torch.zeros(1, 1), chunks).item() == pytest.approx(0.1)  # their mean likes less
+    assert best_of_n(Sum(3.0, -1.0), torch.zeros(1, 1), chunks).item() == pytest.approx(0.9)
 
 
 def test_critics_value_what_is_handed_out_and_that_lies_within_what_a_learner_may_say():
     chunks = torch.tensor([[[[5.0], [0.0]], [[1.0], [0.5]]]])  # clipped, the first is worth 1, the second 1.5
-    assert best_of(Sum(1.0), torch.zeros(1, 1), chunks).flatten().tolist() == [1.0, 0.5]
-    assert best_of(Sum(1.0), torch.zeros(1, 1), chunks[:, :1]).flatten().tolist() == [1.0, 0.0]
+    assert best_of_n(Sum(1.0), torch.zeros(1, 1), chunks).flatten().tolist() == [1.0, 0.5]
+    assert best_of_n(Sum(1.0), torch.zeros(1, 1), chunks[:, :1]).flatten().tolist() == [1.0, 0.0]
 
 
 def test_of_more_samples_the_best_is_better():
     """Beside the same policy that draws one: the critics' own opinion of what is handed out."""
 
     def liked(samples: int) -> float:
-        policy, one = made(samples=samples), seen(SPACES["state"])
+        policy, one = made(num_samples=samples), seen(SPACES["state"])
         chunks = np.stack([policy.predict(one, IDENTITY) for _ in range(30)])
         with torch.no_grad():
             features = torch.from_numpy(one.state)[None].expand(30, -1)
@@ -82,21 +79,23 @@ def test_of_more_samples_the_best_is_better():
 @pytest.mark.parametrize("guidance", ["vjp", "identity", "blend"])
 @pytest.mark.parametrize("spaces", SPACES.values(), ids=SPACES)
 def test_it_keeps_the_contract(spaces: Spaces, guidance: str):
-    config = QChunkPolicyConfig(**spaces.fields(), **TINY, samples=4, guidance=guidance, horizon=6)
+    config = QChunkPolicyConfig(**spaces.fields(), **TINY, num_samples=4, guidance=guidance, horizon=6)
     policy = config.build()
-    assert set(policy.components) == {"eye", "velocity", "critic_eye", "critic"}
+    assert set(policy.components) == {"encoder", "velocity_net", "critic_encoder", "critic"}
     check_policy(policy, seen(spaces), Normalizer.identity(spaces.state_dim, spaces.action_dim), spaces.action_dim)
 
 
 @pytest.mark.parametrize("spaces", SPACES.values(), ids=SPACES)
 def test_what_the_learner_learned_acts_the_same_on_the_robot(spaces: Spaces):
-    taught = QChunkConfig(velocity=TINY["velocity"], hidden=(16,), samples=6).build(spaces, seed=4, device="cpu")
+    taught = QChunkConfig(velocity_net=TINY["velocity_net"], hidden_dims=(16,), num_samples=6).build(
+        spaces, seed=4, device="cpu"
+    )
     policy = taught.policy_config().build()
     policy.load_weights(taught.weights())
     policy.warmup()
     one = seen(spaces)
     many = Observation({c: image[None] for c, image in one.images.items()}, one.state[None])
-    act = taught.acting(explore=False)
+    act = taught.act_fn(explore=False)
     steps = np.concatenate([act(many) for _ in range(5)])
     chunk = policy.predict(one, Normalizer.identity(spaces.state_dim, spaces.action_dim))
     assert chunk == pytest.approx(steps, abs=1e-6)

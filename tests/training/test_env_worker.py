@@ -21,7 +21,7 @@ from plaudit.training.state_manager import StateManager
 from plaudit.training.workers.env import EnvWorker
 from plaudit.types import Episode, Weights
 
-LEARNER = QChunkConfig(horizon=4, samples=2, hidden=(8,)).build(Spaces(2, 1, {}), 0, "cpu")
+LEARNER = QChunkConfig(horizon=4, num_samples=2, hidden_dims=(8,)).build(Spaces(2, 1, {}), 0, "cpu")
 POLICY = PolicySpec(policy=LEARNER.policy_config().model_dump(mode="json"))
 
 
@@ -136,7 +136,9 @@ def test_an_episode_that_is_stopped_before_it_begins_is_none(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    "config", [SacConfig(hidden=(8,)), QChunkConfig(horizon=4, samples=2, hidden=(8,))], ids=["sac", "qchunk"]
+    "config",
+    [SacConfig(hidden_dims=(8,)), QChunkConfig(horizon=4, num_samples=2, hidden_dims=(8,))],
+    ids=["sac", "qchunk"],
 )
 def test_what_it_explores_is_new_after_every_start_and_the_same_for_the_same_seed(tmp_path: Path, config: Any):
     asked = make_config(tmp_path)

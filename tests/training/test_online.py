@@ -72,7 +72,7 @@ def run_of(tmp_path: Path, *words: str, watch: Callback = lambda now: True) -> N
 
 
 def test_a_policy_learns_from_the_judge_alone(tmp_path):
-    more = ("episodes=60", "learner.updates_per_step=2", "learner.temperature=0.1", "evaluation.stop_at=0.9")
+    more = ("episodes=60", "learner.utd_ratio=2", "learner.temperature_init=0.1", "evaluation.stop_at=0.9")
     end = sit(tmp_path, *more, f"robot.env.goal={glow.WITHIN_REACH}", cut=glow.WITHIN_REACH)
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     curve = [line["eval/success"] for line in lines if "eval/success" in line]
@@ -83,14 +83,14 @@ def test_a_policy_learns_from_the_judge_alone(tmp_path):
 
 
 def test_updates_are_those_that_the_labelled_steps_have_earned(tmp_path):
-    end = sit(tmp_path, "episodes=20", "learner.updates_per_step=0.5")
+    end = sit(tmp_path, "episodes=20", "learner.utd_ratio=0.5")
     assert end.now.counts.steps == 20 * 12
     assert end.now.updates == 120
     assert end.now.owed == 0
 
 
 def test_the_first_steps_earn_no_updates_where_the_learner_is_to_start_later(tmp_path):
-    end = sit(tmp_path, "episodes=20", "learner.updates_per_step=0.5", "learner.start_after=200")
+    end = sit(tmp_path, "episodes=20", "learner.utd_ratio=0.5", "learner.random_steps=200")
     assert (end.now.counts.steps, end.now.updates, end.now.owed) == (240, 20, 0)
 
 
@@ -344,7 +344,7 @@ def test_a_judge_that_calls_failures_a_success_stops_the_learner(tmp_path):
 
 def test_a_policy_that_does_not_fit_is_told_of_part_by_part(tmp_path):
     config = load_online(OnlineConfig, None, asked(tmp_path))
-    body_learner = config.learner.model_copy(update={"hidden": (16,)}).build(Spaces(2, 1, {}), 0, "cpu")
+    body_learner = config.learner.model_copy(update={"hidden_dims": (16,)}).build(Spaces(2, 1, {}), 0, "cpu")
     path = save_policy(tmp_path / "policy", body_learner.policy_config(), body_learner.weights())
     with pytest.raises(PolicyError) as told:
         sit(tmp_path, f"policy_yaml={path}")
@@ -358,7 +358,7 @@ def test_a_run_begins_with_the_weights_of_a_policy(tmp_path):
     config = load_online(OnlineConfig, None, asked(tmp_path))
     learner = config.learner.build(Spaces(2, 1, {}), 99, "cpu")
     path = save_policy(tmp_path / "policy", learner.policy_config(), learner.weights())
-    sit(tmp_path, f"policy_yaml={path}", "episodes=1", "learner.updates_per_step=0.01")
+    sit(tmp_path, f"policy_yaml={path}", "episodes=1", "learner.utd_ratio=0.01")
     published = read_weights(tmp_path / "run/weights/current.safetensors")
     for name, array in learner.weights().tensors.items():
         np.testing.assert_array_equal(published.tensors[name], array)
@@ -421,8 +421,8 @@ def test_both_learners_learn_from_pixels_or_states_with_demonstrations(tmp_path,
     demos = glow.demos(tmp_path / "demos", episodes=6)
     words = [*asked(tmp_path), f"learner={learner}", f"demos={demos}", "policy_cameras=[front]", "episodes=3"]
     if learner == "qchunk":
-        words = [word for word in words if not word.startswith("learner.hidden")]
-        words += ["learner.clone_updates=20", "learner.horizon=3", "learner.samples=4"]
+        words = [word for word in words if not word.startswith("learner.hidden_dims")]
+        words += ["learner.pretrain_updates=20", "learner.horizon=3", "learner.num_samples=4"]
     config = load_online(OnlineConfig, None, words)
     folder = OnlineFolder.open(tmp_path / "run", config)
     workers = LocalWorkers(config, folder.path)
@@ -437,7 +437,7 @@ def test_both_learners_learn_from_pixels_or_states_with_demonstrations(tmp_path,
     folder.close()
     assert end.counts.episodes == 3
     rehearsed = 20 if learner == "qchunk" else 0
-    assert end.updates == rehearsed + int(36 * config.learner.updates_per_step)
+    assert end.updates == rehearsed + int(36 * config.learner.utd_ratio)
     assert ("the learner studies the demonstrations first" in waits) == (learner == "qchunk")
     judged = Store.open(demos, labels=tmp_path / "run/demos.labels").ledger
     assert all(judged.newest(i).source == "classifier" for i in range(6))
@@ -661,7 +661,7 @@ def test_the_same_run_does_the_same_whatever_the_clock_says(tmp_path, monkeypatc
         "evaluation.every=10",
     ]
     words += ["audit.share=1.0", "audit.least=6", "audit.window=40", "retrain.every=1000", "publish_every=7"]
-    words += ["evaluation.episodes=5", "checkpoint_every=40", "learner.updates_per_step=1"]
+    words += ["evaluation.episodes=5", "checkpoint_every=40", "learner.utd_ratio=1"]
     seen = {}
     for name, looks in (("prompt", 0), ("late", 4)):
         LateSuccessor.looks = looks

@@ -17,7 +17,7 @@ from command import plaudit
 from waiting import stretch, wait_until
 
 TESTS = Path(__file__).parents[1]
-SAC = "learner=sac learner.hidden=[8] learner.batch_size=8 learner.start_after=0"
+SAC = "learner=sac learner.hidden_dims=[8] learner.batch_size=8 learner.random_steps=0"
 LAMP = (
     f"robot=sim robot.env.type=glow:GlowConfig {SAC} judge=classifier judge.model=judge judge.rule.decode=frames "
     "algorithm=sequential executor.realtime=false executor.steps=12 "
@@ -61,12 +61,10 @@ def test_a_learner_of_the_users_own_is_found_by_its_dotted_path_and_goes_on(lab)
 
 def test_a_learner_that_cannot_learn_from_replay_is_told_why(lab):
     mistakes = {
-        "ppo": "learner 'ppo' does not learn from replay (its config lacks batch_size, demo_share, horizon, "
-        "start_after, updates_per_step), and here labels come after the policy that acted was updated; use an "
-        "off-policy learner: sac, qchunk",
+        "ppo": "learner 'ppo' does not learn from replay, and here labels come after the policy that acted was "
+        "updated; use an off-policy learner: sac, qchunk",
         "own_learner:UnfinishedConfig": "learner 'own_learner:UnfinishedConfig' builds a Unfinished, which lacks "
-        "acting, clone_updates, components, config",
-        "own_learner:Imitation": "learner 'own_learner:Imitation' names own_learner:Imitation, which is not a config",
+        "act_fn, components, config",
     }
     for learner, sentence in mistakes.items():
         words = LAMP.replace(SAC, f"learner={learner}")

@@ -7,8 +7,8 @@ from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import HELD_BACK, make_learner, play_held_back, train
 
 TINY = (
-    "learner=sac env=lift num_envs=2 steps=200 learner.updates_per_step=0.02 learner.batch_size=16 "
-    "learner.hidden=[8] evaluation.episodes=2"
+    "learner=sac env=lift num_envs=2 steps=200 learner.utd_ratio=0.02 learner.batch_size=16 "
+    "learner.hidden_dims=[8] evaluation.episodes=2"
 )
 
 

@@ -28,12 +28,12 @@ from plaudit.types import Labels
 from processes import FORKED
 from slow import slow_but
 
-GLOW = "env=glow policy_cameras=[] num_envs=4 learner.hidden=[8] evaluation.episodes=2 reward.confirm=[1,1] "
+GLOW = "env=glow policy_cameras=[] num_envs=4 learner.hidden_dims=[8] evaluation.episodes=2 reward.confirm=[1,1] "
 LEARNERS = {
-    "sac": GLOW + "learner=sac steps=200 learner.start_after=20 learner.updates_per_step=0.1 learner.batch_size=16",
-    "qchunk": GLOW + "learner=qchunk steps=200 learner.horizon=2 learner.samples=4 learner.velocity.width=16 "
-    "learner.clone_updates=5 learner.updates_per_step=0.1 learner.batch_size=16",
-    "ppo": GLOW + "learner=ppo steps=200 learner.epochs=2 learner.clone_updates=5 keep_episodes=true",
+    "sac": GLOW + "learner=sac steps=200 learner.random_steps=20 learner.utd_ratio=0.1 learner.batch_size=16",
+    "qchunk": GLOW + "learner=qchunk steps=200 learner.horizon=2 learner.num_samples=4 learner.velocity.width=16 "
+    "learner.pretrain_updates=5 learner.utd_ratio=0.1 learner.batch_size=16",
+    "ppo": GLOW + "learner=ppo steps=200 learner.update_epochs=2 learner.pretrain_updates=5 keep_episodes=true",
 }
 TRUTH = {
     "env/success_once",
@@ -285,7 +285,7 @@ def test_what_the_alarm_noted_survives_a_stop(tmp_path: Path, model: Any):
 
 
 def test_a_stop_within_the_first_rounds_after_cloning_changes_nothing(tmp_path: Path):
-    words = f"{LEARNERS['ppo']} learner.value_rounds=3 demos={demonstrations(tmp_path / 'demos')}"
+    words = f"{LEARNERS['ppo']} learner.critic_warmup_iterations=3 demos={demonstrations(tmp_path / 'demos')}"
     run(tmp_path / "whole", words)
     for rounds in (1, 1, None):
         run(tmp_path / "parts", words if not (tmp_path / "parts").exists() else "", rounds=rounds)

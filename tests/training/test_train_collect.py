@@ -12,7 +12,8 @@ from plaudit.training.trainer import Progress, train
 
 SEEING = ["learner=ppo", "env=lift", "env.obs=both", "env.cameras=[front,wrist]"]
 SHORT = (
-    "env.max_steps=5 env.image_size=[8,8] policy_cameras=[] num_envs=2 steps=40 learner.hidden=[8] learner.epochs=1 "
+    "env.max_steps=5 env.image_size=[8,8] policy_cameras=[] num_envs=2 steps=40 learner.hidden_dims=[8] "
+    "learner.update_epochs=1 "
     "evaluation.episodes=1 collect.store={store} collect.target_success=0"
 )
 

@@ -30,7 +30,7 @@ def test_a_file_and_the_command_line_add_up(tmp_path: Path):
         ("steps=many", "key 'steps'"),
         ("env.image_size=[0,64]", "key 'env.image_size.0' is 0"),
         ("nonsense", "not KEY=VALUE"),
-        ("learner.critics_in_target=3", "critics_in_target is 3, but there are 2 critics"),
+        ("learner.num_subsample_critics=3", "num_subsample_critics is 3, but there are 2 critics"),
         ("policy_cameras=[front]", "policy_cameras has 'front', which the environment does not show"),
     ],
 )
@@ -66,7 +66,7 @@ def test_a_whole_recipe_is_answered_key_by_key():
     [
         (["learner=sac", "env=gymnasium", "env.id=Pendulum-v1", "scripted_demos=3"], "only the built-in tasks"),
         (["learner=sac", "env=lift", "scripted_demos=3", "demos=somewhere"], "not both"),
-        (["learner=ppo", "env=lift", "learner.clone_updates=-1"], "key 'learner.clone_updates' is -1"),
+        (["learner=ppo", "env=lift", "learner.pretrain_updates=-1"], "key 'learner.pretrain_updates' is -1"),
     ],
 )
 def test_demonstrations_that_cannot_be_had_are_refused(overrides: list[str], said: str):

@@ -30,20 +30,23 @@ from slow import slow_but
 from tiny_reward import tiny_model
 
 SMALL = {
-    "sac": "learner=sac env=lift num_envs=4 steps=1200 scripted_demos=3 learner.updates_per_step=0.05 "
-    "learner.hidden=[16] checkpoint_every=300 evaluation.every=500 evaluation.episodes=4",
-    "qchunk": "learner=qchunk env=lift num_envs=4 steps=1200 scripted_demos=3 learner.updates_per_step=0.05 "
-    "learner.clone_updates=5 learner.horizon=3 learner.samples=4 learner.hidden=[16] learner.batch_size=32 "
-    "learner.velocity.width=16 checkpoint_every=300 evaluation.every=500 evaluation.episodes=4",
-    "ppo": "learner=ppo env=push reward.kind=dense num_envs=8 steps=2400 learner.hidden=[16] learner.epochs=2 "
+    "sac": "learner=sac env=lift num_envs=4 steps=1200 scripted_demos=3 learner.utd_ratio=0.05 "
+    "learner.hidden_dims=[16] checkpoint_every=300 evaluation.every=500 evaluation.episodes=4",
+    "qchunk": "learner=qchunk env=lift num_envs=4 steps=1200 scripted_demos=3 learner.utd_ratio=0.05 "
+    "learner.pretrain_updates=5 learner.horizon=3 learner.num_samples=4 learner.hidden_dims=[16] learner.batch_size=32 "
+    "learner.velocity_net.width=16 checkpoint_every=300 evaluation.every=500 evaluation.episodes=4",
+    "ppo": "learner=ppo env=push reward.kind=dense num_envs=8 steps=2400 learner.hidden_dims=[16] "
+    "learner.update_epochs=2 "
     "checkpoint_every=400 evaluation.every=800 evaluation.episodes=4",
 }
 SEEN = "env=lift env.obs=both env.image_size=[16,16] policy_cameras=[] reward.model={model} reward.audit_share=1 "
 JUDGED = {  # an untrained judge of lifts, whose opinion is as good as any to be exact about
-    "sac, judged": SEEN + "learner=sac reward.on_alarm=warn num_envs=4 steps=800 scripted_demos=3 learner.hidden=[16] "
-    "learner.updates_per_step=0.05 checkpoint_every=200 evaluation.every=300 evaluation.episodes=2",
-    "ppo, judged": SEEN + "learner=ppo reward.on_alarm=warn num_envs=4 steps=800 scripted_demos=3 learner.hidden=[16] "
-    "learner.epochs=2 learner.clone_updates=20 keep_episodes=true checkpoint_every=200 evaluation.every=300 "
+    "sac, judged": SEEN
+    + "learner=sac reward.on_alarm=warn num_envs=4 steps=800 scripted_demos=3 learner.hidden_dims=[16] "
+    "learner.utd_ratio=0.05 checkpoint_every=200 evaluation.every=300 evaluation.episodes=2",
+    "ppo, judged": SEEN
+    + "learner=ppo reward.on_alarm=warn num_envs=4 steps=800 scripted_demos=3 learner.hidden_dims=[16] "
+    "learner.update_epochs=2 learner.pretrain_updates=20 keep_episodes=true checkpoint_every=200 evaluation.every=300 "
     "evaluation.episodes=2",
 }
 
@@ -130,8 +133,8 @@ def test_a_run_that_was_killed_and_resumed_makes_the_curve_of_one_that_was_not(t
 @pytest.mark.parametrize("demos", [0, 2])
 def test_a_learner_of_replay_starts_to_learn_after_the_steps_that_it_is_told_to_wait(tmp_path: Path, demos: int):
     words = (
-        "learner=sac env=lift env.max_steps=10 num_envs=2 steps=80 learner.hidden=[8] learner.batch_size=8 "
-        f"learner.updates_per_step=0.5 learner.start_after=50 evaluation.episodes=1 scripted_demos={demos}"
+        "learner=sac env=lift env.max_steps=10 num_envs=2 steps=80 learner.hidden_dims=[8] learner.batch_size=8 "
+        f"learner.utd_ratio=0.5 learner.random_steps=50 evaluation.episodes=1 scripted_demos={demos}"
     )
     run(tmp_path / "whole", words)
     learned = [(line["step"], "loss/critic" in line) for line in curve(tmp_path / "whole") if "train/success" in line]
@@ -144,29 +147,29 @@ def test_a_learner_of_replay_starts_to_learn_after_the_steps_that_it_is_told_to_
 
 
 COMPONENTS = {
-    "sac": {"eye", "actor"},
-    "qchunk": {"eye", "velocity", "critic_eye", "critic"},
-    "ppo": {"eye", "actor"},
+    "sac": {"encoder", "actor"},
+    "qchunk": {"encoder", "velocity_net", "critic_encoder", "critic"},
+    "ppo": {"encoder", "actor"},
 }
 
 
 @pytest.mark.parametrize("learner", slow_but("qchunk", of=COMPONENTS))
 def test_a_policy_of_pixels_trains_and_resumes(tmp_path: Path, learner: str):
     own = {
-        "qchunk": "scripted_demos=2 learner.clone_updates=2 learner.updates_per_step=0.1 learner.batch_size=16",
-        "sac": "scripted_demos=2 learner.start_after=20 learner.updates_per_step=0.1 learner.batch_size=16",
-        "ppo": "reward.kind=dense learner.epochs=1",
+        "qchunk": "scripted_demos=2 learner.pretrain_updates=2 learner.utd_ratio=0.1 learner.batch_size=16",
+        "sac": "scripted_demos=2 learner.random_steps=20 learner.utd_ratio=0.1 learner.batch_size=16",
+        "ppo": "reward.kind=dense learner.update_epochs=1",
     }
     words = (
         f"learner={learner} env=lift env.obs=pixels env.cameras=[front,wrist] env.image_size=[24,24] "
-        f"env.max_steps=15 num_envs=2 steps=90 learner.hidden=[16] evaluation.episodes=2 evaluation.every=30 "
+        f"env.max_steps=15 num_envs=2 steps=90 learner.hidden_dims=[16] evaluation.episodes=2 evaluation.every=30 "
         f"checkpoint_every=30 {own[learner]}"
     )
     run(tmp_path / "whole", words)
     run(tmp_path / "parts", words, rounds=1)
     run(tmp_path / "parts")
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
-    assert any(name.startswith("eye/eyes.wrist") for name in load_file(tmp_path / "whole/policy.safetensors"))
+    assert any(name.startswith("encoder/cameras.wrist") for name in load_file(tmp_path / "whole/policy.safetensors"))
     on_a_robot = load_policy(tmp_path / "whole/policy.yaml").build()
     assert set(on_a_robot.components) == COMPONENTS[learner]
 
@@ -175,20 +178,20 @@ def test_cameras_may_record_while_the_policy_learns_from_the_state(tmp_path: Pat
     run(
         tmp_path / "run",
         "learner=ppo env=lift env.obs=both env.image_size=[16,16] policy_cameras=[] keep_episodes=true num_envs=2 "
-        "steps=100 evaluation.episodes=1 learner.hidden=[8] learner.epochs=1",
+        "steps=100 evaluation.episodes=1 learner.hidden_dims=[8] learner.update_epochs=1",
     )
     store = Store.open(tmp_path / "run/episodes")
     assert len(store) == 2 and store.episode(0).frames["front"].shape[1:] == (16, 16, 3)
     assert store.ledger.labels(0).source == "simulator"
     assert list((tmp_path / "run/tensorboard").glob("events.*"))
-    assert not any(name.startswith("eye/") for name in load_file(tmp_path / "run/policy.safetensors"))
+    assert not any(name.startswith("encoder/") for name in load_file(tmp_path / "run/policy.safetensors"))
 
 
 def test_somebody_elses_environment_trains_too(tmp_path: Path):
     end = run(
         tmp_path / "run",
         "learner=sac env=gymnasium env.id=Pendulum-v1 env.max_steps=20 num_envs=2 steps=80 learner.batch_size=8 "
-        "learner.updates_per_step=0.1 evaluation.episodes=1",
+        "learner.utd_ratio=0.1 evaluation.episodes=1",
     )
     assert (end.step, end.episodes, end.evaluated) == (80, 4, 0.0)
 
@@ -197,7 +200,7 @@ def test_somebody_elses_environment_trains_too(tmp_path: Path):
 def test_sac_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
     """Does it learn at all: a policy that was taught nothing lifts the cube in none of twenty episodes."""
     words = (
-        "learner=sac env=lift scripted_demos=20 steps=12000 learner.hidden=[64,64] learner.batch_size=128 "
+        "learner=sac env=lift scripted_demos=20 steps=12000 learner.hidden_dims=[64,64] learner.batch_size=128 "
         "learner.n_step=3 learner.tau=0.01 evaluation.every=1000 evaluation.episodes=20 evaluation.stop_at=0.3"
     )
     end = run(tmp_path / "run", words)
@@ -209,8 +212,8 @@ def test_sac_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
 def test_q_chunking_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
     """What demonstrations alone are worth is measured at step 0; what it does from then on makes it better."""
     words = (
-        "learner=qchunk env=lift scripted_demos=20 steps=4000 learner.clone_updates=100 learner.samples=4 "
-        "learner.flow_steps=3 learner.hidden=[64,64] learner.batch_size=96 evaluation.every=400 "
+        "learner=qchunk env=lift scripted_demos=20 steps=4000 learner.pretrain_updates=100 learner.num_samples=4 "
+        "learner.num_inference_steps=3 learner.hidden_dims=[64,64] learner.batch_size=96 evaluation.every=400 "
         "evaluation.episodes=20 evaluation.stop_at=0.3"
     )
     end = run(tmp_path / "run", words)
@@ -227,7 +230,8 @@ def test_a_chunk_that_is_longer_than_an_episode_is_refused(tmp_path: Path, env: 
 
 def test_a_run_that_is_good_enough_stays_as_it_is_when_resumed(tmp_path: Path):
     words = (
-        "learner=ppo env=glow env.obs=state env.goal=0.3 num_envs=4 steps=4000 learner.hidden=[8] learner.epochs=1 "
+        "learner=ppo env=glow env.obs=state env.goal=0.3 num_envs=4 steps=4000 learner.hidden_dims=[8] "
+        "learner.update_epochs=1 "
         "evaluation.every=40 evaluation.episodes=4 evaluation.stop_at=0.5"
     )
     first = run(tmp_path / "run", words)
@@ -268,7 +272,8 @@ class WornConfig(GlowConfig):
 
 
 WORN = (
-    "learner=ppo env=worn env.obs=state num_envs=2 steps=48 learner.hidden=[8] learner.epochs=1 evaluation.episodes=2 "
+    "learner=ppo env=worn env.obs=state num_envs=2 steps=48 learner.hidden_dims=[8] learner.update_epochs=1 "
+    "evaluation.episodes=2 "
     "evaluation.every=24 env.lasts="
 )
 

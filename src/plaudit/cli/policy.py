@@ -13,7 +13,7 @@ def train_policy(
     store: Annotated[Path, typer.Argument(help="The folder of a store of demonstrations, with labels.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="policy.horizon=16 policy.velocity.width=256 fit.steps=5000 ..."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="policy.horizon=16 fit.steps=5000 ..."),
     ] = None,
     policy: Annotated[str, typer.Option(help="Which kind: flow.")] = "flow",
     camera: Annotated[list[str] | None, typer.Option(help="That it looks at, once each; all unless given.")] = None,
@@ -23,15 +23,15 @@ def train_policy(
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Teach a policy to do as recorded episodes did.
+    """Train a policy on recorded episodes (behavior cloning).
 
-    Learns from every labelled step of the store, and writes a folder with policy.yaml, weights and statistics, for
-    'plaudit run --policy_yaml'. Ctrl-C ends it early, with what was learned so far.
+    Uses every labeled step of the store, and writes a folder with policy.yaml, weights and statistics, for
+    'plaudit run --policy_yaml'. Ctrl-C ends it early and keeps what was learned so far.
     """
     from plaudit.config import load
     from plaudit.data.normalize import Normalizer
     from plaudit.data.store import Store
-    from plaudit.policies.flow.config import TeachConfig
+    from plaudit.learners.config import TrainPolicyConfig
     from plaudit.policies.loader import save_policy
 
     if policy != "flow":
@@ -40,13 +40,13 @@ def train_policy(
         )
     if (output / "policy.yaml").exists():
         raise TargetNotEmpty(f"{output} holds a policy already; name another folder with --output")
-    asked = load(TeachConfig, config, overrides or [])
+    asked = load(TrainPolicyConfig, config, overrides or [])
     opened = Store.open(store)
     flow = asked.flow(**_spaces(opened, [] if no_cameras else camera))
 
-    from plaudit.policies.flow.training import fit_flow_from_store  # torch, which takes seconds: mistakes come first
+    from plaudit.learners.bc import train_flow_from_store  # torch, which takes seconds: mistakes come first
 
-    taught, normalizer = flow.build(), Normalizer.from_store(opened)
+    built, normalizer = flow.build(), Normalizer.from_store(opened)
     losses: list[float] = []
     with fitting_bar(asked.fit.steps) as (watch, stopped):
 
@@ -54,9 +54,9 @@ def train_policy(
             losses.append(loss)
             return watch((step, sum(losses[-100:]) / len(losses[-100:])))
 
-        trainer = fit_flow_from_store(taught, opened, normalizer, watch=note, **asked.fit.model_dump())
+        trainer = train_flow_from_store(built, opened, normalizer, callback=note, **asked.fit.model_dump())
     path = save_policy(output, flow, trainer.weights(), normalizer)
-    size = sum(p.numel() for part in taught.components.values() for p in part.parameters())
+    size = sum(p.numel() for part in built.components.values() for p in part.parameters())
     ended = "stopped after" if stopped() else "learned for"
     last = sum(losses[-100:]) / len(losses[-100:])
     out.print(f"{path}: {size:,} parameters, {ended} {trainer.version:,} steps, loss {losses[0]:.3f} -> {last:.3f}")

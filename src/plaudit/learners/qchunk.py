@@ -1,117 +1,118 @@
 """Q-chunking (QC, arXiv 2507.07969): reinforcement learning over chunks of h actions, from sparse rewards and demos.
 
-    behaviour   a flow clones what is in replay, good and bad: chunks of actions that belong together, as they were done
+    behavior    a flow clones what is in replay, good and bad: chunks of actions that belong together, as they were done
     critics     Q(s, a_1..a_h) of whole chunks; the backup skips h steps, and is unbiased because a chunk is executed to
-                its end without another look:  target = r_1 + .. + gamma^(h-1) r_h + gamma^h Q'(s_h, best of N)
-    policy      best of N: draw N chunks, execute the one that the critics value most, here and in the target
+                its end without another observation:  target = r_1 + .. + gamma^(h-1) r_h + gamma^h Q'(s_h, best of N)
+    policy      best of N: sample N chunks, execute the one that the critics value most, here and in the target
 
-Nothing is ever asked of a policy's gradient: improving is choosing. A window that the time limit cut is no whole
-chunk, and no critic learns from it; one in which the episode ended is, whatever its last actions would have been.
-As RLPD does, each batch mixes demonstrations and the robot's own experience, critics have LayerNorm.
+There is no policy gradient: the policy improves by selection. A window that the time limit cut is no whole chunk, and
+no critic learns from it; one in which the episode terminated is, whatever its last actions would have been. As in
+RLPD, each batch mixes demonstrations and the robot's own experience, and critics have LayerNorm.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from plaudit.checkpoint import load_checkpoint, save_checkpoint
-from plaudit.config import Config
 from plaudit.errors import DataError
-from plaudit.learners.steps import Sync, descend, few, follow, shifted
-from plaudit.policies.critics import Critics
-from plaudit.policies.flow.config import VelocityConfig
-from plaudit.policies.flow.network import Velocity, integrate, matching_loss
-from plaudit.policies.networks import Encoder, Seen, Spaces, seen_of, weights_of
-from plaudit.policies.qchunk.config import CriticConfig, QChunkPolicyConfig
-from plaudit.policies.qchunk.policy import best_of, clipped
+from plaudit.learners.base import (
+    LearnerBase,
+    make_adam,
+    optimizer_step,
+    random_shift_images,
+    sample_critics,
+    soft_update,
+)
+from plaudit.learners.config import OffPolicyConfig
+from plaudit.policies.config import CriticConfig, QChunkPolicyConfig, VelocityNetConfig
+from plaudit.policies.flow_network import VelocityNet, integrate, matching_loss
+from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, Spaces, obs_to_tensors
+from plaudit.policies.qchunk import best_of_n, clip_actions
 from plaudit.rollout.rounds import Act
-from plaudit.types import Batch, FloatArray, Observation, Weights
+from plaudit.types import Batch, FloatArray, Observation
 
-COUNTED = 0  # seed of the noise in rounds that are played to be counted: two of them differ in nothing but the weights
+EVAL_SEED = 0  # of the noise in evaluations: two of them differ in nothing but the weights
 
 
-class QChunkConfig(Config):
+class QChunkConfig(OffPolicyConfig):
     type: Literal["qchunk"] = "qchunk"
     horizon: PositiveInt = 5  # actions of a chunk, h above
-    samples: PositiveInt = 8  # chunks to choose from, N above
-    flow_steps: PositiveInt = 5  # of Euler, from noise to actions
-    velocity: VelocityConfig = VelocityConfig(width=64, depth=2)
-    gamma: float = Field(default=0.95, ge=0, le=1)  # discount of a step
+    num_samples: PositiveInt = 8  # chunks to choose from, N above
+    num_inference_steps: PositiveInt = 5  # of Euler, from noise to actions
+    velocity_net: VelocityNetConfig = VelocityNetConfig(width=64, depth=2)
     lr: PositiveFloat = 2e-3
     tau: float = Field(default=0.01, gt=0, le=1)  # how far the target critics move to the critics at each update
     batch_size: PositiveInt = 128
-    hidden: tuple[PositiveInt, ...] = (128, 128)  # of the critics
-    critics: PositiveInt = 2  # in the ensemble
-    critics_in_target: PositiveInt = 2  # drawn anew for each target, the least counts
-    updates_per_step: PositiveFloat = 0.25  # the update-to-data ratio
-    start_after: NonNegativeInt = 0  # steps that earn no update; `train` acts at random meanwhile, as the flow does too
-    clone_updates: NonNegativeInt = 200  # with demonstrations alone, where there are some, before the first episode
-    demo_share: float = Field(default=0.5, ge=0, le=1)  # of each batch, when there are demonstrations
-    shift: NonNegativeInt = 4  # pixels by which images are moved at random; 0 for none
+    hidden_dims: tuple[PositiveInt, ...] = (128, 128)  # of the critics
+    num_critics: PositiveInt = 2  # in the ensemble
+    num_subsample_critics: PositiveInt = 2  # sampled for each target, of which the minimum counts
+    utd_ratio: PositiveFloat = 0.25
+    pretrain_updates: NonNegativeInt = 200  # with demonstrations alone, where there are some, before the first episode
+    random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
 
     @model_validator(mode="after")
-    def _targets_ask_critics_that_are_there(self) -> Self:
-        if self.critics_in_target > self.critics:
-            raise ValueError(f"critics_in_target is {self.critics_in_target}, but there are {self.critics} critics")
+    def _the_subsample_is_of_the_ensemble(self) -> Self:
+        if self.num_subsample_critics > self.num_critics:
+            raise ValueError(
+                f"num_subsample_critics is {self.num_subsample_critics}, but there are {self.num_critics} critics"
+            )
         return self
 
+    @property
+    def action_horizon(self) -> int:
+        """Actions that its policy returns at a time."""
+        return self.horizon
+
     def build(self, spaces: Spaces, seed: int, device: str) -> "QChunk":
+        """The learner."""
         return QChunk(self, spaces, seed, device)
 
 
 class QChunkNet(nn.Module):
-    """Everything that learns. The flow and the critics look at images with eyes of their own."""
+    """All that is trained. The flow and the critics have an image encoder each."""
 
     def __init__(self, spaces: Spaces, config: QChunkConfig):
         super().__init__()
-        self.eye, self.critic_eye, self.target_eye = (Encoder(spaces) for _ in range(3))
-        size, horizon, actions = self.eye.size, config.horizon, spaces.action_dim
-        self.velocity = Velocity(size, horizon, actions, config.velocity.width, config.velocity.depth)
+        self.encoder, self.critic_encoder, self.target_critic_encoder = (Encoder(spaces) for _ in range(3))
+        size, horizon, actions = self.encoder.size, config.horizon, spaces.action_dim
+        net = config.velocity_net
+        self.velocity_net = VelocityNet(size, horizon, actions, net.width, net.depth)
         inputs = size + horizon * actions
-        self.critic, self.target = (Critics(config.critics, inputs, config.hidden) for _ in range(2))
-        self.target.load_state_dict(self.critic.state_dict())
-        self.target_eye.load_state_dict(self.critic_eye.state_dict())
+        self.critic, self.target_critic = (
+            CriticEnsemble(config.num_critics, inputs, config.hidden_dims) for _ in range(2)
+        )
+        self.target_critic.load_state_dict(self.critic.state_dict())
+        self.target_critic_encoder.load_state_dict(self.critic_encoder.state_dict())
 
 
-class QChunk:
+class QChunk(LearnerBase):
     """A `Learner` of batches from replay: windows of h actions and the sum of their rewards."""
 
     def __init__(self, config: QChunkConfig, spaces: Spaces, seed: int = 0, device: str = "cpu"):
-        self.config, self.spaces, self.seed, self.device = config, spaces, seed, torch.device(device)
-        self.version = 0
-        self.sync: Sync | None = None
-        self.rng = torch.Generator(device).manual_seed(seed)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        super().__init__(spaces, seed, device)
+        self.config, self.pretrain_updates = config, config.pretrain_updates
+        with self.seeded():
             self.net = QChunkNet(spaces, config).to(self.device)
         self.optimizers = {
-            "critic": self._adam(self.net.critic_eye, self.net.critic),
-            "flow": self._adam(self.net.eye, self.net.velocity),
+            "critic": make_adam(config.lr, self.net.critic_encoder, self.net.critic),
+            "flow": make_adam(config.lr, self.net.encoder, self.net.velocity_net),
         }
-
-    def _adam(self, *parts: nn.Module) -> torch.optim.Adam:
-        return torch.optim.Adam([p for part in parts for p in part.parameters()], lr=self.config.lr, fused=True)
-
-    @property
-    def clone_updates(self) -> int:
-        return self.config.clone_updates
 
     @property
     def replay_options(self) -> dict[str, Any]:
-        """What `Replay` has to know to make the batches that `update` takes."""
+        """How to sample the batches that `update` takes."""
         horizon, cameras = self.config.horizon, tuple(self.spaces.cameras)
         return {"gamma": self.config.gamma, "n_step": horizon, "horizon": horizon, "cameras": cameras}
 
-    def acting(self, *, explore: bool) -> Act:
-        """For one round of episodes: a look and a plan every h steps, in between what was planned.
+    def act_fn(self, *, explore: bool) -> Act:
+        """For one rollout: every h steps a chunk is planned from the observations of N envs, and executed to its end.
 
-        What explores is that chunks are drawn, so both ways are the same but for where the noise comes from.
+        Sampling chunks is what explores, so both ways are the same but for the source of the noise.
         """
-        rng = self.rng if explore else torch.Generator(self.device).manual_seed(COUNTED)
+        rng = self.rng if explore else torch.Generator(self.device).manual_seed(EVAL_SEED)
         planned: list[FloatArray] = []  # [N, A] each
 
         def act(observation: Observation) -> FloatArray:
@@ -124,83 +125,85 @@ class QChunk:
     def plan(self, observation: Observation, rng: torch.Generator) -> FloatArray:
         """Chunks [N, H, A] for N observations."""
         with torch.inference_mode():
-            return self._best(seen_of(observation, self.spaces, self.device), rng).cpu().numpy()
+            return self._best(obs_to_tensors(observation, self.spaces, self.device), rng).cpu().numpy()
 
-    def _best(self, seen: Seen, rng: torch.Generator) -> Tensor:
+    def _best(self, obs: ObsTensors, rng: torch.Generator) -> Tensor:
         """For each of B observations the best of N chunks, [B, H, A]."""
-        features = self.net.eye(seen)[:, None]
-        shape = (len(features), self.config.samples, self.config.horizon, self.spaces.action_dim)
+        features = self.net.encoder(obs)[:, None]
+        shape = (len(features), self.config.num_samples, self.config.horizon, self.spaces.action_dim)
         noise = torch.randn(shape, generator=rng, device=self.device)
         at = lambda tau: torch.full((1,), tau, device=self.device)  # noqa: E731
-        chunks = integrate(noise, lambda a, tau: self.net.velocity(a, at(tau), features), self.config.flow_steps)
-        return best_of(self.net.critic, self.net.critic_eye(seen), chunks)
+        velocity = lambda a, tau: self.net.velocity_net(a, at(tau), features)  # noqa: E731
+        chunks = integrate(noise, velocity, self.config.num_inference_steps)
+        return best_of_n(self.net.critic, self.net.critic_encoder(obs), chunks)
 
     def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
         """One step of the critics and one of the flow.
 
-        What it returns stays on the device: to ask for a number is to wait for the GPU.
+        Metrics stay on the device: reading a number waits for the GPU.
         """
         self._check(batch)
         self.version += 1
-        seen = Seen(shifted(batch.images, self.rng, self.config.shift), batch.state)
-        after = Seen(shifted(batch.next_images, self.rng, self.config.shift), batch.next_state)
-        critic_loss, value = self._critic_loss(batch, seen, after)
-        descend(self.optimizers["critic"], critic_loss, self.sync)
-        flow_loss = matching_loss(
-            self.net.velocity, self.net.eye(seen), clipped(batch.actions), batch.action_mask, self.rng
+        obs = ObsTensors(random_shift_images(batch.images, self.rng, self.config.random_shift_pad), batch.state)
+        next_obs = ObsTensors(
+            random_shift_images(batch.next_images, self.rng, self.config.random_shift_pad), batch.next_state
         )
-        descend(self.optimizers["flow"], flow_loss, self.sync)
-        follow(self.net.target, self.net.critic, self.config.tau)
-        follow(self.net.target_eye, self.net.critic_eye, self.config.tau)
-        metrics = {"loss/critic": critic_loss, "loss/flow": flow_loss, "value/mean": value}
+        # Critics.
+        critic_loss, q_mean = self._critic_loss(batch, obs, next_obs)
+        optimizer_step(self.optimizers["critic"], critic_loss, self.sync)
+        # Behavior flow.
+        flow_loss = matching_loss(
+            self.net.velocity_net, self.net.encoder(obs), clip_actions(batch.actions), batch.action_mask, self.rng
+        )
+        optimizer_step(self.optimizers["flow"], flow_loss, self.sync)
+        # Target networks.
+        soft_update(self.net.target_critic, self.net.critic, self.config.tau)
+        soft_update(self.net.target_critic_encoder, self.net.critic_encoder, self.config.tau)
+        metrics = {"loss/critic": critic_loss, "loss/flow": flow_loss, "critic/q_mean": q_mean}
         return {name: number.detach() for name, number in metrics.items()}
 
-    def _critic_loss(self, batch: Batch[Tensor], seen: Seen, after: Seen) -> tuple[Tensor, Tensor]:
+    def _critic_loss(self, batch: Batch[Tensor], obs: ObsTensors, next_obs: ObsTensors) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            chunks = self._best(after, self.rng).flatten(1)
-            asked = few(self.config.critics_in_target, self.config.critics, self.rng)
-            values = self.net.target(self.net.target_eye(after), chunks, asked)
+            chunks = self._best(next_obs, self.rng).flatten(1)
+            subset = sample_critics(self.config.num_subsample_critics, self.config.num_critics, self.rng)
+            values = self.net.target_critic(self.net.target_critic_encoder(next_obs), chunks, subset)
             target = batch.reward + batch.discount * values.amin(dim=0)
             whole = (batch.action_mask[:, -1] | (batch.discount == 0)).float()  # to its end, or the episode's
-        values = self.net.critic(self.net.critic_eye(seen), clipped(batch.actions).flatten(1))
-        off = ((values - target).square() * whole).sum(dim=1) / whole.sum().clamp(min=1)
-        return off.sum(), values.detach().mean()
+        values = self.net.critic(self.net.critic_encoder(obs), clip_actions(batch.actions).flatten(1))
+        error = ((values - target).square() * whole).sum(dim=1) / whole.sum().clamp(min=1)
+        return error.sum(), values.detach().mean()
 
     def _check(self, batch: Batch[Tensor]) -> None:
-        wanted, found = [self.config.horizon, self.spaces.action_dim], list(batch.actions.shape[1:])
-        if found != wanted:
+        wanted, shape = [self.config.horizon, self.spaces.action_dim], list(batch.actions.shape[1:])
+        if shape != wanted:
             raise DataError(
-                f"this learner takes windows of {wanted} actions, the batch has {found}; make the replay with its "
+                f"this learner takes windows of {wanted} actions, the batch has {shape}; sample it with the learner's "
                 "replay_options"
             )
 
     @property
     def components(self) -> dict[str, nn.Module]:
-        """What a robot needs of it: the flow and the critics."""
+        """The policy's part: the flow and the critics."""
         net = self.net
-        return {"eye": net.eye, "velocity": net.velocity, "critic_eye": net.critic_eye, "critic": net.critic}
-
-    def weights(self) -> Weights:
-        return weights_of(self.version, self.components)
+        return {
+            "encoder": net.encoder,
+            "velocity_net": net.velocity_net,
+            "critic_encoder": net.critic_encoder,
+            "critic": net.critic,
+        }
 
     def policy_config(self, *, explore: bool = False) -> QChunkPolicyConfig:
-        """What a robot builds to act with these weights; it explores by drawing, in any case.
+        """The config of the policy that acts with these weights; it explores by sampling, in any case.
 
-        explore: with noise of the run's own, not that of rounds that are played to be counted
+        explore: with noise of the run's own, not that of evaluations
         """
         config = self.config
         return QChunkPolicyConfig(
             **self.spaces.fields(),
-            seed=self.seed if explore else COUNTED,
+            seed=self.seed if explore else EVAL_SEED,
             horizon=config.horizon,
-            velocity=config.velocity,
-            critic=CriticConfig(count=config.critics, hidden=config.hidden),
-            samples=config.samples,
-            steps=config.flow_steps,
+            velocity_net=config.velocity_net,
+            critic=CriticConfig(num_critics=config.num_critics, hidden_dims=config.hidden_dims),
+            num_samples=config.num_samples,
+            num_inference_steps=config.num_inference_steps,
         )
-
-    def save(self, path: str) -> None:
-        save_checkpoint(Path(path), self, {})
-
-    def load(self, path: str) -> None:
-        load_checkpoint(Path(path), self)

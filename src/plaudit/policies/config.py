@@ -1,28 +1,157 @@
-"""What configs of policies with networks have in common. Without torch: a config is read where nothing of it runs."""
+"""What the files of policies hold. Without torch, so that a config is read quickly, and where the policy will not run.
 
-from typing import Self
+A config names its policy's class by a path, which `build()` imports: gaussian.py, flow.py and qchunk.py need torch,
+openpi.py needs the packages of the extra `openpi`.
+"""
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from importlib import import_module
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from plaudit.config import Config
+from plaudit.protocols import Policy
+from plaudit.trust import KeyVariable, ServerUrl
+
+Guidance = Literal["vjp", "identity", "blend"]
 
 
-class EyeConfig(Config):
-    features: PositiveInt = 64  # that each camera is squeezed into
+class PolicyConfig(Config):
+    """Base of the configs that come with Plaudit; one of your own needs only a `build()`."""
+
+    policy_class: ClassVar[str]  # "module:Class", made with the config alone
+
+    def build(self) -> Policy:
+        """The policy, with the weights that its seed gives."""
+        module, _, name = self.policy_class.partition(":")
+        return getattr(import_module(module), name)(self)
 
 
-class NetworkPolicyConfig(Config):
-    """What one sees and does, and where it runs."""
+class ImageEncoderConfig(Config):
+    features: PositiveInt = 64  # that each camera is reduced to
+
+
+class NetworkPolicyConfig(PolicyConfig):
+    """What a policy with networks observes and returns, and where it runs."""
 
     state_dim: NonNegativeInt
     action_dim: PositiveInt
     cameras: dict[str, tuple[PositiveInt, PositiveInt]] = Field(default_factory=dict)  # name -> (H, W); {} for none
-    eye: EyeConfig = Field(default_factory=EyeConfig)
-    seed: NonNegativeInt = 0  # of the weights before any are loaded, and of what is drawn
+    encoder: ImageEncoderConfig = Field(default_factory=ImageEncoderConfig)
+    seed: NonNegativeInt = 0  # of the weights before any are loaded, and of what is sampled
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda|mps|xpu)(:\d{1,3})?$")
 
     @model_validator(mode="after")
-    def _there_is_something_to_see(self) -> Self:
+    def _there_is_an_input(self) -> Self:
         if not self.state_dim and not self.cameras:
             raise ValueError("a policy needs something to see: a state_dim, or cameras")
         return self
+
+
+class ActorConfig(Config):
+    kind: Literal["squashed", "plain"] = "squashed"  # by tanh, as SAC trains them; or not, as PPO does
+    hidden_dims: tuple[PositiveInt, ...] = Field(default=(128, 128), min_length=1)
+
+
+class GaussianConfig(NetworkPolicyConfig):
+    """The actor of PPO or SAC."""
+
+    policy_class: ClassVar[str] = "plaudit.policies.gaussian:GaussianPolicy"
+
+    type: Literal["gaussian"] = "gaussian"
+    horizon: PositiveInt = 1  # actions of a chunk
+    actor: ActorConfig = Field(default_factory=ActorConfig)
+    # Sample actions instead of taking the mode. Only a squashed actor can: the standard deviation of a plain one is not
+    # among the weights that a robot gets.
+    stochastic: bool = False
+
+    @model_validator(mode="after")
+    def _it_can_sample(self) -> Self:
+        if self.stochastic and self.actor.kind == "plain":
+            raise ValueError(
+                "a plain actor cannot be stochastic: its weights do not include a standard deviation; leave out "
+                "'stochastic'"
+            )
+        return self
+
+
+class VelocityNetConfig(Config):
+    width: PositiveInt = 384  # of the residual stream; 384 x 3 is 2.8 million parameters
+    depth: PositiveInt = 3  # residual blocks
+
+
+class FlowConfig(NetworkPolicyConfig):
+    """Chunks of actions by flow matching."""
+
+    policy_class: ClassVar[str] = "plaudit.policies.flow:FlowPolicy"
+
+    type: Literal["flow"] = "flow"
+    horizon: PositiveInt = 16  # actions of a chunk
+    velocity_net: VelocityNetConfig = Field(default_factory=VelocityNetConfig)
+    num_inference_steps: PositiveInt = 5  # of Euler, from noise to actions
+    # How guided_inference holds on to the previous chunk: by the vector-Jacobian product through the network, as the
+    # paper does; by the plain difference ("identity"), which needs no gradient; or by an average at the end ("blend").
+    guidance: Guidance = "vjp"
+    max_guidance_weight: PositiveFloat = 5.0  # the paper's beta
+
+
+class CriticConfig(Config):
+    num_critics: PositiveInt = 2  # in the ensemble
+    hidden_dims: tuple[PositiveInt, ...] = Field(default=(128, 128), min_length=1)
+
+
+class QChunkPolicyConfig(NetworkPolicyConfig):
+    """The best of N chunks of a flow, by critics: what Q-chunking trains."""
+
+    policy_class: ClassVar[str] = "plaudit.policies.qchunk:QChunkPolicy"
+
+    type: Literal["qchunk"] = "qchunk"
+    horizon: PositiveInt = 5  # actions of a chunk
+    velocity_net: VelocityNetConfig = Field(default_factory=VelocityNetConfig)
+    critic_encoder: ImageEncoderConfig = Field(default_factory=ImageEncoderConfig)  # `encoder` is the flow's
+    critic: CriticConfig = Field(default_factory=CriticConfig)
+    num_samples: PositiveInt = 8  # chunks to choose from
+    num_inference_steps: PositiveInt = 5  # of Euler, from noise to actions
+    guidance: Guidance = "vjp"  # as flow policies have it
+    max_guidance_weight: PositiveFloat = 5.0  # likewise
+
+    @property
+    def flow(self) -> FlowConfig:
+        """What samples the chunks."""
+        return FlowConfig(**self.model_dump(include=set(FlowConfig.model_fields) - {"type"}))
+
+
+class ServerConfig(Config):
+    """Where an openpi server listens."""
+
+    # A name, an address, or a whole `wss://...`; where a file names another machine, --allow-host MACHINE.
+    host: ServerUrl = "localhost"
+    port: PositiveInt | None = 8000
+    api_key_env: KeyVariable = "OPENPI_API_KEY"  # the variable that holds the key; most servers need none
+    connect_s: PositiveFloat = 30.0  # to keep trying to reach the server: it loads a large model before it listens
+    answer_s: PositiveFloat = 10.0  # to wait for actions; the first ones take a compilation on the server
+
+    @property
+    def url(self) -> str:
+        """With scheme and port."""
+        whole = self.host if self.host.startswith(("ws://", "wss://")) else f"ws://{self.host}"
+        return whole if self.port is None else f"{whole}:{self.port}"
+
+
+class OpenpiConfig(PolicyConfig):
+    """A policy behind openpi's server, which runs in a process of its own, with a GPU of its own."""
+
+    policy_class: ClassVar[str] = "plaudit.policies.openpi:OpenpiPolicy"
+
+    type: Literal["openpi", "openpi_policy"] = "openpi"
+    openpi_model: ServerConfig
+    action_dim: PositiveInt  # of the robot; of longer actions the rest is padding, and is left out
+    horizon: PositiveInt | None = None  # actions of a chunk; of a longer chunk the rest is left out. None: as they come
+    # How the server names things, which is a matter of the checkpoint; these are those of DROID and LIBERO.
+    image_keys: dict[str, str] = Field(default_factory=dict)  # camera -> key, like {front: observation/image}
+    state_key: str | None = "observation/state"  # None: it is not sent
+    prompt_key: str | None = "prompt"  # None: likewise
+    prompt: str = ""  # the instruction, in words
+    action_key: str = "actions"
+    # (H, W) that images are shrunk to before they are sent, with black bars where the shape differs; None: as they are.
+    image_size: tuple[PositiveInt, PositiveInt] | None = (224, 224)

@@ -8,7 +8,7 @@
                         | will have  | nearer, the more | agree with
                         | run        | it binds         |
 
-Numpy alone, because the robot's side may want to blend too. What a flow does with the weights is in `flow/policy.py`;
+Numpy alone, because the robot's side may want to blend too. What a flow does with the weights is in `flow.py`;
 policies that cannot be guided on the way blend at the end.
 """
 
@@ -40,7 +40,7 @@ def compute_guided_prefix_weights(horizon: int, delay: int, executed: int) -> Fl
     return np.where(step < delay, 1.0, falling).astype(np.float32)
 
 
-def remaining(previous: FloatArray, executed: int) -> FloatArray:
+def shift_chunk(previous: FloatArray, executed: int) -> FloatArray:
     """[H, A] what is left of a chunk after `executed` steps, its last action repeated; weights there are 0."""
     if previous.ndim != 2 or len(previous) == 0:
         raise PolicyError(f"a chunk is [H, A] with at least one action, the previous one is {list(previous.shape)}")
@@ -56,6 +56,6 @@ def blend(previous: FloatArray, new: FloatArray, weights: FloatArray) -> FloatAr
     return (previous * weights[:, None] + new * (1 - weights[:, None])).astype(np.float32)
 
 
-def blended(previous: FloatArray, new: FloatArray, delay: int, executed: int) -> FloatArray:
+def blend_with_previous(previous: FloatArray, new: FloatArray, delay: int, executed: int) -> FloatArray:
     """A new chunk that goes on from the previous one: all of the above."""
-    return blend(remaining(previous, executed), new, compute_guided_prefix_weights(len(new), delay, executed))
+    return blend(shift_chunk(previous, executed), new, compute_guided_prefix_weights(len(new), delay, executed))

@@ -1,4 +1,5 @@
-"""Networks of policies, which learners train: an encoder of observations, and actors.
+"""Networks of policies, which learners train: an encoder of observations, actors, critics; and the steps between arrays
+and networks that policies share.
 
 Images come as the store keeps them, uint8 [B, H, W, 3]; `permute` makes that channels-last memory without a copy, which
 is also what convolutions like best.
@@ -10,11 +11,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plaudit.types import Observation, Weights
+from plaudit.data.normalize import Normalizer as AffineNormalizer
+from plaudit.errors import PolicyError, nearest
+from plaudit.protocols import Normalizer
+from plaudit.types import AnyArray, Observation, Weights
 
 
 @dataclass(frozen=True)
@@ -31,20 +36,20 @@ class Spaces:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObsTensors:
     """A batch of observations as tensors."""
 
     images: Mapping[str, Tensor]  # camera -> uint8 [B, H, W, 3]
     state: Tensor  # f32 [B, S]
 
-    def __getitem__(self, rows: Tensor) -> "Seen":
-        return Seen({c: images[rows] for c, images in self.images.items()}, self.state[rows])
+    def __getitem__(self, rows: Tensor) -> "ObsTensors":
+        return ObsTensors({c: images[rows] for c, images in self.images.items()}, self.state[rows])
 
 
-def seen_of(observation: Observation, spaces: Spaces, device: torch.device) -> Seen:
+def obs_to_tensors(observation: Observation, spaces: Spaces, device: torch.device) -> ObsTensors:
     """The part of what N robots see that a learner looks at."""
     images = {camera: torch.from_numpy(observation.images[camera]).to(device) for camera in spaces.cameras}
-    return Seen(images, torch.from_numpy(observation.state).to(device))
+    return ObsTensors(images, torch.from_numpy(observation.state).to(device))
 
 
 def weights_of(version: int, parts: Mapping[str, nn.Module]) -> Weights:
@@ -73,28 +78,30 @@ def mlp(sizes: Sequence[int], activation: type[nn.Module], *, norm: bool = False
 
 
 class Encoder(nn.Module):
-    """Observations to features: the state as it is, each camera through a small convolutional network."""
+    """Observations to features: the state as it is, each camera through a small convolutional network of its own."""
 
     def __init__(self, spaces: Spaces, features: int = 64):
-        """features: that each camera is squeezed into"""
+        """features: that each camera is reduced to"""
         super().__init__()
         self.spaces = spaces
-        self.eyes = nn.ModuleDict({camera: _eye(size, features) for camera, size in sorted(spaces.cameras.items())})
-        self.size = spaces.state_dim + features * len(self.eyes)
+        self.cameras = nn.ModuleDict(
+            {camera: _image_encoder(size, features) for camera, size in sorted(spaces.cameras.items())}
+        )
+        self.size = spaces.state_dim + features * len(self.cameras)
 
-    def forward(self, seen: Seen) -> Tensor:
+    def forward(self, seen: ObsTensors) -> Tensor:
         """Features [B, size] of images as they are stored."""
-        return self.normalized({camera: seen.images[camera].float() / 255 for camera in self.eyes}, seen.state)
+        return self.normalized({camera: seen.images[camera].float() / 255 for camera in self.cameras}, seen.state)
 
     def normalized(self, images: Mapping[str, Tensor], state: Tensor) -> Tensor:
-        """The same of images in [0, 1] and a state that a normaliser has seen, as policies have them."""
-        if not self.eyes:
+        """The same of images in [0, 1] and a normalized state, as policies have them."""
+        if not self.cameras:
             return state
-        looks = [eye(images[camera].permute(0, 3, 1, 2) - 0.5) for camera, eye in self.eyes.items()]
-        return torch.cat([*looks, state], dim=1)
+        features = [net(images[camera].permute(0, 3, 1, 2) - 0.5) for camera, net in self.cameras.items()]
+        return torch.cat([*features, state], dim=1)
 
 
-def _eye(size: tuple[int, int], features: int) -> nn.Module:
+def _image_encoder(size: tuple[int, int], features: int) -> nn.Module:
     channels, layers = 3, []
     height, width = size
     for out in (32, 32, 64, 64):
@@ -116,12 +123,14 @@ def random_shift(images: Tensor, generator: torch.Generator, pad: int = 4) -> Te
 
 
 class TanhGaussian(nn.Module):
-    """An actor whose actions lie in [-1, 1]: a Gaussian squeezed by tanh."""
+    """An actor whose actions lie in [-1, 1]: a Gaussian squashed by tanh."""
 
-    def __init__(self, features: int, action_dim: int, hidden: Sequence[int], log_std: tuple[float, float] = (-5, 2)):
+    def __init__(
+        self, features: int, action_dim: int, hidden_dims: Sequence[int], log_std: tuple[float, float] = (-5, 2)
+    ):
         super().__init__()
-        self.trunk = mlp([features, *hidden], nn.ReLU, norm=True)
-        self.head = Linear(hidden[-1], 2 * action_dim)
+        self.trunk = mlp([features, *hidden_dims], nn.ReLU, norm=True)
+        self.head = Linear(hidden_dims[-1], 2 * action_dim)
         self.low, self.high = log_std
 
     def forward(self, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,14 +139,102 @@ class TanhGaussian(nn.Module):
         log_std = log_std.clamp(self.low, self.high)
         raw = mean + log_std.exp() * noise
         log_density = (-0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
-        squeezed = (2 * (math.log(2) - raw - F.softplus(-2 * raw))).sum(-1)
-        return raw.tanh(), log_density - squeezed
+        log_det = (2 * (math.log(2) - raw - F.softplus(-2 * raw))).sum(-1)  # of tanh's Jacobian
+        return raw.tanh(), log_density - log_det
 
-    def best(self, features: Tensor) -> Tensor:
-        """The middle of the distribution."""
+    def mode(self, features: Tensor) -> Tensor:
+        """The action of the mean, [B, A]."""
         return self.head(self.trunk(features)).chunk(2, dim=-1)[0].tanh()
 
 
-def plain_actor(features: int, action_dim: int, hidden: Sequence[int]) -> nn.Sequential:
-    """The middle of a plain Gaussian over actions, which begins near 0."""
-    return nn.Sequential(mlp([features, *hidden], nn.Tanh), Linear(hidden[-1], action_dim, gain=0.01))
+def gaussian_actor(features: int, action_dim: int, hidden_dims: Sequence[int]) -> nn.Sequential:
+    """The mean of a Gaussian over actions; it starts near 0."""
+    return nn.Sequential(mlp([features, *hidden_dims], nn.Tanh), Linear(hidden_dims[-1], action_dim, gain=0.01))
+
+
+class CriticEnsemble(nn.Module):
+    """E critics in parallel: each layer is one batched product."""
+
+    def __init__(self, num_critics: int, inputs: int, hidden_dims: Sequence[int]):
+        super().__init__()
+        sizes = [inputs, *hidden_dims, 1]
+        self.weights = nn.ParameterList(
+            nn.Parameter(torch.empty(num_critics, before, after).uniform_(-1, 1) / math.sqrt(before))
+            for before, after in pairwise(sizes)
+        )
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(num_critics, 1, after)) for after in sizes[1:])
+
+    def forward(self, features: Tensor, actions: Tensor, members: Tensor | None = None) -> Tensor:
+        """Values [E, B], of all critics or of some."""
+        weights: list[Tensor] = list(self.weights)
+        biases: list[Tensor] = list(self.biases)
+        if members is not None:
+            weights, biases = [w[members] for w in weights], [b[members] for b in biases]
+        x = torch.cat([features, actions], dim=-1).expand(len(biases[0]), -1, -1)
+        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+            x = torch.baddbmm(bias, x, weight)
+            x = F.relu(F.layer_norm(x, x.shape[-1:]))
+        return torch.baddbmm(biases[-1], x, weights[-1]).squeeze(-1)
+
+
+def to_tensor(array: AnyArray, device: torch.device) -> Tensor:
+    """An array as a tensor on a device."""
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+
+def encode(encoder: Encoder, observation: Observation, normalizer: Normalizer, device: torch.device) -> Tensor:
+    """Features [1, size] of one observation, normalized."""
+    _check_observation(encoder.spaces, observation)
+    images = {camera: normalizer.normalize_image(observation.images[camera]) for camera in encoder.cameras}
+    state = normalizer.normalize_state(observation.state) if encoder.spaces.state_dim else observation.state
+    with torch.no_grad():
+        tensors = {camera: to_tensor(image[None], device) for camera, image in images.items()}
+        return encoder.normalized(tensors, to_tensor(state[None], device))
+
+
+def _check_observation(spaces: Spaces, observation: Observation) -> None:
+    if observation.state.shape != (spaces.state_dim,):
+        raise PolicyError(
+            f"this policy takes states of [{spaces.state_dim}], the observation's is {list(observation.state.shape)}"
+        )
+    for camera, size in spaces.cameras.items():
+        if camera not in observation.images:
+            raise PolicyError(
+                f"this policy uses camera '{camera}', which the observation lacks; "
+                f"{nearest(camera, observation.images)}"
+            )
+        shape = observation.images[camera].shape
+        if shape != (*size, 3):
+            raise PolicyError(f"camera '{camera}' has images of {list(shape)}, this policy takes {[*size, 3]}")
+
+
+def zero_observation(spaces: Spaces) -> tuple[Observation, Normalizer]:
+    """A black image of each camera and a state of zeros, to warm up with."""
+    images = {camera: np.zeros((*size, 3), np.uint8) for camera, size in spaces.cameras.items()}
+    state = np.zeros(spaces.state_dim, np.float32)
+    return Observation(images, state), AffineNormalizer.identity(spaces.state_dim, spaces.action_dim)
+
+
+def freeze(components: Mapping[str, nn.Module]) -> None:
+    """No gradients, and evaluation mode."""
+    for component in components.values():
+        component.requires_grad_(False).eval()
+
+
+def load_components(components: Mapping[str, nn.Module], weights: Weights) -> None:
+    """Load weights into components: all of them, or none with a message about the first that does not fit."""
+    own = {f"{part}/{name}": t for part, module in components.items() for name, t in module.state_dict().items()}
+    what = f"weights of version {weights.version}"
+    for name in own:
+        if name not in weights.tensors:
+            raise PolicyError(f"{what} lack '{name}' of this policy; {nearest(name, weights.tensors)}")
+    for name, array in weights.tensors.items():
+        if name not in own:
+            raise PolicyError(f"{what} have '{name}', which this policy has no place for; {nearest(name, own)}")
+        if array.shape != tuple(own[name].shape):
+            raise PolicyError(f"{what}: '{name}' is {list(array.shape)}, this policy's is {list(own[name].shape)}")
+        if not np.isfinite(array).all():
+            raise PolicyError(f"{what}: '{name}' holds NaN or infinity; a robot must not act by it")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(torch.from_numpy(np.array(weights.tensors[name])))

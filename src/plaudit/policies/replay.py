@@ -14,7 +14,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from plaudit.config import Config
 from plaudit.data.store import Store
 from plaudit.errors import PolicyError
-from plaudit.policies.guidance import blended
+from plaudit.policies.guidance import blend_with_previous
 from plaudit.protocols import Normalizer
 from plaudit.types import FloatArray, Observation, Weights
 
@@ -45,7 +45,7 @@ class ReplayPolicy:
         self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
     ) -> FloatArray:
         start = max(0, self._next - self._horizon) + executed
-        return blended(previous, self._chunk(start), delay, executed)
+        return blend_with_previous(previous, self._chunk(start), delay, executed)
 
     def _chunk(self, start: int) -> FloatArray:
         self._next = start + self._horizon

@@ -19,7 +19,7 @@ from plaudit.envs.panda.scene import ARM_STATE, SCENE_STATE
 from plaudit.envs.panda.tasks import TaskState
 from plaudit.errors import PolicyError
 from plaudit.policies.expert import ScriptedExpert
-from plaudit.policies.guidance import blended
+from plaudit.policies.guidance import blend_with_previous
 from plaudit.protocols import Normalizer
 from plaudit.trust import CodeName
 from plaudit.types import FloatArray, Observation, Weights
@@ -66,7 +66,7 @@ class ScriptedPolicy:
     def guided_inference(
         self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
     ) -> FloatArray:
-        return blended(previous, self.predict(observation, normalizer), delay, executed)
+        return blend_with_previous(previous, self.predict(observation, normalizer), delay, executed)
 
     def warmup(self) -> None:
         """Nothing is slow the first time."""

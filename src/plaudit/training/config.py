@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from plaudit.config import Config, load, refuse_other_names, spelled_out
 from plaudit.errors import nearest
-from plaudit.protocols import OffPolicyLearnerConfig
+from plaudit.learners.config import OffPolicyConfig
 from plaudit.registry import ENV_REGISTRY, LEARNER_REGISTRY
 from plaudit.training.collect import CollectConfig, translate_collect
 
@@ -160,12 +160,12 @@ class TrainConfig(Config):
     @property
     def off_policy(self) -> bool:
         """Whether the learner takes batches of replay, and not rounds."""
-        return isinstance(self.learner, OffPolicyLearnerConfig)
+        return isinstance(self.learner, OffPolicyConfig)
 
     @property
     def horizon(self) -> int:
         """Actions that the learner's policy returns at a time."""
-        return self.learner.horizon if self.off_policy else 1
+        return self.learner.action_horizon
 
     @model_validator(mode="after")
     def _cameras_are_there(self) -> Self:
@@ -222,16 +222,16 @@ OTHER_NAMES: Mapping[str, str] = {
     "reward_training": "a reward model is trained by 'plaudit train-reward --config FILE'",
     "algorithm.gamma": "write 'learner.gamma'",
     "algorithm.gae_lambda": "write 'learner.gae_lambda'",
-    "algorithm.clip_ratio_high": "write 'learner.clip'",
-    "algorithm.clip_ratio_low": "write 'learner.clip'",
-    "algorithm.entropy_bonus": "write 'learner.entropy_weight'",
+    "algorithm.clip_ratio_high": "write 'learner.clip_coef'",
+    "algorithm.clip_ratio_low": "write 'learner.clip_coef'",
+    "algorithm.entropy_bonus": "write 'learner.ent_coef'",
     "algorithm.tau": "write 'learner.tau'",
-    "algorithm.update_epoch": "write 'learner.epochs'",
+    "algorithm.update_epoch": "write 'learner.update_epochs'",
     "algorithm.replay_buffer": "write 'capacity_gb'",
-    "algorithm.demo_buffer": "write 'demos' (a store) and 'learner.demo_share'",
+    "algorithm.demo_buffer": "write 'demos' (a store) and 'learner.demo_ratio'",
     "algorithm": "write 'learner': its keys are gamma, lr, and those of PpoConfig, SacConfig or QChunkConfig",
     "actor.optim.lr": "write 'learner.lr'",
-    "actor.global_batch_size": "write 'learner.batch_size' (sac, qchunk) or 'learner.minibatches' (ppo)",
+    "actor.global_batch_size": "write 'learner.batch_size' (sac, qchunk) or 'learner.num_minibatches' (ppo)",
     "actor.micro_batch_size": "leave it out: a batch is one piece",
     "actor.model.image_keys": "write 'env.cameras'",
     "actor.model.image_size": "write 'env.image_size' as [height, width]",

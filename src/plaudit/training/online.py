@@ -26,7 +26,6 @@ from contextlib import suppress
 from typing import Any
 
 from plaudit.errors import PlauditError, StoreFull, TrainingError, WorkerFailed, WorkerLost
-from plaudit.learners.steps import earned_updates
 from plaudit.training.failure_log import FailureLog
 from plaudit.training.handles import Slot
 from plaudit.training.monitor import JudgeMonitor, judge_in_charge
@@ -219,7 +218,7 @@ class OnlineTrainer:
             return f"{counts.unjudged} episodes wait for the judge, {config.backlog} may"
         if config.ahead is not None and counts.episodes:
             mean = counts.steps / counts.episodes
-            if self.now.owed > config.ahead * mean * config.learner.updates_per_step:
+            if self.now.owed > config.ahead * mean * config.learner.utd_ratio:
                 return f"{self.now.owed:,} updates wait for the learner"
         return ""
 
@@ -321,7 +320,7 @@ class OnlineTrainer:
             self._failures.recovered("replay")
         except RETRYABLE as error:
             self._failures.record("replay", error)
-        earned = self.pretrain_updates + earned_updates(self.config.learner, now.counts.judged_steps)
+        earned = self.pretrain_updates + self.config.learner.updates_due(now.counts.judged_steps)
         now.owed = max(0, int(earned) - now.updates) if self.has_samples else 0
         now.holding = self.env_blocked_by()
         now.note_age()

@@ -19,12 +19,11 @@ from pydantic import (
 )
 
 from plaudit.config import Config, load, spelled_out
-from plaudit.contracts import missing_members
 from plaudit.errors import nearest
 from plaudit.judges.config import HUMAN
 from plaudit.judges.simulator import SimulatorConfig
+from plaudit.learners.config import OffPolicyConfig
 from plaudit.policies.loader import load_policy
-from plaudit.protocols import OffPolicyLearnerConfig
 from plaudit.registry import LABELER_REGISTRY, LEARNER_REGISTRY, ROBOT_REGISTRY, TAKEOVER_REGISTRY
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.rollout.executor import ExecutorConfig
@@ -141,16 +140,15 @@ class OnlineConfig(Config):
     @property
     def _says_chunks(self) -> bool:
         """Whether who acts says several actions at a time; a policy of somebody else is taken to."""
-        return self.act_with == "policy" or self.learner.horizon > 1
+        return self.act_with == "policy" or self.learner.action_horizon > 1
 
     @model_validator(mode="after")
     def _the_learner_learns_from_replay(self) -> Self:
-        lacking = missing_members(self.learner, OffPolicyLearnerConfig)
-        if lacking:
+        if not isinstance(self.learner, OffPolicyConfig):
             raise ValueError(
-                f"learner '{self.learner_name}' does not learn from replay (its config lacks {', '.join(lacking)}), "
-                "and here labels come after the policy that acted was updated; use an off-policy learner: sac, qchunk, "
-                "or one of your own with what plaudit.protocols.OffPolicyLearnerConfig has"
+                f"learner '{self.learner_name}' does not learn from replay, and here labels come after the policy that "
+                "acted was updated; use an off-policy learner: sac, qchunk, or one of your own whose config derives "
+                "from plaudit.learners.config.OffPolicyConfig"
             )
         return self
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plaudit.policies.networks import Spaces
-from plaudit.policies.parts import take
+from plaudit.policies.networks import Spaces, load_components
 from plaudit.policies.weights import read_weights
 from plaudit.rollout.rounds import SimulatorJudge
 from plaudit.training.evaluation import UNTOUCHED
@@ -21,7 +20,7 @@ def examine(config: OnlineConfig, folder: Path, episodes: int) -> float:
     spaces = Spaces(probe.state_dim, probe.action_dim, {camera: probe.cameras[camera] for camera in cameras})
     probe.close()
     learner = build_learner(config, spaces)
-    take(learner.components, read_weights(folder / "weights" / "current.safetensors"))
+    load_components(learner.components, read_weights(folder / "weights" / "current.safetensors"))
     simulation = audience(config, learner, episodes)
     try:
         rounds = list(play_held_back(simulation, learner, episodes, SimulatorJudge(), offset=UNTOUCHED))

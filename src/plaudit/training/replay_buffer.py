@@ -67,7 +67,7 @@ class SampleOptions(Config):
     n_step: int = 1
     horizon: int | None = None
     cameras: tuple[str, ...] = ()
-    demo_share: float = 0.5
+    demo_ratio: float = 0.5
     believe_demos: bool = False  # whether a demonstration that was recorded as ended has ended, whatever the judge sees
     seed: int = 0
 
@@ -323,7 +323,7 @@ def make_sampler(where: StoreLocation, options: SampleOptions) -> Replay:
     demos = Store.open(where.demos, labels=None if where.demo_labels is None else Path(where.demo_labels))
     ends = (options.believe_demos, True)
     sources = ({options.source} if where.demo_labels is not None else None, {options.source})
-    return Replay.mix(demos, online, options.demo_share, sources=sources, end_as_recorded=ends, **asked)
+    return Replay.mix(demos, online, options.demo_ratio, sources=sources, end_as_recorded=ends, **asked)
 
 
 def _in_a_row(ids: Sequence[int], unlabelable: Collection[int], unjudged: Collection[int]) -> int:

@@ -22,13 +22,9 @@ from plaudit.data.batch import to_torch
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
 from plaudit.errors import DataError
-from plaudit.learners.ppo import Ppo
-from plaudit.learners.qchunk import QChunk
-from plaudit.learners.sac import Sac
-from plaudit.learners.steps import earned_updates
 from plaudit.learners.threads import torch_threads
 from plaudit.policies.networks import Spaces
-from plaudit.protocols import Simulation
+from plaudit.protocols import Learner, Simulation
 from plaudit.rollout.rounds import Act, Judge, Round, SimulatorJudge, run_round
 from plaudit.training.collect import collecting
 from plaudit.training.config import TrainConfig
@@ -39,7 +35,6 @@ from plaudit.types import Observation
 
 SIDE_BY_SIDE = 64  # episodes of an evaluation, at most
 TRAINING, HELD_BACK = 0, 1_000_000_000  # where the seeds of each kind begin; see also stores.py
-Trained = Ppo | Sac | QChunk
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ class Study(Protocol):
 class OnPolicy:
     """PPO: each round is used once. It is stored only when asked for. Demonstrations are cloned before the first."""
 
-    def __init__(self, learner: Ppo, kept: Kept | None, demos: Store | None, seed: int):
+    def __init__(self, learner: Any, kept: Kept | None, demos: Store | None, seed: int):
         self._learner, self._kept, self._demos, self._seed = learner, kept, demos, seed
 
     def prepare(self, track: Callable[[str], Any]) -> bool:
@@ -85,12 +80,12 @@ class OnPolicy:
             return False
         config, cameras = self._learner.config, tuple(self._learner.spaces.cameras)
         replay = Replay(self._demos, cameras=cameras, seed=self._seed)
-        for _ in track("cloning demonstrations")(range(config.clone_updates)):
-            self._learner.clone(to_torch(replay.sample(config.clone_batch_size), self._learner.device))
-        return config.clone_updates > 0
+        for _ in track("cloning demonstrations")(range(config.pretrain_updates)):
+            self._learner.bc_update(to_torch(replay.sample(config.pretrain_batch_size), self._learner.device))
+        return config.pretrain_updates > 0
 
     def act(self, steps: int) -> Act:
-        return self._learner.acting(explore=True)
+        return self._learner.act_fn(explore=True)
 
     def learn(self, played: Round, steps: int) -> Mapping[str, float]:
         if self._kept is not None:
@@ -112,7 +107,7 @@ class OffPolicy:
 
     def __init__(
         self,
-        learner: Sac | QChunk,
+        learner: Any,
         kept: Kept,
         demos: Store | None,
         seed: int,
@@ -124,7 +119,7 @@ class OffPolicy:
         self._learner, self._kept, self._demos = learner, kept, demos
         options = {**learner.replay_options, "end_on_success": end_on_success, "seed": seed}
         if demos is not None:
-            ends, share = (believe_demos, True), learner.config.demo_share
+            ends, share = (believe_demos, True), learner.config.demo_ratio
             self._replay = Replay.mix(demos, kept.store, share, end_as_recorded=ends, **options)
         else:
             self._replay = Replay(kept.store, **options)
@@ -132,15 +127,15 @@ class OffPolicy:
         self._owed = 0.0  # updates, a fraction of one at most between rounds
 
     def prepare(self, track: Callable[[str], Any]) -> bool:
-        updates = self._learner.clone_updates if self._demos is not None else 0
+        updates = self._learner.pretrain_updates if self._demos is not None else 0
         for _ in track("rehearsing demonstrations")(range(updates)):
             self._update()
         return updates > 0
 
     def act(self, steps: int) -> Act:
-        if steps < self._learner.config.start_after:
+        if steps < self._learner.config.random_steps:
             return self._random
-        return self._learner.acting(explore=True)
+        return self._learner.act_fn(explore=True)
 
     def _random(self, observation: Observation) -> Any:
         return self._rng.uniform(-1, 1, (len(observation.state), self._learner.spaces.action_dim)).astype(np.float32)
@@ -149,7 +144,7 @@ class OffPolicy:
         self._kept.add(played)
         self._replay.refresh()
         pace = self._learner.config
-        self._owed += earned_updates(pace, steps + played.steps) - earned_updates(pace, steps)
+        self._owed += pace.updates_due(steps + played.steps) - pace.updates_due(steps)
         newest: dict[str, Any] = {}
         while self._owed >= 1:
             newest |= self._update()
@@ -218,7 +213,7 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
     return now
 
 
-def _audience(config: TrainConfig, learner: Trained) -> Simulation:
+def _audience(config: TrainConfig, learner: Learner) -> Simulation:
     """For evaluations. Cameras that only the judge looks at see nothing there: the judge is not asked."""
     env = config.env
     if env.obs == "both" and not learner.spaces.cameras:
@@ -227,7 +222,7 @@ def _audience(config: TrainConfig, learner: Trained) -> Simulation:
     return env.build(-(-episodes // -(-episodes // SIDE_BY_SIDE)))  # in rounds of about the same size
 
 
-def evaluate(simulation: Simulation, learner: Trained, episodes: int) -> float:
+def evaluate(simulation: Simulation, learner: Learner, episodes: int) -> float:
     """Share of episodes, on seeds held back, that the simulator saw succeed."""
     played = list(play_held_back(simulation, learner, episodes, SimulatorJudge()))
     return float(np.mean(np.concatenate([round.succeeded for round in played])[:episodes]))
@@ -235,7 +230,7 @@ def evaluate(simulation: Simulation, learner: Trained, episodes: int) -> float:
 
 def play_held_back(
     simulation: Simulation,
-    learner: Trained,
+    learner: Learner,
     episodes: int,
     judge: Judge,
     *,
@@ -248,7 +243,7 @@ def play_held_back(
     """
     for first in range(0, episodes, simulation.num_envs):
         seeds = [HELD_BACK + offset + first + i for i in range(simulation.num_envs)]
-        yield run_round(simulation, learner.acting(explore=False), seeds, judge, end_on_success=end_on_success)
+        yield run_round(simulation, learner.act_fn(explore=False), seeds, judge, end_on_success=end_on_success)
 
 
 def _policy_cameras(config: TrainConfig, simulation: Simulation) -> dict[str, tuple[int, int]]:
@@ -262,7 +257,7 @@ def learner_threads(config: TrainConfig, simulation: Simulation) -> AbstractCont
     return torch_threads(config.threads, images=bool(_policy_cameras(config, simulation)))
 
 
-def make_learner(config: TrainConfig, simulation: Simulation) -> Trained:
+def make_learner(config: TrainConfig, simulation: Simulation) -> Learner:
     """The run's learner as its seed makes it."""
     cameras = _policy_cameras(config, simulation)
     if config.horizon > simulation.max_steps:
@@ -275,7 +270,7 @@ def make_learner(config: TrainConfig, simulation: Simulation) -> Trained:
 
 def _resume(
     folder: RunFolder,
-    learner: Trained,
+    learner: Learner,
     study: Study,
     charge: Referee,
     track: Callable[[str], Any],

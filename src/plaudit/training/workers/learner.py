@@ -23,10 +23,9 @@ from plaudit.data.replay import Replay
 from plaudit.errors import ContractError, PolicyError, nearest
 from plaudit.learners.threads import torch_threads
 from plaudit.policies.loader import PolicySpec, load_policy
-from plaudit.policies.networks import Spaces
-from plaudit.policies.parts import take
+from plaudit.policies.networks import Spaces, load_components
 from plaudit.policies.weights import read_weights
-from plaudit.protocols import OffPolicyLearner, Simulation
+from plaudit.protocols import Learner, Simulation
 from plaudit.training.distributed import ALONE, Group
 from plaudit.training.handles import Handle
 from plaudit.training.online_config import OnlineConfig
@@ -95,14 +94,14 @@ class LearnerWorker:
         self._published = self._saved = self.updates
         self._batch = -(-self.learner.config.batch_size // group.size)
         policy = self.learner.policy_config
-        return LearnerInfo(self.updates, self.learner.clone_updates, policy(), policy(explore=True))
+        return LearnerInfo(self.updates, self.learner.pretrain_updates, policy(), policy(explore=True))
 
     def _make_sampler(self, source: str) -> Replay | RemoteSampler:
         where, learner = self._replay.call(ReplayBuffer.location), self.learner
         options = SampleOptions(
             source=source,
             **learner.replay_options,
-            demo_share=learner.config.demo_share,
+            demo_ratio=learner.config.demo_ratio,
             believe_demos=not self._config.judges_demos,
             seed=self._config.seed * 1009 + self._group.rank,
         )
@@ -207,11 +206,11 @@ def build_learner(config: OnlineConfig, spaces: Spaces, device: str | None = Non
     wanted = device or config.device
     found = wanted if wanted != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     learner = config.learner.build(spaces, config.seed, found)
-    lacking = missing_members(learner, OffPolicyLearner)
+    lacking = missing_members(learner, Learner)
     if lacking:
         raise ContractError(
             f"learner '{config.learner_name}' builds a {type(learner).__name__}, which lacks {', '.join(lacking)}; see "
-            "plaudit.protocols.OffPolicyLearner for what an online run asks of it"
+            "plaudit.protocols.Learner for what a run needs of it"
         )
     return learner
 
@@ -232,7 +231,7 @@ def load_pretrained(config: OnlineConfig, learner: Any) -> None:
     if spec.weights is not None:
         weights = read_weights(spec.weights)
         parts = {name.partition("/")[0] for name in weights.tensors}
-        take({name: part for name, part in learner.components.items() if name in parts}, weights)
+        load_components({name: part for name, part in learner.components.items() if name in parts}, weights)
 
 
 def check_policy_fits(config: OnlineConfig, learner: Any) -> None:

@@ -1,0 +1,88 @@
+"""What learners have in common: random numbers, networks from a seed, optimizers, weights for the robot, checkpoints.
+
+An algorithm's file holds its networks, its losses and its config; a learner of your own may derive from `LearnerBase`
+too, or implement `plaudit.protocols.Learner` without it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from plaudit.checkpoint import Checkpointed
+from plaudit.policies.networks import Spaces, random_shift, weights_of
+from plaudit.types import Weights
+
+# Called with the parameters whose gradients are about to be used, so that data-parallel workers average theirs.
+GradSync = Callable[[list[nn.Parameter]], None]
+
+
+class LearnerBase(Checkpointed):
+    """Base of `Sac`, `Ppo` and `QChunk`. A derived class makes `net` and `optimizers` in its `__init__`."""
+
+    on_policy = False
+    pretrain_updates = 0  # with demonstrations alone, where there are some, before the first episode
+
+    def __init__(self, spaces: Spaces, seed: int, device: str):
+        self.spaces, self.seed, self.device = spaces, seed, torch.device(device)
+        self.version = 0  # updates made
+        self.sync: GradSync | None = None
+        self.rng = torch.Generator(device).manual_seed(seed)
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Networks that are made meanwhile have initial weights by this learner's seed; torch's own state stays."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            yield
+
+    @property
+    def components(self) -> Mapping[str, nn.Module]:
+        """The modules whose weights the robot's policy takes, by the policy's names for them."""
+        raise NotImplementedError
+
+    @property
+    def replay_options(self) -> Mapping[str, Any]:
+        """How to sample the batches that `update` takes: gamma, n_step or horizon, cameras."""
+        raise NotImplementedError
+
+    def weights(self) -> Weights:
+        """The newest weights of the policy, as a robot needs them."""
+        return weights_of(self.version, self.components)
+
+
+def make_adam(lr: float, *modules: nn.Module, eps: float = 1e-8) -> torch.optim.Adam:
+    """Adam over the parameters of modules."""
+    parameters = [parameter for module in modules for parameter in module.parameters()]
+    return torch.optim.Adam(parameters, lr=lr, eps=eps, fused=True)
+
+
+def optimizer_step(optimizer: torch.optim.Optimizer, loss: Tensor, sync: GradSync | None = None) -> None:
+    """One gradient step of what this optimizer has; other networks that the loss went through get no gradient."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    optimizer.zero_grad()
+    loss.backward(inputs=parameters)
+    if sync is not None:
+        sync(parameters)
+    optimizer.step()
+
+
+def soft_update(target: nn.Module, source: nn.Module, tau: float) -> None:
+    """Polyak averaging: target <- (1 - tau) * target + tau * source."""
+    with torch.no_grad():
+        for slow, fast in zip(target.parameters(), source.parameters(), strict=True):
+            slow.lerp_(fast, tau)
+
+
+def sample_critics(num_subsample: int, num_critics: int, rng: torch.Generator) -> Tensor | None:
+    """Indices of the critics that a target uses: a random subset, or all of them (None)."""
+    if num_subsample == num_critics:
+        return None
+    return torch.randperm(num_critics, generator=rng, device=rng.device)[:num_subsample]
+
+
+def random_shift_images(images: Mapping[str, Tensor], rng: torch.Generator, pad: int) -> Mapping[str, Tensor]:
+    """Each image shifted at random by up to `pad` pixels; 0 for none."""
+    return {camera: random_shift(image, rng, pad) for camera, image in images.items()} if pad else images

@@ -1,0 +1,162 @@
+"""Behavior cloning of a flow policy: conditional flow matching on windows of H actions.
+
+    train_flow(policy, Observation({}, state), chunks, normalizer, steps=2000)      # arrays, [N, S] and [N, H, A]
+    train_flow_from_store(policy, store, normalizer, steps=20_000)                  # recorded and labeled episodes
+
+The loss is `matching_loss` in policies/flow_network.py. Where a window reaches past the end of its episode, actions do
+not count.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from plaudit.checkpoint import Checkpointed
+from plaudit.data.replay import Replay
+from plaudit.data.store import Store
+from plaudit.errors import PolicyError
+from plaudit.learners.config import BCConfig
+from plaudit.policies.flow import FlowPolicy
+from plaudit.policies.flow_network import matching_loss
+from plaudit.policies.networks import random_shift, to_tensor, weights_of
+from plaudit.protocols import Normalizer
+from plaudit.types import AnyArray, Batch, BoolArray, FloatArray, Observation, Weights
+
+Callback = Callable[[int, float], bool]  # (step, loss) -> whether to go on
+MAX_GRAD_NORM = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class ActionWindows:
+    """B observations and the H actions that followed each."""
+
+    observation: Observation  # with a leading B
+    chunks: FloatArray  # [B, H, A] in the robot's units
+    mask: BoolArray  # [B, H] False past the end of an episode
+
+    @classmethod
+    def of(cls, batch: Batch[AnyArray]) -> Self:
+        """The windows of a batch from replay."""
+        return cls(Observation(batch.images, batch.state), batch.actions, batch.action_mask)
+
+    def __getitem__(self, rows: AnyArray) -> "ActionWindows":
+        images = {camera: frames[rows] for camera, frames in self.observation.images.items()}
+        return ActionWindows(Observation(images, self.observation.state[rows]), self.chunks[rows], self.mask[rows])
+
+
+class FlowBC(Checkpointed):
+    """Trains a flow policy, one batch of windows at a time."""
+
+    def __init__(self, policy: FlowPolicy, normalizer: Normalizer, config: BCConfig):
+        self.policy, self.normalizer, self.config = policy, normalizer, config
+        self.version = 0
+        self.rng = torch.Generator(policy.device).manual_seed(config.seed)
+        self.net = nn.ModuleDict(dict(policy.components))
+        self.optimizers = {"all": torch.optim.AdamW(self.net.parameters(), lr=config.lr, weight_decay=1e-4, fused=True)}
+
+    def update(self, windows: ActionWindows) -> Mapping[str, float]:
+        """One gradient step; returns metrics."""
+        chunks = self._tensor(self.normalizer.normalize_action(windows.chunks))
+        mask = self._tensor(windows.mask)
+        loss = matching_loss(self.policy.velocity_net, self._encode(windows.observation), chunks, mask, self.rng)
+        self._optimizer_step(loss)
+        return {"loss/flow": float(loss.detach())}
+
+    def _optimizer_step(self, loss: Tensor) -> None:
+        config, optimizer = self.config, self.optimizers["all"]
+        rising = min(1.0, (self.version + 1) / (config.warmup_steps + 1))
+        falling = 0.5 * (1 + math.cos(math.pi * min(1.0, self.version / config.steps)))
+        for group in optimizer.param_groups:
+            group["lr"] = config.lr * rising * falling
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.net.parameters(), MAX_GRAD_NORM)
+        optimizer.step()
+        self.version += 1
+
+    def _encode(self, observation: Observation) -> Tensor:
+        """As the policy does, with gradients and with shifted images."""
+        images = {c: self._augment(observation.images[c]) for c in self.policy.config.cameras}
+        state = (
+            self.normalizer.normalize_state(observation.state) if self.policy.config.state_dim else observation.state
+        )
+        return self.policy.encoder.normalized(images, self._tensor(state))
+
+    def _augment(self, images: AnyArray) -> Tensor:
+        normalized = self._tensor(self.normalizer.normalize_image(images))
+        pad = self.config.random_shift_pad
+        return random_shift(normalized, self.rng, pad) if pad else normalized
+
+    def _tensor(self, array: AnyArray) -> Tensor:
+        return to_tensor(array, self.policy.device)
+
+    def weights(self) -> Weights:
+        """The policy's weights."""
+        return weights_of(self.version, self.policy.components)
+
+
+def train_flow(
+    policy: FlowPolicy,
+    observations: Observation,
+    chunks: FloatArray,
+    normalizer: Normalizer,
+    *,
+    mask: BoolArray | None = None,
+    callback: Callback = lambda step, loss: True,
+    **options: Any,
+) -> FlowBC:
+    """Train on arrays: observations with a leading N, chunks [N, H, A], mask [N, H]; options are a BCConfig's."""
+    config = BCConfig(**options)
+    windows = ActionWindows(observations, chunks, np.ones(chunks.shape[:2], bool) if mask is None else mask)
+    _check(policy, windows)
+    rng = np.random.default_rng(config.seed)
+    batches = (windows[rng.integers(len(chunks), size=config.batch_size)] for _ in range(config.steps))
+    return _train(FlowBC(policy, normalizer, config), batches, callback)
+
+
+def train_flow_from_store(
+    policy: FlowPolicy,
+    store: Store,
+    normalizer: Normalizer,
+    *,
+    callback: Callback = lambda step, loss: True,
+    **options: Any,
+) -> FlowBC:
+    """Train on the labeled steps of a store; options are a BCConfig's."""
+    config = BCConfig(**options)
+    replay = Replay(store, horizon=policy.config.horizon, cameras=tuple(policy.config.cameras), seed=config.seed)
+    return _train(FlowBC(policy, normalizer, config), _windows(replay, policy, config), callback)
+
+
+def _windows(replay: Replay, policy: FlowPolicy, config: BCConfig) -> Iterator[ActionWindows]:
+    for number in range(config.steps):
+        windows = ActionWindows.of(replay.sample(config.batch_size))
+        if number == 0:
+            _check(policy, windows)
+        yield windows
+
+
+def _train(trainer: FlowBC, batches: Iterable[ActionWindows], callback: Callback) -> FlowBC:
+    for windows in batches:
+        loss = trainer.update(windows)["loss/flow"]
+        if not callback(trainer.version, loss):
+            break
+    return trainer
+
+
+def _check(policy: FlowPolicy, windows: ActionWindows) -> None:
+    config, observation = policy.config, windows.observation
+    count = len(windows.chunks)
+    wanted = {"chunks": (count, config.horizon, config.action_dim), "mask": (count, config.horizon)}
+    wanted |= {"state": (count, config.state_dim)}
+    wanted |= {f"images of '{camera}'": (count, *size, 3) for camera, size in config.cameras.items()}
+    shapes = {"chunks": windows.chunks.shape, "mask": windows.mask.shape, "state": observation.state.shape}
+    shapes |= {f"images of '{camera}'": frames.shape for camera, frames in observation.images.items()}
+    for name, shape in wanted.items():
+        if shapes.get(name) != shape:
+            raise PolicyError(f"this policy learns from {name} {list(shape)}, not {list(shapes.get(name, ()))}")

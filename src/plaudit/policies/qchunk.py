@@ -1,0 +1,83 @@
+"""Samples N chunks by flow matching and takes the one that critics value most: Q-chunking (arXiv 2507.07969).
+
+The flow has learned what was done in such a state, good and bad; the critics, what return it led to. Its components and
+their names are those of the learner, so that what `plaudit train` writes is loaded as it is: that learner observes
+states and returns actions in the robot's own units, so it goes with `Normalizer.identity`.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from plaudit.policies.config import QChunkPolicyConfig
+from plaudit.policies.flow import FlowPolicy
+from plaudit.policies.networks import CriticEnsemble, Encoder, encode, freeze, load_components, zero_observation
+from plaudit.protocols import Normalizer
+from plaudit.types import FloatArray, Observation, Weights
+
+
+class QChunkPolicy:
+    """A `Policy`: a `FlowPolicy` that samples N chunks at once, and critics."""
+
+    def __init__(self, config: QChunkPolicyConfig):
+        self.config, self.device = config, torch.device(config.device)
+        self._flow = FlowPolicy(config.flow)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            self.critic_encoder = Encoder(self._flow.encoder.spaces, config.critic_encoder.features).to(self.device)
+            size = self.critic_encoder.size + config.horizon * config.action_dim
+            self.critic = CriticEnsemble(config.critic.num_critics, size, config.critic.hidden_dims).to(self.device)
+        critics: Mapping[str, nn.Module] = {"critic_encoder": self.critic_encoder, "critic": self.critic}
+        self.components: Mapping[str, nn.Module] = {**self._flow.components, **critics}
+
+    def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
+        """The best chunk [H, A], in the robot's units."""
+        return self._best(self._flow.sample(observation, normalizer, self.config.num_samples), observation, normalizer)
+
+    def guided_inference(
+        self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
+    ) -> FloatArray:
+        """Each of the N goes on from the previous chunk as a flow policy's would."""
+        chunks = self._flow.sample_guided(observation, normalizer, self.config.num_samples, previous, delay, executed)
+        return self._best(chunks, observation, normalizer)
+
+    def _best(self, chunks: Tensor, observation: Observation, normalizer: Normalizer) -> FloatArray:
+        """Of chunks [N, H, A], one for the robot [H, A]."""
+        features = encode(self.critic_encoder, observation, normalizer, self.device)
+        with torch.no_grad():
+            (best,) = best_of_n(self.critic, features, chunks[None])
+        return normalizer.denormalize_action(best.cpu().numpy())
+
+    def warmup(self) -> None:
+        """Both ways to a chunk, on zeros."""
+        zeros, normalizer = zero_observation(self.critic_encoder.spaces)
+        with self._flow.preserve_rng():
+            chunk = self.predict(zeros, normalizer)
+            self.guided_inference(zeros, normalizer, chunk, 0, 0)
+
+    def freeze_all_model_params(self) -> None:
+        """No gradients from here on."""
+        freeze(self.components)
+
+    def load_weights(self, weights: Weights) -> None:
+        """All components at once, or an error and none."""
+        load_components(self.components, weights)
+
+
+def best_of_n(critic: CriticEnsemble, features: Tensor, chunks: Tensor) -> Tensor:
+    """Of N chunks [B, N, H, A] for each of B observations the one [B, H, A] that the critics value most on average.
+
+    They are clipped before: critics value what will be executed.
+    features: of the observations, by the critics' encoder, [B, F]
+    """
+    batch, count = chunks.shape[:2]
+    chunks = clip_actions(chunks)
+    values = critic(features.repeat_interleave(count, dim=0), chunks.reshape(batch * count, -1)).mean(dim=0)
+    best = values.view(batch, count).argmax(dim=1)
+    return chunks[torch.arange(batch, device=chunks.device), best]
+
+
+def clip_actions(chunks: Tensor) -> Tensor:
+    """To [-1, 1], the range that the critics were trained on; a flow exceeds it now and then."""
+    return chunks.clamp(-1, 1)
