@@ -119,6 +119,21 @@ def test_every_mistake_is_named_not_only_the_first(tmp_path):
     assert len(caught.value.problems) == 2
 
 
+@pytest.mark.parametrize(
+    ("tree", "sentence"),
+    [
+        ({"name": "x", "steps": list(range(2000))}, "key 'steps' is a list of 2,000: "),
+        ({"name": "x", "k" * 5000: 1}, f"unknown key '{'k' * 200}...'"),
+        ({"name": "x", **{f"key_{i}": i for i in range(500)}}, "and 480 more like these"),
+    ],
+)
+def test_a_mistake_of_any_size_is_answered_with_sentences_that_can_be_read(tree, sentence):
+    with pytest.raises(ConfigError) as caught:
+        parse(Experiment, tree)
+    assert sentence in str(caught.value)
+    assert len(str(caught.value)) < 5000
+
+
 def test_a_missing_file_is_answered_with_the_nearest_name(tmp_path):
     write(tmp_path, "name: x")
     with pytest.raises(ConfigError, match=r"experimnt.yaml: there is no such file; did you mean 'experiment.yaml'\?"):

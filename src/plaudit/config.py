@@ -25,8 +25,11 @@ from pydantic_core import ErrorDetails
 
 from plaudit.errors import ConfigError, ContractError, nearest
 from plaudit.trust import from_file
-from plaudit.untrusted import check_yaml
+from plaudit.untrusted import check_yaml, shown
 from plaudit.yaml_file import UNREADABLE, filled, first_line, read_yaml
+
+LONGEST = 200  # characters of a key or a value that a sentence repeats
+MOST_PROBLEMS = 20  # that are told of one config
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Location = tuple[str | int, ...]
@@ -178,7 +181,7 @@ def parse(cls: type[ModelT], values: Mapping[str, Any]) -> ModelT:
     try:
         return cls.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise ConfigError(p for detail in error.errors() for p in _problems(cls, detail)) from None
+        raise ConfigError(_first(p for detail in error.errors() for p in _problems(cls, detail))) from None
 
 
 def spelled_out(override: str, short: Collection[str], like: str) -> str:
@@ -223,18 +226,29 @@ def _hint(key: str, hints: Mapping[str, str]) -> str | None:
 def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location, str]]:
     where, kind = detail["loc"], detail["type"]
     key = ".".join(map(str, where))
+    key = key if len(key) <= LONGEST else f"{key[:LONGEST]}..."
     inner = detail.get("ctx", {}).get("error")
     if isinstance(inner, ConfigError):  # from a section that the registry chose the class of
         return [
             ((*where, *deeper), sentence.replace("key '", f"key '{key}.", 1)) for deeper, sentence in inner.problems
         ]
     if kind == "extra_forbidden":
-        return [(where, f"unknown key '{key}'; {nearest(str(where[-1]), _keys_at(cls, where[:-1]))}")]
+        return [(where, f"unknown key '{key}'; {nearest(str(where[-1])[:LONGEST], _keys_at(cls, where[:-1]))}")]
     if kind == "missing":
         return [(where, f"key '{key}' is missing; it has no default")]
     if inner is not None:
         return [(where, f"key '{key}': {inner}" if where else str(inner))]  # a mistake of the whole has no key
-    return [(where, f"key '{key}' is {json.dumps(detail['input'], default=str)}: {detail['msg'].lower()}")]
+    found = json.dumps(detail["input"], default=str)
+    found = found if len(found) <= LONGEST else shown(detail["input"])
+    return [(where, f"key '{key}' is {found}: {detail['msg'][:300].lower()}")]
+
+
+def _first(problems: Iterable[tuple[Location, str]]) -> list[tuple[Location, str]]:
+    """As many as somebody reads, and how many more there are."""
+    every = list(problems)
+    if len(every) <= MOST_PROBLEMS:
+        return every
+    return [*every[:MOST_PROBLEMS], ((), f"and {len(every) - MOST_PROBLEMS:,} more like these")]
 
 
 def _keys_at(cls: type[BaseModel], where: Location) -> list[str]:
