@@ -146,6 +146,32 @@ def test_a_small_table_of_equal_rows_without_end_is_not_unfolded(tmp_path):
     assert "more than any recording does" in report.failed[0] and len(report.ids) == 1
 
 
+def test_an_episode_is_measured_by_the_frames_of_its_video_and_not_by_its_padding(tmp_path):
+    write_v21(tmp_path / "in", (3, 3))
+    rows = 30_000  # 276 MB of frames
+    path = tmp_path / "in/data/chunk-000/episode_000001.parquet"
+    row = pq.read_table(path).slice(0, 1).drop_columns(["timestamp"])
+    times = pa.array(np.arange(rows) / 10, pa.float32())
+    pq.write_table(pa.concat_tables([row] * rows).combine_chunks().append_column("timestamp", times), path)
+    lines = tmp_path / "in/meta/episodes.jsonl"
+    first, second = lines.read_text().splitlines()
+    lines.write_text("\n".join([first, second.replace('"length": 3', f'"length": {rows}')]))
+    with (tmp_path / f"in/videos/chunk-000/{CAMERA}/episode_000001.mp4").open("ab") as video:
+        video.write(struct.pack("!I", 1 << 20) + b"free" + bytes((1 << 20) - 8))
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    assert len(report.ids) == 1
+    assert "bytes of coded frames, more than any recording does" in report.failed[0]
+
+
+def test_a_video_with_more_frames_than_rows_is_told(tmp_path):
+    videos = write_v21(tmp_path / "in", (5, 3)) / f"videos/chunk-000/{CAMERA}"
+    assert not import_dataset(tmp_path / "in", tmp_path / "sound").notes
+    shutil.copy(videos / "episode_000000.mp4", videos / "episode_000001.mp4")
+    report = import_dataset(tmp_path / "in", tmp_path / "s")
+    assert len(report.ids) == 2
+    assert "(first episode_000001.mp4, episode 1: 5 for 3) and may belong to another episode" in report.notes[0]
+
+
 def test_timestamps_that_are_nan_are_told(tmp_path):
     write_v21(tmp_path / "in", (3, 3))
     path = tmp_path / "in/data/chunk-000/episode_000001.parquet"

@@ -22,10 +22,20 @@ RATIO = 2000
 TABLE_RATIO = 200  # of numbers
 
 
-def check_unfolded(nbytes: int, on_disk: int, where: Path, what: str, most: float, ratio: int = RATIO) -> None:
-    """Refuse what is too large for an episode, or much larger than the files it comes from.
+def check_unfolded(
+    nbytes: int,
+    compressed: int,
+    where: Path,
+    what: str,
+    most: float,
+    ratio: int = RATIO,
+    source: str = "bytes on disk",
+) -> None:
+    """Refuse what is too large for an episode, or much larger than the bytes it comes from.
 
+    compressed: how many these are
     most: bytes
+    source: what they are, for the sentence
     """
     if nbytes > most:
         raise BadFile(
@@ -33,9 +43,9 @@ def check_unfolded(nbytes: int, on_disk: int, where: Path, what: str, most: floa
             f"{what} would take {nbytes / GB:,.1f} GB in memory, and {most / GB:,.1f} GB is the limit; "
             "give --max-episode-gb where this is no mistake",
         )
-    if nbytes > max(FREE, ratio * on_disk):
+    if nbytes > max(FREE, ratio * compressed):
         raise BadFile(
             where,
-            f"{what} would take {nbytes / GB:,.1f} GB in memory out of {on_disk:,} bytes on disk, more than any "
+            f"{what} would take {nbytes / GB:,.1f} GB in memory out of {compressed:,} {source}, more than any "
             "recording does; copy it again from its source",
         )

@@ -82,10 +82,30 @@ def read_frames(
 
 def frame_times(root: Root, path: Path) -> AnyArray:
     """When each frame of a video is shown, in seconds and in order; nothing is decoded."""
+    return _packets(root, path)[0]
+
+
+def coded_bytes(root: Root, path: Path) -> int:
+    """Bytes of a video's frames as they are coded: what a file was padded with is not among them."""
+    return _packets(root, path)[1]
+
+
+def _packets(root: Root, path: Path) -> tuple[AnyArray, int]:
+    """When each frame is shown, and how many bytes they have together."""
+    shown: list[int] = []
+    size = 0
     with _opened(root, path) as (container, stream):
-        packets = (packet for packet in container.demux(stream) if not packet.is_discard)
-        shown = sorted(packet.pts for packet in packets if packet.pts is not None)
-        return np.array([float(pts * stream.time_base) for pts in shown])
+        for packet in container.demux(stream):
+            size += packet.size
+            if packet.pts is not None and not packet.is_discard:
+                shown.append(packet.pts)
+        return np.array([float(pts * stream.time_base) for pts in sorted(shown)]), size
+
+
+def announced_frames(root: Root, path: Path) -> int:
+    """How many frames a video says that it has; 0 where it says nothing. None of them is decoded for it."""
+    with _opened(root, path) as (_, stream):
+        return max(int(stream.frames), 0)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from plaudit.data.formats.lerobot.columns import (
     stored_images,
 )
 from plaudit.data.formats.lerobot.described import described
-from plaudit.data.formats.lerobot.episodes import Listing, Row, Video, list_episodes, task_names
+from plaudit.data.formats.lerobot.episodes import Listing, Row, list_episodes, task_names
 from plaudit.data.formats.lerobot.files import read_json, read_table
 from plaudit.data.formats.lerobot.layout import (
     ACTION,
@@ -46,7 +46,7 @@ from plaudit.data.formats.lerobot.layout import (
 )
 from plaudit.data.formats.lerobot.sidecar import NO_EXTRA, Extra, read_sidecar
 from plaudit.data.formats.lerobot.verdicts import control_mode, success_of, terminated
-from plaudit.data.formats.video import FramesMissing, frame_times, read_frames
+from plaudit.data.formats.lerobot.videos import Videos
 from plaudit.data.lfs import unreadable
 from plaudit.errors import BadFile, DataError, InvalidEpisode
 from plaudit.types import AnyArray, ByteArray, Episode, Labels, Origin
@@ -104,8 +104,8 @@ class _Folder:
         self.listing = list_episodes(root, self.info, self._video_keys)
         self._look_for_videos(info, self.listing)
         self._table: tuple[Path, pa.Table] | None = None
-        self._times: dict[Path, AnyArray] = {}  # when each frame of a video is shown
-        self._read_by_number = False
+        self._videos = Videos(root, self.fps, self.listing.counts, options.max_episode_gb * GB, self.notes)
+        self._times_told = False
 
     def _ask_for_columns(self, info: Path) -> None:
         """States and actions go by many names; which column is which is for the user to say."""
@@ -245,7 +245,8 @@ class _Folder:
     def _frames(self, row: Row, table: pa.Table, camera: str, key: str, extra: Extra) -> ByteArray:
         height, width = self.sizes[key]
         if key in row.videos:
-            frames = self._video_frames(row, table, row.videos[key], height, width)
+            times = column(table, "timestamp", row.data, np.float64)
+            frames = self._videos.frames(row, row.videos[key], times, height, width)
         elif key in table.column_names:
             self._tell_of_times(row, table)
             frames = np.empty((row.length + 1, height, width, 3), np.uint8)
@@ -281,61 +282,11 @@ class _Folder:
     def _tell_of_times(self, row: Row, table: pa.Table) -> None:
         times = column(table, "timestamp", row.data, np.float64)
         sound = times is None or (np.isfinite(times).all() and (np.diff(times) >= 0).all())
-        if not sound and not self._read_by_number:
-            self._read_by_number = True
+        if not sound and not self._times_told:
+            self._times_told = True
             self.notes.append(
                 f"timestamps are NaN or go back (first in episode {row.index}); images are taken row by row"
             )
-
-    def _video_frames(self, row: Row, table: pa.Table, video: Video, height: int, width: int) -> ByteArray:
-        """A row's frame is the one shown at its timestamp; by number where the two clocks differ.
-
-        Timestamps that begin late or follow the wall clock lead to a neighbour's frame, or beyond the end. A video of
-        as many frames as rows leaves no doubt which belongs to which.
-        """
-        tolerance = 0.5 / self.fps
-        times = column(table, "timestamp", row.data, np.float64)
-        steady = times is not None and bool((np.abs(times - np.arange(len(times)) / self.fps) <= tolerance).all())
-        if not steady and (frames := self._frames_by_number(row, video, height, width)) is not None:
-            return frames
-        if times is None:
-            raise BadFile(
-                row.data,
-                f"there is no 'timestamp' in this table, and {video.path} has not one frame a row; correct either",
-            )
-        try:
-            return read_frames(self.root, video.path, video.start + times, tolerance, height, width, spare=1)
-        except FramesMissing as error:
-            if not steady:
-                raise BadFile(
-                    video.path,
-                    f"this video has {len(self._shown(video.path))} frames for {self.listing.counts[video.path]} rows, "
-                    f"and the rows' timestamps ({times[0]:.3f} to {times[-1]:.3f} s) do not follow its clock; write "
-                    "either again",
-                ) from error
-            if (frames := self._frames_by_number(row, video, height, width)) is not None:
-                return frames
-            raise
-
-    def _frames_by_number(self, row: Row, video: Video, height: int, width: int) -> ByteArray | None:
-        """None where the file does not have exactly one frame for each row of its episodes."""
-        times = self._shown(video.path)
-        if len(times) != self.listing.counts[video.path]:
-            return None
-        times = times[video.first : video.first + row.length]
-        frames = read_frames(self.root, video.path, times, 1e-6, height, width, spare=1)
-        if not self._read_by_number:
-            self._read_by_number = True
-            self.notes.append(
-                f"timestamps do not follow the clock of the videos (first in episode {row.index}); where a video has "
-                "one frame a row, its frames are taken by number"
-            )
-        return frames
-
-    def _shown(self, path: Path) -> AnyArray:
-        if path not in self._times:
-            self._times[path] = frame_times(self.root, path)
-        return self._times[path]
 
     def _privileged(self, table: pa.Table, where: Path) -> dict[str, AnyArray]:
         found: dict[str, AnyArray] = {}
