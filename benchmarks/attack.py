@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attacks import commands, datasets, store, strangers
+from attacks import commands, datasets, store, strangers, weights
 from attacks.tally import BREACHES, Tally
 from bars import Bars
 
@@ -27,6 +27,7 @@ TARGETS: dict[str, Attacks] = {
     "store": store.attacks,
     "strangers": strangers.attacks,
     "datasets": datasets.attacks,
+    "weights": weights.attacks,
     "commands": commands.attacks,
 }
 

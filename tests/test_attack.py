@@ -12,7 +12,7 @@ from waiting import stretch
 SCRIPT = Path(__file__).parents[1] / "benchmarks/attack.py"
 
 
-@pytest.mark.parametrize("target", ["store", "strangers", "datasets", "commands"])
+@pytest.mark.parametrize("target", ["store", "strangers", "datasets", "weights", "commands"])
 def test_no_attack_comes_through(target):
     command = [sys.executable, str(SCRIPT), "--quick", "--only", target]
     done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=stretch(120))

@@ -26,9 +26,10 @@ from attacks.damage import (
 )
 from attacks.hostile import BAD_JSON, BAD_YAML, LABEL_FILES, Bait
 from attacks.media import HEAVY, NPY, PICKLES
+from attacks.one_episode import one_bad_episode
 from attacks.sets import EPISODES, make_sets
 from attacks.tally import Tally
-from attacks.watch import peak_of_all, watched
+from attacks.watch import peak_of_all, watched, woken
 from plaudit.config import read_tree
 from plaudit.data.cutoffs import read_cutoffs
 from plaudit.data.normalize import Normalizer
@@ -59,6 +60,7 @@ def attacks(folder: Path, rng: np.random.Generator, quick: bool) -> Iterator[Tal
             tried = [one for one in damages if not quick or not one[1].endswith(HEAVY)]
             tried = _some(tried, rng, quick)
             yield _import_each(f"data sets: {name}", tried, sound, normal, folder / "work", bait)
+        yield one_bad_episode(sound, folder / "work", lambda every: _some(every, rng, quick))
         yield _read_each("files by themselves", folder / "files", bait, rng, quick)
     finally:
         bait.close()
@@ -135,13 +137,14 @@ def _read_each(name: str, folder: Path, bait: Bait, rng: np.random.Generator, qu
         for label, content in _some(list(contents.items()), rng, quick)[: 3 if quick else None]:
             data: bytes = content if isinstance(content, bytes) else content(bait)
             (folder / file).write_bytes(data)
-            _read_one(tally, f"{file}, {label}", lambda path=folder / file, read=read: read(path), bait)
+            read_one(tally, f"{file}, {label}", lambda path=folder / file, read=read: read(path), bait)
     return tally
 
 
-def _read_one(tally: Tally, what: str, read: Callable[[], Any], bait: Bait) -> None:
+def read_one(tally: Tally, what: str, read: Callable[[], Any], bait: Bait) -> None:
+    """Count what comes of reading something: it must end in success or a sentence, in time and within bounds."""
     tally.tried += 1
-    with peak_of_all() as peak, watched(SLOW) as late:
+    with peak_of_all() as peak, watched(SLOW) as late, woken(SLOW + 5):
         try:
             read()
         except PlauditError as error:

@@ -1,5 +1,6 @@
 """What a call costs: memory of this process and of all that it started, and whether it came back in time."""
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,6 +44,22 @@ def watched(seconds: float) -> Iterator[Callable[[], bool]]:
         yield lambda: took[0] > seconds
     finally:
         took[0] = time.monotonic() - began
+
+
+@contextmanager
+def woken(seconds: float) -> Iterator[None]:
+    """A TimeoutError in the block if it takes longer than this, so that what hangs is one try's end."""
+
+    def wake(*_: object) -> None:
+        raise TimeoutError(f"nothing came of it for {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, wake)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _resident_of_all(process: str = "self") -> int:
