@@ -51,6 +51,8 @@ make_environment() {
       exit 1
     }
   fi
+  # What comes with Python is years old, and takes twice as long to find the packages.
+  pip_install "pip${lock:+==26.3}" || say "$venv: could not renew pip; going on with the one that came with Python"
 }
 
 # Names as the loader knows them, and the packages that bring them.
@@ -86,11 +88,11 @@ compiler() {
 }
 
 # Quiet about all but errors: pip warns of every place it looked at in vain. Not compiled: most files of these packages
-# are never imported, and those that are get compiled then. The variable, unlike -c, also reaches builds of packages.
+# are never imported, and those that are get compiled then. The variables also reach builds of packages.
 pip_install() {
   local choice=(--upgrade --upgrade-strategy eager)
   if [ -n "$lock" ]; then
-    export PIP_CONSTRAINT=$PWD/$lock
+    export PIP_CONSTRAINT=$PWD/$lock PIP_BUILD_CONSTRAINT=$PWD/$lock
     choice=()
   fi
   "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile "${choice[@]}" "$@"
