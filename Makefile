@@ -100,6 +100,7 @@ test-simulators: $(SIMULATORS)/.ready
 	$(SIMULATORS)/bin/pytest -n 2 --dist worksteal tests/envs/adapters
 
 bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
+	$(BIN)/python benchmarks/structure.py --quick
 	$(BIN)/python benchmarks/replay.py --quick
 	$(BIN)/python benchmarks/store.py --quick
 	$(BIN)/python benchmarks/attack.py --quick

@@ -26,7 +26,7 @@ from plaudit.data.store import Store
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.report.plot import line_chart
+from plaudit.report.plots import line_chart
 from plaudit.rollout.collect import Targets
 from plaudit.rollout.scripted import collect
 from plaudit.training.config import load_train_config

@@ -27,8 +27,8 @@ from plaudit.judges.classifier.labeler import ClassifierScorer
 from plaudit.judges.evaluation import Evaluation, evaluate
 from plaudit.judges.frames import FrameLabeler, Rule
 from plaudit.judges.reference import read_truth
-from plaudit.report.evaluation import save_evaluation, ways_of
-from plaudit.report.tables import judge_table, ways_table
+from plaudit.report.judge import decode_results, save_evaluation
+from plaudit.report.tables import decode_table, judge_table
 from real_images import DATA, TRAINED_ON, prepare, quiet, read, told
 
 TARGET = 0.01  # failure frames that may be called
@@ -92,7 +92,7 @@ def measured(model: RewardModel, store: Store, page: Path | None) -> Evaluation:
 
 def show(found: Evaluation, title: str) -> None:
     console = Console(width=120)
-    console.print(judge_table(title, found.scores, found.controls), ways_table(ways_of(found)), sep="\n")
+    console.print(judge_table(title, found.scores, found.controls), decode_table(decode_results(found)), sep="\n")
 
 
 if __name__ == "__main__":

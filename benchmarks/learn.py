@@ -25,7 +25,7 @@ import numpy as np
 from bars import Bars
 from plaudit.data.store import Store
 from plaudit.envs.panda.config import PandaConfig
-from plaudit.report.plot import line_chart
+from plaudit.report.plots import line_charts
 from plaudit.rollout.demos import record_demos
 from plaudit.rollout.rounds import SimulatorJudge, run_round
 from plaudit.training.stores import DEMOS
@@ -251,17 +251,13 @@ def add_bars(bars: Bars, learner: str, task: str, cell: dict[str, list[Curve]], 
 
 
 def save_plot(results: dict[tuple[str, str], dict[str, list[Curve]]], path: Path) -> None:
-    charts = []
-    for number, ((learner, task), cell) in enumerate(results.items()):
+    panels = []
+    for (learner, task), cell in results.items():
         lines = {who: [[(s, y) for _, s, y in curve] for curve in curves] for who, curves in cell.items() if curves}
         title = f"{learner.upper()} on {task}"
-        chart = line_chart(lines, title=title, x="seconds", y="", y_range=(0, 1), marks=(SOLVED,), size=(560, 280))
-        charts.append(chart.replace("<svg ", f'<svg x="{number % 2 * 570}" y="{number // 2 * 290}" ', 1))
+        panels.append({"title": title, "lines": lines, "x": "seconds", "y_range": (0, 1), "marks": (SOLVED,)})
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = (len(charts) + 1) // 2
-    path.write_text(
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="1140" height="{290 * rows}">{"".join(charts)}</svg>'
-    )
+    path.write_text(line_charts(panels, size=(560, 280)))
     print(f"curves: {path}")
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from bars import Bars
 from plaudit.data.store import Store
-from plaudit.report.plot import line_chart
+from plaudit.report.plots import line_chart
 from plaudit.types import Episode, Labels
 
 LABELS = Labels.from_cutoff(steps=10, cutoff=8, source="simulator")

@@ -19,7 +19,7 @@ def test_view_draws_a_sheet_or_a_video(tmp_path):
     said = plaudit("env", "view", "push", "--outcome", "miss", "--size", "32", cwd=tmp_path, alone=True)
     assert "push.png shows 50 steps of push; the episode does not succeed" in said
     assert Image.open(tmp_path / "push.png").width > 500
-    words = ["--camera", "front", "--camera", "wrist", "--randomize", "--size", "32x40", "--out", "film.mp4"]
+    words = ["--camera", "front", "--camera", "wrist", "--randomize", "--size", "32x40", "--output", "film.mp4"]
     assert "the episode succeeds" in plaudit("env", "view", "lift", *words, cwd=tmp_path)
     with av.open(str(tmp_path / "film.mp4")) as film:
         assert (film.streams.video[0].height, film.streams.video[0].width) == (320, 800)
@@ -49,7 +49,7 @@ def test_record_adds_to_a_store(tmp_path):
         (["view", "lift", "--size", "0"], "of at most 4096 pixels, not '0'"),
         (["view", "lift", "--size", "big"], "a size is an edge like 128, or height x width like 96x128, of at most"),
         (["view", "lift", "--outcome", "mis"], "there is no outcome 'mis'; did you mean 'miss'?"),
-        (["view", "lift", "--out", "x.gif"], "x.gif is neither a .png nor an .mp4; name one of these"),
+        (["view", "lift", "--output", "x.gif"], "x.gif is neither a .png nor an .mp4; name one of these"),
         (["record", "store", "--env", "gymnasium", "--set", "id=Pendulum-v1"], "there is no scripted expert for"),
         (["record", "store", "--outcomes", "success,"], "there is no outcome ''; known: drop, miss"),
     ],

@@ -70,7 +70,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(run, store, tmp_pa
     said = run("label", "store", "--judge", NAME, "--dry-run")
     assert "brightness would judge 6 of 6 episodes; nothing was written" in said
     assert "would judge 0 of 6 episodes, 6 are done" in run(
-        "label", "store", "--judge", NAME, "--dry-run", "--only-unlabelled"
+        "label", "store", "--judge", NAME, "--dry-run", "--skip-labeled"
     )
     assert files(tmp_path) == before
 
@@ -132,8 +132,11 @@ def test_success_from_the_first_frame_on_is_warned_of(run, store):
     assert "warning: 2 episodes are called a success from the first frame on (6, 7)" in said
     assert "to be reviewed" in " ".join(run("data", "info", "store", "--episode", 6).split())
     said = run("judge", "eval", "store", "--judge", NAME, "--no-controls")
-    assert "success at first frame        2 of 8 episodes, 2 of them wrongly" in said
-    assert "warning: 2 of 8 episodes are called a success at their first frame and do not begin with one" in said
+    assert "2 of 8 episodes, 2 of them false positives" in said
+    assert (
+        "warning: 2 of 8 episodes are predicted a success at their first frame although they do not begin with one"
+        in said
+    )
 
 
 def test_what_is_no_store_is_refused(run, tmp_path):
@@ -160,9 +163,9 @@ def test_a_person_is_not_told_what_to_look_at(run, store):
 
 def test_a_judge_is_measured_and_the_page_is_written(run, store, tmp_path):
     said = run("judge", "eval", "store", "--judge", NAME)
-    for line in ("precision, recall", "100%, 100%", "ROC AUC", "on its labels", "3 of 3", "7 of 7 passed"):
+    for line in ("precision, recall", "100%, 100%", "ROC AUC", "judge's rule", "3 of 3", "7 of 7 passed"):
         assert line in said
-    assert "look at runs/judge_eval/brightness_0/report.html" in said
+    assert "see runs/judge_eval/brightness_0/report.html" in said
     run("judge", "eval", "store", "--judge", NAME, "--no-controls")
     assert (tmp_path / "runs/judge_eval/brightness_1/scores.json").is_file()
     facts = json.loads((tmp_path / "runs/judge_eval/brightness_0/scores.json").read_text())["facts"]
@@ -171,7 +174,9 @@ def test_a_judge_is_measured_and_the_page_is_written(run, store, tmp_path):
 
 def test_who_passes_a_control_is_named(run, store):
     said = run("judge", "eval", "store", "--judge", NAME, "obeys=false", "--wrong-task", "dance")
-    assert "problem: brightness passes success on a control: wrong instruction. Do not trust it." in said
+    assert (
+        "problem: brightness failed its checks: it predicts success on the negative control wrong instruction." in said
+    )
     assert "problem: wrong instruction: 50% of 24 frames called success" in said
 
 
@@ -179,7 +184,7 @@ def test_a_person_is_measured_by_what_stands_in_the_ledger(run, store):
     for i in store.ids:
         store.ledger.append(i, Labels.from_cutoff(steps=STEPS, cutoff=CUT, source="cutoff"))
     said = run("judge", "eval", "store", "--judge", "ledger", "--source", "human", "-o", "out")
-    assert "human: measured on 6 episodes" in said and "Controls were not run" in said
+    assert "human: measured on 6 episodes" in said and "Negative controls were not run" in said
     assert "50.0%" in said  # half of what the cutoffs call a success
     assert "out is there already; nothing was measured" in run(
         "judge", "eval", "store", "--judge", "ledger", "--source", "human", "-o", "out", ok=False
@@ -189,12 +194,12 @@ def test_a_person_is_measured_by_what_stands_in_the_ledger(run, store):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--judge", "ledger"), "--judge ledger and --source belong together"),
+        (("--judge", "ledger"), "--judge ledger and --source go together"),
         (
             ("--judge", "ledger", "--source", "vlm"),
             "'vlm' has labelled none of the 6 episodes to compare; known: human",
         ),
-        (("--judge", "ledger", "--source", "vlm", "cut=3"), "--judge ledger asks nobody"),
+        (("--judge", "ledger", "--source", "vlm", "cut=3"), "--judge ledger only reads labels"),
         (("--judge", "ledger", "--source", "human"), "store has no labels of simulator, dataset, cutoff"),
         (("--judge", NAME, "--reference", "cutoff"), "store has no labels of cutoff to compare with"),
         (("--judge", NAME, "--reference", "brightness"), "the judge is 'brightness' itself"),
@@ -216,7 +221,7 @@ def test_a_rule_is_fitted_stored_and_used(run, tmp_path):
     (tmp_path / "judge.yaml").write_text("cut: ${rule.confirm.0}\nrule: {confirm: [6, 6]}\n")
     words = ("--judge", NAME, "--config", "judge.yaml", "-o", "judge.yaml", "--target-fpr", "0.02")
     said = run("judge", "calibrate", "store", *words)
-    assert "judge.yaml: fitted on 12 episodes, 6 of which succeed" in said and "2.0% was asked for" in said
+    assert "judge.yaml: fitted on 12 episodes, 6 of which succeed" in said and "target 2.0%" in said
     tree = yaml.safe_load((tmp_path / "judge.yaml").read_text())
     assert tree["cut"] == "${rule.confirm.0}"  # as it was written
     assert tree["calibrated"]["fingerprint"] == "cut 6" and tree["calibrated"]["target_fpr"] == 0.02
@@ -240,4 +245,4 @@ def test_nothing_is_written_over_and_nothing_is_made_of_too_little(run, store, t
 
 def test_yes_and_no_cannot_be_calibrated(run, store):
     said = run("judge", "calibrate", "store", "--judge", "simulator", "-o", "new.yaml", ok=False)
-    assert "'simulator' says yes and no; only a judge that gives numbers" in said
+    assert "'simulator' gives binary labels; only a judge with probabilities" in said

@@ -60,18 +60,18 @@ def write_folders(folder: Path, camera: str = "base_camera") -> None:
 
 
 def test_from_a_store_to_a_model_and_a_table(run, tmp_path, store):
-    said = run("store", *FAST, "--out", "judge", "--seed", 3)
+    said = run("store", *FAST, "--output-dir", "judge", "--seed", 3)
     assert "judge: measured on 2 held-out episodes, 24 frames" in said
     for line in (
         "precision, recall",
         "ROC AUC",
-        "failure frames called",
+        "false-positive rate (frames)",
         "threshold",
-        "first success frame, live",
-        "frame, decoded",
+        "success-onset error, causal",
+        "success-onset error, offline",
     ):
         assert line in said
-    assert "7 of 7 passed" in said and "look at judge/report.html before you believe it" in said
+    assert "7 of 7 passed" in said and "look at judge/report.html before you trust it" in said
     assert names(tmp_path) == ["judge", "store"]
     model = RewardModel.load(tmp_path / "judge")
     assert model.facts.training["config"]["seed"] == 3 and model.facts.scores["accuracy"] == 1
@@ -101,7 +101,7 @@ def test_the_published_weights_may_be_given_and_are_frozen(run, tmp_path):
     torch.save(weights, tmp_path / "resnet10_pretrained.pt")
     said = run(
         *("--positive-dir", "positive", "--negative-dir", "negative", "--image-size", 3, 32, 32, "--epochs", 2),
-        *("--pretrained-encoder-path", "resnet10_pretrained.pt", "--out", "judge"),
+        *("--pretrained-encoder-path", "resnet10_pretrained.pt", "--output-dir", "judge"),
     )
     assert "nothing is downloaded" not in said
     member = RewardModel.load(tmp_path / "judge", "cpu", force=True).members[0]
@@ -119,7 +119,7 @@ def test_lerobots_reward_classifier(run, tmp_path, store, block):
     classifier |= {"image_size": 32} if block == "policy" else {"input_features": visual}
     dataset = {"repo_id": "someone/labeled", "root": str(tmp_path / "labeled"), "video_backend": "pyav"}
     (tmp_path / "classifier.json").write_text(json.dumps({block: classifier, "dataset": dataset}))
-    said = run("--config", "classifier.json", "epochs=1", "--out", "judge")
+    said = run("--config", "classifier.json", "epochs=1", "--output-dir", "judge")
     assert "ResNet-10 begins from random weights" in said and "the model is in judge" in said
     shape = RewardModel.load(tmp_path / "judge", force=True).shape
     assert (shape.encoder.type, shape.image_size, shape.hidden_dim) == ("resnet10", (32, 32), 32)
@@ -149,7 +149,9 @@ reward_training:
 def test_a_broken_file_is_named_and_left_out(run, tmp_path):
     write_folders(tmp_path)
     (tmp_path / "positive/000003.npy").write_bytes(b"nonsense")
-    said = run("--positive-dir", "positive", "--negative-dir", "negative", "--out", "judge", *FAST, "image_size=null")
+    said = run(
+        "--positive-dir", "positive", "--negative-dir", "negative", "--output-dir", "judge", *FAST, "image_size=null"
+    )
     assert "warning: episode 3 was left out" in said
     assert sum(RewardModel.load(tmp_path / "judge", force=True).facts.data.episodes.values()) == 11
 
@@ -161,8 +163,8 @@ def test_a_failed_control_is_told(run, tmp_path):
         frames = np.array(episode.frames["front"])
         frames[CUTOFF:] = 255 if episode_id < 6 else 0
         white.ledger.append(white.append(replace(episode, frames={"front": frames})), store.ledger.labels(episode_id))
-    said = run("white", "--out", "judge", *FAST)
-    assert "problem: a control failed, blank white: 100% of 8 frames called success" in said
+    said = run("white", "--output-dir", "judge", *FAST)
+    assert "problem: a negative control failed, blank white: 100% of 8 frames called success" in said
     assert "the model is saved and marked: it is refused as a reward unless forced" in said
 
 
@@ -175,7 +177,10 @@ def test_a_failed_control_is_told(run, tmp_path):
         (["--positive-dir", "p"], "error: --positive-dir and --negative-dir belong together; give both"),
         (["store", "--positive-dir", "p", "--negative-dir", "n"], "error: name store, or --positive-dir and"),
         (["store", "--image-size", "1", "24", "24"], "error: --image-size takes channels, height and width; images"),
-        (["store", "--out", "full"], "error: full is there already; nothing was trained, name another with --out"),
+        (
+            ["store", "--output-dir", "full"],
+            "error: full is there already; nothing was trained, name another with --output-dir",
+        ),
         (["store", "--output-checkpoint", "full/m.pt"], "error: full/m.pt is there already; nothing was trained"),
         (["store", "--output-checkpoint", "m.pt", "--members", "2"], "a .pt file holds one network, and members is 2"),
         (["store", "--backbone", "resnet11"], "there is no encoder 'resnet11'; did you mean 'resnet10'?"),
@@ -200,13 +205,13 @@ def test_a_mistake_is_answered_with_one_sentence_and_nothing_is_written(run, tmp
 
 
 def test_ctrl_c_stops_after_the_epoch_and_the_same_command_goes_on(tmp_path, store):
-    words = ["train-reward", "store", *SMALL, "epochs=3000", "patience=3000", "--out", "judge"]
+    words = ["train-reward", "store", *SMALL, "epochs=3000", "patience=3000", "--output-dir", "judge"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "plaudit.cli", *words]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment)
     wait_until(lambda: process.poll() is not None or any((tmp_path / ".judge.work").glob("member_0/*")))
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=stretch(60))
-    assert process.returncode == 130 and said.strip().endswith("goes on with what is in .judge.work")
+    assert process.returncode == 130 and said.strip().endswith("run the same command to resume from .judge.work")
     (kept,) = (tmp_path / ".judge.work/member_0").iterdir()
     assert int(kept.name) > 0 and not (tmp_path / "judge").exists()

@@ -2,12 +2,14 @@
 
 import io
 
+import numpy as np
 import pytest
 from rich.live import Live
 from rich.table import Table
 
 from plaudit.plain import PlainConsole, plain
-from plaudit.report.page import page, words
+from plaudit.report import page
+from plaudit.report.plots import line_chart
 
 HOSTILE = "\x1b]0;owned\x07[red]x[/red]\r\x9b2J\u202eevil\u2066\udcff:smile:\x7f"
 
@@ -49,7 +51,10 @@ def test_rich_itself_still_moves_the_cursor():
 
 
 def test_a_page_shows_no_control_characters_and_no_tags():
-    html = page(HOSTILE, "<script>", words("<b>\u202e"))
+    image = page.thumbnail(np.zeros((8, 8, 3), np.uint8), f"<b>{HOSTILE}")
+    chart = line_chart({f"<b>{HOSTILE}": [[(0, 1)]], "$": []}, title=f"<script>{HOSTILE}", x="<b>", y="$x")
+    table = page.Table([(page.Span("<b>\u202e"), HOSTILE)], header=(f"<b>{HOSTILE}",))
+    html = page.render_page(HOSTILE, "<script>", [page.Text(f"<b>{HOSTILE}"), table, image, page.Chart(chart)])
     assert "<script>" not in html and "<b>" not in html
     assert "\x1b" not in html and "\u202e" not in html
 

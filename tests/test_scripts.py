@@ -66,7 +66,7 @@ def test_a_run_in_simulation_from_beginning_to_end(lamp):
     assert "4 episodes, 24 updates" in done.stdout
     assert len(Store.open(lamp / "runs/sim_sac_0/episodes")) == 4
     assert (
-        "glow:GlowConfig with sac, online, judged by a classifier" in (lamp / "runs/sim_sac_0/report.html").read_text()
+        "glow:GlowConfig with sac, online, labels by a classifier" in (lamp / "runs/sim_sac_0/report.html").read_text()
     )
 
 

@@ -40,7 +40,7 @@ QUICK, FULL = 60, 3000  # fuzzed commands
 GROUPS = ("data", "env", "robot", "judge", "cluster")
 NOT_RUN = {"demo", "cluster start", "robot twin"}
 # They import what takes seconds: Ray, transformers, the learners.
-NOT_QUICK = {"train", "train-policy", "run", "online", "cluster check", "cluster status", "judge reason"}
+NOT_QUICK = {"train", "train-policy", "run", "online", "cluster check", "cluster status", "judge explain"}
 
 # Words with which a command comes as far as it can within a moment; it is run in a folder that has these files.
 WORKS: dict[str, list[str]] = {
@@ -51,13 +51,13 @@ WORKS: dict[str, list[str]] = {
     "data label": ["store", "cutoffs.json"],
     "data sheet": ["store", "0"],
     "data stats": ["store"],
-    "env view": ["lift", "--size", "16", "--out", "x.png"],
+    "env view": ["lift", "--size", "16", "--output", "x.png"],
     "env bench": ["lift", "--size", "16", "--seconds", "0.1", "--num-envs", "1"],
     "env record": ["new", "--episodes", "1", "--size", "16"],
     "robot check": ["igris_b", "--seconds", "0.1"],
     "judge eval": ["store", "--judge", "simulator"],
     "judge calibrate": ["store", "--judge", "classifier", "--model", "nothing"],
-    "judge reason": ["store", "--config", "judge.yaml"],
+    "judge explain": ["store", "--config", "judge.yaml"],
     "label": ["store", "--judge", "simulator", "--dry-run"],
     "collect": ["new", "--target-success", "1", "--target-failure", "0", "--size", "16"],
     "train-reward": ["store", "--epochs", "1", "--device", "cpu"],
@@ -101,9 +101,8 @@ HEAVY = (
         "plaudit.judges.vlm.endpoint",
         "plaudit.judges.classifier.rlinf",
         "plaudit.judges.classifier.recipes",
-        "plaudit.report.online",
     ),
-    *("plaudit.report.run", "plaudit.report.evaluation", "plaudit.rollout.run", "plaudit.learners.bc"),
+    *("plaudit.report.run", "plaudit.report.judge", "plaudit.rollout.run", "plaudit.learners.bc"),
 )
 
 

@@ -24,7 +24,7 @@ def files_of_somebody(folder: Path, rng: np.random.Generator, quick: bool) -> di
         *models(written, {"type": CODE}),
         *trainings(written, {"env": {"type": CODE}}, {"env": {"type": "gymnasium", "id": f"{MODULE}:T-v0"}}),
         *trainings(written, {"learner": {"type": CODE}}),
-        ["train-reward", "store", "--config", written.yaml({"encoder": {"type": CODE}}), "--out", "new"],
+        ["train-reward", "store", "--config", written.yaml({"encoder": {"type": CODE}}), "--output-dir", "new"],
     ]
     templates = [f"${{oc.env:{VARIABLE}}}", f"${{oc.decode:${{oc.env:{VARIABLE}}}}}", "${${a}:" + VARIABLE + "}"]
     templates += [f"x${{oc.env:{VARIABLE},1}}y", "${oc.env:${a}}", f"${{ oc.env : {VARIABLE} }}"]

@@ -1,5 +1,5 @@
-"""The whole way in small, as `make demo` runs it: labelled episodes, a judge that learns from their images, a policy
-that learns from the judge alone, and a count of how often that policy truly succeeds.
+"""The whole pipeline in small, as `make demo` runs it: labeled episodes, a judge trained on their images, a policy
+trained on the judge's labels alone, and the true success rate of that policy.
 
     runs/demo/
       data/           the episodes, a store
@@ -8,8 +8,8 @@ that learns from the judge alone, and a count of how often that policy truly suc
       demo.json       which stages are done, and how long each took
       report.html     all of it on one page
 
-Each stage is what a command does, with the words that stand in the report. One that was stopped goes on when the demo
-is run again on the same folder.
+Each stage calls what a command calls; the report lists the commands. Run again on the same folder, the demo resumes
+the stage that was interrupted.
 """
 
 import json
@@ -19,8 +19,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from plaudit.data.store import Store, is_store
@@ -28,9 +30,13 @@ from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import DataError, TargetNotEmpty
 from plaudit.judges.classifier.recipes import read_recipe
 from plaudit.judges.classifier.training import Stopped
-from plaudit.report.demo import Stage, clock, read_judge, write_demo_report
-from plaudit.report.judge import percent
-from plaudit.report.run import write_report
+from plaudit.judges.controls import ControlResult
+from plaudit.judges.metrics import Scores, reliability
+from plaudit.judges.scored import Scored
+from plaudit.report.judge import frame_gallery, judge_blocks, summary_line
+from plaudit.report.page import Code, Section, Table, Text
+from plaudit.report.run import write_run_report
+from plaudit.report.text import format_duration, format_percent
 from plaudit.rollout.collect import Targets
 from plaudit.rollout.scripted import collect
 from plaudit.training.config import load_train_config
@@ -38,251 +44,246 @@ from plaudit.training.evaluation import Outcome, examine, film
 from plaudit.training.reward_model import make_reward_model
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import train
+from plaudit.untrusted import read_json_lines, read_json_object
 
-BAR = 0.9  # true success that the policy has to reach
+MIN_SUCCESS_RATE = 0.9  # true success that the policy has to reach
 
-# What is told of each epoch or round and says whether to go on; and whether somebody asked to stop.
-Watching = tuple[Callable[[Any], bool], Callable[[], bool]]
+# The callback after each epoch or rollout, which returns whether to continue; and whether the user asked to stop.
+Progress = tuple[Callable[[Any], bool], Callable[[], bool]]
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What the stages are told, in the words of their commands."""
+class DemoConfig:
+    """The arguments of the stages, as their commands take them."""
 
-    # To one camera, a hand in front of a cube that lies on the table looks much like a hand that holds it, and a policy
-    # finds that out: with the front camera alone, one run of three learned to hold it there now and then.
+    # To one camera, a gripper in front of a cube on the table looks like a gripper that holds it, and a policy exploits
+    # that: with the front camera alone, one run of three learned to hold the gripper there.
     cameras: tuple[str, ...] = ("front", "side")
-    successes: int = 60
-    failures: int = 120
-    judge: tuple[str, ...] = (
-        "encoder=small",
-        "batch_size=64",
-        "epochs=3",
-        "lr=1e-3",
-        "target_fpr=0.005",
-    )
+    target_success: int = 60
+    target_failure: int = 120
+    judge: tuple[str, ...] = ("encoder=small", "batch_size=64", "epochs=3", "lr=1e-3", "target_fpr=0.005")
     policy: tuple[str, ...] = (
-        "learner=sac",
-        "env=lift",
-        "env.obs=both",
-        "env.cameras=[front,side]",
-        "policy_cameras=[]",
-        "scripted_demos=20",
-        "steps=30000",
-        "evaluation.every=1000",
-        "evaluation.episodes=200",
+        *("learner=sac", "env=lift", "env.obs=both", "env.cameras=[front,side]", "policy_cameras=[]"),
+        *("scripted_demos=20", "steps=30000", "evaluation.every=1000", "evaluation.episodes=200"),
         "evaluation.stop_at=0.95",
     )
-    examined: int = 100  # episodes of the last stage
+    eval_episodes: int = 100  # of the last stage
 
 
 @dataclass(frozen=True)
-class Screen:
-    """How the stages are watched: on a terminal these are bars, in a test hardly anything."""
+class DemoDisplay:
+    """Where the stages show their progress: bars on a terminal, almost nothing in a test."""
 
     console: Console
-    track: Callable[[str], Any]  # wraps a sequence in a bar of this name
-    epochs: Callable[[int, int], AbstractContextManager[Watching]]  # of a judge: members, epochs of each
-    steps: Callable[[int], AbstractContextManager[Watching]]  # of a policy
+    track: Callable[[str], Any]  # wraps a sequence in a progress bar of this name
+    epochs: Callable[[int, int], AbstractContextManager[Progress]]  # of a judge: ensemble size, epochs of each
+    steps: Callable[[int], AbstractContextManager[Progress]]  # of a policy
 
 
-class Diary:
-    """Which stages are done, what came of each and how long it took, over all sittings."""
+class StageLog:
+    """Which stages are done, their results and how long each took, over all sessions: demo.json."""
 
     def __init__(self, path: Path, seed: int):
         self._path = path
         if path.exists():
-            self._told: dict[str, Any] = json.loads(path.read_text())
-            if self._told["seed"] != seed:
+            self._state: dict[str, Any] = json.loads(path.read_text())
+            if self._state["seed"] != seed:
                 raise DataError(
-                    f"{path.parent} was begun with --seed {self._told['seed']}; go on with that, or name another "
-                    "folder with --folder"
+                    f"{path.parent} was started with --seed {self._state['seed']}; use that seed, or name another "
+                    "folder with --output-dir"
                 )
         elif path.parent.exists() and any(path.parent.iterdir()):
             raise TargetNotEmpty(
-                f"{path.parent} holds something that is not a demo; nothing was written, name another with --folder"
+                f"{path.parent} holds something that is not a demo; nothing was written, name another with --output-dir"
             )
         else:
-            self._told = {"seed": seed, "seconds": {}, "results": {}, "outcome": None}
+            self._state = {"seed": seed, "seconds": {}, "results": {}, "outcome": None}
             path.parent.mkdir(parents=True, exist_ok=True)
             self._write()
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        begun, before = time.monotonic(), self.seconds(stage)
+        """Add the time that the block takes to that of the stage, also where it is interrupted."""
+        start, before = time.monotonic(), self.seconds(stage)
         try:
             yield
         finally:
-            self._told["seconds"][stage] = before + time.monotonic() - begun
+            self._state["seconds"][stage] = before + time.monotonic() - start
             self._write()
 
     def seconds(self, stage: str) -> float:
-        return self._told["seconds"].get(stage, 0.0)
+        return self._state["seconds"].get(stage, 0.0)
 
     def result(self, stage: str) -> str | None:
-        """In a sentence; None for a stage that is not done."""
-        return self._told["results"].get(stage)
+        """The result in one line; None for a stage that is not done."""
+        return self._state["results"].get(stage)
 
     def finish(self, stage: str, result: str) -> None:
-        self._told["results"][stage] = result
+        self._state["results"][stage] = result
         self._write()
 
     @property
     def outcome(self) -> Outcome:
-        return Outcome(**self._told["outcome"])
+        """The evaluation of the policy."""
+        return Outcome(**self._state["outcome"])
 
     @outcome.setter
     def outcome(self, outcome: Outcome) -> None:
-        self._told["outcome"] = asdict(outcome)
+        self._state["outcome"] = asdict(outcome)
 
     def _write(self) -> None:
         new = self._path.with_suffix(".part")
-        new.write_text(json.dumps(self._told, indent=1))
+        new.write_text(json.dumps(self._state, indent=1))
         new.replace(self._path)
 
 
 @dataclass(frozen=True)
-class Part:
-    """A stage of the way."""
+class Stage:
+    """One step of the pipeline."""
 
     name: str
     about: str
-    work: Callable[[], str]  # does what is left of it; returns what came of it, in a sentence
+    run: Callable[[], str]  # does what is left of it and returns its result in one line
     command: str  # that does the same
 
 
 class Demo:
-    """The stages. Each does what is left of it and returns what came of it."""
+    """The stages, each resumable, and the report."""
 
-    def __init__(self, folder: Path, screen: Screen, recipe: Recipe, seed: int):
-        self.folder, self.screen, self.recipe, self.seed = folder, screen, recipe, seed
+    def __init__(self, folder: Path, display: DemoDisplay, config: DemoConfig, seed: int):
+        self.folder, self.display, self.config, self.seed = folder, display, config, seed
         self.data, self.judge, self.run = folder / "data", folder / "judge", folder / "run"
-        self.policy = [*recipe.policy, f"reward.model={self.judge}", f"seed={seed}"]
-        self.diary = Diary(folder / "demo.json", seed)
-        self._first_seed = 1000 * seed  # of the collected episodes
+        self.policy = [*config.policy, f"reward.model={self.judge}", f"seed={seed}"]
+        self.log = StageLog(folder / "demo.json", seed)
+        self.first_seed = 1000 * seed  # of the collected episodes
 
-    def collect(self) -> str:
-        env = PandaConfig(type="lift", obs="both", cameras=self.recipe.cameras)
-        targets = Targets(self.recipe.successes, self.recipe.failures)
+    def stages(self) -> list[Stage]:
+        """In their order."""
+        config = self.config
+        cameras = " ".join(f"--camera {camera}" for camera in config.cameras)
+        targets = f"--target-success {config.target_success} --target-failure {config.target_failure}"
+        collect = f"plaudit collect {self.data} --env lift {cameras} {targets} --seed {self.first_seed}"
+        judge = f"plaudit train-reward {self.data} {shlex.join(config.judge)} seed={self.seed} -o {self.judge}"
+        policy = f"plaudit train {shlex.join(self.policy)} name={self.run.name} --folder {self.folder}"
+        evaluate = f"plaudit eval {self.run} --episodes {config.eval_episodes}"
+        return [
+            Stage("collect", "successful and failed episodes of a script", self.collect_episodes, collect),
+            Stage("judge", "a classifier learns from their images what success looks like", self.train_judge, judge),
+            Stage("policy", "SAC learns to lift the cube from the judge's labels alone", self.train_policy, policy),
+            Stage("evaluation", "the policy on test seeds, by the simulator", self.evaluate, evaluate),
+        ]
+
+    def collect_episodes(self) -> str:
+        env = PandaConfig(type="lift", obs="both", cameras=self.config.cameras)
+        targets = Targets(self.config.target_success, self.config.target_failure)
         with Store.open(self.data, write=True) if is_store(self.data) else Store.create(self.data) as store:
-            kept = collect(env, store, targets, seed=self._first_seed, track=self.screen.track("collecting")).kept
-        return f"{kept['success']} successes and {kept['failure']} failures, labelled by the simulator"
+            kept = collect(env, store, targets, seed=self.first_seed, track=self.display.track("collecting")).kept
+        return f"{kept['success']} successes and {kept['failure']} failures, labeled by the simulator"
 
-    def teach(self) -> str:
-        config = read_recipe(None, {"seed": self.seed}, self.recipe.judge)[0].training
-        if not self.judge.exists():  # it appears whole
-            with self.screen.epochs(config.members, config.epochs) as (watch, _):
-                make_reward_model(Store.open(self.data), self.judge, config, watch, self.screen.track)
-        scores, controls, _ = read_judge(self.judge)
-        asked = [control for control in controls if control.frames]
+    def train_judge(self) -> str:
+        config = read_recipe(None, {"seed": self.seed}, self.config.judge)[0].training
+        if not self.judge.exists():  # it appears complete or not at all
+            with self.display.epochs(config.members, config.epochs) as (on_epoch, _):
+                make_reward_model(Store.open(self.data), self.judge, config, on_epoch, self.display.track)
+        scores, controls, _ = load_judge_record(self.judge)
+        run = [control for control in controls if control.frames]
         return (
-            f"precision {percent(scores.precision)} and recall {percent(scores.recall)} on the frames of "
-            f"{scores.episodes} episodes held out, {sum(c.passed for c in asked)} of {len(asked)} controls passed"
+            f"precision {format_percent(scores.precision)} and recall {format_percent(scores.recall)} (frames) on "
+            f"{scores.episodes} held-out episodes, {sum(c.passed for c in run)} of {len(run)} negative controls passed"
         )
 
-    def learn(self) -> str:
-        there = (self.run / "config.json").exists()
-        run = RunFolder.reopen(self.run) if there else RunFolder.create(self.run, load_train_config(None, self.policy))
-        with self.screen.steps(run.config.steps) as (watch, stopped):
-            end = train(run, watch, self.screen.track)
+    def train_policy(self) -> str:
+        exists = (self.run / "config.json").exists()
+        run = RunFolder.reopen(self.run) if exists else RunFolder.create(self.run, load_train_config(None, self.policy))
+        with self.display.steps(run.config.steps) as (on_rollout, stopped):
+            end = train(run, on_rollout, self.display.track)
         if stopped():
             raise Stopped
-        agreement = [line["reward/agreement"] for line in run.metrics() if "reward/agreement" in line]
-        alarm = "" if end.alarm is None else f"; the alarm rang: {end.alarm}"
+        accuracy = [line["reward/agreement"] for line in run.metrics() if "reward/agreement" in line]
+        alarm = "" if end.alarm is None else f"; audit alarm: {end.alarm}"
         return (
-            f"{end.step:,} steps, {end.evaluated or 0:.0%} true success on held-back seeds; judge and truth agreed on "
-            f"{percent(sum(agreement) / len(agreement))} of {end.episodes:,} episodes in training{alarm}"
+            f"{end.step:,} steps, {end.evaluated or 0:.0%} true success on eval seeds; the judge was right about "
+            f"{format_percent(sum(accuracy) / len(accuracy))} of {end.episodes:,} training episodes{alarm}"
         )
 
-    def examine(self) -> str:
+    def evaluate(self) -> str:
         run = RunFolder.reopen(self.run)
-        outcome = self.diary.outcome = examine(run, self.recipe.examined)
+        outcome = self.log.outcome = examine(run, self.config.eval_episodes)
         film(run)
-        write_report(self.run)
+        write_run_report(self.run)
         return (
-            f"{outcome.true} of {outcome.episodes} truly succeed on seeds that nothing was chosen by, "
-            f"the judge says {outcome.judged}"
+            f"success rate {outcome.success:.0%} (simulator), {outcome.judged / outcome.episodes:.0%} (judge) on "
+            f"{outcome.episodes} test seeds"
         )
-
-    def parts(self) -> list[Part]:
-        """In the order in which they are done."""
-        recipe, seed = self.recipe, f"seed={self.seed}"
-        cameras = " ".join(f"--camera {camera}" for camera in recipe.cameras)
-        counts = f"--target-success {recipe.successes} --target-failure {recipe.failures}"
-        return [
-            Part(
-                "collect",
-                "episodes from a script, good ones and bad ones",
-                self.collect,
-                f"plaudit collect {self.data} --env lift {cameras} {counts} --seed {self._first_seed}",
-            ),
-            Part(
-                "judge",
-                "a classifier learns from their images what success looks like",
-                self.teach,
-                f"plaudit train-reward {self.data} {shlex.join(recipe.judge)} {seed} --out {self.judge}",
-            ),
-            Part(
-                "policy",
-                "SAC learns to lift the cube; nobody but the judge tells it when it has",
-                self.learn,
-                f"plaudit train {shlex.join(self.policy)} name={self.run.name} --folder {self.folder}",
-            ),
-            Part(
-                "evaluation",
-                "the policy on fresh seeds, counted by what is true",
-                self.examine,
-                "python -c "
-                + shlex.quote(
-                    "from pathlib import Path; from plaudit.training.run_folder import RunFolder; "
-                    "from plaudit.training.evaluation import examine; "
-                    f'print(examine(RunFolder.reopen(Path("{self.run}")), {recipe.examined}))'
-                ),
-            ),
-        ]
 
     def report(self) -> Path:
-        outcome, path = self.diary.outcome, self.folder / "report.html"
-        stages = [
-            Stage(part.name, self.diary.result(part.name) or "", self.diary.seconds(part.name), part.command)
-            for part in self.parts()
-        ]
-        numbers = {
-            f"of {outcome.episodes} held-back episodes truly succeed": f"{outcome.success:.0%}",
-            "were called a success by the judge": f"{outcome.judged / outcome.episodes:.0%}",
-            "of these verdicts are right": f"{outcome.agreed / outcome.episodes:.0%}",
-            "from nothing to the policy": clock(sum(stage.seconds for stage in stages)),
-        }
-        write_demo_report(
-            path,
-            "From labelled episodes to a policy: lift the red cube",
-            "A script plays, a classifier learns from the images what success looks like, and a policy learns from "
-            f"the classifier's word alone. Seed {self.seed}.",
-            numbers,
-            [] if outcome.success >= BAR else [f"The policy is below the bar of {BAR:.0%} true success."],
-            stages,
-            data=self.data,
-            judge=self.judge,
-            run=self.run,
+        """The report of the run, with the stages before it and the judge after it."""
+        outcome = self.log.outcome
+        scores, controls, predictions = load_judge_record(self.judge)
+        calibration = reliability(
+            np.concatenate([p.probability for p in predictions]), np.concatenate([p.truth for p in predictions])
         )
-        return path
+        below = f"The policy is below {MIN_SUCCESS_RATE:.0%} true success."
+        judge = Section("Judge", [Text(summary_line(scores)), *judge_blocks(scores, controls, calibration)])
+        commands = Code("\n".join(_wrap(stage.command) for stage in self.stages()))
+        return write_run_report(
+            self.run,
+            self.folder / "report.html",
+            title="From labeled episodes to a policy: lift the red cube",
+            summary="A script collects episodes, a classifier learns from their images what success looks like, and a "
+            f"policy learns from the classifier's labels alone. Seed {self.seed}.",
+            tiles={
+                f"true success rate on {outcome.episodes} test seeds": f"{outcome.success:.0%}",
+                "success rate by the judge": f"{outcome.judged / outcome.episodes:.0%}",
+                "accuracy of the judge": f"{outcome.agreed / outcome.episodes:.0%}",
+                "from nothing to the policy": format_duration(self.total_seconds()),
+            },
+            lead=[*([Text(below, "warning")] if outcome.success < MIN_SUCCESS_RATE else []), self._stage_table()],
+            appendix=[judge, *frame_gallery(Store.open(self.data), predictions), Section("The commands", [commands])],
+        )
+
+    def total_seconds(self) -> float:
+        return sum(self.log.seconds(stage.name) for stage in self.stages())
+
+    def _stage_table(self) -> Section:
+        rows = [
+            (f"{n}. {stage.name}", self.log.result(stage.name) or "", format_duration(self.log.seconds(stage.name)))
+            for n, stage in enumerate(self.stages(), 1)
+        ]
+        rows.append(("total", "", format_duration(self.total_seconds())))
+        return Section("Stages", [Table(rows, header=("stage", "result", "time"))])
 
 
-def run_demo(folder: Path, screen: Screen, seed: int = 0, recipe: Recipe = Recipe()) -> Outcome:  # noqa: B008 - frozen
-    """All stages that are not done yet, then the report. `Stopped` where whoever watches wanted no more."""
-    demo = Demo(folder, screen, recipe, seed)
-    for number, part in enumerate(demo.parts(), 1):
-        screen.console.print(f"{number}. {part.name}: {part.about}")
-        result = demo.diary.result(part.name)
+def load_judge_record(folder: Path) -> tuple[Scores, list[ControlResult], list[Scored]]:
+    """The metrics of a reward model, its negative controls and its predictions on held-out episodes."""
+    record = read_json_object(folder / "model.json")
+    predictions = [Scored.from_json(line) for line in read_json_lines(folder / "held_out.jsonl")]
+    return Scores.from_json(record["scores"]), [ControlResult(**tree) for tree in record["controls"]], predictions
+
+
+def run_demo(
+    folder: Path,
+    display: DemoDisplay,
+    seed: int = 0,
+    config: DemoConfig = DemoConfig(),  # noqa: B008 - frozen
+) -> Outcome:
+    """Run all stages that are not done yet, then write the report. Raises `Stopped` when a callback asked to stop."""
+    demo = Demo(folder, display, config, seed)
+    for number, stage in enumerate(demo.stages(), 1):
+        display.console.print(f"{number}. {stage.name}: {stage.about}")
+        result = demo.log.result(stage.name)
         if result is None:
-            with demo.diary.timed(part.name):
-                result = part.work()
-            demo.diary.finish(part.name, result)
-        screen.console.print(f"   {result}: {clock(demo.diary.seconds(part.name))}")
-    path, outcome = demo.report(), demo.diary.outcome
-    together = clock(sum(demo.diary.seconds(part.name) for part in demo.parts()))
-    screen.console.print(
-        f"{outcome.success:.0%} true success over {outcome.episodes} held-back episodes after {together}, with no "
-        f"success signal but the judge's; look at {path}"
+            with demo.log.timed(stage.name):
+                result = stage.run()
+            demo.log.finish(stage.name, result)
+        display.console.print(f"   {result}: {format_duration(demo.log.seconds(stage.name))}")
+    path, outcome = demo.report(), demo.log.outcome
+    display.console.print(
+        f"{outcome.success:.0%} true success on {outcome.episodes} test seeds after "
+        f"{format_duration(demo.total_seconds())}, trained on the judge's labels alone; report: {path}"
     )
     return outcome
+
+
+def _wrap(command: str, width: int = 120) -> str:
+    return " \\\n    ".join(wrap(command, width, break_long_words=False, break_on_hyphens=False))

@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 
 from plaudit.data.store import Store
-from plaudit.demo import Recipe, Screen, run_demo
+from plaudit.demo import DemoConfig, DemoDisplay, run_demo
 from plaudit.errors import DataError, TargetNotEmpty
 from plaudit.judges.classifier.training import Stopped
 
-SMALL = Recipe(
+SMALL = DemoConfig(
     cameras=("front",),
-    successes=6,
-    failures=6,
+    target_success=6,
+    target_failure=6,
     judge=("encoder=small", "encoder.widths=[8,16]", "epochs=2", "hidden_dim=32", "validation_share=0.3"),
     policy=(
         *("learner=sac", "learner.hidden_dims=[16]", "learner.utd_ratio=0.05", "learner.batch_size=32"),
@@ -25,11 +25,11 @@ SMALL = Recipe(
         *("reward.force=true", "reward.threshold=0.01"),  # a judge of so little is unsure and may fail a control
         *("evaluation.episodes=4", "evaluation.every=200"),
     ),
-    examined=4,
+    eval_episodes=4,
 )
 
 
-def screen(said: io.StringIO, epochs: int | None = None, rounds: int | None = None) -> Screen:
+def screen(said: io.StringIO, epochs: int | None = None, rounds: int | None = None) -> DemoDisplay:
     """Somebody who watches, and wants no more after so many epochs or rounds."""
 
     def bar(most: int | None):
@@ -40,7 +40,7 @@ def screen(said: io.StringIO, epochs: int | None = None, rounds: int | None = No
 
         return watching
 
-    return Screen(Console(file=said, width=400), lambda _: iter, bar(epochs), bar(rounds))
+    return DemoDisplay(Console(file=said, width=400), lambda _: iter, bar(epochs), bar(rounds))
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "demo"
     for wanted in ({"epochs": 1}, {"rounds": 1}):
         with pytest.raises(Stopped):
-            run_demo(folder, screen(io.StringIO(), **wanted), recipe=SMALL)
-    run_demo(folder, screen(io.StringIO()), recipe=SMALL)
+            run_demo(folder, screen(io.StringIO(), **wanted), config=SMALL)
+    run_demo(folder, screen(io.StringIO()), config=SMALL)
     return folder
 
 
@@ -73,29 +73,29 @@ def test_a_stage_that_was_stopped_went_on_where_it_was(folder):
 def test_a_demo_that_is_done_is_only_reported_again(folder):
     said, before = io.StringIO(), (folder / "demo.json").read_text()
     (folder / "report.html").unlink()
-    outcome = run_demo(folder, screen(said, epochs=0, rounds=0), recipe=SMALL)
+    outcome = run_demo(folder, screen(said, epochs=0, rounds=0), config=SMALL)
     assert (folder / "demo.json").read_text() == before and (folder / "report.html").exists()
     assert outcome.episodes == 4
-    assert f"{outcome.success:.0%} true success over 4 held-back episodes" in said.getvalue()
+    assert f"{outcome.success:.0%} true success on 4 test seeds" in said.getvalue()
     assert len(re.findall(r"^\d\. ", said.getvalue(), re.MULTILINE)) == 4
 
 
 def test_the_report_stands_alone_and_has_curve_diagram_frames_and_films(folder):
     page = (folder / "report.html").read_text()
-    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
     charts = [re.findall(r"<text[^>]*>([^<]*)", chart) for chart in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]
-    assert {"judged, in training", "true, in training", "held-back seeds"} <= set(charts[0])
-    assert any("was a success" in words for words in charts)
+    assert {"judge", "simulator", "eval seeds"} <= set(charts[0])
+    assert any("predicted P(success)" in words for words in charts)
     assert len(re.findall(r'<video src="data:video/mp4', page)) == 2
     assert len(re.findall(r'<img src="data:image/jpeg', page)) >= 3
-    for command in ("collect", "train-reward", "train"):
+    for command in ("collect", "train-reward", "train", "eval"):
         assert f"plaudit {command} " in page
 
 
 def test_a_folder_of_another_demo_or_of_something_else_is_not_touched(folder, tmp_path):
-    with pytest.raises(DataError, match="begun with --seed 0"):
-        run_demo(folder, screen(io.StringIO()), seed=1, recipe=SMALL)
+    with pytest.raises(DataError, match="started with --seed 0"):
+        run_demo(folder, screen(io.StringIO()), seed=1, config=SMALL)
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(TargetNotEmpty, match="not a demo"):
-        run_demo(tmp_path, screen(io.StringIO()), recipe=SMALL)
+        run_demo(tmp_path, screen(io.StringIO()), config=SMALL)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

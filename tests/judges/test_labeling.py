@@ -222,7 +222,7 @@ def test_a_batch_is_on_disk_before_the_next_and_a_kill_costs_no_more(tmp_path, n
     wait_until(lambda: len(labelled(tmp_path)) >= 4)
     running.send_signal(number)
     said = running.communicate(timeout=stretch(60))[1]
-    assert running.returncode == code and ("the same command goes on" in said) == (code == 130)
+    assert running.returncode == code and ("run the same command to resume" in said) == (code == 130)
     assert labelled(tmp_path) == [0, 1, 2, 3]
     store = Store.open(tmp_path / "s")
     rest = run(store, BrightnessConfig().build())

@@ -2,50 +2,50 @@ import numpy as np
 
 from conftest import counting_episode
 from plaudit.report import sheet
-from plaudit.report.sheet import draw_sheet
+from plaudit.report.sheet import contact_sheet
 from plaudit.types import Labels
 
 
-def colours(picture) -> set[tuple[int, ...]]:
+def colors(picture) -> set[tuple[int, ...]]:
     return {tuple(pixel) for pixel in np.asarray(picture).reshape(-1, 3)}
 
 
 def test_frames_stand_in_order_and_success_has_a_green_edge():
     episode = counting_episode(7, first=100, size=(40, 40))
     labels = Labels.from_cutoff(steps=7, cutoff=5, source="human")
-    picture = np.asarray(draw_sheet(episode, labels, title="t", frames=8, columns=8, cell_width=46))
+    picture = np.asarray(contact_sheet(episode, labels, title="t", frames=8, columns=8, cell_width=46))
     row = picture[sheet._HEADER + sheet._CAPTION + 23]
     for t in range(8):
         x = sheet._MARGIN + t * (46 + sheet._GAP)
-        assert tuple(row[x]) == (sheet._YES if t >= 5 else sheet._NO)
+        assert tuple(row[x]) == (sheet._SUCCESS if t >= 5 else sheet._FAILURE)
         assert tuple(row[x + 23]) == (100 + t,) * 3
 
 
 def test_the_strip_has_every_step_even_those_between_the_frames_shown():
     episode = counting_episode(99, size=(8, 8))
-    verdict = np.zeros(100)
-    verdict[50] = 1  # a flicker of one frame
-    picture = draw_sheet(episode, Labels.from_frames(verdict, source="vlm"), title="t", frames=2)
+    label = np.zeros(100)
+    label[50] = 1  # a flicker of one frame
+    picture = contact_sheet(episode, Labels.from_frames(label, source="vlm"), title="t", frames=2)
     strip = np.asarray(picture)[-sheet._STRIP - sheet._MARGIN + 20]
-    green = (strip == sheet._YES).all(axis=1)
+    green = (strip == sheet._SUCCESS).all(axis=1)
     assert 3 <= green.sum() <= 8
     assert abs(np.flatnonzero(green).mean() / len(strip) - 0.505) < 0.02
 
 
-def test_an_episode_without_labels_is_drawn_as_not_judged():
-    found = colours(draw_sheet(counting_episode(5), None, title="t"))
+def test_an_episode_without_labels_is_drawn_as_not_labeled():
+    found = colors(contact_sheet(counting_episode(5), None, title="t"))
     assert sheet._UNKNOWN in found
-    assert np.asarray(draw_sheet(counting_episode(5), None, title="t")).shape[2] == 3
+    assert np.asarray(contact_sheet(counting_episode(5), None, title="t")).shape[2] == 3
 
 
 def test_a_judges_probability_is_drawn_over_the_strip():
     steps = 30
     probability = np.linspace(0, 1, steps).astype("f4")
     labels = Labels(probability, probability > 0.5, probability, start=0.0, source="classifier")
-    assert sheet._CURVE in colours(draw_sheet(counting_episode(steps), labels, title="t"))
+    assert sheet._CURVE in colors(contact_sheet(counting_episode(steps), labels, title="t"))
 
 
 def test_a_repeated_observation_is_not_shown():
-    short = draw_sheet(counting_episode(5, repeated="last"), None, title="t", columns=8)
-    full = draw_sheet(counting_episode(5), None, title="t", columns=8)
+    short = contact_sheet(counting_episode(5, repeated="last"), None, title="t", columns=8)
+    full = contact_sheet(counting_episode(5), None, title="t", columns=8)
     assert full.width - short.width == 160 + sheet._GAP

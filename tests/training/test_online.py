@@ -17,7 +17,7 @@ from plaudit.errors import ConfigError, PolicyError, StoreFull, TargetNotEmpty, 
 from plaudit.policies.loader import save_policy
 from plaudit.policies.networks import Spaces
 from plaudit.policies.weights import read_weights
-from plaudit.report.online import write_online_report
+from plaudit.report.run import write_run_report
 from plaudit.training.display import Display
 from plaudit.training.handles import LocalHandle, Slot
 from plaudit.training.online import Callback, OnlineTrainer
@@ -202,8 +202,8 @@ def test_a_run_comes_to_its_end_although_some_episodes_can_never_be_labeled(tmp_
     assert 0 < len(given_up) < 12
     assert (counts.episodes, counts.unjudged, counts.unlabelable) == (12, 0, len(given_up))
     assert end.now.updates == 6 * (12 - len(given_up)), "nothing is earned by what nobody learns from"
-    page = write_online_report(tmp_path / "run").read_text()
-    assert f"could say nothing of {len(given_up)} episodes" in page and "it is too bright to see anything" in page
+    page = write_run_report(tmp_path / "run").read_text()
+    assert f"could not label {len(given_up)} episode" in page and "it is too bright to see anything" in page
     assert len(end.told) < 150, "waits, where nothing is to be done, and does not spin"
 
 

@@ -42,9 +42,9 @@ def test_one_episode_leaves_a_page(lab):
     assert [what for what, _ in told(lab)] == ["begun", "ended"]
     assert "1 episode, 12 steps, 6 updates" in (lab / "runs/run/report.html").read_text()
     (lab / "runs/run/report.html").unlink()
-    assert "runs/run/report.html" in plaudit("online", "--report", "runs/run", cwd=lab)
+    assert "runs/run/report.html" in plaudit("report", "runs/run", cwd=lab)
     assert (lab / "runs/run/report.html").exists()
-    assert "this is not an online run" in plaudit("online", "--report", "judge", cwd=lab, ok=False)
+    assert "judge is not the folder of a run" in plaudit("report", "judge", cwd=lab, ok=False)
 
 
 def test_a_learner_of_the_users_own_is_found_by_its_dotted_path_and_goes_on(lab):
@@ -116,9 +116,8 @@ def test_a_judge_that_failed_a_control_is_taken_by_the_key_that_its_refusal_name
 def test_a_run_of_another_kind_is_told_as_one(lab):
     (lab / "tr").mkdir()
     (lab / "tr/config.json").write_text('{"env": {"type": "lift"}, "learner": {"type": "sac"}, "steps": 300}')
-    for flag in ("--resume", "--report"):
-        said = plaudit("online", flag, "tr", cwd=lab, ok=False)
-        assert "tr: this is a run, and not an online one" in said and said.count("error: ") == 1
+    said = plaudit("online", "--resume", "tr", cwd=lab, ok=False)
+    assert "tr: this is a run, and not an online one" in said and said.count("error: ") == 1
 
 
 def test_without_ray_it_says_how_to_get_it_and_how_to_do_without(lab, monkeypatch):

@@ -14,43 +14,51 @@ from plaudit.errors import DataError
 def collect_(
     context: typer.Context,
     store: Annotated[
-        Path | None, typer.Argument(help="The store to add to; made if it does not exist.", show_default=False)
+        Path | None, typer.Argument(help="The store to add to; created if it does not exist.", show_default=False)
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A YAML file of a training run with a 'collect' block, to collect meanwhile.")
+        Path | None, typer.Option(help="A YAML file of a training run with a 'collect' block: train and collect.")
     ] = None,
-    name: Annotated[str, typer.Option("--env", help="A built-in task.")] = "lift",
+    name: Annotated[str, typer.Option("--env", help="A built-in task: lift, pick_place or push.")] = "lift",
     target_success: Annotated[
         int,
         typer.Option(
-            "--target-success", "--max-positive-trajectories", min=0, max=2**31 - 1, help="Episodes that succeed."
+            "--target-success",
+            "--max-positive-trajectories",
+            min=0,
+            max=2**31 - 1,
+            help="Number of successful episodes.",
         ),
     ] = 60,
     target_failure: Annotated[
         int,
         typer.Option(
-            "--target-failure", "--max-negative-trajectories", min=0, max=2**31 - 1, help="Episodes that do not."
+            "--target-failure", "--max-negative-trajectories", min=0, max=2**31 - 1, help="Number of failed episodes."
         ),
     ] = 120,
     outcomes: Annotated[
-        str, typer.Option(help="What the script does; the failures take turns.")
+        str, typer.Option(help="Outcomes of the script; the failures take turns.")
     ] = "success,miss,drop,near_goal,wrong_place",
     random_share: Annotated[
-        float, typer.Option(min=0, max=1, help="Of the failures: random walks.", callback=finite)
+        float, typer.Option(min=0, max=1, help="Fraction of the failures that are random walks.", callback=finite)
     ] = 0.2,
-    noise: Annotated[
-        float, typer.Option(help="On the script's actions, of which 1 is the most.", callback=finite)
-    ] = 0.2,
+    noise: Annotated[float, typer.Option(help="Noise on the script's actions, from 0 to 1.", callback=finite)] = 0.2,
     linger: Annotated[
-        int, typer.Option(min=0, max=2**31 - 1, help="Steps that an episode goes on for after its success.")
+        int, typer.Option(min=0, max=2**31 - 1, help="Steps that an episode continues after its success.")
     ] = 8,
     camera: CameraOption = None,
     size: Annotated[
-        str, typer.Option("--image-size", "--size", help="An edge, like 128, or height x width, like 96x128.")
+        str,
+        typer.Option("--image-size", "--size", help="Image size: an edge, like 128, or height x width, like 96x128."),
     ] = "64",
-    randomize: Annotated[bool, typer.Option("--randomize", help="Colours, light and cameras by the seed.")] = False,
+    randomize: Annotated[
+        bool, typer.Option("--randomize", help="Randomize colors, light and cameras by the seed.")
+    ] = False,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**31 - 1, help="Of the first episode; a store that has some goes on.")
+        int,
+        typer.Option(
+            min=0, max=2**31 - 1, help="Seed of the first episode; a store with episodes continues its seeds."
+        ),
     ] = 0,
     settings: SetOption = None,
     allow_code: AllowCode = None,
@@ -58,8 +66,8 @@ def collect_(
 ) -> None:
     """Collect episodes with success labels.
 
-    A script plays a built-in task until the store has enough successes and failures; what is there already counts.
-    With --config, the same as 'plaudit train': a policy trains, and what it plays is kept.
+    A script runs a built-in task until the store has enough successes and failures, counting those it already has.
+    With --config, a policy trains as in 'plaudit train' and its episodes are kept.
     """
     if config is not None:
         _train_and_collect(context, config)
@@ -90,7 +98,7 @@ def collect_(
                 track=progress("collecting"),
             )
         except KeyboardInterrupt:
-            stop(f"interrupted; {len(opened) - before} episodes were added to {store}; the same command goes on")
+            stop(f"interrupted; {len(opened) - before} episodes were added to {store}; run the same command to resume")
     counts = f"{intake.kept['success']} successes and {intake.kept['failure']} failures"
     out.print(f"{store} has {counts}, {len(opened) - before} of them new")
     if not intake.done:

@@ -1,4 +1,4 @@
-"""`plaudit data`: episodes in and out, looked at, labelled, checked."""
+"""`plaudit data`: import, export, inspect, label and check episodes."""
 
 import re
 from bisect import bisect_left
@@ -15,26 +15,29 @@ data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 StoreArgument = Annotated[Path, typer.Argument(help="An episode store.", metavar="STORE", show_default=False)]
 EpisodesOption = Annotated[
-    str | None, typer.Option("--episodes", help="Which, by id: '0,3,7-9'. All of them when not given.")
+    str | None, typer.Option("--episodes", help="Episode ids, like '0,3,7-9'; all when not given.")
 ]
 StateOption = Annotated[
     list[str] | None,
     typer.Option(
         "--state",
         metavar="KEY",
-        help="LeRobot: the column that is the state, where it is not observation.state; given several times, they are "
-        "joined; 'none' for no state.",
+        help="LeRobot: the column of the state, when it is not observation.state; several are concatenated; 'none' for "
+        "no state.",
         show_default=False,
     ),
 ]
 ActionOption = Annotated[
     list[str] | None,
-    typer.Option("--action", metavar="KEY", help="LeRobot: the same for the action.", show_default=False),
+    typer.Option("--action", metavar="KEY", help="LeRobot: the column of the action, likewise.", show_default=False),
 ]
 CameraOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--camera", metavar="NAME", help="LeRobot: only this camera; may be given several times.", show_default=False
+        "--camera",
+        metavar="NAME",
+        help="LeRobot: use only this camera; may be given several times.",
+        show_default=False,
     ),
 ]
 
@@ -50,29 +53,33 @@ FollowLinksOption = Annotated[
 
 @data.command("import")
 def import_(
-    source: Annotated[Path, typer.Argument(help="A data set of another layout; it is only read.", show_default=False)],
-    store: Annotated[Path, typer.Argument(help="The store to add to; made if it does not exist.", show_default=False)],
+    source: Annotated[
+        Path, typer.Argument(help="A data set of another format; it is not changed.", show_default=False)
+    ],
+    store: Annotated[
+        Path, typer.Argument(help="The store to add to; created if it does not exist.", show_default=False)
+    ],
     reward_frame: Annotated[
         Literal["next", "same"] | None,
-        typer.Option(help="LeRobot: whether next.reward judges the next frame (the default) or its own row's."),
+        typer.Option(help="LeRobot: whether next.reward is about the next frame (the default) or the row's own."),
     ] = None,
-    task: Annotated[str, typer.Option(help="The instruction, for layouts that keep none.")] = "",
+    task: Annotated[str, typer.Option(help="The task text, for formats without one.")] = "",
     fps: Annotated[
-        float, typer.Option(min=0, help="Frames per second, for layouts that keep none.", callback=finite)
+        float, typer.Option(min=0, help="Frames per second, for formats without it.", callback=finite)
     ] = 0.0,
     state: StateOption = None,
     action: ActionOption = None,
     camera: CameraOption = None,
     follow_links: FollowLinksOption = False,
     max_episode_gb: Annotated[
-        float, typer.Option(help="How much memory the frames of one episode may take; larger ones are left out.")
+        float, typer.Option(help="Maximum memory for the frames of one episode; larger episodes are skipped.")
     ] = 8.0,
 ) -> None:
-    """Copy a data set into a store.
+    """Import a data set into a store.
 
-    LeRobot v2 and v3, folders of .npy and of .pkl are told apart by looking at them.
+    Reads LeRobot v2 and v3 and folders of .npy or .pkl files; the format is detected.
 
-    An interrupted import goes on where it stopped when run again. A broken episode is named and left out.
+    Run the same command to resume an interrupted import. A broken episode is reported and skipped.
     """
     from plaudit.data.formats import ReadOptions
     from plaudit.data.transfer import import_dataset
@@ -101,23 +108,26 @@ def import_(
 @data.command("export")
 def export(
     store: StoreArgument,
-    target: Annotated[Path, typer.Argument(help="A folder that does not exist yet.", show_default=False)],
-    to: Annotated[Literal["lerobot", "npy", "pkl"], typer.Option("--to", help="The layout to write.")] = "lerobot",
+    target: Annotated[Path, typer.Argument(help="A new folder.", show_default=False)],
+    to: Annotated[Literal["lerobot", "npy", "pkl"], typer.Option("--to", help="The format to write.")] = "lerobot",
     episodes: EpisodesOption = None,
-    camera: Annotated[list[str] | None, typer.Option(help="Only this camera; may be given several times.")] = None,
-    images: Annotated[bool, typer.Option("--images", help="LeRobot: exact PNG images instead of video.")] = False,
-    codec: Annotated[Literal["av1", "h264", "hevc"], typer.Option(help="LeRobot: how videos are encoded.")] = "av1",
+    camera: Annotated[
+        list[str] | None, typer.Option(help="Export only this camera; may be given several times.")
+    ] = None,
+    images: Annotated[bool, typer.Option("--images", help="LeRobot: lossless PNG images instead of video.")] = False,
+    codec: Annotated[Literal["av1", "h264", "hevc"], typer.Option(help="LeRobot: video codec.")] = "av1",
     quality: Annotated[
-        int | None, typer.Option(min=1, max=63, help="Constant rate factor of the codec; lower is better.")
+        int | None,
+        typer.Option(min=1, max=63, help="Constant rate factor (CRF) of the codec; lower is better quality."),
     ] = None,
     reward_frame: Annotated[
-        Literal["next", "same"], typer.Option(help="LeRobot: which frame a row's next.reward judges.")
+        Literal["next", "same"], typer.Option(help="LeRobot: which frame next.reward of a row is about.")
     ] = "next",
-    fps: Annotated[float, typer.Option(min=0, help="For episodes that do not know theirs.", callback=finite)] = 0.0,
+    fps: Annotated[float, typer.Option(min=0, help="Frames per second of episodes without it.", callback=finite)] = 0.0,
 ) -> None:
-    """Write episodes as another layout.
+    """Export episodes with their latest labels to another format.
 
-    With their newest labels, as LeRobot v3.0, .npy or .pkl, into a new folder and nowhere else.
+    Writes LeRobot v3.0, .npy or .pkl into a new folder.
     """
     from plaudit.data.formats import WriteOptions
     from plaudit.data.store import Store
@@ -138,11 +148,11 @@ def export(
 
 @data.command("info")
 def info(
-    path: Annotated[Path, typer.Argument(help="A store, or a data set of another layout.", show_default=False)],
-    episode: Annotated[int | None, typer.Option(help="One episode of a store, with its label history.")] = None,
+    path: Annotated[Path, typer.Argument(help="A store, or a data set of another format.", show_default=False)],
+    episode: Annotated[int | None, typer.Option(help="Show one episode of a store, with its label history.")] = None,
     follow_links: FollowLinksOption = False,
 ) -> None:
-    """Say what a folder holds."""
+    """Show what a store or a data set contains."""
     from plaudit.data.formats import ReadOptions
     from plaudit.data.formats.decoding import decoded
     from plaudit.data.store import Store, is_store
@@ -162,14 +172,14 @@ def info(
 @data.command("check")
 def check(
     store: StoreArgument,
-    repair: Annotated[bool, typer.Option("--repair", help="Put right what can be, and say what was.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair what can be repaired, and report it.")] = False,
     empty: Annotated[
-        bool, typer.Option("--empty-quarantine", help="Delete what was set aside, and say what it was.")
+        bool, typer.Option("--empty-quarantine", help="Delete quarantined bytes, and report them.")
     ] = False,
 ) -> None:
     """Verify every checksum; repair with --repair.
 
-    Changes nothing without it, and may look at a store that is being written.
+    Without it nothing is changed, and the store may be in use.
     """
     from plaudit.data.check import check as run_check
     from plaudit.data.check import empty_quarantine
@@ -210,19 +220,19 @@ def label(
     ] = None,
     by: Annotated[
         Literal["id", "source"] | None,
-        typer.Option(help="Whether the file counts by the store's ids or by its source's episode numbers."),
+        typer.Option(help="Whether the file uses the store's ids or the episode numbers of its source."),
     ] = None,
     after: Annotated[
         Literal["failure", "unknown"],
-        typer.Option(help="What frames after the last range of an episode are; unknown ones are left out."),
+        typer.Option(help="Label of the frames after the last range of an episode; unknown frames are not used."),
     ] = "failure",
     restore: Annotated[
         str | None,
-        typer.Option(metavar="EPISODE:VERSION", help="Make an old version of an episode's labels count again."),
+        typer.Option(metavar="EPISODE:VERSION", help="Restore an old version of an episode's labels."),
     ] = None,
-    note: Annotated[str, typer.Option(help="Why, in words; kept with the labels.")] = "",
+    note: Annotated[str, typer.Option(help="A note, kept with the labels.")] = "",
 ) -> None:
-    """Label episodes by the frame from which they show success. Every labelling is a new version; none is lost."""
+    """Label episodes from a file with the first success frame of each. Labels are versioned; none is lost."""
     from plaudit.data.cutoffs import label_store, read_cutoffs
     from plaudit.data.store import Store
 
@@ -253,15 +263,15 @@ def sheet(
     store: StoreArgument,
     episode: Annotated[int, typer.Argument(help="The episode's id.", show_default=False)],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The PNG; episode_N.png when not given.")
+        Path | None, typer.Option("--output", "-o", help="The PNG file to write; episode_N.png when not given.")
     ] = None,
-    frames: Annotated[int, typer.Option(min=2, max=2**31 - 1, help="How many moments to show.")] = 24,
-    columns: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="How many in a row.")] = 8,
-    version: Annotated[int | None, typer.Option(help="Of the labels; the newest when not given.")] = None,
+    frames: Annotated[int, typer.Option(min=2, max=2**31 - 1, help="Number of frames to show.")] = 24,
+    columns: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Frames in a row.")] = 8,
+    version: Annotated[int | None, typer.Option(help="Version of the labels; the latest when not given.")] = None,
 ) -> None:
-    """Draw an episode on one picture, with the verdicts."""
+    """Draw a contact sheet of an episode, with its labels."""
     from plaudit.data.store import Store
-    from plaudit.report.sheet import draw_sheet, save_sheet
+    from plaudit.report.sheet import contact_sheet, save_image
 
     opened = Store.open(store)
     ledger = opened.ledger
@@ -269,7 +279,7 @@ def sheet(
     labels = ledger.labels(episode) if version is None else ledger.version(episode, version).labels()
     title = f"Episode {episode}" + (f": {found.task}" if found.task else "")
     path = output or Path(f"episode_{episode}.png")
-    save_sheet(draw_sheet(found, labels, title=title, frames=frames, columns=columns), path)
+    save_image(contact_sheet(found, labels, title=title, frames=frames, columns=columns), path)
     out.print(f"{path} shows episode {episode}")
 
 
@@ -278,13 +288,10 @@ def stats(
     store: StoreArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")] = Path("stats.json"),
     by_range: Annotated[
-        bool, typer.Option("--range", help="Actions from -1 to 1 by their range, as SAC and Q-chunking say them.")
+        bool, typer.Option("--range", help="Scale actions to [-1, 1] by their range, as SAC and Q-chunking need.")
     ] = False,
 ) -> None:
-    """Compute what a policy normalises with.
-
-    Mean and standard deviation of the states and actions.
-    """
+    """Compute normalization statistics of states and actions."""
     from plaudit.data.normalize import Normalizer
     from plaudit.data.store import Store
 

@@ -12,20 +12,20 @@ from plaudit.errors import DataError
 env = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 LARGEST = 4096  # pixels of an edge
-EnvArgument = Annotated[str, typer.Argument(help="A name that 'plaudit env list' shows.", show_default=False)]
-CameraOption = Annotated[list[str] | None, typer.Option(help="Which camera; may be given several times.")]
-SizeOption = Annotated[str, typer.Option(help="Of the images: an edge, like 128, or height x width, like 96x128.")]
+EnvArgument = Annotated[str, typer.Argument(help="An environment of 'plaudit env list'.", show_default=False)]
+CameraOption = Annotated[list[str] | None, typer.Option(help="Camera; may be given several times.")]
+SizeOption = Annotated[str, typer.Option(help="Image size: an edge, like 128, or height x width, like 96x128.")]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A further setting of the environment, like id=Pusher-v5."),
+    typer.Option("--set", metavar="KEY=VALUE", help="A key of the environment's config, like id=Pusher-v5."),
 ]
 
 
 @env.command("list")
 def env_list() -> None:
-    """Say what environments there are.
+    """List the environments.
 
-    States are counted with everything the simulation knows / with what the arm itself measures.
+    The state has two sizes: with everything the simulator knows / with what the arm measures.
     """
     from plaudit.envs.catalog import list_envs
     from plaudit.report.tables import env_table
@@ -37,24 +37,24 @@ def env_list() -> None:
 def env_view(
     name: EnvArgument,
     output: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A .png or an .mp4; NAME.png when not given.")
+        Path | None, typer.Option("--output", "-o", help="The .png or .mp4 to write; NAME.png when not given.")
     ] = None,
-    outcome: Annotated[str, typer.Option(help="How the scripted expert is to end: success, miss, ...")] = "success",
-    noise: Annotated[
-        float, typer.Option(help="On the expert's actions, of which 1 is the most.", callback=finite)
-    ] = 0.05,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Which episode.")] = 0,
+    outcome: Annotated[str, typer.Option(help="Outcome of the scripted expert: success, miss, ...")] = "success",
+    noise: Annotated[float, typer.Option(help="Noise on the expert's actions, from 0 to 1.", callback=finite)] = 0.05,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the episode.")] = 0,
     camera: CameraOption = None,
     size: SizeOption = "128",
-    randomize: Annotated[bool, typer.Option("--randomize", help="Colours, light and cameras by the seed.")] = False,
+    randomize: Annotated[
+        bool, typer.Option("--randomize", help="Randomize colors, light and cameras by the seed.")
+    ] = False,
     settings: SetOption = None,
 ) -> None:
     """Show one episode, as a contact sheet or a video.
 
-    A scripted expert acts in the built-in tasks, chance in the others.
+    A scripted expert acts in the built-in tasks, a random policy in the others.
     """
-    from plaudit.report.clip import save_clip
-    from plaudit.report.sheet import draw_sheet, save_sheet
+    from plaudit.report.sheet import contact_sheet, save_image
+    from plaudit.report.video import save_episode_video
     from plaudit.rollout.demos import play
 
     path = output or Path(f"{name}.png")
@@ -63,9 +63,9 @@ def env_view(
     config = env_config_of(name, "both", camera, size, [*(["randomize=true"] if randomize else []), *(settings or [])])
     episode, labels = play(config, seed=seed, outcome=outcome, noise=noise)
     if path.suffix == ".mp4":
-        save_clip(episode, path)
+        save_episode_video(episode, path)
     else:
-        save_sheet(draw_sheet(episode, labels, title=f"{name}, seed {seed}: {episode.task}"), path)
+        save_image(contact_sheet(episode, labels, title=f"{name}, seed {seed}: {episode.task}"), path)
     how = "succeeds" if labels.succeeded else "does not succeed"
     out.print(f"{path} shows {episode.steps} steps of {name}; the episode {how}")
 
@@ -73,18 +73,18 @@ def env_view(
 @env.command("bench")
 def env_bench(
     name: EnvArgument,
-    num_envs: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Copies side by side.")] = 16,
+    num_envs: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Number of environments.")] = 16,
     threads: Annotated[
-        int | None, typer.Option(min=0, max=2**31 - 1, help="Of a built-in task; 0 for one a core.")
+        int | None, typer.Option(min=0, max=2**31 - 1, help="Threads of a built-in task; 0 for one per core.")
     ] = None,
     camera: CameraOption = None,
     size: SizeOption = "64",
     seconds: Annotated[
-        float, typer.Option(min=0.1, max=86_400, help="To measure for, each time.", callback=finite)
+        float, typer.Option(min=0.1, max=86_400, help="Duration of each measurement.", callback=finite)
     ] = 3.0,
     settings: SetOption = None,
 ) -> None:
-    """Time it on this machine, without images and with them."""
+    """Measure the speed of an environment, with and without images."""
     from plaudit.envs.bench import measure_throughput
     from plaudit.report.tables import speed_table
 
@@ -99,24 +99,28 @@ def env_bench(
 
 @env.command("record")
 def env_record(
-    store: Annotated[Path, typer.Argument(help="The store to add to; made if it does not exist.", show_default=False)],
-    name: Annotated[str, typer.Option("--env", help="A built-in task.")] = "lift",
-    episodes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="How many to keep.")] = 20,
-    outcomes: Annotated[str, typer.Option(help="How they are to end, in turn: success,miss,...")] = "success",
-    noise: Annotated[float, typer.Option(help="On the actions, of which 1 is the most.", callback=finite)] = 0.2,
-    obs: Annotated[Literal["state", "pixels", "both"], typer.Option(help="What to record.")] = "both",
+    store: Annotated[
+        Path, typer.Argument(help="The store to add to; created if it does not exist.", show_default=False)
+    ],
+    name: Annotated[str, typer.Option("--env", help="A built-in task: lift, pick_place or push.")] = "lift",
+    episodes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Number of episodes to keep.")] = 20,
+    outcomes: Annotated[str, typer.Option(help="Outcomes of the script, in turn, like success,miss.")] = "success",
+    noise: Annotated[float, typer.Option(help="Noise on the actions, from 0 to 1.", callback=finite)] = 0.2,
+    obs: Annotated[Literal["state", "pixels", "both"], typer.Option(help="Observations to record.")] = "both",
     camera: CameraOption = None,
     size: SizeOption = "64",
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the first episode; the others count up.")] = 0,
-    linger: Annotated[
-        int, typer.Option(min=0, max=2**31 - 1, help="Steps that an episode goes on for after its success.")
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**31 - 1, help="Seed of the first episode; the others count up.")
     ] = 0,
-    keep_all: Annotated[bool, typer.Option("--keep-all", help="Also those that ended otherwise than told.")] = False,
+    linger: Annotated[
+        int, typer.Option(min=0, max=2**31 - 1, help="Steps that an episode continues after its success.")
+    ] = 0,
+    keep_all: Annotated[bool, typer.Option("--keep-all", help="Keep episodes with another outcome too.")] = False,
     settings: SetOption = None,
 ) -> None:
     """Record scripted episodes with the simulator's labels.
 
-    Each is in the store as soon as it is over; Ctrl-C keeps those that are.
+    Each episode is stored as soon as it ends; Ctrl-C keeps those recorded so far.
     """
     from plaudit.data.store import Store, is_store
     from plaudit.policies.expert import check_script
@@ -143,7 +147,7 @@ def env_record(
             stop(f"interrupted; {len(opened) - before} episodes are in {store} and stay")
     out.print(f"{len(report.ids)} episodes recorded into {store}: {_count(report.kept)}")
     if report.left_out:
-        tell("note", f"left out because they ended otherwise than told: {_count(report.left_out)}")
+        tell("note", f"skipped because they had another outcome: {_count(report.left_out)}")
     if report.missing:
         tell("warning", f"{report.missing} episodes are missing after many tries; try less noise than {noise:g}")
         raise typer.Exit(1)

@@ -34,7 +34,7 @@ JudgeOption = Annotated[
 ReferenceOption = Annotated[
     str | None,
     typer.Option(
-        help="Whose labels are taken as true, like 'human,cutoff'.", show_default="human,simulator,dataset,cutoff"
+        help="Sources of the reference labels, like 'human,cutoff'.", show_default="human,simulator,dataset,cutoff"
     ),
 ]
 
@@ -44,43 +44,46 @@ def eval_(
     words: WordsArgument = None,
     name: Annotated[
         str | None,
-        typer.Option("--judge", help="As for 'plaudit label'; or ledger: what --source has said already."),
+        typer.Option("--judge", help="As for 'plaudit label'; or ledger: the labels of --source."),
     ] = None,
     config: ConfigOption = None,
     model: ModelOption = None,
     decode: DecodeOption = None,
-    source: Annotated[str | None, typer.Option(help="With --judge ledger: whose labels to measure.")] = None,
+    source: Annotated[
+        str | None, typer.Option(help="With --judge ledger: the source of the labels to evaluate.")
+    ] = None,
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,
     wrong_task: Annotated[
-        str | None, typer.Option(help="An instruction that no episode followed, for judges that read it.")
+        str | None, typer.Option(help="A task that no episode shows, as a control for judges that use the task text.")
     ] = None,
-    controls: Annotated[bool, typer.Option(help="Also ask about episodes that are made up.")] = True,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The folder to make; runs/judge_eval/JUDGE_N when not given.")
+    controls: Annotated[bool, typer.Option(help="Also run the negative controls.")] = True,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option("--output-dir", "-o", help="The folder to write; runs/judge_eval/JUDGE_N when not given."),
     ] = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Compare a judge with labels that are believed.
+    """Compare a judge with reference labels.
 
-    Writes a page with the worst frames, and the numbers as JSON. A judge that calls a control a success is named in
-    red. Measure a learned one on episodes that it was not trained on.
+    Writes report.html with the largest errors, and the metrics as JSON. A judge that predicts success on a negative
+    control has failed its checks. Evaluate a trained judge on episodes that it was not trained on.
     """
     from plaudit.data.store import Store
-    from plaudit.report.evaluation import save_evaluation
+    from plaudit.report.judge import save_evaluation
 
     folder, overrides = named_store(words)
     store = Store.open(folder)
     if (name == "ledger") != (source is not None):
-        raise DataError("--judge ledger and --source belong together: --judge ledger --source human")
-    _check_free(output)
+        raise DataError("--judge ledger and --source go together: --judge ledger --source human")
+    _check_free(output_dir)
     asked = None if reference is None else [who.strip() for who in reference.split(",")]
     ids = chosen_ids(store, episodes)
     try:
         if source is not None:
             if any((config, model, decode, overrides)):
-                raise DataError("--judge ledger asks nobody: leave out --config, --model, --decode and keys")
+                raise DataError("--judge ledger only reads labels: leave out --config, --model, --decode and keys")
             title, found, facts = source, *_of_ledger(store, source, asked, ids)
         else:
             given, built = judge_of(config, name, model, decode, overrides)
@@ -89,7 +92,7 @@ def eval_(
             facts = {"judge": _typed(name, config, model, overrides), **facts}
     except KeyboardInterrupt:
         stop("interrupted; nothing was written")
-    target = output or _free(Path("runs/judge_eval"), title)
+    target = output_dir or _free(Path("runs/judge_eval"), title)
     save_evaluation(target, title, found, facts)
     _tell_evaluation(title, found, target)
 
@@ -110,7 +113,11 @@ def _of_ledger(
             f"'{source}' has labelled none of the {len(truths)} episodes to compare; {nearest(source, judges)}"
         )
     found = compare(
-        store, verdicts, truths, Rule(), notes=["Controls were not run: labels that are there answer no questions."]
+        store,
+        verdicts,
+        truths,
+        Rule(),
+        notes=["Negative controls were not run: they need a judge, not its stored labels."],
     )
     return found, {"judge": f"labels of {source} in the ledger", **_measured(store, sources, found)}
 
@@ -130,10 +137,10 @@ def _of_judge(
     sources = reference_sources(asked, built.source)
     truths = read_truth(store, sources, ids)
     wrong = wrong_task_for(config.reads_task, wrong_task)
-    found = evaluate(store, built, truths, wrong_task=wrong, with_controls=controls, track=progress("judging"))
+    found = evaluate(store, built, truths, wrong_task=wrong, with_controls=controls, track=progress("labeling"))
     facts = {
         "model": built.facts["model"] or "-",
-        "rule": built.facts["note"] or "its own verdict",
+        "rule": built.facts["note"] or "its own",
         **_measured(store, sources, found),
     }
     return found, facts | ({"wrong instruction": wrong} if wrong else {})
@@ -149,26 +156,25 @@ def _measured(store: "Store", sources: Sequence[str], found: "Evaluation") -> di
         "store": str(store.folder),
         "reference": ", ".join(sources),
         "episodes compared": f"{found.scores.episodes:,}",
-        "scored by": "probability" if found.graded else "yes and no",
+        "scored by": "probability" if found.graded else "binary labels",
     }
 
 
 def _tell_evaluation(title: str, found: "Evaluation", target: Path) -> None:
-    from plaudit.report.evaluation import named, ways_of
-    from plaudit.report.judge import started
-    from plaudit.report.tables import judge_table, ways_table
+    from plaudit.report.judge import decode_results, failed_control_warning, first_frame_warning
+    from plaudit.report.tables import decode_table, judge_table
 
     scores = found.scores
     held = f"{title}: measured on {scores.episodes:,} episodes, {scores.frames:,} frames"
-    out.print(judge_table(held, scores, found.controls), "", ways_table(ways_of(found)), sep="\n")
+    out.print(judge_table(held, scores, found.controls), "", decode_table(decode_results(found)), sep="\n")
     if scores.start_false:
-        tell("warning", started(scores))
+        tell("warning", first_frame_warning(scores))
     for sentence in found.notes:
         tell("note", sentence)
-    for sentence in [*named(title, found), *found.problems]:
+    for sentence in [*failed_control_warning(title, found), *found.problems]:
         tell("problem", sentence)
     tell_failed(found.failed)
-    out.print(f"look at {target / 'report.html'}; the numbers are in {target / 'scores.json'}")
+    out.print(f"see {target / 'report.html'}; the metrics are in {target / 'scores.json'}")
     if found.failed:
         raise typer.Exit(1)
 
@@ -180,20 +186,20 @@ def calibrate_(
     config: ConfigOption = None,
     model: ModelOption = None,
     target_fpr: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of failure frames that may be called success.", callback=finite)
+        float, typer.Option(min=0, max=1, help="False-positive rate (frames) to aim for.", callback=finite)
     ] = 0.01,
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The judge as a YAML file; may be the one of --config.")
+        Path, typer.Option("--output", "-o", help="The YAML file to write; may be the one of --config.")
     ] = Path("judge.yaml"),
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Fit a judge's rule on labelled episodes.
+    """Fit a judge's decision rule on labeled episodes.
 
-    Temperature, bias, threshold and the shift of its cutoffs, for a false-positive rate of your choice; the rate that
-    is told is one of episodes that were held back. The judge is written as a file, for --config.
+    Fits temperature, bias, threshold and cutoff offset for a false-positive rate of your choice, and reports the rate
+    on held-out episodes. Writes the judge as a file for --config.
     """
     from plaudit.data.store import Store
     from plaudit.judges.calibrate import calibrate, record, score_store
@@ -207,12 +213,12 @@ def calibrate_(
     store = Store.open(folder)
     _, built = judge_of(config, name, model, None, overrides)
     if not isinstance(built, FrameLabeler):
-        raise DataError(f"'{built.source}' says yes and no; only a judge that gives numbers has something to calibrate")
+        raise DataError(f"'{built.source}' gives binary labels; only a judge with probabilities can be calibrated")
     asked = None if reference is None else [who.strip() for who in reference.split(",")]
     sources = reference_sources(asked, built.source)
     try:
         truths = read_truth(store, sources, chosen_ids(store, episodes))
-        said, failed = score_store(store, built, truths, progress("judging"))
+        said, failed = score_store(store, built, truths, progress("labeling"))
     except KeyboardInterrupt:
         stop("interrupted; nothing was written")
     tell_failed(failed)
@@ -230,27 +236,27 @@ def _tell_calibrated(output: Path, rule: "Rule", calibrated: "Calibrated", held_
     if calibrated.fpr > calibrated.target_fpr:
         tell(
             "warning",
-            f"on episodes held back it lets {calibrated.fpr:.1%} through where {calibrated.target_fpr:.1%} was asked "
-            "for; more labelled episodes, or a lower --target-fpr, bring it down",
+            f"the false-positive rate on held-out episodes is {calibrated.fpr:.1%}, above the target of "
+            f"{calibrated.target_fpr:.1%}; label more episodes, or lower --target-fpr",
         )
 
 
-@judge.command("reason")
-def reason(
+@judge.command("explain")
+def explain_(
     words: WordsArgument = None,
     config: ConfigOption = None,
     model: ModelOption = None,
     episodes: EpisodesOption = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A JSON-lines file to add what was said to.")
+        Path | None, typer.Option("--output", "-o", help="A JSON-lines file to append the explanations to.")
     ] = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Have a vision-language model explain itself.
+    """Let a vision-language model explain its label in words.
 
-    It describes an episode in words and says whether its last frame shows success. For a person to read: nothing of it
-    becomes a label, and an answer that cannot be read is kept on the record as such.
+    The model describes an episode and answers whether its last frame shows success. The explanations are for people and
+    never become labels; an answer that cannot be parsed is recorded as a failure.
     """
     from plaudit.data.store import Store
     from plaudit.judges.config import read_judge
@@ -268,15 +274,15 @@ def reason(
     try:
         unread = audit(store, asked.scorer(), chosen_ids(store, episodes), tell_one, output)
     except KeyboardInterrupt:
-        stop("interrupted; what was said so far stands above")
+        stop("interrupted; the explanations so far are above")
     if unread:
-        tell("problem", f"{unread} answers could not be read; 'plaudit data info {folder}' keeps why")
+        tell("problem", f"{unread} answers could not be parsed; the reasons are in 'plaudit data info {folder}'")
         raise typer.Exit(1)
 
 
 def _check_free(output: Path | None) -> None:
     if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise TargetNotEmpty(f"{output} is there already; nothing was measured, name another with --output")
+        raise TargetNotEmpty(f"{output} is there already; nothing was measured, name another with --output-dir")
 
 
 def _free(folder: Path, name: str) -> Path:

@@ -24,11 +24,16 @@ WordsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="STORE [KEY=VALUE]...", help="A store; then keys of the judge's config, like rule.shift=2."),
 ]
-ConfigOption = Annotated[Path | None, typer.Option(help="A judge as a YAML or JSON file: type: vlm, ...")]
-ModelOption = Annotated[str | None, typer.Option(help="Of a judge that has one: a reward model's folder, a VLM.")]
+ConfigOption = Annotated[
+    Path | None, typer.Option(help="A judge as a YAML or JSON file, like examples/configs/judge_vlm.yaml.")
+]
+ModelOption = Annotated[str | None, typer.Option(help="The judge's model: the folder of a reward model, or a VLM.")]
 DecodeOption = Annotated[
     Decode | None,
-    typer.Option(help="One cutoff an episode, k of n frames, or frames by themselves.", show_default="the judge's own"),
+    typer.Option(
+        help="Decision rule: one cutoff an episode, k of n frames (confirm), or each frame alone.",
+        show_default="the judge's own",
+    ),
 ]
 
 
@@ -42,26 +47,24 @@ def label_(
     model: ModelOption = None,
     decode: DecodeOption = None,
     episodes: EpisodesOption = None,
-    only_unlabelled: Annotated[
-        bool, typer.Option("--only-unlabelled", help="Leave out what anybody has labelled.")
+    skip_labeled: Annotated[
+        bool, typer.Option("--skip-labeled", help="Skip episodes that already have labels of any source.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")] = False,
-    batch: Annotated[
-        int, typer.Option(min=1, max=2**31 - 1, help="Episodes that are judged before they are written.")
-    ] = 8,
-    order: Annotated[Order, typer.Option(help="human: which episodes come first.")] = "unlabelled",
-    name: Annotated[str, typer.Option(help="human: who labels; kept with the labels.")] = "",
-    keys_log: Annotated[Path | None, typer.Option(help="human: a file that keeps every key pressed.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")] = False,
+    batch: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Episodes that are labeled at once.")] = 8,
+    order: Annotated[Order, typer.Option(help="With --judge human: which episodes come first.")] = "unlabelled",
+    name: Annotated[str, typer.Option(help="With --judge human: the labeler's name, kept with the labels.")] = "",
+    keys_log: Annotated[Path | None, typer.Option(help="With --judge human: a file that records every action.")] = None,
     state: StateOption = None,
     action: ActionOption = None,
     camera: CameraOption = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Have a judge label the episodes of a store.
+    """Label the episodes of a store with a judge.
 
-    Labels go to the ledger as they come; Ctrl-C keeps them, and the same command goes on. An episode that the judge
-    fails on stays unlabelled and is asked about again next time; the command returns 1 then.
+    Labels are written to the ledger as they come; Ctrl-C keeps them, and the same command resumes. An episode that the
+    judge cannot label is retried by the next run; the command then returns 1. See docs/judges.md.
     """
     from plaudit.data.formats import ReadOptions
     from plaudit.data.store import Store
@@ -69,30 +72,30 @@ def label_(
 
     folder, overrides = named_store(words)
     if judge == "human":
-        _alone([config, model, decode, episodes, only_unlabelled, dry_run, overrides])
+        _alone([config, model, decode, episodes, skip_labeled, dry_run, overrides])
         options = ReadOptions(state=state or (), action=action or (), cameras=camera or ())
         _by_hand(folder, options, order, name, keys_log)
         return
     store = Store.open(folder)
     _, asked = judge_of(config, judge, model, decode, overrides)
     ids = chosen_ids(store, episodes)
-    waiting = pending(store.ledger, asked, ids, only_unlabelled=only_unlabelled)
+    waiting = pending(store.ledger, asked, ids, only_unlabelled=skip_labeled)
     if dry_run:
         left = f", {len(ids) - len(waiting)} are done" if len(waiting) < len(ids) else ""
         out.print(f"{asked.source} would judge {len(waiting)} of {len(ids)} episodes{left}; nothing was written")
         return
     before = len(store.ledger)
     try:
-        done = label_store(store, asked, waiting, batch=batch, track=progress("judging"))
+        done = label_store(store, asked, waiting, batch=batch, track=progress("labeling"))
     except KeyboardInterrupt:
-        stop(f"interrupted; {len(store.ledger) - before} episodes were labelled, the same command goes on")
+        stop(f"interrupted; {len(store.ledger) - before} episodes were labeled; run the same command to resume")
     _tell_result(store, asked, done, len(ids) - len(waiting))
 
 
 def named_store(words: Sequence[str] | None) -> tuple[Path, list[str]]:
     store, overrides = store_and_keys(words or [])
     if store is None:
-        raise DataError("name a store; 'plaudit data import' makes one of any data set that we can read")
+        raise DataError("name a store; 'plaudit data import' makes one from a data set")
     return Path(store), overrides
 
 

@@ -13,7 +13,6 @@ from rich.live import Live
 
 from plaudit.cli.common import AllowCode, AllowHost, RobotParams, RobotTopics, err, folder_name, out, stop, tell
 from plaudit.errors import ClusterError, DataError, MissingExtra, PlauditError
-from plaudit.untrusted import understood
 
 LINE = 10.0  # s between two lines where there is no terminal
 ADDRESS = "PLAUDIT_ADDRESS"  # environment variable: --address where it is not given
@@ -27,20 +26,28 @@ def online(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", "--train_config", "--train-config", help="A YAML file; see examples/configs."),
+        typer.Option(
+            "--config",
+            "--train_config",
+            "--train-config",
+            help="A YAML file to start from, like those in examples/configs.",
+        ),
     ] = None,
-    robot: Annotated[str | None, typer.Option(help="Which robot: sim, igris_b, igris_c, lerobot, ...")] = None,
+    robot: Annotated[str | None, typer.Option(help="The robot, as robot=.")] = None,
     algorithm: Annotated[
         str | None,
-        typer.Option("--inference_algorithm", "--inference-algorithm", help="rtc, where it can be, or sequential."),
+        typer.Option(
+            "--inference_algorithm", "--inference-algorithm", help="The inference algorithm: rtc or sequential."
+        ),
     ] = None,
     policy_yaml: Annotated[
-        Path | None, typer.Option("--policy_yaml", "--policy-yaml", help="A policy to begin with.")
+        Path | None, typer.Option("--policy_yaml", "--policy-yaml", help="A policy to start from.")
     ] = None,
     params: RobotParams = None,
     topics: RobotTopics = None,
     human: Annotated[
-        bool, typer.Option("--human_reward_labeler", "--human-reward-labeler", help="A person judges, in a window.")
+        bool,
+        typer.Option("--human_reward_labeler", "--human-reward-labeler", help="A human labels episodes in a window."),
     ] = False,
     address: Annotated[
         str | None,
@@ -50,30 +57,21 @@ def online(
             "Ray. Without it, the cluster that this machine belongs to, or else local.",
         ),
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="The folder of a run to go on with.", metavar="RUN")] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Only write the page of a run as it stands, whoever runs it.", metavar="RUN")
-    ] = None,
-    folder: Annotated[Path, typer.Option(help="Where runs are put.")] = Path("runs"),
+    resume: Annotated[Path | None, typer.Option(help="The folder of a run to resume.", metavar="RUN")] = None,
+    folder: Annotated[Path, typer.Option(help="The folder that run folders are written to.")] = Path("runs"),
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Learn while the robot works: it acts, episodes are judged, the learner trains, weights go back.
+    """Train a policy while the robot runs: episodes are labeled, the learner updates, new weights go to the robot.
 
-    Ctrl-C lets everybody come to the end of what they do. The same command goes on with the run. Returns 1 when it
-    stopped by itself before its end.
+    Ctrl-C lets the workers finish their current call; the same command resumes the run. Returns 1 when the run ended
+    early by itself.
     """
     from plaudit.cluster.run import ClusterRunConfig, workers_for
-    from plaudit.report.online import write_online_report
     from plaudit.training.online import OnlineTrainer
     from plaudit.training.online_config import load_online
     from plaudit.training.online_folder import OnlineFolder
 
-    if report is not None:
-        folder = OnlineFolder.reopen(report, ClusterRunConfig).path
-        with understood(folder):
-            out.print(f"{write_online_report(folder)}")
-        return
     flags = (robot, algorithm, policy_yaml, params, topics, human or None)
     nothing = not overrides and config is None and all(flag is None for flag in flags)
     if resume is not None:
@@ -183,13 +181,13 @@ def _why(now: Any, failure: PlauditError | None, asked: bool) -> str:
 
 def _leave(run: Any, trainer: Any) -> None:
     """What a run leaves behind, however it ended."""
-    from plaudit.report.online import write_online_report
+    from plaudit.report.run import write_run_report
 
     now = trainer.now
     if now.state.version:
         run.save_policy(trainer.policy_config)
     run.close()
-    report = write_online_report(run.path)
+    report = write_run_report(run.path)
     held = "" if now.evaluated is None else f", {now.evaluated:.0%} true success on seeds held back"
     out.print(
         f"{run.path}: {now.counts.episodes:,} episodes, {now.updates:,} updates, weights {now.state.version}"

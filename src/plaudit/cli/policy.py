@@ -19,7 +19,7 @@ def train_policy(
     camera: Annotated[list[str] | None, typer.Option(help="That it looks at, once each; all unless given.")] = None,
     no_cameras: Annotated[bool, typer.Option("--no-cameras", help="It acts on the state alone.")] = False,
     config: Annotated[Path | None, typer.Option(help="A YAML file with the same keys.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The policy's folder.")] = Path("policy"),
+    output: Annotated[Path, typer.Option("--output-dir", "-o", help="The folder to write.")] = Path("policy"),
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
@@ -39,7 +39,7 @@ def train_policy(
             f"a '{policy}' policy does not learn from a store; 'flow' does, and 'plaudit train' has others"
         )
     if (output / "policy.yaml").exists():
-        raise TargetNotEmpty(f"{output} holds a policy already; name another folder with --output")
+        raise TargetNotEmpty(f"{output} holds a policy already; name another folder with --output-dir")
     asked = load(TrainPolicyConfig, config, overrides or [])
     opened = Store.open(store)
     flow = asked.flow(**_spaces(opened, [] if no_cameras else camera))

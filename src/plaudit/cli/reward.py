@@ -31,18 +31,20 @@ def train_reward(
         list[str] | None,
         typer.Argument(
             metavar="[STORE] [KEY=VALUE]...",
-            help="A store, or a data set of another layout; then keys of the config, like augment.shift=0.1.",
+            help="A store or a data set of another layout; then keys of the config, like augment.shift=0.1.",
         ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="YAML or JSON: our keys, or the config of another stack (docs/reward_model.md).")
     ] = None,
-    out_: Annotated[
-        Path | None, typer.Option("--out", help="The folder to make; runs/reward_model when not given.")
+    output_dir: Annotated[
+        Path | None, typer.Option("--output-dir", "-o", help="The folder to write; runs/reward_model when not given.")
     ] = None,
-    positive_dir: Annotated[Path | None, typer.Option(help="A folder of .npy trajectories that succeed.")] = None,
-    negative_dir: Annotated[Path | None, typer.Option(help="A folder of those that do not.")] = None,
-    output_checkpoint: Annotated[Path | None, typer.Option(help="The model once more, as one .pt file.")] = None,
+    positive_dir: Annotated[
+        Path | None, typer.Option(help="A folder of .npy trajectories that succeed, in place of a store.")
+    ] = None,
+    negative_dir: Annotated[Path | None, typer.Option(help="A folder of .npy trajectories that fail.")] = None,
+    output_checkpoint: Annotated[Path | None, typer.Option(help="Also write the model as one .pt file.")] = None,
     backbone: Annotated[
         str | None,
         typer.Option(
@@ -51,51 +53,64 @@ def train_reward(
         ),
     ] = None,
     pretrained_encoder_path: Annotated[
-        Path | None, typer.Option(help="A file of weights for the backbone; for resnet10 any of the published ones.")
+        Path | None, typer.Option(help="Pretrained weights of the backbone; for resnet10, any of the published files.")
     ] = None,
     freeze_encoder: Annotated[
-        Literal["true", "body", "false"] | None, typer.Option(help="What of the encoder stands still.")
+        Literal["true", "body", "false"] | None,
+        typer.Option(help="Freeze the encoder, its first layers (body) or nothing."),
     ] = None,
     image_keys: Annotated[
-        list[str] | None, typer.Option("--image-key", help="A camera; may be given several times. All when not given.")
+        list[str] | None,
+        typer.Option("--image-key", help="Camera to use; may be given several times. All cameras when not given."),
     ] = None,
     image_size: Annotated[
         tuple[int, int, int] | None,
-        typer.Option(metavar="C H W", help="What images are resized to; as they are when not given."),
+        typer.Option(metavar="C H W", help="Resize images to this; not resized when not given."),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Frames of a batch, half of them successes.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="At most; it stops when it gets no better.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Frames in a batch, half of them successes.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Maximum number; training stops early when the validation loss stops falling.")
+    ] = None,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate; falls to zero along a cosine.", callback=finite)
+        float | None, typer.Option(help="Learning rate; follows a cosine schedule to zero.", callback=finite)
     ] = None,
-    hidden_dim: Annotated[int | None, typer.Option(help="Width of the classifier.")] = None,
-    latent_dim: Annotated[int | None, typer.Option(help="Numbers kept of one camera's image.")] = None,
-    num_spatial_blocks: Annotated[int | None, typer.Option(help="Learned poolings of each channel.")] = None,
-    members: Annotated[int | None, typer.Option(help="Of an ensemble; the lowest probability counts.")] = None,
-    use_state: Annotated[bool | None, typer.Option("--use-state", help="Look at the robot's state too.")] = None,
+    hidden_dim: Annotated[int | None, typer.Option(help="Width of the classifier head.")] = None,
+    latent_dim: Annotated[int | None, typer.Option(help="Size of one camera's embedding.")] = None,
+    num_spatial_blocks: Annotated[
+        int | None, typer.Option(help="Number of learned spatial embeddings of each channel.")
+    ] = None,
+    members: Annotated[
+        int | None, typer.Option(help="Ensemble size; the lowest probability of its members counts.")
+    ] = None,
+    use_state: Annotated[
+        bool | None, typer.Option("--use-state", help="Use the robot's state as an input too.")
+    ] = None,
     state: StateOption = None,
-    history: Annotated[int | None, typer.Option(help="Look at so many moments before, too.")] = None,
-    history_stride: Annotated[int | None, typer.Option(help="Steps between these moments.")] = None,
+    history: Annotated[int | None, typer.Option(help="Number of earlier frames to use as input too.")] = None,
+    history_stride: Annotated[int | None, typer.Option(help="Steps between these frames.")] = None,
     progress_: Annotated[
-        bool | None, typer.Option("--progress", help="Also learn how far the task has come, for shaping.")
+        bool | None, typer.Option("--progress", help="Also predict task progress, for reward shaping.")
     ] = None,
     target_fpr: Annotated[
-        float | None, typer.Option(help="Share of failure frames that may be called success.", callback=finite)
+        float | None,
+        typer.Option(help="False-positive rate (frames) that the threshold is chosen for.", callback=finite),
     ] = None,
-    sources: Annotated[str | None, typer.Option(help="Whose labels to learn from, like 'human,cutoff'.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; a GPU where there is one.")] = None,
+    sources: Annotated[str | None, typer.Option(help="Sources of the labels to train on, like 'human,cutoff'.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or cuda:1; a GPU if there is one when not given.")
+    ] = None,
     visualize_positive: Annotated[
-        bool, typer.Option("--visualize-positive", help="Write every success frame as a picture before training.")
+        bool, typer.Option("--visualize-positive", help="Write every success frame as an image before training.")
     ] = False,
-    vis_output_dir: Annotated[Path, typer.Option(help="Where to.")] = Path("positive_samples_vis"),
+    vis_output_dir: Annotated[Path, typer.Option(help="Folder of these images.")] = Path("positive_samples_vis"),
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Train a reward model from labelled episodes.
+    """Train a reward model: a classifier of success, from labeled episodes.
 
-    Some episodes are held back to choose its threshold, and others to measure it; the report says how far to trust it.
-    Ctrl-C stops after the epoch at hand, and the same command goes on.
+    Some episodes are held out to choose its threshold, others to test it; report.html in its folder shows how far to
+    trust it. Ctrl-C stops after the current epoch; the same command resumes. All keys: docs/reward_model.md.
     """
     from plaudit.judges.classifier.recipes import read_recipe
     from plaudit.training.reward_model import check_free
@@ -104,7 +119,7 @@ def train_reward(
     folders = positive_dir is not None or negative_dir is not None
     flags = _flags(context.params) | _data(store, positive_dir, negative_dir)
     recipe, notes = read_recipe(config, flags, overrides, folders=folders)
-    check_free(recipe.out, "--out")
+    check_free(recipe.out, "--output-dir")
     if recipe.output_checkpoint is not None:
         check_free(recipe.output_checkpoint, "--output-checkpoint")
     for note in notes:
@@ -115,7 +130,7 @@ def train_reward(
                 _visualize(episodes, recipe, vis_output_dir)
             fitted = _train(episodes, recipe)
     except KeyboardInterrupt:
-        stop("interrupted; the same command goes on with what was done")
+        stop("interrupted; run the same command to resume")
     _tell_result(fitted, recipe)
 
 
@@ -134,7 +149,7 @@ def _flags(params: Mapping[str, Any]) -> dict[str, Any]:
 
     params = {**params, "progress": params["progress_"]}
     flags = {key: params[key] for key in _KEYS if params[key] not in (None, [])}
-    for flag, key in (("out_", "out"), ("output_checkpoint", "output_checkpoint")):
+    for flag, key in (("output_dir", "out"), ("output_checkpoint", "output_checkpoint")):
         if params[flag] is not None:
             flags[key] = str(params[flag])
     if params["sources"] is not None:
@@ -219,25 +234,25 @@ def _train(episodes: "Store", recipe: "RewardRecipe") -> "Fitted":
         with epochs_bar(recipe.members, recipe.epochs) as (watch, _):
             fitted = make_reward_model(episodes, recipe.out, recipe.training, watch, progress)
     except Stopped:
-        stop(f"stopped; the same command goes on with what is in {work_folder(recipe.out)}")
+        stop(f"stopped; run the same command to resume from {work_folder(recipe.out)}")
     if recipe.output_checkpoint is not None:
         save_pt(recipe.output_checkpoint, fitted)
     return fitted
 
 
 def _tell_result(fitted: "Fitted", recipe: "RewardRecipe") -> None:
-    from plaudit.report.judge import started
+    from plaudit.report.judge import first_frame_warning
     from plaudit.report.tables import judge_table
 
     scores, problems = fitted.scores, fitted.model.facts.problems
     held = f"{recipe.out}: measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames"
     out.print(judge_table(held, scores, fitted.controls))
     if scores.start_false:
-        tell("warning", started(scores))
+        tell("warning", first_frame_warning(scores))
     for problem in problems:
-        tell("problem", f"a control failed, {problem}")
+        tell("problem", f"a negative control failed, {problem}")
     if problems:
         how = "plaudit train: reward.force=true; plaudit online: judge.force=true"
-        out.print(Text(f"the model is saved and marked: it is refused as a reward unless forced ({how})", "red"))
+        out.print(Text(f"the model is saved and marked: it is refused as a judge unless forced ({how})", "red"))
     file = "" if recipe.output_checkpoint is None else f" and {recipe.output_checkpoint}"
-    out.print(f"the model is in {recipe.out}{file}; look at {recipe.out / 'report.html'} before you believe it")
+    out.print(f"the model is in {recipe.out}{file}; look at {recipe.out / 'report.html'} before you trust it")

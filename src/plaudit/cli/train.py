@@ -1,13 +1,12 @@
-"""`plaudit train` and `plaudit demo`."""
+"""`plaudit train`."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, epochs_bar, folder_name, out, progress, stop, tell, training_bar
+from plaudit.cli.common import AllowCode, AllowHost, folder_name, out, progress, stop, tell, training_bar
 from plaudit.errors import DataError
-from plaudit.untrusted import understood
 
 
 def train_(
@@ -15,22 +14,23 @@ def train_(
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="learner=sac env=lift scripted_demos=20 learner.lr=1e-3 ..."),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A YAML file to start from; see examples/configs.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="The folder of a run to go on with.", metavar="RUN")] = None,
-    reward_model: Annotated[
-        Path | None, typer.Option(help="With --resume: go on with another reward model in charge.", metavar="MODEL")
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML file to start from, like those in examples/configs.")
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Where runs are put.")] = Path("runs"),
+    resume: Annotated[Path | None, typer.Option(help="The folder of a run to resume.", metavar="RUN")] = None,
+    reward_model: Annotated[
+        Path | None, typer.Option(help="With --resume: continue with another reward model.", metavar="MODEL")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="The folder that run folders are written to.")] = Path("runs"),
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Train a policy in a simulation.
+    """Train a policy in simulation.
 
-    Writes a run folder with metrics, checkpoints, the policy's weights and a report. Ctrl-C stops after the round at
-    hand, and --resume goes on as if it had not. Returns 1 when a run was stopped because its reward model is not to be
-    trusted any more.
+    Writes a run folder with metrics, checkpoints, the policy's weights and report.html. Ctrl-C stops after the current
+    rollout; --resume continues exactly where it stopped. Returns 1 when an audit alarm stopped the run.
     """
-    from plaudit.report.run import write_report
+    from plaudit.report.run import write_run_report
     from plaudit.training.config import load_train_config
     from plaudit.training.evaluation import film
     from plaudit.training.run_folder import RunFolder
@@ -56,8 +56,7 @@ def train_(
         stop(f"interrupted; go on from the last checkpoint with: plaudit train --resume {run.path}")
     if not stopped():
         film(run)
-    with understood(run.path):
-        write_report(run.path)
+    write_run_report(run.path)
     held = "not evaluated yet" if end.evaluated is None else f"{end.evaluated:.0%} success on seeds held back"
     out.print(f"{run.path}: {end.step:,} steps, {end.episodes:,} episodes, {held}; see {run.path / 'report.html'}")
     if run.config.collect is not None:
@@ -84,24 +83,3 @@ def _tell_collected(config: Any) -> None:
     kept = Intake(Store.open(config.store), config.targets).kept
     out.print(f"{config.store} has {kept['success']} successes and {kept['failure']} failures")
     out.print(f"'plaudit data export {config.store} FOLDER --to npy' (or pkl) writes them as two folders")
-
-
-def demo(
-    folder: Annotated[Path, typer.Option(help="Where to put everything.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of everything random.")] = 0,
-) -> None:
-    """Run the whole way in small, in two to three minutes.
-
-    Collects labelled episodes, trains a reward model on their images, trains a policy with that model in charge, then
-    counts its true successes on fresh seeds. Ctrl-C stops, and the same command goes on.
-    """
-    from plaudit.demo import BAR, Screen, run_demo
-    from plaudit.judges.classifier.training import Stopped
-
-    try:
-        outcome = run_demo(folder, Screen(out, progress, epochs_bar, training_bar), seed)
-    except (KeyboardInterrupt, Stopped):
-        stop(f"stopped; go on with: plaudit demo --folder {folder} --seed {seed}")
-    if outcome.success < BAR:
-        tell("problem", f"that is below the bar of {BAR:.0%}")
-        raise typer.Exit(1)

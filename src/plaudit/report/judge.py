@@ -1,24 +1,97 @@
-"""The report of a judge: one HTML page that says how far to trust it, and shows where it is wrong."""
+"""The report of a judge: one HTML page that shows how far to trust it and where it is wrong.
 
+`plaudit train-reward` writes it for the model that it trained (`write_judge_report`), `plaudit judge eval` for any
+judge that is compared with reference labels (`save_evaluation`):
+
+    runs/judge_eval/vlm_0/
+      report.html       the page
+      scores.json       the same numbers for a program
+      episodes.jsonl    one line an episode: P(success) and the reference label of each frame
+"""
+
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
+from plaudit.data.store import Store
+from plaudit.data.transfer import new_folder
 from plaudit.judges.calibration import Rate, wilson
 from plaudit.judges.controls import ControlResult, failed
 from plaudit.judges.cutoffs import CutoffErrors
+from plaudit.judges.evaluation import Evaluation
+from plaudit.judges.labeling import by_sentence
 from plaudit.judges.metrics import Reliability, Scores
-from plaudit.judges.scored import JudgedFrame
-from plaudit.report.page import facts_table, note, page, picture, row, section, table, warning, words
-from plaudit.report.plot import NO, YES, histogram, line_chart, reliability_diagram
-
-_CHART = (420, 360)
-_LOSSES = (
-    "Training frames are changed at random, half of them show success, and their labels are smoothed, which the "
-    "episodes held out are not: look at where each curve goes, not at which is higher."
+from plaudit.judges.scored import JudgedFrame, Scored, side_by_side
+from plaudit.report.outcomes import count_mistakes
+from plaudit.report.page import (
+    Block,
+    Cell,
+    Chart,
+    ImageBlock,
+    Row,
+    Section,
+    Span,
+    Table,
+    Text,
+    key_value_table,
+    thumbnail,
+    write_page,
 )
+from plaudit.report.plots import FAILURE, SUCCESS, calibration_chart, histogram, line_chart, score_timeline
+from plaudit.report.text import format_frames, format_interval, format_number, format_percent
+
+_MAX_TIMELINES = 12  # episodes with the largest errors
+_GALLERY = 8  # frames of a kind
+_ABOUT_LOSSES = (
+    "Training frames are augmented, half of them show success and their labels are smoothed; held-out frames are not. "
+    "Compare the trend of the two curves, not their height."
+)
+
+
+@dataclass(frozen=True)
+class DecodeResult:
+    """One decision rule, from frames to a prediction for an episode, and its confusion matrix."""
+
+    name: str
+    tp: int  # episodes
+    fn: int
+    fp: int
+    tn: int
+    onset_median: float  # frames between the predicted first success frame and the reference
+    onset_p90: float
+
+    @classmethod
+    def from_errors(cls, name: str, errors: CutoffErrors) -> Self:
+        """Of rules that were measured on labels."""
+        tp, tn = len(errors.errors) - errors.missed, errors.failing - errors.false_calls
+        return cls(name, tp, errors.missed, errors.false_calls, tn, errors.median, errors.p90)
+
+
+def causal(scores: Scores) -> DecodeResult:
+    """By the frames up to each moment, as on a robot."""
+    k, n = scores.confirm
+    name = f"causal ({k} of {n} frames)" if n > 1 else "causal (single frame)"
+    episodes = (scores.episodes_hit, scores.episodes_missed, scores.episodes_false, scores.episodes_rejected)
+    return DecodeResult(name, *episodes, scores.cutoff_median, scores.cutoff_p90)
+
+
+def offline(scores: Scores) -> DecodeResult:
+    """By the whole episode at once."""
+    tp = scores.episodes_hit + scores.episodes_missed - scores.decoded_missed
+    tn = scores.episodes_false + scores.episodes_rejected - scores.decoded_false
+    errors = (scores.decoded_median, scores.decoded_p90)
+    return DecodeResult("offline (cutoff)", tp, scores.decoded_missed, scores.decoded_false, tn, *errors)
+
+
+def decode_results(found: Evaluation) -> list[DecodeResult]:
+    """The judge's own rule first; for a judge with probabilities also the other two."""
+    own = DecodeResult.from_errors("judge's rule", found.on_labels)
+    return [own, causal(found.scores), offline(found.scores)] if found.graded else [own]
 
 
 def write_judge_report(
@@ -26,238 +99,256 @@ def write_judge_report(
     title: str,
     scores: Scores,
     controls: Sequence[ControlResult],
-    reliability: Reliability,
-    worst: Sequence[JudgedFrame],
-    curve: Sequence[Mapping[str, float]],
-    facts: Mapping[str, str],
+    calibration: Reliability,
+    errors: Sequence[JudgedFrame],
+    *,
+    decodes: Sequence[DecodeResult] = (),
+    history: Sequence[Mapping[str, float]] = (),
+    predictions: Sequence[Scored] = (),
+    unlabeled: Mapping[int, str] | None = None,
+    warnings: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """`curve` has a line an epoch of training: `epoch`, and values by name; `loss/train` and `loss/held out` share one
-    chart. A judge that was not trained has none, and its page no such section."""
-    path.write_text(
-        page(
-            title,
-            headline(scores),
-            trust(scores, controls, reliability),
-            section("Worst frames", row(*map(frame_picture, worst)) if worst else note("None was kept.")),
-            section("Training", row(*_curves(curve)), note(_LOSSES)) if curve else "",
-            section("Facts", facts_table(facts)),
-        )
-    )
+    """Write the page. Sections without content are left out.
 
-
-@dataclass(frozen=True)
-class Way:
-    """One way from frames to a verdict on an episode, and what it makes of them."""
-
-    name: str
-    hit: int  # episodes that succeed and are called
-    missed: int
-    false: int  # that fail and are called
-    rejected: int
-    median: float  # frames between the first success found and the true one
-    p90: float
-
-    @classmethod
-    def of(cls, name: str, found: CutoffErrors) -> Self:
-        hit, rejected = len(found.errors) - found.missed, found.failing - found.false_calls
-        return cls(name, hit, found.missed, found.false_calls, rejected, found.median, found.p90)
-
-
-def live(scores: Scores) -> Way:
-    """As a robot would have known it."""
-    k, n = scores.confirm
-    name = f"live (as it happens), {k} of {n} frames" if n > 1 else "live (as it happens), the first frame called"
-    episodes = (scores.episodes_hit, scores.episodes_missed, scores.episodes_false, scores.episodes_rejected)
-    return Way(name, *episodes, scores.cutoff_median, scores.cutoff_p90)
-
-
-def seen_whole(scores: Scores) -> Way:
-    successes = scores.episodes_hit + scores.episodes_missed
-    failures = scores.episodes_false + scores.episodes_rejected
-    episodes = (successes - scores.decoded_missed, scores.decoded_missed, scores.decoded_false)
-    return Way(
-        "decoded (seen whole), one cutoff",
-        *episodes,
-        failures - scores.decoded_false,
-        scores.decoded_median,
-        scores.decoded_p90,
-    )
-
-
-def trust(
-    scores: Scores,
-    controls: Sequence[ControlResult],
-    reliability: Reliability,
-    ways: Sequence[Way] | None = None,
-    uncontrolled: str = "Not run.",
-) -> str:
-    """How far to: what it calls, what its probabilities are worth, and which controls it passed.
-
-    ways: from frames to episodes, of which the first is the one that counts
-    uncontrolled: what to say where there are no controls
+    errors: frames with the largest errors, to look at
+    decodes: decision rules, of which the first counts; causal and offline when not given
+    history: a line an epoch of training: `epoch`, and values by name; names with one prefix share a chart
+    predictions: episodes to draw as timelines, those with the largest errors
+    unlabeled: episodes that the judge could not label, and why
     """
+    decodes = decodes or [causal(scores), offline(scores)]
+    images: Block = (
+        Row([frame_thumbnail(frame) for frame in errors])
+        if errors
+        else Text("No frame is wrong by 5% or more.", "muted")
+    )
+    blocks: list[Block] = [
+        *(Text(message, "warning") for message in warnings),
+        *(Text(message, "muted") for message in notes),
+        *judge_blocks(scores, controls, calibration, decodes),
+        Section("Largest errors", [images]),
+        *_timelines(predictions, scores.threshold),
+        *([Section("Training", [Row(_history_charts(history)), Text(_ABOUT_LOSSES, "muted")])] if history else []),
+        *([Section("Episodes without a label", [_unlabeled_table(unlabeled)])] if unlabeled else []),
+        Section("Metadata", [key_value_table(metadata or {})]),
+    ]
+    write_page(path, title, summary_line(scores, decodes[0]), blocks)
+
+
+def save_evaluation(target: Path, judge: str, found: Evaluation, metadata: Mapping[str, str]) -> None:
+    """Write the folder of an evaluation; it appears complete or not at all."""
+    with new_folder(target) as folder:
+        tree = {"judge": judge, "facts": dict(metadata), **found.to_json()}
+        (folder / "scores.json").write_text(json.dumps(tree, indent=1))
+        lines = (json.dumps(scored.to_json()) + "\n" for scored in found.scored)
+        (folder / "episodes.jsonl").write_text("".join(lines))
+        write_judge_report(
+            folder / "report.html",
+            f"Judge: {judge}",
+            found.scores,
+            found.controls,
+            found.reliability,
+            found.worst,
+            decodes=decode_results(found),
+            predictions=found.scored,
+            unlabeled=found.failed,
+            warnings=failed_control_warning(judge, found),
+            notes=found.notes,
+            metadata=metadata,
+        )
+
+
+def judge_blocks(
+    scores: Scores, controls: Sequence[ControlResult], calibration: Reliability, decodes: Sequence[DecodeResult] = ()
+) -> list[Block]:
+    """The confusion matrix, frame metrics, calibration and negative controls of a judge."""
+    decodes = decodes or [causal(scores), offline(scores)]
+    charts = [_calibration(calibration), _histogram(calibration, scores.threshold)]
+    return [
+        *(Text(message, "warning") for message in _warnings(scores, controls)),
+        Row([Section("Episodes", _episodes(decodes)), Section("Frames", [_frames(scores)])], "wide"),
+        Row([Section("Probabilities", [Row(charts)]), Section("Negative controls", _controls(controls))], "wide"),
+    ]
+
+
+def summary_line(scores: Scores, decode: DecodeResult | None = None) -> str:
+    """The judge in a sentence or two."""
+    d = decode or causal(scores)
+    text = f"Predicts success for {d.tp} of {d.tp + d.fn} successes and {d.fp} of {d.fp + d.tn} failures"
+    if not math.isnan(d.onset_median):
+        text += f"; median success-onset error {format_frames(d.onset_median)}"
+    if not math.isnan(scores.fpr):
+        text += f"; false-positive rate {format_percent(scores.fpr)} (frames)"
+    return f"{text}. Measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames."
+
+
+def failed_control_warning(judge: str, found: Evaluation) -> list[str]:
+    """One message where the judge predicts success on a negative control."""
+    names = ", ".join(control.name for control in found.controls if not control.passed)
+    return [f"{judge} failed its checks: it predicts success on the negative control {names}."] if names else []
+
+
+def first_frame_warning(scores: Scores) -> str:
+    """For a judge that predicts success before anything happened."""
     return (
-        "".join(warning(sentence) for sentence in _warnings(scores, controls))
-        + row(
-            section("Episodes", _episodes(ways or [live(scores), seen_whole(scores)])),
-            section("Frames", _frames(scores)),
-            wide=True,
-        )
-        + row(
-            section("Probabilities", row(_diagram(reliability), _histogram(reliability, scores.threshold))),
-            section("Controls", _controls(controls, uncontrolled)),
-            wide=True,
-        )
+        f"{scores.start_false} of {scores.episodes:,} episodes are predicted a success at their first frame although "
+        "they do not begin with one: the object may start where it usually ends, and no control covers that; look at "
+        "these episodes and train with more that begin so"
     )
 
 
-def headline(scores: Scores, way: Way | None = None, of: str = "held-out episodes") -> str:
-    way = way or live(scores)
-    said = f"Calls {way.hit} of {way.hit + way.missed} successes and {way.false} of {way.false + way.rejected} failures"
-    if not math.isnan(way.median):
-        said += f"; the first frame called is off by {_frames_off(way.median)} (median)"
-    if not math.isnan(scores.fpr):
-        said += f"; {percent(scores.fpr)} of failure frames get through"
-    return f"{said}. Measured on {scores.episodes:,} {of}, {scores.frames:,} frames."
+def first_frame_count(scores: Scores) -> str:
+    """5 of 63 episodes, 4 of them false positives."""
+    wrong = f", {scores.start_false} of them false positives" if scores.start_false else ""
+    return f"{scores.start_called} of {scores.episodes:,} episodes{wrong}"
+
+
+def frame_gallery(store: Store, predictions: Sequence[Scored]) -> list[Block]:
+    """Random frames of success and of failure, then the frames with the largest errors, all cameras side by side."""
+    rng = np.random.default_rng(0)
+    shuffled = [predictions[i] for i in rng.permutation(len(predictions))]
+    sections: list[Block] = []
+    for target, heading in ((1, "Success frames, at random"), (0, "Failure frames, at random")):
+        hits = [(s, np.flatnonzero(s.truth == target)) for s in shuffled if (s.truth == target).any()]
+        places = [(s, int(rng.choice(frames))) for s, frames in hits]
+        sections.append(Section(heading, [_gallery(store, places[:_GALLERY])]))
+    worst = sorted(((s, int(_errors(s).argmax())) for s in predictions), key=lambda place: -_errors(place[0])[place[1]])
+    return [*sections, Section("Largest errors, one frame an episode", [_gallery(store, worst[:_GALLERY])])]
+
+
+def frame_thumbnail(frame: JudgedFrame) -> ImageBlock:
+    """A frame with its reference label and P(success)."""
+    label = Span("success", "good") if frame.truth == 1 else Span("failure")
+    score = f"P(success) {format_percent(frame.probability)}"
+    return thumbnail(frame.image, label, score, Span(f"episode {frame.episode}, frame {frame.frame}", "muted"))
 
 
 def _warnings(scores: Scores, controls: Sequence[ControlResult]) -> list[str]:
-    warnings = [f"Control failed: {sentence}." for sentence in failed(controls)]
+    warnings = [f"Negative control failed: {message}." for message in failed(controls)]
     if scores.start_false:
-        warnings.append(f"{started(scores)}.")
+        warnings.append(f"{first_frame_warning(scores)}.")
     if scores.threshold > 1:
         warnings.append(
-            "No frame is ever called: the surest failure is at 100%, and the threshold had to lie above it."
+            "No frame is ever predicted a success: a failure frame has P(success) 100%, and the threshold is above it."
         )
     return warnings
 
 
-def _episodes(ways: Sequence[Way]) -> str:
-    first = ways[0]
-    hit, false = wilson(first.hit, first.hit + first.missed), wilson(first.false, first.false + first.rejected)
-    confusion = table(
+def _episodes(decodes: Sequence[DecodeResult]) -> list[Block]:
+    d = decodes[0]
+    tpr, fpr = wilson(d.tp, d.tp + d.fn), wilson(d.fp, d.fp + d.tn)
+    confusion = Table(
         [
-            ("success", words(f"{first.hit}", "good"), _bad(first.missed), interval(hit)),
-            ("failure", _bad(first.false), words(f"{first.rejected}", "good"), interval(false)),
+            ("success", Span(f"{d.tp}", "good"), count_mistakes(d.fn), format_interval(tpr)),
+            ("failure", count_mistakes(d.fp), Span(f"{d.tn}", "good"), format_interval(fpr)),
         ],
-        header=("truth", "called", "not called", "called, with 95% interval"),
+        header=("reference", "predicted success", "predicted failure", "rate, 95% CI"),
     )
-    rows = [(words(w.name), off(w.median), off(w.p90), _bad(w.missed), _bad(w.false)) for w in ways]
-    header = ("first success frame", "median off", "90% within", "missed", "false")
-    return confusion + table(rows, header=header) + note(f"The upper table: {first.name}.")
-
-
-def _frames(scores: Scores) -> str:
-    rate = Rate(scores.fpr, scores.fpr_low, scores.fpr_high)
     rows = [
-        ("threshold", f"{scores.threshold:.4g}", "from here on a frame is called"),
-        ("failures called", interval(rate), "false positives, with a 95% interval by episodes"),
-        ("precision", percent(scores.precision), "of the frames called, are a success"),
-        ("recall", percent(scores.recall), f"of {scores.success_frames:,} success frames, are called"),
-        ("accuracy", percent(scores.accuracy), f"of all {scores.frames:,} frames"),
-        ("ROC AUC", number(scores.roc_auc), "chance that a success scores above a failure"),
-        ("success at first frame", starts(scores), "before anything was done"),
-        ("calibration error", percent(scores.ece), "how far probabilities are off, on average"),
-        ("Brier score", number(scores.brier), "mean squared error; 0.25 says nothing"),
-        ("log loss", number(scores.log_loss), "nats; 0.69 says nothing"),
+        (e.name, format_frames(e.onset_median), format_frames(e.onset_p90), count_mistakes(e.fn), count_mistakes(e.fp))
+        for e in decodes
     ]
-    return table([(name, value, words(meaning, "faint")) for name, value, meaning in rows])
+    header = ("decision rule", "success-onset error", "90th percentile", "FN", "FP")
+    return [confusion, Table(rows, header), Text(f"The upper table: {d.name}.", "muted")]
 
 
-def _controls(controls: Sequence[ControlResult], none: str) -> str:
-    rows = []
+def _frames(scores: Scores) -> Table:
+    fpr = Rate(scores.fpr, scores.fpr_low, scores.fpr_high)
+    rows = [
+        ("threshold", f"{scores.threshold:.4g}", "minimum P(success) of a predicted success"),
+        ("false-positive rate", format_interval(fpr), "of failure frames, 95% CI over episodes"),
+        ("precision", format_percent(scores.precision), "of frames predicted a success"),
+        ("recall", format_percent(scores.recall), f"of {scores.success_frames:,} success frames"),
+        ("accuracy", format_percent(scores.accuracy), f"of {scores.frames:,} frames"),
+        ("ROC AUC", format_number(scores.roc_auc), "0.5 is chance"),
+        ("success at first frame", first_frame_count(scores), "before anything happened"),
+        ("calibration error (ECE)", format_percent(scores.ece), "mean error of the probabilities"),
+        ("Brier score", format_number(scores.brier), "0.25 is chance"),
+        ("log loss", format_number(scores.log_loss), "nats; 0.69 is chance"),
+    ]
+    return Table([(name, value, Span(meaning, "muted")) for name, value, meaning in rows])
+
+
+def _controls(controls: Sequence[ControlResult]) -> list[Block]:
+    if not controls:
+        return [Text("Not run.", "muted")]
+    rows: list[Sequence[Cell]] = []
     for control in controls:
-        look = "good" if control.passed else "bad"
-        verdict = (
-            words("passed" if control.passed else "failed", look) if control.frames else words("not asked", "faint")
-        )
-        rate = words(f"{control.rate:.0%} of {control.frames:,}", look) if control.frames else words("-", "faint")
-        rows.append((words(control.name), rate, verdict))
+        if not control.frames:
+            rows.append((control.name, Span("-", "muted"), Span("not run", "muted")))
+            continue
+        style, result = ("good", "passed") if control.passed else ("bad", "failed")
+        rows.append((control.name, Span(f"{control.rate:.0%} of {control.frames:,}", style), Span(result, style)))
     limits = ", ".join(sorted({f"{control.limit:.0%}" for control in controls}))
-    if not rows:
-        return note(none)
-    told = note(f"Made up so that no frame shows success; at most {limits} may be called.")
-    return table(rows, header=("made up", "frames called", "")) + told
+    about = f"Made-up episodes in which no frame shows success; the limit is {limits}."
+    return [Table(rows, ("control", "false positives", "")), Text(about, "muted")]
 
 
-def _diagram(reliability: Reliability) -> str:
-    said, was, count = (array.tolist() for array in (reliability.probability, reliability.success, reliability.count))
-    return reliability_diagram(said, was, count, title="Calibration", size=_CHART)
+def _calibration(calibration: Reliability) -> Chart:
+    columns = (array.tolist() for array in (calibration.probability, calibration.success, calibration.count))
+    return Chart(calibration_chart(*columns, title="Calibration"))
 
 
-def _histogram(reliability: Reliability, threshold: float) -> str:
-    successes = [round(share * count) if count else 0 for share, count in zip(reliability.success, reliability.count)]
-    failures = [int(count) - yes for count, yes in zip(reliability.count, successes)]
-    return histogram(
-        {"failure": failures, "success": successes},
-        (NO, YES),
-        title="Frames",
-        x="the judge said",
-        mark=(min(threshold, 1.0), f"threshold {threshold:.3g}"),
-        size=_CHART,
-    )
+def _histogram(calibration: Reliability, threshold: float) -> Chart:
+    successes = [round(rate * n) if n else 0 for rate, n in zip(calibration.success, calibration.count)]
+    failures = [int(n) - yes for n, yes in zip(calibration.count, successes)]
+    bars = {"failure": failures, "success": successes}
+    mark = (min(threshold, 1.0), f"threshold {threshold:.3g}")
+    return Chart(histogram(bars, (FAILURE, SUCCESS), title="Frames", x="predicted P(success)", mark=mark))
 
 
-def _curves(curve: Sequence[Mapping[str, float]]) -> list[str]:
-    """A chart for each part of the names before the first slash."""
-    names = list(dict.fromkeys(name for line in curve for name in line if name != "epoch"))
+def _history_charts(history: Sequence[Mapping[str, float]]) -> list[Chart]:
+    """A chart for each prefix of the names."""
+    names = list(dict.fromkeys(name for line in history for name in line if name != "epoch"))
     charts = []
     for group in dict.fromkeys(name.split("/")[0] for name in names):
         lines = {
-            name.removeprefix(f"{group}/"): [[(line["epoch"], line[name]) for line in curve if name in line]]
+            name.removeprefix(f"{group}/"): [[(line["epoch"], line[name]) for line in history if name in line]]
             for name in names
             if name.split("/")[0] == group
         }
-        charts.append(line_chart(lines, title=group, x="epoch", y="", size=_CHART))
+        charts.append(Chart(line_chart(lines, title=group, x="epoch", size=(410, 340))))
     return charts
 
 
-def frame_picture(shown: JudgedFrame) -> str:
-    truth = words("success", "good") if shown.truth == 1 else words("failure")
-    where = words(f"episode {shown.episode}, frame {shown.frame}", "faint")
-    return picture(shown.image, f"{truth}, judged {percent(shown.probability)}", where)
+def _timelines(predictions: Sequence[Scored], threshold: float) -> list[Block]:
+    ranked = sorted((s for s in predictions if s.judged.any()), key=_mean_error, reverse=True)[:_MAX_TIMELINES]
+    if not ranked:
+        return []
+    charts = [
+        score_timeline(
+            s.probability.tolist(),
+            s.truth.tolist(),
+            title=f"episode {s.episode}, mean error {format_percent(_mean_error(s))}",
+            threshold=threshold,
+        )
+        for s in ranked
+    ]
+    legend = "Blue: P(success). Below: the reference label (green: success, gray: failure, light: unknown)."
+    return [Section("Episodes with the largest errors", [Text(legend, "muted"), Row([Chart(svg) for svg in charts])])]
 
 
-def _bad(count: int) -> str:
-    return words(f"{count}", "bad" if count else "good")
+def _unlabeled_table(failures: Mapping[int, str]) -> Table:
+    rows = [(", ".join(map(str, ids)), message) for message, ids in by_sentence(failures).items()]
+    return Table(rows, header=("episodes", "reason"))
 
 
-def starts(scores: Scores) -> str:
-    """5 of 63 episodes, 4 of them wrongly"""
-    wrongly = f", {scores.start_false} of them wrongly" if scores.start_false else ""
-    return f"{scores.start_called} of {scores.episodes:,} episodes{wrongly}"
+def _gallery(store: Store, places: Sequence[tuple[Scored, int]]) -> Row:
+    images = []
+    for scored, place in places:
+        episode = store.episode(scored.episode)
+        frame = int(np.arange(episode.steps + 1)[episode.recorded][place])
+        image = side_by_side([frames[frame] for frames in episode.frames.values()])
+        label, score = float(scored.truth[place]), float(scored.probability[place])
+        images.append(frame_thumbnail(JudgedFrame(scored.episode, frame, label, score, image)))
+    return Row(images)
 
 
-def started(scores: Scores) -> str:
-    """A sentence for who believes a judge that calls episodes before anything was done in them."""
-    return (
-        f"{scores.start_false} of {scores.episodes:,} episodes are called a success at their first frame and do not "
-        "begin with one: the object may have been where it usually ends, and no control shows that; look at them, and "
-        "train with more episodes that begin so"
-    )
+def _errors(scored: Scored) -> np.ndarray:
+    return np.nan_to_num(np.abs(scored.probability - scored.truth))
 
 
-def interval(rate: Rate) -> str:
-    if math.isnan(rate.value):
-        return "-"
-    return f"{percent(rate.value)} ({percent(rate.low)} to {percent(rate.high)})"
-
-
-def percent(share: float) -> str:
-    """Sharper near the ends, where judges live: 99.97%, 0.04%, 85%."""
-    if math.isnan(share):
-        return "-"
-    near = min(share, 1 - share)
-    return f"{share:.0%}" if near <= 0 else f"{share:.1%}" if near >= 0.001 else f"{share:.2%}"
-
-
-def number(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.4f}"
-
-
-def off(frames: float) -> str:
-    return "-" if math.isnan(frames) else _frames_off(frames)
-
-
-def _frames_off(frames: float) -> str:
-    return f"{frames:g} frame" if frames == 1 else f"{frames:.3g} frames"
+def _mean_error(scored: Scored) -> float:
+    return float(np.abs(scored.probability - scored.truth)[scored.judged].mean())

@@ -1,129 +1,182 @@
-"""What all our HTML pages share: one file that stands alone, one look, a few pieces.
+"""One HTML page for every report: a list of blocks, rendered by one template (page.html.j2).
 
-Every piece escapes the words it is given; what it returns is HTML and goes into a page as it is.
+    write_page(path, "lift with sac", "30,000 steps in 3 min", [
+        Tiles({"success on eval seeds": "96%"}),
+        Section("Learning", [Row([Chart(line_chart(...))])]),
+    ])
+
+A page is one file that needs no network: images, videos and charts are inside it. Blocks hold plain text, and the
+template escapes it: tasks, notes and camera names come from data that somebody else may have written, so a control
+character is shown as `\\x1b` and a tag as text. Charts are the only markup.
 """
 
 import base64
 import io
 from collections.abc import Mapping, Sequence
-from html import escape as escape_html
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from PIL import Image
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+from PIL import Image as PillowImage
 
 from plaudit.plain import plain
 from plaudit.types import ByteArray
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1340px; margin: 32px auto; padding: 0 20px }
-h1 { font-size: 22px; margin: 0 0 4px } h2 { font-size: 17px; margin: 32px 0 10px }
-.facts { color: #555; margin: 0 0 20px } .bad { color: #b3261e } .good { color: #22754a } .faint { color: #777 }
-p.faint { max-width: 340px; margin: 0 }
-p.bad { background: #fdf0ef; border-left: 4px solid #b3261e; padding: 6px 12px; margin: 0 0 8px; border-radius: 4px }
-.row { display: flex; flex-wrap: wrap; gap: 16px; align-items: flex-start } .row.wide { gap: 0 56px }
-svg { border: 1px solid #e4e4e0; border-radius: 6px } .row + table { margin-top: 14px }
-pre { background: #f7f7f5; padding: 14px; border-radius: 6px; overflow-x: auto }
-table { border-collapse: collapse; margin: 0 0 20px } td { font-variant-numeric: tabular-nums }
-td, th { padding: 3px 18px 3px 0; text-align: left; vertical-align: top } tr + tr td { border-top: 1px solid #eeeeea }
-figure { margin: 0; width: 152px; font-size: 12px; line-height: 1.35 }
-figure img { width: 100%; border-radius: 4px; display: block; margin-bottom: 4px; image-rendering: pixelated }
-figure.wide { width: 260px }
-figure.sheet { width: auto; margin: 0 0 14px }
-figure.sheet img { width: auto; max-width: 100%; border: 1px solid #e4e4e0; image-rendering: auto }
-figure.film { width: 480px; max-width: 100%; font-size: 14px }
-figure.film video { width: 100%; border-radius: 6px; display: block; margin-bottom: 6px }
-.figures { display: flex; flex-wrap: wrap; gap: 8px 44px; margin: 0 0 22px }
-.figures b { display: block; font-size: 30px; line-height: 1.2; color: #222; font-variant-numeric: tabular-nums }
-.figures div { color: #555; max-width: 220px; line-height: 1.35 }
-:root { color-scheme: light dark }
-@media (prefers-color-scheme: dark) {
-  body { background: #16181b; color: #dcdcd8 } .figures b { color: #f0f0ec }
-  .facts, .figures div { color: #a8aaad } .faint { color: #8b8e92 } .bad { color: #f2877f } .good { color: #63c08e }
-  p.bad { background: #3a1f1e; border-color: #f2877f } pre { background: #1f2226 } tr + tr td { border-color: #2c3035 }
-  svg { filter: invert(0.9) hue-rotate(180deg) } figure.sheet img { border-color: #2c3035; filter: brightness(0.9) }
-}
-"""
-_THUMBNAIL = (320, 240)  # pixels, width and height, that no picture on a page exceeds
+_MAX_THUMBNAIL = (320, 240)  # pixels, width and height
+_JPEG_QUALITY = 92  # as PNG, a few dozen camera images are ten megabytes
 
 
-def escape(text: str) -> str:
-    """As HTML, without what turns the order of letters around or ends a line."""
-    return escape_html(plain(text))
+@dataclass(frozen=True)
+class Span:
+    """Text with a color."""
+
+    text: str
+    style: Literal["good", "bad", "muted", ""] = ""
 
 
-def page(title: str, summary: str, *body: str) -> str:
-    """A whole page; the summary stands under the title, the body is HTML."""
-    return f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>
-<style>{_STYLE}</style><h1>{escape(title)}</h1><p class="facts">{escape(summary)}</p>
-{"".join(body)}</html>
-"""
+Cell = str | Span
 
 
-def row(*pieces: str, wide: bool = False) -> str:
-    """Side by side, as many as fit."""
-    return f'<div class="row{" wide" if wide else ""}">{"".join(pieces)}</div>\n'
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+    style: Literal["muted", "warning", ""] = ""
+    kind: ClassVar[str] = "text"
 
 
-def section(heading: str, *body: str) -> str:
-    return f"<section><h2>{escape(heading)}</h2>\n{''.join(body)}</section>\n"
+@dataclass(frozen=True)
+class Tiles:
+    """A row of large numbers, each with a few words under it."""
+
+    tiles: Mapping[str, str]  # meaning -> number
+    kind: ClassVar[str] = "tiles"
 
 
-def words(text: str, look: str = "") -> str:
-    """A span; look is one of good, bad and faint."""
-    return f'<span class="{look}">{escape(text)}</span>'
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells."""
+
+    rows: Sequence[Sequence[Cell]]
+    header: Sequence[Cell] = ()
+    kind: ClassVar[str] = "table"
 
 
-def note(text: str) -> str:
-    """A faint line or two under a table."""
-    return f'<p class="faint">{escape(text)}</p>\n'
+@dataclass(frozen=True)
+class Chart:
+    """An SVG drawing of report/plots.py."""
+
+    svg: Markup
+    kind: ClassVar[str] = "chart"
 
 
-def warning(text: str) -> str:
-    """A red sentence that nobody overlooks."""
-    return f'<p class="bad">{escape(text)}</p>\n'
+@dataclass(frozen=True)
+class ImageBlock:
+    """An image inside the page, with lines of text under it."""
+
+    source: str  # a data: URL
+    caption: Sequence[Cell] = ()
+    style: Literal["wide", "sheet", ""] = ""
+    alt: str = ""
+    kind: ClassVar[str] = "image"
 
 
-def table(rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> str:
-    """Cells are HTML: `words` makes them."""
-    top = "<tr>" + "".join(f"<th>{cell}</th>" for cell in header) + "</tr>" if header else ""
-    lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>\n" for cells in rows)
-    return f"<table>{top}{lines}</table>\n"
+@dataclass(frozen=True)
+class Video:
+    """An MP4 inside the page, playing in a loop without sound."""
+
+    source: str  # a data: URL
+    caption: str
+    kind: ClassVar[str] = "video"
 
 
-def facts_table(facts: Mapping[str, str]) -> str:
-    return table([(words(name, "faint"), words(value)) for name, value in facts.items()])
+@dataclass(frozen=True)
+class Code:
+    """Preformatted text; folded behind its summary where there is one."""
+
+    text: str
+    summary: str = ""
+    kind: ClassVar[str] = "code"
 
 
-def figures(numbers: Mapping[str, str]) -> str:
-    """A line of large numbers, each with a few words under it: words -> number."""
-    cells = (f"<div><b>{escape(number)}</b>{escape(meaning)}</div>" for meaning, number in numbers.items())
-    return f'<div class="figures">{"".join(cells)}</div>\n'
+@dataclass(frozen=True)
+class Row:
+    """Blocks side by side, as many as fit."""
+
+    blocks: "Sequence[Block]"
+    style: Literal["wide", ""] = ""
+    kind: ClassVar[str] = "row"
 
 
-def video(mp4: bytes, *caption: str) -> str:
-    """A film inside the page, over and over without a sound, with lines of HTML under it."""
-    source = "data:video/mp4;base64," + base64.b64encode(mp4).decode()
-    film = f'<video src="{source}" autoplay loop muted playsinline controls></video>'
-    return f'<figure class="film">{film}<figcaption>{"<br>".join(caption)}</figcaption></figure>\n'
+@dataclass(frozen=True)
+class Section:
+    """Blocks under a heading."""
+
+    heading: str
+    blocks: "Sequence[Block]" = field(default_factory=list)
+    kind: ClassVar[str] = "section"
 
 
-def picture(image: ByteArray, *caption: str) -> str:
-    """uint8 [H, W, 3] inside the page, no larger than it is shown, with lines of HTML under it."""
-    thumbnail = Image.fromarray(np.ascontiguousarray(image))
-    thumbnail.thumbnail(_THUMBNAIL)
-    return _figure(thumbnail, "wide" if image.shape[1] > 1.5 * image.shape[0] else "", *caption)
+Block = Text | Tiles | Table | Chart | ImageBlock | Video | Code | Row | Section
 
 
-def sheet(image: Image.Image) -> str:
-    """A picture as large as it is, which says itself what it shows."""
-    return _figure(image, "sheet")
+def render_page(title: str, summary: str, blocks: Sequence[Block]) -> str:
+    """The page as HTML; the summary stands under the title."""
+    return _template().render(title=title, summary=summary, blocks=blocks)
 
 
-def _figure(image: Image.Image, look: str, *caption: str) -> str:
-    """JPEG: as PNG a few dozen camera images are ten megabytes."""
+def write_page(path: Path, title: str, summary: str, blocks: Sequence[Block]) -> Path:
+    """Write the page; returns its path."""
+    path.write_text(render_page(title, summary, blocks))
+    return path
+
+
+def key_value_table(values: Mapping[str, str]) -> Table:
+    """A line for each name and its value."""
+    return Table([(Span(name, "muted"), value) for name, value in values.items()])
+
+
+def video_block(mp4: bytes, caption: str) -> Video:
+    """A video from the bytes of its file."""
+    return Video("data:video/mp4;base64," + base64.b64encode(mp4).decode(), caption)
+
+
+def thumbnail(image: ByteArray, *caption: Cell) -> ImageBlock:
+    """A camera image, uint8 [H, W, 3], no larger than it is shown."""
+    small = PillowImage.fromarray(np.ascontiguousarray(image))
+    small.thumbnail(_MAX_THUMBNAIL)
+    return ImageBlock(_jpeg(small), caption, "wide" if image.shape[1] > 1.5 * image.shape[0] else "")
+
+
+def image_block(image: PillowImage.Image, alt: str = "") -> ImageBlock:
+    """An image in its own size that needs no caption, like a contact sheet."""
+    return ImageBlock(_jpeg(image), style="sheet", alt=alt)
+
+
+def _jpeg(image: PillowImage.Image) -> str:
     file = io.BytesIO()
-    image.save(file, format="JPEG", quality=92, subsampling=0)
-    source = "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
-    said = f"<figcaption>{'<br>'.join(caption)}</figcaption>" if caption else ""
-    shape = f' class="{look}"' if look else ""
-    return f'<figure{shape}><img src="{source}" alt="">{said}</figure>\n'
+    image.save(file, format="JPEG", quality=_JPEG_QUALITY, subsampling=0)
+    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_without_controls,
+        trim_blocks=True,
+    )
+    environment.tests["span_cell"] = lambda value: isinstance(value, Span)
+    return environment.get_template("page.html.j2")
+
+
+def _without_controls(value: Any) -> Any:
+    """Called on every value that the template prints, before it is escaped."""
+    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -1,142 +1,345 @@
-"""The report of a training run: one HTML page that stands alone, with its curves and what it was asked to do."""
+"""The report of a run: one HTML page, the same for `plaudit train`, `plaudit online` and the demo.
+
+    write_run_report(Path("runs/lift"))
+
+Everything on it comes from the run's folder, so it can be written at any time: of a run in progress, of one that was
+killed after its first episode, or of one on a robot without a simulator that knows the true outcome. A section appears
+where the run has something to show in it.
+"""
 
 import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plaudit.report.page import page, row, section, table, video, warning, words
-from plaudit.report.plot import Moment, line_chart
-from plaudit.untrusted import read_json_object, read_metrics
+from plaudit.data.failures import Failures
+from plaudit.data.store import Store, is_store
+from plaudit.report.outcomes import (
+    confusion_table,
+    judge_source,
+    load_outcomes,
+    outcome_chart,
+    outcome_sheets,
+)
+from plaudit.report.page import (
+    Block,
+    Cell,
+    Chart,
+    Code,
+    Row,
+    Section,
+    Span,
+    Table,
+    Text,
+    Tiles,
+    video_block,
+    write_page,
+)
+from plaudit.report.plots import LARGE, SMALL, Series, line_chart
+from plaudit.report.run_data import RunData
+from plaudit.report.text import format_count, format_duration, format_ids
+from plaudit.untrusted import understood
 
-_SMALL = (420, 220)
-
-
-def write_report(folder: Path) -> Path:
-    """From the run's own files; can be written again at any time."""
-    lines, config = read_run(folder)
-    evaluations = [line for line in lines if "eval/success" in line]
-    rows = [
-        (f"{line['step']:,}", f"{line['eval/success']:.0%}", f"{line['time/seconds']:.0f} s") for line in evaluations
-    ]
-    title = f"{config['env']['type']} with {config['learner']['type']}, seed {config['seed']}"
-    path = folder / "report.html"
-    path.write_text(
-        page(
-            title,
-            _summary(lines, evaluations),
-            alarm(lines),
-            row(success_chart(lines, config), judge_chart(lines)),
-            films(folder),
-            section("Learning", row(*(_chart(lines, name) for name in _curves(lines)))),
-            section("Evaluations", table(rows, header=("step", "success on seeds held back", "after"))),
-            section("Config", f"<pre>{words(json.dumps(config, indent=1))}</pre>"),
-        )
-    )
-    return path
-
-
-def read_run(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Its metrics, a line a moment, and its config."""
-    return read_metrics(folder / "metrics.jsonl"), read_json_object(folder / "config.json")
+_MAX_EVENTS = 60  # latest
+_MAX_EVALUATIONS = 30  # latest
+_SMOOTHING = 5  # rollouts: one of sixteen episodes is a coarse measure
 
 
-def alarm(lines: list[dict[str, Any]]) -> str:
-    """A red sentence where the judge in charge was caught; nothing where it was not."""
-    rang = _rang(lines)
-    if rang is None:
-        return ""
-    return warning(
-        f"The alarm rang after {rang['step']:,} steps: {_mistakes(rang)} Look at these episodes, label them and train "
-        "the judge again."
-    )
+def write_run_report(
+    folder: Path,
+    path: Path | None = None,
+    *,
+    title: str = "",
+    summary: str = "",
+    tiles: Mapping[str, str] | None = None,
+    lead: Sequence[Block] = (),
+    appendix: Sequence[Block] = (),
+) -> Path:
+    """Write the report of a run; returns its path.
+
+    path: report.html in the run's folder when not given
+    title, summary, tiles: in place of the run's own
+    lead, appendix: blocks before the first chart and before the config
+    """
+    with understood(folder):
+        run = RunData.load(folder)
+        blocks = _blocks(run, tiles, lead, appendix)
+        return write_page(path or folder / "report.html", title or _title(run), summary or _summary(run), blocks)
 
 
-def _mistakes(line: dict[str, Any]) -> str:
-    """What the judge was wrong about; runs of earlier versions logged the difference alone."""
-    if "audit/missed_successes" not in line:
-        return f"the judge called {line['reward/gap']:.0%} more of the audited episodes a success than were."
-    return (
-        f"of the audited episodes {line['audit/false_successes']:.0%} were called a success and are none, which "
-        f"teaches the policy to please the judge, and {line['audit/missed_successes']:.0%} are a success and were not "
-        "called, which the policy is not paid for."
-    )
-
-
-def success_chart(lines: list[dict[str, Any]], config: dict[str, Any], size: tuple[int, int] = (640, 320)) -> str:
-    """With a reward model in charge, what it said of the episodes in training and what is true of them."""
-    curves = {"held-back seeds": [[(line["step"], line["eval/success"]) for line in lines if "eval/success" in line]]}
-    if any("reward/success_once" in line for line in lines):
-        curves["judged, in training"] = [_smooth(_points(lines, "reward/success_once"))]
-        curves["true, in training"] = [_smooth(_points(lines, "env/success_once"))]
-    else:
-        curves["in training"] = [_smooth(_points(lines, "train/success"))]
-    wanted, rang = config["evaluation"]["stop_at"], _moments(lines)
-    marks = () if wanted is None else (wanted,)
-    return line_chart(curves, title="Success", x="steps", y="", y_range=(0, 1), marks=marks, moments=rang, size=size)
-
-
-def judge_chart(lines: list[dict[str, Any]]) -> str:
-    """How far the judge in charge is to be trusted; nothing where the simulator judges."""
-    if not any("reward/agreement" in line for line in lines):
-        return ""
-    curves = {
-        "agreement": [_smooth(_points(lines, "reward/agreement"))],
-        "judged minus true": [_points(lines, "reward/gap")],
-    }
-    rang, size = _moments(lines), (_SMALL[0], 320)
-    return line_chart(curves, title="Judge", x="steps", y="", y_range=(-0.2, 1), moments=rang, size=size)
-
-
-def films(folder: Path) -> str:
-    """The first and the last policy, where the run has been filmed."""
-    shown = {"first.mp4": "Before it learned anything.", "last.mp4": "The last policy."}
-    there = [(folder / name, said) for name, said in shown.items() if (folder / name).exists()]
-    told = words(
-        "Held-back seeds, the same in both. Under each scene: how sure the judge is, and what is true.", "faint"
-    )
-    found = row(*(video(path.read_bytes(), words(said)) for path, said in there))
-    return section("First and last policy", f"<p>{told}</p>", found) if there else ""
-
-
-def _summary(lines: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> str:
-    last = lines[-1]
-    best = max((line["eval/success"] for line in evaluations), default=None)
-    first = next((line for line in evaluations if line["eval/success"] >= 0.9), None)
-    said = f"{last['step']:,} steps in {last['time/seconds']:.0f} s"
-    if best is not None:
-        said += f"; best success on held-back seeds {best:.0%}"
-    if first is not None:
-        said += f"; 90% reached after {first['step']:,} steps and {first['time/seconds']:.0f} s"
-    return said
-
-
-def _rang(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The line of the round that the alarm rang in first."""
-    return next((line for line in lines if line.get("reward/alarm")), None)
-
-
-def _moments(lines: list[dict[str, Any]]) -> list[Moment]:
-    """That of the alarm, for a chart."""
-    rang = _rang(lines)
-    return [] if rang is None else [Moment(rang["step"], "alarm")]
-
-
-def _points(lines: list[dict[str, Any]], name: str) -> list[tuple[float, float]]:
-    return [(line["step"], line[name]) for line in lines if name in line]
-
-
-def _smooth(points: list[tuple[float, float]], over: int = 5) -> list[tuple[float, float]]:
-    """The mean of the last few: a round of sixteen episodes is a coarse measure."""
+def _blocks(
+    run: RunData, tiles: Mapping[str, str] | None, lead: Sequence[Block], appendix: Sequence[Block]
+) -> list[Block]:
     return [
-        (x, sum(y for _, y in points[max(0, i - over + 1) : i + 1]) / min(i + 1, over))
-        for i, (x, _) in enumerate(points)
+        Tiles(_tiles(run) if tiles is None else tiles),
+        *_warnings(run),
+        *lead,
+        Row([*_success_chart(run), *_judge_chart(run)]),
+        *_videos(run),
+        *_episodes(run),
+        *_judge_versions(run),
+        *_workers(run),
+        *_learning(run),
+        *_evaluations(run),
+        *_events(run),
+        *appendix,
+        Section("Config", [Code(json.dumps(run.config, indent=1), "Show all keys")]),
     ]
 
 
-def _curves(lines: list[dict[str, Any]]) -> list[str]:
-    kinds = ("loss/", "policy/", "value/", "train/reward", "time/compute_model_rewards")
-    return sorted({name for line in lines for name in line if name.startswith(kinds)})
+# Title, numbers, warnings
 
 
-def _chart(lines: list[dict[str, Any]], name: str) -> str:
-    return line_chart({name: [_points(lines, name)]}, title=name, x="steps", y="", size=_SMALL)
+def _title(run: RunData) -> str:
+    learner = run.option("learner", "type")
+    if not run.is_online:
+        return f"{run.option('env', 'type')} with {learner}, seed {run.option('seed')}"
+    env = run.option("robot", "env", "type") or run.option("executor", "name") or run.option("robot", "type")
+    names = {"human": "a human", "vlm": "a vision-language model", "simulator": "the simulator", None: "a custom judge"}
+    judge = run.option("judge", "type")
+    return f"{env} with {learner}, online, labels by {names.get(judge, f'a {judge}')}"
+
+
+def _summary(run: RunData) -> str:
+    if not run.metrics:
+        return "Nothing has been logged yet."
+    counts = [(run.latest("online/episodes", "train/episodes"), "episode"), (run.last["step"], "step")]
+    counts += [(run.latest("online/updates"), "update")]
+    text = ", ".join(format_count(int(count), noun) for count, noun in counts if count is not None)
+    text += f" in {format_duration(run.last['time/seconds'])}."
+    if solved := next((line for line in run.metrics if line.get("eval/success", 0) >= 0.9), None):
+        after = f"{solved['step']:,} steps and {format_duration(solved['time/seconds'])}"
+        text += f" Success on eval seeds reached 90% after {after}."
+    sessions = [event for event in run.events if event["what"] in ("begun", "ended")]
+    if sessions and sessions[-1]["what"] == "ended":
+        message = sessions[-1]["sentence"]
+        return f"{text} {message[:1].upper()}{message[1:]}."
+    if sessions:
+        return f"{text} The run is in progress or was killed; resume it with: plaudit online --resume {run.folder}"
+    return text
+
+
+def _tiles(run: RunData) -> dict[str, str]:
+    """The most important numbers, meaning -> number."""
+    tiles: dict[str, str] = {}
+    evaluations = [value for _, value in run.points("eval/success")]
+    if len(evaluations) > 1:
+        tiles["success on eval seeds, first and last evaluation"] = f"{evaluations[0]:.0%} → {evaluations[-1]:.0%}"
+    elif evaluations:
+        tiles["success on eval seeds"] = f"{evaluations[0]:.0%}"
+    recent = f"the last {min(50, run.last.get('online/episodes', 0))} episodes" if run.is_online else "the last rollout"
+    rates = [
+        ("judge", run.latest("online/success_judged", "reward/success_once")),
+        ("simulator", run.latest("online/success_true", "env/success_once")),
+    ]
+    for source, rate in rates:
+        if rate is not None:
+            tiles[f"success rate of {recent} ({source})"] = f"{rate:.0%}"
+    gap, most = run.latest("audit/gap", "reward/gap"), run.option("audit", "bound") or run.option("reward", "alarm_gap")
+    if gap is not None:
+        limit = "" if most is None else f" (max {100 * most:.0f})"
+        tiles[f"audit gap: success by the judge minus true success{limit}"] = f"{100 * gap:+.0f} pp"
+    if version := run.latest("weights/version"):
+        tiles["latest policy version"] = f"v{version:,}"
+    return tiles
+
+
+def _warnings(run: RunData) -> list[Block]:
+    alarms = [event["sentence"] for event in run.events if event["what"] == "alarm"]
+    first = run.first_alarm()
+    if first is not None and not alarms:
+        alarms = [f"after {first['step']:,} steps {_audit_errors(first)}"]
+    advice = "Look at the audited episodes, label them and retrain the judge."
+    messages = [f"Audit alarm: {message}. {advice}" for message in dict.fromkeys(alarms)]
+    if count := run.last.get("online/failed"):
+        messages.append(f"The judge could not label {format_count(count, 'episode')}; the reasons are below.")
+    return [Text(message, "warning") for message in messages]
+
+
+def _audit_errors(line: Mapping[str, Any]) -> str:
+    if "audit/missed_successes" not in line:
+        gap = line.get("reward/gap", line.get("audit/gap"))
+        return "the judge was wrong about too many audited episodes" if gap is None else f"the audit gap was {gap:+.0%}"
+    return (
+        f"{line['audit/false_successes']:.0%} of the audited episodes were false positives, which train the policy "
+        f"to exploit the judge, and {line['audit/missed_successes']:.0%} were false negatives, which earn no reward"
+    )
+
+
+# Success and the judge
+
+
+def _success_chart(run: RunData) -> list[Block]:
+    curves: dict[str, Series] = {"eval seeds": run.points("eval/success")}
+    if run.is_online:
+        curves["judge"], curves["simulator"] = run.points("online/success_judged"), run.points("online/success_true")
+    elif run.points("reward/success_once"):
+        curves["judge"] = _smooth(run.points("reward/success_once"))
+        curves["simulator"] = _smooth(run.points("env/success_once"))
+    else:
+        curves["training"] = _smooth(run.points("train/success"))
+    curves = {name: curve for name, curve in curves.items() if curve}
+    if not curves:
+        return []
+    goal = run.option("evaluation", "stop_at")
+    chart = line_chart(
+        {name: [curve] for name, curve in curves.items()},
+        title="Success rate" if len(curves) > 1 else f"Success rate ({next(iter(curves))})",
+        x="env steps",
+        y_range=(0, 1),
+        marks=() if goal is None else (goal,),
+        events=run.markers(),
+        size=(760, LARGE[1]),
+    )
+    return [Chart(chart)]
+
+
+def _judge_chart(run: RunData) -> list[Block]:
+    """How the judge compares with the reference on audited episodes."""
+    gap = run.points("audit/gap") or run.points("reward/gap")
+    if not gap:
+        return []
+    most = run.option("audit", "bound") or run.option("reward", "alarm_gap") or 0.2
+    reach = 1.25 * max(most, *(abs(value) for _, value in gap))
+    chart = line_chart(
+        {"judge minus reference": [gap]},
+        title="Audit gap and its limits",
+        x="env steps",
+        y_range=(-reach, reach),
+        marks=(-most, most),
+        events=run.markers(),
+        size=(450, LARGE[1]),
+    )
+    return [Chart(chart)]
+
+
+def _videos(run: RunData) -> list[Block]:
+    captions = {"first.mp4": "The first policy", "last.mp4": "The last policy"}
+    videos = [
+        video_block((run.folder / name).read_bytes(), caption)
+        for name, caption in captions.items()
+        if (run.folder / name).exists()
+    ]
+    about = "The same test seeds in both. Under each episode: P(success) of the judge, and what the simulator says."
+    return [Section("First and last policy", [Text(about, "muted"), Row(videos)])] if videos else []
+
+
+def _episodes(run: RunData) -> list[Block]:
+    """Predictions of the judge, false positives and false negatives first; `train` shows rates, not episodes."""
+    if not run.is_online or not is_store(run.folder / "episodes"):
+        return []
+    store = Store.open(run.folder / "episodes")
+    if not store.ids:
+        return []
+    judge = judge_source(store, run.config)
+    outcomes = load_outcomes(store, judge)
+    tables = [table for table in (confusion_table(outcomes), _failures(store, judge)) if table is not None]
+    return [Section("Episodes", [outcome_chart(outcomes), *tables]), *outcome_sheets(store, outcomes, judge)]
+
+
+def _failures(store: Store, judge: str) -> Table | None:
+    """Episodes that the judge could not label, by reason."""
+    by_reason: dict[str, list[int]] = {}
+    for failure in Failures(store.ledger).standing():
+        if failure.source == judge:
+            by_reason.setdefault(failure.reason, []).append(failure.episode)
+    rows = [(format_ids(ids), Span(reason, "bad")) for reason, ids in by_reason.items()]
+    return Table(rows, header=("episodes without a label", "reason")) if rows else None
+
+
+def _judge_versions(run: RunData) -> list[Block]:
+    """Candidates that were trained to replace the judge."""
+    if not run.judge_versions:
+        return []
+    rows: list[Sequence[Cell]] = []
+    for version in run.judge_versions:
+        result = Span("promoted", "good") if version["replaced"] else Span("rejected", "muted")
+        rates = [_old_and_new(version, name) for name in ("score", "false", "missed")]
+        rows.append((f"v{version['number']}", result, *rates, format_duration(version["seconds"]), version["sentence"]))
+    header = ("", "", "balanced accuracy", "false-positive rate", "false-negative rate", "time", "reason")
+    about = "Trained in the background on reference labels. Rates of held-out episodes, current judge → candidate."
+    return [Section("Judge versions", [Text(about, "muted"), Table(rows, header)])]
+
+
+def _old_and_new(version: Mapping[str, Any], name: str) -> Cell:
+    if version["old"] is None or version["new"] is None:
+        return Span("-", "muted")
+    rates = [version[side][name] for side in ("old", "new")]
+    return " → ".join("-" if rate is None else f"{rate:.0%}" for rate in rates)
+
+
+# Workers, learning, events
+
+
+def _workers(run: RunData) -> list[Block]:
+    """The rates and queues of the workers, over minutes."""
+    limit, queue = run.option("backlog"), run.over_time("online/unjudged")
+    charts = [
+        _time_chart(run, f"Unlabeled episodes (max {limit})", _queue_height(queue, limit), unlabeled="online/unjudged"),
+        _time_chart(run, "Judge latency, s per episode", latency="online/judge_latency"),
+        _time_chart(run, "Env steps per second", rate="online/steps_per_second"),
+        _time_chart(run, "Learner updates per second", rate="online/updates_per_second"),
+        _time_chart(run, "Learner updates", updates="online/updates"),
+        _time_chart(run, "Pending updates", pending="online/owed"),
+        _time_chart(run, "Policy version", latest="weights/version", robot="weights/on_robot"),
+        _time_chart(run, "Policy staleness, s", staleness="weights/age"),
+        _time_chart(run, "Time the learner waits for batches", 1.0, fraction="online/sampling"),
+    ]
+    charts = [chart for chart in charts if chart is not None]
+    return [Section("Workers", [Row(charts)])] if run.is_online and charts else []
+
+
+def _time_chart(run: RunData, title: str, top: float | None = None, **metrics: str) -> Chart | None:
+    curves = {name: [run.over_time(metric)] for name, metric in metrics.items()}
+    values = [value for (curve,) in curves.values() for _, value in curve]
+    if not values:
+        return None
+    return Chart(line_chart(curves, title=title, x="minutes", y_range=(0, top or 1.1 * max(values) or 1), size=SMALL))
+
+
+def _queue_height(queue: Series, limit: int | None) -> float:
+    """Of a chart that shows a queue and, when it comes near, its limit."""
+    height = 2 * max((length for _, length in queue), default=0) + 4
+    return height if limit is None else min(limit, height)
+
+
+def _learning(run: RunData) -> list[Block]:
+    names = run.names("loss/", "policy/", "critic/", "value/", "train/reward", "time/compute_model_rewards")
+    charts = [Chart(line_chart({"": [run.points(name)]}, title=name, x="env steps", size=SMALL)) for name in names]
+    return [Section("Learning", [Row(charts)])] if charts else []
+
+
+def _evaluations(run: RunData) -> list[Block]:
+    lines = [line for line in run.metrics if "eval/success" in line]
+    rows = [
+        (f"{line['step']:,}", f"{line['eval/success']:.0%}", format_duration(line["time/seconds"]))
+        for line in lines[-_MAX_EVALUATIONS:]
+    ]
+    more = len(lines) - len(rows)
+    note = [Text(f"{more} earlier evaluations are in metrics.jsonl.", "muted")] if more else []
+    header = ("env steps", "success on eval seeds", "time")
+    return [Section("Evaluations", [Table(rows, header), *note])] if rows else []
+
+
+def _events(run: RunData) -> list[Block]:
+    if not run.events:
+        return []
+    styles: dict[str, Any] = {"alarm": "bad", "trouble": "bad", "restart": "bad", "over": "good", "news": ""}
+    rows = [
+        (
+            Span(datetime.fromtimestamp(event["time"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC"), "muted"),
+            Span(f"episode {event['episodes']:,}", "muted"),
+            Span(event["sentence"], styles.get(event["what"], "muted")),
+        )
+        for event in run.events[-_MAX_EVENTS:]
+    ]
+    more = len(run.events) - len(rows)
+    note = [Text(f"{more} earlier events are in chronicle.jsonl.", "muted")] if more else []
+    return [Section("Events", [Table(rows), *note])]
+
+
+def _smooth(points: Series) -> Series:
+    """The mean of the last few values."""
+    windows = [points[max(0, i - _SMOOTHING + 1) : i + 1] for i in range(len(points))]
+    return [(window[-1][0], sum(y for _, y in window) / len(window)) for window in windows]

@@ -1,9 +1,9 @@
-"""A contact sheet: one episode on one picture, its frames in order with the verdict on each.
+"""A contact sheet: one episode as one image, its frames in order with the label of each.
 
-Frames are evenly spaced, the first and the last always among them; a column of a row is one moment, its cameras one
-below the other. A green edge is a frame judged a success, a dark grey one not, a pale one was not judged. The strip
-at the foot has every step of the episode, so that a flicker between the frames shown is not missed, with the
-judge's probability drawn over it.
+Frames are evenly spaced and include the first and the last; a column shows one moment, its cameras one below the
+other. A frame labeled success has a green edge, one labeled failure a dark gray one, an unlabeled one a pale one. The
+strip at the bottom has every frame of the episode, so that no flicker between the frames shown is missed, with
+P(success) as a curve.
 """
 
 from pathlib import Path
@@ -13,12 +13,12 @@ from PIL import Image, ImageDraw, ImageFont
 
 from plaudit.types import ByteArray, Episode, FloatArray, Labels
 
-_PAPER, _INK, _FAINT = (250, 250, 248), (28, 30, 34), (120, 124, 130)
-_YES, _NO, _UNKNOWN, _CURVE = (46, 150, 84), (96, 104, 116), (222, 222, 218), (214, 120, 20)
+_BACKGROUND, _TEXT, _MUTED = (250, 250, 248), (28, 30, 34), (120, 124, 130)
+_SUCCESS, _FAILURE, _UNKNOWN, _CURVE = (46, 150, 84), (96, 104, 116), (222, 222, 218), (214, 120, 20)
 _MARGIN, _GAP, _EDGE, _CAPTION, _HEADER, _STRIP = 20, 8, 3, 18, 62, 64
 
 
-def draw_sheet(
+def contact_sheet(
     episode: Episode,
     labels: Labels | None,
     *,
@@ -26,39 +26,39 @@ def draw_sheet(
     frames: int = 24,
     columns: int = 8,
     cell_width: int = 160,
-    truth: FloatArray | None = None,
+    target: FloatArray | None = None,
 ) -> Image.Image:
     """`frames` moments of an episode, `columns` a row.
 
-    truth: [T+1] success of each frame as 0 or 1, for a second strip below that of the verdict
+    target: [T+1] reference label of each frame, 1, 0 or NaN, for a second strip below the labels
     """
     shown = np.arange(episode.steps + 1)[episode.recorded]
     chosen = shown[np.unique(np.linspace(0, len(shown) - 1, min(frames, len(shown))).round().astype(int))]
     columns = min(columns, len(chosen))
-    verdict = np.full(episode.steps + 1, np.nan, np.float32) if labels is None else labels.frames
+    label = np.full(episode.steps + 1, np.nan, np.float32) if labels is None else labels.frames
     heights = {c: round(cell_width * f.shape[1] / f.shape[2]) for c, f in episode.frames.items()}
     cell_height = sum(heights.values()) + _GAP // 2 * (len(heights) - 1) + _CAPTION
     rows = -(-len(chosen) // columns)
     width = max(2 * _MARGIN + columns * (cell_width + _GAP) - _GAP, 560)
     height = _HEADER + rows * (cell_height + _GAP) + _STRIP + _MARGIN
-    image = Image.new("RGB", (width, height), _PAPER)
+    image = Image.new("RGB", (width, height), _BACKGROUND)
     draw = ImageDraw.Draw(image)
     _header(draw, episode, labels, title, width)
     for place, t in enumerate(chosen):
         x = _MARGIN + place % columns * (cell_width + _GAP)
         y = _HEADER + place // columns * (cell_height + _GAP)
-        draw.text((x, y + 1), f"{t - shown[0]}", font=_font(12), fill=_FAINT)
+        draw.text((x, y + 1), f"{t - shown[0]}", font=_font(12), fill=_MUTED)
         y += _CAPTION
         for camera, cell in heights.items():
             picture = _fit(episode.frames[camera][t], cell_width - 2 * _EDGE, cell - 2 * _EDGE)
-            draw.rectangle([x, y, x + cell_width - 1, y + cell - 1], fill=_colour(float(verdict[t])))
+            draw.rectangle([x, y, x + cell_width - 1, y + cell - 1], fill=_color(float(label[t])))
             image.paste(picture, (x + _EDGE, y + _EDGE))
             y += cell + _GAP // 2
     _strip(
         draw,
-        verdict[episode.recorded],
+        label[episode.recorded],
         _curve(episode, labels),
-        None if truth is None else truth[episode.recorded],
+        None if target is None else target[episode.recorded],
         _MARGIN,
         height - _STRIP - _MARGIN + 14,
         width - _MARGIN,
@@ -66,27 +66,28 @@ def draw_sheet(
     return image
 
 
-def save_sheet(image: Image.Image, path: str | Path) -> None:
+def save_image(image: Image.Image, path: str | Path) -> None:
+    """Write a PNG; its folder is made where there is none."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     image.save(path, format="PNG")
 
 
 def _header(draw: ImageDraw.ImageDraw, episode: Episode, labels: Labels | None, title: str, width: int) -> None:
     seconds = f", {episode.steps / episode.fps:.1f} s at {episode.fps:g} Hz" if episode.fps else ""
-    facts = f"{episode.steps} steps{seconds}  ·  cameras: {', '.join(episode.frames) or 'none'}"
-    draw.text((_MARGIN, 12), title, font=_font(17), fill=_INK)
-    draw.text((_MARGIN, 36), facts, font=_font(12), fill=_FAINT)
-    said = "not labelled" if labels is None else _summary(episode, labels)
-    draw.text((width - _MARGIN, 36), said, font=_font(12), fill=_INK, anchor="ra")
+    metadata = f"{episode.steps} steps{seconds}  ·  cameras: {', '.join(episode.frames) or 'none'}"
+    draw.text((_MARGIN, 12), title, font=_font(17), fill=_TEXT)
+    draw.text((_MARGIN, 36), metadata, font=_font(12), fill=_MUTED)
+    summary = "not labeled" if labels is None else _summary(episode, labels)
+    draw.text((width - _MARGIN, 36), summary, font=_font(12), fill=_TEXT, anchor="ra")
 
 
 def _summary(episode: Episode, labels: Labels) -> str:
-    """`success from frame 31  ·  by human`"""
+    """`success from frame 31  ·  labels by human`"""
     frames = labels.frames[episode.recorded]
     hits = np.flatnonzero(frames == 1)
-    said = f"success from frame {hits[0]}" if len(hits) else "no success"
-    unjudged = int(np.isnan(frames).sum())
-    return f"{said}{f', {unjudged} frames not judged' if unjudged else ''}  ·  by {labels.source}"
+    outcome = f"success from frame {hits[0]}" if len(hits) else "no success"
+    unlabeled = int(np.isnan(frames).sum())
+    return f"{outcome}{f', {unlabeled} frames not labeled' if unlabeled else ''}  ·  labels by {labels.source}"
 
 
 def _curve(episode: Episode, labels: Labels | None) -> FloatArray | None:
@@ -97,39 +98,39 @@ def _curve(episode: Episode, labels: Labels | None) -> FloatArray | None:
 
 def _strip(
     draw: ImageDraw.ImageDraw,
-    verdict: FloatArray,
+    label: FloatArray,
     curve: FloatArray | None,
-    truth: FloatArray | None,
+    target: FloatArray | None,
     x0: int,
     y0: int,
     x1: int,
 ) -> None:
-    edges = np.linspace(x0, x1, len(verdict) + 1)
-    tall = 30 if truth is None else 20
-    for i, value in enumerate(verdict):
-        draw.rectangle([edges[i], y0, edges[i + 1], y0 + tall], fill=_colour(value))
-        if truth is not None:
-            draw.rectangle([edges[i], y0 + tall + 3, edges[i + 1], y0 + 30], fill=_colour(truth[i]))
+    edges = np.linspace(x0, x1, len(label) + 1)
+    tall = 30 if target is None else 20
+    for i, value in enumerate(label):
+        draw.rectangle([edges[i], y0, edges[i + 1], y0 + tall], fill=_color(value))
+        if target is not None:
+            draw.rectangle([edges[i], y0 + tall + 3, edges[i + 1], y0 + 30], fill=_color(target[i]))
     if curve is not None:
         middle = (edges[:-1] + edges[1:]) / 2
         points = [(x, y0 + tall * (1 - p)) for x, p in zip(middle, curve) if not np.isnan(p)]
         draw.line(points, fill=_CURVE, width=2)
-    draw.text((x0, y0 + 34), "0", font=_font(11), fill=_FAINT)
-    draw.text((x1, y0 + 34), f"frame {len(verdict) - 1}", font=_font(11), fill=_FAINT, anchor="ra")
-    legend = [("success", _YES), ("no success", _NO), ("not judged", _UNKNOWN)]
+    draw.text((x0, y0 + 34), "0", font=_font(11), fill=_MUTED)
+    draw.text((x1, y0 + 34), f"frame {len(label) - 1}", font=_font(11), fill=_MUTED, anchor="ra")
+    legend = [("success", _SUCCESS), ("no success", _FAILURE), ("not judged", _UNKNOWN)]
     if curve is not None:
-        legend.append(("probability", _CURVE))
+        legend.append(("P(success)", _CURVE))
     x = (x0 + x1) / 2 - 45 * len(legend)
-    for name, colour in legend:
-        draw.rectangle([x, y0 + 38, x + 9, y0 + 47], fill=colour)
-        draw.text((x + 14, y0 + 34), name, font=_font(11), fill=_FAINT)
+    for name, color in legend:
+        draw.rectangle([x, y0 + 38, x + 9, y0 + 47], fill=color)
+        draw.text((x + 14, y0 + 34), name, font=_font(11), fill=_MUTED)
         x += 90
 
 
-def _colour(verdict: float) -> tuple[int, int, int]:
-    if np.isnan(verdict):
+def _color(label: float) -> tuple[int, int, int]:
+    if np.isnan(label):
         return _UNKNOWN
-    return _YES if verdict >= 0.5 else _NO
+    return _SUCCESS if label >= 0.5 else _FAILURE
 
 
 def _fit(frame: ByteArray, width: int, height: int) -> Image.Image:

@@ -20,7 +20,8 @@ from plaudit.judges.controls import ControlResult
 from plaudit.judges.cutoffs import CutoffErrors
 from plaudit.judges.frames import Rule
 from plaudit.judges.metrics import Scores
-from plaudit.report.judge import Way, interval, live, number, off, percent, seen_whole, starts
+from plaudit.report.judge import DecodeResult, causal, first_frame_count, offline
+from plaudit.report.text import format_frames, format_interval, format_number, format_percent
 
 
 def dataset_table(dataset: Dataset) -> Table:
@@ -119,48 +120,54 @@ def speed_table(title: str, speeds: Mapping[str, Throughput]) -> Table:
 
 
 def judge_table(title: str, scores: Scores, controls: Sequence[ControlResult]) -> Table:
-    """How good a judge is, in a few lines."""
-    asked = [control for control in controls if control.frames]
-    passed = sum(control.passed for control in asked)
+    """The metrics of a judge."""
+    run = [control for control in controls if control.frames]
+    passed = sum(control.passed for control in run)
     facts = {
-        "precision, recall": f"{percent(scores.precision)}, {percent(scores.recall)}",
-        "ROC AUC": number(scores.roc_auc),
-        "failure frames called": interval(Rate(scores.fpr, scores.fpr_low, scores.fpr_high)),
+        "precision, recall": f"{format_percent(scores.precision)}, {format_percent(scores.recall)}",
+        "ROC AUC": format_number(scores.roc_auc),
+        "false-positive rate (frames)": format_interval(Rate(scores.fpr, scores.fpr_low, scores.fpr_high)),
         "threshold": f"{scores.threshold:.4g}",
-        "first success frame, live": _found(live(scores)),
-        "first success frame, decoded": _found(seen_whole(scores)),
-        "calibration error": percent(scores.ece),
-        "controls": f"{passed} of {len(asked)} passed" if asked else "none asked",
-        "success at first frame": starts(scores),
+        "success-onset error, causal": _onset_error(causal(scores)),
+        "success-onset error, offline": _onset_error(offline(scores)),
+        "calibration error (ECE)": format_percent(scores.ece),
+        "negative controls": f"{passed} of {len(run)} passed" if run else "not run",
+        "success at first frame": first_frame_count(scores),
     }
     return _facts(title, facts)
 
 
 def calibration_table(title: str, rule: Rule, calibrated: Calibrated, cutoffs: CutoffErrors) -> Table:
-    """A rule, and what it is worth on episodes that did not choose it."""
+    """A decision rule and its error rates on held-out episodes."""
     rate = Rate(calibrated.fpr, calibrated.fpr_low, calibrated.fpr_high)
+    target = format_percent(calibrated.target_fpr)
     facts = {
         "temperature, bias": f"{rule.temperature:.4g}, {rule.bias:.4g}",
         "threshold": f"{rule.threshold:.4g}",
-        "shift of cutoffs": f"{rule.shift} frames",
-        "failure frames called": f"{interval(rate)}, held back; {percent(calibrated.target_fpr)} was asked for",
-        "success frames called": f"{percent(calibrated.recall)}, held back",
-        "first success frame, decoded": f"{_found(Way.of('', cutoffs))}, held back",
+        "cutoff offset": f"{rule.shift} frames",
+        "false-positive rate (frames)": f"{format_interval(rate)}, held out; target {target}",
+        "recall (frames)": f"{format_percent(calibrated.recall)}, held out",
+        "success-onset error, offline": f"{_onset_error(DecodeResult.from_errors('', cutoffs))}, held out",
     }
     return _facts(title, facts)
 
 
-def ways_table(ways: Sequence[Way]) -> Table:
-    """A line for each way from frames to episodes."""
-    table = Table("episodes", "successes called", "failures called", "first frame off", "90%", box=None, pad_edge=False)
-    for way in ways:
-        hit, false = f"{way.hit} of {way.hit + way.missed}", f"{way.false} of {way.false + way.rejected}"
-        table.add_row(way.name, hit, Text(false, "red" if way.false else ""), off(way.median), off(way.p90))
+def decode_table(decodes: Sequence[DecodeResult]) -> Table:
+    """A line for each decision rule."""
+    table = Table("decision rule", "true positives", "false positives", box=None, pad_edge=False)
+    table.add_column("success-onset error")
+    table.add_column("90th percentile")
+    for d in decodes:
+        tp, fp = f"{d.tp} of {d.tp + d.fn}", f"{d.fp} of {d.fp + d.tn}"
+        onset = format_frames(d.onset_median), format_frames(d.onset_p90)
+        table.add_row(d.name, tp, Text(fp, "red" if d.fp else ""), *onset)
     return table
 
 
-def _found(way: Way) -> str:
-    return f"off by {off(way.median)}, 90th percentile {off(way.p90)}" if way.hit else "never called"
+def _onset_error(decode: DecodeResult) -> str:
+    if not decode.tp:
+        return "no success predicted"
+    return f"median {format_frames(decode.onset_median)}, 90th percentile {format_frames(decode.onset_p90)}"
 
 
 def _facts(title: str, facts: dict[str, Any]) -> Table:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.envs.panda.config import PandaConfig
-from plaudit.report.film import Scene, save_film
+from plaudit.report.video import EpisodeClip, save_grid_video
 from plaudit.rollout.rounds import Judge, Round
 from plaudit.training.reward import referee
 from plaudit.training.run_folder import RunFolder
@@ -73,7 +73,7 @@ def film(run: RunFolder) -> list[Path]:
             judge = Watched(charge.judge, simulation) if drawn else charge.judge
             (played,) = play_held_back(simulation, learner, FILMED, judge, offset=UNTOUCHED)
             frames = np.stack(judge.seen) if isinstance(judge, Watched) else next(iter(played.images.values()))
-            save_film(path, _scenes(played, frames, charge.threshold), simulation.fps)
+            save_grid_video(path, _scenes(played, frames, charge.threshold), simulation.fps)
             run.load(learner)  # after the first, the newest
     return paths
 
@@ -94,13 +94,14 @@ class Watched:
         return self._judge(observation, known)
 
 
-def _scenes(played: Round, frames: ByteArray, threshold: float | None) -> list[Scene]:
+def _scenes(played: Round, frames: ByteArray, threshold: float | None) -> list[EpisodeClip]:
     """Episode by episode; frames are [T+1, N, H, W, 3]."""
     success = np.concatenate([np.zeros((1, len(played.length)), bool), _true(played)])
     said = np.concatenate([played.start[None], played.probability])
     cut = [(slice(steps + 1), n) for n, steps in enumerate(played.length.tolist())]
     return [
-        Scene(frames[at], success[at], None if threshold is None else said[at] >= threshold, said[at]) for at in cut
+        EpisodeClip(frames[at], success[at], None if threshold is None else said[at] >= threshold, said[at])
+        for at in cut
     ]
 
 

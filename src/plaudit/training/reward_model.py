@@ -41,7 +41,7 @@ def make_reward_model(
     source: Store, target: Path, config: RewardTrainConfig, watch: Callable[[Epoch], bool], track: Track
 ) -> Fitted:
     """Train, measure, write. `Stopped` where whoever watches wanted no further epoch: the same call goes on."""
-    check_free(target, "--out")
+    check_free(target, "--output-dir")
     work = work_folder(target)
     try:
         fitted = fit(source, config, work, watch, track)
@@ -52,7 +52,7 @@ def make_reward_model(
         fitted.model.save(folder)
         _write_lines(folder / "curve.jsonl", [asdict(epoch) for epoch in fitted.curve])
         _write_lines(folder / "held_out.jsonl", [scored.to_json() for scored in fitted.tested])
-        write_report(folder / "report.html", target.name, fitted, config)
+        write_report(folder / "report.html", f"Reward model: {target.name}", fitted, config)
     shutil.rmtree(work)
     return fitted
 
@@ -77,8 +77,8 @@ def write_report(path: Path, title: str, fitted: Fitted, config: RewardTrainConf
         fitted.controls,
         reliability(probability, truth),
         fitted.worst,
-        _curve(fitted.curve, len(fitted.model.members)),
-        _facts(fitted.model, config),
+        history=_curve(fitted.curve, len(fitted.model.members)),
+        metadata=_facts(fitted.model, config),
     )
 
 

@@ -57,7 +57,7 @@ def test_it_says_that_it_runs_on_the_processor(run, store):
 
 
 def test_it_is_also_asked_with_a_wrong_instruction(run, store, tmp_path):
-    run("judge", "eval", "data", "--config", "judge.yaml", "--output", "eval")
+    run("judge", "eval", "data", "--config", "judge.yaml", "--output-dir", "eval")
     controls = json.loads((tmp_path / "eval/scores.json").read_text())["controls"]
     assert any("instruction" in control["name"] for control in controls)
 
@@ -72,10 +72,10 @@ def test_a_calibrated_judge_is_a_file_that_labels_again(run, store, tmp_path):
 
 def test_words_that_cannot_be_read_are_kept_on_the_record_and_label_nothing(run, store, tmp_path):
     before = len(Store.open(store).ledger)
-    said = run("judge", "reason", "data", "--config", "judge.yaml", "--episodes", "1", "-o", "said.jsonl", code=1)
+    said = run("judge", "explain", "data", "--config", "judge.yaml", "--episodes", "1", "-o", "said.jsonl", code=1)
     opened = Store.open(store)
     (failure,) = Failures(opened.ledger).standing()
-    assert "human says success" in said and "1 answers could not be read" in said
+    assert "human says success" in said and "1 answers could not be parsed" in said
     assert (failure.episode, failure.source) == (1, "vlm in words") and "does not end in" in failure.reason
     assert json.loads((tmp_path / "said.jsonl").read_text())["answer"] is None
     assert len(opened.ledger) == before

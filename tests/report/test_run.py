@@ -1,4 +1,4 @@
-"""The page of an online run, whatever there is of the run."""
+"""The report of a run, by train or online, whatever there is of the run."""
 
 import json
 import re
@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from command import plaudit
 from plaudit.data.failures import Failures
 from plaudit.data.store import Store
-from plaudit.report.online import write_online_report
+from plaudit.report.run import write_run_report
 from plaudit.types import Episode, Labels
 
 SIM = {"type": "sim", "env": {"type": "lift"}}
@@ -62,8 +63,12 @@ def played(folder: Path, *outcomes: tuple[bool | None, bool | None], judge: str 
     return store
 
 
+def charts(page: str) -> list[str]:
+    return re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+
+
 def page(folder: Path) -> str:
-    return write_online_report(folder).read_text()
+    return write_run_report(folder).read_text()
 
 
 def test_the_first_and_the_last_evaluation_come_first(tmp_path):
@@ -72,38 +77,38 @@ def test_the_first_and_the_last_evaluation_come_first(tmp_path):
     assert "2 episodes, 100 steps, 100 updates in 20 s" in shown
 
 
-def test_false_successes_are_shown_before_all_others(tmp_path):
+def test_false_positives_are_shown_before_all_others(tmp_path):
     played(tmp_path, (True, True), (False, True), (True, False), (False, False), (False, True))
     shown = page(run(tmp_path, {}))
     assert re.findall(r"<h2>(.*?)</h2>", shown)[:4] == [
         "Episodes",
-        "False successes, the newest",
-        "Missed successes, the newest",
-        "The newest episodes",
+        "Latest false positives",
+        "Latest false negatives",
+        "Latest episodes",
     ]
     assert shown.count("<figure") == 5  # each once
     assert '<td>success</td><td><span class="good">1</span></td><td><span class="bad">1</span></td>' in shown
     assert '<td>failure</td><td><span class="bad">2</span></td>' in shown
 
 
-def test_what_a_person_says_of_an_episode_is_true_where_no_simulator_knows(tmp_path):
+def test_the_label_of_a_human_is_the_reference_where_there_is_no_simulator(tmp_path):
     store = played(tmp_path, (None, True), (None, True))
     store.ledger.append(0, Labels.from_cutoff(steps=4, cutoff=None, source="human"))
     shown = page(run(tmp_path, {}, robot=ROBOT))
     assert "igris_b with sac" in shown
-    assert "False successes" in shown
-    assert "<td>not known</td><td>1</td>" in shown
+    assert "Latest false positives" in shown
+    assert "<td>unknown</td><td>1</td>" in shown
 
 
-def test_with_a_person_in_charge_nothing_is_compared_with_that_person(tmp_path):
+def test_with_a_human_as_the_judge_there_is_no_reference(tmp_path):
     played(tmp_path, (None, True), (None, False), (None, None), judge="human")
     shown = page(run(tmp_path, {"online/success_judged": 0.5}, judge="human", robot=ROBOT))
-    assert "judged by a person" in shown
-    assert "<th>truth</th>" not in shown and "False successes" not in shown and "Audit" not in shown
+    assert "labels by a human" in shown
+    assert "<th>reference</th>" not in shown and "false positive" not in shown and "Audit" not in shown
     assert shown.count("<figure") == 3
 
 
-def test_a_judge_of_ones_own_is_known_by_its_labels(tmp_path):
+def test_a_custom_judge_is_found_by_its_labels(tmp_path):
     played(tmp_path, (True, True), judge="mine")
     assert '<span class="good">1</span>' in page(run(tmp_path, {}, judge="my_package:MyJudge"))
 
@@ -115,26 +120,26 @@ def test_a_run_that_was_killed_early_has_a_page(tmp_path, there):
         played(tmp_path, *([(True, None)] if there == "one episode" else []))
     if there == "half a line":
         (tmp_path / "metrics.jsonl").write_text('{"step": 0, "online/epi')
-    assert "Nothing was logged yet." in page(tmp_path)
+    assert "Nothing has been logged yet." in page(tmp_path)
 
 
-def test_a_run_that_was_killed_says_how_it_goes_on(tmp_path):
+def test_a_run_that_was_killed_shows_the_command_that_resumes_it(tmp_path):
     run(tmp_path, {}, told=[("begun", "the loop begins"), ("ended", "somebody stopped it"), ("begun", "it goes on")])
     assert f"plaudit online --resume {tmp_path}" in page(tmp_path)
     run(tmp_path, {}, told=[("begun", "the loop begins"), ("ended", "somebody stopped it")])
     assert "--resume" not in page(tmp_path) and "Somebody stopped it." in page(tmp_path)
 
 
-def test_the_gap_is_drawn_with_its_bound_and_the_alarm_with_its_sentence(tmp_path):
+def test_the_audit_gap_is_drawn_with_its_limits_and_the_alarm_with_its_message(tmp_path):
     audited = [{"audit/gap": gap, "audit/alarm": float(gap > 0.2), "audit/episodes": 30.0} for gap in (0.0, 0.1, 0.5)]
     shown = page(run(tmp_path, *audited, told=[("alarm", "judged 90%, true 40%")]))
-    assert "<b>+50</b>points, judged minus true success of 30 audited episodes; the bound is 20" in shown
-    chart = re.search(r"<svg(?:(?!<svg).)*?Audit.*?</svg>", shown, re.DOTALL)[0]
-    assert chart.count('stroke-dasharray="4 4"') == 2 and ">alarm</text>" in chart
-    assert '<p class="bad">The alarm rang: judged 90%, true 40%.</p>' in shown
+    assert "<b>+50 pp</b>audit gap: success by the judge minus true success (max 20)" in shown
+    chart = next(chart for chart in charts(shown) if "Audit gap and its limits" in chart)
+    assert chart.count("stroke-dasharray") == 2 and ">alarm</text>" in chart
+    assert '<p class="warning">Audit alarm: judged 90%, true 40%.' in shown
 
 
-def test_why_each_successor_was_taken_or_refused(tmp_path):
+def test_why_each_candidate_was_promoted_or_rejected(tmp_path):
     run(tmp_path, *({"judge/version": version, "online/success_judged": 0.5} for version in (0.0, 2.0)))
     figures = [{"score": score, "false": false, "missed": None} for score, false in ((0.7, 0.3), (0.9, 0.0))]
     for number, replaced, sentence, sides in (
@@ -146,25 +151,70 @@ def test_why_each_successor_was_taken_or_refused(tmp_path):
         folder.mkdir(parents=True)
         (folder / "decision.json").write_text(json.dumps({**decision, "old": sides[0], "new": sides[1]}))
     shown = page(tmp_path)
-    assert "all fail" in shown and "took over" in shown and "1 min 01 s" in shown
+    assert "all fail" in shown and "promoted" in shown and "1 min 01 s" in shown
     assert "<td>70% → 90%</td><td>30% → 0%</td><td>- → -</td>" in shown
-    assert ">judge 2</text>" in shown
+    assert ">judge v2</text>" in shown
 
 
-def test_what_the_judge_failed_on_is_told_with_its_reason(tmp_path):
+def test_episodes_that_the_judge_could_not_label_are_listed_with_the_reason(tmp_path):
     store = played(tmp_path, (True, None), (True, True))
     Failures(store.ledger).append([(0, "there is no camera 'wrist'")], "classifier", "m")
     shown = page(run(tmp_path, {"online/failed": 1}))
-    assert "The judge could say nothing of 1 episode;" in shown
-    assert "there is no camera &#x27;wrist&#x27;" in shown
+    assert "The judge could not label 1 episode;" in shown
+    assert "there is no camera &#39;wrist&#39;" in shown
 
 
-def test_what_happened_is_told_in_order(tmp_path):
+def test_events_are_in_order_and_escaped(tmp_path):
     shown = page(run(tmp_path, {}, told=[("trouble", "env: <gone>"), ("restart", "env was brought back")]))
     assert shown.index("env: &lt;gone&gt;") < shown.index("env was brought back")
 
 
-def test_it_stands_alone(tmp_path):
+def test_the_page_needs_no_other_file(tmp_path):
     played(tmp_path, (True, True))
     shown = page(run(tmp_path, {"loss/critic": 1.0}, {"loss/critic": 0.5}))
-    assert not re.findall(r'(?:src|href)="(?!data:)', shown)
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', shown)
+
+
+# Runs of `plaudit train`
+
+
+def train_page(folder: Path, *lines: dict[str, Any]) -> str:
+    """Of a run with these metrics, a line for each 100 steps."""
+    config = {"env": {"type": "lift"}, "learner": {"type": "sac"}, "seed": 0, "evaluation": {"stop_at": 0.9}}
+    metrics = [{"step": 100 * n, "time/seconds": n, "train/success": 0.5, **line} for n, line in enumerate(lines, 1)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    (folder / "config.json").write_text(json.dumps(config))
+    return page(folder)
+
+
+def judged(judge: float, true: float, alarm: float = 0.0) -> dict[str, float]:
+    audit = {"reward/gap": judge - true, "reward/alarm": alarm}
+    return {"reward/success_once": judge, "env/success_once": true, **audit}
+
+
+def test_success_by_the_judge_and_by_the_simulator_share_a_chart(tmp_path):
+    first, second = charts(train_page(tmp_path, judged(0.5, 0.4) | {"eval/success": 0.1}, judged(0.9, 0.9)))[:2]
+    assert all(f">{name}</text>" in first for name in ("eval seeds", "judge", "simulator"))
+    assert "Audit gap" in second
+
+
+def test_a_run_without_a_learned_judge_has_one_training_curve(tmp_path):
+    shown = train_page(tmp_path, {"eval/success": 0.3})
+    assert ">training</text>" in shown and ">judge</text>" not in shown and "Audit" not in shown
+
+
+def test_an_audit_alarm_is_a_warning_and_a_line_in_both_charts(tmp_path):
+    shown = train_page(tmp_path, judged(0.5, 0.5), judged(0.9, 0.4, alarm=1.0))
+    assert '<p class="warning">Audit alarm: after 200 steps the audit gap was +50%.' in shown
+    assert len(re.findall(r">alarm</text>", shown)) == 2
+    assert "alarm" not in train_page(tmp_path, judged(0.5, 0.5))
+
+
+def test_videos_are_inside_the_page(tmp_path):
+    assert "<video" not in train_page(tmp_path, {})
+    (tmp_path / "first.mp4").write_bytes(b"film")
+    assert 'src="data:video/mp4;base64,ZmlsbQ=="' in train_page(tmp_path, {})
+
+
+def test_a_run_that_is_not_a_run_is_refused(tmp_path):
+    assert "is not the folder of a run" in plaudit("report", ".", cwd=tmp_path, ok=False)

@@ -1,0 +1,79 @@
+"""What a report reads of a run: its config, metrics, events and judge versions, all from the files in its folder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from plaudit.report.plots import EventMarker, Series
+from plaudit.untrusted import read_json_lines, read_json_object, read_metrics
+
+Lines = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The files of a run's folder; a run that was killed early has some of them only."""
+
+    folder: Path
+    config: dict[str, Any]
+    metrics: Lines  # a line a moment, by the names in docs/metrics.md
+    events: Lines
+    judge_versions: Lines  # candidates that were trained to replace the judge, promoted or rejected
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read them; lines that a power cut or a full disk cut off are left out."""
+        decisions = [read_json_object(path) for path in sorted(folder.glob("judges/[0-9]*/decision.json"))]
+        config = read_json_object(folder / "config.json")
+        metrics, events = read_metrics(folder / "metrics.jsonl"), read_json_lines(folder / "chronicle.jsonl")
+        return cls(folder, config, metrics, events, decisions)
+
+    def option(self, *keys: str) -> Any:
+        """A value of the config, like `option("audit", "bound")`; None where this kind of run has none."""
+        value: Any = self.config
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    @property
+    def is_online(self) -> bool:
+        return "robot" in self.config
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The last line of metrics; empty where nothing was logged yet."""
+        return self.metrics[-1] if self.metrics else {}
+
+    def latest(self, *names: str) -> Any:
+        """The latest value of the first of these metrics that the run logs; None where it logs none of them."""
+        values = [line[name] for name in names for line in self.metrics if name in line]
+        return values[-1] if values else None
+
+    def points(self, name: str) -> list[tuple[float, float]]:
+        """A metric over env steps."""
+        return [(line["step"], line[name]) for line in self.metrics if name in line]
+
+    def over_time(self, name: str) -> Series:
+        """A metric over minutes: a worker that waits makes no steps."""
+        return [(line["time/seconds"] / 60, line[name]) for line in self.metrics if name in line]
+
+    def names(self, *prefixes: str) -> list[str]:
+        """The metrics whose name begins so."""
+        return sorted({name for line in self.metrics for name in line if name.startswith(prefixes)})
+
+    def first_alarm(self) -> dict[str, Any] | None:
+        """The line of the first audit alarm."""
+        return next((line for line in self.metrics if line.get("audit/alarm") or line.get("reward/alarm")), None)
+
+    def markers(self) -> list[EventMarker]:
+        """Alarms and promotions of a judge, for a chart over env steps."""
+        found: list[EventMarker] = []
+        alarm, version = False, 0
+        for line in self.metrics:
+            rings = bool(line.get("audit/alarm", line.get("reward/alarm", alarm)))
+            if rings and not alarm:
+                found.append(EventMarker(line["step"], "alarm"))
+            if line.get("judge/version", version) > version:
+                found.append(EventMarker(line["step"], f"judge v{line['judge/version']:.0f}", bad=False))
+            alarm, version = rings, line.get("judge/version", version)
+        return found

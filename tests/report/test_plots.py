@@ -1,0 +1,68 @@
+import math
+import re
+from xml.etree import ElementTree
+
+from plaudit.report.plots import (
+    FAILURE,
+    SUCCESS,
+    UNKNOWN,
+    EventMarker,
+    calibration_chart,
+    histogram,
+    line_chart,
+    outcome_strip,
+    score_timeline,
+)
+
+
+def points(svg: str, gid: str) -> list[str]:
+    """The path of the element with this id."""
+    group = re.search(rf'<g id="{gid}">.*?<path d="(.*?)"', svg, re.DOTALL)
+    return re.findall(r"[ML] \S+ \S+", group[1])
+
+
+def colors(svg: str) -> list[str]:
+    """Of what is filled with the color of an outcome, in order."""
+    return re.findall(rf"fill: ({FAILURE}|{SUCCESS}|{UNKNOWN})", svg)
+
+
+def test_a_line_chart_has_its_title_axis_names_legend_marks_and_events():
+    curves = {"judge": [[(0, 0.1), (10_000, 0.9)]], "simulator": [[(0, 0.1), (10_000, 0.8)]]}
+    svg = line_chart(
+        curves, title="Success", x="env steps", y_range=(0, 1), marks=(0.9,), events=[EventMarker(5, "alarm")]
+    )
+    texts = {element.text for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("}text")}
+    assert {"Success", "env steps", "judge", "simulator", "alarm", "10k", "100%"} <= texts
+    assert svg.count("stroke-dasharray") == 1
+
+
+def test_names_with_dollars_and_tags_are_text():
+    svg = line_chart({"a$_{b}$": [[(0, 1)]], "<b>": [[(0, 2)]]}, title="$\\frac", x="&")
+    assert {"a$_{b}$", "<b>", "$\\frac", "&"} <= {e.text for e in ElementTree.fromstring(svg).iter()}
+
+
+def test_a_calibration_chart_has_a_dot_for_each_bin_that_is_not_empty():
+    svg = calibration_chart([0.1, math.nan, 0.9], [0.0, math.nan, 1.0], [30, 0, 10], title="t")
+    assert re.findall(r'id="bin-(\d+)"', svg) == ["30", "10"]
+
+
+def test_a_histogram_shows_one_frame_beside_thousands():
+    svg = histogram({"failure": [5000, 1], "success": [0, 9]}, (FAILURE, SUCCESS), title="t", x="p")
+
+    def height(gid: str) -> float:
+        ys = [float(point.split()[2]) for point in points(svg, gid)]
+        return max(ys) - min(ys)
+
+    assert height("failure-1") > 0.05 * height("failure-5000") > 0
+    assert height("success-0") == 0
+
+
+def test_a_timeline_has_a_strip_of_the_reference_and_a_gap_where_there_is_none():
+    svg = score_timeline([0.1, 0.9, 0.9, 0.5], [0, 1, 1, math.nan], title="episode 3", threshold=1.5)
+    assert colors(svg) == [FAILURE, SUCCESS, UNKNOWN]
+    assert len(points(svg, "score")) == 3
+
+
+def test_an_outcome_strip_joins_equal_neighbors():
+    svg = outcome_strip({"judge": [1, 1, 0], "reference": [math.nan] * 3}, title="t", x="episode", first=7)
+    assert sorted(colors(svg)) == sorted([SUCCESS, FAILURE, UNKNOWN])
