@@ -56,6 +56,7 @@ def attacks(folder: Path, rng: np.random.Generator, quick: bool) -> Iterator[Tal
         sound = made(folder / "sound")
         yield from _files(folder / "files", bait, rng, quick)
         for name, read in READERS.items():
+            read(shutil.copytree(sound / name, folder / "read" / name))  # otherwise a refusal would prove nothing
             tries = [*damaged(sound / name, rng), *descriptions(sound / name), *large(sound / name)]
             chosen = _some(tries, rng, quick)
             yield _each(f"weights: {name}", chosen, sound / name, folder / "work", read, bait)
@@ -212,7 +213,7 @@ def _model() -> RewardModel:
 
 def _learner() -> Sac:
     torch.manual_seed(0)
-    return Sac(SacConfig(hidden=(8, 8)), Spaces(2, 1, {}))
+    return Sac(SacConfig(hidden_dims=(8, 8)), Spaces(2, 1, {}))
 
 
 def _run(folder: Path) -> None:
