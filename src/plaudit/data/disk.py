@@ -65,14 +65,19 @@ class Folder:
         may_be_shared: whether a file that has a second name (a hard link) may be opened for writing
         """
         writing = bool(flags & (os.O_WRONLY | os.O_RDWR)) and not may_be_shared
-        with self._above(name) as (above, last):
-            try:
-                self._check_file(name, os.stat(last, dir_fd=above, follow_symlinks=False), writing)
-            except FileNotFoundError:
-                if not flags & os.O_CREAT:
-                    raise
+        folder, _, last = name.rpartition("/")
+        above = self._open_folder(folder) if folder else self.descriptor  # by hand: files are opened a thousand times
+        try:
+            self._check_file(name, os.stat(last, dir_fd=above, follow_symlinks=False), writing)
             # Not following and not blocking: what stands there may have been exchanged since it was looked at.
             descriptor = os.open(last, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=above)
+        except FileNotFoundError:
+            if not flags & os.O_CREAT:
+                raise
+            descriptor = os.open(last, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=above)
+        finally:
+            if folder:
+                os.close(above)
         try:
             self._check_file(name, os.fstat(descriptor), writing)
         except BaseException:
@@ -174,30 +179,36 @@ class Folder:
     @contextmanager
     def _above(self, name: str) -> Iterator[tuple[int, str]]:
         """The open folder that a name lies in, and the last part of the name."""
-        *above, last = name.split("/")
-        if not above:
-            yield self.descriptor, last
-            return
-        with self._folder("/".join(above)) as descriptor:
+        above, _, last = name.rpartition("/")
+        with self._folder(above or ".") as descriptor:
             yield descriptor, last
 
     @contextmanager
     def _folder(self, name: str) -> Iterator[int]:
         """A folder below, reached through no link."""
-        descriptor = self.descriptor
-        with ExitStack() as opened:
-            for part in name.split("/"):
-                try:
-                    descriptor = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
-                except OSError as error:
-                    if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-                        raise
-                    raise ForeignFile(
-                        f"{self.path / name} is reached through something that is no folder ('{part}'), a link say, "
-                        "and was not opened; copy the whole store into one folder"
-                    ) from error
-                opened.callback(os.close, descriptor)
+        descriptor = self._open_folder(name)
+        try:
             yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _open_folder(self, name: str) -> int:
+        above, descriptor = -1, self.descriptor
+        for part in name.split("/"):
+            try:
+                descriptor = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+            except OSError as error:
+                if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                    raise
+                raise ForeignFile(
+                    f"{self.path / name} is reached through something that is no folder ('{part}'), a link say, "
+                    "and was not opened; copy the whole store into one folder"
+                ) from error
+            finally:
+                if above >= 0:
+                    os.close(above)
+            above = descriptor
+        return descriptor
 
     def _check_file(self, name: str, found: os.stat_result, writing: bool) -> None:
         if not stat.S_ISREG(found.st_mode):

@@ -17,9 +17,10 @@ import mmap
 import os
 import re
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 from urllib.parse import quote
 
 import numpy as np
@@ -219,9 +220,10 @@ class Segment:
             # A plain ndarray over the map: indexing a np.memmap costs more than the copy of a small frame.
             return np.frombuffer(mapped, dtype).reshape(rows, *shape)
 
-    def _reading(self, column: str) -> Any:
+    @contextmanager
+    def _reading(self, column: str) -> Iterator[int]:
         try:
-            self._root.stat(self._file(column))
+            file = self._root.open(self._file(column), os.O_RDONLY)
         except FileNotFoundError:
             if self._root.exists(self.name):  # whole folders are evicted, under another name first
                 raise StoreDamaged(
@@ -229,7 +231,10 @@ class Segment:
                     f"'plaudit data check {self._root.path} --repair' to write its episodes off"
                 ) from None
             raise EpisodeGone(f"{self.folder} was evicted by the writer just now; refresh the store") from None
-        return self._root.opened(self._file(column), os.O_RDONLY)
+        try:
+            yield file
+        finally:
+            os.close(file)
 
     def checksums(self, row: int, rows: int, columns: Collection[str] | None = None) -> dict[str, int]:
         """The checksum of each column's part, -1 where the file is too short or missing.
