@@ -34,7 +34,7 @@ from plaudit.policies.flow import FlowConfig
 from plaudit.policies.loader import load_policy, save_policy
 from plaudit.policies.networks import Spaces, weights_of
 from plaudit.policies.weights import read_weights
-from plaudit.report.online import write_online_report
+from plaudit.report.run import write_run_report
 from plaudit.training.online_folder import OnlineFolder
 from plaudit.untrusted import understood
 
@@ -241,10 +241,10 @@ def _read_policy(folder: Path) -> None:
 
 
 def _read_run(folder: Path) -> None:
-    """As `plaudit online --report` and `--resume` begin."""
+    """As `plaudit report` and `plaudit online --resume` begin."""
     run = OnlineFolder.reopen(folder, ClusterRunConfig)
     with understood(folder):
-        write_online_report(folder)
+        write_run_report(folder)
         run.last()
     run.newest_facts()
 
