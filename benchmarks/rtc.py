@@ -28,7 +28,7 @@ from plaudit.data.normalize import Normalizer
 from plaudit.learners.bc import train_flow
 from plaudit.policies.loader import PolicySpec, load_policy, save_policy
 from plaudit.report.plots import line_charts
-from plaudit.rollout.executor import ExecutorConfig
+from plaudit.rollout.engine import InferenceConfig
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential
 from plaudit.rollout.timing import Timing
@@ -108,7 +108,7 @@ def trained(folder: Path, moments: int, steps: int) -> PolicySpec:
 
 
 def drive(policy: PolicySpec, way: str, delay: int, episodes: int) -> Cell:
-    config = ExecutorConfig(steps=STEPS, execute=EXECUTE, normalizer=policy.normalizer)
+    config = InferenceConfig(steps=STEPS, execute=EXECUTE, normalizer=policy.normalizer)
     slowed = SlowedConfig(policy=policy, seconds=delay / 1e3, guidance=GUIDANCE[way])
     with (Sequential if way == "sequential" else Rtc)(ChaseConfig(), slowed, config) as executor:
         ends = [{n: v[-1] for n, v in e.privileged.items()} for e in executor.episodes(episodes, seed=1000)]
@@ -176,7 +176,7 @@ def environment() -> dict[str, str]:
 
 def measure_tick(steps: int) -> None:
     """Three cameras of 240x320 at 50 Hz, and a policy that refuses frames which are not where control put them."""
-    with Rtc(GalleryConfig(), StaringConfig(), ExecutorConfig(steps=steps)) as executor:
+    with Rtc(GalleryConfig(), StaringConfig(), InferenceConfig(steps=steps)) as executor:
         (episode,) = executor.episodes(1)
         timing = executor.timing
     assert episode.steps == steps, episode.meta
@@ -194,10 +194,10 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from rtc_task import GalleryConfig, StaringConfig
-from plaudit.rollout.executor import ExecutorConfig
+from plaudit.rollout.engine import InferenceConfig
 from plaudit.rollout.rtc import Rtc
 
-with Rtc(GalleryConfig(log=Path(sys.argv[1])), StaringConfig(), ExecutorConfig(steps=100)) as executor:
+with Rtc(GalleryConfig(log=Path(sys.argv[1])), StaringConfig(), InferenceConfig(steps=100)) as executor:
     print(*executor.pids.values(), flush=True)
     for _ in executor.episodes(int(sys.argv[2])):
         pass

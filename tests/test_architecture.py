@@ -105,7 +105,7 @@ WITHOUT_TORCH = [
     "judges.metrics",  # and calibration and cutoffs, which it imports
     "rollout.control",
     "rollout.inference",
-    "rollout.run",
+    "rollout.engine",
     "rollout.collect",
     "rollout.wrappers",
     "robots.ros",

@@ -94,7 +94,7 @@ def test_every_flag_that_a_message_or_a_page_names_exists():
         assert set(FLAG.findall(text)) <= known, f"{where} names a flag that no command has"
 
 
-KINDS = "online|weights|audit|judge|loss|policy|value|eval|train|env|reward|rollout|collect|time"
+KINDS = "online|weights|audit|judge|loss|policy|value|eval|train|env|reward|rollout|collect|time|critic"
 
 
 def documented() -> set[str]:

@@ -102,7 +102,7 @@ HEAVY = (
         "plaudit.judges.classifier.rlinf",
         "plaudit.judges.classifier.recipes",
     ),
-    *("plaudit.report.run", "plaudit.report.judge", "plaudit.rollout.run", "plaudit.learners.bc"),
+    *("plaudit.report.run", "plaudit.report.judge", "plaudit.rollout.engine", "plaudit.learners.bc"),
 )
 
 

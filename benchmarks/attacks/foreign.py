@@ -18,7 +18,7 @@ def files_of_somebody(folder: Path, rng: np.random.Generator, quick: bool) -> di
         *judges(written, {"type": CODE}),
         *policies(written, {"type": CODE}, {"type": "scripted", "function": CODE}),
         *runs(written, {"robot": {"type": CODE}}, {"learner": {"type": CODE}}, {"judge": {"type": CODE}}),
-        *runs(written, {"robot": {"type": "sim", "env": {"type": CODE}}}, {"takeover": {"type": CODE}}),
+        *runs(written, {"robot": {"type": "sim", "env": {"type": CODE}}}, {"teleop": {"type": CODE}}),
         *runs(written, {"robot": {"type": "sim", "env": {"type": "gymnasium", "id": f"{MODULE}:Task-v0"}}}),
         *runs(written, {"robot": {"type": "lerobot", "robot_type": "x", "module": MODULE}}),
         *models(written, {"type": CODE}),

@@ -30,7 +30,7 @@ from plaudit.judges.classifier.encoders.weights import read_tensors
 from plaudit.judges.classifier.judge import DataFacts, ModelFacts, RewardModel
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.learners.sac import Sac, SacConfig
-from plaudit.policies.flow import FlowConfig
+from plaudit.policies.config import FlowConfig
 from plaudit.policies.loader import load_policy, save_policy
 from plaudit.policies.networks import Spaces, weights_of
 from plaudit.policies.weights import read_weights

@@ -10,7 +10,7 @@
 A plugin is a class with these methods; it inherits nothing. `plaudit.contracts` has a check for each.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, Labels, Observation, Weights
@@ -141,6 +141,47 @@ class Policy(Protocol):
 
     def load_weights(self, weights: Weights) -> None:
         """Take the learner's newest."""
+        ...
+
+
+@runtime_checkable
+class InferenceEngine(Protocol):
+    """Runs a policy on a robot, episode after episode; `plaudit.rollout.engine` explains what all of them do.
+
+    with Rtc(robot, policy, config) as engine:           # configs: each is built in the process where it runs
+        for episode in engine.episodes(10):
+            store.append(episode)
+            engine.push(learner.weights())               # the next episode acts with them
+
+    An engine of your own is registered like a policy (`INFERENCE_REGISTRY`), takes the configs of robot, policy and
+    teleoperator and a `config: InferenceConfig` (or a class derived from it), and is chosen by
+    `--inference_algorithm my_module:MyEngine`.
+    """
+
+    @property
+    def timing(self) -> Any:
+        """`plaudit.rollout.timing.Timing` of all episodes so far."""
+        ...
+
+    def episodes(self, count: int, *, task: str = "", seed: int | None = None) -> Iterator[Episode]:
+        """Run `count` episodes and yield what was recorded.
+
+        When something fails, the episode so far is yielded first, marked with `meta["ended"]`; then the error is
+        raised. Ctrl-C does the same. The robot holds before either.
+        seed: of the first; a simulation starts from it, and the next episode from the next
+        """
+        ...
+
+    def push(self, weights: Weights, now: bool = False) -> None:
+        """New weights for the next episode, or for the next chunk; each episode's `meta["weights"]` has the version."""
+        ...
+
+    def stop(self) -> None:
+        """End the current episode, from another thread; it is yielded, marked, and it is the last."""
+        ...
+
+    def close(self) -> None:
+        """The robot holds, and nothing is left running."""
         ...
 
 

@@ -31,7 +31,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from plaudit.config import config_from_init, parse
 from plaudit.errors import ContractError, UnknownName, nearest
-from plaudit.protocols import Learner, Policy, Robot, Simulation
+from plaudit.protocols import InferenceEngine, Learner, Policy, Robot, Simulation
 from plaudit.trust import check_code
 
 ClassT = TypeVar("ClassT", bound=type)
@@ -136,7 +136,7 @@ class Registry:
     def name_of(self, config: BaseModel) -> str:
         """What to write as `type` for this config's class in any process: a name if it is installed under one, else its
         dotted path."""
-        path, named = dotted_path(type(config)), dict(config).get("type")
+        path, named = dotted_path(type(config)), getattr(config, "type", None)  # a field, or set by `register`
         if not isinstance(named, str) or not self._is(named, type(config)):
             return path
         anywhere = named in self._builtin or bool(self._targets(named))
@@ -178,7 +178,7 @@ class Registry:
         return {*self._builtin.values(), *(point.value for point in self._points()), *registered}
 
     def _points(self) -> list[Any]:
-        return list(entry_points(group=f"plaudit.{self.kind}"))
+        return list(entry_points(group=f"plaudit.{self.kind.split()[0]}"))
 
     def _targets(self, name: str) -> list[str]:
         """Each `module:Class` that has the name in any process: ours, and those of installed packages."""
@@ -292,14 +292,23 @@ ROBOT_REGISTRY = Registry(
     protocol=Robot,
     context=(),
 )
-TAKEOVER_REGISTRY = Registry(
-    "takeover",
+TELEOP_REGISTRY = Registry(
+    "teleop",
     builtin={
-        "keyboard": "plaudit.rollout.takeover:KeyboardConfig",
-        "gamepad": "plaudit.rollout.takeover:GamepadConfig",
-        "topic": "plaudit.rollout.takeover:TopicConfig",
+        "keyboard": "plaudit.rollout.teleop:KeyboardConfig",
+        "gamepad": "plaudit.rollout.teleop:GamepadConfig",
+        "topic": "plaudit.rollout.teleop:TopicConfig",
     },
     context=("action_dim",),
+)
+INFERENCE_REGISTRY = Registry(
+    "inference algorithm",
+    builtin={
+        "rtc": "plaudit.rollout.rtc:Rtc",
+        "sequential": "plaudit.rollout.sequential:Sequential",
+    },
+    protocol=InferenceEngine,
+    context=("robot", "policy", "teleop"),
 )
 POLICY_REGISTRY = Registry(
     "policy",

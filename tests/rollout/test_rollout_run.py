@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,13 @@ from typer.testing import CliRunner
 
 from plaudit.cli import app
 from plaudit.data.store import Store
+from plaudit.errors import ConfigError
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.transport import ZenohConfig
 from plaudit.robots.twin.log import compare_episode
 from plaudit.robots.twin.process import TwinProcess
-from plaudit.rollout.run import load_run
+from plaudit.rollout.engine import InferenceConfig, load_run
+from plaudit.rollout.sequential import Sequential
 from puppet import lines, received
 from twins import QUICK, free_endpoint
 from waiting import stretch, wait_until
@@ -51,6 +54,36 @@ def test_it_drives_records_and_says_how_punctual_it_was(algorithm, policy, tmp_p
     assert [episode.meta["seed"] for _, episode in store] == [3, 4]
     assert np.array_equal(np.concatenate([e.actions for _, e in store]), received(tmp_path / "log"))
     assert store.episode(0).actions[:, 0].tolist() == [0, 0.5, 1, 1.5, 2]
+
+
+class HalfConfig(InferenceConfig):
+    share: float = 0.5
+
+
+class Half(Sequential):
+    """An inference algorithm of the user's own, with a setting of its own: it runs a share of the episodes."""
+
+    def __init__(self, robot: Any, policy: Any, config: HalfConfig, teleop: Any = None):
+        super().__init__(robot, policy, config, teleop)
+        self.share = config.share
+
+    def episodes(self, count: int, *, task: str = "", seed: int | None = None) -> Any:
+        return super().episodes(int(count * self.share), task=task, seed=seed)
+
+
+def test_an_algorithm_of_the_users_own_is_chosen_by_its_dotted_path(policy, tmp_path):
+    words = ("--policy_yaml", policy, "--inference_algorithm", f"{__name__}:Half", "--store", tmp_path / "store")
+    log = f"robot.log={tmp_path / 'log'}"
+    run(*PUPPET, *words, "--episodes", 4, "--steps", 3, log)
+    assert len(Store.open(tmp_path / "store")) == 2
+    run(*PUPPET, *words, "--episodes", 4, "--steps", 3, log, "executor.share=0.25")
+    assert len(Store.open(tmp_path / "store")) == 3
+
+
+def test_an_algorithm_that_is_not_there_is_answered_with_the_nearest(policy, tmp_path):
+    words = ("--policy_yaml", policy, "--inference_algorithm", "rct", "--store", tmp_path / "store")
+    with pytest.raises(ConfigError, match="there is no inference algorithm 'rct'; did you mean 'rtc'"):
+        CliRunner().invoke(app, [*map(str, (*PUPPET, *words))], catch_exceptions=False)
 
 
 def test_a_failure_returns_1_and_keeps_the_episode(policy, tmp_path):
@@ -100,10 +133,10 @@ def test_a_key_that_does_not_exist_is_said_before_anything_is_built(policy, tmp_
 
 
 def test_the_robots_own_file_says_how_often_to_infer(tmp_path):
-    options = {"robot": "igris_b", "algorithm": "rtc", "takeover": "topic", "robot_files": {}}
-    config = load_run(["takeover.expires=0.5"], **options)
+    options = {"robot": "igris_b", "algorithm": "rtc", "teleop": "topic", "robot_files": {}}
+    config = load_run(["teleop.expires=0.5"], **options)
     assert config.executor.execute == 35 and config.robot.realtime is False
-    assert config.takeover.expires == 0.5 and config.takeover.robot == config.robot
+    assert config.teleop.expires == 0.5 and config.teleop.robot == config.robot
     assert load_run(["executor.execute=7"], **options).executor.execute == 7
 
 

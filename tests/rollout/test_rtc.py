@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plaudit.data.store import Store
-from plaudit.rollout.executor import ExecutorConfig, recorded
+from plaudit.rollout.engine import InferenceConfig, recorded
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential
 from plaudit.types import PERSON, POLICY, Weights
@@ -30,7 +30,7 @@ both = pytest.mark.parametrize("kind", [Rtc, Sequential])
 
 @both
 def test_an_episode_is_what_the_robot_says_it_received(kind, log):
-    with kind(PuppetConfig(log=log), CounterConfig(), ExecutorConfig(steps=20)) as executor:
+    with kind(PuppetConfig(log=log), CounterConfig(), InferenceConfig(steps=20)) as executor:
         (episode,) = executor.episodes(1, task="count", seed=7)
     assert np.array_equal(episode.actions, received(log))
     assert episode.actions[:, 0].tolist() == list(range(20))
@@ -44,7 +44,7 @@ def test_an_episode_is_what_the_robot_says_it_received(kind, log):
 
 @both
 def test_episodes_go_on_from_seed_to_seed_and_earlier_ones_stay_what_they_were(kind, log, tmp_path):
-    with kind(PuppetConfig(log=log), CounterConfig(), ExecutorConfig(steps=4)) as executor:
+    with kind(PuppetConfig(log=log), CounterConfig(), InferenceConfig(steps=4)) as executor:
         episodes = list(executor.episodes(2, seed=3))
         with Store.create(tmp_path / "store") as store:
             assert list(recorded(executor, store, 1)) == [0]
@@ -56,7 +56,7 @@ def test_episodes_go_on_from_seed_to_seed_and_earlier_ones_stay_what_they_were(k
 
 @both
 def test_what_only_a_simulation_knows_is_recorded_and_may_end_the_episode(kind, log):
-    config = ExecutorConfig(steps=20, until="success")
+    config = InferenceConfig(steps=20, until="success")
     with kind(PuppetConfig(log=log, succeeds_at=6), CounterConfig(), config) as executor:
         (episode,) = executor.episodes(1)
     assert episode.success is not None and episode.success.tolist() == [False] * 5 + [True]
@@ -65,7 +65,7 @@ def test_what_only_a_simulation_knows_is_recorded_and_may_end_the_episode(kind, 
 
 @both
 def test_no_command_is_further_from_the_last_than_it_may_be(kind, log):
-    config = ExecutorConfig(steps=8, max_change=(0.25, 1.0))
+    config = InferenceConfig(steps=8, max_change=(0.25, 1.0))
     with kind(PuppetConfig(log=log), CounterConfig(amount=-1.0), config) as executor:
         (episode,) = executor.episodes(1)
     assert episode.actions[:, 0].tolist() == [0, -0.25, -0.5, -0.75, -1, -1.25, -1.5, -1.75]
@@ -75,7 +75,7 @@ def test_no_command_is_further_from_the_last_than_it_may_be(kind, log):
 @both
 def test_a_person_takes_over_and_gives_back(kind, log):
     hand = HandConfig(first=5, last=8)
-    with kind(PuppetConfig(log=log), CounterConfig(), ExecutorConfig(steps=12), hand) as executor:
+    with kind(PuppetConfig(log=log), CounterConfig(), InferenceConfig(steps=12), hand) as executor:
         (episode,) = executor.episodes(1)
     assert episode.control_mode.tolist() == [POLICY] * 5 + [PERSON] * 4 + [POLICY] * 3
     assert episode.actions[:, 0].tolist() == [0, 1, 2, 3, 4, 500, 500, 500, 500, 9, 10, 11]
@@ -84,14 +84,14 @@ def test_a_person_takes_over_and_gives_back(kind, log):
 
 def test_a_person_may_add_to_what_was_sent_before(log):
     hand = HandConfig(first=2, last=4, command=10, relative=True)
-    with Sequential(PuppetConfig(log=log), CounterConfig(), ExecutorConfig(steps=6), hand) as executor:
+    with Sequential(PuppetConfig(log=log), CounterConfig(), InferenceConfig(steps=6), hand) as executor:
         (episode,) = executor.episodes(1)
     assert episode.actions[:, 0].tolist() == [0, 1, 11, 21, 31, 5]
 
 
 @both
 def test_new_weights_wait_for_the_next_episode_unless_told_otherwise(kind, log):
-    config = ExecutorConfig(steps=12, execute=2)
+    config = InferenceConfig(steps=12, execute=2)
     with kind(PuppetConfig(log=log), CounterConfig(), config) as executor:
         episodes = executor.episodes(3)
         first = next(episodes)
@@ -110,7 +110,7 @@ def test_weights_pushed_at_once_change_an_episode_that_is_under_way(log):
         wait_until(lambda: received(log)[-1, 1] >= 5000)
         executor.stop()
 
-    with Rtc(PuppetConfig(log=log), CounterConfig(), ExecutorConfig(steps=10_000, execute=2)) as executor:
+    with Rtc(PuppetConfig(log=log), CounterConfig(), InferenceConfig(steps=10_000, execute=2)) as executor:
         threading.Thread(target=push).start()
         (episode,) = executor.episodes(1)
     assert episode.meta["weights"] == 0 and episode.meta["ended"] == "stopped"
@@ -119,7 +119,7 @@ def test_weights_pushed_at_once_change_an_episode_that_is_under_way(log):
 
 
 def test_the_delay_is_measured_in_steps_and_told_to_the_policy(log):
-    config = ExecutorConfig(steps=60, execute=10)
+    config = InferenceConfig(steps=60, execute=10)
     with Rtc(PuppetConfig(log=log), CounterConfig(took=0.2), config) as executor:
         (episode,) = executor.episodes(1)
     assert executor.timing.delay[1:].min() >= 4  # of 20 on a quiet machine, whose ticks are 10 ms
@@ -128,7 +128,7 @@ def test_the_delay_is_measured_in_steps_and_told_to_the_policy(log):
 
 
 def test_without_guidance_each_chunk_is_the_policys_own(log):
-    config = ExecutorConfig(steps=30, execute=5, guide=False)
+    config = InferenceConfig(steps=30, execute=5, guide=False)
     with Rtc(PuppetConfig(log=log), CounterConfig(), config) as executor:
         (episode,) = executor.episodes(1)
     assert (episode.actions[:, 1] == 0).all()
@@ -136,7 +136,7 @@ def test_without_guidance_each_chunk_is_the_policys_own(log):
 
 @pytest.mark.parametrize(("idle", "sent"), [("last", 3.0), ("zero", 0.0)])
 def test_where_a_chunk_runs_out_the_robot_gets_what_is_safe(log, idle, sent):
-    config = ExecutorConfig(steps=7, idle=idle)
+    config = InferenceConfig(steps=7, idle=idle)
     with Rtc(PuppetConfig(log=log), CounterConfig(horizon=4, took=2.0), config) as executor:
         (episode,) = executor.episodes(1)
     assert executor.timing.held.tolist() == [False] * 4 + [True] * 3
@@ -146,14 +146,14 @@ def test_where_a_chunk_runs_out_the_robot_gets_what_is_safe(log, idle, sent):
 
 def test_the_process_that_controls_has_no_torch(log, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", sys)  # whoever starts it may have
-    with Rtc(PuppetConfig(log=log, tells_modules=True), CounterConfig(), ExecutorConfig(steps=2)) as executor:
+    with Rtc(PuppetConfig(log=log, tells_modules=True), CounterConfig(), InferenceConfig(steps=2)) as executor:
         list(executor.episodes(1))
     (modules,) = lines(log, "modules")
     assert "numpy" in modules.split() and "torch" not in modules.split()
 
 
 def test_frames_reach_the_policy_without_a_copy(log):
-    with Rtc(PuppetConfig(log=log), CounterConfig(refuses_copies=True), ExecutorConfig(steps=10)) as executor:
+    with Rtc(PuppetConfig(log=log), CounterConfig(refuses_copies=True), InferenceConfig(steps=10)) as executor:
         (episode,) = executor.episodes(1)
     assert episode.steps == 10
 

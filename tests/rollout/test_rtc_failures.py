@@ -12,24 +12,24 @@ import pytest
 
 from plaudit.data.store import Store
 from plaudit.errors import RolloutError
-from plaudit.rollout.executor import ExecutorConfig
+from plaudit.rollout.engine import InferenceConfig
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential
 from plaudit.types import Episode
 from puppet import CounterConfig, PuppetConfig, lines, received
 from waiting import stretch, wait_until
 
-LONG = ExecutorConfig(steps=100_000)
+LONG = InferenceConfig(steps=100_000)
 PROGRAM = """
 import sys
 from pathlib import Path
 from puppet import CounterConfig, PuppetConfig
 from plaudit.data.store import Store
-from plaudit.rollout.executor import ExecutorConfig, recorded
+from plaudit.rollout.engine import InferenceConfig, recorded
 from plaudit.rollout.rtc import Rtc
 
 folder = Path(sys.argv[1])
-with Rtc(PuppetConfig(log=folder / "log"), CounterConfig(), ExecutorConfig(steps=100_000)) as executor:
+with Rtc(PuppetConfig(log=folder / "log"), CounterConfig(), InferenceConfig(steps=100_000)) as executor:
     print(*executor.pids.values(), flush=True)
     with Store.create(folder / "store") as store:
         print(*recorded(executor, store, 3))
@@ -78,7 +78,7 @@ def test_a_robot_that_fails(kind, log):
 @pytest.mark.parametrize(("fails_at", "ended"), [(-1, "steps"), (3, "OSError: a wire came off")])
 def test_the_episode_of_a_robot_that_cannot_be_told_to_hold_is_kept(fails_at, ended, log):
     robot = PuppetConfig(log=log, fails_at=fails_at, deaf=1)
-    with Sequential(robot, CounterConfig(), ExecutorConfig(steps=6)) as executor:
+    with Sequential(robot, CounterConfig(), InferenceConfig(steps=6)) as executor:
         episode, said = driven(executor)
     assert said == episode.meta["ended"] == f"{ended}; and the robot could not be told to hold: OSError: nobody answers"
     assert_kept_and_held(episode, log)  # it was told again at the end
@@ -95,7 +95,7 @@ def test_a_robot_that_measures_nothing(kind, log):
 
 @both
 def test_a_policy_that_fails(kind, log):
-    config = ExecutorConfig(steps=100_000, execute=5)
+    config = InferenceConfig(steps=100_000, execute=5)
     with kind(PuppetConfig(log=log), CounterConfig(fails_after=1), config) as executor:
         episode, said = driven(executor)
     assert said == episode.meta["ended"] == "ZeroDivisionError: a hole in the net"
@@ -104,7 +104,7 @@ def test_a_policy_that_fails(kind, log):
 
 @both
 def test_a_policy_that_says_nan_is_not_obeyed(kind, log):
-    config = ExecutorConfig(steps=100_000, execute=5)
+    config = InferenceConfig(steps=100_000, execute=5)
     with kind(PuppetConfig(log=log), CounterConfig(nan_after=1), config) as executor:
         episode, said = driven(executor)
     assert "NaN or infinity in action 2 of 100; nothing of it was sent" in said
@@ -137,7 +137,7 @@ def test_a_policy_that_hangs_lets_the_robot_be_stopped(log):
         wait_until(lambda: len(lines(log, "act")) > 6)
         executor.stop()
 
-    config = ExecutorConfig(steps=100_000, execute=1)
+    config = InferenceConfig(steps=100_000, execute=1)
     with Rtc(PuppetConfig(log=log), CounterConfig(horizon=4, stuck_after=1), config) as executor:
         threading.Thread(target=stop).start()
         (episode,) = executor.episodes(1)
@@ -176,4 +176,4 @@ def test_what_cannot_be_built_is_said(log, tmp_path):
     with pytest.raises(RolloutError, match=r"the policy could not be made: .*horizon"):
         Rtc(PuppetConfig(log=log), CounterConfig(horizon=0))
     with pytest.raises(RolloutError, match="max_change must be one positive number, or one for each of 2 joints"):
-        Sequential(PuppetConfig(log=log), CounterConfig(), ExecutorConfig(max_change=(1.0, 1.0, 1.0)))
+        Sequential(PuppetConfig(log=log), CounterConfig(), InferenceConfig(max_change=(1.0, 1.0, 1.0)))

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -19,18 +19,18 @@ def run_(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="robot.x=y, policy.x=y, takeover.x=y, and how to drive: executor.max_change=0.05 ...",
+            help="robot.x=y, policy.x=y, teleop.x=y, and how to drive: executor.max_change=0.05 ...",
         ),
     ] = None,
     *,
     robot: Annotated[str, typer.Option(help="igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")],
     policy_yaml: Annotated[Path, typer.Option("--policy_yaml", "--policy-yaml", help="The policy's file.")],
     algorithm: Annotated[
-        Literal["rtc", "sequential"],
+        str,
         typer.Option(
             "--inference_algorithm",
             "--inference-algorithm",
-            help="rtc: infer while the robot moves; sequential: it waits meanwhile.",
+            help="rtc: infer while the robot moves; sequential: it waits meanwhile; or my_module:MyEngine.",
         ),
     ] = "rtc",
     episodes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="How many.")] = 1,
@@ -38,7 +38,7 @@ def run_(
     store: Annotated[Path, typer.Option(help="Where to record; made if it does not exist.")] = Path("episodes"),
     task: Annotated[str, typer.Option(help="The instruction, in words, as episodes have it.")] = "",
     seed: Annotated[int | None, typer.Option(help="Of the first episode, in a simulation.")] = None,
-    takeover: Annotated[str, typer.Option(help="keyboard, gamepad, topic, none, or my_module:MyConfig.")] = "none",
+    teleop: Annotated[str, typer.Option(help="keyboard, gamepad, topic, none, or my_module:MyConfig.")] = "none",
     params: RobotParams = None,
     topics: RobotTopics = None,
     allow_code: AllowCode = None,
@@ -51,10 +51,10 @@ def run_(
     """
     from plaudit.data.store import Store, is_store
     from plaudit.policies.loader import load_policy
-    from plaudit.rollout.run import load_run
-    from plaudit.rollout.takeover import terminal_as_it_was
+    from plaudit.rollout.engine import load_run
+    from plaudit.rollout.teleop import terminal_as_it_was
 
-    for typed in (robot, takeover):
+    for typed in (robot, teleop, algorithm):
         if ":" in typed:
             check_code(typed)  # whoever names a package here may find it in the policy's file too
     of_policy = [override for override in overrides or [] if override.startswith("policy.")]
@@ -63,7 +63,7 @@ def run_(
         [override for override in overrides or [] if override not in of_policy],
         robot=robot,
         algorithm=algorithm,
-        takeover=takeover,
+        teleop=teleop,
         robot_files={"inference_runtime_params_config": params, "inference_runtime_topics_config": topics},
         steps=steps,
         normalizer=None if policy.normalizer is None else str(policy.normalizer),
@@ -71,7 +71,7 @@ def run_(
     new = not is_store(store)
     with (
         _taken_back(store) if new else nullcontext(),
-        nullcontext() if config.takeover is None else terminal_as_it_was(),
+        nullcontext() if config.teleop is None else terminal_as_it_was(),
         Store.create(store) if new else Store.open(store, write=True) as opened,
     ):
         try:
@@ -105,7 +105,7 @@ def _started(config: Any, policy: Any) -> Any:
 
 
 def _drive(executor: Any, store: Any, steps: int, episodes: int, task: str, seed: int | None) -> None:
-    from plaudit.rollout.executor import recorded
+    from plaudit.rollout.engine import recorded
 
     before, body = len(store), executor.body
     out.print(f"{body.name}: {body.fps:g} Hz, {body.action_dim} joints, {len(body.cameras)} cameras")

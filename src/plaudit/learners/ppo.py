@@ -91,6 +91,8 @@ class ActorCritic(nn.Module):
 class Ppo(LearnerBase):
     """A `Learner` of rollouts."""
 
+    net: ActorCritic
+
     on_policy = True
 
     def __init__(self, config: PpoConfig, spaces: Spaces, seed: int = 0, device: str = "cpu"):

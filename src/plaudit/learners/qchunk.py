@@ -91,6 +91,8 @@ class QChunkNet(nn.Module):
 class QChunk(LearnerBase):
     """A `Learner` of batches from replay: windows of h actions and the sum of their rewards."""
 
+    net: QChunkNet
+
     def __init__(self, config: QChunkConfig, spaces: Spaces, seed: int = 0, device: str = "cpu"):
         super().__init__(spaces, seed, device)
         self.config, self.pretrain_updates = config, config.pretrain_updates

@@ -78,6 +78,8 @@ class SacNet(nn.Module):
 class Sac(LearnerBase):
     """A `Learner` of batches from replay."""
 
+    net: SacNet
+
     def __init__(self, config: SacConfig, spaces: Spaces, seed: int = 0, device: str = "cpu"):
         super().__init__(spaces, seed, device)
         self.config = config

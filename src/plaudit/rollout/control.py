@@ -19,10 +19,10 @@ from plaudit.errors import RolloutError
 from plaudit.protocols import Robot
 from plaudit.rollout.clock import Clock, be_punctual, no_garbage_collection
 from plaudit.rollout.driver import Driver
-from plaudit.rollout.executor import ExecutorConfig, RobotConfig, described, opened
+from plaudit.rollout.engine import InferenceConfig, RobotConfig, described, opened
 from plaudit.rollout.memory import Body, Chunk, EpisodeMemory
 from plaudit.rollout.processes import GRACE, Gone, exit_with_parent, heard, received_block, report, tell
-from plaudit.rollout.takeover import TakeoverConfig
+from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import AnyArray
 
 OVER = -1  # on the pipe of ticks: no more rows in this episode
@@ -63,7 +63,7 @@ class Over:
 
 
 def main(
-    parent: Connection, ticks: int, robot_config: RobotConfig, config: ExecutorConfig, takeover: TakeoverConfig | None
+    parent: Connection, ticks: int, robot_config: RobotConfig, config: InferenceConfig, teleop: TeleopConfig | None
 ) -> None:
     """The process.
 
@@ -76,7 +76,7 @@ def main(
         with ExitStack() as stack:
             robot = opened(robot_config.build(), stack)
             stack.callback(robot.hold)
-            person = None if takeover is None else takeover.build(robot.action_dim)
+            person = None if teleop is None else teleop.build(robot.action_dim)
             if person is not None:
                 stack.callback(person.close)
             body = Body.of(robot, config.name, config.rate)
@@ -101,7 +101,7 @@ class Control:
     """Episodes, one after the other, as they are ordered."""
 
     def __init__(
-        self, robot: Robot, driver: Driver, body: Body, config: ExecutorConfig, parent: Connection, ticks: int
+        self, robot: Robot, driver: Driver, body: Body, config: InferenceConfig, parent: Connection, ticks: int
     ):
         self._robot, self._driver, self._body, self._config = robot, driver, body, config
         self._parent, self._ticks = parent, ticks

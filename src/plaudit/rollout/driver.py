@@ -8,9 +8,9 @@ import numpy as np
 
 from plaudit.errors import RolloutError
 from plaudit.protocols import Robot, ToldCommand
-from plaudit.rollout.executor import ExecutorConfig
+from plaudit.rollout.engine import InferenceConfig
 from plaudit.rollout.memory import BY_HAND, HELD, Chunk, EpisodeMemory
-from plaudit.rollout.takeover import Takeover
+from plaudit.rollout.teleop import Teleoperator
 from plaudit.types import PERSON, POLICY, AnyArray, FloatArray, Observation
 
 Answer = TypeVar("Answer")
@@ -30,8 +30,8 @@ class Driver:
     late makes the robot jump.
     """
 
-    def __init__(self, robot: Robot, takeover: Takeover | None, config: ExecutorConfig):
-        self._robot, self._takeover, self._config = robot, takeover, config
+    def __init__(self, robot: Robot, teleop: Teleoperator | None, config: InferenceConfig):
+        self._robot, self._teleop, self._config = robot, teleop, config
         self._teller = robot if isinstance(robot, ToldCommand) else None
         self._zero = np.zeros(robot.action_dim, np.float32)
         self._limit = _limit(config.max_change, robot.action_dim)
@@ -69,7 +69,7 @@ class Driver:
     def send(self, step: int, chunk: Chunk) -> None:
         """A person's command, or else the chunk's, or else what is sent when there is none."""
         wanted = chunk.at(step)
-        by_hand = None if self._takeover is None else self.elsewhere(self._takeover.command)
+        by_hand = None if self._teleop is None else self.elsewhere(self._teleop.command)
         if by_hand is not None:
             command, mode, source = self._persons(by_hand, wanted), PERSON, BY_HAND
         elif wanted is not None:
@@ -92,8 +92,8 @@ class Driver:
     def _persons(self, command: FloatArray, wanted: FloatArray | None) -> FloatArray:
         if command.shape != self._zero.shape or not np.isfinite(command).all():
             raise RolloutError(f"a person's command must be {len(self._zero)} finite numbers, got {command}")
-        assert self._takeover is not None
-        if not self._takeover.relative:
+        assert self._teleop is not None
+        if not self._teleop.relative:
             return command
         start = wanted if self._last is None else self._last
         assert start is not None, "an episode begins with a chunk"

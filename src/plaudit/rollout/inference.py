@@ -27,7 +27,7 @@ from plaudit.errors import RolloutError
 from plaudit.protocols import Policy
 from plaudit.rollout.clock import be_prompt
 from plaudit.rollout.control import OVER
-from plaudit.rollout.executor import ExecutorConfig, PolicyConfig, checked_chunk, described
+from plaudit.rollout.engine import InferenceConfig, PolicyConfig, described, validate_chunk
 from plaudit.rollout.memory import Block, Body, Chunk, EpisodeMemory, padded
 from plaudit.rollout.processes import Gone, exit_with_parent, heard, received_block, report, tell
 from plaudit.types import PERSON, Weights
@@ -76,7 +76,7 @@ class Failed:
     sentence: str
 
 
-def main(parent: Connection, ticks: int, policy_config: PolicyConfig, config: ExecutorConfig) -> None:
+def main(parent: Connection, ticks: int, policy_config: PolicyConfig, config: InferenceConfig) -> None:
     """The process.
 
     ticks: a pipe's end; the numbers of rows come out of it
@@ -100,7 +100,7 @@ def main(parent: Connection, ticks: int, policy_config: PolicyConfig, config: Ex
 class Inference:
     """Chunks, for as long as an episode lasts."""
 
-    def __init__(self, policy: Policy, config: ExecutorConfig, parent: Connection, ticks: int):
+    def __init__(self, policy: Policy, config: InferenceConfig, parent: Connection, ticks: int):
         self._policy, self._config = policy, config
         self._parent, self._ticks = parent, ticks
         self._news = select.poll()
@@ -150,7 +150,7 @@ class Inference:
             actions = self._policy.guided_inference(
                 observation, self._normalizer, before.actions, max(self._delays), row - before.row
             )
-        actions = checked_chunk(actions, memory.body.action_dim)
+        actions = validate_chunk(actions, memory.body.action_dim)
         if len(actions) == 1:
             raise RolloutError("a chunk of one action is over before the next is there; use sequential for this policy")
         return Chunk(actions, row)

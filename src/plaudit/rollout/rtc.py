@@ -29,12 +29,13 @@ from typing import Any, Self
 import numpy as np
 
 from plaudit.errors import RolloutError
+from plaudit.registry import INFERENCE_REGISTRY
 from plaudit.rollout.control import Order, Over, Ready, Stop
-from plaudit.rollout.executor import ExecutorConfig, PolicyConfig, RobotConfig
+from plaudit.rollout.engine import InferenceConfig, PolicyConfig, RobotConfig
 from plaudit.rollout.inference import Failed, Parcel, Watch
 from plaudit.rollout.memory import EpisodeMemory
 from plaudit.rollout.processes import GRACE, Child
-from plaudit.rollout.takeover import TakeoverConfig
+from plaudit.rollout.teleop import TeleopConfig
 from plaudit.rollout.timing import KEPT, Timing
 from plaudit.types import Episode, Weights
 
@@ -42,15 +43,16 @@ LOOK = 0.1  # s between looks at whether everyone is alive, should no socket say
 HOLD = 30.0  # s that a robot may take to be built once more and held
 
 
+@INFERENCE_REGISTRY.register("rtc")
 class Rtc:
-    """An `Executor`. Both processes start here and end with `close`."""
+    """An `InferenceEngine`. Both processes start here and end with `close`."""
 
     def __init__(
         self,
         robot: RobotConfig,
         policy: PolicyConfig,
-        config: ExecutorConfig = ExecutorConfig(),  # noqa: B008 - frozen
-        takeover: TakeoverConfig | None = None,
+        config: InferenceConfig = InferenceConfig(),  # noqa: B008 - frozen
+        teleop: TeleopConfig | None = None,
     ):
         self._robot_config, self._config = robot, config
         self._parts: deque[Timing] = deque(maxlen=KEPT)
@@ -59,7 +61,7 @@ class Rtc:
         rows_out, rows_in = os.pipe()
         try:
             self._control = Child(
-                "control", "plaudit.rollout.control:main", rows_in, robot, config, takeover, descriptors=(rows_in,)
+                "control", "plaudit.rollout.control:main", rows_in, robot, config, teleop, descriptors=(rows_in,)
             )
             self._inference = Child(
                 "inference", "plaudit.rollout.inference:main", rows_out, policy, config, descriptors=(rows_out,)

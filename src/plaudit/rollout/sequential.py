@@ -14,24 +14,26 @@ from typing import Self
 import numpy as np
 
 from plaudit.errors import RolloutError
+from plaudit.registry import INFERENCE_REGISTRY
 from plaudit.rollout.clock import Clock, NoClock, no_garbage_collection
 from plaudit.rollout.driver import Driver
-from plaudit.rollout.executor import ExecutorConfig, PolicyConfig, RobotConfig, checked_chunk, described, opened
+from plaudit.rollout.engine import InferenceConfig, PolicyConfig, RobotConfig, described, opened, validate_chunk
 from plaudit.rollout.memory import Body, Chunk, EpisodeMemory
-from plaudit.rollout.takeover import TakeoverConfig
+from plaudit.rollout.teleop import TeleopConfig
 from plaudit.rollout.timing import KEPT, Timing
 from plaudit.types import Episode, Weights
 
 
+@INFERENCE_REGISTRY.register("sequential")
 class Sequential:
-    """An `Executor` in the process that makes it."""
+    """An `InferenceEngine` in the process that makes it."""
 
     def __init__(
         self,
         robot: RobotConfig,
         policy: PolicyConfig,
-        config: ExecutorConfig = ExecutorConfig(),  # noqa: B008 - frozen
-        takeover: TakeoverConfig | None = None,
+        config: InferenceConfig = InferenceConfig(),  # noqa: B008 - frozen
+        teleop: TeleopConfig | None = None,
     ):
         self._config = config
         self._policy = policy.build()
@@ -40,7 +42,7 @@ class Sequential:
         with ExitStack() as stack:
             self._robot = opened(robot.build(), stack)
             stack.callback(self._robot.hold)
-            person = None if takeover is None else takeover.build(self._robot.action_dim)
+            person = None if teleop is None else teleop.build(self._robot.action_dim)
             if person is not None:
                 stack.callback(person.close)
             self._driver = Driver(self._robot, person, config)
@@ -142,7 +144,7 @@ class Sequential:
         begun = time.monotonic()
         actions = self._policy.predict(memory.observation(row), self._normalizer)
         memory.infer(row, begun - memory.seen_at[row], time.monotonic() - begun, self._version)
-        return Chunk(checked_chunk(actions, self.body.action_dim), row)
+        return Chunk(validate_chunk(actions, self.body.action_dim), row)
 
     def _take_weights(self, between: bool) -> None:
         """Those that were pushed, if they are for now."""

@@ -24,10 +24,9 @@ from plaudit.judges.config import HUMAN
 from plaudit.judges.simulator import SimulatorConfig
 from plaudit.learners.config import OffPolicyConfig
 from plaudit.policies.loader import load_policy
-from plaudit.registry import LABELER_REGISTRY, LEARNER_REGISTRY, ROBOT_REGISTRY, TAKEOVER_REGISTRY
+from plaudit.registry import LABELER_REGISTRY, LEARNER_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.sim import SimRobotConfig
-from plaudit.rollout.executor import ExecutorConfig
-from plaudit.rollout.run import Algorithm, RunConfig, check_algorithm, with_params
+from plaudit.rollout.engine import InferenceConfig, RunConfig, check_algorithm, engine_config, with_params
 from plaudit.training.audit import AuditConfig
 from plaudit.training.compat import translated
 from plaudit.training.labeling_window import WindowConfig
@@ -66,9 +65,10 @@ class OnlineConfig(Config):
     judge: Annotated[Any, BeforeValidator(_judge), WrapSerializer(_judge_tree)]
     name: str | None = Field(default=None, pattern=r"^[\w.-]+$")  # of the folder under runs/; None: robot and learner
     # How the robot is driven.
-    algorithm: Algorithm | None = None  # None: rtc where it can be, in real time and with a policy of chunks
-    executor: ExecutorConfig = ExecutorConfig()
-    takeover: Annotated[Any, TAKEOVER_REGISTRY.optional_field] = None
+    # rtc, sequential, or my_module:MyEngine; None: rtc where it can be, in real time and with a policy of chunks
+    algorithm: str | None = None
+    executor: InferenceConfig = InferenceConfig()
+    teleop: Annotated[Any, TELEOP_REGISTRY.optional_field] = None
     task: str = ""  # the instruction, in words
     policy_cameras: tuple[str, ...] | None = None  # that the learner looks at; None: all, (): only the state
     policy_yaml: Path | None = None  # a policy to begin with
@@ -129,10 +129,11 @@ class OnlineConfig(Config):
 
     @property
     def run(self) -> RunConfig:
-        return RunConfig(robot=self.robot, takeover=self.takeover, executor=self.executor, algorithm=self.driven)
+        executor = engine_config(self.driven, self.executor)
+        return RunConfig(robot=self.robot, teleop=self.teleop, executor=executor)
 
     @property
-    def driven(self) -> Algorithm:
+    def driven(self) -> str:
         if self.algorithm is not None:
             return self.algorithm
         return "rtc" if self._says_chunks and self.executor.realtime else "sequential"
@@ -192,7 +193,7 @@ class OnlineConfig(Config):
 
 
 ConfigT = TypeVar("ConfigT", bound=OnlineConfig)
-SHORT = ("robot", "learner", "judge", "takeover")  # `learner=sac` is short for `learner.type=sac`
+SHORT = ("robot", "learner", "judge", "teleop")  # `learner=sac` is short for `learner.type=sac`
 
 
 def load_online(
@@ -230,7 +231,7 @@ def _completed(config: ConfigT) -> ConfigT:
     units = _absolute(config.units) or (acting if config.act_with == "learner" else None)
     executor = config.executor.model_copy(update={"normalizer": acting})
     config = config.model_copy(update={"executor": executor, "units": units})
-    return config.model_copy(update={"executor": with_params(config.run).executor})
+    return config.model_copy(update={"executor": with_params(config.executor, config.robot)})
 
 
 def _absolute(named: Path | dict[str, Any] | None) -> Path | dict[str, Any] | None:
@@ -249,7 +250,7 @@ def _with_robot(tree: dict[str, Any], files: Mapping[str, str]) -> dict[str, Any
         return tree
     paced = "realtime" in ROBOT_REGISTRY.get(robot["type"]).model_fields  # the executor keeps the rate
     robot = {**({"realtime": False} if paced else {}), **robot, **files}
-    person = _section(tree, "takeover")
+    person = _section(tree, "teleop")
     if person.get("type") == "topic":  # what a person sends comes over the robot's own transport
-        tree = {**tree, "takeover": {"robot": robot, **person}}
+        tree = {**tree, "teleop": {"robot": robot, **person}}
     return {**tree, "robot": robot, "executor": {"name": robot["type"], **tree.get("executor", {})}}

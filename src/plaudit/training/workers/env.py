@@ -18,7 +18,8 @@ import numpy as np
 from plaudit.errors import RolloutError, TrainingError, WorkerLost
 from plaudit.policies.loader import PolicySpec
 from plaudit.policies.networks import Spaces
-from plaudit.rollout.executor import Executor, RobotConfig, opened
+from plaudit.protocols import InferenceEngine
+from plaudit.rollout.engine import RobotConfig, opened
 from plaudit.rollout.memory import Body
 from plaudit.training.handles import Handle
 from plaudit.training.online_config import OnlineConfig
@@ -71,7 +72,7 @@ class EnvWorker:
         """reader: as the state manager knows it"""
         self._config, self._replay, self._state, self._reader = config, replay, state, reader
         self._follows = config.act_with == "learner"  # or a policy that acts as it is
-        self._executor: Executor | None = None
+        self._executor: InferenceEngine | None = None
         self._version = 0
         self._unsent: _Recorded | None = None
         self._failure: RolloutError | None = None  # of the robot, told once its last episode is safe
@@ -133,7 +134,7 @@ class EnvWorker:
             ended=str(episode.meta["ended"]),
         )
 
-    def _run_episode(self, executor: Executor, seed: int | None) -> tuple[Episode | None, RolloutError | None]:
+    def _run_episode(self, executor: InferenceEngine, seed: int | None) -> tuple[Episode | None, RolloutError | None]:
         """What was recorded, and what the robot failed of in the end."""
         done = threading.Event()
         follower = threading.Thread(target=self._sync_weights_until, args=(executor, done), daemon=True)
@@ -154,12 +155,12 @@ class EnvWorker:
             if follower.ident is not None:
                 follower.join()
 
-    def _sync_weights_until(self, executor: Executor, done: threading.Event) -> None:
+    def _sync_weights_until(self, executor: InferenceEngine, done: threading.Event) -> None:
         while not done.wait(LOOK):
             with suppress(WorkerLost):  # it is looked for again
                 self._sync_weights(executor, now=True)
 
-    def _sync_weights(self, executor: Executor, now: bool = False) -> None:
+    def _sync_weights(self, executor: InferenceEngine, now: bool = False) -> None:
         weights = self._state.call(StateManager.get_weights, self._version, self._reader)
         if weights is not None:
             executor.push(weights, now)

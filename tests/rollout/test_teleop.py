@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from plaudit.errors import RolloutError
-from plaudit.registry import TAKEOVER_REGISTRY
-from plaudit.rollout import takeover
-from plaudit.rollout.takeover import AXIS, BUTTON, EVENT, FULL, GamepadConfig, KeyboardConfig, terminal_as_it_was
+from plaudit.registry import TELEOP_REGISTRY
+from plaudit.rollout import teleop
+from plaudit.rollout.teleop import AXIS, BUTTON, EVENT, FULL, GamepadConfig, KeyboardConfig, terminal_as_it_was
 
 
 @pytest.fixture
 def keyboard(monkeypatch):
     """The person's end of a terminal."""
     person, terminal = os.openpty()
-    monkeypatch.setattr(takeover, "TERMINAL", os.ttyname(terminal))
+    monkeypatch.setattr(teleop, "TERMINAL", os.ttyname(terminal))
     yield person
     os.close(person)
     os.close(terminal)
@@ -24,7 +24,7 @@ def keyboard(monkeypatch):
 
 def test_a_key_moves_its_joint_and_then_the_policy_goes_on(keyboard, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(takeover.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(teleop.time, "monotonic", lambda: now[0])
     hand = KeyboardConfig(amount=0.5, linger=0.6).build(action_dim=3)
     assert hand.command() is None
     os.write(keyboard, b"q")
@@ -66,13 +66,13 @@ def test_sticks_count_while_the_button_is_held(tmp_path):
 
 
 def test_what_is_not_there_is_said(monkeypatch, tmp_path):
-    monkeypatch.setattr(takeover, "TERMINAL", str(tmp_path / "tty"))
-    with pytest.raises(RolloutError, match="takeover by keyboard needs a terminal: No such file"):
+    monkeypatch.setattr(teleop, "TERMINAL", str(tmp_path / "tty"))
+    with pytest.raises(RolloutError, match="teleop by keyboard needs a terminal: No such file"):
         KeyboardConfig().build(action_dim=1)
     with pytest.raises(RolloutError, match="is a gamepad plugged in"):
         GamepadConfig(device=str(tmp_path / "js0")).build(action_dim=1)
 
 
-def test_takeovers_have_names():
-    assert isinstance(TAKEOVER_REGISTRY.parse({"type": "gamepad", "button": 5}), GamepadConfig)
-    assert np.array_equal(TAKEOVER_REGISTRY.names(), ["gamepad", "keyboard", "topic"])
+def test_teleoperators_have_names():
+    assert isinstance(TELEOP_REGISTRY.parse({"type": "gamepad", "button": 5}), GamepadConfig)
+    assert np.array_equal(TELEOP_REGISTRY.names(), ["gamepad", "keyboard", "topic"])

@@ -1,12 +1,12 @@
 """A person's hand on the robot: while there is a command of theirs, the policy's is not sent.
 
-    takeover = KeyboardTakeover(...)
-    command = takeover.command()        # every tick; None: the policy drives
+    teleop = KeyboardTeleop(...)
+    command = teleop.command()        # every tick; None: the policy drives
 
-A takeover is asked at every tick by the process that controls the robot, so it may not wait for anything: it reads what
+A teleop is asked at every tick by the process that controls the robot, so it may not wait for anything: it reads what
 has come in since and answers. Whoever acts is recorded in `control_mode`, step by step; the episode goes on.
 
-A new kind is a config class with `build(action_dim)` under a name of `TAKEOVER_REGISTRY`, or a dotted path.
+A new kind is a config class with `build(action_dim)` under a name of `TELEOP_REGISTRY`, or a dotted path.
 """
 
 import os
@@ -23,7 +23,7 @@ from pydantic import Field
 
 from plaudit.config import Config
 from plaudit.errors import RolloutError
-from plaudit.registry import ROBOT_REGISTRY, TAKEOVER_REGISTRY
+from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.teleop import TopicTeleop
 from plaudit.types import FloatArray
@@ -33,7 +33,7 @@ EVENT = struct.Struct("=IhBB")  # of a joystick device: time in ms, value, kind,
 BUTTON, AXIS, FULL = 1, 2, 32767
 
 
-class Takeover(Protocol):
+class Teleoperator(Protocol):
     """Where a person's commands come from."""
 
     relative: bool  # whether a command is added to the one sent before it (targets), or sent as it is (velocities)
@@ -45,13 +45,13 @@ class Takeover(Protocol):
     def close(self) -> None: ...
 
 
-class TakeoverConfig(Protocol):
-    """A config of `TAKEOVER_REGISTRY`."""
+class TeleopConfig(Protocol):
+    """A config of `TELEOP_REGISTRY`."""
 
-    def build(self, action_dim: int) -> Takeover: ...
+    def build(self, action_dim: int) -> Teleoperator: ...
 
 
-@TAKEOVER_REGISTRY.register("keyboard")
+@TELEOP_REGISTRY.register("keyboard")
 class KeyboardConfig(Config):
     """Two keys a joint: one up, one down; the space bar takes over and moves nothing."""
 
@@ -62,11 +62,11 @@ class KeyboardConfig(Config):
     relative: bool = True
     linger: float = Field(default=0.6, gt=0)  # s a key counts as held: terminals tell no release, but repeat it
 
-    def build(self, action_dim: int) -> "KeyboardTakeover":
-        return KeyboardTakeover(self, action_dim)
+    def build(self, action_dim: int) -> "KeyboardTeleop":
+        return KeyboardTeleop(self, action_dim)
 
 
-class KeyboardTakeover:
+class KeyboardTeleop:
     """Reads the terminal that the program was started from, without echo and without waiting for a line."""
 
     def __init__(self, config: KeyboardConfig, action_dim: int):
@@ -81,7 +81,7 @@ class KeyboardTakeover:
         try:
             self._terminal = os.open(TERMINAL, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError as error:
-            raise RolloutError(f"takeover by keyboard needs a terminal: {error.strerror}") from error
+            raise RolloutError(f"teleop by keyboard needs a terminal: {error.strerror}") from error
         self._before = termios.tcgetattr(self._terminal)
         tty.setcbreak(self._terminal, termios.TCSANOW)  # Ctrl-C still interrupts
 
@@ -99,7 +99,7 @@ class KeyboardTakeover:
         os.close(self._terminal)
 
 
-@TAKEOVER_REGISTRY.register("gamepad")
+@TELEOP_REGISTRY.register("gamepad")
 class GamepadConfig(Config):
     """Sticks move joints while a button is held down; let go of it, and the policy goes on."""
 
@@ -112,11 +112,11 @@ class GamepadConfig(Config):
     relative: bool = True
     dead: float = Field(default=0.1, ge=0, lt=1)  # deflection that counts as none
 
-    def build(self, action_dim: int) -> "GamepadTakeover":
-        return GamepadTakeover(self, action_dim)
+    def build(self, action_dim: int) -> "GamepadTeleop":
+        return GamepadTeleop(self, action_dim)
 
 
-class GamepadTakeover:
+class GamepadTeleop:
     """Reads the device itself: eight bytes an event, and no library."""
 
     def __init__(self, config: GamepadConfig, action_dim: int):
@@ -150,7 +150,7 @@ class GamepadTakeover:
         os.close(self._device)
 
 
-@TAKEOVER_REGISTRY.register("topic")
+@TELEOP_REGISTRY.register("topic")
 class TopicConfig(Config):
     """What a leader arm, or anything else that speaks ROS 2, publishes on the robot's `teleop` topic."""
 
@@ -160,10 +160,10 @@ class TopicConfig(Config):
 
     def build(self, action_dim: int) -> TopicTeleop:
         if not isinstance(self.robot, RosRobotConfig):
-            raise RolloutError("takeover by topic is for robots that speak ROS 2; this one does not")
+            raise RolloutError("teleop by topic is for robots that speak ROS 2; this one does not")
         topic, joints = self.robot.topics().teleop, self.robot.params().joint_names
         if topic is None:
-            raise RolloutError("the robot's topics name none for takeover; add the key 'teleop' to them")
+            raise RolloutError("the robot's topics name none for teleop; add the key 'teleop' to them")
         return TopicTeleop(self.robot.transport.build(), topic, joints, expires=self.expires)
 
 
