@@ -137,3 +137,10 @@ for module in sys.argv[1:]:
 """
     done = subprocess.run([sys.executable, "-c", program, *WITHOUT_TORCH], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_private_parts_of_ray_are_used_in_one_file():
+    """A release of Ray that changes them is then met in one place."""
+    for path in (SOURCE / "cluster").glob("*.py"):
+        used = [name for name in ("ray._", "ray.scripts", "_node_ip_address=", "_temp_dir") if name in path.read_text()]
+        assert not used or path.name == "ray_private.py", f"{path.name} uses {used}"

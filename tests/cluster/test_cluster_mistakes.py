@@ -6,6 +6,7 @@ import sys
 import tempfile
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from plaudit.cluster.connect import check_answers, check_reachable, find, refusal, with_port
 from plaudit.cluster.launch import Start, start, stop
 from plaudit.cluster.network import addresses_here, listeners
-from plaudit.cluster.patience import patient, ray_node
+from plaudit.cluster.ray_private import patient
 from plaudit.cluster.state import NodeState, running, write_state
 from plaudit.cluster.token import check_private, make_token, token_environment
 from plaudit.cluster.versions import need_ray
@@ -47,7 +48,7 @@ def test_an_unreachable_head_is_told_of():
 
 def test_ray_is_patient_with_its_processes_while_a_node_starts():
     """Its limit of 30 s is a constant that no setting reaches; the clock that it is held against is."""
-    node = ray_node()
+    node = import_module("ray._private.node")
     assert node.time is time
     with patient():
         began = node.time.monotonic(), time.monotonic()

@@ -88,7 +88,7 @@ def cluster_stop(folder: FolderOption = None) -> None:
 def cluster_status(address: AddressOption = "auto", folder: FolderOption = None) -> None:
     """Show the nodes and what runs on them."""
     from plaudit.cluster.connect import joined
-    from plaudit.cluster.status import actors
+    from plaudit.cluster.ray_private import actors
     from plaudit.cluster.tables import actors_table, nodes_table
 
     with joined(address, folder=folder) as found:

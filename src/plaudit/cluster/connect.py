@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.cluster.config import Part, PlacementConfig
-from plaudit.cluster.loopback import keep_loopback
-from plaudit.cluster.patience import patient
 from plaudit.cluster.placement import Node, Placement
+from plaudit.cluster.ray_private import keep_loopback, keep_quiet, node_options, patient
 from plaudit.cluster.state import LOCAL, RAY, NodeState, default_folder, make_folder, running
 from plaudit.cluster.token import make_token, token_file, use_token
 from plaudit.cluster.versions import gpus_of, need_ray, own_labels, own_versions, versions_of
@@ -99,7 +98,7 @@ def joined(
     import ray
 
     keep_loopback()
-    _keep_quiet()
+    keep_quiet()
     try:
         with _our_signals():
             if found is None:
@@ -122,14 +121,6 @@ def _our_signals() -> Iterator[None]:
         for number, handler in before.items():
             if mine and handler is not None:
                 signal.signal(number, handler)
-
-
-def _keep_quiet() -> None:
-    """Ray writes the last words of every process that died to the driver's output, whatever it was told about logs.
-    There they would tear our screen, and whoever runs a loop tells of lost parts in words of its own."""
-    from ray._private import worker
-
-    worker.print_to_stdstream = lambda *_, **__: None  # type: ignore[attr-defined]
 
 
 def find(address: str | None, mine: NodeState | None) -> str | None:
@@ -228,8 +219,7 @@ def _start_local(config: PlacementConfig) -> None:
     with patient():
         ray.init(
             address="local",
-            _temp_dir=str(default_folder().absolute() / LOCAL),
-            _node_ip_address="127.0.0.1",
+            **node_options("127.0.0.1", default_folder() / LOCAL),
             resources={names["training"]: 3.0, names["inference"]: 1.0, names["labeling"]: 1.0},
             labels=own_labels(),
             object_store_memory=_local_store(),
@@ -249,7 +239,7 @@ def _join(address: str, folder: Path, mine: NodeState | None) -> None:
     check_reachable(address)
     check_answers(address)
     use_token(token)
-    ours: dict[str, Any] = {"_node_ip_address": mine.address, "_temp_dir": str(folder.absolute() / RAY)} if mine else {}
+    ours = node_options(mine.address, folder / RAY) if mine else {}
     try:
         with _hushed():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=_told(), **ours)

@@ -35,7 +35,7 @@ def line(address: str, ports: Range) -> str:
 
 def close_others(address: str, ports: Range) -> None:
     """Drop what comes to these ports by another address."""
-    if ipaddress.ip_address(address).is_loopback:  # there Ray is kept to it by other means, see loopback.py
+    if ipaddress.ip_address(address).is_loopback:  # there Ray is kept to it by other means, see ray_private.py
         return
     if shutil.which("nft") is None:
         why = "nft of the package nftables is not installed"

@@ -12,8 +12,8 @@ Connections live as long. By Ray's settings whoever has an answer to send gives 
 whoever waits for it, having nothing to send, finds out seven minutes later: a call that was under way when a link broke
 for 20 s hung for minutes after it was back. Now the one holds on for a minute and the other asks every ten seconds.
 
-A busy machine takes its time: Ray's limits on the start of its own processes are raised (also the one in patience.py),
-and `START_S` is the one that counts.
+A busy machine takes its time: Ray's limits on the start of its own processes are raised (also the one in
+ray_private.py), and `START_S` is the one that counts.
 """
 
 import json
@@ -25,11 +25,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from plaudit.cluster.config import Role
 from plaudit.cluster.connect import IMPATIENT, QUIET, check_reachable, refusal, with_port
 from plaudit.cluster.firewall import close_others, open_others
-from plaudit.cluster.loopback import HOOK
 from plaudit.cluster.network import addresses_here, is_free, is_ours, way_to
+from plaudit.cluster.ray_private import RAY_MAIN, START_HOOK
 from plaudit.cluster.state import (
     RAY,
     NodeState,
@@ -164,11 +166,7 @@ def stop(folder: Path) -> NodeState | None:
 
 def members(session: int) -> list[int]:
     """The processes of a node: all in the session that its first one began."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and session_of(int(entry.name)) == session:
-            found.append(int(entry.name))
-    return found
+    return [pid for pid in psutil.pids() if session_of(pid) == session]
 
 
 def _check(asked: Start) -> None:
@@ -230,7 +228,7 @@ def _prepare_token(token: Path, head: str | None) -> None:
 
 def _environment(token: Path, joins: bool) -> dict[str, str]:
     ours = {
-        "RAY_START_HOOK": HOOK,
+        "RAY_START_HOOK": START_HOOK,
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # else `stop` waits half a minute for actors that never end
         "PYTHONUNBUFFERED": "1",
     }
@@ -264,9 +262,7 @@ def _command(asked: Start, address: str, head: str, ports: Ports) -> list[str]:
     if asked.gpus is not None:
         options |= {"num-gpus": asked.gpus}
     flags = ["--block", "--disable-usage-stats", *(["--head", "--no-monitor"] if asked.head is None else [])]
-    # Not the `ray` script beside the interpreter: it names an interpreter of its own, which may have moved.
-    run = "import sys; from ray.scripts.scripts import main; sys.exit(main())"
-    return [sys.executable, "-c", run, "start", *flags, *(f"--{name}={value}" for name, value in options.items())]
+    return [sys.executable, "-c", RAY_MAIN, "start", *flags, *(f"--{name}={value}" for name, value in options.items())]
 
 
 def _spawn(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:

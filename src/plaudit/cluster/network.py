@@ -1,13 +1,11 @@
-"""Addresses and ports of this machine, from what Linux says of them."""
+"""Addresses and ports of this machine."""
 
+import ipaddress
 import socket
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
 
-LISTEN = "0A"
+import psutil
 
 
 @dataclass(frozen=True)
@@ -24,29 +22,27 @@ class Listener:
 
 
 def addresses_here() -> list[str]:
-    """The IPv4 addresses at which other machines may reach this one, from the kernel's routes."""
-    lines = Path("/proc/net/fib_trie").read_text().splitlines()
-    found = {before.split()[-1] for before, line in pairwise(lines) if "/32 host LOCAL" in line}
-    return sorted(address for address in found if not address.startswith("127."))
+    """The IPv4 addresses at which other machines may reach this one."""
+    return [address for address in _addresses(socket.AF_INET) if not ipaddress.ip_address(address).is_loopback]
 
 
 def addresses_v6() -> list[str]:
     """The IPv6 addresses that are not for this machine or this cable alone."""
-    table = Path("/proc/net/if_inet6")
-    lines = table.read_text().splitlines() if table.is_file() else []
-    found = [fields for fields in (line.split() for line in lines) if fields[3] == "00"]  # of global scope
-    return sorted(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0])) for fields in found)
+    found = [(address, ipaddress.ip_address(address)) for address in _addresses(socket.AF_INET6)]
+    return [address for address, parsed in found if not parsed.is_loopback and not parsed.is_link_local]
+
+
+def _addresses(family: int) -> list[str]:
+    every = [one for interface in psutil.net_if_addrs().values() for one in interface]
+    return sorted({one.address.partition("%")[0] for one in every if one.family == family})
 
 
 def is_ours(address: str) -> bool:
-    try:
-        socket.create_server((address, 0)).close()
-    except OSError:
-        return False
-    return True
+    return is_free(address, 0)
 
 
 def is_free(address: str, port: int) -> bool:
+    """Whether nobody listens there yet; port 0: whether anybody could."""
     try:
         socket.create_server((address, port)).close()
     except OSError:
@@ -72,43 +68,20 @@ def answers(address: str, port: int, seconds: float = 1.0) -> bool:
 
 
 def listeners(pids: Iterable[int]) -> list[Listener]:
-    """What these processes listen on."""
-    sockets = {}  # inode -> address, port
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == LISTEN:
-                sockets[fields[9]] = _parse(fields[1])
+    """What these processes listen on; those that are gone, or somebody else's, are left out."""
     found = set()
     for pid in pids:
-        for inode in _inodes(pid) & set(sockets):
-            found.add(Listener(*sockets[inode], process=_name(pid)))
+        try:
+            process = psutil.Process(pid)
+            open_ports = [one.laddr for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+            found |= {Listener(_plain(ip), port, process.name()) for ip, port in open_ports}
+        except psutil.Error:
+            continue
     return sorted(found, key=lambda one: one.port)
 
 
-def _parse(text: str) -> tuple[str, int]:
-    """'0100007F:1F90' -> ('127.0.0.1', 8080); words of four bytes, each backwards on a little-endian machine."""
-    words, _, port = text.partition(":")
-    raw = b"".join(struct.pack("=I", int(words[i : i + 8], 16)) for i in range(0, len(words), 8))
-    if raw[:12] == b"\0" * 10 + b"\xff\xff":  # an IPv4 address in IPv6 clothes
-        raw = raw[12:]
-    return socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw), int(port, 16)
-
-
-def _inodes(pid: int) -> set[str]:
-    found = set()
-    try:
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            target = entry.readlink().name
-            if target.startswith("socket:["):
-                found.add(target[len("socket:[") : -1])
-    except OSError:  # gone meanwhile, or somebody else's
-        return found
-    return found
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return "?"
+def _plain(address: str) -> str:
+    """An IPv4 address also where it comes as an IPv6 one."""
+    parsed = ipaddress.ip_address(address)
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return str(mapped or parsed)

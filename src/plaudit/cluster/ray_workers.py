@@ -27,8 +27,7 @@ from ray.util import get_node_ip_address
 from plaudit.cluster.connect import Cluster
 from plaudit.errors import PlauditError, StoreLocked, WorkerFailed, WorkerLost
 from plaudit.policies.networks import Spaces
-from plaudit.training.distributed import ALONE, free_address
-from plaudit.training.distributed import Workers as WorkerGroup
+from plaudit.training.distributed import SINGLE, DistributedGroup, rendezvous_address
 from plaudit.training.handles import Handle, Slot
 from plaudit.training.online_config import OnlineConfig
 from plaudit.training.replay_buffer import ReplayBuffer
@@ -94,11 +93,12 @@ class LearnerActor(Actor, LearnerWorker):
 
     def rendezvous_address(self) -> str:
         """Where the group can meet: an address of this machine."""
-        return free_address(get_node_ip_address())
+        return rendezvous_address(get_node_ip_address())
 
     def join(self, spaces: Spaces, source: str, rank: int, size: int, address: str | None) -> LearnerInfo:
         """`setup`, as one of so many."""
-        return self.setup(spaces, source, ALONE if address is None else WorkerGroup.met(rank, size, address))
+        alone = address is None
+        return self.setup(spaces, source, SINGLE if alone else DistributedGroup.init_process_group(rank, size, address))
 
 
 class RayHandle(Handle[W]):

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from pydantic import TypeAdapter, ValidationError
 
 from plaudit.errors import ClusterError
@@ -133,8 +134,8 @@ def boot() -> str:
 def is_process(pid: int, since: int) -> bool:
     """Whether this is the one that began then, and this user's."""
     try:
-        mine = Path(f"/proc/{pid}").stat().st_uid == os.getuid()
-    except OSError:
+        mine = psutil.Process(pid).uids().effective == os.geteuid()
+    except (psutil.Error, ValueError):
         return False
     return mine and pid > 1 and began(pid) == since
 
@@ -151,19 +152,20 @@ def signal_process(pid: int, since: int, number: int) -> None:
 
 
 def began(pid: int) -> int | None:
-    """When a process began; None when there is none, or only its remains."""
-    return _status(pid, 19)
+    """When a process began, in clock ticks after boot; None when there is none, or only its remains.
 
-
-def session_of(pid: int) -> int | None:
-    """The same for the session it belongs to."""
-    return _status(pid, 3)
-
-
-def _status(pid: int, field: int) -> int | None:
-    """A number of what the kernel says of a process, counted from after its name."""
+    Not `psutil.Process.create_time`: that is a time of day, which changes when somebody sets the clock.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] == "Z" else int(fields[field])
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def session_of(pid: int) -> int | None:
+    """The session that a process belongs to; None when there is none, or only its remains."""
+    try:
+        return None if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE else os.getsid(pid)
+    except (psutil.Error, ProcessLookupError):
+        return None

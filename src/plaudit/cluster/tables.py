@@ -8,8 +8,8 @@ from rich.text import Text
 from plaudit.cluster.check import Row
 from plaudit.cluster.config import ROLES, PlacementConfig
 from plaudit.cluster.placement import Node
+from plaudit.cluster.ray_private import Actor
 from plaudit.cluster.state import NodeState
-from plaudit.cluster.status import Actor
 from plaudit.cluster.token import DEFAULT
 
 MARKS = {True: ("ok", "green"), False: ("!", "bold red")}

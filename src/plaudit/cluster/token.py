@@ -6,10 +6,9 @@ beside ours. The file must be the same on all machines. `RAY_AUTH_MODE`, when it
 
 import os
 import secrets
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
+from plaudit.cluster.ray_private import read_token_again
 from plaudit.errors import ClusterError
 
 DEFAULT = Path("~/.ray/auth_token")
@@ -41,10 +40,8 @@ def token_environment(path: Path | None) -> dict[str, str]:
 
 def use_token(path: Path | None) -> None:
     """In this process, also when Ray has been imported before."""
-    raylet: Any = import_module("ray._raylet")
     os.environ.update(token_environment(path))
-    raylet.Config.initialize("")  # it keeps what the environment said when it was imported
-    raylet.AuthenticationTokenLoader.instance().reset_cache()
+    read_token_again()
 
 
 def check_private(path: Path) -> None:

@@ -26,7 +26,7 @@ from plaudit.policies.loader import PolicySpec, load_policy
 from plaudit.policies.networks import Spaces, load_components
 from plaudit.policies.weights import read_weights
 from plaudit.protocols import Learner, Simulation
-from plaudit.training.distributed import ALONE, Group
+from plaudit.training.distributed import SINGLE, DistributedGroup
 from plaudit.training.handles import Handle
 from plaudit.training.online_config import OnlineConfig
 from plaudit.training.record import Record
@@ -73,9 +73,9 @@ class LearnerWorker:
         self._config, self._replay, self._state = config, replay, state
         self._record = Record(Path(folder))
         self._normalizer = None if config.units is None else Normalizer.load(config.units)
-        self._group: Group = ALONE
+        self._group = SINGLE
 
-    def setup(self, spaces: Spaces, source: str, group: Group = ALONE) -> LearnerInfo:
+    def setup(self, spaces: Spaces, source: str, group: DistributedGroup = SINGLE) -> LearnerInfo:
         """
         spaces: what it sees and does
         source: whose labels count
@@ -87,7 +87,7 @@ class LearnerWorker:
         self._sampler = self._make_sampler(source)
         self._resume()
         if group.size > 1:
-            self.learner.sync = group.average
+            self.learner.sync = group.all_reduce_mean
             self.learner.rng.manual_seed(
                 config.seed * 1009 + self.updates * group.size + group.rank
             )  # noise of its own
@@ -112,7 +112,7 @@ class LearnerWorker:
         """The first worker reads what there is, and all have the same then."""
         if self._group.rank == 0 and self._record.load(self.learner) is None:
             load_pretrained(self._config, self.learner)
-        state = self._group.from_first(dump_checkpoint(self.learner) if self._group.rank == 0 else None)
+        state = self._group.broadcast(dump_checkpoint(self.learner) if self._group.rank == 0 else None)
         if self._group.rank:
             load_dumped(state, self.learner)
 
