@@ -67,7 +67,7 @@ def run(folder: Path, seed: int, quick: bool) -> Bars:
     words = f"""env=lift learner=sac env.obs=both env.image_size=[64,64] policy_cameras=[] scripted_demos=20 seed={seed}
         steps={2400 if quick else 16_000} reward.model={folder / "weak"} reward.force=true reward.audit_share=0.5
         reward.alarm_gap=0.3 evaluation.every=2000 evaluation.episodes=50
-        {"reward.threshold=0.01" if quick else ""}"""
+        {"judge.rule.threshold=0.01" if quick else ""}"""
     asked = RunFolder.create(folder / "run", load_train_config(None, words.split()))
     fooled = train(asked, until(8 if quick else None), quiet)
     before = state_of_things(asked)
@@ -97,7 +97,7 @@ def label_in_a_hurry(store: Store) -> None:
     for episode_id, episode in store:
         verdict = np.concatenate([[0.0], true(episode)]).astype(np.float32)
         verdict[(verdict == 0) & (np.arange(len(verdict)) > BEGINNING)] = np.nan
-        store.ledger.append(episode_id, Labels.from_frames(verdict, source="human"))
+        store.ledger.append(episode_id, Labels.from_targets(verdict, source="human"))
 
 
 def label_false_successes(run: RunFolder, data: Path, target: Path) -> int:
@@ -105,14 +105,14 @@ def label_false_successes(run: RunFolder, data: Path, target: Path) -> int:
     shutil.copytree(data, target)
     played = Store.open(run.path / "episodes")
     verdicts = {i: (played.ledger.labels(i), played.episode(i)) for i in played.ids}
-    wrong = [i for i, (labels, e) in verdicts.items() if labels and labels.succeeded and not true(e).any()]
+    wrong = [i for i, (labels, e) in verdicts.items() if labels and labels.success_once and not true(e).any()]
     others = [i for i in verdicts if i not in set(wrong)]
     chosen = wrong[-MOST_LABELLED:] + others[-len(wrong[-MOST_LABELLED:]) :]
     with Store.open(target, write=True) as store:
         for i in chosen:
             episode = verdicts[i][1]
             frames = np.concatenate([[0.0], true(episode)])
-            store.ledger.append(store.append(episode), Labels.from_frames(frames, source="human"))
+            store.ledger.append(store.append(episode), Labels.from_targets(frames, source="human"))
     return len(chosen)
 
 

@@ -19,13 +19,12 @@ from rich.console import Console
 from bars import Bars
 from plaudit.data.store import Store
 from plaudit.judges.calibrate import calibrate, score_store
+from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import fit
-from plaudit.judges.classifier.judge import RewardModel
-from plaudit.judges.classifier.labeler import ClassifierScorer
+from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.evaluation import Evaluation, evaluate
-from plaudit.judges.frames import FrameLabeler, Rule
 from plaudit.judges.reference import read_truth
 from plaudit.report.judge import decode_results, save_evaluation
 from plaudit.report.tables import decode_table, judge_table
@@ -72,7 +71,7 @@ def trained(store: Store, work: Path, device: str, quick: bool) -> RewardModel:
 
 
 def measured(model: RewardModel, store: Store, page: Path | None) -> Evaluation:
-    judge = FrameLabeler(ClassifierScorer(model), Rule(threshold=model.threshold, shift=model.facts.cutoff_shift))
+    judge = ClassifierJudge(model)
     truths = read_truth(store, ("human",))
     began = time.monotonic()
     found = evaluate(store, judge, truths)
@@ -80,10 +79,10 @@ def measured(model: RewardModel, store: Store, page: Path | None) -> Evaluation:
     show(found, f"the classifier beside the cutoffs, {len(truths)} unseen episodes, {seconds:.0f} s on {model.device}")
     if page is not None:
         save_evaluation(page, "classifier", found, {"model": model.fingerprint})
-    rule, held_back = calibrate(score_store(store, judge, truths)[0], judge.rule, TARGET)
+    fitted, held_back = calibrate(score_store(store, judge, truths)[0], judge.rule, TARGET)
     rate = held_back.fpr
     print(
-        f"its rule fitted on these: {rule.words}, threshold {rule.threshold:.3g}; held back, {rate.value:.2%} "
+        f"its rule fitted on these: {fitted.rule.describe()}; held back, {rate.value:.2%} "
         f"({rate.low:.2%} to {rate.high:.2%}) of failure frames called, {held_back.recall:.1%} of success frames, "
         f"cutoffs off by {held_back.cutoffs.median:g} frames in the median"
     )

@@ -25,9 +25,11 @@ import numpy as np
 from bars import Bars
 from plaudit.data.store import Store
 from plaudit.envs.panda.config import PandaConfig
+from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.simulator import SimulatorJudge
 from plaudit.report.plots import line_charts
 from plaudit.rollout.demos import record_demos
-from plaudit.rollout.rounds import SimulatorJudge, run_round
+from plaudit.rollout.rounds import run_round
 from plaudit.training.stores import DEMOS
 from plaudit.training.trainer import HELD_BACK
 
@@ -136,7 +138,9 @@ def run_peer(learner: str, task: str, seed: int, seconds: float, steps: int) -> 
                 self.next += EVERY[learner]
                 seeds = range(HELD_BACK, HELD_BACK + EPISODES)
                 act = lambda seen: self.model.predict(seen.state, deterministic=True)[0]  # noqa: E731
-                success = float(run_round(audience, act, seeds, SimulatorJudge()).succeeded.mean())
+                success = float(
+                    run_round(audience, act, seeds, SuccessDetector(SimulatorJudge(), EPISODES)).success_once.mean()
+                )
                 curve.append((self.num_timesteps, time.monotonic() - self.began, success))
                 if success >= SOLVED:
                     return False

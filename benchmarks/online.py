@@ -26,6 +26,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from plaudit.rule import DecisionRule
+from plaudit.types import JudgeId
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
@@ -44,7 +47,7 @@ from plaudit.training.online_config import load_online  # noqa: E402
 from plaudit.training.online_evaluation import examine  # noqa: E402
 from plaudit.training.online_folder import OnlineFolder  # noqa: E402
 from plaudit.training.progress import Now  # noqa: E402
-from plaudit.training.replay_buffer import EpisodeRef, RemoteSampler, ReplayBuffer, SampleOptions, Who, make_sampler  # noqa: E402
+from plaudit.training.replay_buffer import EpisodeRef, RemoteSampler, ReplayBuffer, SampleOptions, make_sampler  # noqa: E402
 from plaudit.training.workers.env import EpisodeInfo  # noqa: E402
 from plaudit.types import Episode, Labels  # noqa: E402
 from three_nodes import three_nodes  # noqa: E402
@@ -56,7 +59,7 @@ LIFT = (
     *("algorithm=sequential", "executor.realtime=false", "executor.steps=50", "policy_cameras=[]"),
     *(
         "judge=classifier",
-        "judge.rule.decode=confirm",
+        "judge.rule.decode=k_of_n",
         "episodes=800",
         "evaluation.episodes=100",
         "evaluation.every=20",
@@ -294,14 +297,13 @@ def sampling(bars: Bars, folder: Path, head: str, workers: Sequence[int], second
 def fill(folder: Path) -> None:
     rng = np.random.default_rng(0)
     service = ReplayBuffer(folder)
-    verdict = np.zeros(50, np.float32)
-    facts = {"model": "m", "threshold": 0.5, "note": ""}
+    judge = JudgeId("classifier", "m", DecisionRule().key())
     for number in range(200):
         frames = rng.integers(0, 255, (51, 64, 64, 3), dtype=np.uint8)
         episode = Episode.of(frames={"front": frames}, actions=np.zeros((50, 4)), state=np.zeros((51, 8)))
         item = EpisodeRef("episodes", service.add(episode, str(number)))
-        labels = Labels(verdict, verdict > 0, source="classifier", **facts)
-        service.add_labels({item: labels}, {}, Who("classifier", facts))
+        labels = Labels(np.zeros(51, bool), np.ones(51, bool), judge)
+        service.add_labels({item: labels}, {}, judge)
     service.close()
 
 

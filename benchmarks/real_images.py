@@ -31,10 +31,10 @@ import torch
 from bars import Bars
 from plaudit.data.store import Store
 from plaudit.data.transfer import import_dataset
+from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.devices import device_of
 from plaudit.judges.classifier.fit import fit
-from plaudit.judges.classifier.judge import RewardModel
 from plaudit.judges.cutoffs import decode_cutoff
 from plaudit.judges.metrics import roc_auc
 from plaudit.types import Labels
@@ -139,7 +139,7 @@ def prepare(data: Path, folder: Path, indices: Collection[int]) -> None:
         index = episode.origin.index
         verdict = (np.arange(episode.steps + 1) >= cutoffs[index]).astype(np.float32)
         verdict[released[index] :] = np.nan
-        store.ledger.append(episode_id, Labels.from_frames(verdict, source="human"))
+        store.ledger.append(episode_id, Labels.from_targets(verdict, source="human"))
 
 
 def measure(
@@ -183,10 +183,10 @@ def judge(model: RewardModel, store: Store) -> list[Judged]:
     for episode_id, episode in store:
         labels = store.ledger.labels(episode_id)
         assert labels is not None
-        truth = labels.frames
+        truth = labels.targets
         known = np.flatnonzero(~np.isnan(truth))
         known = known[known < episode.steps]  # the last observation is a copy
-        probability = model.judge(episode).probability[known]
+        probability = model.judge(episode).success_prob[known]
         cutoff = int(np.argmax(truth == 1))
         found.append(
             Judged(
@@ -217,7 +217,7 @@ def clock_accuracy(known: Store, judged: list[Judged]) -> float:
     for episode_id, episode in known:
         labels = known.ledger.labels(episode_id)
         assert labels is not None
-        turns.append(float(np.argmax(labels.frames == 1)) / episode.steps)
+        turns.append(float(np.argmax(labels.targets == 1)) / episode.steps)
     right = [((e.moment >= np.median(turns)) == e.truth)[e.scored] for e in judged]
     return float(np.concatenate(right).mean())
 

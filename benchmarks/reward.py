@@ -26,11 +26,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bars import Bars
 from plaudit.data.store import Store
+from plaudit.judges.classifier.checkpoint import DataFacts, ModelFacts, RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import read_frames, split
 from plaudit.judges.classifier.encoders import normalise
 from plaudit.judges.classifier.features import Live, keep_grids
-from plaudit.judges.classifier.judge import DataFacts, ModelFacts, RewardModel
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.network import classifier_config
 from plaudit.judges.classifier.swift import Execution
@@ -92,20 +92,15 @@ def measure_worker(encoder: str, size: int, repeats: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder))
         here = RewardWorkerConfig(checkpoint_path=Path(folder), device="cpu")
-        there = here.model_copy(update={"place": "process"})
-        with RewardWorker(here) as inline, RewardWorker(there) as process:
+        with RewardWorker(here) as worker:
             calls: dict[str, Callable[[], object]] = {
                 "bare": lambda: bare(network, ready),
-                "inline": lambda: inline.compute_batch_rewards({"front": images}),
-                "process": lambda: process.compute_batch_rewards({"front": images}),
+                "worker": lambda: worker.compute_batch_rewards({"front": images}),
             }
             spent = in_turn(calls, repeats)
     rates = {name: f"{BATCH / seconds:,.0f}" for name, seconds in spent.items()}
-    print(
-        f"{encoder} at {size}x{size}, images/s: {rates['bare']} the bare network, {rates['inline']} the worker, "
-        f"{rates['process']} the worker in a process of its own"
-    )
-    bars.at_least(f"reward_worker_{encoder}_{size}", spent["bare"] / spent["inline"], 0.9)
+    print(f"{encoder} at {size}x{size}, images/s: {rates['bare']} the bare network, {rates['worker']} the worker")
+    bars.at_least(f"reward_worker_{encoder}_{size}", spent["bare"] / spent["worker"], 0.9)
 
 
 def bare(network: BinaryRewardClassifier, ready: torch.Tensor) -> torch.Tensor:
@@ -167,7 +162,7 @@ def measure_gpu(repeats: int, with_compile: bool) -> None:
     print(f"{'':26}{'on the GPU':>12}{'pinned':>10}{'pageable':>10}   x floor   |p - p32|")
     for size in (128, 224):
         model, images = random_model("resnet10", size), random_images(BATCH, size)
-        exact = model.score({"front": images[:32]}).probability  # in float32, on the processor
+        exact = model.score({"front": images[:32]}).success_prob  # in float32, on the processor
         floor = floor_ms(model, images, bandwidth, products)
         forms = {
             "gpu": torch.from_numpy(images).cuda(),
@@ -178,7 +173,7 @@ def measure_gpu(repeats: int, with_compile: bool) -> None:
         for way in ways:
             model.to_device("cuda", way)
             spent = {name: score_ms(model, form, repeats) for name, form in forms.items()}
-            off = np.abs(model.score({"front": images}).probability[:32] - exact).max()
+            off = np.abs(model.score({"front": images}).success_prob[:32] - exact).max()
             print(
                 f"{f'{size}x{size} {way}, ms':26}{spent['gpu']:12.3f}{spent['pinned']:10.3f}{spent['pageable']:10.3f}"
                 f"{spent['gpu'] / floor:10.1f}{off:12.4f}"

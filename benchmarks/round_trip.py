@@ -43,11 +43,11 @@ SMALL = Recipe(
     policy=(
         *("learner=sac", "env=lift", "env.obs=both", "env.cameras=[front,side]", "policy_cameras=[]"),
         *("scripted_demos=3", "steps=800"),
-        *("reward.force=true", "reward.threshold=0.01", "evaluation.episodes=10"),  # a judge of so little is unsure
+        *("reward.force=true", "judge.rule.threshold=0.01", "evaluation.episodes=10"),  # a judge of so little is unsure
     ),
     examined=10,
 )
-QUICK = "reward.force=true reward.threshold=0.01 steps=800 evaluation.episodes=10"
+QUICK = "reward.force=true judge.rule.threshold=0.01 steps=800 evaluation.episodes=10"
 QUICK_PPO = f"{QUICK} learner.pretrain_updates=20"
 
 

@@ -12,6 +12,9 @@ import tempfile
 from io import BytesIO
 from pathlib import Path
 
+from plaudit.rule import DecisionRule
+from plaudit.types import JudgeId, Scores
+
 os.environ["QT_QPA_PLATFORM"] = "offscreen"
 
 import numpy as np
@@ -34,12 +37,11 @@ def made_up(steps: int, cutoff: int, source: str, rng: np.random.Generator) -> L
     """A judge that is late or early, and in two minds around its moment."""
     late, threshold = JUDGES[source]
     doubt = np.convolve(rng.normal(0, 2.5, steps), np.ones(6) / 6, "same")
-    log_odds = np.clip((np.arange(1, steps + 1) - cutoff - late) / 6, -4, 4) + doubt
+    log_odds = np.clip((np.arange(steps + 1) - cutoff - late) / 6, -4, 4) + np.append(0, doubt)
     probability = (1 / (1 + np.exp(-log_odds))).astype(np.float32)
-    success = np.arange(1, steps + 1) >= cutoff + late + int(rng.integers(-3, 4))
-    return Labels(
-        success.astype(np.float32), success, probability, 0.02, source, threshold=threshold, note="one cutoff, shift 0"
-    )
+    success = np.arange(steps + 1) >= cutoff + late + int(rng.integers(-3, 4))
+    judge = JudgeId(source, rule=DecisionRule(threshold=threshold, decode="cutoff").key())
+    return Labels(success, np.ones(steps + 1, bool), judge, Scores(probability))
 
 
 def main(source: Path, target: Path) -> None:

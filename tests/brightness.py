@@ -13,22 +13,21 @@ import numpy as np
 from conftest import counting_episode
 from plaudit.data.store import Store
 from plaudit.errors import RewardError
-from plaudit.judges.config import FrameLabelerConfig
-from plaudit.judges.frames import FrameLabeler
-from plaudit.types import Episode, Labels
+from plaudit.judges.calibration import PlattScaling, fingerprint_of
+from plaudit.judges.config import JudgeConfig
+from plaudit.types import Episode, JudgeId, Labels, Scores
 
 CUT, STEPS = 4, 7  # episodes of frames 0 to 7; those that fail are all dark
 NAME = "brightness:BrightnessConfig"
 
 
 class Brightness:
-    """A `FrameScorer`."""
-
-    source = "brightness"
+    """A `Judge`."""
 
     def __init__(self, config: "BrightnessConfig"):
-        self._config = config
-        self.fingerprint = f"cut {config.cut:g}"
+        self._config, self.rule = config, config.rule
+        self.uncalibrated = f"cut {config.cut:g}"
+        self.id = JudgeId("brightness", fingerprint_of(self.uncalibrated, config.calibration), config.rule.key())
         self.asked = 0  # episodes
 
     def score(self, episodes: Sequence[Episode]):
@@ -40,24 +39,25 @@ class Brightness:
     def _score(self, episode: Episode):
         if not episode.task:
             return RewardError("this episode has no task text; give it one")
-        light = episode.frames["front"][episode.recorded].mean(axis=(1, 2, 3))
+        light = episode.frames["front"].mean(axis=(1, 2, 3))
         said = 2 * (light - self._config.cut + 0.5)
         told = episode.task == "count" or not self._config.obeys
-        return np.where((light <= self._config.brightest) & told, said, -5).astype(np.float32)
+        log_odds = np.where((light <= self._config.brightest) & told, said, -5)
+        return Scores((self._config.calibration or PlattScaling())(log_odds))
 
 
-class BrightnessConfig(FrameLabelerConfig):
+class BrightnessConfig(JudgeConfig):
     cut: float = CUT
     brightest: float = 60
     obeys: bool = True  # whether it goes by the instruction
     stuck_after: int | None = None  # episodes
 
     @property
-    def reads_task(self) -> bool:
+    def uses_task(self) -> bool:
         return True
 
-    def build(self) -> FrameLabeler:
-        return FrameLabeler(Brightness(self), self.rule)
+    def build(self) -> Brightness:
+        return Brightness(self)
 
 
 def bright_store(folder: Path, successes: int = 3, failures: int = 3, source: str = "human", **facts: object) -> Store:

@@ -1,5 +1,6 @@
 """Stores to be labelled by hand: episodes of 5, 6 and 7 frames, filled with the numbers 0.., 50.., 100.."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,8 @@ import numpy as np
 
 from conftest import counting_episode
 from plaudit.data.store import Store
-from plaudit.types import Labels
+from plaudit.rule import DecisionRule
+from plaudit.types import JudgeId, Labels, Scores
 
 if TYPE_CHECKING:
     from plaudit.judges.human.window import LabelWindow
@@ -32,7 +34,8 @@ def judged(steps: int, cutoff: int | None, source: str, sure: float = 1.0) -> La
     if sure == 1.0:
         return labels
     probability = np.where(labels.success, sure, 1 - sure).astype(np.float32)
-    return Labels(labels.reward, labels.success, probability, 1 - sure, source, threshold=0.5)
+    judge = JudgeId(source, rule=DecisionRule(decode="per_frame").key())
+    return replace(labels, judge=judge, scores=Scores(probability))
 
 
 def open_window(qtbot, folder: Path, poll: bool = False, **options: Any) -> "LabelWindow":
@@ -49,4 +52,4 @@ def open_window(qtbot, folder: Path, poll: bool = False, **options: Any) -> "Lab
 
 def said_of(folder: Path, episode_id: int) -> list[float]:
     """[T+1] the newest label of a person, frame by frame."""
-    return Store.open(folder).ledger.labels(episode_id, ("human",)).frames.tolist()
+    return Store.open(folder).ledger.labels(episode_id, ("human",)).targets.tolist()

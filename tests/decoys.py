@@ -13,8 +13,8 @@ from bright_square import CUTOFF, STEPS, square_episode
 from plaudit.data.store import Store
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
-from plaudit.judges.labeling import label_store, pending
+from plaudit.judges.classifier.judge import ClassifierJudgeConfig
+from plaudit.judges.labeling import label_store, stale_episodes
 from plaudit.training.reward_model import make_reward_model
 from plaudit.types import Episode, Labels
 
@@ -40,14 +40,14 @@ def played(success: bool, seed: int) -> Episode:
     return replace(square_episode(success, seed), privileged=flags(success))
 
 
-def weak_judge(folder: Path) -> ClassifierLabelerConfig:
+def weak_judge(folder: Path) -> ClassifierJudgeConfig:
     """Trained, into `folder`/weak, on episodes without a decoy."""
     with Store.create(folder / "data") as data:
         for seed in range(24):
             labels = Labels.from_cutoff(steps=STEPS, cutoff=CUTOFF if seed % 2 else None, source="human")
             data.ledger.append(data.append(square_episode(bool(seed % 2), seed)), labels)
         make_reward_model(data, folder / "weak", TRAINING, lambda _: True, lambda _: iter)
-    return ClassifierLabelerConfig(model=folder / "weak", device="cpu")
+    return ClassifierJudgeConfig(model=folder / "weak", device="cpu")
 
 
 def play(store: Store, successes: int, decoys: int, first_seed: int) -> list[int]:
@@ -56,6 +56,6 @@ def play(store: Store, successes: int, decoys: int, first_seed: int) -> list[int
     return store.extend(made + [decoy(first_seed + successes + n) for n in range(decoys)])
 
 
-def judge_all(store: Store, judge: ClassifierLabelerConfig) -> list[int]:
+def judge_all(store: Store, judge: ClassifierJudgeConfig) -> list[int]:
     asked = judge.build()
-    return label_store(store, asked, pending(store.ledger, asked, store.ids)).done
+    return label_store(store, asked, stale_episodes(store.ledger, asked.id, store.ids)).done

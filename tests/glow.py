@@ -17,15 +17,16 @@ from plaudit.config import Config
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
 from plaudit.errors import JudgeError
+from plaudit.judges.classifier.checkpoint import DataFacts, ModelFacts, RewardModel
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.judge import DataFacts, ModelFacts, RewardModel
-from plaudit.judges.classifier.labeler import ClassifierLabelerConfig, ClassifierScorer
+from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConfig
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
-from plaudit.judges.frames import FrameLabeler
+from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.simulator import SimulatorJudge
 from plaudit.learners.sac import Sac, SacConfig
 from plaudit.policies.networks import Spaces
 from plaudit.registry import ENV_REGISTRY
-from plaudit.rollout.rounds import SimulatorJudge, run_round
+from plaudit.rollout.rounds import run_round
 from plaudit.types import Batch, Episode, Observation
 
 SIZE = (8, 8)
@@ -111,19 +112,17 @@ def bright_model(cut: float, *, camera: str = "front", problems: tuple[str, ...]
     return RewardModel([net], facts, "cpu")
 
 
-class DazzledConfig(ClassifierLabelerConfig):
+class DazzledConfig(ClassifierJudgeConfig):
     most: float = 0.3  # brightness of the first frame up to which it can label an episode
     raises: bool = False  # a plain error, as a plugin would that has a mistake in it
 
-    def build(self) -> FrameLabeler:
-        judge = super().build()
-        assert isinstance(judge.scorer, ClassifierScorer)
-        return FrameLabeler(Dazzled(judge.scorer.model, self), judge.rule)
+    def build(self) -> ClassifierJudge:
+        return Dazzled(super().build().model, self)
 
 
-class Dazzled(ClassifierScorer):
+class Dazzled(ClassifierJudge):
     def __init__(self, model: RewardModel, config: DazzledConfig):
-        super().__init__(model)
+        super().__init__(model, config.rule)
         self._config = config
 
     def _score(self, episode: Episode) -> Any:
@@ -168,7 +167,7 @@ def online(judge: Path) -> list[str]:
         "learner.random_steps=0",
         "judge=classifier",
         f"judge.model={judge}",
-        "judge.rule.decode=frames",
+        "judge.rule.decode=per_frame",
         "algorithm=sequential",
         "executor.realtime=false",
         "executor.steps=12",
@@ -182,8 +181,10 @@ def online(judge: Path) -> list[str]:
 def demos(folder: Path, episodes: int) -> Path:
     """A store of lamps that are turned up at once."""
     simulation = GlowConfig().build(episodes)
-    played = run_round(simulation, lambda seen: np.ones((episodes, 1), np.float32), range(episodes), SimulatorJudge())
+    judge = SimulatorJudge()
+    turn_up = np.ones((episodes, 1), np.float32)
+    played = run_round(simulation, lambda seen: turn_up, range(episodes), SuccessDetector(judge, episodes))
     with Store.create(folder) as store:
-        for episode, labels in played.episodes(simulation, "simulator"):
+        for episode, labels in played.episodes(simulation, judge):
             store.ledger.append(store.append(episode), labels)
     return folder

@@ -43,17 +43,17 @@ def _episode_line(number: int, row: int, episode: Episode, checksums: dict[str, 
 
 
 def _label_line(number: int, labels: Labels) -> dict[str, Any]:
-    data = labels.reward.astype("<f4").tobytes() + labels.success.astype("u1").tobytes()
+    data = labels.targets[1:].astype("<f4").tobytes() + labels.success[1:].astype("u1").tobytes()
     return {
         "episode": number,
-        "source": labels.source,
+        "source": labels.judge.source,
         "model": "",
         "threshold": None,
         "time": 2.0,
         "start": None,
         "note": "",
         "restored": None,
-        "steps": len(labels.reward),
+        "steps": labels.steps,
         "probability": False,
         "data": base64.b64encode(zlib.compress(data)).decode(),
     }

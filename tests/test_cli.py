@@ -50,7 +50,7 @@ def test_labels_have_a_history_that_can_be_gone_back_in(tmp_path):
     said = plaudit("data", "info", "s", "--episode", 0, cwd=tmp_path)
     assert "I was wrong" in said and "from frame 2" in said
     assert "version 1 counts again, as version 3" in plaudit("data", "label", "s", "--restore", "0:1", cwd=tmp_path)
-    assert Store.open(tmp_path / "s").ledger.labels(0).succeeded
+    assert Store.open(tmp_path / "s").ledger.labels(0).success_once
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from plaudit import registry
 
 REGISTRIES = {
     "train": (registry.LEARNER_REGISTRY, registry.ENV_REGISTRY),
-    "online": (registry.LEARNER_REGISTRY, registry.ENV_REGISTRY, registry.ROBOT_REGISTRY, registry.LABELER_REGISTRY),
+    "online": (registry.LEARNER_REGISTRY, registry.ENV_REGISTRY, registry.ROBOT_REGISTRY, registry.JUDGE_REGISTRY),
 }
 
 

@@ -16,7 +16,8 @@ from conftest import counting_episode
 from glow import bright_model, saved
 from plaudit.cli import main
 from plaudit.data.store import Store
-from plaudit.types import Labels
+from plaudit.rule import DecisionRule
+from plaudit.types import JudgeId, Labels
 
 Run = Callable[..., str]
 
@@ -61,7 +62,7 @@ def test_a_judge_labels_a_store_and_goes_on_where_it_was(run, store):
     said = run("label", "store", "--judge", NAME)
     assert "4 episodes of store labelled by brightness (2 called a success), 2 were done already" in said
     store.ledger.refresh()
-    assert store.ledger.labels(0).frames.tolist() == [float(t >= CUT) for t in range(STEPS + 1)]
+    assert store.ledger.labels(0).targets.tolist() == [float(t >= CUT + 1) for t in range(STEPS + 1)]
     assert "0 episodes of store labelled by brightness, 6 were done already" in run("label", "store", "--judge", NAME)
 
 
@@ -76,12 +77,12 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(run, store, tmp_pa
 
 
 def test_a_file_a_flag_and_a_key_say_which_judge(run, store, tmp_path):
-    (tmp_path / "judge.yaml").write_text(f"type: {NAME}\nrule: {{decode: frames}}\n")
-    run("label", "store", "--config", "judge.yaml", "cut=5", "--decode", "confirm", "--allow-code", "brightness")
+    (tmp_path / "judge.yaml").write_text(f"type: {NAME}\nrule: {{decode: per_frame}}\n")
+    run("label", "store", "--config", "judge.yaml", "cut=5", "--decode", "k_of_n", "--allow-code", "brightness")
     store.ledger.refresh()
     labels = store.ledger.labels(0)
-    assert (labels.model, labels.note) == ("cut 5", "2 of 3 frames")
-    assert labels.frames.tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
+    assert labels.judge == JudgeId("brightness", "cut 5", DecisionRule().key())
+    assert labels.targets.tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
 
 
 def test_a_classifier_is_named_by_its_folder(run, tmp_path):
@@ -94,7 +95,7 @@ def test_a_classifier_is_named_by_its_folder(run, tmp_path):
         "label", "lamp", "--judge", "classifier", "--model", "model"
     )
     lamp.ledger.refresh()
-    assert int(np.argmax(lamp.ledger.labels(0).frames)) == 5  # 150 of 255
+    assert int(np.argmax(lamp.ledger.labels(0).targets)) == 6  # 150 of 255 is the first of two
 
 
 def test_a_simulator_labels_what_it_knows(run, tmp_path):
@@ -218,17 +219,17 @@ def test_an_evaluation_that_cannot_be(run, store, tmp_path, words, sentence):
 
 def test_a_rule_is_fitted_stored_and_used(run, tmp_path):
     bright_store(tmp_path / "store", 6, 6).close()
-    (tmp_path / "judge.yaml").write_text("cut: ${rule.confirm.0}\nrule: {confirm: [6, 6]}\n")
+    (tmp_path / "judge.yaml").write_text("cut: ${rule.k}\nrule: {decode: cutoff, k: 6, n: 6}\n")
     words = ("--judge", NAME, "--config", "judge.yaml", "-o", "judge.yaml", "--target-fpr", "0.02")
     said = run("judge", "calibrate", "store", *words)
     assert "judge.yaml: fitted on 12 episodes, 6 of which succeed" in said and "target 2.0%" in said
     tree = yaml.safe_load((tmp_path / "judge.yaml").read_text())
-    assert tree["cut"] == "${rule.confirm.0}"  # as it was written
-    assert tree["calibrated"]["fingerprint"] == "cut 6" and tree["calibrated"]["target_fpr"] == 0.02
-    assert tree["rule"]["threshold"] >= 0.5 and tree["rule"]["bias"] > 0
+    assert tree["cut"] == "${rule.k}"  # as it was written
+    assert tree["calibration_record"]["fingerprint"] == "cut 6" and tree["calibration_record"]["target_fpr"] == 0.02
+    assert tree["rule"]["threshold"] >= 0.5 and tree["calibration"]["bias"] > 0
     run("label", "store", "--config", "judge.yaml")
     store = Store.open(tmp_path / "store")
-    assert [store.ledger.labels(i).frames.sum() for i in store.ids] == [4] * 6 + [0] * 6
+    assert [store.ledger.labels(i).targets.sum() for i in store.ids] == [4] * 6 + [0] * 6
     said = run("label", "store", "--config", "judge.yaml", "cut=3")
     assert "warning: this judge's rule was fitted on cut 6 and it is cut 3 now" in said
 
@@ -243,6 +244,7 @@ def test_nothing_is_written_over_and_nothing_is_made_of_too_little(run, store, t
     assert not (tmp_path / "new.yaml").exists()
 
 
-def test_yes_and_no_cannot_be_calibrated(run, store):
-    said = run("judge", "calibrate", "store", "--judge", "simulator", "-o", "new.yaml", ok=False)
-    assert "'simulator' gives binary labels; only a judge with probabilities" in said
+def test_yes_and_no_cannot_be_calibrated(run, tmp_path):
+    bright_store(tmp_path / "flags", 3, 3, privileged={"success": np.arange(1, STEPS + 1) >= CUT}).close()
+    said = run("judge", "calibrate", "flags", "--judge", "simulator", "-o", "new.yaml", ok=False)
+    assert "'simulator' says yes and no; only a judge that gives probabilities" in said

@@ -27,7 +27,7 @@ def test_a_run_is_stopped_by_the_alarm_and_goes_on_with_a_better_model(tmp_path:
     assert "alarm: the judge called" in plaudit("train", "--resume", "runs/run", cwd=tmp_path, ok=False)
     said = plaudit("train", "--resume", "runs/run", "--reward-model", better, cwd=tmp_path)
     assert "better (" in said and "alarm" not in said and "runs/run: 2" in said  # two hundred and some steps
-    assert not Store.open(tmp_path / "runs/run/episodes").ledger.labels(0).succeeded
+    assert not Store.open(tmp_path / "runs/run/episodes").ledger.labels(0).success_once
 
 
 @pytest.mark.parametrize(

@@ -8,29 +8,56 @@ import torch
 from conftest import counting_episode
 from counting import CountingSimulation
 from own_learner import Imitation, ImitationConfig, UnfinishedConfig
-from plaudit.contracts import check_labeler, check_learner, check_policy, check_robot, check_simulation
+from plaudit.contracts import check_judge, check_learner, check_policy, check_robot, check_simulation
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.envs.adapters.gymnasium import GymnasiumConfig
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import ContractError
-from plaudit.judges.labeling import label_store, pending
+from plaudit.judges.classifier.judge import ClassifierJudge
+from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.labeling import label_store, stale_episodes
+from plaudit.judges.simulator import SimulatorJudge
 from plaudit.learners.ppo import PpoConfig
 from plaudit.learners.qchunk import QChunkConfig
 from plaudit.learners.sac import SacConfig
 from plaudit.policies.config import ActorConfig
 from plaudit.policies.networks import Spaces
 from plaudit.registry import LEARNER_REGISTRY
-from plaudit.rollout.rounds import SimulatorJudge, run_round
-from plaudit.types import Labels, Observation
+from plaudit.rollout.rounds import run_round
+from plaudit.rule import DecisionRule
+from plaudit.types import JudgeId, Observation, Scores
 from tabletop import ScriptedLift, Tabletop
+from tiny_reward import noise_episode, tiny_model
 
 
-class Judge:
-    source, facts = "judge", {"model": "", "threshold": None, "note": ""}
+class Light:
+    """A `LiveJudge`: the brighter a frame, the likelier a success."""
 
-    def label(self, episodes):
-        return [Labels.from_cutoff(steps=e.steps, cutoff=1, source="judge") for e in episodes]
+    def __init__(self):
+        self.rule = DecisionRule()
+        self.id = JudgeId("light", "1", self.rule.key())
+
+    def score(self, episodes):
+        return [self.look(episode.frames["front"]) for episode in episodes]
+
+    def look(self, frames):
+        return Scores((frames.mean(axis=(1, 2, 3)) / 255).astype(np.float32))
+
+    def stream(self, num_envs):
+        return LightStream(self)
+
+
+class LightStream:
+    def __init__(self, judge):
+        self._judge = judge
+
+    def reset(self, observation, mask=None):
+        prob = self._judge.look(observation.images["front"]).success_prob
+        return Scores(prob if mask is None else np.where(mask, prob, np.float32(np.nan)))
+
+    def step(self, observation, info):
+        return self._judge.look(observation.images["front"])
 
 
 def test_the_drawn_table_keeps_the_robots_contract():
@@ -42,8 +69,8 @@ def test_the_scripted_policy_keeps_the_policys_contract():
     check_policy(ScriptedLift(), robot.reset(0), Normalizer({}), robot.action_dim)
 
 
-def test_a_plain_judge_keeps_the_labelers_contract():
-    check_labeler(Judge(), [counting_episode(steps=3), counting_episode(steps=5)])
+def test_a_plain_judge_keeps_the_judges_contract():
+    check_judge(Light(), [counting_episode(steps=3), counting_episode(steps=5)])
 
 
 def test_a_robot_whose_frames_have_another_size_is_named():
@@ -93,48 +120,79 @@ def test_a_policy_that_returns_float64_is_named():
         check_policy(Wide(), robot.reset(0), Normalizer({}), 3)
 
 
-def test_a_judge_that_writes_into_the_episode_is_named():
-    class Vandal(Judge):
-        def label(self, episodes):
-            episodes[0].actions[:] = 7
-            return super().label(episodes)
-
-    with pytest.raises(ContractError, match="changed the episode"):
-        check_labeler(Vandal(), [counting_episode(steps=3)])
+def test_the_judges_that_come_with_it_keep_the_contract():
+    success = np.array([False, True, False, True])
+    check_judge(SimulatorJudge(), [counting_episode(steps=4, privileged={"success": success})])
+    for history in (0, 2):
+        check_judge(ClassifierJudge(tiny_model(history=history, history_stride=2)), [noise_episode()])
 
 
-def test_a_judge_that_does_not_say_what_stands_on_its_labels_is_told():
-    class Silent:
-        source = "judge"
-        label = Judge.label
+class Vandal(Light):
+    def score(self, episodes):
+        episodes[0].actions[:] = 7
+        return super().score(episodes)
 
-    with pytest.raises(ContractError, match="Silent is not a Labeler: it needs `source`, `facts` and `label"):
-        check_labeler(Silent(), [counting_episode(steps=3)])
+
+class Prophet(Light):
+    def look(self, frames):
+        return Scores(np.full(len(frames), frames[-1].mean() / 255, np.float32))
+
+
+class Spy(Light):
+    def score(self, episodes):
+        return [Scores(np.append(0, e.privileged["success"]).astype(np.float32)) for e in episodes]
+
+
+class Restless(Light):
+    def score(self, episodes):
+        self.id = JudgeId("light", self.id.fingerprint + "1", self.rule.key())
+        return super().score(episodes)
+
+
+class Short(Light):
+    def score(self, episodes):
+        return [Scores(np.zeros(2, np.float32)) for _ in episodes]
+
+
+class Nameless(Light):
+    def __init__(self):
+        super().__init__()
+        self.id = JudgeId("", "1", self.rule.key())
+
+
+class OtherwiseLive(Light):
+    def stream(self, num_envs):
+        class Stream(LightStream):
+            def step(self, observation, info):
+                return Scores(np.full(num_envs, 0.5, np.float32))
+
+        return Stream(self)
 
 
 @pytest.mark.parametrize(
-    ("facts", "sentence"),
+    ("judge", "sentence"),
     [
-        ({"model": ""}, "facts lacks 'threshold'"),
-        ({"model": 3, "threshold": None, "note": ""}, "facts has 3 as 'model'"),
-        ({"model": "m", "threshold": None, "note": ""}, "labels carry model '', the labeler's facts say 'm'"),
-        ({"model": "", "threshold": None, "note": "", "rule": "by ear"}, "'by ear' as 'rule', which is no JSON object"),
-        ({"model": "", "threshold": None, "note": "", "lens": 50}, "facts has 'lens', which no label has"),
+        (Vandal, "changed the episode"),
+        (Prophet, "it is not causal"),
+        (Spy, "depends on what only the simulator knows"),
+        (Restless, "id changed"),
+        (Short, "scored 2 frames of an episode that has 5"),
+        (Nameless, "needs a source"),
+        (OtherwiseLive, r"stream\(\) scores an episode otherwise"),
+        (object, "object is not a Judge: it lacks id, rule, score"),
     ],
 )
-def test_a_judge_whose_facts_are_not_those_of_its_labels_is_named(facts, sentence):
-    judge = Judge()
-    judge.facts = facts
+def test_a_judge_that_breaks_the_contract_is_named(judge, sentence):
     with pytest.raises(ContractError, match=sentence):
-        check_labeler(judge, [counting_episode(steps=3)])
+        check_judge(judge(), [counting_episode(steps=4, privileged={"success": np.array([0, 1, 0, 1], bool)})])
 
 
 def test_a_judge_that_keeps_the_contract_labels_a_store_once(tmp_path):
     store = Store.create(tmp_path / "s")
     ids = [store.append(counting_episode(steps=3)) for _ in range(3)]
-    check_labeler(Judge(), [store.episode(i) for i in ids])
-    assert label_store(store, Judge(), pending(store.ledger, Judge(), ids)).done == ids
-    assert pending(store.ledger, Judge(), ids) == []
+    check_judge(Light(), [store.episode(i) for i in ids])
+    assert label_store(store, Light(), stale_episodes(store.ledger, Light().id, ids)).done == ids
+    assert stale_episodes(store.ledger, Light().id, ids) == []
 
 
 def test_something_else_is_no_robot():
@@ -161,7 +219,7 @@ def test_the_on_policy_learner_keeps_the_contract():
     simulation, config = CountingSimulation(3), PpoConfig(hidden_dims=(8,), update_epochs=1, num_minibatches=2)
     spaces = Spaces(simulation.state_dim, simulation.action_dim, {})
     act = config.build(spaces, 0, "cpu").act_fn(explore=True)
-    check_learner(config, spaces, run_round(simulation, act, [3, 4, 5], SimulatorJudge()))
+    check_learner(config, spaces, run_round(simulation, act, [3, 4, 5], SuccessDetector(SimulatorJudge(), 3)))
 
 
 def test_what_a_learner_lacks_is_named():

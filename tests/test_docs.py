@@ -104,7 +104,7 @@ def documented() -> set[str]:
 
 
 def test_every_metric_in_the_code_is_defined_and_every_definition_has_code():
-    rooms = [ROOT / "src/plaudit" / room for room in ("learners", "training", "judges/detector.py")]
+    rooms = [ROOT / "src/plaudit" / room for room in ("learners", "training", "judges/audit.py")]
     files = [path for room in rooms for path in ([room] if room.suffix else sorted(room.rglob("*.py")))]
     text = "\n".join(path.read_text() for path in files)
     named = set(re.findall(rf'"((?:{KINDS})/[a-z_]+)"', text)) - {"loss/train"}  # of a reward model's own page
@@ -120,7 +120,7 @@ def test_every_metric_that_an_online_run_logs_is_defined(tmp_path, learner):
     words = (
         f"robot=sim robot.env.type=glow learner={learner} learner.hidden_dims=[8] learner.batch_size=8 "
         f"judge=classifier "
-        "judge.model=judge judge.rule.decode=frames algorithm=sequential executor.realtime=false executor.steps=12 "
+        "judge.model=judge judge.rule.decode=per_frame algorithm=sequential executor.realtime=false executor.steps=12 "
         "policy_cameras=[] episodes=20 audit.share=1 evaluation.episodes=2 evaluation.every=4 name=run"
     )
     plaudit("online", *words.split(), "--address", "none", cwd=tmp_path)

@@ -12,7 +12,7 @@ from conftest import counting_episode
 from plaudit.config import Config, load
 from plaudit.errors import BadFile, ConfigError, NotAllowed
 from plaudit.judges.classifier.rlinf import load_pt
-from plaudit.judges.config import read_judge
+from plaudit.judges.config import load_judge_config
 from plaudit.judges.vlm.config import EndpointConfig, VlmConfig
 from plaudit.policies.loader import load_policy
 from plaudit.registry import ENCODER_REGISTRY, ENV_REGISTRY, Registry
@@ -70,7 +70,7 @@ def test_a_policy_that_names_code_imports_nothing(trap, policy):
 
 def test_a_judge_that_names_code_imports_nothing(trap):
     with pytest.raises(ConfigError, match=REFUSED):
-        read_judge(written(trap, "judge.yaml", "type: 'my_trap:Net'"), None)
+        load_judge_config(written(trap, "judge.yaml", "type: 'my_trap:Net'"), None)
     assert not (trap / "sprung").exists()
 
 
@@ -141,17 +141,17 @@ def vlm(url: str, more: str = "") -> str:
 def test_a_judge_may_name_no_variable_but_those_for_keys(tmp_path):
     path = written(tmp_path, "judge.yaml", vlm("http://localhost:1/v1", ", api_key_env: AWS_SECRET_ACCESS_KEY"))
     with pytest.raises(ConfigError, match="asks for the environment variable AWS_SECRET_ACCESS_KEY; a file may name"):
-        read_judge(path, None)
-    assert read_judge(path, None, overrides=["endpoint.api_key_env=AWS_SECRET_ACCESS_KEY"])
+        load_judge_config(path, None)
+    assert load_judge_config(path, None, overrides=["endpoint.api_key_env=AWS_SECRET_ACCESS_KEY"])
 
 
 @pytest.mark.parametrize("host", ["evil.example", "10.1.2.3", "localhost.evil.example", "[2001:db8::1]"])
 def test_a_judge_on_another_machine_is_called_by_the_users_word_alone(tmp_path, host):
     path = written(tmp_path, "judge.yaml", vlm(f"http://{host}/v1"))
     with pytest.raises(ConfigError, match=r"nothing was sent\. If it is yours, add --allow-host"):
-        read_judge(path, None)
+        load_judge_config(path, None)
     allow_host(host_of(f"http://{host}"))
-    assert read_judge(path, None)
+    assert load_judge_config(path, None)
 
 
 def test_a_policy_on_another_machine_likewise(tmp_path):
@@ -165,15 +165,15 @@ def test_a_policy_on_another_machine_likewise(tmp_path):
 def test_a_file_does_not_download(tmp_path):
     path = written(tmp_path, "judge.yaml", "type: vlm\nmodel: somebody/model\nallow_download: true\n")
     with pytest.raises(ConfigError, match=r"add --allow-host huggingface\.co"):
-        read_judge(path, None)
+        load_judge_config(path, None)
     allow_host("huggingface.co")
-    assert read_judge(path, None)
+    assert load_judge_config(path, None)
 
 
 def test_a_password_in_a_url_is_refused_and_not_shown(tmp_path):
     for url in ("http://me:hunter2@localhost/v1", "http://localhost/v1?api_key=hunter2"):
         with pytest.raises(ConfigError, match="has a password or a key in it") as caught:
-            read_judge(written(tmp_path, "judge.yaml", vlm(url)), None)
+            load_judge_config(written(tmp_path, "judge.yaml", vlm(url)), None)
         assert "hunter2" not in str(caught.value)
 
 

@@ -3,7 +3,7 @@ import pytest
 
 from conftest import counting_episode
 from plaudit.errors import DataError, InvalidEpisode
-from plaudit.types import Episode, Labels
+from plaudit.types import Episode, JudgeId, Labels, Scores
 
 FRAMES = {"front": np.zeros((3, 8, 10, 3), np.uint8)}
 
@@ -39,40 +39,31 @@ def test_arrays_that_make_no_episode_are_refused_with_a_sentence(changes, senten
 
 def test_a_cutoff_counts_frames_and_rewards_the_action_that_led_there():
     labels = Labels.from_cutoff(steps=4, cutoff=3, source="human")
-    assert labels.frames.tolist() == [0, 0, 0, 1, 1]
-    assert labels.reward.tolist() == [0, 0, 1, 1]  # action 2 led to frame 3
+    assert labels.targets.tolist() == [0, 0, 0, 1, 1]
+    assert labels.first_success == 3 and labels.success_at_end
 
 
 def test_no_cutoff_is_a_failure():
     labels = Labels.from_cutoff(steps=2, cutoff=None, source="human")
-    assert labels.reward.tolist() == [0, 0]
-    assert not labels.succeeded
+    assert labels.targets.tolist() == [0, 0, 0]
+    assert not labels.success_once and labels.first_success is None
 
 
-def test_a_step_that_was_not_judged_has_no_verdict():
-    labels = Labels.from_frames(np.array([0, np.nan, 1]), source="human")
-    assert labels.judged.tolist() == [False, True]
-    assert np.isnan(labels.frames[1])
-
-
-@pytest.mark.parametrize(("threshold", "succeeded"), [(None, True), (0.6, True), (0.9, False)])
-def test_the_first_frame_is_called_at_the_threshold_like_any_other(threshold, succeeded):
-    said = np.array([0.6, 0.3, 0.2], np.float32)
-    labels = Labels(
-        reward=np.zeros(2, "f4"), success=np.zeros(2, bool), probability=said[1:], start=said[0], threshold=threshold
-    )
-    assert labels.succeeded == succeeded
-    assert labels.frames.tolist() == [succeeded, 0, 0]
-
-
-def test_a_verdict_made_of_probabilities_is_called_at_its_threshold():
-    assert Labels.from_frames([0.6, 0.6, 0.95], threshold=0.9).frames.tolist() == [0, 0, 1]
+def test_a_frame_that_was_not_labeled_has_no_target():
+    labels = Labels.from_targets(np.array([0, np.nan, 1]), source="human")
+    assert labels.labeled.tolist() == [True, False, True]
+    assert np.isnan(labels.targets[1])
 
 
 @pytest.mark.parametrize("probability", [[-0.1, 0.5], [0.5, 1.1]])
 def test_a_probability_outside_zero_and_one_is_refused(probability):
     with pytest.raises(DataError, match="probability"):
-        Labels(reward=np.zeros(2, "f4"), success=np.zeros(2, bool), probability=np.array(probability, "f4"))
+        Scores(np.array(probability, "f4"))
+
+
+def test_an_observation_that_is_not_labeled_cannot_show_success():
+    with pytest.raises(DataError, match="shows success and is not labeled"):
+        Labels(np.array([True, False]), np.array([False, True]), JudgeId("human"))
 
 
 @pytest.mark.parametrize(("repeated", "seen"), [("none", 5), ("first", 4), ("last", 4)])

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from plaudit.judges.classifier.checkpoint import DataFacts, ModelFacts, RewardModel
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.judge import DataFacts, ModelFacts, RewardModel
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.types import Episode
 

@@ -108,7 +108,7 @@ def read(folder: Path, outcome: Outcome) -> None:
                 outcome.wrong.append(f"episode {i} is served with other bytes than were stored")
         labels = outcome.tried(f"labels {i}", lambda i=i: store.ledger.labels(i))
         if labels is not None and i < EPISODES:
-            if labels.note == str(i) and labels.reward.tolist() == nth_labels(i).reward.tolist():
+            if labels.note == str(i) and labels.targets.tolist() == nth_labels(i).targets.tolist():
                 outcome.labels.add(i)
             else:
                 outcome.wrong.append(f"the labels of episode {i} are not those that were given")

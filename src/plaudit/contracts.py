@@ -9,17 +9,18 @@ Each raises `ContractError` with a sentence that names the method and what it sh
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from inspect import get_annotations
-from types import ModuleType, NoneType
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from plaudit.data.batch import to_torch
 from plaudit.data.normalize import Normalizer as AffineNormalizer
-from plaudit.errors import ContractError
-from plaudit.protocols import Labeler, Learner, Normalizer, Policy, Robot, Simulation
-from plaudit.types import AnyArray, Batch, Episode, FloatArray, Labels, Observation, Weights
+from plaudit.errors import ContractError, PlauditError
+from plaudit.protocols import Judge, Learner, LiveJudge, Normalizer, Policy, Robot, Simulation
+from plaudit.types import AnyArray, Batch, Episode, FloatArray, JudgeId, Observation, Scores, Weights
 
 
 def missing_members(thing: Any, protocol: type) -> list[str]:
@@ -393,59 +394,142 @@ def _different(one: Mapping[str, AnyArray], other: Mapping[str, AnyArray]) -> bo
     return set(one) != set(other) or any(not np.array_equal(one[name], other[name]) for name in one)
 
 
-def check_labeler(labeler: Any, episodes: Sequence[Episode]) -> None:
-    """One verdict an episode, of its length, with the judge's name and facts on it, and the episode untouched."""
-    if not isinstance(labeler, Labeler):
-        raise ContractError(
-            f"{type(labeler).__name__} is not a Labeler: it needs `source`, `facts` and `label(episodes)`"
-        )
-    facts = _checked_facts(labeler)
-    before = [episode.actions.copy() for episode in episodes]
-    verdicts = labeler.label(episodes)
-    if len(verdicts) != len(episodes):
-        raise ContractError(f"label() returned {len(verdicts)} verdicts on {len(episodes)} episodes")
-    for episode, verdict, actions in zip(episodes, verdicts, before, strict=True):
-        if isinstance(verdict, Exception):
-            continue
-        if not isinstance(verdict, Labels):
-            raise ContractError(f"label() must return Labels or an exception each, got {type(verdict).__name__}")
-        if len(verdict.reward) != episode.steps:
-            raise ContractError(f"label() judged {len(verdict.reward)} steps of an episode that has {episode.steps}")
-        if verdict.source != labeler.source:
-            raise ContractError(f"labels carry source '{verdict.source}', the labeler says '{labeler.source}'")
-        for name, value in facts.items():
-            if getattr(verdict, name) != value:
-                raise ContractError(
-                    f"labels carry {name} {getattr(verdict, name)!r}, the labeler's facts say {value!r}; a second run "
-                    "would take them for another judge's"
-                )
-        if not np.array_equal(actions, episode.actions):
-            raise ContractError("label() changed the episode it was shown")
+def check_judge(judge: Any, episodes: Sequence[Episode]) -> None:
+    """What passes works in every command that takes a judge:
+
+    1. one answer an episode, in order: scores of all its frames, an error, or None for later
+    2. the episode stays as it was
+    3. causal: scores of the first frames do not depend on later ones
+    4. it reads nothing that only a simulator knows, unless it is the simulator
+    5. its id says who it is, and stays the same
+    6. its rule decides the same live and afterwards
+    7. a `LiveJudge` scores the same live and afterwards, in environments that are at different steps
+
+    episodes: at least one that the judge can score, of three steps or more
+    """
+    if not isinstance(judge, Judge):
+        lacking = missing_members(judge, Judge)
+        raise ContractError(f"{type(judge).__name__} is not a Judge: it lacks {', '.join(lacking)}")
+    before = _check_id(judge.id)
+    actions = [episode.actions.copy() for episode in episodes]
+    pixels = [{camera: frames.copy() for camera, frames in episode.frames.items()} for episode in episodes]
+    scored = [
+        (episode, scores)
+        for episode, scores in zip(episodes, _answers(judge, episodes), strict=True)
+        if isinstance(scores, Scores)
+    ]
+    if not scored:
+        raise ContractError("score() scored none of these episodes; check it with one that it can score")
+    for episode, acted, seen in zip(episodes, actions, pixels, strict=True):
+        same = all(np.array_equal(seen[camera], frames) for camera, frames in episode.frames.items())
+        if not same or not np.array_equal(acted, episode.actions):
+            raise ContractError("score() changed the episode it was shown")
+    episode, scores = scored[0]
+    _check_causal(judge, episode, scores)
+    if judge.id.source != "simulator":
+        _check_not_privileged(judge, episode, scores)
+    _check_rule(judge, scores)
+    if isinstance(judge, LiveJudge):
+        _check_stream(judge, episode, scores)
+    if judge.id != before:
+        raise ContractError(f"the judge's id changed from {before} to {judge.id} while it scored")
 
 
-def _checked_facts(labeler: Labeler) -> dict[str, Any]:
-    """Those by which its labels are found again; a note may say more of single episodes where there is a rule."""
-    kinds: dict[str, Any] = {"model": str, "threshold": (float, int, NoneType), "note": str, "rule": str}
-    facts = dict(labeler.facts)
-    for name, kind in kinds.items():
-        if name not in facts and name != "rule":
-            raise ContractError(
-                f"facts lacks '{name}'; it needs model, threshold and note, as they stand on the labels"
-            )
-        if name in facts and not isinstance(facts[name], kind):
-            raise ContractError(f"facts has {facts[name]!r} as '{name}', which is no {kind}")
-    if unknown := sorted(facts.keys() - kinds.keys()):
-        raise ContractError(f"facts has '{unknown[0]}', which no label has; it takes {', '.join(kinds)}")
-    if "rule" in facts:
-        _check_rule(facts["rule"])
-        del facts["note"]
-    return facts
-
-
-def _check_rule(rule: str) -> None:
+def _check_id(judge_id: Any) -> JudgeId:
+    if not isinstance(judge_id, JudgeId):
+        raise ContractError(f"id must be a JudgeId, got {type(judge_id).__name__}")
+    if not judge_id.source or not all(isinstance(part, str) for part in vars(judge_id).values()):
+        raise ContractError(f"{judge_id} needs a source, and all of it must be text")
     try:
-        fits = rule == "" or isinstance(json.loads(rule), dict)
+        fits = judge_id.rule == "" or isinstance(json.loads(judge_id.rule), dict)
     except ValueError:
         fits = False
     if not fits:
-        raise ContractError(f"facts has {rule!r} as 'rule', which is no JSON object; write it with json.dumps")
+        raise ContractError(f"id.rule is {judge_id.rule!r}; it is rule.key(), or empty")
+    return judge_id
+
+
+def _answers(judge: Judge, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError | None]:
+    answers = judge.score(episodes)
+    if len(answers) != len(episodes):
+        raise ContractError(f"score() returned {len(answers)} answers on {len(episodes)} episodes")
+    for episode, answer in zip(episodes, answers, strict=True):
+        if not (answer is None or isinstance(answer, Scores | PlauditError)):
+            raise ContractError(f"score() must return Scores, a PlauditError or None each, got {type(answer).__name__}")
+        if isinstance(answer, Scores) and len(answer.success_prob) != episode.steps + 1:
+            raise ContractError(
+                f"score() scored {len(answer.success_prob)} frames of an episode that has {episode.steps + 1}"
+            )
+    return answers
+
+
+def _check_causal(judge: Judge, episode: Episode, scores: Scores) -> None:
+    """The same of an episode that was cut before its last step."""
+    if episode.steps < 2:
+        return
+    steps = episode.steps - 1
+    cut = replace(
+        episode,
+        frames={camera: frames[: steps + 1] for camera, frames in episode.frames.items()},
+        state=episode.state[: steps + 1],
+        actions=episode.actions[:steps],
+        control_mode=episode.control_mode[:steps],
+        privileged={name: values[:steps] for name, values in episode.privileged.items()},
+        repeated="first" if episode.repeated == "first" else "none",
+    )
+    (found,) = _answers(judge, [cut])
+    if isinstance(found, Scores) and not _close(found.success_prob, scores.success_prob[: steps + 1]):
+        raise ContractError("score() of the first frames changed when the last one was taken away: it is not causal")
+
+
+def _check_not_privileged(judge: Judge, episode: Episode, scores: Scores) -> None:
+    flipped = np.ones(episode.steps, bool) if episode.success is None else ~episode.success
+    (found,) = _answers(judge, [replace(episode, privileged={**episode.privileged, "success": flipped})])
+    if not isinstance(found, Scores) or not _close(found.success_prob, scores.success_prob):
+        raise ContractError("score() depends on what only the simulator knows (privileged); only its own judge may")
+
+
+def _check_rule(judge: Judge, scores: Scores) -> None:
+    if not judge.rule.causal:
+        return
+    tracker = judge.rule.tracker(1)
+    prob = scores.success_prob
+    live = np.array([tracker.update(prob[t : t + 1])[0] for t in range(len(prob))])
+    if not np.array_equal(live, judge.rule.decide(prob)):
+        raise ContractError("the rule decides otherwise live than afterwards")
+
+
+def _check_stream(judge: LiveJudge, episode: Episode, scores: Scores) -> None:
+    """Two environments that show the episode, of which the second starts anew after the first step."""
+
+    def seen(first: int, second: int) -> Observation:
+        pair = [first, second]
+        return Observation({camera: frames[pair] for camera, frames in episode.frames.items()}, episode.state[pair])
+
+    def info(t: int) -> dict[str, AnyArray]:
+        return {name: np.stack([values[t], values[t]]) for name, values in episode.privileged.items()}
+
+    stream = judge.stream(2)
+    found = np.full((2, episode.steps + 1), np.nan, np.float32)
+    found[0, 0] = stream.reset(seen(0, 0)).success_prob[0]
+    for t in range(1, episode.steps + 1):
+        second = max(t - 1, 0)
+        step = stream.step(seen(t, second), info(t - 1)).success_prob
+        if t == 1:
+            again = stream.reset(seen(t, 0), np.array([False, True])).success_prob
+            if not np.isnan(again[0]):
+                raise ContractError("stream.reset() with a mask must say NaN of environments that go on")
+            step = np.array([step[0], again[1]])
+        found[0, t], found[1, second] = step
+    recorded = episode.recorded
+    if not _close(found[0][recorded], scores.success_prob[recorded]):
+        raise ContractError("stream() scores an episode otherwise than score() does")
+    late = slice(recorded.start or 0, episode.steps)
+    simulator = judge.id.source == "simulator"  # whose flag comes with the step, not with the picture
+    if not simulator and not _close(found[1][late], scores.success_prob[late]):
+        raise ContractError("stream() mixes up environments that are at different steps")
+
+
+def _close(one: FloatArray, other: FloatArray) -> bool:
+    """Up to what batches of another size make of the same numbers."""
+    return np.allclose(one, other, atol=1e-3, equal_nan=True)

@@ -31,7 +31,7 @@ from plaudit.errors import DataError, TargetNotEmpty
 from plaudit.judges.classifier.recipes import read_recipe
 from plaudit.judges.classifier.training import Stopped
 from plaudit.judges.controls import ControlResult
-from plaudit.judges.metrics import Scores, reliability
+from plaudit.judges.metrics import JudgeMetrics, reliability
 from plaudit.judges.scored import Scored
 from plaudit.report.judge import frame_gallery, judge_blocks, summary_line
 from plaudit.report.page import Code, Section, Table, Text
@@ -254,11 +254,11 @@ class Demo:
         return Section("Stages", [Table(rows, header=("stage", "result", "time"))])
 
 
-def load_judge_record(folder: Path) -> tuple[Scores, list[ControlResult], list[Scored]]:
+def load_judge_record(folder: Path) -> tuple[JudgeMetrics, list[ControlResult], list[Scored]]:
     """The metrics of a reward model, its negative controls and its predictions on held-out episodes."""
     record = read_json_object(folder / "model.json")
     predictions = [Scored.from_json(line) for line in read_json_lines(folder / "held_out.jsonl")]
-    return Scores.from_json(record["scores"]), [ControlResult(**tree) for tree in record["controls"]], predictions
+    return JudgeMetrics.from_json(record["scores"]), [ControlResult(**tree) for tree in record["controls"]], predictions
 
 
 def run_demo(

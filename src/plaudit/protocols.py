@@ -3,7 +3,7 @@
     while True:
         episode = run_episode(robot, policy)             # rollout: numpy only, real time
         episode_id = store.append(episode)               # on disk before anything else happens
-        ledger.append(episode_id, labeler.label(episode))  # now, or days later
+        ledger.append(episode_id, label_episodes(judge, [episode])[0])  # now, or days later
         learner.update(replay.sample(256))
         policy.load_weights(learner.weights())           # the robot acts with what was learned
 
@@ -13,7 +13,9 @@ A plugin is a class with these methods; it inherits nothing. `plaudit.contracts`
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, Labels, Observation, Weights
+from plaudit.errors import PlauditError
+from plaudit.rule import DecisionRule
+from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, JudgeId, Observation, Scores, Weights
 
 
 @runtime_checkable
@@ -186,25 +188,48 @@ class InferenceEngine(Protocol):
 
 
 @runtime_checkable
-class Labeler(Protocol):
-    """A judge: a simulator's flag, a classifier, a vision-language model, a person.
+class Judge(Protocol):
+    """Scores the frames of episodes: a simulator's flag, a classifier, a vision-language model, a person.
 
-    labeler.label([episode])[0].model == labeler.facts["model"]      # and so are its threshold, note and rule
+    for episode, scores in zip(episodes, judge.score(episodes)):
+        labels_from_scores(judge.id, judge.rule, episode, scores)     # plaudit.rule: labels are made nowhere else
     """
 
-    source: str  # the name that stands on its labels
+    id: JudgeId  # stands on its labels; by it a run that was stopped finds what is done, and another judge labels anew
+    rule: DecisionRule  # how its scores become success
 
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """What will stand on all of its labels: `model`, `threshold` and `note`, and `rule` where numbers are decoded.
+    def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError | None]:
+        """One answer an episode, in order: scores [T+1]; an error where this one cannot be scored, and the others go
+        on; None where there is no answer yet and it should be asked again.
 
-        By these a run that was stopped finds what is done, and a judge that changed judges again: an episode whose
-        newest label has the same model, threshold and rule (note, where it has no rule) is passed over.
+        Causal: `success_prob[t]` depends on observations 0 to t only.
         """
         ...
 
-    def label(self, episodes: Sequence[Episode]) -> Sequence[Labels | Exception]:
-        """One verdict an episode, in order. An episode it fails on gets the exception and stays unlabelled."""
+
+@runtime_checkable
+class LiveJudge(Judge, Protocol):
+    """A judge that also scores while episodes run, in N environments or on one robot."""
+
+    def stream(self, num_envs: int) -> "ScoreStream":
+        """A new one, which has seen nothing."""
+        ...
+
+
+@runtime_checkable
+class ScoreStream(Protocol):
+    """
+    scores = stream.reset(observation)               # the first frames of N episodes
+    scores = stream.step(observation, info)          # the next ones
+    scores = stream.reset(observation, mask)         # some environments start anew
+    """
+
+    def reset(self, observation: Observation, mask: BoolArray | None = None) -> Scores:
+        """[N] of first frames. mask: [N] the rows that start anew, where not all do; the others are NaN."""
+        ...
+
+    def step(self, observation: Observation, info: Mapping[str, AnyArray]) -> Scores:
+        """[N] of the next frames. info: what only a simulation knows, which the simulator judge alone may read."""
         ...
 
 

@@ -324,11 +324,11 @@ POLICY_REGISTRY = Registry(
     protocol=Policy,
     context=(),
 )
-LABELER_REGISTRY = Registry(
-    "labeler",
+JUDGE_REGISTRY = Registry(
+    "judge",
     builtin={
-        "simulator": "plaudit.judges.simulator:SimulatorConfig",
-        "classifier": "plaudit.judges.classifier.labeler:ClassifierLabelerConfig",
+        "simulator": "plaudit.judges.simulator:SimulatorJudgeConfig",
+        "classifier": "plaudit.judges.classifier.judge:ClassifierJudgeConfig",
         "vlm": "plaudit.judges.vlm.config:VlmConfig",
     },
 )

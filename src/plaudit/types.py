@@ -5,12 +5,11 @@ Time runs like this, for an episode of T actions:
     frame    0      1      2    ...   T          T+1 observations
               \\    / \\    / \\
     action     0       1       2  ...            T actions
-    reward     0       1       2  ...            reward[t] judges frame t+1, what action t led to
+    reward     0       1       2  ...            reward[t] is for frame t+1, what action t led to
 
 A judge looks at frames, a learner wants rewards of actions; the two are off by one, and every bug of this kind that
-we have seen came from a format that left the question open. So it is answered once, here: reward, success and
-probability are `[T]` and belong to the frame after the action, and the verdict on frame 0, which no action led to,
-is `Labels.start`.
+we have seen came from a format that left the question open. So it is answered once, here: what a judge says of frames
+is `[T+1]` (`Scores`, `Labels`), what belongs to actions is `[T]`, and `success[t+1]` is what action t led to.
 
 Some data sets record one observation less than that. LeRobot keeps T rows of (observation, action) and not what the
 last action led to; the pickles of the ManiSkill collectors keep T rows of (action, observation after it) and not
@@ -158,86 +157,101 @@ class Episode:
 
 
 @dataclass(frozen=True, eq=False)
-class Labels:
-    """One judge's verdict on one episode. Never part of the episode: a new verdict is a new `Labels`.
+class Scores:
+    """What a judge measures, before any decision: `[T+1]` of an episode, or `[N]` of one step of N environments."""
 
-    A step that was not judged has a NaN reward, and replay leaves it out; an episode that is excluded has only those.
-
-    >>> Labels.from_cutoff(steps=4, cutoff=3, source="human").reward.tolist()   # frames 3 and 4 show success
-    [0.0, 0.0, 1.0, 1.0]
-    """
-
-    reward: FloatArray  # [T] NaN where not judged
-    success: BoolArray  # [T] True may end the episode for a learner
-    probability: FloatArray | None = None  # [T] the judge's own P(success), before any threshold
-    # P(success) of frame 0, before any action; NaN where not judged. It is called at the threshold like any other, so a
-    # rule that decided otherwise (one cutoff, k of n frames) leaves its verdict here, 0 or 1.
-    start: float = float("nan")
-    source: str = "unknown"  # who: "human", "classifier", "vlm", "simulator", "dataset", "cutoff"
-    model: str = ""  # fingerprint of the model that judged
-    threshold: float | None = None  # what turned probability into success
-    time: float = 0.0  # seconds since 1970, UTC
-    note: str = ""  # why, in words
-    rule: str = ""  # JSON, exact: how the verdict was made of the model's numbers; "" where there were none
+    success_prob: FloatArray  # P(success), calibrated; NaN where a frame was not scored
+    progress: FloatArray | None = None  # 0 at the start to 1 at success, of judges that measure it
 
     def __post_init__(self) -> None:
-        steps = len(self.reward)
-        for name, values in (("reward", self.reward), ("success", self.success), ("probability", self.probability)):
-            if values is not None and values.shape != (steps,):
-                raise DataError(f"labels: {name} must be [{steps}], got {list(values.shape)}")
-        if np.isinf(self.reward).any():
-            raise DataError("labels: a reward is infinite")
-        if self.probability is not None and ((self.probability < 0) | (self.probability > 1)).any():
-            raise DataError("labels: a probability lies outside [0, 1]")
-
-    @classmethod
-    def from_frames(cls, verdict: AnyArray, **rest: Any) -> Self:
-        """From a verdict on each of the T+1 frames: P(success) or 0 and 1, NaN where not judged."""
-        verdict = np.asarray(verdict, dtype=np.float32)
-        success = _called(verdict[1:], rest.get("threshold"))
-        return cls(reward=verdict[1:].copy(), success=success, start=float(verdict[0]), **rest)
-
-    @classmethod
-    def from_cutoff(cls, *, steps: int, cutoff: int | None, source: str, **rest: Any) -> Self:
-        """Success from frame `cutoff` on; None for an episode that fails."""
-        frames = np.arange(steps + 1)
-        return cls.from_frames(frames >= (steps + 1 if cutoff is None else cutoff), source=source, **rest)
-
-    @property
-    def judged(self) -> BoolArray:
-        """[T] which steps have a verdict."""
-        return ~np.isnan(self.reward)
-
-    @property
-    def frames(self) -> FloatArray:
-        """[T+1] success of each frame as 0 or 1, NaN where not judged: what an image classifier learns from."""
-        start = self.start if np.isnan(self.start) else float(self.start_success)
-        return np.concatenate([[start], np.where(self.judged, self.success, np.nan)]).astype(np.float32)
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether any judged frame shows success."""
-        return bool(self.success[self.judged].any()) or self.start_success
-
-    @property
-    def start_success(self) -> bool:
-        """Whether frame 0 was called a success: at the label's own threshold, or from 0.5 on where it has none."""
-        return bool(_called(self.start, self.threshold))
+        prob = self.success_prob
+        if prob.ndim != 1 or (self.progress is not None and self.progress.shape != prob.shape):
+            shapes = [list(values.shape) for values in (prob, self.progress) if values is not None]
+            raise DataError(f"scores: success_prob and progress must be of one length, got {shapes}")
+        if ((prob < 0) | (prob > 1)).any():
+            raise DataError("scores: a probability lies outside [0, 1]")
 
 
-def _called(probability: AnyArray | float, threshold: float | None) -> BoolArray:
-    """In float32 on both sides, so that a threshold chosen just above a frame's score leaves that frame out."""
-    return np.asarray(probability, np.float32) >= np.float32(0.5 if threshold is None else threshold)
+@dataclass(frozen=True)
+class JudgeId:
+    """Who labeled: labels with equal ids are the same labels."""
+
+    source: str  # "classifier", "vlm", "simulator", "human", "dataset", "cutoff", or a plugin's name
+    fingerprint: str = ""  # of weights, preprocessing, prompt, precision and calibration; "" for a person or a file
+    rule: str = ""  # `DecisionRule.key()`; "" where nothing was decided by a rule
 
 
 @dataclass(frozen=True, eq=False)
-class RewardSignal:
-    """What a judge says while the robot moves: it decides both the reward and the end of the episode."""
+class Labels:
+    """One judge's labels of the T+1 observations of an episode. `success[t+1]` is what action t led to.
 
-    probability: FloatArray  # [B] P(success)
-    reward: FloatArray  # [B]
-    success: BoolArray  # [B] ends the episode
-    parts: Mapping[str, FloatArray] = field(default_factory=dict)  # name -> [B], they explain the reward
+    They are never part of the episode, and hold no reward: rewards are computed from them (`plaudit.data.rewards`).
+    An observation that is not labeled is left out by replay and by training; an excluded episode has none that is.
+
+    >>> Labels.from_cutoff(steps=4, cutoff=3, source="human").success.tolist()   # frames 3 and 4 show success
+    [False, False, False, True, True]
+    """
+
+    success: BoolArray  # [T+1]; False where not labeled
+    labeled: BoolArray  # [T+1] False: nobody decided, or the observation is a copy of its neighbor
+    judge: JudgeId
+    scores: Scores | None = None  # [T+1] what the judge measured
+    time: float = 0.0  # seconds since 1970, UTC
+    note: str = ""  # for people; never compared
+
+    def __post_init__(self) -> None:
+        frames = len(self.success)
+        prob = None if self.scores is None else self.scores.success_prob
+        for name, values in (("success", self.success), ("labeled", self.labeled), ("scores", prob)):
+            if values is not None and values.shape != (frames,):
+                raise DataError(f"labels: {name} must be [{frames}], got {list(values.shape)}")
+        if self.success.dtype != bool or self.labeled.dtype != bool:
+            raise DataError("labels: success and labeled are arrays of booleans")
+        if (self.success & ~self.labeled).any():
+            raise DataError("labels: an observation shows success and is not labeled")
+
+    @classmethod
+    def from_targets(cls, targets: AnyArray, source: str, *, time: float = 0.0, note: str = "") -> Self:
+        """From 1, 0 or NaN (not labeled) of each of the T+1 observations; what lies between counts from 0.5 on."""
+        targets = np.asarray(targets, dtype=np.float32)
+        return cls(targets >= 0.5, ~np.isnan(targets), JudgeId(source), time=time, note=note)
+
+    @classmethod
+    def from_cutoff(cls, *, steps: int, cutoff: int | None, source: str, time: float = 0.0, note: str = "") -> Self:
+        """Success from frame `cutoff` on; None for an episode that fails."""
+        frames = np.arange(steps + 1)
+        return cls.from_targets(frames >= (steps + 1 if cutoff is None else cutoff), source, time=time, note=note)
+
+    @property
+    def steps(self) -> int:
+        """Actions of the episode."""
+        return len(self.success) - 1
+
+    @property
+    def success_once(self) -> bool:
+        """Whether any observation shows success."""
+        return bool(self.success.any())
+
+    @property
+    def success_at_end(self) -> bool:
+        """Whether the last labeled observation shows success."""
+        labeled = np.flatnonzero(self.labeled)
+        return bool(len(labeled) and self.success[labeled[-1]])
+
+    @property
+    def first_success(self) -> int | None:
+        """The first observation that shows success."""
+        return int(self.success.argmax()) if self.success_once else None
+
+    @property
+    def targets(self) -> FloatArray:
+        """[T+1] 1, 0, or NaN where not labeled: what a classifier learns from."""
+        return np.where(self.labeled, self.success, np.nan).astype(np.float32)
+
+    @property
+    def frame_probs(self) -> FloatArray:
+        """[T+1] the judge's P(success) of each observation, or 1 and 0 of a judge without; NaN where not labeled."""
+        return self.targets if self.scores is None else np.where(self.labeled, self.scores.success_prob, np.nan)
 
 
 @dataclass(frozen=True, eq=False)

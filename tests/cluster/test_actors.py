@@ -3,7 +3,7 @@
 from glow import bright_model, demos, saved
 from plaudit.cluster.ray_workers import AutoRewardLabelerActor, ManualRewardLabelerActor
 from plaudit.data.store import Store
-from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
+from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.training.handles import LocalHandle
 from plaudit.training.labeling_window import WindowConfig
 from plaudit.training.replay_buffer import ReplayBuffer
@@ -21,7 +21,7 @@ def service(tmp_path) -> LocalHandle[ReplayBuffer]:
 def test_a_model_labels_by_itself(tmp_path):
     replay = service(tmp_path)
     actor = AutoRewardLabelerActor(replay)
-    judge = actor.load(JudgeBundle.of(ClassifierLabelerConfig(model=saved(bright_model(0.5), tmp_path / "judge"))))
+    judge = actor.load(JudgeBundle.of(ClassifierJudgeConfig(model=saved(bright_model(0.5), tmp_path / "judge"))))
     report = actor.label_pending()
     assert (report.done, report.failed) == (2, 0) and replay.worker.pending(judge) == []
     actor.close()

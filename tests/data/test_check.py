@@ -43,7 +43,7 @@ def test_a_flipped_bit_in_a_journal_is_found_and_mended(folder, name):
     assert report.ok
     assert f"{path}: line 2: one flipped bit was put right" in report.repaired
     store = Store.open(folder)
-    assert len(store) == 5 and all(store.ledger.labels(i).succeeded for i in range(5))
+    assert len(store) == 5 and all(store.ledger.labels(i).success_once for i in range(5))
 
 
 def test_a_damaged_episode_is_found_written_off_and_the_others_stay(folder):

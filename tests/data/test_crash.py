@@ -27,6 +27,10 @@ def nth_episode(n: int) -> Episode:
     )
 
 
+def nth_labels(n: int) -> Labels:
+    return Labels.from_cutoff(steps=nth_episode(n).steps, cutoff=1, source="human", note=str(n))
+
+
 def verify(folder: Path, acknowledged: list[int], labelled: list[int], first: int = 0) -> int:
     """Check a store after a crash, its episodes from `first` on; returns the next number to write."""
     store = Store.open(folder)
@@ -36,7 +40,7 @@ def verify(folder: Path, acknowledged: list[int], labelled: list[int], first: in
         assert same_episode(store.episode(episode_id), nth_episode(episode_id)), f"episode {episode_id} is torn"
     for episode_id in labelled:
         labels = store.ledger.labels(episode_id)
-        assert labels is not None and labels.reward.tolist() == [float(episode_id)] * nth_episode(episode_id).steps
+        assert labels is not None and labels.note == str(episode_id) and labels.steps == nth_episode(episode_id).steps
     return len(store)
 
 
@@ -49,8 +53,7 @@ def write_for_ever(folder: Path, pipe: int, several: bool) -> None:
             ids = store.extend([nth_episode(n + i) for i in range(count)])
             os.write(pipe, b"".join(b"E%d\n" % i for i in ids))
             for i in ids:
-                reward = np.full(nth_episode(i).steps, i, np.float32)
-                store.ledger.append(i, Labels(reward, reward > 0, source="human"))
+                store.ledger.append(i, nth_labels(i))
                 os.write(pipe, b"L%d\n" % i)
             n += count
 
@@ -174,8 +177,7 @@ def test_a_power_cut_after_any_acknowledgement_loses_nothing(tmp_path, monkeypat
     store = Store.create(disk / "deep" / "store")
     for n in range(9):
         store.append(nth_episode(n))
-        reward = np.full(nth_episode(n).steps, n, np.float32)
-        store.ledger.append(n, Labels(reward, reward > 0, source="human"))
+        store.ledger.append(n, nth_labels(n))
         found = tmp_path / f"found-{n}"
         cut.survivors(found)
         assert verify(found / "deep" / "store", list(range(n + 1)), list(range(n + 1))) == n + 1

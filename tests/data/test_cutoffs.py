@@ -18,7 +18,7 @@ def five(store: Store) -> Store:
 
 
 def frames(store: Store, episode: int) -> list[float]:
-    return store.ledger.labels(episode).frames.tolist()
+    return store.ledger.labels(episode).targets.tolist()
 
 
 def test_a_cutoff_ranges_and_null(five, tmp_path):
@@ -28,7 +28,7 @@ def test_a_cutoff_ranges_and_null(five, tmp_path):
     assert frames(five, 1) == [1, 1, 0, 0, 1]
     assert frames(five, 2) == [0, 0, 0, 0, 0]
     assert frames(five, 3) == frames(five, 4) == [0, 1, 1, 0, 0]
-    assert (five.ledger.labels(0).source, five.ledger.labels(0).note) == ("cutoff", "by eye")
+    assert (five.ledger.labels(0).judge.source, five.ledger.labels(0).note) == ("cutoff", "by eye")
 
 
 def test_frames_can_be_left_unknown(five, tmp_path):
@@ -38,7 +38,7 @@ def test_frames_can_be_left_unknown(five, tmp_path):
     label_store(five, read_cutoffs(tmp_path / "l.yaml"))
     assert [str(frame) for frame in frames(five, 0)] == ["0.0", "1.0", "1.0", "nan", "nan"]
     assert frames(five, 1) == [0, 0, 1, 1, 1]
-    assert not five.ledger.labels(2).judged.any()
+    assert not five.ledger.labels(2).labeled.any()
     assert [str(frame) for frame in frames(five, 3)] == ["nan", "nan", "0.0", "0.0", "0.0"]
 
 
@@ -105,7 +105,7 @@ def test_frames_are_counted_as_they_were_recorded(store):
     store.append(counting_episode(4, repeated="last"))
     label_store(store, {0: 2, 1: 3})
     assert frames(store, 0)[1:] == [0, 0, 1, 1]
-    assert store.ledger.labels(0).reward.tolist() == [0, 0, 1, 1]
+    assert store.ledger.labels(0).targets[1:].tolist() == [0, 0, 1, 1]
     assert frames(store, 1) == [0, 0, 0, 1, 1]
     with pytest.raises(DataError, match="its frames are 0 to 3"):
         label_store(store, {1: 4})

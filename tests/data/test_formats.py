@@ -61,7 +61,7 @@ def test_npy_trajectories_become_episodes_with_a_verdict_on_each_frame(tmp_path)
     store = Store.open(tmp_path / "s")
     assert (report.ids, report.labelled) == ([0, 1], 2)
     assert np.array_equal(store.episode(0).frames["base_camera"], np.rint(images * 255).transpose(0, 2, 3, 1))
-    assert store.ledger.labels(0).frames.tolist() == [0, 0, 1, 1]
+    assert store.ledger.labels(0).targets.tolist() == [0, 0, 1, 1]
     assert store.episode(1).meta["folder"] == "negative"
 
 
@@ -75,7 +75,7 @@ def test_npy_comes_back_with_the_same_frames_and_labels_in_the_same_folders(tmp_
     ]
     for i in (0, 1):
         assert all(np.array_equal(back.episode(i).frames[c], store.episode(i).frames[c]) for c in ("front", "wrist"))
-        assert np.array_equal(back.ledger.labels(i).frames, store.ledger.labels(i).frames)
+        assert np.array_equal(back.ledger.labels(i).targets, store.ledger.labels(i).targets)
     tree = np.load(tmp_path / "out/positive/000000.npy", allow_pickle=True).item()
     assert tree["images"]["front"].dtype == np.float32 and tree["images"]["front"].shape == (8, 3, 16, 24)
     assert tree["labels"].dtype == np.float32 and tree["images"]["front"].max() <= 1
@@ -147,7 +147,8 @@ def test_a_pkl_frame_is_what_its_action_led_to(tmp_path):
         assert np.array_equal(episode.frames["main"][t + 1], frame["obs"]["main_images"])
         assert np.array_equal(episode.state[t + 1], frame["obs"]["states"])
         assert np.array_equal(episode.actions[t], frame["action"])
-        assert (labels.reward[t], labels.success[t]) == (np.float32(frame["reward"]), frame["success"])
+        assert labels.success[t + 1] == frame["success"]
+        assert episode.privileged["reward"][t] == np.float32(frame["reward"])
         assert episode.privileged["grasp"][t] == frame["grasp"]
 
 
@@ -229,7 +230,7 @@ def test_a_v21_data_set_is_read_as_it_was_written(tmp_path):
     assert episode.actions[:, 0].tolist() == [-t for t in range(9)]
     assert np.abs(episode.frames["cam_high"][:-1].astype(int) - moving_square(9, 1)).mean() < 4
     assert np.array_equal(episode.frames["cam_high"][-1], episode.frames["cam_high"][-2])
-    assert store.ledger.labels(1).reward.tolist() == [0] * 6 + [1] * 3
+    assert store.ledger.labels(1).targets[1:].tolist() == [0] * 6 + [1] * 3
     assert episode.terminated  # next.done in success
     assert episode.meta["state_names"] == ["joint_a", "joint_b"]
 
@@ -254,9 +255,7 @@ def test_v3_comes_back_with_everything_but_the_codecs_loss(tmp_path, video, repe
         if video:  # noise is the worst a codec can meet; its error is looked at on real images elsewhere
             found = Episode(**{**vars(found), "frames": episode.frames})
         assert same_episode(found, episode)
-        assert np.array_equal(back.ledger.labels(i).reward, store.ledger.labels(i).reward)
-        assert np.array_equal(back.ledger.labels(i).success, store.ledger.labels(i).success)
-        assert back.ledger.labels(i).start == 0
+        assert np.array_equal(back.ledger.labels(i).targets, store.ledger.labels(i).targets, equal_nan=True)
 
 
 def test_v3_metadata_adds_up(tmp_path):
@@ -323,19 +322,10 @@ def test_labels_of_the_rows_own_frame_give_the_counts_of_the_published_example(t
     assert then[:100].argmax() == 52  # the action that led to frame 53
     for name in ("same", "next"):  # our own export says which it is
         import_dataset(tmp_path / name, tmp_path / f"back-{name}")
-        assert Store.open(tmp_path / f"back-{name}").ledger.labels(0).frames.argmax() == 53
+        assert Store.open(tmp_path / f"back-{name}").ledger.labels(0).targets.argmax() == 53
     (tmp_path / "same/meta/plaudit.parquet").unlink()
     import_dataset(tmp_path / "same", tmp_path / "told", ReadOptions(reward_frame="same"))
-    assert Store.open(tmp_path / "told").ledger.labels(0).frames.argmax() == 53
-
-
-def test_a_dense_reward_is_no_success(tmp_path):
-    store = labelled_store(tmp_path / "a", counting_episode(4, size=(4, 4)))
-    store.ledger.append(0, Labels(np.array([0.1, 0.2, 1.0, 0.3], "f4"), np.zeros(4, bool), source="simulator"))
-    back = round_trip(tmp_path, store, "lerobot", WriteOptions(video=False))
-    labels = back.ledger.labels(0)
-    assert labels.reward.tolist() == pytest.approx([0.1, 0.2, 1.0, 0.3])
-    assert (labels.succeeded, labels.source) == (False, "simulator")
+    assert Store.open(tmp_path / "told").ledger.labels(0).targets.argmax() == 53
 
 
 def test_a_data_set_of_others_with_a_dense_reward_has_neither_success_nor_an_end(tmp_path):
@@ -343,8 +333,11 @@ def test_a_data_set_of_others_with_a_dense_reward_has_neither_success_nor_an_end
     change_column(folder, "next.reward", lambda rows: [0.1 * i for i in range(len(rows))])
     import_dataset(folder, tmp_path / "s")
     store = Store.open(tmp_path / "s")
-    assert not store.ledger.labels(1).succeeded and not store.episode(1).terminated
-    assert store.ledger.labels(0).succeeded and store.episode(0).terminated
+    assert not store.ledger.labels(1).success_once and not store.episode(1).terminated
+    assert store.episode(1).privileged["reward"].tolist() == pytest.approx(
+        [0.1 * i for i in range(store.episode(1).steps)]
+    )
+    assert store.ledger.labels(0).success_once and store.episode(0).terminated
 
 
 def test_a_store_without_labels_exports_none(tmp_path):

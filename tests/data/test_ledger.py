@@ -9,7 +9,8 @@ from conftest import counting_episode
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
 from plaudit.errors import DataError, StoreFull
-from plaudit.types import Labels
+from plaudit.rule import DecisionRule
+from plaudit.types import JudgeId, Labels, Scores
 from waiting import stretch
 
 
@@ -17,32 +18,30 @@ def verdict(cutoff: int | None, source: str = "human", **rest) -> Labels:
     return Labels.from_cutoff(steps=4, cutoff=cutoff, source=source, **rest)
 
 
-def test_every_field_of_a_verdict_comes_back(store):
+@pytest.mark.parametrize("progress", [None, np.array([0, 0.25, 0.5, 0.75, 1], "f4")])
+def test_every_field_of_labels_comes_back(store, progress):
     labels = Labels(
-        reward=np.array([0, 0.5, np.nan, 1], "f4"),
-        success=np.array([False, False, False, True]),
-        probability=np.array([0.1, 0.2, 0.3, 0.9], "f4"),
-        start=0.25,
-        source="vlm",
-        model="cosmos-8b@1234",
-        threshold=0.7,
+        success=np.array([False, False, False, False, True]),
+        labeled=np.array([True, True, True, False, True]),
+        judge=JudgeId("vlm", "cosmos-8b@1234", DecisionRule(threshold=0.7).key()),
+        scores=Scores(np.array([0.25, 0.1, 0.2, np.nan, 0.9], "f4"), progress),
         time=1234.5,
         note="night shift",
     )
     store.ledger.append(3, labels)
     found = Store.open(store.folder).ledger.labels(3)
-    assert found is not None
-    assert np.array_equal(found.reward, labels.reward, equal_nan=True)
-    assert np.array_equal(found.success, labels.success)
-    assert found.probability is not None and np.array_equal(found.probability, labels.probability)
-    for name in ("start", "source", "model", "threshold", "time", "note"):
-        assert getattr(found, name) == getattr(labels, name)
+    assert np.array_equal(found.success, labels.success) and np.array_equal(found.labeled, labels.labeled)
+    assert np.array_equal(found.scores.success_prob, labels.scores.success_prob, equal_nan=True)
+    assert (found.scores.progress is None) == (progress is None)
+    assert progress is None or np.array_equal(found.scores.progress, progress)
+    assert (found.judge, found.time, found.note) == (labels.judge, 1234.5, "night shift")
+    assert store.ledger.newest(3).judge == labels.judge
 
 
 def test_the_newest_verdict_wins_and_none_is_lost(store):
     assert [store.ledger.append(0, verdict(c)) for c in (3, 2, None)] == [1, 2, 3]
-    assert not store.ledger.labels(0).succeeded
-    assert [v.labels().reward.sum() for v in store.ledger.history(0)] == [2, 3, 0]
+    assert not store.ledger.labels(0).success_once
+    assert [v.labels().success.sum() for v in store.ledger.history(0)] == [2, 3, 0]
 
 
 def test_any_version_can_be_restored_and_restoring_is_a_version_too(store):
@@ -51,7 +50,7 @@ def test_any_version_can_be_restored_and_restoring_is_a_version_too(store):
     assert store.ledger.restore(0, 1) == 3
     newest = store.ledger.newest(0)
     assert (newest.number, newest.restored_from, newest.source) == (3, 1, "human")
-    assert store.ledger.labels(0).reward.tolist() == [0, 0, 1, 1]
+    assert store.ledger.labels(0).targets.tolist() == [0, 0, 0, 1, 1]
     assert len(store.ledger.history(0)) == 3
 
 

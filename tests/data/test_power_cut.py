@@ -4,7 +4,6 @@ import os
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from conftest import counting_episode, same_episode
@@ -23,8 +22,7 @@ def nth(n: int) -> Episode:
 
 
 def verdict(n: int) -> Labels:
-    reward = np.full(nth(n).steps, n, np.float32)
-    return Labels(reward, reward > 0, source="human")
+    return Labels.from_cutoff(steps=nth(n).steps, cutoff=1, source="human", note=str(n))
 
 
 def recorded_run(folder: Path, capacity: int | None = None) -> tuple[RecordedDisk, list[Known]]:
@@ -62,7 +60,7 @@ def test_a_power_cut_at_any_call_loses_nothing_that_was_acknowledged(tmp_path, s
             with Store.open(folder, write=write) as store:
                 assert set(episodes) <= set(store.ids)
                 assert all(same_episode(found, nth(i)) for i, found in store)
-                assert all(store.ledger.labels(i).reward[0] == i for i in labels)
+                assert all(store.ledger.labels(i).note == str(i) for i in labels)
         with Store.open(folder, write=True) as store:
             assert store.append(nth(8)) == max([*episodes, *store.ids[:-1]]) + 1
         assert check(folder).ok

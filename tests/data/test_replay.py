@@ -91,9 +91,7 @@ def test_steps_that_were_not_judged_are_not_sampled(tmp_path):
     store = Store.create(tmp_path / "s")
     store.append(counting_episode(5))
     store.append(counting_episode(5))  # never labelled
-    store.ledger.append(
-        0, Labels(np.array([0, np.nan, 0, 0, 1], "f4"), np.array([0, 0, 0, 0, 1], bool), source="human")
-    )
+    store.ledger.append(0, Labels.from_targets([0, 0, np.nan, 0, 0, 1], source="human"))
     assert set(all_transitions(Replay(store, seed=0))) == {(0, 0), (0, 2), (0, 3), (0, 4)}
     assert set(all_transitions(Replay(store, n_step=2, seed=0))) == {(0, 2), (0, 3), (0, 4)}
 
@@ -102,7 +100,7 @@ def test_a_new_verdict_counts_at_the_next_refresh_and_an_excluded_episode_goes(t
     store = labelled_store(tmp_path / "s", counting_episode(4), counting_episode(4))
     replay = Replay(store, seed=0)
     store.ledger.append(0, Labels.from_cutoff(steps=4, cutoff=1, source="classifier"))
-    store.ledger.append(1, Labels(np.full(4, np.nan, "f4"), np.zeros(4, bool), source="human", note="excluded"))
+    store.ledger.append(1, Labels.from_targets(np.full(5, np.nan), source="human", note="excluded"))
     assert {float(row["reward"]) for row in all_transitions(replay).values()} == {0}
     assert replay.refresh() == 1
     found = all_transitions(replay)
@@ -147,7 +145,7 @@ def test_a_success_ends_the_episode_unless_told_otherwise(tmp_path):
 def test_an_episode_that_went_on_after_its_first_success_ends_there_and_only_there(tmp_path, n_step):
     store = Store.create(tmp_path / "s")
     success = np.array([0, 0, 1, 1, 0, 1], bool)  # it was let go, and taken up again
-    store.ledger.append(store.append(counting_episode(6)), Labels(success.astype("f4"), success, source="human"))
+    store.ledger.append(store.append(counting_episode(6)), Labels.from_targets(np.append(0, success), source="human"))
     found = all_transitions(Replay(store, gamma=0.5, n_step=n_step, seed=0))
     returns = {1: {0: 0, 1: 0, 2: 1}, 3: {0: 0.25, 1: 0.5, 2: 1}}
     assert {t: float(r["reward"]) for (_, t), r in found.items()} == returns[n_step]

@@ -22,7 +22,7 @@ SMALL = DemoConfig(
     policy=(
         *("learner=sac", "learner.hidden_dims=[16]", "learner.utd_ratio=0.05", "learner.batch_size=32"),
         *("env=lift", "env.obs=both", "policy_cameras=[]", "scripted_demos=2", "num_envs=4", "steps=400"),
-        *("reward.force=true", "reward.threshold=0.01"),  # a judge of so little is unsure and may fail a control
+        *("reward.force=true", "judge.rule.threshold=0.01"),  # a judge of so little is unsure and may fail a control
         *("evaluation.episodes=4", "evaluation.every=200"),
     ),
     eval_episodes=4,
@@ -56,7 +56,7 @@ def folder(tmp_path_factory) -> Path:
 
 def test_each_stage_leaves_what_its_command_leaves(folder):
     store = Store.open(folder / "data")
-    succeeded = [labels.succeeded for i in store.ids if (labels := store.ledger.labels(i)) is not None]
+    succeeded = [labels.success_once for i in store.ids if (labels := store.ledger.labels(i)) is not None]
     assert (succeeded.count(True), succeeded.count(False)) == (6, 6)
     for name in ("judge/model.json", "judge/report.html", "run/policy.safetensors", "run/report.html"):
         assert (folder / name).exists(), name

@@ -10,9 +10,9 @@ from conftest import counting_episode
 from plaudit.errors import RewardError
 from plaudit.judges.calibrate import Said, calibrate, cross_fit, fit_rule, record, score_store
 from plaudit.judges.calibration import choose_threshold, fit_calibration
-from plaudit.judges.frames import Rule
 from plaudit.judges.reference import read_truth
 from plaudit.judges.scored import Scored
+from plaudit.rule import DecisionRule
 from plaudit.types import Labels
 
 
@@ -30,36 +30,38 @@ def judged(count: int, seed: int = 0, temperature: float = 3.0, bias: float = -1
 
 def test_the_rule_is_made_of_the_parts_that_were_measured():
     said = judged(20)
-    rule = fit_rule(said, Rule(decode="confirm"), 0.01)
+    fit = fit_rule(said, DecisionRule(decode="per_frame"), 0.01)
     log_odds, truth = np.concatenate([s.log_odds for s in said]), np.concatenate([s.truth for s in said])
     calibration = fit_calibration(log_odds, truth)
     scored = [Scored(calibration(s.log_odds), s.truth, s.episode) for s in said]
-    assert (rule.temperature, rule.bias) == (calibration.temperature, calibration.bias)
-    assert rule.threshold == choose_threshold(scored, 0.01).value
-    assert rule.decode == "confirm"
+    assert (fit.calibration.temperature, fit.calibration.bias) == (calibration.temperature, calibration.bias)
+    assert fit.rule.threshold == choose_threshold(scored, 0.01).value
+    assert fit.rule.decode == "per_frame"
 
 
 def test_a_judge_that_is_too_sure_is_cooled_down():
-    rule = fit_rule(judged(60), Rule(), 0.01)
-    assert rule.temperature == pytest.approx(3 * 1.5**2 / 4, rel=0.2)  # log-odds of two normals: 2 * 2 x / 1.5^2
+    fit = fit_rule(judged(60), DecisionRule(), 0.01)
+    assert fit.calibration.temperature == pytest.approx(
+        3 * 1.5**2 / 4, rel=0.2
+    )  # log-odds of two normals: 2 * 2 x / 1.5^2
 
 
 def test_no_episode_chooses_the_rule_that_it_is_counted_by():
     """One failing episode shouts; the rule that is to be tried on it has not heard of it."""
     said = judged(10)
     loud = Said(np.full(40, 60, np.float32), np.zeros(40, np.float32), 99)
-    rule, held_back = calibrate([*said, loud], Rule(), 0.01)
-    called = rule.probability(loud.log_odds) >= rule.threshold
+    fit, held_back = calibrate([*said, loud], DecisionRule(), 0.01)
+    called = fit.calibration(loud.log_odds) >= fit.rule.threshold
     assert not called.any()  # the rule of all keeps it out
     assert held_back.fpr.value >= 40 / (40 + sum(int((s.truth == 0).sum()) for s in said)) - 1e-9
 
 
 def test_the_rate_that_is_told_is_near_that_of_new_episodes():
-    rule, held_back = calibrate(judged(60), Rule(), 0.05)
-    new = [Scored(rule.probability(s.log_odds), s.truth, s.episode) for s in judged(400, seed=1)]
-    true = np.mean(np.concatenate([s.called(rule.threshold)[s.truth == 0] for s in new]))
+    fit, held_back = calibrate(judged(60), DecisionRule(), 0.05)
+    new = [Scored(fit.calibration(s.log_odds), s.truth, s.episode) for s in judged(400, seed=1)]
+    true = np.mean(np.concatenate([s.called(fit.rule.threshold)[s.truth == 0] for s in new]))
     assert held_back.fpr.low <= true <= held_back.fpr.high
-    recall = np.mean(np.concatenate([s.called(rule.threshold)[s.truth == 1] for s in new]))
+    recall = np.mean(np.concatenate([s.called(fit.rule.threshold)[s.truth == 1] for s in new]))
     assert held_back.recall == pytest.approx(recall, abs=0.08)
 
 
@@ -67,8 +69,8 @@ def test_the_shift_is_that_of_decoded_cutoffs(tmp_path):
     store = bright_store(tmp_path / "s", 5, 5)
     said, failed = score_store(store, BrightnessConfig(cut=6).build(), read_truth(store, ("human",)))
     assert failed == {}
-    rule, held_back = calibrate(said, Rule(), 0.01)
-    assert rule.shift + int(np.argmax(rule.probability(said[0].log_odds) >= rule.threshold)) >= 4
+    fit, held_back = calibrate(said, DecisionRule(), 0.01)
+    assert fit.rule.cutoff_offset + int(np.argmax(fit.calibration(said[0].log_odds) >= fit.rule.threshold)) >= 4
     assert held_back.cutoffs.median == 0 and held_back.cutoffs.false_calls == 0
 
 
@@ -78,19 +80,19 @@ def test_each_episode_is_asked_about_once_and_failures_are_told(tmp_path):
     store.ledger.append(silent, Labels.from_cutoff(steps=STEPS, cutoff=None, source="human"))
     judge: Any = BrightnessConfig().build()
     said, failed = score_store(store, judge, read_truth(store, ("human",)))
-    assert judge.scorer.asked == 9 and list(failed) == [silent]
+    assert judge.asked == 9 and list(failed) == [silent]
     assert {len(one.log_odds) for one in said} == {STEPS}  # without the repeated frame
 
 
 def test_one_kind_of_episode_is_not_enough():
     with pytest.raises(RewardError, match="of those with reference labels 1 show success and 5 failure"):
-        calibrate([one for one in judged(9) if one.episode % 2 == 0 or one.episode == 1][:5], Rule(), 0.01)
+        calibrate([one for one in judged(9) if one.episode % 2 == 0 or one.episode == 1][:5], DecisionRule(), 0.01)
 
 
 def test_the_record_says_what_was_asked_for_and_found():
     said = judged(20)
     judge = BrightnessConfig().build()
-    held_back = cross_fit(said, Rule(), 0.02)
+    held_back = cross_fit(said, DecisionRule(), 0.02)
     told = record(judge, said, ("human", "cutoff"), 0.02, held_back)
     assert (told.episodes, told.successes, told.fingerprint) == (20, 10, "cut 4")
     assert told.reference == ("human", "cutoff") and told.target_fpr == 0.02

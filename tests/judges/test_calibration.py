@@ -15,9 +15,9 @@ from plaudit.judges.calibration import (
     fit_ensemble,
     wilson,
 )
-from plaudit.judges.cutoffs import first_success
 from plaudit.judges.metrics import reliability
 from plaudit.judges.scored import Scored
+from plaudit.rule import above_threshold
 
 
 def scored(probability, truth, episode: int = 0) -> Scored:
@@ -134,7 +134,7 @@ def test_no_more_failures_get_through_than_asked_and_no_smaller_threshold_would_
 def test_failures_at_one_leave_a_threshold_that_calls_nothing():
     chosen = choose_threshold([failing(1.0, 1.0)])
     assert chosen.fpr == 0
-    assert first_success([1.0], chosen.value) is None
+    assert not above_threshold(1.0, chosen.value)
 
 
 def test_a_threshold_goes_through_json_and_still_keeps_out_what_it_should():

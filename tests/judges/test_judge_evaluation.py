@@ -12,10 +12,10 @@ from plaudit.data.store import Store
 from plaudit.errors import RewardError
 from plaudit.judges.controls import UNRELATED
 from plaudit.judges.evaluation import Evaluation, compare, evaluate, wrong_task_for
-from plaudit.judges.frames import Rule
 from plaudit.judges.reference import read_truth, reference_sources
-from plaudit.judges.simulator import SimulatorLabeler
-from plaudit.types import Labels
+from plaudit.judges.simulator import SimulatorJudge
+from plaudit.rule import DecisionRule, labels_from_scores
+from plaudit.types import JudgeId, Labels, Scores
 
 
 def measured(store: Store, sources=("human",), wrong_task: str | None = UNRELATED, **judge) -> Evaluation:
@@ -44,7 +44,7 @@ def test_a_judge_that_is_right_about_everything(bright):
         0,
         3,
     )
-    assert found.on_labels.errors == (0, 0, 0) and found.graded
+    assert found.on_labels.errors == (1, 1, 1) and found.graded
     assert scores.cutoff_median == 1 and scores.decoded_median == 0  # two of three frames are a frame later
     assert not found.problems and not found.failed and not found.notes
 
@@ -60,17 +60,17 @@ def test_numbers_are_those_of_the_formulas(bright):
     said = sigmoid(2 * (light - 3 + 0.5))
     assert scores.brier == pytest.approx(np.mean((said - truth) ** 2), abs=1e-6)
     assert scores.log_loss == pytest.approx(-np.mean(np.log(np.where(truth == 1, said, 1 - said))), abs=1e-6)
-    assert found.on_labels.errors == (-1, -1, -1) and found.on_labels.median == 1
+    assert found.on_labels.errors == (0, 0, 0)  # a frame early, and two of three frames are a frame late
 
 
 def test_a_shift_is_taken_off_the_cutoffs_and_nothing_else(bright):
-    found = measured(bright, cut=5, rule={"shift": 1})
+    found = measured(bright, cut=5, rule={"decode": "cutoff", "cutoff_offset": 1})
     assert found.on_labels.errors == (0, 0, 0) and found.scores.decoded_median == 0
     assert found.scores.recall == 9 / 12
 
 
 def test_live_and_decoded_are_both_told_whatever_stands_on_the_labels(bright):
-    found = measured(bright, rule={"decode": "confirm", "confirm": [3, 3]})
+    found = measured(bright, rule={"k": 3, "n": 3})
     assert found.on_labels.median == found.scores.cutoff_median == 2
     assert found.scores.decoded_median == 0
 
@@ -105,7 +105,7 @@ def test_an_episode_of_one_frame_is_measured_too(bright):
     short = bright.append(counting_episode(1, first=5, repeated="last"))
     bright.ledger.append(short, Labels.from_cutoff(steps=1, cutoff=0, source="human"))
     found = measured(bright)
-    assert found.scores.episodes == 7 and found.on_labels.errors == (0, 0, 0, 0)
+    assert found.scores.episodes == 7 and found.on_labels.errors == (1, 1, 1, None)
 
 
 def test_a_judge_that_fails_on_all_says_why(tmp_path):
@@ -150,7 +150,7 @@ def test_controls_need_a_success_and_one_kind_of_truth_is_told(tmp_path):
 def test_a_simulator_cannot_be_asked_about_episodes_that_are_made_up(tmp_path):
     success = np.arange(1, STEPS + 1) >= CUT
     store = bright_store(tmp_path / "s", 2, 0, privileged={"success": success})
-    found = evaluate(store, SimulatorLabeler(), read_truth(store, ("human",)))
+    found = evaluate(store, SimulatorJudge(), read_truth(store, ("human",)))
     assert not found.graded and found.on_labels.errors == (0, 0)
     assert all(control.frames == 0 for control in found.controls)
     assert "8 of 8 controls could not be judged: no simulator knows" in found.notes[0]
@@ -161,7 +161,7 @@ def test_a_simulator_cannot_be_asked_about_episodes_that_are_made_up(tmp_path):
 
 def ledger(store: Store, source: str) -> Evaluation:
     verdicts = {i: labels for i in store.ids if (labels := store.ledger.labels(i, {source}))}
-    return compare(store, verdicts, read_truth(store, ("human",)), Rule())
+    return compare(store, verdicts, read_truth(store, ("human",)), DecisionRule())
 
 
 def test_labels_that_are_there_are_measured_by_yes_and_no(bright):
@@ -175,11 +175,10 @@ def test_labels_that_are_there_are_measured_by_yes_and_no(bright):
 
 @pytest.mark.parametrize(("thresholds", "graded"), [((0.5, 0.5), True), ((0.5, 0.9), False)])
 def test_labels_of_several_models_are_not_compared_by_probability(bright, thresholds, graded):
-    said = np.linspace(0, 1, STEPS).astype(np.float32)
+    scores = Scores(np.linspace(0, 1, STEPS + 1).astype(np.float32))
     for i, threshold in zip(bright.ids, thresholds):
-        frames = np.concatenate([[0], said >= threshold])
-        labels = Labels.from_frames(frames, probability=said, threshold=threshold, source="vlm", model="m")
-        bright.ledger.append(i, labels)
+        rule = DecisionRule(threshold=threshold)
+        bright.ledger.append(i, labels_from_scores(JudgeId("vlm", "m", rule.key()), rule, bright.episode(i), scores))
     found = ledger(bright, "vlm")
     assert found.graded == graded
     assert bool(found.notes and "of 2 models, thresholds or rules" in found.notes[0]) != graded
@@ -209,7 +208,7 @@ def test_a_simulators_flag_is_the_truth_where_nobody_labelled(tmp_path):
 
 def test_an_excluded_episode_and_a_repeated_frame_have_no_truth(tmp_path):
     store = bright_store(tmp_path / "s", 2, 0, repeated="last")
-    store.ledger.append(0, Labels.from_frames(np.full(STEPS + 1, np.nan), source="human"))
+    store.ledger.append(0, Labels.from_targets(np.full(STEPS + 1, np.nan), source="human"))
     truths = read_truth(store, ("human",))
     assert list(truths) == [1] and np.isnan(truths[1][-1])
 

@@ -1,9 +1,11 @@
 """A judge over a store: what stands in the ledger, what is passed over, what survives a kill."""
 
+import base64
 import os
 import signal
 import subprocess
 import sys
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,28 +19,27 @@ from plaudit.data.failures import Failures
 from plaudit.data.journal import Journal
 from plaudit.data.store import Store
 from plaudit.errors import ContractError
-from plaudit.judges.classifier.judge import Judgement
-from plaudit.judges.detector import JudgeConfig, LiveLabeler
-from plaudit.judges.labeling import by_sentence, label_store, pending
-from plaudit.types import Labels
+from plaudit.judges.labeling import REVIEW, group_by_message, label_episodes, label_store, stale_episodes
+from plaudit.rule import DecisionRule
+from plaudit.types import JudgeId, Labels, Scores
+from told import Told
 from waiting import stretch, wait_until
 
 
 def run(store: Store, judge=None, **options):
     judge = judge or BrightnessConfig().build()
-    waiting = pending(store.ledger, judge, store.ids, **options)
+    waiting = stale_episodes(store.ledger, judge.id, store.ids, **options)
     return label_store(store, judge, waiting, batch=2)
 
 
 def test_labels_say_who_judged_and_by_which_rule(tmp_path):
     store = bright_store(tmp_path / "s", 1, 1)
     done = run(store)
-    assert (done.done, done.failed, done.succeeded) == ([0, 1], {}, 1)
+    assert (done.done, done.failed, done.num_success) == ([0, 1], {}, 1)
     labels = store.ledger.labels(0)
-    assert labels.success.tolist() == [t + 1 >= CUT for t in range(STEPS)]
-    assert (labels.source, labels.model, labels.threshold) == ("brightness", "cut 4", 0.5)
-    assert labels.note == "one cutoff, shift 0"
-    assert not store.ledger.labels(1).succeeded
+    assert labels.success.tolist() == [t >= CUT + 1 for t in range(STEPS + 1)]  # the second of two frames
+    assert labels.judge == JudgeId("brightness", "cut 4", DecisionRule().key())
+    assert not store.ledger.labels(1).success_once
 
 
 def test_a_second_run_has_nothing_to_do(tmp_path):
@@ -50,7 +51,14 @@ def test_a_second_run_has_nothing_to_do(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"cut": 3}, *({"rule": rule} for rule in ({"threshold": 0.7}, {"shift": 1}, {"bias": 1}, {"bias": 1e-6}))],
+    [
+        {"cut": 3},
+        {"rule": {"threshold": 0.7}},
+        {"rule": {"k": 1}},
+        {"rule": {"decode": "cutoff"}},
+        {"calibration": {"bias": 1}},
+        {"calibration": {"bias": 1e-6}},
+    ],
 )
 def test_another_model_threshold_or_rule_judges_again(tmp_path, change):
     store = bright_store(tmp_path / "s", 1, 0)
@@ -60,7 +68,9 @@ def test_another_model_threshold_or_rule_judges_again(tmp_path, change):
 
 def test_rules_that_differ_in_the_sixth_digit_are_different(tmp_path):
     store = bright_store(tmp_path / "s", 1, 0)
-    one, other = (BrightnessConfig.model_validate({"rule": {"temperature": t}}).build() for t in (1.000001, 1.000002))
+    one, other = (
+        BrightnessConfig.model_validate({"calibration": {"temperature": t}}).build() for t in (1.000001, 1.000002)
+    )
     assert run(store, one).done == [0] and run(store, one).done == []
     assert run(store, other).done == [0]
 
@@ -68,25 +78,28 @@ def test_rules_that_differ_in_the_sixth_digit_are_different(tmp_path):
 def test_what_a_rule_does_not_use_changes_nothing(tmp_path):
     store = bright_store(tmp_path / "s", 1, 0)
     run(store)
-    assert run(store, BrightnessConfig.model_validate({"rule": {"confirm": [3, 4]}}).build()).done == []
+    assert run(store, BrightnessConfig.model_validate({"rule": {"cutoff_offset": 3}}).build()).done == []
 
 
-def test_a_label_of_an_earlier_version_is_read_and_judged_again(tmp_path):
-    """They had no exact rule; all that said by which rule they were made was the note."""
+@pytest.mark.parametrize(
+    "rule", [{}, {"rule": '{"bias": 0.0, "confirm": [2, 3], "decode": "confirm", "temperature": 1.0}'}]
+)
+def test_labels_of_the_first_format_are_read_and_labeled_again(tmp_path, rule):
+    """They kept a reward and a success of each action, a number of the first frame, and all or part of the rule."""
     store = bright_store(tmp_path / "s", 1, 0)
-    judge = BrightnessConfig().build()
-    run(store, judge)
-    line = {name: value for name, value in store.ledger.newest(0).line.items() if name != "rule"}
+    success, prob = np.arange(1, STEPS + 1) >= CUT, np.linspace(0.1, 0.9, STEPS).astype("<f4")
+    data = success.astype("<f4").tobytes() + success.astype("u1").tobytes() + prob.tobytes()
     journal = Journal(store.ledger.path)
     journal.read()
-    journal.append([line])
+    line = {"episode": 0, "source": "brightness", "model": "cut 4", "threshold": 0.5, "time": 3.0, "start": 0.25}
+    line |= {"note": "one cutoff, shift 0", "restored": None, "steps": STEPS, "probability": True, **rule}
+    journal.append([{**line, "data": base64.b64encode(zlib.compress(data)).decode()}])
     store.ledger.refresh()
-    assert (len(store.ledger.history(0)), store.ledger.labels(0).rule, store.ledger.labels(0).succeeded) == (
-        3,
-        "",
-        True,
-    )
-    assert pending(store.ledger, judge, [0]) == [0]
+    found = store.ledger.labels(0)
+    assert found.success.tolist() == [False, *success.tolist()] and found.labeled.all()
+    assert found.scores.success_prob.tolist() == [0.25, *prob.tolist()]
+    assert (found.judge.source, found.judge.fingerprint, found.time) == ("brightness", "cut 4", 3.0)
+    assert stale_episodes(store.ledger, BrightnessConfig().build().id, [0]) == [0]
 
 
 def test_a_persons_correction_is_not_judged_over_unless_it_must_be_on_top(tmp_path):
@@ -94,13 +107,13 @@ def test_a_persons_correction_is_not_judged_over_unless_it_must_be_on_top(tmp_pa
     run(store)
     store.ledger.append(0, Labels.from_cutoff(steps=STEPS, cutoff=None, source="human"))
     assert run(store).done == []
-    assert run(store, on_top=True).done == [0]
+    assert run(store, newest_only=True).done == [0]
 
 
 def test_only_unlabelled_leaves_what_anybody_has_labelled(tmp_path):
     store = bright_store(tmp_path / "s", 1, 1)
     new = store.append(counting_episode(STEPS))
-    assert run(store, only_unlabelled=True).done == [new]
+    assert run(store, skip_labeled=True).done == [new]
 
 
 def test_an_episode_that_fails_is_kept_on_the_record_and_asked_about_again(tmp_path):
@@ -112,7 +125,7 @@ def test_an_episode_that_fails_is_kept_on_the_record_and_asked_about_again(tmp_p
     assert (failure.episode, failure.source, failure.model) == (silent, "brightness", "cut 4")
     assert failure.reason == "this episode has no task text; give it one"
     assert store.ledger.newest(silent) is None
-    assert pending(store.ledger, BrightnessConfig().build(), store.ids) == [silent]
+    assert stale_episodes(store.ledger, BrightnessConfig().build().id, store.ids) == [silent]
 
 
 def test_a_failure_stands_until_the_judge_has_labelled_the_episode(tmp_path):
@@ -146,26 +159,29 @@ def test_an_episode_that_was_evicted_meanwhile_is_a_failure(tmp_path):
 
 
 def test_a_judge_that_counts_wrongly_is_named(tmp_path):
-    class Short:
-        source, facts = "short", {"model": "", "threshold": None, "note": ""}
-
-        def label(self, episodes):
-            return [Labels.from_cutoff(steps=2, cutoff=None, source="short") for _ in episodes]
-
     store = bright_store(tmp_path / "s", 1, 0)
-    with pytest.raises(ContractError, match="'short' gave 2 verdicts on episode 0, which has 7 steps"):
-        label_store(store, Short(), [0])
+    with pytest.raises(ContractError, match="'told' scored 3 frames of an episode that has 8"):
+        label_store(store, Told(0, 0, 0), [0])
 
 
-class Clumsy:
+class Clumsy(Told):
     """Raises what no judge should, for the third episode."""
 
-    source, facts = "clumsy", {"model": "", "threshold": None, "note": ""}
-
-    def label(self, episodes):
+    def score(self, episodes):
         if any(episode.meta.get("number") == 2 for episode in episodes):
             raise ZeroDivisionError("no light at all")
-        return [Labels.from_cutoff(steps=e.steps, cutoff=None, source="clumsy") for e in episodes]
+        return [Scores(np.zeros(episode.steps + 1, np.float32)) for episode in episodes]
+
+
+def test_an_episode_that_is_not_answered_yet_is_neither_labeled_nor_failed(store):
+    class Slow(Told):
+        def score(self, episodes):
+            return [None for _ in episodes]
+
+    ids = [store.append(counting_episode(2))]
+    done = label_store(store, Slow(), ids)
+    assert (done.done, done.failed, done.pending) == ([], {}, ids)
+    assert label_episodes(Slow(), [store.episode(0)]) == [None]
 
 
 def test_a_judge_that_raises_fails_on_that_episode_and_the_others_go_on(tmp_path):
@@ -174,9 +190,9 @@ def test_a_judge_that_raises_fails_on_that_episode_and_the_others_go_on(tmp_path
         store.append(counting_episode(STEPS, meta={"number": number}))
     done = label_store(store, Clumsy(), store.ids, batch=4)
     assert done.done == [0, 1, 3] and list(done.failed) == [2]
-    assert done.failed[2].startswith("the judge raised ZeroDivisionError: no light at all (test_run.py, line ")
+    assert done.failed[2].startswith("the judge raised ZeroDivisionError: no light at all (test_labeling.py, line ")
     assert [failure.episode for failure in Failures(store.ledger).standing()] == [2]
-    assert pending(store.ledger, Clumsy(), store.ids) == [2]
+    assert stale_episodes(store.ledger, Clumsy().id, store.ids) == [2]
 
 
 def began_bright(store: Store) -> int:
@@ -185,32 +201,18 @@ def began_bright(store: Store) -> int:
     return store.append(replace(episode, frames={"front": np.ascontiguousarray(episode.frames["front"][::-1])}))
 
 
-@pytest.mark.parametrize(
-    "rule", [{"decode": "frames"}, {"decode": "confirm"}, {"decode": "confirm", "confirm": [3, 4]}]
-)
+@pytest.mark.parametrize("rule", [{"decode": "per_frame"}, {}, {"k": 3, "n": 4}])
 def test_success_from_the_first_frame_on_is_written_with_a_note_and_told(tmp_path, rule):
     store = bright_store(tmp_path / "s", 1, 1)
     odd, judge = began_bright(store), BrightnessConfig.model_validate({"rule": rule}).build()
     done = run(store, judge)
     assert (done.done, done.at_start) == ([0, 1, odd], [odd])
-    assert store.ledger.labels(odd).note == f"{judge.rule.words}; success from the first frame on, to be reviewed"
-    assert store.ledger.labels(0).note == judge.rule.words
+    assert store.ledger.labels(odd).note == REVIEW and store.ledger.labels(0).note == ""
     assert run(store, judge).done == [], "the note makes it no other judge's"
 
 
-def test_a_judge_without_a_rule_finds_what_it_noted_too(tmp_path):
-    class Sure:
-        source, facts = "sure", {"model": "", "threshold": None, "note": ""}
-
-        def label(self, episodes):
-            return [Labels.from_cutoff(steps=e.steps, cutoff=0, source="sure") for e in episodes]
-
-    store = bright_store(tmp_path / "s", 1, 0)
-    assert run(store, Sure()).at_start == [0] and run(store, Sure()).done == []
-
-
 def test_the_same_sentence_is_said_once():
-    assert by_sentence({1: "no", 2: "dark", 3: "no"}) == {"no": [1, 3], "dark": [2]}
+    assert group_by_message({1: "no", 2: "dark", 3: "no"}) == {"no": [1, 3], "dark": [2]}
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 130)])
@@ -235,32 +237,8 @@ def labelled(folder: Path) -> list[int]:
     return [i for i in store.ids if store.ledger.newest(i, {"brightness"}) is not None]
 
 
-# A reward model, as it would have judged while the episodes happened
-
-
-class Told:
-    """Says the same of every episode."""
-
-    threshold, fingerprint, has_progress = 0.5, "told", False
-
-    def judge(self, episode):
-        return Judgement(np.array([0, 1, 1], np.float32), None)
-
-
-def judged(store: Store, config: JudgeConfig | None = None) -> list[int]:
-    judge = LiveLabeler(Told(), config or JudgeConfig())
-    return label_store(store, judge, pending(store.ledger, judge, store.ids, on_top=True)).done
-
-
-def test_a_live_rule_is_applied_and_passed_over_as_any_other(store):
-    store.append(counting_episode(2))
-    assert judged(store) == [0] and judged(store) == []
-    assert store.ledger.labels(0).success.tolist() == [False, True]
-    assert judged(store, JudgeConfig(confirm=(1, 1))) == [0]
-
-
 def test_another_ledger_leaves_the_stores_own_alone(store, tmp_path):
     store.append(counting_episode(2))
     other = Store.open(store.folder, labels=tmp_path / "other")
-    assert judged(other) == [0]
-    assert len(store.ledger) == 0 and other.ledger.labels(0).model == "told"
+    assert label_store(other, Told(0, 1, 1), [0]).done == [0]
+    assert len(store.ledger) == 0 and other.ledger.labels(0).judge.fingerprint == "told"

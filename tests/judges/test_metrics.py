@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 
 from plaudit.errors import RewardError
-from plaudit.judges.metrics import Scores, measure, precision_recall, reliability, roc_auc
+from plaudit.judges.metrics import JudgeMetrics, compute_metrics, precision_recall, reliability, roc_auc
 from plaudit.judges.scored import Scored
+from plaudit.rule import DecisionRule
 
 NAN = math.nan
+SINGLE = DecisionRule(decode="per_frame")
 
 
 def scored(probability, truth, episode: int = 0) -> Scored:
@@ -76,7 +78,7 @@ def small_set() -> list[Scored]:
 
 
 def test_measure_by_hand():
-    scores = measure(small_set(), 0.5)
+    scores = compute_metrics(small_set(), SINGLE)
     assert (scores.episodes, scores.frames, scores.success_frames) == (2, 7, 2)
     assert (scores.precision, scores.recall) == (2 / 3, 1)
     assert scores.accuracy == pytest.approx(6 / 7)
@@ -92,22 +94,22 @@ def test_measure_by_hand():
 
 
 def test_confirmation_rejects_the_flicker_and_calls_the_success_a_frame_later():
-    scores = measure(small_set(), 0.5, confirm=(2, 2))
+    scores = compute_metrics(small_set(), DecisionRule(k=2, n=2))
     assert (scores.episodes_false, scores.episodes_rejected, scores.cutoff_median) == (0, 1, 1)
     assert scores.fpr == pytest.approx(1 / 5)  # frames are scored one by one
 
 
 def test_a_success_that_is_undone_is_decoded_up_to_there():
     undone = scored([0.1, 0.1, 0.9, 0.9, 0.1, 0.1, 0.1, 0.1], [0, 0, 1, 1, 0, 0, 0, 0])
-    assert measure([undone], 0.5).decoded_median == 0
+    assert compute_metrics([undone], SINGLE).decoded_median == 0
 
 
 def test_scores_go_through_json_with_what_could_not_be_measured():
-    scores = measure([scored([0.1, 0.2], [0, 0])], 0.5)  # no success: no recall, no cutoff
+    scores = compute_metrics([scored([0.1, 0.2], [0, 0])], SINGLE)  # no success: no recall, no cutoff
     text = json.dumps(scores.to_json(), allow_nan=False)
-    again = Scores.from_json(json.loads(text))
+    again = JudgeMetrics.from_json(json.loads(text))
     assert again.to_json() == scores.to_json()
-    assert math.isnan(again.recall) and again.confirm == (1, 1)
+    assert math.isnan(again.recall) and (again.k, again.n) == (1, 1)
 
 
 def test_scored_says_what_is_wrong_with_it():
@@ -118,7 +120,7 @@ def test_scored_says_what_is_wrong_with_it():
     with pytest.raises(RewardError, match="1, 0 or NaN"):
         scored([0.2], [0.5])
     with pytest.raises(RewardError, match="label some"):
-        measure([scored([0.2], [NAN])], 0.5)
+        compute_metrics([scored([0.2], [NAN])], SINGLE)
 
 
 def test_episodes_that_are_called_at_their_first_frame_are_counted():
@@ -127,7 +129,7 @@ def test_episodes_that_are_called_at_their_first_frame_are_counted():
         Scored(np.array([0.9, 0.9], "f4"), np.array([1, 1], "f4"), 1),
         Scored(np.array([0.9, 0.1, 0.9], "f4"), np.array([np.nan, 0, 1], "f4"), 2),  # nobody knows of its first frame
     ]
-    scores = measure(episodes, 0.5)
+    scores = compute_metrics(episodes, SINGLE)
     assert (scores.start_called, scores.start_false) == (2, 1)
     old = {name: value for name, value in scores.to_json().items() if not name.startswith("start_")}
-    assert Scores.from_json(old).start_called == 0  # of a report of an earlier version
+    assert JudgeMetrics.from_json(old).start_called == 0  # of a report of an earlier version

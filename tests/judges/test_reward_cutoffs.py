@@ -5,28 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from plaudit.errors import RewardError
-from plaudit.judges.cutoffs import cutoff_errors, decode_cutoff, decoded_errors, first_success, fit_shift
+from plaudit.judges.cutoffs import cutoff_decode_errors, fit_cutoff_offset, onset_errors
 from plaudit.judges.scored import Scored
+from plaudit.rule import DecisionRule, decode_cutoff
 
 NAN = math.nan
 
 
 def scored(probability, truth, episode: int = 0) -> Scored:
     return Scored(np.array(probability, "f4"), np.array(truth, "f4"), episode)
-
-
-def test_first_success_waits_for_its_confirmation():
-    probability = [0.1, 0.9, 0.1, 0.9, 0.9, 0.9]
-    assert first_success(probability, 0.5) == 1
-    assert first_success(probability, 0.5, confirm=(2, 3)) == 3
-    assert first_success(probability, 0.5, confirm=(3, 3)) == 5
-    assert first_success(probability, 0.95) is None
-
-
-def test_confirmation_is_k_of_n():
-    with pytest.raises(RewardError, match="1 <= k <= n"):
-        first_success([0.9], 0.5, confirm=(3, 2))
 
 
 def likeliest(p: np.ndarray, even: float) -> int | None:
@@ -44,7 +31,7 @@ def test_decode_cutoff_is_the_most_likely_of_all_cutoffs(seed, even):
     rng = np.random.default_rng(seed)
     p = np.clip(rng.random(12) + (np.arange(12) - rng.integers(0, 14)) / 10, 0, 1)
     p[rng.random(12) < 0.1] = NAN
-    assert decode_cutoff(p, even=even) == likeliest(p, even)
+    assert decode_cutoff(p, threshold=even) == likeliest(p, even)
 
 
 def test_nothing_at_all_decodes_to_never():
@@ -52,25 +39,27 @@ def test_nothing_at_all_decodes_to_never():
 
 
 def test_a_threshold_that_nothing_reaches_decodes_to_never():
-    assert decode_cutoff([0.1, 1.0, 1.0], even=1.0000001) is None
+    assert decode_cutoff([0.1, 1.0, 1.0], threshold=1.0000001) is None
 
 
 def test_decoded_errors_count_failures_that_are_given_a_cutoff():
-    found = decoded_errors([scored([0, 1, 0, 1, 1], [0, 0, 0, 1, 1]), scored([0, 1, 1], [0, 0, 0]), scored([0], [0])])
+    found = cutoff_decode_errors(
+        [scored([0, 1, 0, 1, 1], [0, 0, 0, 1, 1]), scored([0, 1, 1], [0, 0, 0]), scored([0], [0])]
+    )
     assert found.errors == (0,)
     assert (found.missed, found.false_calls, found.failing) == (0, 1, 2)
 
 
 def test_the_shift_is_the_median_error_at_the_same_strictness():
     episodes = [scored([0.1, 0.6, 0.6, 0.99, 0.99], [0, 1, 1, 1, 1])] * 4
-    assert fit_shift(episodes) == 0
-    assert fit_shift(episodes, even=0.9) == 2
-    assert decoded_errors(episodes, shift=2, even=0.9).errors == (0, 0, 0, 0)
+    assert fit_cutoff_offset(episodes) == 0
+    assert fit_cutoff_offset(episodes, threshold=0.9) == 2
+    assert cutoff_decode_errors(episodes, offset=2, threshold=0.9).errors == (0, 0, 0, 0)
 
 
 def test_the_shift_of_a_single_episode_is_half_believed():
     late = scored([0.1] + [0.6] * 8 + [0.99] * 20, [0] + [1] * 28)
-    assert [fit_shift([late] * count, even=0.9) for count in (1, 3, 20)] == [4, 6, 8]
+    assert [fit_cutoff_offset([late] * count, threshold=0.9) for count in (1, 3, 20)] == [4, 6, 8]
 
 
 def test_decode_cutoff_is_not_fooled_by_a_flicker_and_prefers_never_where_it_cannot_tell():
@@ -79,7 +68,7 @@ def test_decode_cutoff_is_not_fooled_by_a_flicker_and_prefers_never_where_it_can
     assert decode_cutoff([0.5, 0.5]) is None
 
 
-def test_cutoff_errors_by_hand():
+def test_onset_errors_by_hand():
     episodes = [
         scored([0, 0, 1, 1, 1], [0, 0, 0, 1, 1]),  # one too early
         scored([0, 0, 0, 0, 1], [0, 1, 1, 1, 1]),  # three too late
@@ -87,15 +76,14 @@ def test_cutoff_errors_by_hand():
         scored([0, 1, 0, 0, 0], [0, 0, 0, 0, 0]),  # falsely called
         scored([0, 0, 0, 0, 0], [0, 0, 0, 0, 0]),
     ]
-    found = cutoff_errors(episodes, 0.5)
+    found = onset_errors(episodes, DecisionRule(decode="per_frame"))
     assert found.errors == (-1, 3, None)
     assert (found.median, found.p90) == (2, pytest.approx(2.8))
     assert (found.missed, found.false_calls, found.failing) == (1, 1, 2)
 
 
 def test_a_call_where_the_truth_is_not_known_is_neither_right_nor_wrong():
-    found = cutoff_errors(
-        [scored([1, 0, 0, 1], [NAN, 0, 0, 1]), scored([0, 1], [0, NAN]), scored([1, 1], [NAN, NAN])], 0.5
-    )
+    episodes = [scored([1, 0, 0, 1], [NAN, 0, 0, 1]), scored([0, 1], [0, NAN]), scored([1, 1], [NAN, NAN])]
+    found = onset_errors(episodes, DecisionRule(decode="per_frame"))
     assert found.errors == (0,)
     assert (found.false_calls, found.failing) == (0, 1)

@@ -14,22 +14,25 @@ from brightness import CUT, STEPS, BrightnessConfig, bright_store
 from conftest import counting_episode
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.evaluation import evaluate
-from plaudit.judges.metrics import Scores, measure, reliability
+from plaudit.judges.metrics import JudgeMetrics, compute_metrics, reliability
 from plaudit.judges.reference import read_truth
 from plaudit.judges.scored import JudgedFrame, Scored
 from plaudit.report.judge import save_evaluation, write_judge_report
 from plaudit.report.text import format_percent
+from plaudit.rule import DecisionRule
 from plaudit.types import Labels
 
 TRUTH, PROBABILITY = [0, 0, 0, 1, 1], [0.1, 0.2, 0.7, 0.8, 0.9]
 PASSED, FAILED = ControlResult("still", 500, 0, 0.05), ControlResult("blank white", 8, 8, 0.05)
 
-
-def scores() -> Scores:
-    return measure([Scored(PROBABILITY, TRUTH, 3), Scored([0.1, 0.2], [0, 0], 4)], 0.5)
+SINGLE = DecisionRule(decode="per_frame")
 
 
-def report(folder: Path, *, of: Scores | None = None, controls=(PASSED,), errors=(), **options) -> str:
+def scores() -> JudgeMetrics:
+    return compute_metrics([Scored(PROBABILITY, TRUTH, 3), Scored([0.1, 0.2], [0, 0], 4)], SINGLE)
+
+
+def report(folder: Path, *, of: JudgeMetrics | None = None, controls=(PASSED,), errors=(), **options) -> str:
     path = folder / "judge.html"
     calibration = reliability(PROBABILITY, TRUTH)
     write_judge_report(path, "The <judge>", of or scores(), controls, calibration, errors, **options)
@@ -71,7 +74,7 @@ def test_a_threshold_above_1_is_a_warning(tmp_path):
 
 
 def test_numbers_that_could_not_be_measured_are_dashes(tmp_path):
-    page = report(tmp_path, of=measure([Scored([0.1, 0.2], [0, 0], 4)], 0.5))
+    page = report(tmp_path, of=compute_metrics([Scored([0.1, 0.2], [0, 0], 4)], SINGLE))
     assert "nan" not in page
     assert "<td>-</td>" in page
 

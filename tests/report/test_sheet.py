@@ -3,7 +3,8 @@ import numpy as np
 from conftest import counting_episode
 from plaudit.report import sheet
 from plaudit.report.sheet import contact_sheet
-from plaudit.types import Labels
+from plaudit.rule import DecisionRule, labels_from_scores
+from plaudit.types import JudgeId, Labels, Scores
 
 
 def colors(picture) -> set[tuple[int, ...]]:
@@ -25,7 +26,7 @@ def test_the_strip_has_every_step_even_those_between_the_frames_shown():
     episode = counting_episode(99, size=(8, 8))
     label = np.zeros(100)
     label[50] = 1  # a flicker of one frame
-    picture = contact_sheet(episode, Labels.from_frames(label, source="vlm"), title="t", frames=2)
+    picture = contact_sheet(episode, Labels.from_targets(label, source="vlm"), title="t", frames=2)
     strip = np.asarray(picture)[-sheet._STRIP - sheet._MARGIN + 20]
     green = (strip == sheet._SUCCESS).all(axis=1)
     assert 3 <= green.sum() <= 8
@@ -41,8 +42,9 @@ def test_an_episode_without_labels_is_drawn_as_not_labeled():
 def test_a_judges_probability_is_drawn_over_the_strip():
     steps = 30
     probability = np.linspace(0, 1, steps).astype("f4")
-    labels = Labels(probability, probability > 0.5, probability, start=0.0, source="classifier")
-    assert sheet._CURVE in colors(contact_sheet(counting_episode(steps), labels, title="t"))
+    episode, scores = counting_episode(steps), Scores(np.append(np.float32(0), probability))
+    labels = labels_from_scores(JudgeId("classifier"), DecisionRule(decode="per_frame"), episode, scores)
+    assert sheet._CURVE in colors(contact_sheet(episode, labels, title="t"))
 
 
 def test_a_repeated_observation_is_not_shown():

@@ -39,7 +39,7 @@ def test_each_environment_has_a_buffer_of_its_own(store: Store):
     assert first.actions[:, 0].tolist() == [1, 2] and first.state[:, 0].tolist() == [0, 10, 20]
     assert (first.terminated, store.episode(1).terminated) == (True, False)
     labels = store.ledger.labels(0)
-    assert (labels.source, labels.start, labels.reward.tolist()) == ("simulator", 0, [0, 1])
+    assert (labels.judge.source, labels.targets.tolist()) == ("simulator", [0, 0, 1])
     assert (first.task, first.fps, first.success.tolist()) == ("count", 10, [False, True])
 
 
@@ -59,7 +59,7 @@ def test_an_episode_is_positive_by_success_once_or_by_any_frame(store: Store, su
     for i, success in enumerate(success_frame):
         collector.add_env_output(output([i], [success], dones=[i == 2]), {"success_once": [once]})
     labels = store.ledger.labels(0)
-    assert labels.succeeded == positive and labels.frames.tolist() == frames
+    assert labels.success_once == positive and labels.targets.tolist() == frames
     assert ("success_once" in labels.note) == (once == 1 and max(success_frame) < 0.5)
 
 
@@ -102,7 +102,7 @@ def test_an_episode_that_begins_with_an_action_is_filled_up_and_says_so(store: S
     collector.add_env_output(output([2], [1], dones=[1], actions=[2]))
     episode = store.episode(0)
     assert shown(store, 0) == [1, 1, 2] and episode.repeated == "first" and episode.actions[:, 0].tolist() == [1, 2]
-    assert np.isnan(store.ledger.labels(0).start)
+    assert not store.ledger.labels(0).labeled[0]
 
 
 def test_where_the_next_episode_shows_already_the_last_observation_is_taken_from_final_obs(store: Store):
@@ -183,7 +183,7 @@ def test_both_old_layouts_of_a_collected_store_read_back(store: Store, tmp_path,
     assert export_dataset(store, tmp_path / "out", layout) == []
     assert [len(list((tmp_path / "out" / folder).iterdir())) for folder in folders] == [1, 1]
     (good, said), (bad, unsaid) = (source.load() for source in open_dataset(tmp_path / "out").sources)
-    assert (said.succeeded, unsaid.succeeded) == (True, False)
+    assert (said.success_once, unsaid.success_once) == (True, False)
     for episode, numbers in ((good, [0, 1, 2]), (bad, [100, 101, 102])):
         seen = next(iter(episode.frames.values()))[episode.recorded][:, 0, 0, 0].tolist()
         assert seen == numbers[-len(seen) :]

@@ -21,7 +21,7 @@ def test_episodes_are_recorded_as_told_with_the_simulators_labels(tmp_path):
         for episode_id, episode in store:
             labels = store.ledger.labels(episode_id)
             told = episode.meta["outcome"] == "success"
-            assert labels.source == "simulator" and labels.succeeded == told == episode.terminated
+            assert labels.judge.source == "simulator" and labels.success_once == told == episode.terminated
             assert episode.frames["front"].shape == (episode.steps + 1, 16, 16, 3)
             assert episode.task == "lift the red cube" and episode.fps == 20
             assert np.abs(episode.actions).max() <= 1
@@ -47,14 +47,14 @@ def test_what_ends_otherwise_is_left_out_counted_and_tried_again(tmp_path):
     with Store.create(tmp_path / "store") as store:
         report = record_demos(LIFT, store, episodes=4, noise=0.45)  # about every third succeeds
         assert report.left_out["success"] > 0 and report.missing == 0
-        assert all(store.ledger.labels(i).succeeded for i in store.ids) and len(store) == 4
+        assert all(store.ledger.labels(i).success_once for i in store.ids) and len(store) == 4
 
 
 def test_what_ends_otherwise_is_kept_when_told_so(tmp_path):
     with Store.create(tmp_path / "store") as store:
         report = record_demos(LIFT, store, episodes=6, noise=0.45, keep_all=True)
         assert not report.left_out and len(store) == 6
-        assert {store.ledger.labels(i).succeeded for i in store.ids} == {True, False}
+        assert {store.ledger.labels(i).success_once for i in store.ids} == {True, False}
 
 
 def test_what_never_comes_out_is_given_up(tmp_path):

@@ -21,8 +21,8 @@ def test_a_script_fills_a_store_to_its_targets_with_true_labels(store: Store):
     assert told["success"] == 3 and told["random"] >= 1 and {"miss", "drop"} <= set(told)
     for episode_id, episode in store:
         labels = store.ledger.labels(episode_id)
-        assert labels.source == "simulator" and (labels.success == episode.success).all()
-        if labels.succeeded:
+        assert labels.judge.source == "simulator" and (labels.success[1:] == episode.success).all()
+        if labels.success_once:
             assert labels.success[-5:].all() and episode.terminated  # it lingered
         else:
             assert episode.steps == LIFT.max_steps

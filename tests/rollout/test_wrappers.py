@@ -60,7 +60,7 @@ def test_every_episode_that_passes_is_stored_and_one_cut_short_too(store: Store)
     play(env, 1)
     env.close()
     assert shown(store) == [[10, 11, 12, 13], [20, 21], [30, 31]]
-    assert [store.ledger.labels(i).succeeded for i in store.ids] == [True, False, False]
+    assert [store.ledger.labels(i).success_once for i in store.ids] == [True, False, False]
     first = store.episode(0)
     assert first.terminated and (first.fps, first.task) == (5, "count")
     assert first.state[:, 0].tolist() == [10, 11, 12, 13]
@@ -100,7 +100,7 @@ def test_environments_that_reset_themselves_are_cut_where_their_episodes_end(sto
     env.close()
     rest = [20, 21] if mode is AutoresetMode.NEXT_STEP else [20, 21, 22]
     assert shown(store) == [[10, 11, 12, 13]] * 2 + [rest] * 2
-    assert [store.ledger.labels(i).frames.tolist() for i in (0, 1)] == [[0, 0, 0, 1]] * 2
+    assert [store.ledger.labels(i).targets.tolist() for i in (0, 1)] == [[0, 0, 0, 1]] * 2
     assert store.episode(0).privileged["grasp"].tolist() == [False, True, True]
     assert store.episode(2).repeated == "none" and np.allclose(store.episode(2).actions[-1], 0.04)
 

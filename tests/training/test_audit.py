@@ -1,6 +1,7 @@
 """An audit you can count by eye: episodes of 4 steps, judged and true by what they were made with."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +12,14 @@ from plaudit.data.replay import Replay
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, RewardError
 from plaudit.training.audit import Audit, AuditConfig, lot
-from plaudit.types import Labels
+from plaudit.types import JudgeId, Labels
 
 ALL = AuditConfig(share=1.0, window=10, least=4)
 
 
 def labels(success: bool, source: str, model: str = "") -> Labels:
-    return Labels.from_cutoff(steps=4, cutoff=3 if success else None, source=source, model=model)
+    found = Labels.from_cutoff(steps=4, cutoff=3 if success else None, source=source)
+    return replace(found, judge=JudgeId(source, model))
 
 
 def played(store: Store, judged: bool, true: bool | None, model: str = "one") -> int:
@@ -139,7 +141,7 @@ def test_on_a_robot_those_drawn_wait_for_a_person(store):
     for episode_id in ids[:4]:
         store.ledger.append(episode_id, labels(False, "human"))
     assert audit.waiting(store) == ids[4:] and audit.ringing
-    store.ledger.append(ids[4], Labels.from_frames(np.full(5, np.nan), source="human"))  # excluded
+    store.ledger.append(ids[4], Labels.from_targets(np.full(5, np.nan), source="human"))  # excluded
     assert audit.waiting(store) == [] and audit.episodes == 4
 
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import glow
-from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
-from plaudit.judges.frames import FrameLabeler
+from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.vlm.config import VlmConfig
 from plaudit.training.workers.judge import JudgeBundle
 
@@ -30,12 +29,12 @@ def test_a_reward_model_goes_along_whatever_it_is_kept_in(tmp_path, monkeypatch,
     monkeypatch.chdir(driver)
     name = Path("judge") if kind == "folder" else Path("judge.pt")
     glow.saved(glow.bright_model(0.8), name) if kind == "folder" else pt(name)
-    expected = ClassifierLabelerConfig(model=name).build().fingerprint
-    sent = JudgeBundle.of(ClassifierLabelerConfig(model=name))
+    expected = ClassifierJudgeConfig(model=name).build().id
+    sent = JudgeBundle.of(ClassifierJudgeConfig(model=name))
     monkeypatch.chdir(labeling)
     shutil.rmtree(driver)
     judge = sent.build(labeling / "files")
-    assert judge.facts["model"] == expected
+    assert judge.id == expected
 
 
 def test_a_folder_of_a_vision_language_model_is_named_by_its_whole_path_and_an_id_of_the_hub_stays(
@@ -48,13 +47,13 @@ def test_a_folder_of_a_vision_language_model_is_named_by_its_whole_path_and_an_i
 
 
 def test_another_file_under_the_same_name_is_another_judge(tmp_path):
-    one = JudgeBundle.of(ClassifierLabelerConfig(model=pt(tmp_path / "judge.pt")))
+    one = JudgeBundle.of(ClassifierJudgeConfig(model=pt(tmp_path / "judge.pt")))
     torch.save({"model_state_dict": {}}, tmp_path / "judge.pt")
-    assert JudgeBundle.of(ClassifierLabelerConfig(model=tmp_path / "judge.pt")).identity != one.identity
+    assert JudgeBundle.of(ClassifierJudgeConfig(model=tmp_path / "judge.pt")).identity != one.identity
 
 
 def test_a_judge_of_a_plugin_is_built_where_nobody_has_imported_it_yet(tmp_path):
     sent = JudgeBundle.of(glow.DazzledConfig(model=glow.saved(glow.bright_model(0.8), tmp_path / "judge"), most=0.7))
     assert sent.config["type"] == "glow:DazzledConfig"
     judge = sent.build(tmp_path / "files")
-    assert isinstance(judge, FrameLabeler) and isinstance(judge.scorer, glow.Dazzled)
+    assert isinstance(judge, glow.Dazzled)

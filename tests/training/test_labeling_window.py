@@ -59,8 +59,8 @@ def test_what_is_said_of_a_mirrored_episode_comes_home(home, tmp_path):
     press(tmp_path / "mirror", "Right Right S Return  F Return", name="lab")
     assert handed_over(side, home) == [2, 0] and handed_over(side, home) == []
     labels = home.ledger.labels(2)
-    assert (labels.frames.tolist(), labels.source, labels.note) == ([0, 0, 1, 1, 1, 1, 1], "human", "by lab")
-    assert not home.ledger.labels(0).succeeded and home.ledger.newest(1) is None
+    assert (labels.targets.tolist(), labels.judge.source, labels.note) == ([0, 0, 1, 1, 1, 1, 1], "human", "by lab")
+    assert not home.ledger.labels(0).success_once and home.ledger.newest(1) is None
 
 
 def test_what_is_offered_twice_is_shown_once(home, tmp_path):
@@ -75,7 +75,7 @@ def test_a_changed_mind_comes_too_and_both_versions_stand(home, tmp_path):
     side.offer([1])
     press(tmp_path / "mirror", "F Return  =0 S Return")
     assert handed_over(side, home) == [1, 1]
-    assert [v.labels().succeeded for v in home.ledger.history(1)] == [False, True]
+    assert [v.labels().success_once for v in home.ledger.history(1)] == [False, True]
 
 
 def test_a_crash_before_or_after_the_hand_over_loses_nothing_and_doubles_nothing(home, tmp_path):
@@ -139,7 +139,7 @@ def test_a_human_on_another_machine_labels_a_run(tmp_path, monkeypatch):
     press(mirror, "Right Right S Return  F Return", name="lab")
     assert person.label_pending().done == 2
     ledger = Store.open(tmp_path / "run/episodes").ledger
-    assert [ledger.labels(i).succeeded for i in (0, 1)] == [True, False]
+    assert [ledger.labels(i).success_once for i in (0, 1)] == [True, False]
     assert replay.stats(WHO).unjudged == 0
     person.close()
     replay.close()

@@ -1,6 +1,7 @@
 from pathlib import Path
 
-from plaudit.rollout.rounds import SimulatorJudge
+from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.simulator import SimulatorJudge
 from plaudit.training.config import load_train_config
 from plaudit.training.evaluation import examine, film
 from plaudit.training.run_folder import RunFolder
@@ -22,7 +23,7 @@ def test_episodes_are_held_back_and_an_offset_gives_others(tmp_path):
     config = load_train_config(None, TINY.split())
     simulation = config.env.build(2)
     learner = make_learner(config, simulation)
-    rounds = list(play_held_back(simulation, learner, 3, SimulatorJudge(), offset=7))
+    rounds = list(play_held_back(simulation, learner, 3, SuccessDetector(SimulatorJudge(), 2), offset=7))
     assert [round.seeds for round in rounds] == [(HELD_BACK + 7, HELD_BACK + 8), (HELD_BACK + 9, HELD_BACK + 10)]
 
 

@@ -9,6 +9,7 @@ import pytest
 from conftest import counting_episode
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
 from plaudit.data.store import Store
+from plaudit.rule import DecisionRule
 from plaudit.training.handles import LocalHandle
 from plaudit.training.replay_buffer import (
     ATTEMPTS,
@@ -16,13 +17,13 @@ from plaudit.training.replay_buffer import (
     RemoteSampler,
     ReplayBuffer,
     SampleOptions,
-    Who,
     make_sampler,
 )
 from plaudit.training.workers.learner import normalized
-from plaudit.types import Episode, Labels
+from plaudit.types import Episode, JudgeId, Labels
 
-WHO = Who("classifier", {"model": "m1", "threshold": 0.5, "note": "by frame"})
+RULE = DecisionRule(decode="per_frame").key()
+WHO = JudgeId("classifier", "m1", RULE)
 
 
 def episode(steps: int = 4, value: int = 0) -> Episode:
@@ -35,8 +36,8 @@ def episode(steps: int = 4, value: int = 0) -> Episode:
 
 
 def verdict(steps: int = 4, reward: float = 1.0, model: str = "m1") -> Labels:
-    said = np.full(steps, reward, np.float32)
-    return Labels(said, said > 0.5, source="classifier", model=model, threshold=0.5, note="by frame")
+    found = Labels.from_targets(np.append(0, np.full(steps, reward)), source="classifier")
+    return replace(found, judge=JudgeId("classifier", model, RULE))
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_another_judge_finds_everything_to_do_again(replay):
         replay.add(episode(), key)
     replay.add_labels({EpisodeRef("episodes", 0): verdict()}, {}, WHO)
     assert replay.pending(WHO) == [EpisodeRef("episodes", 1)]
-    new = Who("classifier", {**WHO.facts, "model": "m2"})
+    new = JudgeId("classifier", "m2", RULE)
     assert replay.pending(new) == [
         EpisodeRef("episodes", 1),
         EpisodeRef("episodes", 0),
@@ -124,7 +125,7 @@ def test_a_learner_sees_its_judge_and_nobody_else(replay, tmp_path):
     """What a simulator knows may stand in the same ledger, for an audit."""
     replay.add(episode(), "a")
     replay.add_labels({EpisodeRef("episodes", 0): verdict(reward=0.0)}, {}, WHO)
-    truth = Labels(np.ones(4, np.float32), np.ones(4, bool), source="simulator")
+    truth = Labels.from_targets([0, 1, 1, 1, 1], source="simulator")
     Store.open(tmp_path / "episodes").ledger.append(0, truth)
     options = SampleOptions(source="classifier", gamma=0.9, cameras=("front",))
     assert make_sampler(replay.location(), options).sample(16).reward.max() == 0
@@ -173,12 +174,12 @@ def test_a_learner_learns_in_the_units_of_the_policy_on_the_robot(replay):
 def test_what_a_human_labeled_is_stored_although_a_human_has_no_model(replay, tmp_path):
     replay.add(episode(), "a")
     said = Labels.from_cutoff(steps=4, cutoff=2, source="human")
-    replay.add_labels({EpisodeRef("episodes", 0): replace(said, time=5.0)}, {}, Who("human", {}))
-    assert Store.open(tmp_path / "episodes").ledger.labels(0).succeeded
-    assert replay.stats(Who("human", {})).unjudged == 0
+    replay.add_labels({EpisodeRef("episodes", 0): replace(said, time=5.0)}, {}, JudgeId("human"))
+    assert Store.open(tmp_path / "episodes").ledger.labels(0).success_once
+    assert replay.stats(JudgeId("human")).unjudged == 0
 
 
-def fail(replay: ReplayBuffer, times: int, *items: EpisodeRef, who: Who = WHO) -> None:
+def fail(replay: ReplayBuffer, times: int, *items: EpisodeRef, who: JudgeId = WHO) -> None:
     for _ in range(times):
         replay.add_labels({}, dict.fromkeys(items, "there is no camera 'wrist'"), who)
 
@@ -201,7 +202,7 @@ def test_the_next_version_of_the_judge_is_asked_about_what_its_predecessor_could
     replay.add(episode(), "a")
     fail(replay, ATTEMPTS, EpisodeRef("episodes", 0))
     assert replay.pending(WHO) == []
-    successor = Who("classifier", {**WHO.facts, "model": "m2"})
+    successor = JudgeId("classifier", "m2", RULE)
     assert replay.pending(successor) == [EpisodeRef("episodes", 0)]
     assert (replay.stats(successor).unjudged, replay.stats(successor).unlabelable) == (1, 0)
 

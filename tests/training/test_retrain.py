@@ -15,10 +15,10 @@ from plaudit.config import parse
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError
-from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
+from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.classifier.training import Stopped
-from plaudit.judges.frames import Rule
-from plaudit.judges.labeling import pending
+from plaudit.judges.labeling import stale_episodes
+from plaudit.rule import DecisionRule
 from plaudit.training.audit import Audit, AuditConfig
 from plaudit.training.retrain import Replacement, RetrainConfig, Retrainer, current, decisions, in_charge
 from plaudit.types import Labels
@@ -32,7 +32,7 @@ QUICK = {"epochs": 16, "patience": 16}
 class Weak:
     """A judge without experience of decoys, and what it was trained on."""
 
-    judge: ClassifierLabelerConfig
+    judge: ClassifierJudgeConfig
     data: Path
 
     def retrainer(self, folder: Path, **changes) -> Retrainer:
@@ -114,12 +114,14 @@ def test_old_episodes_are_judged_again_on_top_and_what_was_said_before_stays(sto
     first = list(range(24))
     assert story.judged_again == first
     judge = story.retrainer.judge.build()
-    assert pending(story.store.ledger, judge, first) == []
+    assert stale_episodes(story.store.ledger, judge.id, first) == []
     history = story.store.ledger.history(20)  # a decoy
     assert [v.source for v in history] == ["classifier", "simulator", "classifier"]
-    assert [v.labels().succeeded for v in history] == [True, False, False]
-    assert history[0].line["model"] != history[2].line["model"] == judge.fingerprint
-    assert pending(story.store.ledger, judge, first, on_top=True) == [], "its word is also the newest of all"
+    assert [v.labels().success_once for v in history] == [True, False, False]
+    assert history[0].line["model"] != history[2].line["model"] == judge.id.fingerprint
+    assert stale_episodes(story.store.ledger, judge.id, first, newest_only=True) == [], (
+        "its word is also the newest of all"
+    )
 
 
 def test_the_learner_is_paid_by_the_new_judge_from_then_on(story):
@@ -160,7 +162,7 @@ def test_no_held_out_episode_was_learned_from(story):
 
 
 def labelled_run(folder: Path, retrainer: Retrainer, flipped: bool) -> Store:
-    """Labelled by a person who, where nobody checks, says the opposite of what is true."""
+    """LabelStats by a person who, where nobody checks, says the opposite of what is true."""
     store = Store.create(folder / "run")
     for episode_id in play(store, successes=12, decoys=12, first_seed=300):
         true = store.episode(episode_id).success.any()
@@ -254,7 +256,9 @@ def test_a_judge_is_not_taught_by_judges():
 
 
 def test_what_was_fitted_on_the_old_model_does_not_go_on_to_the_new_one(story, weak):
-    strict = weak.judge.model_copy(update={"rule": Rule(threshold=0.99, shift=3, decode="confirm", confirm=(3, 4))})
+    strict = weak.judge.model_copy(
+        update={"rule": DecisionRule(threshold=0.99, cutoff_offset=3, decode="k_of_n", k=3, n=4)}
+    )
     rule = in_charge(story.retrainer.folder, strict).rule
-    assert (rule.decode, rule.confirm) == ("confirm", (3, 4))
-    assert rule.model_fields_set == {"decode", "confirm"}, "threshold and shift are the new model's own"
+    assert (rule.decode, rule.k, rule.n) == ("k_of_n", 3, 4)
+    assert rule.model_fields_set == {"decode", "k", "n"}, "threshold and offset are the new model's own"

@@ -63,17 +63,19 @@ def test_what_a_judge_said_is_never_learned_from(store, lessons):
     store.ledger.append(store.append(counting_episode(first=9)), said(3, "classifier"))
     lessons.take(store, SOURCES, "run")
     kept = Store.open(lessons.held_out if lessons.holds_out(store, first) else lessons.train)
-    assert sum(counts(lessons)[:2]) == 1 and kept.ledger.labels(0).succeeded
+    assert sum(counts(lessons)[:2]) == 1 and kept.ledger.labels(0).success_once
 
 
 def test_a_changed_mind_is_taken_over_and_an_excluded_episode_left_out(store, lessons):
     (first,) = fill(store, 1)
-    store.ledger.append(store.append(counting_episode(first=9)), Labels.from_frames(np.full(5, np.nan), source="human"))
+    store.ledger.append(
+        store.append(counting_episode(first=9)), Labels.from_targets(np.full(5, np.nan), source="human")
+    )
     lessons.take(store, SOURCES, "run")
     store.ledger.append(first, said(None))
     lessons.take(store, SOURCES, "run")
     kept = Store.open(lessons.held_out if lessons.holds_out(store, first) else lessons.train)
-    assert counts(lessons)[2] == 2 and not kept.ledger.labels(0).succeeded
+    assert counts(lessons)[2] == 2 and not kept.ledger.labels(0).success_once
 
 
 def test_lessons_outlive_the_runs_store_and_what_the_simulator_knows_stays_there(tmp_path, lessons):

@@ -37,8 +37,8 @@ def test_a_run_fills_a_store_and_ends_with_it(tmp_path: Path):
     assert (end.step, end.episodes) == (20, 4)
     store = Store.open(tmp_path / "store")
     assert len(store) == 3 and list(store.episode(0).frames) == ["wrist"]
-    assert [store.ledger.labels(i).source for i in store.ids] == ["simulator"] * 3
-    assert store.ledger.labels(0).frames.tolist() == [0] * 6
+    assert [store.ledger.labels(i).judge.source for i in store.ids] == ["simulator"] * 3
+    assert store.ledger.labels(0).targets.tolist() == [0] * 6
     assert run(tmp_path / "run").step == 20  # there is enough: it stays as it is
 
 
@@ -63,7 +63,7 @@ def test_a_run_that_is_resumed_stores_no_episode_twice(tmp_path: Path):
 def test_success_is_the_simulators_whoever_judges(tmp_path: Path):
     run(tmp_path / "run", "reward.kind=dense", "collect.target_failure=2")
     labels = Store.open(tmp_path / "store").ledger.labels(0)
-    assert set(labels.reward.tolist()) == {0.0} and not labels.succeeded
+    assert labels.labeled.all() and not labels.success_once
 
 
 def test_a_folder_of_something_else_is_left_alone_and_no_run_begins(tmp_path: Path):

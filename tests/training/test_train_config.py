@@ -120,7 +120,7 @@ def test_a_config_reads_the_same_after_it_was_written(tmp_path: Path):
         (["reward.use_reward_model=true"], "use_reward_model needs a model: write 'reward.model' with its folder"),
         (["reward.model=a", "reward.resnet.checkpoint_path=b"], "a reward model is named more than once"),
         (["reward.model=a", "env.obs=state"], "a reward model looks at camera images; write env.obs=both"),
-        (["reward.model=a", "reward.confirm=[3,2]"], "3 of the last 2 frames can never be called"),
+        (["reward.model=a", "judge.rule.k=3", "judge.rule.n=2"], "3 of the last 2 frames can never be above"),
         (["reward.model=a", "reward.alarm_window=20"], "waits for more episodes than it remembers can never ring"),
         (["reward.model=a", "reward.mode=multiply"], "'replace', 'add' or 'terminal'"),
         (

@@ -182,7 +182,7 @@ def test_cameras_may_record_while_the_policy_learns_from_the_state(tmp_path: Pat
     )
     store = Store.open(tmp_path / "run/episodes")
     assert len(store) == 2 and store.episode(0).frames["front"].shape[1:] == (16, 16, 3)
-    assert store.ledger.labels(0).source == "simulator"
+    assert store.ledger.labels(0).judge.source == "simulator"
     assert list((tmp_path / "run/tensorboard").glob("events.*"))
     assert not any(name.startswith("encoder/") for name in load_file(tmp_path / "run/policy.safetensors"))
 

@@ -66,7 +66,7 @@ def env_view(
         save_episode_video(episode, path)
     else:
         save_image(contact_sheet(episode, labels, title=f"{name}, seed {seed}: {episode.task}"), path)
-    how = "succeeds" if labels.succeeded else "does not succeed"
+    how = "succeeds" if labels.success_once else "does not succeed"
     out.print(f"{path} shows {episode.steps} steps of {name}; the episode {how}")
 
 

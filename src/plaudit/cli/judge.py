@@ -1,6 +1,6 @@
 """`plaudit judge`: how good is one, and the rule that makes it as careful as it should be."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,10 +21,12 @@ from plaudit.errors import DataError, TargetNotEmpty, nearest
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
-    from plaudit.judges.calibrate import HeldBack
-    from plaudit.judges.config import Calibrated, LabelerConfig
+    from plaudit.judges.calibrate import Fit, HeldBack
+    from plaudit.judges.config import CalibrationRecord, JudgeConfig
     from plaudit.judges.evaluation import Evaluation
-    from plaudit.judges.frames import EpisodeJudge, Rule
+    from plaudit.protocols import Judge
+    from plaudit.rule import DecisionRule
+    from plaudit.types import Labels
 
 judge = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -87,7 +89,7 @@ def eval_(
             title, found, facts = source, *_of_ledger(store, source, asked, ids)
         else:
             given, built = judge_of(config, name, model, decode, overrides)
-            title = built.source
+            title = built.id.source
             found, facts = _of_judge(store, given, built, asked, ids, wrong_task, controls)
             facts = {"judge": _typed(name, config, model, overrides), **facts}
     except KeyboardInterrupt:
@@ -101,7 +103,6 @@ def _of_ledger(
     store: "Store", source: str, asked: Sequence[str] | None, ids: Sequence[int]
 ) -> tuple["Evaluation", dict[str, str]]:
     from plaudit.judges.evaluation import compare
-    from plaudit.judges.frames import Rule
     from plaudit.judges.reference import read_truth, reference_sources
 
     sources = reference_sources(asked, source)
@@ -116,16 +117,25 @@ def _of_ledger(
         store,
         verdicts,
         truths,
-        Rule(),
+        _rule_of(verdicts),
         notes=["Negative controls were not run: they need a judge, not its stored labels."],
     )
     return found, {"judge": f"labels of {source} in the ledger", **_measured(store, sources, found)}
 
 
+def _rule_of(labels: "Mapping[int, Labels]") -> "DecisionRule":
+    """The rule by which labels of the ledger were decided, as far as it is known."""
+    from plaudit.rule import DecisionRule, threshold_of
+
+    known = (threshold_of(one.judge) for one in labels.values())
+    found = {threshold for threshold in known if threshold is not None}
+    return DecisionRule(threshold=found.pop()) if len(found) == 1 else DecisionRule()
+
+
 def _of_judge(
     store: "Store",
-    config: "LabelerConfig",
-    built: "EpisodeJudge",
+    config: "JudgeConfig",
+    built: "Judge",
     asked: Sequence[str] | None,
     ids: Sequence[int],
     wrong_task: str | None,
@@ -134,13 +144,13 @@ def _of_judge(
     from plaudit.judges.evaluation import evaluate, wrong_task_for
     from plaudit.judges.reference import read_truth, reference_sources
 
-    sources = reference_sources(asked, built.source)
+    sources = reference_sources(asked, built.id.source)
     truths = read_truth(store, sources, ids)
-    wrong = wrong_task_for(config.reads_task, wrong_task)
+    wrong = wrong_task_for(config.uses_task, wrong_task)
     found = evaluate(store, built, truths, wrong_task=wrong, with_controls=controls, track=progress("labeling"))
     facts = {
-        "model": built.facts["model"] or "-",
-        "rule": built.facts["note"] or "its own",
+        "model": built.id.fingerprint or "-",
+        "rule": built.rule.describe(),
         **_measured(store, sources, found),
     }
     return found, facts | ({"wrong instruction": wrong} if wrong else {})
@@ -202,37 +212,38 @@ def calibrate_(
     on held-out episodes. Writes the judge as a file for --config.
     """
     from plaudit.data.store import Store
-    from plaudit.judges.calibrate import calibrate, record, score_store
-    from plaudit.judges.config import save_calibrated
-    from plaudit.judges.frames import FrameLabeler
+    from plaudit.judges.calibrate import calibrate, check_scores, record, score_store
+    from plaudit.judges.config import load_judge_config, save_judge_config
     from plaudit.judges.reference import read_truth, reference_sources
 
     folder, overrides = named_store(words)
     if output.exists() and output != config:
         raise TargetNotEmpty(f"{output} is there already; nothing was done, name another with --output")
     store = Store.open(folder)
-    _, built = judge_of(config, name, model, None, overrides)
-    if not isinstance(built, FrameLabeler):
-        raise DataError(f"'{built.source}' gives binary labels; only a judge with probabilities can be calibrated")
+    flags = {} if model is None else {"model": model}
+    given = load_judge_config(config, name, flags, overrides)
+    built = given.model_copy(update={"calibration": None}).build()
     asked = None if reference is None else [who.strip() for who in reference.split(",")]
-    sources = reference_sources(asked, built.source)
+    sources = reference_sources(asked, built.id.source)
     try:
         truths = read_truth(store, sources, chosen_ids(store, episodes))
         said, failed = score_store(store, built, truths, progress("labeling"))
     except KeyboardInterrupt:
         stop("interrupted; nothing was written")
     tell_failed(failed)
-    rule, held_back = calibrate(said, built.rule, target_fpr)
+    check_scores(built.id.source, said)
+    fit, held_back = calibrate(said, built.rule, target_fpr)
     calibrated = record(built, said, sources, target_fpr, held_back)
-    save_calibrated(output, config, name, {} if model is None else {"model": model}, overrides, rule, calibrated)
-    _tell_calibrated(output, rule, calibrated, held_back)
+    fitted = {"rule": fit.rule, "calibration": fit.calibration, "calibration_record": calibrated}
+    save_judge_config(output, config, name, flags, overrides, given.model_copy(update=fitted))
+    _tell_calibrated(output, fit, calibrated, held_back)
 
 
-def _tell_calibrated(output: Path, rule: "Rule", calibrated: "Calibrated", held_back: "HeldBack") -> None:
+def _tell_calibrated(output: Path, fit: "Fit", calibrated: "CalibrationRecord", held_back: "HeldBack") -> None:
     from plaudit.report.tables import calibration_table
 
     title = f"{output}: fitted on {calibrated.episodes} episodes, {calibrated.successes} of which succeed"
-    out.print(calibration_table(title, rule, calibrated, held_back.cutoffs))
+    out.print(calibration_table(title, fit, calibrated, held_back.cutoffs))
     if calibrated.fpr > calibrated.target_fpr:
         tell(
             "warning",
@@ -259,13 +270,13 @@ def explain_(
     never become labels; an answer that cannot be parsed is recorded as a failure.
     """
     from plaudit.data.store import Store
-    from plaudit.judges.config import read_judge
+    from plaudit.judges.config import load_judge_config
     from plaudit.judges.vlm.config import VlmConfig
     from plaudit.judges.vlm.explain import Audit, audit
 
     folder, overrides = named_store(words)
     store = Store.open(folder)
-    asked = read_judge(config, "vlm", {} if model is None else {"model": model}, overrides)
+    asked = load_judge_config(config, "vlm", {} if model is None else {"model": model}, overrides)
     assert isinstance(asked, VlmConfig)
 
     def tell_one(found: Audit) -> None:

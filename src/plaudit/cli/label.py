@@ -13,25 +13,30 @@ from plaudit.errors import DataError
 if TYPE_CHECKING:
     from plaudit.data.formats import ReadOptions
     from plaudit.data.store import Store
-    from plaudit.judges.config import LabelerConfig
-    from plaudit.judges.frames import EpisodeJudge
-    from plaudit.judges.labeling import Labelled
+    from plaudit.judges.config import JudgeConfig
+    from plaudit.judges.labeling import LabelStats
+    from plaudit.protocols import Judge
 
-Decode = Literal["cutoff", "confirm", "frames"]
+Decode = Literal["k_of_n", "per_frame", "cutoff"]
 Order = Literal["unlabelled", "disagreement"]
 
 WordsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="STORE [KEY=VALUE]...", help="A store; then keys of the judge's config, like rule.shift=2."),
+    typer.Argument(
+        metavar="STORE [KEY=VALUE]...", help="A store; then keys of the judge's config, like rule.threshold=0.9."
+    ),
 ]
 ConfigOption = Annotated[
-    Path | None, typer.Option(help="A judge as a YAML or JSON file, like examples/configs/judge_vlm.yaml.")
+    Path | None, typer.Option(help="A judge as a YAML or JSON file (type: vlm, ...), or a reward model's folder.")
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option(help="A judge as a YAML or JSON file, or the folder of a reward model.")
 ]
 ModelOption = Annotated[str | None, typer.Option(help="The judge's model: the folder of a reward model, or a VLM.")]
 DecodeOption = Annotated[
     Decode | None,
     typer.Option(
-        help="Decision rule: one cutoff an episode, k of n frames (confirm), or each frame alone.",
+        help="Decision rule: k of n frames, each frame alone, or one cutoff an episode.",
         show_default="the judge's own",
     ),
 ]
@@ -68,7 +73,7 @@ def label_(
     """
     from plaudit.data.formats import ReadOptions
     from plaudit.data.store import Store
-    from plaudit.judges.labeling import label_store, pending
+    from plaudit.judges.labeling import label_store, stale_episodes
 
     folder, overrides = named_store(words)
     if judge == "human":
@@ -79,10 +84,10 @@ def label_(
     store = Store.open(folder)
     _, asked = judge_of(config, judge, model, decode, overrides)
     ids = chosen_ids(store, episodes)
-    waiting = pending(store.ledger, asked, ids, only_unlabelled=skip_labeled)
+    waiting = stale_episodes(store.ledger, asked.id, ids, skip_labeled=skip_labeled)
     if dry_run:
         left = f", {len(ids) - len(waiting)} are done" if len(waiting) < len(ids) else ""
-        out.print(f"{asked.source} would judge {len(waiting)} of {len(ids)} episodes{left}; nothing was written")
+        out.print(f"{asked.id.source} would judge {len(waiting)} of {len(ids)} episodes{left}; nothing was written")
         return
     before = len(store.ledger)
     try:
@@ -101,22 +106,22 @@ def named_store(words: Sequence[str] | None) -> tuple[Path, list[str]]:
 
 def judge_of(
     config: Path | None, name: str | None, model: str | None, decode: Decode | None, overrides: Sequence[str]
-) -> tuple["LabelerConfig", "EpisodeJudge"]:
+) -> tuple["JudgeConfig", "Judge"]:
     """What was asked for, and the judge that came of it; warns of one whose rule was fitted on another."""
-    from plaudit.judges.config import build_judge, doubts, read_judge
+    from plaudit.judges.config import build_judge, judge_warnings, load_judge_config
 
-    asked = read_judge(config, name, {} if model is None else {"model": model}, overrides)
+    asked = load_judge_config(config, name, {} if model is None else {"model": model}, overrides)
     judge = build_judge(asked, decode)
-    for sentence in doubts(asked, judge):
+    for sentence in judge_warnings(asked, judge):
         tell("warning", sentence)
     return asked, judge
 
 
 def tell_failed(failed: Mapping[int, str]) -> None:
     """A line for each reason, with the episodes it holds for."""
-    from plaudit.judges.labeling import by_sentence
+    from plaudit.judges.labeling import group_by_message
 
-    for sentence, ids in by_sentence(failed).items():
+    for sentence, ids in group_by_message(failed).items():
         which = f"episode {ids[0]}" if len(ids) == 1 else f"{len(ids)} episodes ({_few(ids)})"
         tell("problem", f"{which}: {sentence}")
 
@@ -141,7 +146,7 @@ def _alone(given: Sequence[Any]) -> None:
         )
 
 
-def _tell_result(store: "Store", judge: "EpisodeJudge", done: "Labelled", passed_over: int) -> None:
+def _tell_result(store: "Store", judge: "Judge", done: "LabelStats", passed_over: int) -> None:
     tell_failed(done.failed)
     if done.at_start:
         which = f"episode {done.at_start[0]} is" if len(done.at_start) == 1 else f"{len(done.at_start)} episodes are"
@@ -152,9 +157,9 @@ def _tell_result(store: "Store", judge: "EpisodeJudge", done: "Labelled", passed
             f"look at them (plaudit data sheet) and label by hand what is none (plaudit label {store.folder} --judge "
             "human); it stands in the note of their labels",
         )
-    called = f" ({done.succeeded} called a success)" if done.done else ""
+    called = f" ({done.num_success} called a success)" if done.done else ""
     over = f", {passed_over} were done already" if passed_over else ""
     lost = f", {len(done.failed)} could not be judged and wait for the next run" if done.failed else ""
-    out.print(f"{len(done.done)} episodes of {store.folder} labelled by {judge.source}{called}{over}{lost}")
+    out.print(f"{len(done.done)} episodes of {store.folder} labelled by {judge.id.source}{called}{over}{lost}")
     if done.failed:
         raise typer.Exit(1)

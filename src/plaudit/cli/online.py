@@ -124,10 +124,10 @@ def _check_judge(config: Any) -> None:
     """A reward model that is not there, or is not to be believed, is told of before anything is made or changed; and
     so are data that its successors are to learn from."""
     from plaudit.data.store import Store
-    from plaudit.judges.classifier.judge import RewardModel
-    from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
+    from plaudit.judges.classifier.checkpoint import RewardModel
+    from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 
-    if isinstance(config.judge, ClassifierLabelerConfig):
+    if isinstance(config.judge, ClassifierJudgeConfig):
         RewardModel.load(config.judge.model, "cpu", force=config.judge.force)
         for data in config.retrain.data if config.retrain is not None else ():
             Store.open(data)

@@ -29,7 +29,7 @@ def workers_for(config: ClusterRunConfig, folder: Path, address: str | None) -> 
         return
     from plaudit.cluster.connect import connected
 
-    needs: list[Part] = ["labeler"] if not config.by_hand and config.judge.needs_gpu else []
+    needs: list[Part] = ["labeler"] if not config.by_hand and config.judge.requires_gpu else []
     with connected(address, config.cluster, needs) as cluster:
         from plaudit.cluster.ray_workers import RayWorkers
 

@@ -241,7 +241,7 @@ def _check_labels(store: Store, report: Report) -> None:
     for episode_id in store.ids:
         for version in store.ledger.history(episode_id):
             try:
-                steps = len(version.labels().reward)
+                steps = version.labels().steps
             except StoreDamaged as error:
                 report.problems.append(str(error))
                 continue

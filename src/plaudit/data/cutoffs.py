@@ -93,7 +93,7 @@ def label_store(
             verdict = _verdict(store.episode(episode_id), value, after)
         except DataError as error:
             raise DataError(f"episode {number}: {error}. Nothing was labelled") from error
-        verdicts.append((episode_id, Labels.from_frames(verdict, source="cutoff", note=note)))
+        verdicts.append((episode_id, Labels.from_targets(verdict, "cutoff", note=note)))
     store.ledger.extend(verdicts)
     return [episode_id for episode_id, _ in verdicts]
 

@@ -25,6 +25,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from plaudit.data.batch import Allocate, cuda_is_there, default_allocate, to_tensordict, to_torch
+from plaudit.data.rewards import RewardConfig
 from plaudit.data.schema import STEPS, camera_column
 from plaudit.data.steps import Returns, StepTable
 from plaudit.data.store import Store
@@ -57,6 +58,7 @@ class Replay:
         horizon: int | None = None,
         sources: Sequence[Collection[str] | None] = (),
         cameras: Collection[str] | None = None,
+        reward: RewardConfig | None = None,
         end_on_success: bool = True,
         end_as_recorded: Sequence[bool] = (),
         seed: int | None = None,
@@ -69,6 +71,7 @@ class Replay:
         sources: of each store, whose labels count ("human", "classifier", ...); None, or () for all stores: whoever
             judged last
         cameras: which to gather; None for all, () for none
+        reward: how rewards follow from labels; None: 1 where the judge saw success
         end_as_recorded: of each store, whether an episode that was recorded as ended has no future even where the
             judge sees no success; () for yes
         threads: that copy frames at once; None for one a core, four at most
@@ -81,7 +84,7 @@ class Replay:
         if len(self.shares) != len(stores) or (self.shares < 0).any() or abs(self.shares.sum() - 1) > 1e-6:
             raise DataError(f"shares must be one a store and sum to 1, got {list(shares)} for {len(stores)} stores")
         recorded = end_as_recorded or [True] * len(stores)
-        returns = [Returns(gamma, n_step, end_on_success, ends) for ends in recorded]
+        returns = [Returns(gamma, n_step, reward or RewardConfig(), end_on_success, ends) for ends in recorded]
         whose = sources or [None] * len(stores)
         if len(whose) != len(stores) or any(isinstance(names, str) for names in whose):
             raise DataError(

@@ -7,11 +7,12 @@ row numbers and gathers, and a new verdict on an old episode rewrites that episo
 
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from plaudit.data.catalog import Place
+from plaudit.data.rewards import RewardConfig, compute_episode_rewards
 from plaudit.data.schema import STEPS, camera_column
 from plaudit.data.store import Store
 from plaudit.errors import DataError, EpisodeGone
@@ -35,10 +36,11 @@ _ROW = np.dtype(
 
 @dataclass(frozen=True)
 class Returns:
-    """How rewards add up."""
+    """How rewards follow from labels, and how they add up."""
 
     gamma: float = 0.99
     n_step: int = 1
+    reward: RewardConfig = field(default_factory=RewardConfig)
     end_on_success: bool = True  # the first step that the judge calls success is terminal, and none after it is used
     end_as_recorded: bool = True  # so is the last step of an episode that was recorded as ended, whoever judges
 
@@ -108,9 +110,9 @@ class StepTable:
         labels = self.store.ledger.labels(episode_id, self.sources)
         if labels is None:  # only by judges that are not asked here
             return
-        if len(labels.reward) != place.steps:
+        if labels.steps != place.steps:
             raise DataError(
-                f"{self.store.folder}: the labels of episode {episode_id} cover {len(labels.reward)} steps, "
+                f"{self.store.folder}: the labels of episode {episode_id} cover {labels.steps} steps, "
                 f"it has {place.steps}; label it again"
             )
         if episode_id not in self._blocks:
@@ -118,12 +120,16 @@ class StepTable:
         block = self._rows[self._blocks[episode_id]]
         steps = np.arange(place.steps)
         end = place.steps  # the step with which the task is done; a recording may go on
-        if self.returns.end_on_success and labels.success.any():
-            end = int(labels.success.argmax())
+        success = labels.success[1:]
+        if self.returns.end_on_success and success.any():
+            end = int(success.argmax())
         done = steps == end
         line = place.line
         done[-1] |= line["terminated"] and self.returns.end_as_recorded
-        block["reward"], block["discount"], block["span"] = n_step_returns(labels.reward, done, self.returns)
+        config = self.returns.reward
+        env_info = self.store.episode(episode_id).privileged if config.reads_env else {}
+        reward = compute_episode_rewards(labels, env_info, config, self.returns.gamma)
+        block["reward"], block["discount"], block["span"] = n_step_returns(reward, done, self.returns)
         block["valid"] = _usable(block, line["repeated"]) & (steps <= end)
 
     def _add(self, episode_id: int, place: Place) -> slice:

@@ -9,6 +9,7 @@ A row is added in one call, so that a Ctrl-C leaves no half of one.
 """
 
 import base64
+import json
 import math
 import struct
 import zlib
@@ -21,9 +22,10 @@ import numpy as np
 
 from plaudit.data.journal import Held, Record, damaged
 from plaudit.data.places import MOST_ID, is_time, is_whole
-from plaudit.types import Labels
+from plaudit.types import JudgeId, Labels, Scores
 from plaudit.untrusted import shown
 
+FORMAT = 2  # of a line; the first had none
 MOST_SCORE = 1e30  # of a threshold, which float32 can hold
 NONE = 0xFFFFFFFF  # in a row: not restored, nothing before it
 MOST_STEPS = 1 << 22  # of an episode with labels: 11 hours at 100 Hz
@@ -78,6 +80,11 @@ class Version:
             raise damaged(
                 self._file.path, f"version {self.number} of episode {self.episode}'s labels makes no sense ({error})"
             ) from error
+
+    @property
+    def judge(self) -> JudgeId:
+        """Whose labels these are."""
+        return judge_of(self.line)
 
 
 class Verdicts:
@@ -207,22 +214,23 @@ def _key(line: Record) -> tuple[int, str, bytes]:
 
 
 def pack(episode_id: int, labels: Labels, restored_from: int | None) -> Record:
-    """The line of a verdict."""
-    parts = [labels.reward.astype("<f4").tobytes(), labels.success.astype("u1").tobytes()]
-    if labels.probability is not None:
-        parts.append(labels.probability.astype("<f4").tobytes())
+    """The line of an episode's labels."""
+    scores = labels.scores
+    parts = [labels.success.astype("u1").tobytes(), labels.labeled.astype("u1").tobytes()]
+    if scores is not None:
+        measured = (scores.success_prob, scores.progress)
+        parts += [values.astype("<f4").tobytes() for values in measured if values is not None]
     return {
+        "format": FORMAT,
         "episode": episode_id,
-        "source": labels.source,
-        "model": labels.model,
-        "threshold": labels.threshold,
+        "source": labels.judge.source,
+        "model": labels.judge.fingerprint,
+        "rule": labels.judge.rule,
         "time": labels.time,
-        "start": None if np.isnan(labels.start) else labels.start,
         "note": labels.note,
-        "rule": labels.rule,
         "restored": restored_from,
-        "steps": len(labels.reward),
-        "probability": labels.probability is not None,
+        "steps": labels.steps,
+        "scores": 0 if scores is None else 1 if scores.progress is None else 2,  # arrays
         "data": base64.b64encode(zlib.compress(b"".join(parts))).decode(),
     }
 
@@ -244,25 +252,62 @@ def _is_score(value: Any) -> bool:
 
 
 def unpack(line: Record) -> Labels:
-    """The verdict of a line."""
-    steps, threshold, start = line["steps"], line["threshold"], line["start"]
-    texts = line["note"], line.get("rule", "")
-    if not all(isinstance(text, str) for text in texts) or type(line["probability"]) is not bool:
-        raise ValueError("its note, its rule or its kind is none")
-    if not (_is_score(threshold) and _is_score(start)):
-        raise ValueError(f"its threshold is {shown(threshold)}, its first frame {shown(start)}")
-    data: Any = zlib.decompressobj().decompress(base64.b64decode(line["data"]), 9 * steps + 1)
-    if len(data) != (9 if line["probability"] else 5) * steps:
-        raise ValueError(f"{len(data)} bytes for {steps} steps")
+    """The labels of a line, of this version of the format or the one before."""
+    if not all(isinstance(text, str) for text in (line["note"], line.get("rule", ""))):
+        raise ValueError("its note or its rule is none")
+    if line.get("format", 1) == 1:
+        return _unpack_1(line)
+    frames, count = line["steps"] + 1, line["scores"]
+    if line["format"] != FORMAT or not is_whole(count, 0, 2):
+        raise ValueError(f"its format is {shown(line['format'])}, with {shown(count)} scores")
+    data = _data(line, (2 + 4 * count) * frames)
+    flags = np.frombuffer(data, "u1", 2 * frames).astype(bool)
+    arrays = [np.frombuffer(data, "<f4", frames, offset=(2 + 4 * i) * frames) for i in range(count)]
     return Labels(
-        reward=np.frombuffer(data, "<f4", steps),
-        success=np.frombuffer(data, "u1", steps, offset=4 * steps).astype(bool),
-        probability=np.frombuffer(data, "<f4", steps, offset=5 * steps) if line["probability"] else None,
-        start=float("nan") if start is None else start,
-        source=line["source"],
-        model=line["model"],
-        threshold=threshold,
+        success=flags[:frames],
+        labeled=flags[frames:],
+        judge=judge_of(line),
+        scores=Scores(*arrays) if arrays else None,
         time=line["time"],
         note=line["note"],
-        rule=line.get("rule", ""),  # which earlier versions did not write
     )
+
+
+def judge_of(line: Record) -> JudgeId:
+    """Whose labels a line has. A rule of the first format never equals one of today."""
+    rule, threshold = line.get("rule", ""), line.get("threshold")
+    if line.get("format", 1) == 1 and (rule or threshold is not None):
+        rule = json.dumps({"earlier": rule or line.get("note"), "threshold": threshold}, sort_keys=True)
+    return JudgeId(line["source"], line["model"], str(rule))
+
+
+def _unpack_1(line: Record) -> Labels:
+    """The first format kept a reward and a success of each action, and one number for the first observation."""
+    steps, threshold, start = line["steps"], line["threshold"], line["start"]
+    if type(line["probability"]) is not bool or not (_is_score(threshold) and _is_score(start)):
+        raise ValueError(f"its threshold is {shown(threshold)}, its first frame {shown(start)}")
+    data = _data(line, (9 if line["probability"] else 5) * steps)
+    first = np.float32(np.nan if start is None else start)
+    labeled = np.append(~np.isnan(first), ~np.isnan(np.frombuffer(data, "<f4", steps)))
+    success = np.append(
+        first >= np.float32(0.5 if threshold is None else threshold),
+        np.frombuffer(data, "u1", steps, offset=4 * steps).astype(bool),
+    )
+    prob = None
+    if line["probability"]:
+        prob = np.append(first, np.frombuffer(data, "<f4", steps, offset=5 * steps)).astype(np.float32)
+    return Labels(
+        success=success & labeled,
+        labeled=labeled,
+        judge=judge_of(line),
+        scores=None if prob is None else Scores(prob),
+        time=line["time"],
+        note=line["note"],
+    )
+
+
+def _data(line: Record, size: int) -> bytes:
+    data = zlib.decompressobj().decompress(base64.b64decode(line["data"]), size + 1)
+    if len(data) != size:
+        raise ValueError(f"{len(data)} bytes for {line['steps']} steps")
+    return data

@@ -17,14 +17,22 @@ import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.errors import RewardError
-from plaudit.judges.calibration import Rate, choose_threshold, false_positive_rate, fit_calibration
-from plaudit.judges.config import Calibrated
-from plaudit.judges.cutoffs import CutoffErrors, cutoff_errors, fit_shift
-from plaudit.judges.frames import FrameLabeler, Rule
+from plaudit.judges.calibration import (
+    PlattScaling,
+    Rate,
+    choose_threshold,
+    false_positive_rate,
+    fit_calibration,
+    log_odds,
+)
+from plaudit.judges.config import CalibrationRecord
+from plaudit.judges.cutoffs import CutoffErrors, fit_cutoff_offset, onset_errors
 from plaudit.judges.labeling import BATCH, Track, batches
 from plaudit.judges.metrics import precision_recall
-from plaudit.judges.scored import Scored, called_success
-from plaudit.types import FloatArray
+from plaudit.judges.scored import Scored
+from plaudit.protocols import Judge
+from plaudit.rule import DecisionRule, above_threshold
+from plaudit.types import FloatArray, Scores
 
 PARTS = 5
 FEWEST = 3  # episodes that show success, and that show failure
@@ -39,6 +47,14 @@ class Said:
     episode: int
 
 
+@dataclass(frozen=True)
+class Fit:
+    """What was fitted on a judge's scores."""
+
+    rule: DecisionRule
+    calibration: PlattScaling
+
+
 @dataclass(frozen=True, eq=False)
 class HeldBack:
     """What rules were worth on episodes that did not choose them."""
@@ -49,27 +65,35 @@ class HeldBack:
 
 
 def score_store(
-    store: Store, judge: FrameLabeler, truths: Mapping[int, FloatArray], track: Track = iter
+    store: Store, judge: Judge, truths: Mapping[int, FloatArray], track: Track = iter
 ) -> tuple[list[Said], dict[int, str]]:
     """A judge's numbers of these episodes, each asked for once; and those that it could not judge, and why."""
     found: list[Said] = []
     failed: dict[int, str] = {}
     for ids in batches(track(list(truths)), BATCH):
         batch = {i: store.episode(i) for i in ids}
-        for (episode_id, episode), said in zip(batch.items(), judge.scorer.score(list(batch.values())), strict=True):
-            if isinstance(said, Exception):
-                failed[episode_id] = str(said)
+        for (episode_id, episode), said in zip(batch.items(), judge.score(list(batch.values())), strict=True):
+            if not isinstance(said, Scores):
+                failed[episode_id] = "there is no answer yet" if said is None else str(said)
                 continue
+            logits = log_odds(said.success_prob[episode.recorded]).astype(np.float32)
             truth = truths[episode_id][episode.recorded]
-            known = ~np.isnan(truth) & np.isfinite(said)
-            found.append(Said(said[known], truth[known], episode_id))
+            known = ~np.isnan(truth) & np.isfinite(logits)
+            found.append(Said(logits[known], truth[known], episode_id))
     return found, failed
 
 
-def calibrate(said: Sequence[Said], rule: Rule, target_fpr: float, seed: int = 0) -> tuple[Rule, HeldBack]:
+def calibrate(said: Sequence[Said], rule: DecisionRule, target_fpr: float, seed: int = 0) -> tuple[Fit, HeldBack]:
     """The rule of all episodes, and what such rules are worth on others."""
     check_enough(said)
     return fit_rule(said, rule, target_fpr), cross_fit(said, rule, target_fpr, seed)
+
+
+def check_scores(source: str, said: Sequence[Said]) -> None:
+    """Whether there is anything to calibrate: not where all scores are yes and no."""
+    sure = log_odds(1.0) - 1e-3
+    if said and all((np.abs(one.log_odds) > sure).all() for one in said):
+        raise RewardError(f"'{source}' says yes and no; only a judge that gives probabilities can be calibrated")
 
 
 def check_enough(said: Sequence[Said]) -> None:
@@ -81,30 +105,33 @@ def check_enough(said: Sequence[Said]) -> None:
         )
 
 
-def fit_rule(said: Sequence[Said], rule: Rule, target_fpr: float) -> Rule:
+def fit_rule(said: Sequence[Said], rule: DecisionRule, target_fpr: float) -> Fit:
     """The same way from numbers to labels, with what can be fitted fitted."""
-    log_odds, truth = (np.concatenate([getattr(one, name) for one in said]) for name in ("log_odds", "truth"))
-    calibration = fit_calibration(log_odds, truth)
+    logits, truth = (np.concatenate([getattr(one, name) for one in said]) for name in ("log_odds", "truth"))
+    fitted = fit_calibration(logits, truth)
+    calibration = PlattScaling(temperature=fitted.temperature, bias=fitted.bias)
     scored = [Scored(calibration(one.log_odds), one.truth, one.episode) for one in said]
     threshold = choose_threshold(scored, target_fpr).value
-    fitted = {"temperature": calibration.temperature, "bias": calibration.bias, "threshold": threshold}
-    return rule.model_copy(update={**fitted, "shift": fit_shift(scored, threshold)})
+    found = {"threshold": threshold, "cutoff_offset": fit_cutoff_offset(scored, threshold)}
+    return Fit(DecisionRule(**{**rule.model_dump(), **found}), calibration)
 
 
-def cross_fit(said: Sequence[Said], rule: Rule, target_fpr: float, seed: int = 0) -> HeldBack:
+def cross_fit(said: Sequence[Said], rule: DecisionRule, target_fpr: float, seed: int = 0) -> HeldBack:
     called: list[Scored] = []
     decoded: list[Scored] = []
     for others, mine in _parts(said, seed):
         fitted = fit_rule(others, rule, target_fpr)
-        whole = fitted.model_copy(update={"decode": "cutoff"})
+        whole = fitted.rule.model_copy(update={"decode": "cutoff"})
         for one in mine:
-            probability = fitted.probability(one.log_odds)
-            yes = called_success(probability, fitted.threshold).astype(np.float32)
+            probability = fitted.calibration(one.log_odds)
+            yes = above_threshold(probability, fitted.rule.threshold).astype(np.float32)
             called.append(Scored(yes, one.truth, one.episode))
-            decoded.append(Scored(whole.success(probability), one.truth, one.episode))
+            decoded.append(Scored(whole.decide(probability).astype(np.float32), one.truth, one.episode))
     truth, yes = (np.concatenate([getattr(s, name) for s in called]) for name in ("truth", "probability"))
     _, recall = precision_recall(truth, yes)
-    return HeldBack(false_positive_rate(called, 0.5, seed), recall, cutoff_errors(decoded, 0.5))
+    return HeldBack(
+        false_positive_rate(called, 0.5, seed), recall, onset_errors(decoded, DecisionRule(decode="per_frame"))
+    )
 
 
 def _parts(said: Sequence[Said], seed: int) -> list[tuple[list[Said], list[Said]]]:
@@ -119,12 +146,12 @@ def _parts(said: Sequence[Said], seed: int) -> list[tuple[list[Said], list[Said]
 
 
 def record(
-    judge: FrameLabeler, said: Sequence[Said], sources: Sequence[str], target_fpr: float, held_back: HeldBack
-) -> Calibrated:
+    judge: Judge, said: Sequence[Said], sources: Sequence[str], target_fpr: float, held_back: HeldBack
+) -> CalibrationRecord:
     """What is stored with the judge."""
-    return Calibrated(
+    return CalibrationRecord(
         date=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
-        fingerprint=judge.fingerprint,
+        fingerprint=judge.id.fingerprint,
         reference=tuple(sources),
         episodes=len(said),
         successes=sum(bool((one.truth == 1).any()) for one in said),

@@ -8,12 +8,15 @@ A failure that is called success is a reward for nothing, and a learner finds it
 share of these. Frames of an episode look alike and are right or wrong together: every interval here counts episodes.
 """
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import PositiveFloat
 
+from plaudit.config import Config
 from plaudit.errors import RewardError
 from plaudit.judges.scored import Scored, where_known
 from plaudit.types import AnyArray, BoolArray, FloatArray
@@ -40,6 +43,34 @@ class Calibration:
     def log_odds(self, logits: AnyArray) -> AnyArray:
         """The same before the sigmoid, in float64."""
         return np.asarray(logits, np.float64) / self.temperature + self.bias
+
+
+class PlattScaling(Config):
+    """The same as a judge's file has it, of any judge that gives probabilities."""
+
+    temperature: PositiveFloat = 1.0  # log-odds are divided by it; above 1 for a judge that is surer than it should be
+    bias: float = 0.0  # and this is added
+
+    def __call__(self, logits: AnyArray) -> FloatArray:
+        """P(success) of log-odds; NaN stays NaN."""
+        return Calibration(self.temperature, self.bias)(logits)
+
+    def recalibrate(self, success_prob: AnyArray) -> FloatArray:
+        """P(success) of what a judge took for P(success)."""
+        return self(log_odds(success_prob))
+
+
+def log_odds(success_prob: AnyArray | float) -> AnyArray:
+    """In float64; of a probability of 1 it is 20.7, which comes back as 1."""
+    prob = np.clip(np.asarray(success_prob, np.float64), 1e-9, 1 - 1e-9)
+    return np.log(prob / (1 - prob))
+
+
+def fingerprint_of(model: str, calibration: PlattScaling | None) -> str:
+    """Of a model's fingerprint and a calibration on top: both decide the scores."""
+    if calibration is None:
+        return model
+    return hashlib.sha256(f"{model} {calibration.model_dump_json()}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
-"""A judge as a file has it: its `type`, what it needs, and the rule that was fitted for it.
+"""A judge as a file has it: its `type`, what it needs, its decision rule and its calibration.
 
     type: classifier
     model: runs/reward_model
-    rule: {decode: cutoff, threshold: 0.93, shift: 2}    # of a judge that gives numbers
-    calibrated: {...}                                    # how the rule came about, by `plaudit judge calibrate`
+    rule: {threshold: 0.93, k: 2, n: 3}
+    calibration: {temperature: 1.2, bias: -0.1}
+    calibration_record: {...}                       # how the two came about, by `plaudit judge calibrate`
 
-Judges that give every frame a number derive from `FrameLabelerConfig`, others from `LabelerConfig`. A rule belongs to
-the model it was fitted on, so the record has that model's fingerprint, and another model under it is told of.
+`plaudit train-reward` writes one beside the weights (`judge.yaml`), and every command takes that folder. A calibration
+belongs to the model it was fitted on, so the record has that model's fingerprint, and another model under it is told
+of.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,62 +21,62 @@ from pydantic import Field
 from plaudit.config import Config, place_of, read_tree
 from plaudit.data.journal import write_atomic
 from plaudit.errors import ConfigError, NotAllowed, UnknownName, nearest
-from plaudit.judges.decoded import Decoded
-from plaudit.judges.frames import Decode, EpisodeJudge, FrameLabeler, Rule
-from plaudit.registry import LABELER_REGISTRY
+from plaudit.judges.calibration import PlattScaling
+from plaudit.protocols import Judge
+from plaudit.registry import JUDGE_REGISTRY
+from plaudit.rule import DecisionRule, Decode
 from plaudit.trust import from_file
 from plaudit.yaml_file import read_yaml
 
 HUMAN = "human"  # not of the registry: nobody builds a person
+JUDGE_FILE, MODEL_FILE = "judge.yaml", "model.json"  # of a reward model's folder
 
 
-class LabelerConfig(Config):
-    """Base of every judge's config."""
-
-    @property
-    def reads_task(self) -> bool:
-        """Whether its verdict depends on the episode's instruction: such a judge is also asked with a wrong one."""
-        return False
-
-    @property
-    def needs_gpu(self) -> bool:
-        """Whether a machine without one is no place for it."""
-        return False
-
-    def build(self) -> EpisodeJudge:
-        raise NotImplementedError
-
-
-class Calibrated(Config):
-    """Where a rule came from, and what it is worth on episodes that did not choose it."""
+class CalibrationRecord(Config):
+    """Where a calibration and a threshold came from, and what they are worth on episodes that did not choose them."""
 
     date: str  # UTC
-    fingerprint: str  # of the scorer
+    fingerprint: str  # of the judge before it was calibrated
     reference: tuple[str, ...]  # whose labels it was fitted on
     episodes: int
     successes: int  # of these, episodes that succeed
-    target_fpr: float  # share of failure frames that may be called success
-    fpr: float  # share that was, on episodes held back
+    target_fpr: float  # share of failure frames that may be above the threshold
+    fpr: float  # share that was, on episodes held out
     fpr_low: float  # 95% confidence interval of it, by episodes
     fpr_high: float
-    recall: float  # share of success frames called, on episodes held back
+    recall: float  # share of success frames above the threshold, on episodes held out
 
 
-class FrameLabelerConfig(LabelerConfig):
-    """Of a judge that gives every frame a number."""
+class JudgeConfig(Config):
+    """Base of every judge's config. A plugin adds what it needs and a `build`."""
 
-    rule: Rule = Field(default_factory=Rule)
-    calibrated: Calibrated | None = None
+    rule: DecisionRule = Field(default_factory=DecisionRule)
+    calibration: PlattScaling | None = None  # of its probabilities; None: as they are
+    calibration_record: CalibrationRecord | None = None
 
-    def build(self) -> FrameLabeler:
+    @property
+    def uses_task(self) -> bool:
+        """Whether its scores depend on the episode's instruction: such a judge is also tried with a wrong one."""
+        return False
+
+    @property
+    def requires_gpu(self) -> bool:
+        """Whether a machine without one is no place for it."""
+        return False
+
+    def build(self) -> Judge:
+        """The judge, where it is to run."""
         raise NotImplementedError
 
 
-def read_judge(
+def load_judge_config(
     path: Path | None, name: str | None, flags: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
-) -> LabelerConfig:
-    """From a file, a name (or dotted path) of the registry, flags and `a.b=c` overrides, of which the later win."""
+) -> JudgeConfig:
+    """From a file or a judge's folder, a name (or dotted path) of the registry, flags and `a.b=c` overrides, of which
+    the later win."""
+    path, own = _own_judge(path)
     tree, given = read_tree(path, overrides)
+    tree = {**own, **tree}
     kind = tree.get("type", name)
     if name is not None and kind != name:
         raise ConfigError([(("type",), f"{path} describes a '{kind}', not a '{name}'; name one of the two")])
@@ -82,7 +84,7 @@ def read_judge(
     typed, flags = [given, name, dict(flags or {})], {**(flags or {}), "type": kind}
     try:
         with from_file(path, typed):
-            config = LABELER_REGISTRY.parse({**tree, **flags})
+            config = JUDGE_REGISTRY.parse({**tree, **flags})
     except NotAllowed as error:
         raise ConfigError([(("type",), f"{path}: {error}")]) from None
     except ConfigError as error:
@@ -90,13 +92,30 @@ def read_judge(
         raise ConfigError(
             (where, f"{place_of(where, path, asked)}: {sentence}") for where, sentence in error.problems
         ) from None
-    if not isinstance(config, LabelerConfig):
-        raise UnknownName(f"'{kind}' is not a judge: its config does not derive from plaudit.judges.config")
+    if not isinstance(config, JudgeConfig):
+        raise UnknownName(f"'{kind}' is not a judge: its config does not derive from plaudit.judges.config.JudgeConfig")
     return config
 
 
+def _own_judge(path: Path | None) -> tuple[Path | None, dict[str, Any]]:
+    """The judge's file that a path names, and what follows from where it lies: a reward model's folder is its model."""
+    if path is None:
+        return None, {}
+    folder = path if path.is_dir() else path.parent
+    if (folder / MODEL_FILE).is_file() and path in (folder, folder / JUDGE_FILE):
+        own = {"type": "classifier", "model": str(folder)}
+        return (folder / JUDGE_FILE if (folder / JUDGE_FILE).is_file() else None), own
+    return path, {}
+
+
+def save_own_judge(folder: Path, rule: DecisionRule) -> None:
+    """The `judge.yaml` of a reward model's folder: every command that is handed the folder decides by this rule."""
+    tree = {"type": "classifier", "rule": rule.model_dump(mode="json")}
+    (folder / JUDGE_FILE).write_text(OmegaConf.to_yaml(OmegaConf.create(tree)))
+
+
 def _check_kind(kind: Any, path: Path | None) -> None:
-    known = sorted([HUMAN, *(name for name in LABELER_REGISTRY.names() if ":" not in name)])
+    known = sorted([HUMAN, *(name for name in JUDGE_REGISTRY.names() if ":" not in name)])
     if not isinstance(kind, str):
         where = "with --judge" if path is None else f"with --judge, or as 'type' in {path}"
         raise UnknownName(f"name a judge {where}; known: {', '.join(known)}")
@@ -109,42 +128,40 @@ def _check_kind(kind: Any, path: Path | None) -> None:
         raise UnknownName(f"there is no judge '{kind}'; {nearest(kind, known)}")
 
 
-def build_judge(config: LabelerConfig, decode: Decode | None = None) -> EpisodeJudge:
-    """The judge, with another way from numbers to labels if one is asked for; who has no rule is wrapped in one."""
-    if decode is None:
-        return config.build()
-    if isinstance(config, FrameLabelerConfig):
-        rule = config.rule.model_copy(update={"decode": decode})
-        return config.model_copy(update={"rule": rule}).build()
-    return Decoded(config.build(), Rule(decode=decode))
+def build_judge(config: JudgeConfig, decode: Decode | None = None) -> Judge:
+    """The judge, with another way from scores to success if one is asked for."""
+    if decode is not None:
+        config = config.model_copy(update={"rule": config.rule.model_copy(update={"decode": decode})})
+    return config.build()
 
 
-def doubts(config: LabelerConfig, judge: EpisodeJudge) -> list[str]:
-    """What to tell of a judge before it is believed."""
-    notes = list(judge.notes) if isinstance(judge, FrameLabeler) else []
-    fitted = config.calibrated if isinstance(config, FrameLabelerConfig) else None
-    if fitted is None or fitted.fingerprint == judge.facts["model"]:
-        return notes
+def judge_warnings(config: JudgeConfig, judge: Judge) -> list[str]:
+    """What to know of a judge before its labels are used."""
+    found: list[str] = list(getattr(judge, "warnings", ()))
+    record = config.calibration_record
+    if record is None or record.fingerprint == (now := getattr(judge, "uncalibrated", judge.id.fingerprint)):
+        return found
     return [
-        *notes,
-        f"this judge's rule was fitted on {fitted.fingerprint} and it is {judge.facts['model']} now: its threshold may "
-        "let anything through; run plaudit judge calibrate again",
+        *found,
+        f"this judge's rule was fitted on {record.fingerprint} and it is {now} now: its threshold may let anything "
+        "through; run plaudit judge calibrate again",
     ]
 
 
-def save_calibrated(
+def save_judge_config(
     output: Path,
     path: Path | None,
     name: str | None,
     flags: Mapping[str, Any],
     overrides: Sequence[str],
-    rule: Rule,
-    calibrated: Calibrated,
+    fitted: JudgeConfig,
 ) -> None:
-    """The judge that `read_judge` got from the same, as a file, with its rule. What stands in `${...}` stays so."""
+    """The judge that `load_judge_config` got from the same, as a file, with what was fitted. What stands in `${...}`
+    stays so."""
+    path, own = _own_judge(path)
     named = {} if name is None else {"type": name}
     given = {} if path is None else read_yaml(path)
-    told = {"rule": rule.model_dump(mode="json"), "calibrated": calibrated.model_dump(mode="json")}
-    tree = OmegaConf.merge(named, given, OmegaConf.from_dotlist(list(overrides)), dict(flags), told)
+    told = fitted.model_dump(mode="json", include={"rule", "calibration", "calibration_record"})
+    tree = OmegaConf.merge(named, own, given, OmegaConf.from_dotlist(list(overrides)), dict(flags), told)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(output, OmegaConf.to_yaml(tree).encode())

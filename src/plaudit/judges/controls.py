@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from plaudit.errors import RewardError
-from plaudit.judges.scored import called_success
+from plaudit.rule import above_threshold
 from plaudit.types import BoolArray, ByteArray, Episode, FloatArray
 
 MOST_EPISODES = 20
@@ -102,7 +102,7 @@ def tally(answers: Iterable[tuple[Control, FloatArray]], threshold: float, limit
             )
         count = counts.setdefault(control.name, [0, 0])
         count[0] += int(control.asked.sum())
-        count[1] += int(called_success(said, threshold)[control.asked].sum())
+        count[1] += int(above_threshold(said, threshold)[control.asked].sum())
     return [ControlResult(name, frames, called, limit) for name, (frames, called) in counts.items()]
 
 

@@ -21,22 +21,22 @@ import numpy as np
 from plaudit.data.store import Store
 from plaudit.errors import RewardError
 from plaudit.judges.controls import UNRELATED, Control, ControlResult, failed, make_controls, tally
-from plaudit.judges.cutoffs import CutoffErrors, cutoff_errors
-from plaudit.judges.decoded import Decoded, probability_of
-from plaudit.judges.frames import EpisodeJudge, FrameLabeler, Rule
-from plaudit.judges.labeling import BATCH, Track, ask, batches, verdicts_on
-from plaudit.judges.metrics import Reliability, Scores, measure, reliability
+from plaudit.judges.cutoffs import CutoffErrors, onset_errors
+from plaudit.judges.labeling import BATCH, Track, batches, label_ids, label_mapping
+from plaudit.judges.metrics import JudgeMetrics, Reliability, compute_metrics, reliability
 from plaudit.judges.scored import JudgedFrame, Scored, side_by_side, worst_frames
-from plaudit.types import Episode, FloatArray, Labels
+from plaudit.protocols import Judge
+from plaudit.rule import DecisionRule
+from plaudit.types import Episode, FloatArray, JudgeId, Labels
 
-BY_YES_AND_NO = 0.5  # the threshold of a judge without probabilities
+BY_YES_AND_NO = DecisionRule(decode="per_frame")  # of labels that say only yes and no
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """A judge's report card, and what it was made of."""
 
-    scores: Scores
+    scores: JudgeMetrics
     on_labels: CutoffErrors  # what its labels say of each episode
     reliability: Reliability
     graded: bool  # whether it gives probabilities; if not, it was scored by yes and no
@@ -66,7 +66,7 @@ class Evaluation:
 
 def evaluate(
     store: Store,
-    judge: EpisodeJudge,
+    judge: Judge,
     truths: Mapping[int, FloatArray],
     *,
     wrong_task: str | None = None,
@@ -81,11 +81,10 @@ def evaluate(
     verdicts: dict[int, Labels] = {}
     failures: dict[int, str] = {}
     for ids in batches(track(list(truths)), batch):
-        said, not_said = ask(store, judge, ids)
+        said, not_said = label_ids(store, judge, ids)
         verdicts |= said
         failures |= not_said
-    rule = judge.rule if isinstance(judge, FrameLabeler | Decoded) else Rule()
-    found = compare(store, verdicts, truths, rule, failures)
+    found = compare(store, verdicts, truths, judge.rule, failures)
     if not with_controls:
         return found
     controls, notes = ask_controls(store, judge, truths, found, wrong_task, batch)
@@ -96,7 +95,7 @@ def compare(
     store: Store,
     verdicts: Mapping[int, Labels],
     truths: Mapping[int, FloatArray],
-    rule: Rule,
+    rule: DecisionRule,
     failures: Mapping[int, str] | None = None,
     notes: Sequence[str] = (),
 ) -> Evaluation:
@@ -105,34 +104,37 @@ def compare(
     if not shared:
         why = next(iter((failures or {}).values()), "it has labelled none of them")
         raise RewardError(f"the judge has no verdict on any of the {len(truths)} episodes to compare: {why}")
-    threshold, mixed = _threshold({i: verdicts[i] for i in shared})
+    graded, mixed = _has_probabilities({i: verdicts[i] for i in shared})
     notes = [*notes, *mixed]
-    graded = threshold is not None
-    calls = [_scored(i, verdicts[i].frames, truths[i]) for i in shared]
-    scored = [_scored(i, probability_of(verdicts[i]), truths[i]) for i in shared] if graded else calls
-    scores = measure(scored, BY_YES_AND_NO if threshold is None else threshold, rule.confirm, shift=rule.shift)
+    calls = [_scored(i, verdicts[i].targets, truths[i]) for i in shared]
+    scored = [_scored(i, verdicts[i].frame_probs, truths[i]) for i in shared] if graded else calls
+    by = rule if graded else rule.model_copy(update={"threshold": BY_YES_AND_NO.threshold})
+    scores = compute_metrics(scored, by)
     truth, said = (np.concatenate([getattr(s, name) for s in scored]) for name in ("truth", "probability"))
     if scores.success_frames in (0, scores.frames):
         kind = "success" if scores.success_frames else "failure"
         notes.append(f"All frames of the reference are {kind}: what the judge makes of the others was not measured.")
     worst = [_judged_frame(store.episode(s.episode), s, frame) for s, frame in worst_frames(scored)]
-    on_labels = cutoff_errors(calls, BY_YES_AND_NO)
+    on_labels = onset_errors(calls, BY_YES_AND_NO)
     return Evaluation(
         scores, on_labels, reliability(said, truth), graded, (), scored, worst, dict(failures or {}), notes
     )
 
 
-def _threshold(verdicts: Mapping[int, Labels]) -> tuple[float | None, list[str]]:
-    """The one by which all of them were called; None where they are to be compared by yes and no, and why."""
-    made_by = {(labels.model, labels.threshold, labels.rule) for labels in verdicts.values()}
-    if any(labels.probability is None or labels.threshold is None for labels in verdicts.values()):
-        return None, []
-    if len(made_by) > 1:
-        return None, [
-            f"These labels are of {len(made_by)} models, thresholds or rules, so they are compared by yes and no and "
+def _has_probabilities(verdicts: Mapping[int, Labels]) -> tuple[bool, list[str]]:
+    """Whether frames can be scored by probabilities of one judge; if they are there and cannot, why not."""
+    judges: set[JudgeId] = {labels.judge for labels in verdicts.values()}
+    if any(labels.scores is None for labels in verdicts.values()):
+        return False, []
+    probs = np.concatenate([labels.frame_probs[labels.labeled] for labels in verdicts.values()])
+    if np.isin(probs, (0, 1)).all():
+        return False, []
+    if len(judges) > 1:
+        return False, [
+            f"These labels are of {len(judges)} models, thresholds or rules, so they are compared by yes and no and "
             "not by their probabilities."
         ]
-    return next(iter(made_by))[1], []
+    return True, []
 
 
 def _scored(episode_id: int, said: FloatArray, truth: FloatArray) -> Scored:
@@ -142,7 +144,7 @@ def _scored(episode_id: int, said: FloatArray, truth: FloatArray) -> Scored:
 
 def ask_controls(
     store: Store,
-    judge: EpisodeJudge,
+    judge: Judge,
     truths: Mapping[int, FloatArray],
     found: Evaluation,
     wrong_task: str | None,
@@ -158,10 +160,10 @@ def ask_controls(
         made = make_controls([(store.episode(i), truth) for i, truth in truths.items()], wrong_task=wrong_task)
         for controls in batches(made, batch):
             asked[0] += len(controls)
-            verdicts, failures = verdicts_on(judge, {n: control.episode for n, control in enumerate(controls)})
+            verdicts, failures = label_mapping(judge, {n: control.episode for n, control in enumerate(controls)})
             reasons.extend(failures.values())
             for n, said in verdicts.items():
-                yield controls[n], probability_of(said) if found.graded else said.frames
+                yield controls[n], said.frame_probs if found.graded else said.targets
 
     results = tally(answers(), found.scores.threshold)
     lost = f"{len(reasons)} of {asked[0]} controls could not be judged: {reasons[0]}." if reasons else ""
@@ -172,9 +174,9 @@ def _with(found: Evaluation, controls: Sequence[ControlResult], notes: Sequence[
     return Evaluation(**{**vars(found), "controls": controls, "notes": [*found.notes, *notes]})
 
 
-def wrong_task_for(reads_task: bool, asked: str | None) -> str | None:
+def wrong_task_for(uses_task: bool, asked: str | None) -> str | None:
     """The instruction that a judge is tried with; None for one that reads none."""
-    return (asked or UNRELATED) if reads_task else None
+    return (asked or UNRELATED) if uses_task else None
 
 
 def _judged_frame(episode: Episode, scored: Scored, frame: int) -> JudgedFrame:

@@ -1,113 +1,152 @@
-"""A judge goes over a store: `plaudit label`, and a learned referee that judges its episodes again.
+"""Judges at work: from episodes to labels, and over a store until nothing is left to label.
 
-    for a batch of episodes: judge.label(batch) -> ledger, synced -> the next batch
+    label_episodes(judge, episodes)                        # one answer an episode
+    label_store(store, judge, stale_episodes(store.ledger, judge.id, store.ids))
 
-What is in the ledger survives whatever stops the run, and the same call goes on: an episode whose newest label of this
-judge has its model, threshold and rule is passed over. An episode that the judge fails on stays unlabelled and is asked
-about again next time; why it failed is kept beside the ledger (data/failures.py), and the others go on.
+Labels go to the ledger batch by batch, so that whatever stops a run loses at most one, and the same call goes on: an
+episode whose newest label of this source has the judge's id is passed over. An episode that the judge fails on stays
+unlabeled and is tried again next time; why it failed is kept beside the ledger (data/failures.py), and the others go
+on.
 """
 
-import json
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-import numpy as np
+from typing import Any, TypeVar
 
 from plaudit.data.failures import Failures
-from plaudit.data.ledger import Ledger, Version
+from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
-from plaudit.errors import ContractError, EpisodeGone, PlauditError
-from plaudit.judges.frames import EpisodeJudge
-from plaudit.types import Episode, Labels
+from plaudit.errors import ContractError, EpisodeGone, JudgeError, PlauditError
+from plaudit.protocols import Judge
+from plaudit.rule import DecisionRule, labels_from_scores
+from plaudit.types import Episode, JudgeId, Labels, Scores
 
-BATCH = 8  # episodes that are judged before they are written; a kill costs at most so many
+BATCH = 8  # episodes that are scored before their labels are written; a kill costs at most so many
 
-# Stands on the label of an episode that is called a success before anything was done in it.
+# Stands on the label of an episode that shows success before anything was done in it.
 REVIEW = "success from the first frame on, to be reviewed"
 
 Track = Callable[[Sequence[int]], Iterable[int]]
 ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT")
-
-
-class Signature(Protocol):
-    """Who a judge is, as its labels know it."""
-
-    @property
-    def source(self) -> str: ...
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """As those of a `Labeler`."""
-        ...
+Answer = Labels | PlauditError | None
 
 
 @dataclass
-class Labelled:
-    """What came of a run; it grows while one goes on."""
+class LabelStats:
+    """What came of a labeling run; it grows while one goes on."""
 
-    done: list[int] = field(default_factory=list)  # ids of episodes that were judged
+    done: list[int] = field(default_factory=list)  # ids of episodes that were labeled
     failed: dict[int, str] = field(default_factory=dict)  # id -> why
-    succeeded: int = 0  # of those done, how many were called a success
-    at_start: list[int] = field(default_factory=list)  # of these, the ones that are called so from the first frame on
+    pending: list[int] = field(default_factory=list)  # ids of those that the judge has not answered yet
+    num_success: int = 0  # of those done, how many show success
+    at_start: list[int] = field(default_factory=list)  # of these, the ones that do so from the first frame on
 
 
-def pending(
+def label_episodes(judge: Judge, episodes: Sequence[Episode]) -> list[Answer]:
+    """Labels of each episode, in order; an error where one cannot be scored, None where there is no answer yet.
+
+    Where the judge raises, each episode is scored alone, so that one bad episode does not cost the others their labels.
+    """
+    return [
+        _labels(judge, episode, scores) if isinstance(scores, Scores) else scores
+        for episode, scores in zip(episodes, _scores(judge, episodes), strict=True)
+    ]
+
+
+def _scores(judge: Judge, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError | None]:
+    if not episodes:
+        return []
+    try:
+        found = judge.score(episodes)
+    except PlauditError as error:
+        failure = error
+    except Exception as error:  # noqa: BLE001 - whatever a plugin or a full GPU raises is this episode's failure
+        failure = JudgeError(_reason(error))
+    else:
+        if len(found) != len(episodes):
+            raise ContractError(f"judge '{judge.id.source}' gave {len(found)} answers on {len(episodes)} episodes")
+        return found
+    return [failure] if len(episodes) == 1 else [one for episode in episodes for one in _scores(judge, [episode])]
+
+
+def _labels(judge: Judge, episode: Episode, scores: Scores) -> Labels:
+    if len(scores.success_prob) != episode.steps + 1:
+        raise ContractError(
+            f"judge '{judge.id.source}' scored {len(scores.success_prob)} frames of an episode that has "
+            f"{episode.steps + 1}"
+        )
+    labels = labels_from_scores(judge.id, judge.rule, episode, scores)
+    return replace(labels, note=REVIEW) if begins_with_success(labels, judge.rule) else labels
+
+
+def begins_with_success(labels: Labels, rule: DecisionRule) -> bool:
+    """Whether an episode shows success from its first frame on, or as soon as a rule of k of n frames can be met.
+
+    Nothing was done by then: either the object already is where it usually ends, or the judge goes by something else.
+    """
+    known = labels.success[labels.labeled]
+    return bool(known[: rule.window[0]].any())
+
+
+def _reason(error: Exception) -> str:
+    """What was raised and where, for an error that is not one of ours."""
+    places = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
+    return f"the judge raised {type(error).__name__}: {' '.join(str(error).split())}{where}"
+
+
+def stale_episodes(
     ledger: Ledger,
-    judge: Signature,
+    judge: JudgeId,
     ids: Sequence[int],
     *,
-    only_unlabelled: bool = False,
-    on_top: bool = False,
+    skip_labeled: bool = False,
+    newest_only: bool = False,
 ) -> list[int]:
-    """Of these episodes, those that the judge has still to be asked about.
+    """Of these episodes, those without a label of this very judge.
 
-    only_unlabelled: leave out all that anybody has labelled
-    on_top: its verdict must be the newest of all, so that a learner takes it, not only the newest of its own
+    skip_labeled: leave out all that anybody has labeled
+    newest_only: its label must be the newest of all, so that a learner takes it, not only the newest of its source
     """
-    if only_unlabelled:
+    if skip_labeled:
         return [i for i in ids if ledger.newest(i) is None]
-    return [i for i in ids if not _says_so(ledger.newest(i, None if on_top else {judge.source}), judge)]
+    return [i for i in ids if not _is_current(ledger, judge, i, None if newest_only else {judge.source})]
 
 
-def _says_so(version: Version | None, judge: Signature) -> bool:
-    """Whether this is what the judge would say again. Its note is for people, where a rule says the same exactly."""
-    if version is None or version.source != judge.source:
-        return False
-    exact = {name: value for name, value in judge.facts.items() if name != "note" or "rule" not in judge.facts}
-    line = version.line
-    line = {**line, "note": line["note"].removesuffix(REVIEW).removesuffix("; ")}
-    return all(line.get(name, "") == value for name, value in exact.items())
+def _is_current(ledger: Ledger, judge: JudgeId, episode_id: int, sources: set[str] | None) -> bool:
+    version = ledger.newest(episode_id, sources)
+    return version is not None and version.source == judge.source and version.judge == judge
 
 
 def label_store(
-    store: Store, judge: EpisodeJudge, ids: Sequence[int], *, batch: int = BATCH, track: Track = iter
-) -> Labelled:
-    """Judge these episodes into the store's ledger; see `pending` for those that need it."""
-    result = Labelled()
+    store: Store, judge: Judge, ids: Sequence[int], *, batch: int = BATCH, track: Track = iter
+) -> LabelStats:
+    """Label these episodes into the store's ledger; see `stale_episodes` for those that need it."""
+    stats = LabelStats()
     for some in batches(track(ids), batch):
-        _judge(store, judge, some, result)
-    return result
+        _label_batch(store, judge, some, stats)
+    return stats
 
 
-def _judge(store: Store, judge: EpisodeJudge, ids: Sequence[int], result: Labelled) -> None:
+def _label_batch(store: Store, judge: Judge, ids: Sequence[int], stats: LabelStats) -> None:
     """One batch, safe on disk when this returns."""
-    verdicts, failed = ask(store, judge, ids)
-    if verdicts:
-        store.ledger.extend(verdicts.items())
-    Failures(store.ledger).append(failed.items(), judge.source, judge.facts["model"])
-    result.done += verdicts
-    result.failed |= failed
-    result.succeeded += sum(labels.succeeded for labels in verdicts.values())
-    result.at_start += [episode_id for episode_id, labels in verdicts.items() if begins_with_success(labels)]
+    labels, failed = label_ids(store, judge, ids)
+    if labels:
+        store.ledger.extend(labels.items())
+    Failures(store.ledger).append(failed.items(), judge.id.source, judge.id.fingerprint)
+    stats.done += labels
+    stats.failed |= failed
+    stats.pending += [i for i in ids if i not in labels and i not in failed]
+    stats.num_success += sum(found.success_once for found in labels.values())
+    stats.at_start += [i for i, found in labels.items() if found.note == REVIEW]
 
 
-def ask(store: Store, judge: EpisodeJudge, ids: Sequence[int]) -> tuple[dict[int, Labels], dict[int, str]]:
-    """What a judge says of episodes, and why it failed on others."""
+def label_ids(store: Store, judge: Judge, ids: Sequence[int]) -> tuple[dict[int, Labels], dict[int, str]]:
+    """Labels of a store's episodes that could be labeled, and why others could not."""
     there: dict[int, Episode] = {}
     failed: dict[int, str] = {}
     for episode_id in ids:
@@ -115,74 +154,28 @@ def ask(store: Store, judge: EpisodeJudge, ids: Sequence[int]) -> tuple[dict[int
             there[episode_id] = store.episode(episode_id)
         except EpisodeGone as error:  # evicted since they were counted
             failed[episode_id] = str(error)
-    verdicts, more = verdicts_on(judge, there)
-    return verdicts, failed | more
+    labels, more = label_mapping(judge, there)
+    return labels, failed | more
 
 
-def verdicts_on(judge: EpisodeJudge, episodes: Mapping[KeyT, Episode]) -> tuple[dict[KeyT, Labels], dict[KeyT, str]]:
-    """The same of episodes that are at hand, by whatever they are known as."""
-    said = _said(judge, list(episodes.values()))
-    verdicts: dict[KeyT, Labels] = {}
-    failed: dict[KeyT, str] = {}
-    for (key, episode), verdict in zip(episodes.items(), said, strict=True):
-        if isinstance(verdict, Exception):
-            failed[key] = _reason(verdict)
-        elif len(verdict.reward) != episode.steps:
-            raise ContractError(
-                f"judge '{judge.source}' gave {len(verdict.reward)} verdicts on episode {key}, which has "
-                f"{episode.steps} steps"
-            )
-        else:
-            verdicts[key] = _for_review(verdict) if begins_with_success(verdict) else verdict
-    return verdicts, failed
-
-
-def begins_with_success(labels: Labels) -> bool:
-    """Whether an episode is called a success from its first frame on, or as soon as a rule of k of n frames can be met.
-
-    Nothing was done by then: either the object already is where it usually ends, or the judge goes by something else.
-    """
-    tree = json.loads(labels.rule) if labels.rule else {}
-    confirm = tree.get("rule", tree).get("confirm")
-    known = labels.frames[~np.isnan(labels.frames)]
-    return bool((known[: confirm[0] if confirm else 1] == 1).any())
-
-
-def _for_review(labels: Labels) -> Labels:
-    return replace(labels, note=f"{labels.note}; {REVIEW}" if labels.note else REVIEW)
-
-
-def _said(judge: EpisodeJudge, episodes: Sequence[Episode]) -> Sequence[Labels | Exception]:
-    """A verdict or an error each. Where the judge raises, each is asked about alone, so that the others go on."""
-    if not episodes:
-        return []
-    try:
-        said = judge.label(episodes)
-    except Exception as error:  # noqa: BLE001 - whatever a plugin or a full GPU raises is this episode's failure
-        return [error] if len(episodes) == 1 else [one for episode in episodes for one in _said(judge, [episode])]
-    if len(said) != len(episodes):
-        raise ContractError(f"judge '{judge.source}' gave {len(said)} verdicts on {len(episodes)} episodes")
-    return said
-
-
-def _reason(error: Exception) -> str:
-    """A sentence; of an error that is not one of ours, also what and where it was."""
-    if isinstance(error, PlauditError):
-        return str(error)
-    places = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
-    return f"the judge raised {type(error).__name__}: {' '.join(str(error).split())}{where}"
+def label_mapping(judge: Judge, episodes: Mapping[KeyT, Episode]) -> tuple[dict[KeyT, Labels], dict[KeyT, str]]:
+    """The same of episodes that are at hand, by whatever key; those without an answer yet are in neither."""
+    answers = dict(zip(episodes, label_episodes(judge, list(episodes.values())), strict=True))
+    labels = {key: answer for key, answer in answers.items() if isinstance(answer, Labels)}
+    failed = {key: str(answer) for key, answer in answers.items() if isinstance(answer, PlauditError)}
+    return labels, failed
 
 
 def batches(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:
+    """Lists of at most `size` items."""
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
 
 
-def by_sentence(failed: Mapping[int, Any]) -> dict[str, list[int]]:
-    """Sentence -> the episodes it was said of: thirty episodes without a camera are one thing to read."""
+def group_by_message(failed: Mapping[int, Any]) -> dict[str, list[int]]:
+    """Message -> the episodes that it is about: thirty episodes without a camera are one thing to read."""
     found: dict[str, list[int]] = {}
-    for episode_id, sentence in failed.items():
-        found.setdefault(str(sentence), []).append(episode_id)
+    for episode_id, message in failed.items():
+        found.setdefault(str(message), []).append(episode_id)
     return found

@@ -2,7 +2,7 @@
 
     episodes = [Scored(probability, truth, episode) for ... in held_out]
     threshold = choose_threshold(episodes, target_fpr=0.01)      # judges/calibration.py
-    scores = measure(test_episodes, threshold.value)
+    metrics = compute_metrics(test_episodes, DecisionRule(threshold=threshold.value))
 
 Two kinds of mistake count most, because a learner finds them: a failure that is called success (judges/calibration.py)
 and a success that is called at the wrong moment (judges/cutoffs.py). Frames of an episode look alike and are right or
@@ -18,8 +18,9 @@ import numpy as np
 
 from plaudit.errors import RewardError
 from plaudit.judges.calibration import false_positive_rate
-from plaudit.judges.cutoffs import Confirm, cutoff_errors, decoded_errors
-from plaudit.judges.scored import Scored, called_success, where_known
+from plaudit.judges.cutoffs import cutoff_decode_errors, onset_errors
+from plaudit.judges.scored import Scored, where_known
+from plaudit.rule import DecisionRule, above_threshold
 from plaudit.types import AnyArray, FloatArray
 
 # Frames, one by one
@@ -81,14 +82,15 @@ def reliability(probability: AnyArray, truth: AnyArray, bins: int = 10) -> Relia
 
 
 @dataclass(frozen=True)
-class Scores:
+class JudgeMetrics:
     """A judge's report card on one set of episodes. A number that nothing was there to measure with is NaN."""
 
     episodes: int  # in which some frame has a truth
     frames: int  # with a truth
     success_frames: int  # of these, that show success
     threshold: float
-    confirm: Confirm  # frames of how many that must be called before the episode is; frames are scored one by one
+    k: int  # of the last n frames, how many decide on an episode; frames are scored one by one
+    n: int
     precision: float  # of frames, at the threshold
     recall: float
     accuracy: float
@@ -114,41 +116,38 @@ class Scores:
 
     def to_json(self) -> dict[str, Any]:
         """NaN becomes None: JSON has no NaN."""
-        tree = asdict(self) | {"confirm": list(self.confirm)}
+        tree = asdict(self)
         return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in tree.items()}
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
         values: dict[str, Any] = {name: math.nan if value is None else value for name, value in tree.items()}
-        return cls(**{**values, "confirm": tuple(tree["confirm"])})
+        return cls(**values)
 
 
-def measure(
-    episodes: Sequence[Scored],
-    threshold: float,
-    confirm: Confirm = (1, 1),
-    seed: int = 0,
-    shift: int = 0,
-) -> Scores:
-    """shift: of decoded cutoffs, see `fit_shift`; the threshold is where they are even"""
+def compute_metrics(episodes: Sequence[Scored], rule: DecisionRule, seed: int = 0) -> JudgeMetrics:
+    """Frames at the rule's threshold; episodes as the rule decides live, and by one cutoff."""
+    threshold = rule.threshold
+    live = rule if rule.causal else rule.model_copy(update={"decode": "k_of_n"})
     episodes = [episode for episode in episodes if episode.judged.any()]
     if not episodes:
         raise RewardError("no frame of these episodes has a truth; label some of them first")
     truth = np.concatenate([e.truth[e.judged] for e in episodes])
     probability = np.concatenate([e.probability[e.judged] for e in episodes])
-    yes = called_success(probability, threshold)
+    yes = above_threshold(probability, threshold)
     precision, recall = precision_recall(truth, yes)
     calibrated = reliability(probability, truth)
     rate = false_positive_rate(episodes, threshold, seed)
-    cutoffs = cutoff_errors(episodes, threshold, confirm)
-    decoded = decoded_errors(episodes, shift, threshold)
+    cutoffs = onset_errors(episodes, live)
+    decoded = cutoff_decode_errors(episodes, rule.cutoff_offset, threshold)
     starts = [episode.truth[episode.judged][0] for episode in episodes if episode.called(threshold)[episode.judged][0]]
-    return Scores(
+    return JudgeMetrics(
         episodes=len(episodes),
         frames=len(truth),
         success_frames=int(truth.sum()),
         threshold=float(threshold),
-        confirm=confirm,
+        k=live.window[0],
+        n=live.window[1],
         precision=precision,
         recall=recall,
         accuracy=float((yes == (truth == 1)).mean()),

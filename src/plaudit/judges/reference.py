@@ -7,7 +7,8 @@ import numpy as np
 from plaudit.data.store import Store
 from plaudit.errors import DataError, RewardError
 from plaudit.judges.classifier.dataset import TRUSTED
-from plaudit.judges.simulator import SimulatorLabeler
+from plaudit.judges.labeling import label_episodes
+from plaudit.judges.simulator import SOURCE, SimulatorJudge
 from plaudit.types import Episode, FloatArray, Labels
 
 
@@ -27,17 +28,17 @@ def read_truth(store: Store, sources: Collection[str], ids: Sequence[int] | None
     for episode_id in store.ids if ids is None else ids:
         episode = store.episode(episode_id)
         labels = store.ledger.labels(episode_id, sources)
-        if labels is None and SimulatorLabeler.source in sources:
+        if labels is None and SOURCE in sources:
             labels = _simulated(episode)
         if labels is None:
             continue
-        if len(labels.reward) != episode.steps:
+        if labels.steps != episode.steps:
             raise DataError(
-                f"{store.folder}: the labels of episode {episode_id} cover {len(labels.reward)} steps, it has "
+                f"{store.folder}: the labels of episode {episode_id} cover {labels.steps} steps, it has "
                 f"{episode.steps}; label it again"
             )
         truth = np.full(episode.steps + 1, np.nan, np.float32)
-        truth[episode.recorded] = labels.frames[episode.recorded]
+        truth[episode.recorded] = labels.targets[episode.recorded]
         if not np.isnan(truth).all():
             found[episode_id] = truth
     if not found:
@@ -49,5 +50,5 @@ def read_truth(store: Store, sources: Collection[str], ids: Sequence[int] | None
 
 
 def _simulated(episode: Episode) -> Labels | None:
-    said = SimulatorLabeler().label([episode])[0]
-    return None if isinstance(said, Exception) else said
+    (said,) = label_episodes(SimulatorJudge(), [episode])
+    return said if isinstance(said, Labels) else None

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from plaudit.errors import RewardError
+from plaudit.rule import above_threshold
 from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray
 
 
@@ -50,7 +51,7 @@ class Scored:
 
     def called(self, threshold: float) -> BoolArray:
         """[F]"""
-        return called_success(self.probability, threshold)
+        return above_threshold(self.probability, threshold)
 
     def to_json(self) -> dict[str, Any]:
         """NaN becomes None: JSON has no NaN."""
@@ -99,11 +100,6 @@ def _worst_of(episode: Scored) -> list[tuple[float, int]]:
         if len(chosen) < 4 and all(abs(frame - other) > apart for other in chosen):
             chosen.append(frame)
     return [(float(error[frame]), frame) for frame in chosen]
-
-
-def called_success(probability: AnyArray | float, threshold: float) -> BoolArray:
-    """In float32 on both sides: a threshold that was rounded would let through the frame it was chosen to keep out."""
-    return np.asarray(probability, np.float32) >= np.float32(threshold)
 
 
 def first_of(yes: BoolArray) -> int | None:

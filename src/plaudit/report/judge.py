@@ -24,8 +24,8 @@ from plaudit.judges.calibration import Rate, wilson
 from plaudit.judges.controls import ControlResult, failed
 from plaudit.judges.cutoffs import CutoffErrors
 from plaudit.judges.evaluation import Evaluation
-from plaudit.judges.labeling import by_sentence
-from plaudit.judges.metrics import Reliability, Scores
+from plaudit.judges.labeling import group_by_message
+from plaudit.judges.metrics import JudgeMetrics, Reliability
 from plaudit.judges.scored import JudgedFrame, Scored, side_by_side
 from plaudit.report.outcomes import count_mistakes
 from plaudit.report.page import (
@@ -72,15 +72,15 @@ class DecodeResult:
         return cls(name, tp, errors.missed, errors.false_calls, tn, errors.median, errors.p90)
 
 
-def causal(scores: Scores) -> DecodeResult:
+def causal(scores: JudgeMetrics) -> DecodeResult:
     """By the frames up to each moment, as on a robot."""
-    k, n = scores.confirm
+    k, n = scores.k, scores.n
     name = f"causal ({k} of {n} frames)" if n > 1 else "causal (single frame)"
     episodes = (scores.episodes_hit, scores.episodes_missed, scores.episodes_false, scores.episodes_rejected)
     return DecodeResult(name, *episodes, scores.cutoff_median, scores.cutoff_p90)
 
 
-def offline(scores: Scores) -> DecodeResult:
+def offline(scores: JudgeMetrics) -> DecodeResult:
     """By the whole episode at once."""
     tp = scores.episodes_hit + scores.episodes_missed - scores.decoded_missed
     tn = scores.episodes_false + scores.episodes_rejected - scores.decoded_false
@@ -97,7 +97,7 @@ def decode_results(found: Evaluation) -> list[DecodeResult]:
 def write_judge_report(
     path: Path,
     title: str,
-    scores: Scores,
+    scores: JudgeMetrics,
     controls: Sequence[ControlResult],
     calibration: Reliability,
     errors: Sequence[JudgedFrame],
@@ -161,7 +161,10 @@ def save_evaluation(target: Path, judge: str, found: Evaluation, metadata: Mappi
 
 
 def judge_blocks(
-    scores: Scores, controls: Sequence[ControlResult], calibration: Reliability, decodes: Sequence[DecodeResult] = ()
+    scores: JudgeMetrics,
+    controls: Sequence[ControlResult],
+    calibration: Reliability,
+    decodes: Sequence[DecodeResult] = (),
 ) -> list[Block]:
     """The confusion matrix, frame metrics, calibration and negative controls of a judge."""
     decodes = decodes or [causal(scores), offline(scores)]
@@ -173,7 +176,7 @@ def judge_blocks(
     ]
 
 
-def summary_line(scores: Scores, decode: DecodeResult | None = None) -> str:
+def summary_line(scores: JudgeMetrics, decode: DecodeResult | None = None) -> str:
     """The judge in a sentence or two."""
     d = decode or causal(scores)
     text = f"Predicts success for {d.tp} of {d.tp + d.fn} successes and {d.fp} of {d.fp + d.tn} failures"
@@ -190,7 +193,7 @@ def failed_control_warning(judge: str, found: Evaluation) -> list[str]:
     return [f"{judge} failed its checks: it predicts success on the negative control {names}."] if names else []
 
 
-def first_frame_warning(scores: Scores) -> str:
+def first_frame_warning(scores: JudgeMetrics) -> str:
     """For a judge that predicts success before anything happened."""
     return (
         f"{scores.start_false} of {scores.episodes:,} episodes are predicted a success at their first frame although "
@@ -199,7 +202,7 @@ def first_frame_warning(scores: Scores) -> str:
     )
 
 
-def first_frame_count(scores: Scores) -> str:
+def first_frame_count(scores: JudgeMetrics) -> str:
     """5 of 63 episodes, 4 of them false positives."""
     wrong = f", {scores.start_false} of them false positives" if scores.start_false else ""
     return f"{scores.start_called} of {scores.episodes:,} episodes{wrong}"
@@ -225,7 +228,7 @@ def frame_thumbnail(frame: JudgedFrame) -> ImageBlock:
     return thumbnail(frame.image, label, score, Span(f"episode {frame.episode}, frame {frame.frame}", "muted"))
 
 
-def _warnings(scores: Scores, controls: Sequence[ControlResult]) -> list[str]:
+def _warnings(scores: JudgeMetrics, controls: Sequence[ControlResult]) -> list[str]:
     warnings = [f"Negative control failed: {message}." for message in failed(controls)]
     if scores.start_false:
         warnings.append(f"{first_frame_warning(scores)}.")
@@ -254,7 +257,7 @@ def _episodes(decodes: Sequence[DecodeResult]) -> list[Block]:
     return [confusion, Table(rows, header), Text(f"The upper table: {d.name}.", "muted")]
 
 
-def _frames(scores: Scores) -> Table:
+def _frames(scores: JudgeMetrics) -> Table:
     fpr = Rate(scores.fpr, scores.fpr_low, scores.fpr_high)
     rows = [
         ("threshold", f"{scores.threshold:.4g}", "minimum P(success) of a predicted success"),
@@ -331,7 +334,7 @@ def _timelines(predictions: Sequence[Scored], threshold: float) -> list[Block]:
 
 
 def _unlabeled_table(failures: Mapping[int, str]) -> Table:
-    rows = [(", ".join(map(str, ids)), message) for message, ids in by_sentence(failures).items()]
+    rows = [(", ".join(map(str, ids)), message) for message, ids in group_by_message(failures).items()]
     return Table(rows, header=("episodes", "reason"))
 
 

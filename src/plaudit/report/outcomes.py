@@ -136,7 +136,7 @@ def count_mistakes(count: int) -> Span:
 
 def _labeled_success(store: Store, episode_id: int, source: str) -> bool | None:
     labels = store.ledger.labels(episode_id, {source})
-    return labels.succeeded if labels is not None and labels.judged.any() else None
+    return labels.success_once if labels is not None and labels.labeled.any() else None
 
 
 def _target(store: Store, episode_id: int, judge: str) -> bool | None:
@@ -156,7 +156,7 @@ def _frame_targets(store: Store, episode: Episode, episode_id: int, judge: str) 
     if episode.success is not None:
         return np.concatenate([[0], episode.success]).astype(np.float32)
     labels = None if judge == HUMAN else store.ledger.labels(episode_id, {HUMAN})
-    return None if labels is None else labels.frames
+    return None if labels is None else labels.targets
 
 
 def _number(value: bool | None) -> float:

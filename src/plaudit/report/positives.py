@@ -28,7 +28,7 @@ def save_positives(
         if labels is None:
             continue
         first = episode.recorded.start or 0  # frames are counted as they were recorded
-        for frame in np.flatnonzero(labels.frames[episode.recorded] == 1):
+        for frame in np.flatnonzero(labels.targets[episode.recorded] == 1):
             for camera in cameras:
                 tail = f"_{file_name(camera)}" if len(cameras) > 1 else ""
                 path = folder / f"{_name(episode, episode_id)}_frame{frame:03d}{tail}.png"

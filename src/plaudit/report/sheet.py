@@ -35,7 +35,7 @@ def contact_sheet(
     shown = np.arange(episode.steps + 1)[episode.recorded]
     chosen = shown[np.unique(np.linspace(0, len(shown) - 1, min(frames, len(shown))).round().astype(int))]
     columns = min(columns, len(chosen))
-    label = np.full(episode.steps + 1, np.nan, np.float32) if labels is None else labels.frames
+    label = np.full(episode.steps + 1, np.nan, np.float32) if labels is None else labels.targets
     heights = {c: round(cell_width * f.shape[1] / f.shape[2]) for c, f in episode.frames.items()}
     cell_height = sum(heights.values()) + _GAP // 2 * (len(heights) - 1) + _CAPTION
     rows = -(-len(chosen) // columns)
@@ -83,17 +83,17 @@ def _header(draw: ImageDraw.ImageDraw, episode: Episode, labels: Labels | None, 
 
 def _summary(episode: Episode, labels: Labels) -> str:
     """`success from frame 31  ·  labels by human`"""
-    frames = labels.frames[episode.recorded]
+    frames = labels.targets[episode.recorded]
     hits = np.flatnonzero(frames == 1)
     outcome = f"success from frame {hits[0]}" if len(hits) else "no success"
     unlabeled = int(np.isnan(frames).sum())
-    return f"{outcome}{f', {unlabeled} frames not labeled' if unlabeled else ''}  ·  labels by {labels.source}"
+    return f"{outcome}{f', {unlabeled} frames not labeled' if unlabeled else ''}  ·  labels by {labels.judge.source}"
 
 
 def _curve(episode: Episode, labels: Labels | None) -> FloatArray | None:
-    if labels is None or labels.probability is None:
+    if labels is None or labels.scores is None:
         return None
-    return np.concatenate([[labels.start], labels.probability]).astype(np.float32)[episode.recorded]
+    return labels.scores.success_prob[episode.recorded]
 
 
 def _strip(

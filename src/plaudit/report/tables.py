@@ -14,14 +14,15 @@ from plaudit.data.formats import Dataset
 from plaudit.data.store import Store
 from plaudit.envs.bench import Throughput
 from plaudit.envs.catalog import EnvInfo
+from plaudit.judges.calibrate import Fit
 from plaudit.judges.calibration import Rate
-from plaudit.judges.config import Calibrated
+from plaudit.judges.config import CalibrationRecord
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.cutoffs import CutoffErrors
-from plaudit.judges.frames import Rule
-from plaudit.judges.metrics import Scores
+from plaudit.judges.metrics import JudgeMetrics
 from plaudit.report.judge import DecodeResult, causal, first_frame_count, offline
 from plaudit.report.text import format_frames, format_interval, format_number, format_percent
+from plaudit.rule import threshold_of
 
 
 def dataset_table(dataset: Dataset) -> Table:
@@ -35,7 +36,7 @@ def store_table(store: Store) -> list[Any]:
     places = [store.place(i) for i in store.ids]
     lines = [place.line for place in places]
     judges = Counter(v.source for i in store.ids if (v := store.ledger.newest(i)))
-    succeeded = sum(labels.succeeded for i in store.ids if (labels := store.ledger.labels(i)))
+    succeeded = sum(labels.success_once for i in store.ids if (labels := store.ledger.labels(i)))
     labelled = sum(judges.values())
     failures = Counter(failure.source for failure in Failures(store.ledger).standing())
     facts = {
@@ -84,15 +85,14 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
             if failure.episode == episode_id
         },
     }
-    history = Table("version", "judge", "when", "success", "mean reward", "threshold", "note", box=None, pad_edge=False)
+    history = Table("version", "judge", "when", "success", "threshold", "note", box=None, pad_edge=False)
     for version in store.ledger.history(episode_id):
         labels = version.labels()
-        hits = np.flatnonzero(labels.frames[episode.recorded] == 1)
+        hits = np.flatnonzero(labels.targets[episode.recorded] == 1)
         said = f"from frame {hits[0]}" if len(hits) else "none"
-        mean = f"{np.nanmean(labels.reward):.3f}" if labels.judged.any() else "-"
         note = labels.note or (f"restored from {version.restored_from}" if version.restored_from else "")
-        threshold = "-" if labels.threshold is None else f"{labels.threshold:g}"
-        history.add_row(str(version.number), labels.source, _when(labels.time), said, mean, threshold, note)
+        threshold = "-" if (found := threshold_of(labels.judge)) is None else f"{found:g}"
+        history.add_row(str(version.number), labels.judge.source, _when(labels.time), said, threshold, note)
     return [_facts(f"{store.folder}: episode {episode_id}", facts), history]
 
 
@@ -119,7 +119,7 @@ def speed_table(title: str, speeds: Mapping[str, Throughput]) -> Table:
     return table
 
 
-def judge_table(title: str, scores: Scores, controls: Sequence[ControlResult]) -> Table:
+def judge_table(title: str, scores: JudgeMetrics, controls: Sequence[ControlResult]) -> Table:
     """The metrics of a judge."""
     run = [control for control in controls if control.frames]
     passed = sum(control.passed for control in run)
@@ -137,14 +137,14 @@ def judge_table(title: str, scores: Scores, controls: Sequence[ControlResult]) -
     return _facts(title, facts)
 
 
-def calibration_table(title: str, rule: Rule, calibrated: Calibrated, cutoffs: CutoffErrors) -> Table:
+def calibration_table(title: str, fit: Fit, calibrated: CalibrationRecord, cutoffs: CutoffErrors) -> Table:
     """A decision rule and its error rates on held-out episodes."""
     rate = Rate(calibrated.fpr, calibrated.fpr_low, calibrated.fpr_high)
     target = format_percent(calibrated.target_fpr)
     facts = {
-        "temperature, bias": f"{rule.temperature:.4g}, {rule.bias:.4g}",
-        "threshold": f"{rule.threshold:.4g}",
-        "cutoff offset": f"{rule.shift} frames",
+        "temperature, bias": f"{fit.calibration.temperature:.4g}, {fit.calibration.bias:.4g}",
+        "threshold": f"{fit.rule.threshold:.4g}",
+        "cutoff offset": f"{fit.rule.cutoff_offset} frames",
         "false-positive rate (frames)": f"{format_interval(rate)}, held out; target {target}",
         "recall (frames)": f"{format_percent(calibrated.recall)}, held out",
         "success-onset error, offline": f"{_onset_error(DecodeResult.from_errors('', cutoffs))}, held out",

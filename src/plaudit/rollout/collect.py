@@ -289,8 +289,8 @@ def _episode(seen: Sequence[_Seen], **facts: Any) -> tuple[Episode, Labels]:
         repeated="first" if filled else "none",
         **facts,
     )
-    return episode, Labels.from_frames(verdict, source=SOURCE, note=ONCE if hidden else "")
+    return episode, Labels.from_targets(verdict, SOURCE, note=ONCE if hidden else "")
 
 
 def _kind(labels: Labels) -> Kind:
-    return "success" if labels.succeeded else "failure"
+    return "success" if labels.success_once else "failure"

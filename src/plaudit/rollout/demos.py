@@ -15,9 +15,11 @@ from plaudit.data.store import Store
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.envs.panda.tasks import TASKS
 from plaudit.errors import EnvError
+from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.simulator import SimulatorJudge
 from plaudit.policies.expert import expert_act_fn
 from plaudit.protocols import Simulation
-from plaudit.rollout.rounds import SimulatorJudge, run_round
+from plaudit.rollout.rounds import run_round
 from plaudit.types import Episode, FloatArray, Labels, Observation
 
 SIDE_BY_SIDE = 16  # episodes at a time
@@ -78,7 +80,8 @@ def play(
     scripted = isinstance(env, PandaConfig)
     act = expert_act_fn(simulation, [outcome], noise, seed) if scripted else RandomActions(simulation, seed)
     judge = SimulatorJudge()
-    shown = run_round(simulation, act, [seed], judge, linger=linger).episodes(simulation, judge.source)[0]
+    played = run_round(simulation, act, [seed], SuccessDetector(judge, 1), linger=linger)
+    shown = played.episodes(simulation, judge)[0]
     simulation.close()
     return shown
 
@@ -104,15 +107,16 @@ def _as_told(
 ) -> Iterator[tuple[str, Episode, Labels]]:
     """Episodes with the wanted outcomes, those of a round together; one that came out otherwise is wanted again."""
     world, judge = env.build(min(SIDE_BY_SIDE, len(wanted))), SimulatorJudge()
+    detector = SuccessDetector(judge, world.num_envs)
     told: dict[str, Any] = {"policy": "scripted", "noise": noise}
     waiting, first = list(wanted), seed
     while waiting and first < seed + TRIES * len(wanted) + world.num_envs:
         now, waiting = waiting[: world.num_envs], waiting[world.num_envs :]
         act = expert_act_fn(world, now, noise, seed=first)
-        round = run_round(world, act, range(first, first + world.num_envs), judge, linger=linger)
+        round = run_round(world, act, range(first, first + world.num_envs), detector, linger=linger)
         first += world.num_envs
-        for outcome, (episode, labels) in zip(now, round.episodes(world, judge.source, **told), strict=False):
-            if keep_all or labels.succeeded == (outcome == "success"):
+        for outcome, (episode, labels) in zip(now, round.episodes(world, judge, **told), strict=False):
+            if keep_all or labels.success_once == (outcome == "success"):
                 yield outcome, replace(episode, meta={**episode.meta, "outcome": outcome}), labels
             else:
                 left_out[outcome] += 1

@@ -2,40 +2,23 @@
 
 An episode that ends early waits for the others. That costs a few idle scenes and buys a lot: a round begins from seeds
 alone, so a run that stopped between rounds goes on exactly as it would have, with any simulator; and an episode is
-whole when it is judged, stored and learned from. (Rejected: resetting each scene as it ends, which needs the state of
+whole when it is labeled, stored and learned from. (Rejected: resetting each scene as it ends, which needs the state of
 every simulator in every checkpoint.)
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from plaudit.protocols import Simulation
-from plaudit.types import AnyArray, BoolArray, ByteArray, Episode, FloatArray, Labels, Observation, RewardSignal
+from plaudit.data.rewards import Decisions, RewardConfig, compute_rewards
+from plaudit.judges.detector import SuccessDetector
+from plaudit.protocols import Judge, Simulation
+from plaudit.rule import labels_from_scores
+from plaudit.types import AnyArray, BoolArray, ByteArray, Episode, FloatArray, Labels, Observation, Scores
 
 Act = Callable[[Observation], FloatArray]  # observations of N scenes -> actions [N, A]
-
-
-class Judge(Protocol):
-    """Who gives the rewards of a round and says when an episode has succeeded.
-
-    start = judge.start(observation)            # after the reset
-    signal = judge(observation, known)          # after each step
-    """
-
-    def start(self, observation: Observation) -> FloatArray:
-        """P(success) [N] of the first frames. A new round begins: whatever was remembered of the last is forgotten."""
-        ...
-
-    def __call__(self, observation: Observation, known: Mapping[str, AnyArray]) -> RewardSignal:
-        """The verdict on what is seen of all N scenes; `known` is what only the simulation knows, [N] each.
-
-        All of it is stored with the episode; a judge that stands in for a simulator uses nothing but `shaping` and
-        `failure`, which ends an episode whoever judges.
-        """
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +28,10 @@ class Round:
     images: Mapping[str, ByteArray]  # camera -> [T+1, N, H, W, 3]
     state: FloatArray  # [T+1, N, S]
     actions: FloatArray  # [T, N, A]
-    reward: FloatArray  # [T, N] as the judge said
-    success: BoolArray  # [T, N] as the judge said
-    probability: FloatArray  # [T, N] the judge's
-    start: FloatArray  # [N] the judge's probability for the first frames
+    reward: FloatArray  # [T, N] computed from what was decided
+    success: BoolArray  # [T+1, N] as the judge's rule decided
+    success_prob: FloatArray  # [T+1, N] as the judge scored
+    progress: FloatArray | None  # [T+1, N] of a judge that measures it
     privileged: Mapping[str, AnyArray]  # name -> [T, N]
     length: AnyArray  # [N] steps of each episode
     terminated: BoolArray  # [N] ended by success or failure, not by the time limit
@@ -56,6 +39,7 @@ class Round:
 
     @property
     def steps(self) -> int:
+        """Of all episodes together."""
         return int(self.length.sum())
 
     @property
@@ -64,12 +48,13 @@ class Round:
         return np.less(np.arange(len(self.actions))[:, None], self.length)
 
     @property
-    def succeeded(self) -> BoolArray:
-        """[N] which episodes the judge saw succeed at any step."""
-        return np.any(self.success & self.valid, axis=0)
+    def success_once(self) -> BoolArray:
+        """[N] which episodes the judge saw succeed at any frame."""
+        seen = np.less_equal(np.arange(len(self.success))[:, None], self.length)
+        return np.any(self.success & seen, axis=0)
 
-    def episodes(self, simulation: Simulation, source: str, **meta: Any) -> list[tuple[Episode, Labels]]:
-        """Cut into episodes and what the judge said of each."""
+    def episodes(self, simulation: Simulation, judge: Judge, **meta: Any) -> list[tuple[Episode, Labels]]:
+        """Cut into episodes, with the labels of the judge that scored them."""
         cut: list[tuple[Episode, Labels]] = []
         for n, (steps, seed) in enumerate(zip(self.length.tolist(), self.seeds, strict=True)):
             episode = Episode.of(
@@ -83,50 +68,32 @@ class Round:
                 terminated=bool(self.terminated[n]),
                 meta={"seed": seed, **meta},
             )
-            labels = Labels(
-                reward=self.reward[:steps, n].copy(),
-                success=self.success[:steps, n].copy(),
-                probability=self.probability[:steps, n].copy(),
-                start=float(self.start[n]),
-                source=source,
-            )
-            cut.append((episode, labels))
+            progress = None if self.progress is None else self.progress[: steps + 1, n].copy()
+            scores = Scores(self.success_prob[: steps + 1, n].copy(), progress)
+            cut.append((episode, labels_from_scores(judge.id, judge.rule, episode, scores)))
         return cut
-
-
-class SimulatorJudge:
-    """Believes the simulation: what its own flag says, or its dense reward. For comparison and for demonstrations."""
-
-    source = "simulator"
-
-    def __init__(self, *, dense: bool = False):
-        self._dense = dense
-
-    def start(self, observation: Observation) -> FloatArray:
-        return np.zeros(len(observation.state), np.float32)
-
-    def __call__(self, observation: Observation, known: Mapping[str, AnyArray]) -> RewardSignal:
-        success = known["success"]
-        probability = success.astype(np.float32)
-        return RewardSignal(probability, known["reward"] if self._dense else probability, success)
 
 
 def run_round(
     simulation: Simulation,
     act: Act,
     seeds: Sequence[int],
-    judge: Judge,
+    detector: SuccessDetector,
     *,
-    end_on_success: bool = True,
+    reward: RewardConfig | None = None,
+    gamma: float = 0.99,
+    terminate_on_success: bool = True,
     linger: int = 0,
 ) -> Round:
-    """Run one episode from each seed; the judge gives the rewards and, unless told otherwise, its success ends one.
+    """Run one episode from each seed; the detector says which have succeeded and, unless told otherwise, ends them.
 
+    reward: how rewards follow from that; None: 1 where success was decided
+    gamma: of the reward's shaping
     linger: steps that an episode goes on for after its first success, so that there is more than one frame of it
     """
     observation = simulation.reset(seeds)
-    start = judge.start(observation)
-    seen, taken, said, knew = [observation], [], [], []
+    decided = [detector.reset(observation)]
+    seen, scores, taken, knew = [observation], [detector.scores], [], []
     active = np.ones(simulation.num_envs, bool)
     length = np.zeros(simulation.num_envs, int)
     terminated = np.zeros(simulation.num_envs, bool)  # also while it lingers, which a time limit may cut short
@@ -134,28 +101,39 @@ def run_round(
     for _ in range(simulation.max_steps):
         actions = act(observation)
         observation, known = simulation.step(actions, active)
-        signal = judge(observation, known)
+        success = detector.step(observation, known)
         seen.append(observation)
         taken.append(actions)
-        said.append(signal)
+        decided.append(success)
+        scores.append(detector.scores)
         knew.append(known)
         length += active
         waited += terminated
         failed = known.get("failure", np.zeros_like(active))
-        terminated |= active & (failed | (signal.success & end_on_success))
+        terminated |= active & (failed | (success & terminate_on_success))
         active &= ~(failed | (terminated & (waited >= linger)))
         if not active.any():
             break
+    privileged = {name: np.stack([known[name] for known in knew]) for name in knew[0]}
+    decisions = _stacked(decided, scores)
+    last = np.arange(len(taken))[:, None] == length - 1
     return Round(
         images={camera: np.stack([o.images[camera] for o in seen]) for camera in simulation.cameras},
         state=np.stack([o.state for o in seen]),
         actions=np.stack(taken),
-        reward=np.stack([signal.reward for signal in said]),
-        success=np.stack([signal.success for signal in said]),
-        probability=np.stack([signal.probability for signal in said]),
-        start=start,
-        privileged={name: np.stack([known[name] for known in knew]) for name in knew[0]},
+        reward=compute_rewards(decisions, privileged, reward or RewardConfig(), gamma, last),
+        success=decisions.success,
+        success_prob=np.stack([score.success_prob for score in scores]),
+        progress=decisions.progress,
+        privileged=privileged,
         length=length,
         terminated=terminated,
         seeds=tuple(int(seed) for seed in seeds),
     )
+
+
+def _stacked(decided: Sequence[BoolArray], scores: Sequence[Scores]) -> Decisions:
+    """[T+1, N]"""
+    progress = [score.progress for score in scores if score.progress is not None]
+    prob = np.stack([score.success_prob for score in scores])
+    return Decisions(np.stack(decided), prob, np.stack(progress) if progress else None)

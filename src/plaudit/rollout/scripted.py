@@ -14,10 +14,12 @@ from plaudit.data.store import Store
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.envs.panda.tasks import TASKS
 from plaudit.errors import EnvError
+from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.simulator import SimulatorJudge
 from plaudit.policies.expert import OUTCOMES, check_script, expert_act_fn
 from plaudit.protocols import Simulation
 from plaudit.rollout.collect import Intake, Targets
-from plaudit.rollout.rounds import SimulatorJudge, run_round
+from plaudit.rollout.rounds import run_round
 from plaudit.types import Episode, FloatArray, Labels, Observation
 
 SIDE_BY_SIDE = 16  # episodes at a time
@@ -99,14 +101,15 @@ def _episodes(
     """Those that are wanted, for as long as any are; whoever takes one adds it to the intake before the next."""
     missing = (intake.missing("success") or 0) + (intake.missing("failure") or 0)
     world, judge, idle = env.build(max(1, min(SIDE_BY_SIDE, missing))), SimulatorJudge(), 0
+    detector = SuccessDetector(judge, world.num_envs)
     try:
         while not intake.done and idle < PATIENCE:
             told = _told(intake, world.num_envs, outcomes, random_share)
             act = _actor(world, told, noise, seed)
-            played = run_round(world, act, range(seed, seed + world.num_envs), judge, linger=linger)
+            played = run_round(world, act, range(seed, seed + world.num_envs), detector, linger=linger)
             seed, idle = seed + world.num_envs, idle + 1
-            for outcome, (episode, labels) in zip(told, played.episodes(world, judge.source, noise=noise), strict=True):
-                if intake.missing("success" if labels.succeeded else "failure"):
+            for outcome, (episode, labels) in zip(told, played.episodes(world, judge, noise=noise), strict=True):
+                if intake.missing("success" if labels.success_once else "failure"):
                     policy = "random walk" if outcome == RANDOM else "scripted"
                     yield replace(episode, meta={**episode.meta, "policy": policy, "outcome": outcome}), labels
                     idle = 0

@@ -28,12 +28,13 @@ from plaudit.config import Config
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeGone, RewardError
+from plaudit.judges.audit import Alarm
 from plaudit.judges.config import HUMAN
-from plaudit.judges.detector import Alarm
-from plaudit.judges.simulator import SimulatorLabeler
+from plaudit.judges.labeling import label_episodes
+from plaudit.judges.simulator import SOURCE as SIMULATOR
+from plaudit.judges.simulator import SimulatorJudge
 from plaudit.types import Labels
 
-SIMULATOR = SimulatorLabeler.source
 By = Literal["auto", "simulator", "human"]
 _PAIRS = [(False, False), (False, True), (True, False), (True, True)]  # judged and true; kept once, for weeks of them
 
@@ -168,7 +169,7 @@ class Audit:
             store.ledger.extend(said.items())
 
     def _simulated(self, store: Store, episode_id: int) -> dict[int, Labels]:
-        (said,) = SimulatorLabeler().label([store.episode(episode_id)])
+        (said,) = label_episodes(SimulatorJudge(), [store.episode(episode_id)])
         if isinstance(said, Labels):
             return {episode_id: said}
         if self.config.by == SIMULATOR:
@@ -193,9 +194,9 @@ class Audit:
             self._open[episode_id] = model
             return False
         self._open.pop(episode_id, None)
-        if not truth.judged.any():  # a person said that nobody should learn from it
+        if not truth.labeled.any():  # a person said that nobody should learn from it
             return False
-        pairs, pair = self._pairs.setdefault(model, {}), _PAIRS.index((judged.succeeded, truth.succeeded))
+        pairs, pair = self._pairs.setdefault(model, {}), _PAIRS.index((judged.success_once, truth.success_once))
         if pairs.get(episode_id) == pair:
             return False
         pairs[episode_id] = pair

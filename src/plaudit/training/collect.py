@@ -14,15 +14,16 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-import numpy as np
 from pydantic import NonNegativeInt
 
 from plaudit.config import Config
 from plaudit.data.journal import write_atomic
 from plaudit.data.store import Store, is_store
 from plaudit.errors import ConfigError, StoreError
+from plaudit.judges.labeling import label_episodes
+from plaudit.judges.simulator import SimulatorJudge
 from plaudit.protocols import Simulation
-from plaudit.rollout.collect import SOURCE, Intake, Targets
+from plaudit.rollout.collect import Intake, Targets
 from plaudit.rollout.rounds import Round
 from plaudit.types import Episode, Labels
 
@@ -63,7 +64,7 @@ class Collecting:
     def take(self, played: Round, simulation: Simulation) -> Mapping[str, float]:
         """Keep what is wanted of a round; returns how many there are now, by the names in docs/metrics.md."""
         if not self._intake.done:
-            episodes = (episode for episode, _ in played.episodes(simulation, SOURCE, run=self._run))
+            episodes = (episode for episode, _ in played.episodes(simulation, SimulatorJudge(), run=self._run))
             new = [self._chosen(episode) for episode in episodes if episode.meta["seed"] not in self._here]
             self._intake.extend((episode, _verdict(episode)) for episode in new)
         return {f"collect/{kind}": self._intake.kept[kind] for kind in ("success", "failure")}
@@ -83,9 +84,9 @@ def _identity(run: Path) -> str:
 
 
 def _verdict(episode: Episode) -> Labels:
-    success = episode.success
-    assert success is not None
-    return Labels.from_frames(np.concatenate([[0.0], success]), source=SOURCE)
+    (labels,) = label_episodes(SimulatorJudge(), [episode])
+    assert isinstance(labels, Labels)
+    return labels
 
 
 @contextmanager

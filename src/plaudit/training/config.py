@@ -13,9 +13,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from plaudit.config import Config, load, refuse_other_names, spelled_out
+from plaudit.data.rewards import RewardConfig
 from plaudit.errors import nearest
 from plaudit.learners.config import OffPolicyConfig
 from plaudit.registry import ENV_REGISTRY, LEARNER_REGISTRY
+from plaudit.rule import DecisionRule
 from plaudit.training.collect import CollectConfig, translate_collect
 
 BUILT_IN = ("lift", "pick_place", "push")
@@ -38,7 +40,23 @@ class CheckpointBlock(Config):
 BLOCKS = ("reward_model", "resnet")  # the names that a CheckpointBlock has in the recipes
 
 
-class RewardConfig(Config):
+class JudgeBlock(Config):
+    """How the reward model of a run decides; what is not said is the model's own."""
+
+    rule: DecisionRule = Field(default_factory=DecisionRule)
+
+    @model_validator(mode="after")
+    def _decides_while_it_runs(self) -> Self:
+        if not self.rule.causal:
+            raise ValueError(
+                "rule.decode 'cutoff' needs whole episodes, and here success ends them; take k_of_n or per_frame"
+            )
+        return self
+
+
+class TrainRewardConfig(Config):
+    """Who gives the rewards, and how they are paid."""
+
     # Without a reward model: the simulator's verdict, or its shaped reward.
     kind: Literal["sparse", "dense"] = "sparse"
     # None: success ends the episode, unless a dense reward of the simulator is paid (ending early would cost reward)
@@ -49,13 +67,10 @@ class RewardConfig(Config):
     reward_model: CheckpointBlock | None = None  # the same, as the ManiSkill recipes write it
     resnet: CheckpointBlock | None = None  # likewise
     reward_model_type: Literal["resnet"] | None = None  # as they write it; a model says itself what it is
-    mode: Literal["replace", "add", "terminal"] = "replace"  # of the simulator's own reward; see judges/detector.py
+    mode: Literal["replace", "add", "terminal"] = "replace"  # of the simulator's own reward; see data/rewards.py
     reward_type: Literal["binary", "continuous"] = "binary"
-    threshold: float | None = Field(default=None, gt=0)  # from which a frame shows success; None: the model's own
-    confirm: tuple[PositiveInt, PositiveInt] = (2, 3)  # (k, n): k of the last n frames must show success
     shaping: float = Field(default=0.0, ge=0)  # weight of potential-based shaping by the model's progress
     force: bool = False  # take a model that failed a control
-    place: Literal["inline", "process"] = "inline"  # where it runs
     device: str | None = None  # that it runs on; None: the learner's
     execution: Literal["eager", "compile", "graph", "compile+graph"] = "eager"  # on a GPU, see classifier/swift.py
     audit_share: float = Field(default=0.25, ge=0, le=1)  # of the episodes, whose truth is looked up
@@ -77,6 +92,13 @@ class RewardConfig(Config):
     def model_path(self) -> Path | None:
         """None where the simulator is in charge."""
         return None if self.use_reward_model is False else self.named
+
+    @property
+    def rewards(self) -> RewardConfig:
+        """How rewards follow from labels."""
+        if self.model_path is None:
+            return RewardConfig(env_reward=self.kind)
+        return RewardConfig(mode=self.mode, reward_type=self.reward_type, shaping=self.shaping)
 
     @property
     def ends(self) -> bool:
@@ -102,11 +124,7 @@ class RewardConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _success_and_alarm_are_possible(self) -> Self:
-        if self.confirm[0] > self.confirm[1]:
-            raise ValueError(
-                "confirm is {}: {} of the last {} frames can never be called".format(list(self.confirm), *self.confirm)
-            )
+    def _the_alarm_can_ring(self) -> Self:
         if self.alarm_least > self.alarm_window:
             raise ValueError(
                 f"alarm_least is {self.alarm_least} and alarm_window {self.alarm_window}; an alarm that waits for more "
@@ -130,7 +148,8 @@ class TrainConfig(Config):
     # Which cameras the learner looks at. None: all that the environment has; []: none, it learns from the state while
     # cameras record.
     policy_cameras: tuple[str, ...] | None = None
-    reward: RewardConfig = Field(default_factory=RewardConfig)
+    judge: JudgeBlock = Field(default_factory=JudgeBlock)
+    reward: TrainRewardConfig = Field(default_factory=TrainRewardConfig)
     evaluation: EvalConfig = Field(default_factory=EvalConfig)
     steps: PositiveInt = 40_000  # of all environments together
     num_envs: PositiveInt = 16  # episodes of a round, side by side
@@ -216,8 +235,11 @@ class TrainConfig(Config):
 
 
 _GROUPS = "there are no worker groups in one process; leave it out"
-# Keys of the ManiSkill recipes of RLinf, and what to write instead.
+# Keys of the ManiSkill recipes of RLinf and of earlier versions, and what to write instead.
 OTHER_NAMES: Mapping[str, str] = {
+    "reward.threshold": "write 'judge.rule.threshold'",
+    "reward.confirm": "write 'judge.rule.k' and 'judge.rule.n'",
+    "reward.place": "leave it out: a model on another GPU needs only 'reward.device: cuda:1'",
     "reward.group_name": _GROUPS,
     "reward_training": "a reward model is trained by 'plaudit train-reward --config FILE'",
     "algorithm.gamma": "write 'learner.gamma'",

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from plaudit.envs.panda.config import PandaConfig
+from plaudit.judges.detector import SuccessDetector
+from plaudit.protocols import LiveJudge
 from plaudit.report.video import EpisodeClip, save_grid_video
-from plaudit.rollout.rounds import Judge, Round
+from plaudit.rollout.rounds import Round
 from plaudit.training.reward import referee
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import learner_threads, make_learner, play_held_back
-from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray, Observation, RewardSignal
+from plaudit.types import AnyArray, BoolArray, ByteArray, Observation
 
 UNTOUCHED = 1_000_000  # from here on, held-back seeds that no evaluation in training has
 FILMED = 4  # episodes
@@ -50,10 +52,10 @@ def examine(run: RunFolder, episodes: int) -> Outcome:
         run.load(learner)
         charge = stack.enter_context(referee(config, simulation))
         rounds = list(
-            play_held_back(simulation, learner, episodes, charge.judge, offset=UNTOUCHED, end_on_success=False)
+            play_held_back(simulation, learner, episodes, charge.detector, offset=UNTOUCHED, end_on_success=False)
         )
     true = np.concatenate([_true(played).any(axis=0) for played in rounds])[:episodes]
-    judged = np.concatenate([played.succeeded for played in rounds])[:episodes]
+    judged = np.concatenate([played.success_once for played in rounds])[:episodes]
     return Outcome(episodes, int(true.sum()), int(judged.sum()), int((true == judged).sum()))
 
 
@@ -70,37 +72,40 @@ def film(run: RunFolder) -> list[Path]:
         learner = make_learner(config, simulation)
         charge = stack.enter_context(referee(config, simulation))
         for path in paths:
-            judge = Watched(charge.judge, simulation) if drawn else charge.judge
-            (played,) = play_held_back(simulation, learner, FILMED, judge, offset=UNTOUCHED)
-            frames = np.stack(judge.seen) if isinstance(judge, Watched) else next(iter(played.images.values()))
-            save_grid_video(path, _scenes(played, frames, charge.threshold), simulation.fps)
+            detector = Watched(charge.judge, FILMED, simulation) if drawn else charge.detector
+            (played,) = play_held_back(simulation, learner, FILMED, detector, offset=UNTOUCHED)
+            frames = np.stack(detector.seen) if isinstance(detector, Watched) else next(iter(played.images.values()))
+            save_grid_video(path, _scenes(played, frames, charge.guesses), simulation.fps)
             run.load(learner)  # after the first, the newest
     return paths
 
 
-class Watched:
-    """A judge beside whom somebody sits and takes pictures, in a size that people like."""
+class Watched(SuccessDetector):
+    """A detector that also takes pictures, in a size that people like."""
 
-    def __init__(self, judge: Judge, world: Any):
-        self._judge, self._world = judge, world
+    def __init__(self, judge: LiveJudge, num_envs: int, world: Any):
+        super().__init__(judge, num_envs)
+        self._world = world
         self.seen: list[ByteArray] = []  # [N, H, W, 3] each
 
-    def start(self, observation: Observation) -> FloatArray:
+    def reset(self, observation: Observation, mask: BoolArray | None = None) -> BoolArray:
         self.seen.append(self._world.render("front", SIZE))
-        return self._judge.start(observation)
+        return super().reset(observation, mask)
 
-    def __call__(self, observation: Observation, known: Mapping[str, AnyArray]) -> RewardSignal:
+    def step(self, observation: Observation, info: Mapping[str, AnyArray]) -> BoolArray:
         self.seen.append(self._world.render("front", SIZE))
-        return self._judge(observation, known)
+        return super().step(observation, info)
 
 
-def _scenes(played: Round, frames: ByteArray, threshold: float | None) -> list[EpisodeClip]:
-    """Episode by episode; frames are [T+1, N, H, W, 3]."""
+def _scenes(played: Round, frames: ByteArray, guesses: bool) -> list[EpisodeClip]:
+    """Episode by episode; frames are [T+1, N, H, W, 3].
+
+    guesses: whether the judge can be wrong, so that what it decided is shown beside what is true
+    """
     success = np.concatenate([np.zeros((1, len(played.length)), bool), _true(played)])
-    said = np.concatenate([played.start[None], played.probability])
     cut = [(slice(steps + 1), n) for n, steps in enumerate(played.length.tolist())]
     return [
-        EpisodeClip(frames[at], success[at], None if threshold is None else said[at] >= threshold, said[at])
+        EpisodeClip(frames[at], success[at], played.success[at] if guesses else None, played.success_prob[at])
         for at in cut
     ]
 

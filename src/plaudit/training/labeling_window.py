@@ -89,7 +89,7 @@ def elsewhere(folder: Path, fetch: Callable[[int], Episode], config: WindowConfi
 def deliver(ledger: Ledger, episode_id: int, labels: Labels) -> bool:
     """Add a verdict, unless it is there; returns whether it was new."""
     ledger.refresh()
-    if any((v.source, v.time) == (labels.source, labels.time) for v in ledger.history(episode_id)):
+    if any((v.source, v.time) == (labels.judge.source, labels.time) for v in ledger.history(episode_id)):
         return False
     ledger.append(episode_id, labels)
     return True

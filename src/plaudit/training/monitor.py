@@ -12,8 +12,8 @@ import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.errors import TrainingError
-from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
-from plaudit.judges.config import LabelerConfig
+from plaudit.judges.classifier.judge import ClassifierJudgeConfig
+from plaudit.judges.config import JudgeConfig
 from plaudit.training.audit import Audit
 from plaudit.training.online_config import OnlineConfig
 from plaudit.training.retrain import Replacement, Retrainer, in_charge
@@ -21,10 +21,10 @@ from plaudit.training.retrain import Replacement, Retrainer, in_charge
 RECENT = 50  # episodes over which success is told
 
 
-def judge_in_charge(config: OnlineConfig, folder: Path) -> LabelerConfig:
+def judge_in_charge(config: OnlineConfig, folder: Path) -> JudgeConfig:
     """The one that the run began with, or its newest successor."""
     first = config.judge
-    return in_charge(folder / "judges", first) if isinstance(first, ClassifierLabelerConfig) else first
+    return in_charge(folder / "judges", first) if isinstance(first, ClassifierJudgeConfig) else first
 
 
 class JudgeMonitor:
@@ -37,7 +37,7 @@ class JudgeMonitor:
         self.store = Store.open(folder / "episodes")
         self.audit = Audit(config.audit, source, config.seed) if config.audited else None
         self._source, self._retrainer = source, None
-        if config.retrain is not None and isinstance(config.judge, ClassifierLabelerConfig):
+        if config.retrain is not None and isinstance(config.judge, ClassifierJudgeConfig):
             self._retrainer = Retrainer(folder / "judges", config.judge, config.retrain, config.seed)
         self._said: deque[bool] = deque(maxlen=RECENT)
         self._seen = 0  # versions of the ledger
@@ -45,7 +45,7 @@ class JudgeMonitor:
         self._closed = False
         self._replaced = ""  # model of a judge whose successor has said nothing yet
 
-    def look(self) -> LabelerConfig | None:
+    def look(self) -> JudgeConfig | None:
         """Catch up; the successor, when one has just replaced the judge in charge."""
         self.store.refresh()
         if self.audit is not None:
@@ -55,14 +55,14 @@ class JudgeMonitor:
         new = self.store.ledger.since(self._seen)
         self._seen += len(new)
         first = [v for v in new if v.source == self._source and self._is_first(v.episode, v.number)]
-        self._said.extend(version.labels().succeeded for version in first)
+        self._said.extend(version.labels().success_once for version in first)
         return self._succession()
 
     def _is_first(self, episode: int, number: int) -> bool:
         """Whether a verdict is the judge's first on an episode: what a successor says of old ones is no news."""
         return not any(v.source == self._source for v in self.store.ledger.history(episode)[: number - 1])
 
-    def _succession(self) -> LabelerConfig | None:
+    def _succession(self) -> JudgeConfig | None:
         if self._retrainer is None or self._closed:
             return None
         found = self._retrainer.poll()

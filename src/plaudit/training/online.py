@@ -32,7 +32,7 @@ from plaudit.training.monitor import JudgeMonitor, judge_in_charge
 from plaudit.training.online_config import OnlineConfig
 from plaudit.training.online_folder import OnlineFolder
 from plaudit.training.progress import Now, numbers_of
-from plaudit.training.replay_buffer import ReplayBuffer, ReplayStats, Who
+from plaudit.training.replay_buffer import ReplayBuffer, ReplayStats
 from plaudit.training.state_manager import PolicyStatus, StateManager, writes_here
 from plaudit.training.trainer import training_seed
 from plaudit.training.worker_group import WEIGHTS, Workers
@@ -40,6 +40,7 @@ from plaudit.training.workers.env import EnvWorker, EpisodeInfo, spaces_of
 from plaudit.training.workers.human import WHO, HumanLabelWorker
 from plaudit.training.workers.judge import JudgeBundle, JudgeWorker, LabelReport
 from plaudit.training.workers.learner import LearnerInfo, LearnerWorker, UpdateReport, robot_policy
+from plaudit.types import JudgeId
 
 TICK_S = 0.1  # that the loop waits for something to happen
 UPDATE_CALL_S = 0.5  # that the learner is given work for at a time; it publishes weights in between
@@ -126,7 +127,7 @@ class OnlineTrainer:
         """What the robot is, which judge labels, where the learner stands; the robot gets its policy."""
         w, config = self.workers, self.config
         spaces = spaces_of(config, w.env.handle.call(EnvWorker.describe))
-        self._judge: Who = WHO
+        self._judge: JudgeId = WHO
         if w.judge is not None:
             self._bundle = JudgeBundle.of(judge_in_charge(config, self._folder.path))
             self.on_judge(w.judge.handle.call(JudgeWorker.load, self._bundle))
@@ -236,7 +237,7 @@ class OnlineTrainer:
 
     # What came of it
 
-    def on_judge(self, judge: Who) -> None:
+    def on_judge(self, judge: JudgeId) -> None:
         """A version of the judge is loaded; labels of others are outdated from now on."""
         self._judge = judge
         if self.workers.judge is not None:

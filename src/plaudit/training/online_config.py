@@ -21,10 +21,10 @@ from pydantic import (
 from plaudit.config import Config, load, spelled_out
 from plaudit.errors import nearest
 from plaudit.judges.config import HUMAN
-from plaudit.judges.simulator import SimulatorConfig
+from plaudit.judges.simulator import SimulatorJudgeConfig
 from plaudit.learners.config import OffPolicyConfig
 from plaudit.policies.loader import load_policy
-from plaudit.registry import LABELER_REGISTRY, LEARNER_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
+from plaudit.registry import JUDGE_REGISTRY, LEARNER_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.rollout.engine import InferenceConfig, RunConfig, check_algorithm, engine_config, with_params
 from plaudit.training.audit import AuditConfig
@@ -42,12 +42,12 @@ class HumanConfig(Config):
 def _judge(value: Any) -> Any:
     if isinstance(value, dict) and value.get("type") == HUMAN:
         return HumanConfig()
-    return value if isinstance(value, HumanConfig) else LABELER_REGISTRY.parse(value)
+    return value if isinstance(value, HumanConfig) else JUDGE_REGISTRY.parse(value)
 
 
 def _judge_tree(config: Any, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
     """With a `type` that `_judge` finds the class by again."""
-    kind = HUMAN if isinstance(config, HumanConfig) else LABELER_REGISTRY.name_of(config)
+    kind = HUMAN if isinstance(config, HumanConfig) else JUDGE_REGISTRY.name_of(config)
     return {**plain(config), "type": kind}
 
 
@@ -115,7 +115,7 @@ class OnlineConfig(Config):
     def audited(self) -> bool:
         """Whether what is true is looked up beside the judge: not where a person judges, nor where the simulator does
         and no person is to audit it."""
-        knows = self.by_hand or (isinstance(self.judge, SimulatorConfig) and self.audit.by != HUMAN)
+        knows = self.by_hand or (isinstance(self.judge, SimulatorJudgeConfig) and self.audit.by != HUMAN)
         return self.audit.share > 0 and not knows
 
     @property
@@ -165,7 +165,7 @@ class OnlineConfig(Config):
 
     @model_validator(mode="after")
     def _the_judge_alone_knows_of_success(self) -> Self:
-        if self.executor.until and not isinstance(self.judge, SimulatorConfig):
+        if self.executor.until and not isinstance(self.judge, SimulatorJudgeConfig):
             raise ValueError(
                 "executor.until ends an episode by what only the simulator knows, and the learner would learn it from "
                 "there; leave it out, or take judge=simulator"

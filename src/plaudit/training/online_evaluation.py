@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
+from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.simulator import SimulatorJudge
 from plaudit.policies.networks import Spaces, load_components
 from plaudit.policies.weights import read_weights
-from plaudit.rollout.rounds import SimulatorJudge
 from plaudit.training.evaluation import UNTOUCHED
 from plaudit.training.online_config import OnlineConfig
 from plaudit.training.trainer import play_held_back
@@ -22,8 +23,9 @@ def examine(config: OnlineConfig, folder: Path, episodes: int) -> float:
     learner = build_learner(config, spaces)
     load_components(learner.components, read_weights(folder / "weights" / "current.safetensors"))
     simulation = audience(config, learner, episodes)
+    detector = SuccessDetector(SimulatorJudge(), simulation.num_envs)
     try:
-        rounds = list(play_held_back(simulation, learner, episodes, SimulatorJudge(), offset=UNTOUCHED))
+        rounds = list(play_held_back(simulation, learner, episodes, detector, offset=UNTOUCHED))
     finally:
         simulation.close()
-    return float(np.mean(np.concatenate([played.succeeded for played in rounds])[:episodes]))
+    return float(np.mean(np.concatenate([played.success_once for played in rounds])[:episodes]))

@@ -34,10 +34,10 @@ from plaudit.data.store import Store
 from plaudit.judges.classifier.dataset import TRUSTED
 from plaudit.judges.controls import failed
 from plaudit.judges.evaluation import ask_controls, compare
-from plaudit.judges.frames import FrameLabeler
-from plaudit.judges.labeling import BATCH, ask, batches
+from plaudit.judges.labeling import BATCH, batches, label_ids
 from plaudit.judges.reference import read_truth
 from plaudit.judges.scored import Scored
+from plaudit.protocols import Judge
 from plaudit.training.retrain_data import part_of
 from plaudit.types import FloatArray, Labels
 
@@ -114,13 +114,13 @@ class Figures:
 _NUMBERS = ("fpr", "fpr_low", "fpr_high", "recall")
 
 
-def examine(judge: FrameLabeler, held_out: Store) -> Figures:
+def examine(judge: Judge, held_out: Store) -> Figures:
     """Ask it about all of them, and about the controls made of those that succeed."""
     truths = read_truth(held_out, TRUSTED)
     verdicts: dict[int, Labels] = {}
     not_judged: dict[int, str] = {}
     for ids in batches(list(truths), BATCH):
-        said, not_said = ask(held_out, judge, ids)
+        said, not_said = label_ids(held_out, judge, ids)
         verdicts |= said
         not_judged |= not_said
     found = compare(held_out, verdicts, truths, judge.rule, not_judged)
@@ -129,7 +129,7 @@ def examine(judge: FrameLabeler, held_out: Store) -> Figures:
     lost = [f"{len(not_judged)} episodes could not be judged: {next(iter(not_judged.values()))}"] if not_judged else []
     scores = found.scores
     return Figures(
-        judge.fingerprint,
+        judge.id.fingerprint,
         right,
         of,
         **{name: getattr(scores, name) for name in _NUMBERS},
@@ -142,7 +142,7 @@ def examine(judge: FrameLabeler, held_out: Store) -> Figures:
 
 def _verdict(scored: Scored, labels: Labels, threshold: float) -> Verdict:
     true = bool((scored.truth == 1).any())
-    return Verdict(labels.succeeded == true, int((scored.called(threshold) & (scored.truth == 0)).sum()))
+    return Verdict(labels.success_once == true, int((scored.called(threshold) & (scored.truth == 0)).sum()))
 
 
 def _count(
@@ -154,7 +154,7 @@ def _count(
         true = bool((truths[episode_id] == 1).any())
         kind = f"{part_of(store, episode_id)} {SUCCESSES if true else FAILURES}"
         of[kind] = of.get(kind, 0) + 1
-        right[kind] = right.get(kind, 0) + (labels.succeeded == true)
+        right[kind] = right.get(kind, 0) + (labels.success_once == true)
     return right, of
 
 

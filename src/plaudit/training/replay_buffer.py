@@ -23,15 +23,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from plaudit.config import Config
 from plaudit.data.failures import Failure, Failures
 from plaudit.data.ledger import Ledger
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeGone
-from plaudit.judges.labeling import pending
+from plaudit.judges.labeling import stale_episodes
 from plaudit.training.handles import Handle
-from plaudit.types import AnyArray, Batch, Episode, Labels
+from plaudit.types import AnyArray, Batch, Episode, JudgeId, Labels
 
 Shelf = Literal["demos", "episodes"]
 ONLINE = "online"  # in an episode's meta: its key, and the run's steps before it
@@ -44,19 +46,6 @@ class EpisodeRef(NamedTuple):
 
     shelf: Shelf
     id: int
-
-
-@dataclass(frozen=True)
-class Who:
-    """A judge, as its labels know it."""
-
-    source: str
-    facts: Mapping[str, Any]  # `model`, `threshold` and `note` of its labels; of a person nothing
-
-    @property
-    def model(self) -> str:
-        """Its fingerprint; "" for a person, who has none."""
-        return str(self.facts.get("model", ""))
 
 
 class SampleOptions(Config):
@@ -114,7 +103,7 @@ class StoreLocation:
 class _Progress:
     """Which episodes of a shelf a judge has labelled, kept up to date."""
 
-    who: Who
+    who: JudgeId
     versions: int = 0  # of the ledger that were looked at
     known: set[int] = field(default_factory=set)
     waiting: set[int] = field(default_factory=set)
@@ -191,7 +180,7 @@ class ReplayBuffer:
             return 0
         return _facts_of(self._store, ids[-1])["steps_before"] + self._store.place(ids[-1]).steps
 
-    def stats(self, who: Who) -> ReplayStats:
+    def stats(self, who: JudgeId) -> ReplayStats:
         """By what a judge has labelled."""
         waiting, given_up = self._waiting("episodes", who), self._unlabelable("episodes", who)
         unjudged = {i for i in waiting if not self._has_label(i, who)}
@@ -219,11 +208,11 @@ class ReplayBuffer:
         """Whether the judge in charge labels what is on it."""
         return shelf in self._shelves and (shelf == "episodes" or self._judged_demos)
 
-    def _has_label(self, episode_id: int, who: Who) -> bool:
+    def _has_label(self, episode_id: int, who: JudgeId) -> bool:
         """Of this judge or a predecessor."""
         return self._store.ledger.newest(episode_id, {who.source}) is not None
 
-    def pending(self, who: Who) -> list[EpisodeRef]:
+    def pending(self, who: JudgeId) -> list[EpisodeRef]:
         """What the judge has still to label: demonstrations first, then new episodes, those that a predecessor has
         labelled, and those that it failed on."""
         tried = {failure.episode for failure in self._standing("episodes", who)}
@@ -231,11 +220,11 @@ class ReplayBuffer:
         demos = sorted(self._waiting("demos", who))
         return [*(EpisodeRef("demos", i) for i in demos), *(EpisodeRef("episodes", i) for i in waiting)]
 
-    def _standing(self, shelf: Shelf, who: Who) -> list[Failure]:
+    def _standing(self, shelf: Shelf, who: JudgeId) -> list[Failure]:
         """Failures on what this judge, or a predecessor, has not labelled since."""
         return [failure for failure in self._failures[shelf].standing() if failure.source == who.source]
 
-    def _unlabelable(self, shelf: Shelf, who: Who) -> dict[int, str]:
+    def _unlabelable(self, shelf: Shelf, who: JudgeId) -> dict[int, str]:
         """The episodes that are there and that this judge is not asked about again, and why."""
         if not self._judges(shelf):
             return {}
@@ -244,10 +233,10 @@ class ReplayBuffer:
             failure.episode: failure.reason
             for failure in self._standing(shelf, who)
             if failure.episode in alive
-            and failures.attempts(failure.episode, who.source, who.model, self._since) >= ATTEMPTS
+            and failures.attempts(failure.episode, who.source, who.fingerprint, self._since) >= ATTEMPTS
         }
 
-    def _waiting(self, shelf: Shelf, who: Who) -> set[int]:
+    def _waiting(self, shelf: Shelf, who: JudgeId) -> set[int]:
         """Ids without a label of this judge, model and rule, and not unlabelable. Looks only at what is new since it
         was last asked."""
         if not self._judges(shelf):
@@ -261,7 +250,7 @@ class ReplayBuffer:
         changed = ledger.changed_since(progress.versions)
         progress.versions = len(ledger)
         asked = (progress.waiting | changed | (alive - progress.known)) & alive
-        progress.waiting = set(pending(ledger, who, sorted(asked)))
+        progress.waiting = set(stale_episodes(ledger, who, sorted(asked)))
         progress.known = alive
         return progress.waiting - self._unlabelable(shelf, who).keys()
 
@@ -275,7 +264,7 @@ class ReplayBuffer:
                 continue
         return found
 
-    def add_labels(self, verdicts: Mapping[EpisodeRef, Labels], failed: Mapping[EpisodeRef, str], who: Who) -> None:
+    def add_labels(self, verdicts: Mapping[EpisodeRef, Labels], failed: Mapping[EpisodeRef, str], who: JudgeId) -> None:
         """What a judge said, and why it could say nothing of others. What stands there already is not said twice."""
         for shelf, store in self._shelves.items():
             ledger = store.ledger
@@ -285,7 +274,7 @@ class ReplayBuffer:
             if new:
                 ledger.extend(new)
             reasons = [(item.id, reason) for item, reason in failed.items() if item.shelf == shelf]
-            self._failures[shelf].append(reasons, who.source, who.model)
+            self._failures[shelf].append(reasons, who.source, who.fingerprint)
 
     def sample(self, size: int, options: SampleOptions) -> Batch[AnyArray]:
         if options not in self._samplers:
@@ -347,14 +336,13 @@ def _facts_of(store: Store, episode_id: int) -> dict[str, Any]:
 
 def _stands(ledger: Ledger, episode_id: int, said: Labels) -> bool:
     """Whether a verdict is in the ledger: a person's by its time, a model's where it would say the same again."""
+    source = said.judge.source
     if said.time:
-        return any((v.source, v.time) == (said.source, said.time) for v in ledger.history(episode_id))
-    there = ledger.labels(episode_id, {said.source})
-    if there is None or any(
-        getattr(there, name) != getattr(said, name) for name in ("model", "threshold", "rule", "note")
-    ):
+        return any((v.source, v.time) == (source, said.time) for v in ledger.history(episode_id))
+    there = ledger.labels(episode_id, {source})
+    if there is None or there.judge != said.judge:
         return False
-    return there.reward.tobytes() == said.reward.astype("<f4").tobytes() and bool((there.success == said.success).all())
+    return np.array_equal(there.targets, said.targets, equal_nan=True)
 
 
 def _identity(folder: Path) -> tuple[str, int, int]:

@@ -37,14 +37,14 @@ from plaudit.config import Config, parse
 from plaudit.data.journal import sync, write_atomic
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError
+from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import TRUSTED
-from plaudit.judges.classifier.judge import RewardModel
-from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
+from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.classifier.recipes import merged
 from plaudit.judges.classifier.training import Epoch, Stopped
-from plaudit.judges.frames import Rule
 from plaudit.rollout.processes import Child, exit_with_parent, tell
+from plaudit.rule import DecisionRule
 from plaudit.training.promotion import Figures, Rules, decide, examine
 from plaudit.training.retrain_data import Lessons, labelled
 from plaudit.training.reward_model import make_reward_model
@@ -118,15 +118,18 @@ def current(folder: Path) -> Replacement | None:
     return next((found for found in reversed(decisions(folder)) if found.replaced), None)
 
 
-def in_charge(folder: Path, first: ClassifierLabelerConfig) -> ClassifierLabelerConfig:
+def in_charge(folder: Path, first: ClassifierJudgeConfig) -> ClassifierJudgeConfig:
     """The judge to build now. What of its rule was fitted on the first model's numbers does not go on to another's."""
     found = current(folder)
     return first if found is None or found.model is None else _successor(first, found.model)
 
 
-def _successor(judge: ClassifierLabelerConfig, model: Path) -> ClassifierLabelerConfig:
-    kept = {name: getattr(judge.rule, name) for name in judge.rule.model_fields_set & {"decode", "confirm"}}
-    return judge.model_copy(update={"model": model, "rule": Rule(**kept), "calibrated": None, "force": False})
+def _successor(judge: ClassifierJudgeConfig, model: Path) -> ClassifierJudgeConfig:
+    kept = {name: getattr(judge.rule, name) for name in judge.rule.model_fields_set & {"decode", "k", "n"}}
+    return judge.model_copy(
+        update={"model": model, "rule": DecisionRule(**kept), "force": False}
+        | {"calibration": None, "calibration_record": None}
+    )
 
 
 def going(_: Epoch) -> bool:
@@ -136,7 +139,7 @@ def going(_: Epoch) -> bool:
 class Retrainer:
     """Of one run. What it needs to know stands in its folder."""
 
-    def __init__(self, folder: Path, first: ClassifierLabelerConfig, config: RetrainConfig, seed: int = 0):
+    def __init__(self, folder: Path, first: ClassifierJudgeConfig, config: RetrainConfig, seed: int = 0):
         """first: the judge that the run began with"""
         self.folder, self.config = folder, config
         self.lessons = Lessons(folder / "lessons", config.held_out, seed)
@@ -145,7 +148,7 @@ class Retrainer:
         self._begun = (0, 0.0)  # of the one under way: versions of the ledger, and when
 
     @property
-    def judge(self) -> ClassifierLabelerConfig:
+    def judge(self) -> ClassifierJudgeConfig:
         """The one in charge."""
         return in_charge(self.folder, self._first)
 
@@ -271,7 +274,7 @@ class Retrainer:
 
 
 def work(
-    connection: Connection, folder: Path, first: ClassifierLabelerConfig, config: RetrainConfig, seed: int, store: Path
+    connection: Connection, folder: Path, first: ClassifierJudgeConfig, config: RetrainConfig, seed: int, store: Path
 ) -> None:
     """The process: one retraining, which keeps what it has when its parent hangs up."""
     os.nice(config.nice)

@@ -61,7 +61,7 @@ def part_of(store: Store, episode_id: int) -> Part:
 def _take(store: Store, newest: Version, target: Store, known: dict[str, int], part: Part) -> None:
     key, labels = _key(store, newest.episode), newest.labels()
     if key not in known:
-        if not labels.judged.any():  # nobody should learn from it
+        if not labels.labeled.any():  # nobody should learn from it
             return
         try:
             episode = store.episode(newest.episode)

@@ -1,16 +1,15 @@
-"""Who is in charge of a run's rewards: the simulator itself, or a reward model that looks at its cameras.
+"""The judge of a training run: the simulator itself, or a reward model that looks at its cameras.
 
-With a model in charge the learner sees nothing of the simulator's own success: the model pays, the model ends the
-episode, and demonstrations are judged by it too. What is true is logged beside it. Of a random few episodes, judged and
-true success are compared, as a person would audit a robot. When the model calls too many failures a success, the policy
-has learned to please it; when it misses too many successes, the policy is not paid for them. Either way an alarm stops
-the run.
+With a model in charge the learner sees nothing of the simulator's own success: the model's decisions are paid for and
+end the episode, and demonstrations are labeled by it too. What is true is logged beside it. Of a random few episodes,
+judged and true success are compared, as a person would audit a robot. When the model calls too many failures a success,
+the policy has learned to please it; when it misses too many successes, the policy is not paid for them. Either way an
+alarm stops the run.
 
-An episode that the model ended is stored as one that was cut off: that it ended is the model's verdict and stands in
+An episode that the model ended is stored as one that was cut off: that it ended is the model's decision and stands in
 its labels. So another model may take over and find no success there, and nothing is left of the first one's opinion.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,16 +20,18 @@ import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.errors import RewardError
-from plaudit.judges.classifier.embodied import EmbodiedRewardWorker
-from plaudit.judges.classifier.judge import ModelFacts, RewardModel
+from plaudit.judges.audit import Alarm
+from plaudit.judges.classifier.checkpoint import ModelFacts
+from plaudit.judges.classifier.judge import ClassifierJudge, classifier_config
 from plaudit.judges.classifier.model import Size
-from plaudit.judges.classifier.worker import RewardWorkerConfig
-from plaudit.judges.detector import Alarm, JudgeConfig, LiveLabeler, ModelJudge, facts_of, start_verdict
-from plaudit.judges.labeling import Track, label_store, pending
-from plaudit.protocols import Simulation
-from plaudit.rollout.rounds import Judge, Round, SimulatorJudge
-from plaudit.training.config import CheckpointBlock, RewardConfig, TrainConfig
-from plaudit.types import AnyArray, Episode, FloatArray, Labels, Observation, RewardSignal
+from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.labeling import Track, label_store, stale_episodes
+from plaudit.judges.simulator import SimulatorJudge
+from plaudit.protocols import LiveJudge, Simulation
+from plaudit.rollout.rounds import Round
+from plaudit.rule import DecisionRule
+from plaudit.training.config import CheckpointBlock, TrainConfig, TrainRewardConfig
+from plaudit.types import Episode, Labels
 
 LINGER = 10  # so that a careful judge sees the success too
 
@@ -38,12 +39,12 @@ LINGER = 10  # so that a careful judge sees the success too
 class Referee:
     """The simulator: its flag, or its dense reward."""
 
-    source = SimulatorJudge.source
     linger = 0  # steps that scripted demonstrations go on for after success
     believes_demos = True  # whether a demonstration that was recorded as ended has ended for it too
 
-    def __init__(self, judge: Judge, simulation: Simulation):
+    def __init__(self, judge: LiveJudge, config: TrainConfig, simulation: Simulation):
         self.judge, self._simulation = judge, simulation
+        self.detector = SuccessDetector(judge, config.num_envs)
 
     @property
     def alarm(self) -> str | None:
@@ -51,20 +52,20 @@ class Referee:
         return None
 
     @property
-    def threshold(self) -> float | None:
-        """Of the probability, from which a frame is called; None: it is not one who guesses."""
-        return None
+    def guesses(self) -> bool:
+        """Whether it can be wrong."""
+        return False
 
     def episodes(self, played: Round) -> list[tuple[Episode, Labels]]:
-        """A round as episodes and verdicts."""
-        return played.episodes(self._simulation, self.source)
+        """A round as episodes and labels."""
+        return played.episodes(self._simulation, self.judge)
 
     def judge_demos(self, demos: Store, path: Path, track: Callable[[str], Any]) -> Store:
-        """Demonstrations with verdicts that this referee stands for."""
+        """Demonstrations with labels of this judge."""
         return demos
 
     def judge_again(self, store: Store, track: Callable[[str], Any]) -> None:
-        """See to it that the run's own episodes have its verdicts."""
+        """See to it that the run's own episodes have its labels."""
 
     def report(self, played: Round, first: int) -> dict[str, float]:
         """What there is to log of a round whose first episode has this number in the run."""
@@ -74,56 +75,47 @@ class Referee:
         """For a checkpoint."""
         return {}
 
-    def restore(self, facts: Mapping[str, Any]) -> None: ...
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """What a checkpoint has of it."""
 
 
 class LearnedReferee(Referee):
     """A reward model."""
 
-    source = ModelJudge.source
     linger = LINGER
     believes_demos = False
 
-    def __init__(self, worker: EmbodiedRewardWorker, config: TrainConfig, simulation: Simulation):
-        reward = config.reward
-        _check_cameras(worker.cameras, simulation.cameras)
-        self._worker, self._reward, self._seed = worker, reward, config.seed
-        self._rule = judge_config(reward, config.learner.gamma)
-        judge = ModelJudge(worker, self._rule, config.num_envs, simulation.max_steps)
-        self._clock = Clock(judge)
-        super().__init__(self._clock, simulation)
-        self._who = judge.facts
-        self._alarm = Alarm(reward.alarm_gap, reward.alarm_window, reward.alarm_least)
+    def __init__(self, judge: ClassifierJudge, config: TrainConfig, simulation: Simulation):
+        _check_cameras(judge.model.cameras, simulation.cameras)
+        _check_progress(judge, config.reward)
+        super().__init__(judge, config, simulation)
+        self._model, self._reward, self._seed = judge.model, config.reward, config.seed
+        self._alarm = Alarm(self._reward.alarm_gap, self._reward.alarm_window, self._reward.alarm_least)
 
     @property
     def alarm(self) -> str | None:
         return self._alarm.sentence if self._alarm.ringing else None
 
     @property
-    def threshold(self) -> float | None:
-        return self._who["threshold"]
+    def guesses(self) -> bool:
+        return True
 
     def episodes(self, played: Round) -> list[tuple[Episode, Labels]]:
         return [
-            (replace(episode, terminated=episode.terminated and not self._ended(labels)), self._signed(labels))
+            (replace(episode, terminated=episode.terminated and not self._ended(labels)), labels)
             for episode, labels in super().episodes(played)
         ]
 
-    def _signed(self, labels: Labels) -> Labels:
-        """With who judged and by which rule, which also decides on frame 0."""
-        start = start_verdict(labels.start, self._who["threshold"], self._rule)
-        return replace(labels, **self._who, start=start)
-
     def _ended(self, labels: Labels) -> bool:
-        """Whether it was the verdict on the last step that ended the episode."""
-        return self._reward.ends and bool(labels.success[-1])
+        """Whether it was the decision on the last frame that ended the episode."""
+        return self._reward.ends and labels.success_at_end
 
     def judge_demos(self, demos: Store, path: Path, track: Callable[[str], Any]) -> Store:
-        """The same episodes with this model's verdicts, which stand in a file of the run and nowhere else."""
+        """The same episodes with this model's labels, which stand in a file of the run and nowhere else."""
         judged = Store.open(demos.folder, labels=path)
         ids = [i for i in demos.ids if not _excluded(demos, i)]
-        self._judge_stored(judged, ids, track("judging demonstrations"))
-        if not any(labels.succeeded for i in ids if (labels := judged.ledger.labels(i)) is not None):
+        self._label(judged, ids, track("judging demonstrations"))
+        if not any(labels.success_once for i in ids if (labels := judged.ledger.labels(i)) is not None):
             raise RewardError(
                 f"the reward model sees success in none of the {len(ids)} demonstrations of {demos.folder}; they may "
                 "end with their first frame of success, where a careful judge wants to see a few more (record them "
@@ -134,17 +126,16 @@ class LearnedReferee(Referee):
     def judge_again(self, store: Store, track: Callable[[str], Any]) -> None:
         """After a new model took over; episodes that somebody excluded stay so."""
         ids = [i for i in store.ids if store.ledger.newest(i) is not None and not _excluded(store, i)]
-        self._judge_stored(store, ids, track("judging again"))
+        self._label(store, ids, track("judging again"))
 
-    def _judge_stored(self, store: Store, ids: Sequence[int], track: Track) -> None:
-        judge = LiveLabeler(self._worker, self._rule)
-        done = label_store(store, judge, pending(store.ledger, judge, ids, on_top=True), track=track)
-        for episode_id, sentence in done.failed.items():
-            raise RewardError(f"episode {episode_id} of {store.folder}: {sentence}")
+    def _label(self, store: Store, ids: Sequence[int], track: Track) -> None:
+        stale = stale_episodes(store.ledger, self.judge.id, ids, newest_only=True)
+        for episode_id, message in label_store(store, self.judge, stale, track=track).failed.items():
+            raise RewardError(f"episode {episode_id} of {store.folder}: {message}")
 
     def report(self, played: Round, first: int) -> dict[str, float]:
         true = np.any(played.privileged["success"] & played.valid, axis=0)
-        judged = played.succeeded
+        judged = played.success_once
         for number, (said, was) in enumerate(zip(judged, true, strict=True), first):
             if np.random.default_rng([self._seed, number]).random() < self._reward.audit_share:
                 self._alarm.note(judged=bool(said), true=bool(was))
@@ -155,77 +146,44 @@ class LearnedReferee(Referee):
             "reward/agreement": float((true == judged).mean()),
             "reward/alarm": float(self._alarm.ringing),
             "rollout/rewards": float(played.reward[played.valid].mean()),
-            "time/compute_model_rewards": self._clock.read(),
+            "time/compute_model_rewards": self.detector.read_step_ms(),
             **audited,
             **self._alarm.metrics(),
         }
 
     def facts(self) -> dict[str, Any]:
-        return {"alarm": self._alarm.to_json(), "model": self._worker.fingerprint}
+        return {"alarm": self._alarm.to_json(), "model": self._model.fingerprint}
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """What the alarm had noted, of this model and no other."""
-        if facts["model"] == self._worker.fingerprint:
+        if facts["model"] == self._model.fingerprint:
             self._alarm = Alarm.from_json(facts["alarm"])
 
 
-class Clock:
-    """A judge that is timed."""
-
-    def __init__(self, judge: Judge):
-        self._judge = judge
-        self._seconds, self._calls = 0.0, 0
-
-    def start(self, observation: Observation) -> FloatArray:
-        return self._judge.start(observation)
-
-    def __call__(self, observation: Observation, known: Mapping[str, AnyArray]) -> RewardSignal:
-        begun = time.perf_counter()
-        signal = self._judge(observation, known)
-        self._seconds += time.perf_counter() - begun
-        self._calls += 1
-        return signal
-
-    def read(self) -> float:
-        """Milliseconds a step, of all environments together, since it was last read."""
-        found = 1000 * self._seconds / max(self._calls, 1)
-        self._seconds, self._calls = 0.0, 0
-        return found
-
-
-def judge_config(reward: RewardConfig, gamma: float) -> JudgeConfig:
-    return JudgeConfig(
-        mode=reward.mode,
-        reward_type=reward.reward_type,
-        threshold=reward.threshold,
-        confirm=reward.confirm,
-        shaping=reward.shaping,
-        gamma=gamma,
-    )
-
-
 def _excluded(store: Store, episode_id: int) -> bool:
-    """Whether the newest verdict leaves all of it out; an episode that nobody has judged yet is not left out."""
+    """Whether the newest labels leave all of it out; an episode that nobody has labeled yet is not left out."""
     labels = store.ledger.labels(episode_id)
-    return labels is not None and not labels.judged.any()
+    return labels is not None and not labels.labeled.any()
 
 
 @contextmanager
 def referee(config: TrainConfig, simulation: Simulation) -> Iterator[Referee]:
-    reward = config.reward
-    path = reward.model_path
-    if path is None:
-        yield Referee(SimulatorJudge(dense=reward.kind == "dense"), simulation)
-        return
-    asked = RewardWorkerConfig(
-        checkpoint_path=path,
-        device=reward.device or config.device,
-        execution=reward.execution,
-        place=reward.place,
-        force=reward.force,
-    )
-    with EmbodiedRewardWorker(asked) as worker:
-        yield LearnedReferee(worker, config, simulation)
+    """The judge of a run, for as long as it goes."""
+    if config.reward.model_path is None:
+        yield Referee(SimulatorJudge(), config, simulation)
+    else:
+        judge = learned_judge(config, config.reward.device or config.device)
+        judge.model.to_device(judge.model.device.type, config.reward.execution)
+        yield LearnedReferee(judge, config, simulation)
+
+
+def learned_judge(config: TrainConfig, device: str) -> ClassifierJudge:
+    """The reward model that a run's config names, with its rule."""
+    assert config.reward.model_path is not None
+    asked = classifier_config(config.reward.model_path, force=config.reward.force, device=device).resolved()
+    own = {name: getattr(asked.rule, name) for name in asked.rule.model_fields_set}
+    told = {name: getattr(config.judge.rule, name) for name in config.judge.rule.model_fields_set}
+    return asked.model_copy(update={"rule": DecisionRule(**{**own, **told})}).build()
 
 
 def introduced(config: TrainConfig) -> tuple[str, ...]:
@@ -236,15 +194,26 @@ def introduced(config: TrainConfig) -> tuple[str, ...]:
     reward, env = config.reward, config.env
     if reward.model_path is None:
         return ()
-    model = RewardModel.load(reward.model_path, "cpu", force=reward.force)
-    rule = judge_config(reward, config.learner.gamma)
+    judge = learned_judge(config, "cpu")
+    model = judge.model
     _check_cameras(model.cameras, dict.fromkeys(env.cameras, env.image_size))
-    ModelJudge(model.watch(1), rule, num_envs=1, max_steps=1)  # refuses a model that cannot do what the rule asks
+    _check_progress(judge, reward)
+    judge.rule.tracker(1)  # refuses a rule that needs whole episodes
     if reward.block is not None:
         _hold_against(reward.block, model.facts)
     cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in model.cameras.items())
-    who = f"{reward.model_path} ({model.fingerprint}) judges: threshold {facts_of(model, rule)['threshold']:.4g}, "
-    return f"{who}{rule.rule}, cameras {cameras}", *model.notes, *_notes(reward, model.facts)
+    shaped = f", shaping {reward.shaping} at gamma {config.learner.gamma}" if reward.shaping else ""
+    paid = f"{reward.mode}, {reward.reward_type}{shaped}"
+    who = f"{reward.model_path} ({judge.id.fingerprint}) judges: {judge.rule.describe()}, {paid}, cameras {cameras}"
+    return who, *model.notes, *_notes(reward, model.facts)
+
+
+def _check_progress(judge: ClassifierJudge, reward: TrainRewardConfig) -> None:
+    if reward.shaping and not judge.model.has_progress:
+        raise RewardError(
+            f"shaping is {reward.shaping:g}, but this reward model has not learned progress; "
+            "set shaping to 0, or train one that has (plaudit train-reward --progress)"
+        )
 
 
 def _check_cameras(wanted: Mapping[str, Size], there: Mapping[str, Any]) -> None:
@@ -278,7 +247,7 @@ def _hold_against(block: CheckpointBlock, facts: ModelFacts) -> None:
             )
 
 
-def _notes(reward: RewardConfig, facts: ModelFacts) -> list[str]:
+def _notes(reward: TrainRewardConfig, facts: ModelFacts) -> list[str]:
     """What a recipe says and nothing depends on."""
     shape, block, notes = facts.classifier, reward.block or CheckpointBlock(), []
     frozen = facts.shared_encoder or shape.split_encoder

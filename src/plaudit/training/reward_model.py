@@ -23,12 +23,14 @@ import numpy as np
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
 from plaudit.errors import PlauditError, TargetNotEmpty
+from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import PARTS
 from plaudit.judges.classifier.features import Track
 from plaudit.judges.classifier.fit import Fitted, fit
-from plaudit.judges.classifier.judge import RewardModel
+from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.training import Epoch
+from plaudit.judges.config import save_own_judge
 from plaudit.judges.metrics import reliability
 from plaudit.report.judge import write_judge_report
 
@@ -50,6 +52,7 @@ def make_reward_model(
         raise
     with new_folder(target) as folder:
         fitted.model.save(folder)
+        save_own_judge(folder, ClassifierJudge(fitted.model).rule)
         _write_lines(folder / "curve.jsonl", [asdict(epoch) for epoch in fitted.curve])
         _write_lines(folder / "held_out.jsonl", [scored.to_json() for scored in fitted.tested])
         write_report(folder / "report.html", f"Reward model: {target.name}", fitted, config)

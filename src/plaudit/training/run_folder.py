@@ -25,11 +25,10 @@ from plaudit.config import load
 from plaudit.data.journal import write_atomic
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError, RewardError, TargetNotEmpty
-from plaudit.judges.classifier.judge import RewardModel
 from plaudit.policies.loader import save_policy
 from plaudit.training.config import TrainConfig
 from plaudit.training.record import Record
-from plaudit.training.reward import introduced
+from plaudit.training.reward import introduced, learned_judge
 from plaudit.types import Weights
 
 
@@ -95,7 +94,7 @@ class RunFolder(Record):
         after.check()
         facts = self.newest_facts()
         fingerprint = facts["referee"]["model"] if facts else None
-        if fingerprint == RewardModel.load(model, "cpu", force=named.force).fingerprint:
+        if fingerprint == learned_judge(after.config, "cpu").model.fingerprint:
             raise RewardError(f"{model} is the reward model that is in charge of {self.path} already; train another")
         past = {"step": facts["step"] if facts else 0, "model": str(before.model_path), "fingerprint": fingerprint}
         history = self.path / "reward_models.jsonl"

@@ -1,7 +1,7 @@
 """The training loop: a round of episodes, what is learned from it, now and then a look at how good it is.
 
     while steps remain:
-        played = run_round(simulation, act, seeds, judge)     # N episodes
+        played = run_round(simulation, act, seeds, detector)  # N episodes
         metrics = study.learn(played)                         # PPO: this round. Others: stored, then batches of replay
         evaluate, checkpoint                                  # when due
 
@@ -20,12 +20,15 @@ import torch
 
 from plaudit.data.batch import to_torch
 from plaudit.data.replay import Replay
+from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
 from plaudit.errors import DataError
+from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.simulator import SimulatorJudge
 from plaudit.learners.threads import torch_threads
 from plaudit.policies.networks import Spaces
 from plaudit.protocols import Learner, Simulation
-from plaudit.rollout.rounds import Act, Judge, Round, SimulatorJudge, run_round
+from plaudit.rollout.rounds import Act, Round, run_round
 from plaudit.training.collect import collecting
 from plaudit.training.config import TrainConfig
 from plaudit.training.reward import Referee, referee
@@ -112,12 +115,13 @@ class OffPolicy:
         demos: Store | None,
         seed: int,
         *,
+        reward: RewardConfig,
         end_on_success: bool,
         believe_demos: bool,
     ):
         """believe_demos: whether a demonstration that was recorded as ended has ended, whatever the judge sees"""
         self._learner, self._kept, self._demos = learner, kept, demos
-        options = {**learner.replay_options, "end_on_success": end_on_success, "seed": seed}
+        options = {**learner.replay_options, "reward": reward, "end_on_success": end_on_success, "seed": seed}
         if demos is not None:
             ends, share = (believe_demos, True), learner.config.demo_ratio
             self._replay = Replay.mix(demos, kept.store, share, end_as_recorded=ends, **options)
@@ -191,7 +195,15 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
         going = now.step < config.steps and not enough and not _good_enough(now, config) and not _ringing(now, config)
         while going:
             seeds = [training_seed(config.seed, now.episodes + i) for i in range(config.num_envs)]
-            played = run_round(simulation, study.act(now.step), seeds, charge.judge, end_on_success=config.reward.ends)
+            played = run_round(
+                simulation,
+                study.act(now.step),
+                seeds,
+                charge.detector,
+                reward=config.reward.rewards,
+                gamma=config.learner.gamma,
+                terminate_on_success=config.reward.ends,
+            )
             metrics = {**study.learn(played, now.step), **charge.report(played, now.episodes)}
             if collected is not None:
                 metrics |= collected.take(played, simulation)
@@ -224,15 +236,15 @@ def _audience(config: TrainConfig, learner: Learner) -> Simulation:
 
 def evaluate(simulation: Simulation, learner: Learner, episodes: int) -> float:
     """Share of episodes, on seeds held back, that the simulator saw succeed."""
-    played = list(play_held_back(simulation, learner, episodes, SimulatorJudge()))
-    return float(np.mean(np.concatenate([round.succeeded for round in played])[:episodes]))
+    played = list(play_held_back(simulation, learner, episodes, SuccessDetector(SimulatorJudge(), simulation.num_envs)))
+    return float(np.mean(np.concatenate([round.success_once for round in played])[:episodes]))
 
 
 def play_held_back(
     simulation: Simulation,
     learner: Learner,
     episodes: int,
-    judge: Judge,
+    detector: SuccessDetector,
     *,
     offset: int = 0,
     end_on_success: bool = True,
@@ -243,7 +255,7 @@ def play_held_back(
     """
     for first in range(0, episodes, simulation.num_envs):
         seeds = [HELD_BACK + offset + first + i for i in range(simulation.num_envs)]
-        yield run_round(simulation, learner.act_fn(explore=False), seeds, judge, end_on_success=end_on_success)
+        yield run_round(simulation, learner.act_fn(explore=False), seeds, detector, terminate_on_success=end_on_success)
 
 
 def _policy_cameras(config: TrainConfig, simulation: Simulation) -> dict[str, tuple[int, int]]:
@@ -297,7 +309,7 @@ def _after(now: Progress, played: Round, charge: Referee, seconds: float) -> Pro
     return Progress(
         step=now.step + played.steps,
         episodes=now.episodes + len(played.length),
-        success=float(played.succeeded.mean()),
+        success=float(played.success_once.mean()),
         evaluated=now.evaluated,
         seconds=seconds,
         alarm=charge.alarm,
@@ -334,5 +346,11 @@ def _study(config: TrainConfig, learner: Any, kept: Kept | None, demos: Store | 
         return OnPolicy(learner, kept, demos, config.seed)
     assert kept is not None
     return OffPolicy(
-        learner, kept, demos, config.seed, end_on_success=config.reward.ends, believe_demos=charge.believes_demos
+        learner,
+        kept,
+        demos,
+        config.seed,
+        reward=config.reward.rewards,
+        end_on_success=config.reward.ends,
+        believe_demos=charge.believes_demos,
     )

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from glow import GlowConfig, bright_model, saved
+from plaudit.data.rewards import RewardConfig
 from plaudit.judges.classifier.embodied import EmbodiedRewardWorker
 from plaudit.judges.classifier.worker import RewardWorkerConfig
-from plaudit.judges.detector import JudgeConfig, ModelJudge
-from plaudit.rollout.rounds import Round, SimulatorJudge, run_round
+from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.simulator import SimulatorJudge
+from plaudit.rollout.rounds import Round, run_round
 
 
 @pytest.fixture
@@ -20,11 +22,11 @@ def worker(tmp_path):
 def rollout(judge, **options) -> Round:
     """Three lamps, turned up at three speeds."""
     speeds = np.float32([[0.1], [0.3], [0.6]])
-    return run_round(GlowConfig().build(3), lambda seen: speeds, range(3), judge, **options)
+    return run_round(GlowConfig().build(3), lambda seen: speeds, range(3), SuccessDetector(judge, 3), **options)
 
 
 def test_success_is_paid_once_two_of_three_frames_show_it_and_not_by_the_simulators_flag(worker):
-    played = rollout(SimulatorJudge(), end_on_success=False)
+    played = rollout(SimulatorJudge(), terminate_on_success=False)
     bright = played.images["front"][:, :, 0, 0, 0] >= 0.5 * 255  # [T+1, N]
     recent = np.stack([bright[max(t - 2, 0) : t + 1].sum(axis=0) for t in range(1, len(bright))])
     rewards = worker.compute_rewards(played)
@@ -33,8 +35,8 @@ def test_success_is_paid_once_two_of_three_frames_show_it_and_not_by_the_simulat
 
 
 @pytest.mark.parametrize(
-    "config", [JudgeConfig(reward_type="continuous"), JudgeConfig(mode="add"), JudgeConfig(mode="terminal")]
+    "config", [RewardConfig(reward_type="continuous"), RewardConfig(mode="add"), RewardConfig(mode="terminal")]
 )
 def test_rewards_of_a_rollout_are_those_that_were_paid_while_it_ran(worker, config):
-    played = rollout(ModelJudge(worker, config, 3, max_steps=12))
+    played = rollout(worker.judge, reward=config)
     assert played.reward.any() and worker.compute_rewards(played, config).tolist() == played.reward.tolist()

@@ -14,12 +14,13 @@ from plaudit.data.store import Store
 from plaudit.errors import BadFile, PlauditError, RewardError, TargetNotEmpty
 from plaudit.judges.calibration import Calibration
 from plaudit.judges.classifier import features, training
+from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import PARTS, RewardDataset, read_frames, split, thinned, with_blanks
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import Fitted
-from plaudit.judges.classifier.judge import RewardModel
+from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.training import Epoch, Stopped, _balanced
 from plaudit.training.reward_model import make_reward_model, work_folder
@@ -81,7 +82,7 @@ def test_what_is_loaded_judges_as_what_was_saved(folder, squares, fitted):
     loaded = RewardModel.load(folder / "model", "cpu")
     assert loaded.fingerprint == fitted.model.fingerprint and loaded.threshold == fitted.model.threshold
     for episode_id in (0, 11):
-        one, other = (m.judge(squares.episode(episode_id)).probability for m in (loaded, fitted.model))
+        one, other = (m.judge(squares.episode(episode_id)).success_prob for m in (loaded, fitted.model))
         assert np.array_equal(one, other)
 
 
@@ -90,7 +91,7 @@ def test_every_frame_of_a_store_is_a_sample_of_the_data_set(squares):
     assert isinstance(table, RewardDataset) and len(table) == sum(squares.place(i).rows for i in squares.ids)
     row = int(table.rows_of([7])[2])
     assert (table.episode[row], table.frame[row]) == (7, 2)
-    assert table.truth[row] == squares.ledger.labels(7).frames[2]
+    assert table.truth[row] == squares.ledger.labels(7).targets[2]
 
 
 @pytest.mark.parametrize("members", [1, 2])
@@ -99,7 +100,7 @@ def test_what_was_measured_is_what_the_model_says_later(tmp_path, squares, membe
     found = make(squares, tmp_path / "frozen", FROZEN.model_copy(update={"epochs": 2, "members": members}))
     loaded = RewardModel.load(tmp_path / "frozen", force=True)
     for episode in found.tested:
-        assert loaded.judge(squares.episode(episode.episode)).probability.tolist() == episode.probability.tolist()
+        assert loaded.judge(squares.episode(episode.episode)).success_prob.tolist() == episode.probability.tolist()
     assert (loaded.facts.ensemble_calibration != (1, 0)) == (members > 1)
 
 
@@ -110,7 +111,7 @@ def test_an_ensemble_of_an_earlier_version_judges_as_it_did(tmp_path):
     del tree["ensemble_calibration"]  # which they did not have
     (folder / "model.json").write_text(json.dumps(tree))
     said = [Calibration(0.3)(member[:, 0]) for member in model.logits(episode)]
-    assert RewardModel.load(folder).judge(episode).probability == pytest.approx(np.min(said, axis=0))
+    assert RewardModel.load(folder).judge(episode).success_prob == pytest.approx(np.min(said, axis=0))
 
 
 def changed(model: RewardModel, **facts) -> RewardModel:
@@ -133,7 +134,7 @@ def test_a_fingerprint_is_of_all_that_changes_a_score(tmp_path):
     }
     assert len({model.fingerprint, *(other.fingerprint for other in others.values())}) == 1 + len(others)
     for name in ("calibration", "image size"):
-        assert not np.allclose(others[name].judge(episode).probability, model.judge(episode).probability), name
+        assert not np.allclose(others[name].judge(episode).success_prob, model.judge(episode).success_prob), name
     assert changed(model, classifier={"dropout": 0.5}).fingerprint == model.fingerprint  # of training alone
     assert RewardModel.load(saved(model, tmp_path / "m")).fingerprint == model.fingerprint
 
@@ -365,7 +366,7 @@ def test_frames_of_another_size_are_refused_at_run_time(fitted):
         fitted.model.judge(square_episode(True, 0, size=32))
     with pytest.raises(RewardError, match="looks at camera 'front', which is not there; there are: wrist"):
         observation = Observation({"wrist": np.zeros((1, 24, 24, 3), np.uint8)}, np.zeros((1, 2), np.float32))
-        fitted.model.watch(1).start(observation)
+        ClassifierJudge(fitted.model).stream(1).reset(observation)
 
 
 def test_weights_of_another_network_are_refused_with_the_first_tensor(folder, fitted, tmp_path, squares):

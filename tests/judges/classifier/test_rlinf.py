@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from bright_square import square_store
 from plaudit.errors import BadFile, ConfigError, RewardError, UnsafeFile
+from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10, Resnet10Config
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import Fitted, fit
-from plaudit.judges.classifier.judge import RewardModel
 from plaudit.judges.classifier.rlinf import load_pt, save_pt, sizes_for_grid
 
 
@@ -84,8 +84,8 @@ def test_a_checkpoint_of_rlinf_judges_as_it_did_there(tmp_path, average):
     network = theirs("wrist", "base_camera", average=average)  # not in alphabetical order
     images = pixels("base_camera", "wrist")
     model = RewardModel.load(network.save(tmp_path / "reward_model.pt"), "cpu")
-    assert np.allclose(model.score(images).probability, probability(network, images), atol=1e-5)
-    assert np.ptp(model.score(images).probability) > 1e-3
+    assert np.allclose(model.score(images).success_prob, probability(network, images), atol=1e-5)
+    assert np.ptp(model.score(images).success_prob) > 1e-3
     assert model.threshold == 0.5 and set(model.cameras) == {"wrist", "base_camera"}
     assert model.shape.average_first == average and model.shape.num_spatial_blocks == 2
 
@@ -168,7 +168,7 @@ def test_rlinfs_resnet_of_today_judges_as_it_did_there(tmp_path, arch, shape):
         logits = network({"front": torch.from_numpy(images["front"]).float()})[:, 0].numpy()
         ours = model.members[0]({"front": torch.from_numpy(images["front"])})[:, 0].numpy()
     assert np.allclose(ours, logits, atol=1e-4) and np.ptp(logits) > 1e-4
-    assert np.allclose(model.score(images).probability, 1 / (1 + np.exp(-logits)), atol=1e-5)
+    assert np.allclose(model.score(images).success_prob, 1 / (1 + np.exp(-logits)), atol=1e-5)
     assert model.shape.encoder.arch == arch
 
 
@@ -183,7 +183,7 @@ def test_rlinfs_resnet_of_today_has_124_tensors_and_becomes_a_folder_of_ours(tmp
     model.save(tmp_path / "folder")
     images = pixels("main", size=128)
     again = RewardModel.load(tmp_path / "folder", "cpu")
-    assert again.score(images).probability.tolist() == model.score(images).probability.tolist()
+    assert again.score(images).success_prob.tolist() == model.score(images).success_prob.tolist()
 
 
 def test_a_resnet_that_is_none_of_theirs_is_refused(tmp_path):

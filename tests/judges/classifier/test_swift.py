@@ -44,12 +44,12 @@ def test_a_copy_says_almost_the_same():
 @pytest.mark.parametrize("execution", ["eager", "graph"])
 def test_a_gpu_says_almost_what_a_processor_says(execution):
     model, frames = tiny_model(), noise_episode(40).frames
-    expected = model.score(frames).probability
+    expected = model.score(frames).success_prob
     model.to_device("cuda", execution)
     for rows in (slice(0, 32), slice(8, 40), slice(0, 5), slice(0, 32)):  # a graph is played again, or is another
         part = {"front": frames["front"][rows]}
-        assert model.score(part).probability == pytest.approx(expected[rows], abs=0.02)
-        assert model.score({"front": torch.from_numpy(np.array(part["front"])).pin_memory()}).probability.shape
+        assert model.score(part).success_prob == pytest.approx(expected[rows], abs=0.02)
+        assert model.score({"front": torch.from_numpy(np.array(part["front"])).pin_memory()}).success_prob.shape
 
 
 @pytest.mark.parametrize("size", [(16, 24), (17, 23)])

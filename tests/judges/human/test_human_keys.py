@@ -32,7 +32,7 @@ def bottles(folder: Path, lengths: dict[int, int]) -> Path:
 
 def cutoffs_of(folder: Path) -> dict[int, int]:
     store = Store.open(folder)
-    return {i: int(store.ledger.labels(i, ("human",)).frames.argmax()) for i in store.ids}
+    return {i: int(store.ledger.labels(i, ("human",)).targets.argmax()) for i in store.ids}
 
 
 def test_no_key_has_two_meanings():
@@ -102,7 +102,7 @@ def test_cutoffs_pressed_key_by_key_are_those_of_a_label_file(tmp_path):
     store = Store.open(by_file)
     label_store(store, cutoffs)
     for i in cutoffs:
-        assert np.array_equal(said_of(by_keys, i), store.ledger.labels(i).frames)
+        assert np.array_equal(said_of(by_keys, i), store.ledger.labels(i).targets)
 
 
 @needs_real_data

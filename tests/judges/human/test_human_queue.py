@@ -10,6 +10,7 @@ from plaudit.judges.human import queue as queue_module
 from plaudit.judges.human.asked import ask_for
 from plaudit.judges.human.queue import Queue, disagreement
 from plaudit.judges.human.session import Session
+from plaudit.types import Labels
 
 
 @pytest.fixture
@@ -72,8 +73,8 @@ def test_two_judges_are_compared_by_probability_where_they_gave_one():
 
 def test_frames_that_one_of_them_did_not_judge_do_not_count():
     labels = judged(4, 2, "human")
-    half = type(labels)(np.where([1, 1, 0, 0], labels.reward, np.nan).astype("f4"), labels.success & [1, 1, 0, 0])
-    assert disagreement([half, judged(4, 1, "vlm")]) == approx(0.5)
+    half = Labels.from_targets(np.where([1, 1, 1, 0, 0], labels.targets, np.nan), "human")
+    assert disagreement([half, judged(4, 1, "vlm")]) == approx(1 / 3)
 
 
 def test_the_three_judges_that_are_furthest_apart_count():

@@ -111,7 +111,7 @@ def test_an_excluded_episode_is_labelled_with_nothing_to_learn_from(folder, sess
     session.exclude()
     session.complete()
     labels = Store.open(folder).ledger.labels(0)
-    assert np.isnan(labels.reward).all() and labels.note == "excluded"
+    assert not labels.labeled.any() and labels.note == "excluded"
     assert session.episode_id == 1 and not session.queue.is_left(0)
 
 
@@ -170,7 +170,7 @@ def test_undoing_a_complete_opens_the_episode_again_and_completing_it_anew_is_a_
     assert "its label counts until it is completed anew" in session.message
     session.success_from_here()
     session.complete()
-    assert [v.labels().succeeded for v in Store.open(folder).ledger.history(0)] == [False, True]
+    assert [v.labels().success_once for v in Store.open(folder).ledger.history(0)] == [False, True]
     assert session.episode_id == 1
 
 

@@ -54,14 +54,13 @@ def test_labels_are_those_that_a_label_file_gives(tmp_path, repeated, cutoff):
     nothing = Verdict.nothing(7 if repeated == "none" else 6)
     said = nothing.failed() if cutoff is None else nothing.success_from(cutoff)
     mine, theirs = said.labels(store.episode(0), "lab"), store.ledger.labels(0)
-    assert np.array_equal(mine.frames, theirs.frames, equal_nan=True)
-    assert np.array_equal(mine.reward, theirs.reward, equal_nan=True)
+    assert np.array_equal(mine.targets, theirs.targets, equal_nan=True)
     assert np.array_equal(mine.success, theirs.success)
-    assert (mine.source, mine.note) == ("human", "by lab")
+    assert (mine.judge.source, mine.note) == ("human", "by lab")
 
 
 def test_an_excluded_episode_has_no_reward_anywhere_and_says_why():
     labels = Verdict.nothing(5).left_out().labels(counting_episode(steps=4))
-    assert np.isnan(labels.reward).all() and np.isnan(labels.start) and not labels.success.any()
+    assert not labels.labeled.any() and not labels.success.any()
     assert labels.note == "excluded"
     assert Verdict.of_labels(counting_episode(steps=4), labels).excluded

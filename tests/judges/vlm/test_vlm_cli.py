@@ -9,6 +9,7 @@ import yaml
 from plaudit.cli import main
 from plaudit.data.failures import Failures
 from plaudit.data.store import Store
+from plaudit.rule import threshold_of
 from plaudit.types import Labels
 from tiny_vlm import moving
 
@@ -47,7 +48,7 @@ def test_it_labels_what_the_scorer_says_and_not_twice(run, store, scorer):
     assert "6 episodes of data labelled by vlm" in run("label", "data", "--config", "judge.yaml")
     opened = Store.open(store)
     labels = opened.ledger.labels(2, {"vlm"})
-    assert labels.model == scorer.fingerprint and labels.probability.shape == (STEPS,)
+    assert labels.judge.fingerprint == scorer.fingerprint and labels.scores.success_prob.shape == (STEPS + 1,)
     assert "0 episodes of data labelled" in run("label", "data", "--config", "judge.yaml")
     assert len(Store.open(store).ledger) == len(opened.ledger)
 
@@ -67,7 +68,7 @@ def test_a_calibrated_judge_is_a_file_that_labels_again(run, store, tmp_path):
     run("judge", "calibrate", "data", "--config", "judge.yaml", "--output", "careful.yaml", "--target-fpr", "0.2")
     rule = yaml.safe_load((tmp_path / "careful.yaml").read_text())["rule"]
     assert "6 episodes of data labelled" in run("label", "data", "--config", "careful.yaml")
-    assert Store.open(store).ledger.labels(0, {"vlm"}).threshold == pytest.approx(rule["threshold"])
+    assert threshold_of(Store.open(store).ledger.labels(0, {"vlm"}).judge) == rule["threshold"]
 
 
 def test_words_that_cannot_be_read_are_kept_on_the_record_and_label_nothing(run, store, tmp_path):

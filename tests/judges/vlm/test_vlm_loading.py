@@ -10,10 +10,10 @@ import torch
 
 from plaudit.config import load, parse
 from plaudit.errors import ConfigError, JudgeError, MissingExtra, MissingPackage
-from plaudit.judges.frames import FrameLabeler
 from plaudit.judges.vlm.attention import attend_by
 from plaudit.judges.vlm.config import VlmConfig
-from plaudit.registry import LABELER_REGISTRY
+from plaudit.judges.vlm.judge import VlmJudge
+from plaudit.registry import JUDGE_REGISTRY
 from tiny_vlm import save_tiny
 
 
@@ -23,10 +23,10 @@ def copy_of(folder, target):
 
 
 def test_the_registry_builds_a_labeler(tiny):
-    config: Any = LABELER_REGISTRY.parse({"type": "vlm", "model": str(tiny), "rule": {"threshold": 0.9}})
+    config: Any = JUDGE_REGISTRY.parse({"type": "vlm", "model": str(tiny), "rule": {"threshold": 0.9}})
     labeler = config.build()
-    assert isinstance(labeler, FrameLabeler)
-    assert (labeler.source, labeler.rule.threshold) == ("vlm", 0.9)
+    assert isinstance(labeler, VlmJudge)
+    assert (labeler.id.source, labeler.rule.threshold) == ("vlm", 0.9)
 
 
 def test_a_gpu_that_is_not_there_is_answered_with_what_to_do(tiny, monkeypatch):
@@ -80,7 +80,7 @@ def test_the_fingerprint_is_of_weights_question_and_sight(tiny, tmp_path, make_s
         {"stride": 2},
         {"model": str(save_tiny(tmp_path, seed=1))},
     ]
-    prints = {make_scorer(**settings).fingerprint for settings in [{}, {"token_budget": 7}, {"rule": {"bias": 1.0}}]}
+    prints = {make_scorer(**settings).fingerprint for settings in [{}, {"token_budget": 7}, {"rule": {"k": 1}}]}
     assert len(prints) == 1  # of what does not change its numbers, nothing
     assert len(prints | {make_scorer(**settings).fingerprint for settings in others}) == 1 + len(others)
 

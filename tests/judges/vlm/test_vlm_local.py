@@ -1,17 +1,17 @@
 """One pass in this process: the same numbers as one chat at a time, whatever else is in the batch."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from plaudit.contracts import check_labeler
+from plaudit.contracts import check_judge
 from plaudit.errors import JudgeError
-from plaudit.judges.frames import FrameLabeler, Rule
+from plaudit.judges.calibration import PlattScaling
 from plaudit.judges.vlm.images import data_url, resized, size_of
+from plaudit.judges.vlm.judge import VlmJudge
 from plaudit.judges.vlm.prompt import ask, conversation
+from plaudit.rule import DecisionRule
 from plaudit.types import Episode
 from tiny_vlm import moving
 
@@ -179,11 +179,12 @@ def test_nothing_to_score_is_nothing(scorer):
     assert scorer.score([]) == []
 
 
-def test_it_makes_a_labeler_that_keeps_the_contract(scorer):
-    labeler: Any = FrameLabeler(scorer, Rule(decode="frames", bias=-1.0))
-    check_labeler(labeler, [moving(), moving(task=""), moving(steps=2, repeated="first")])
-    labels = labeler.label([moving()])[0]
-    assert (labels.source, labels.model) == ("vlm", scorer.fingerprint)
+def test_it_makes_a_judge_that_keeps_the_contract(scorer):
+    judge = VlmJudge(scorer, DecisionRule(decode="per_frame"), PlattScaling(bias=-1.0))
+    check_judge(judge, [moving(), moving(task=""), moving(steps=2, repeated="first")])
+    (calibrated,), (plain,) = judge.score([moving()]), VlmJudge(scorer, DecisionRule()).score([moving()])
+    assert (calibrated.success_prob < plain.success_prob).all()
+    assert judge.uncalibrated == scorer.fingerprint != judge.id.fingerprint
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed:UserWarning")  # a processor that has no bfloat16 says so

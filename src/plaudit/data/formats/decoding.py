@@ -232,4 +232,4 @@ def _unpacked(told: dict[str, Any], arrays: list[AnyArray]) -> tuple[Episode, La
     )
     if told["labels"] is None:
         return episode, None
-    return episode, Labels(reward=next(parts), success=next(parts), **told["labels"])
+    return episode, Labels.from_targets(next(parts), told["labels"]["source"])

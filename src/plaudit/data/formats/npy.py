@@ -64,7 +64,7 @@ def _load(root: Root, options: ReadOptions, file: Path, index: int) -> tuple[Epi
         )
     except (InvalidEpisode, ValueError) as error:
         raise BadFile(file, f"{error}") from error
-    return episode, Labels.from_frames(labels, source="dataset")
+    return episode, Labels.from_targets(labels, "dataset")
 
 
 def write(folder: Path, items: Sequence[Item], options: WriteOptions, track: Track) -> list[str]:
@@ -74,7 +74,7 @@ def write(folder: Path, items: Sequence[Item], options: WriteOptions, track: Tra
         (folder / name).mkdir()
     for item in track(items):
         episode = item.episode
-        if item.labels is None or np.isnan(item.labels.frames[episode.recorded]).any():
+        if item.labels is None or np.isnan(item.labels.targets[episode.recorded]).any():
             left_out.append(f"episode {item.id} was left out: not every frame of it is labelled")
             continue
         cameras = choose(options.cameras, list(episode.frames), f"episode {item.id}")
@@ -83,7 +83,7 @@ def write(folder: Path, items: Sequence[Item], options: WriteOptions, track: Tra
                 c: (episode.frames[c][episode.recorded].transpose(0, 3, 1, 2) / np.float32(255)).astype(np.float32)
                 for c in cameras
             },
-            "labels": item.labels.frames[episode.recorded],
+            "labels": item.labels.targets[episode.recorded],
         }
         kind = "positive" if tree["labels"].max() >= 0.5 else "negative"
         pickled = np.array(tree, dtype=object)  # the layout is a dictionary in an .npy file: it can only be a pickle

@@ -68,11 +68,16 @@ def _convert(tree: Any, root: Root, file: Path, index: int, options: ReadOptions
         frames[key.removesuffix(SUFFIX)] = np.concatenate([images[:1], images])
     states = np.stack([_single(step["obs"].get("states", np.zeros(0)), 1) for step in steps])
     success = np.array([bool(step["success"]) for step in steps])
+    rewards = np.array([float(np.asarray(step["reward"]).reshape(())) for step in steps], np.float32)
     episode = Episode.of(
         frames=frames,
         state=np.concatenate([states[:1], states]),
         actions=np.stack([_single(step["action"], 1) for step in steps]),
-        privileged={"success": success, "grasp": np.array([bool(step.get("grasp", False)) for step in steps])},
+        privileged={
+            "success": success,
+            "grasp": np.array([bool(step.get("grasp", False)) for step in steps]),
+            "reward": rewards,
+        },
         terminated=bool(steps[-1].get("terminated", steps[-1]["done"] and success[-1])),
         repeated="first",
         task=options.task,
@@ -80,8 +85,7 @@ def _convert(tree: Any, root: Root, file: Path, index: int, options: ReadOptions
         origin=Origin("pkl", str(root.path), index, file_digest(root, file)),
         meta={"folder": file.parent.name, "file": file.stem},
     )
-    rewards = np.array([float(np.asarray(step["reward"]).reshape(())) for step in steps], np.float32)
-    return episode, Labels(reward=rewards, success=success, source="simulator")
+    return episode, Labels.from_targets(np.append(np.nan, success), "simulator")
 
 
 def _check_images(steps: Sequence[Any], cameras: Sequence[str], size: int, file: Path) -> None:
@@ -124,11 +128,15 @@ def write(folder: Path, items: Sequence[Item], options: WriteOptions, track: Tra
 
 
 def _verdict(item: Item) -> tuple[AnyArray, AnyArray] | None:
-    """Reward and success of every step: the newest labels, or what the simulator knew."""
-    if item.labels is not None and item.labels.judged.all():
-        return item.labels.reward, item.labels.success
-    success = item.episode.success
-    return None if success is None else (success.astype(np.float32), success)
+    """Reward and success of every step: by the newest labels, or what the simulator knew."""
+    labels, success = item.labels, item.episode.success
+    if labels is not None and labels.labeled[1:].all():
+        success = labels.success[1:]
+    if success is None:
+        return None
+    by_simulator = labels is None or labels.judge.source == "simulator"
+    reward = item.episode.privileged.get("reward") if by_simulator else None
+    return success.astype(np.float32) if reward is None else reward, success
 
 
 def _steps(episode: Episode, cameras: list[str], reward: AnyArray, success: AnyArray) -> list[dict[str, Any]]:

@@ -205,14 +205,14 @@ def packed(episode: Episode, labels: Labels | None) -> tuple[dict[str, Any], lis
     if episode.origin is None:
         raise DataError("an episode of a data set knows where it comes from")
     arrays = [*episode.frames.values(), episode.state, episode.actions, episode.control_mode]
-    arrays += [*episode.privileged.values(), *(() if labels is None else (labels.reward, labels.success))]
+    arrays += [*episode.privileged.values(), *(() if labels is None else (labels.targets,))]
     facts = {name: getattr(episode, name) for name in ("task", "fps", "robot", "terminated", "repeated")}
     answer = {
         "cameras": list(episode.frames),
         "privileged": list(episode.privileged),
         "facts": {**facts, "meta": dict(episode.meta)},
         "origin": vars(episode.origin),
-        "labels": None if labels is None else {"start": float(labels.start), "source": labels.source},
+        "labels": None if labels is None else {"source": labels.judge.source},
     }
     return answer, arrays
 

@@ -86,12 +86,12 @@ def read_frames(
         kept = rows[number]
         episode, labels = store.episode(episode_id), store.ledger.labels(episode_id, sources)
         assert labels is not None
-        if len(labels.reward) != episode.steps:
+        if labels.steps != episode.steps:
             raise DataError(
-                f"{store.folder}: the labels of episode {episode_id} cover {len(labels.reward)} steps, it has "
+                f"{store.folder}: the labels of episode {episode_id} cover {labels.steps} steps, it has "
                 f"{episode.steps}; label it again"
             )
-        truth = labels.frames[kept]
+        truth = labels.targets[kept]
         for camera in cameras:
             images[camera][start : start + len(kept)] = _resized(episode.frames[camera][kept], image_size)
         columns["state"].append(episode.state[kept])

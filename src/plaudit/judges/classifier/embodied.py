@@ -1,39 +1,73 @@
 """The reward worker of a policy's training: rewards for whole rollouts, in place of the environment's own.
 
     with EmbodiedRewardWorker(RewardWorkerConfig(checkpoint_path="lift_reward")) as worker:
-        judge = ModelJudge(worker, JudgeConfig(), num_envs, max_steps)      # while the rollout runs
-        rewards = worker.compute_rewards(rollout)                           # afterwards: the same rewards, [T, N]
+        rewards = worker.compute_rewards(rollout)        # [T, N], as a detector of this judge would have had them paid
 
 A rollout has an order, so several frames have to confirm a success before it is paid. `RewardWorker` by itself scores
 frames that have nothing to do with each other.
 """
 
+from collections.abc import Mapping
+from typing import Protocol
+
 import numpy as np
 
+from plaudit.data.rewards import Decisions, RewardConfig, compute_rewards
 from plaudit.judges.classifier.worker import RewardWorker
-from plaudit.judges.detector import JudgeConfig, ModelJudge
-from plaudit.rollout.rounds import Round
-from plaudit.types import FloatArray, Observation
+from plaudit.judges.detector import SuccessDetector
+from plaudit.types import AnyArray, ByteArray, FloatArray, Observation
+
+
+class Rollout(Protocol):
+    """N episodes side by side, as `plaudit.rollout.rounds.Round` has them."""
+
+    @property
+    def images(self) -> Mapping[str, ByteArray]:
+        """camera -> [T+1, N, H, W, 3]"""
+        ...
+
+    @property
+    def state(self) -> FloatArray:
+        """[T+1, N, S]"""
+        ...
+
+    @property
+    def privileged(self) -> Mapping[str, AnyArray]:
+        """name -> [T, N] what only the simulation knows; mode 'add' reads its shaping reward"""
+        ...
+
+    @property
+    def length(self) -> AnyArray:
+        """[N] steps of each episode"""
+        ...
 
 
 class EmbodiedRewardWorker(RewardWorker):
     """A `RewardWorker` that also knows the rewards of a rollout."""
 
-    def compute_rewards(self, rollout: Round, config: JudgeConfig | None = None) -> FloatArray:
-        """[T, N]: what a `ModelJudge` of this model would have paid while the rollout ran, whoever paid then.
+    def compute_rewards(self, rollout: Rollout, config: RewardConfig | None = None, gamma: float = 0.99) -> FloatArray:
+        """[T, N]: what this model pays for the rollout, whoever paid while it ran.
 
-        config: how success is confirmed and paid; None: as `JudgeConfig` has it, with this worker's reward type
+        config: how success is paid; None: as `RewardConfig` has it, with this worker's reward type
+        gamma: of the shaping
         """
-        config = JudgeConfig(reward_type=self.config.reward_type) if config is None else config
-        steps, num_envs = rollout.actions.shape[:2]
-        judge = ModelJudge(self, config, num_envs, steps)
-        judge.start(_frames_at(rollout, 0))
-        rewards = [
-            judge(_frames_at(rollout, t + 1), {name: values[t] for name, values in rollout.privileged.items()}).reward
-            for t in range(steps)
-        ]
-        return np.stack(rewards)
+        steps, num_envs = len(rollout.state) - 1, rollout.state.shape[1]
+        detector = SuccessDetector(self.judge, num_envs)
+        decided = [detector.reset(_frames_at(rollout, 0))]
+        scores = [detector.scores]
+        for t in range(1, steps + 1):
+            decided.append(detector.step(_frames_at(rollout, t), {}))
+            scores.append(detector.scores)
+        progress = [score.progress for score in scores if score.progress is not None]
+        decisions = Decisions(
+            np.stack(decided),
+            np.stack([score.success_prob for score in scores]),
+            np.stack(progress) if progress else None,
+        )
+        config = RewardConfig(reward_type=self.config.reward_type) if config is None else config
+        last = np.arange(steps)[:, None] == rollout.length - 1
+        return compute_rewards(decisions, rollout.privileged, config, gamma, last)
 
 
-def _frames_at(rollout: Round, t: int) -> Observation:
+def _frames_at(rollout: Rollout, t: int) -> Observation:
     return Observation({camera: frames[t] for camera, frames in rollout.images.items()}, rollout.state[t])

@@ -24,16 +24,17 @@ import torch
 from plaudit import __version__
 from plaudit.data.store import Store
 from plaudit.judges.calibration import EnsembleCalibration, choose_threshold, fit_ensemble
+from plaudit.judges.classifier.checkpoint import DataFacts, ModelFacts, RewardModel, threshold_facts
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import PARTS, Part, RewardDataset, read_frames, split, thinned, with_blanks
 from plaudit.judges.classifier.features import Grids, Track, keep_grids
-from plaudit.judges.classifier.judge import DataFacts, ModelFacts, RewardModel, threshold_facts
 from plaudit.judges.classifier.network import classifier_config
 from plaudit.judges.classifier.training import Epoch, Member, train_member
 from plaudit.judges.controls import ControlResult, failed, run_controls
-from plaudit.judges.cutoffs import fit_shift
-from plaudit.judges.metrics import Scores, measure
+from plaudit.judges.cutoffs import fit_cutoff_offset
+from plaudit.judges.metrics import JudgeMetrics, compute_metrics
 from plaudit.judges.scored import JudgedFrame, Scored, side_by_side, worst_frames
+from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, FloatArray
 
 
@@ -42,7 +43,7 @@ class Fitted:
     """A model and everything that was found out about it."""
 
     model: RewardModel
-    scores: Scores
+    scores: JudgeMetrics
     controls: Sequence[ControlResult]
     tested: Sequence[Scored]
     worst: Sequence[JudgedFrame]  # among those tested
@@ -99,14 +100,14 @@ def _measured(
     calibration = fit_ensemble(logits["validation"], table.truth[chosen])
     looked_at = _scored(table, chosen, calibration, logits["validation"])
     threshold = choose_threshold(looked_at, config.target_fpr)
-    shift = fit_shift(looked_at, threshold.value)
+    rule = DecisionRule(threshold=threshold.value, cutoff_offset=fit_cutoff_offset(looked_at, threshold.value))
     held_out = _scored(table, tested, calibration, logits["test"])
-    scores = measure(held_out, threshold.value, shift=shift)
+    scores = compute_metrics(held_out, rule)
     found = {
         "calibration": tuple((c.temperature, c.bias) for c in calibration.members),
         "ensemble_calibration": (calibration.lowest.temperature, calibration.lowest.bias),
         "threshold": threshold_facts(threshold),
-        "cutoff_shift": shift,
+        "cutoff_shift": rule.cutoff_offset,
         "scores": scores.to_json(),
         "training": {
             "config": config.model_dump(mode="json"),
@@ -185,8 +186,8 @@ def _controls(
     for episode_id in np.unique(table.episode[rows]).tolist():
         labels = store.ledger.labels(episode_id, config.sources)
         assert labels is not None
-        found.append((store.episode(episode_id), labels.frames))
-    return run_controls(lambda episode: model.judge(episode).probability, found, model.threshold, seed=config.seed)
+        found.append((store.episode(episode_id), labels.targets))
+    return run_controls(lambda episode: model.judge(episode).success_prob, found, model.threshold, seed=config.seed)
 
 
 def _worst(table: RewardDataset, rows: AnyArray, scored: Sequence[Scored]) -> list[JudgedFrame]:

@@ -26,11 +26,11 @@ from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, parse
 from plaudit.data.journal import write_atomic
 from plaudit.errors import BadFile, ConfigError
+from plaudit.judges.classifier.checkpoint import DataFacts, ModelFacts, RewardModel, fill
 from plaudit.judges.classifier.encoders import Encoder, grid_of
 from plaudit.judges.classifier.encoders.resnet import BLOCKS, Arch, ResnetConfig
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
 from plaudit.judges.classifier.fit import Fitted
-from plaudit.judges.classifier.judge import DataFacts, ModelFacts, RewardModel, fill
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.torch_file import read_torch
 from plaudit.trust import from_file

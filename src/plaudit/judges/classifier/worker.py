@@ -1,33 +1,31 @@
-"""The reward worker: a model that is asked for rewards, in this process or in one of its own.
+"""The reward worker: a reward model behind the names that RLinf's training calls.
 
-    with RewardWorker(RewardWorkerConfig(checkpoint_path="lift_reward", place="process", device="cuda:1")) as worker:
-        worker.compute_batch_rewards(observations)                       # [B], in mini-batches of 256
-        judge = ModelJudge(worker, JudgeConfig(), num_envs, max_steps)   # rewards while scenes move
-
-In a process of its own a model has its own GPU and its own threads, and is in nobody's way.
+with RewardWorker(RewardWorkerConfig(checkpoint_path="lift_reward", device="cuda:1")) as worker:
+    worker.compute_batch_rewards(observations)                       # [B], in mini-batches of 256
+    detector = SuccessDetector(worker.judge, num_envs)               # success while environments run
 """
 
 import shutil
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 
 from plaudit.config import Config
 from plaudit.data.formats.images import to_frames
+from plaudit.data.rewards import RewardType
 from plaudit.data.transfer import new_folder
 from plaudit.errors import RewardError
-from plaudit.judges.classifier.judge import Judgement, RewardModel, Watcher
+from plaudit.judges.classifier.checkpoint import RewardModel
+from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConfig
 from plaudit.judges.classifier.model import Size
-from plaudit.judges.classifier.process import About, Home, Question, Remote
 from plaudit.judges.classifier.swift import Execution
-from plaudit.judges.detector import RewardType
-from plaudit.judges.scored import called_success
-from plaudit.types import AnyArray, ByteArray, Episode, FloatArray, Observation
+from plaudit.judges.config import JUDGE_FILE
+from plaudit.rule import above_threshold
+from plaudit.types import AnyArray, ByteArray, FloatArray, Observation, Scores
 
 # With a leading B, which may be 0; a mapping is camera -> images. Images are uint8 or floats in [0, 1], channels last
 # or first. Arrays are numpy's, or torch tensors of any device and float type, with or without a gradient.
@@ -72,17 +70,17 @@ def _array(values: Any) -> AnyArray:
     return (values.float() if values.is_floating_point() else values).numpy()
 
 
-def _paid(said: Judgement, reward_type: RewardType, threshold: float) -> FloatArray:
+def _paid(scores: Scores, reward_type: RewardType, threshold: float) -> FloatArray:
     if reward_type == "continuous":
-        return said.probability
-    return called_success(said.probability, threshold).astype(np.float32)
+        return scores.success_prob
+    return above_threshold(scores.success_prob, threshold).astype(np.float32)
 
 
 class RewardWorkerConfig(Config):
-    checkpoint_path: Path  # a reward model's folder
+    """Of a reward worker."""
+
+    checkpoint_path: Path  # a reward model: its folder, or a .pt
     device: str = "auto"  # "cpu", "cuda:1", ...; "auto": a GPU where there is one
-    place: Literal["inline", "process"] = "inline"
-    threads: NonNegativeInt = 0  # of torch in a process of its own; 0: as torch does
     micro_batch_size: PositiveInt = 256  # images of a camera that are scored at a time
     execution: Execution = "eager"  # on a GPU; "compile" takes half a minute and a compiler, and is 3 times as fast
     reward_type: RewardType = "binary"
@@ -90,123 +88,60 @@ class RewardWorkerConfig(Config):
 
 
 class RewardWorker:
-    """Also a `Scorer` and an `EpisodeScorer`. Used as a context manager it begins and ends by itself."""
+    """A reward model behind the calls that RLinf's workers have. As a context manager it begins and ends by itself."""
 
     def __init__(self, config: RewardWorkerConfig):
         self.config = config
-        self._home: Home | None = None
+        self._judge: ClassifierJudge | None = None
 
     def init_worker(self) -> None:
-        """Load the model, where it is to live."""
-        if self._home is None:
-            config = self.config.model_copy(update={"checkpoint_path": self.config.checkpoint_path.resolve()})
-            self._home = Inline(config) if config.place == "inline" else Remote(partial(_moved_in, config))
+        """Load the model."""
+        if self._judge is not None:
+            return
+        config = self.config
+        model = RewardModel.load(config.checkpoint_path, config.device, force=config.force)
+        model.to_device(config.device, config.execution)
+        model.mini_batch = config.micro_batch_size
+        self._judge = ClassifierJudge(model, ClassifierJudgeConfig(model=config.checkpoint_path).resolved().rule)
+
+    @property
+    def judge(self) -> ClassifierJudge:
+        """The model as a judge, with its rule."""
+        if self._judge is None:
+            raise RewardError("this reward worker has not begun; call init_worker(), or use it in a with statement")
+        return self._judge
 
     def compute_batch_rewards(self, observations: Observations) -> FloatArray:
         """[B] a reward for each observation, mini-batch by mini-batch, so that any B will do, 0 included.
 
-        A numpy array of float32, wherever the observations were.
+        Each frame is paid by itself, at the threshold: frames without an order cannot confirm each other. A numpy array
+        of float32, wherever the observations were.
         """
-        home, size = self._there, self.config.micro_batch_size
+        model, size = self.judge.model, self.config.micro_batch_size
+        manager = RewardManager(model, self.config.reward_type, self.judge.rule.threshold)
         images = observations.images if isinstance(observations, Observation) else observations
         longest = max(map(len, images.values()), default=0)
         starts = range(0, max(longest, 1), size)  # of nothing, too: the model still says which cameras it misses
-        said = [home.ask("score", _seen(observations, self.cameras, slice(start, start + size))) for start in starts]
-        return np.concatenate([_paid(judgement, self.config.reward_type, self.threshold) for judgement in said])
+        batches = [_seen(observations, model.cameras, slice(start, start + size)) for start in starts]
+        return np.concatenate([manager.compute_rewards(batch) for batch in batches])
 
     def save_checkpoint(self, path: str | Path, step: int) -> Path:
         """The model's folder, as `step_<step>` in `path`; one that is there already is not touched."""
         folder = Path(path) / f"step_{step}"
-        self._there.save(folder)
+        with new_folder(folder) as part:
+            self.judge.model.save(part)
+            for name in ("report.html", JUDGE_FILE):
+                if (self.config.checkpoint_path / name).is_file():
+                    shutil.copy(self.config.checkpoint_path / name, part)
         return folder
 
-    def start(self, observation: Observation) -> Judgement:
-        """The first frames of N scenes."""
-        return self._there.ask("start", self._of_its_cameras(observation))
-
-    def see(self, observation: Observation) -> Judgement:
-        """The next frames of the same."""
-        return self._there.ask("see", self._of_its_cameras(observation))
-
-    def judge(self, episode: Episode) -> Judgement:
-        """Every frame of an episode."""
-        return self._there.ask("judge", self._of_its_cameras(Observation(episode.frames, episode.state)))
-
-    def close(self) -> None:
-        if self._home is not None:
-            self._home.close()
+    def to_device(self, device: str) -> None:
+        """Move the model."""
+        self.judge.model.to_device(device, self.config.execution)
 
     def __enter__(self) -> Self:
         self.init_worker()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def threshold(self) -> float:
-        return self._there.about.threshold
-
-    @property
-    def has_progress(self) -> bool:
-        return self._there.about.has_progress
-
-    @property
-    def fingerprint(self) -> str:
-        return self._there.about.fingerprint
-
-    @property
-    def cameras(self) -> Mapping[str, Size]:
-        return self._there.about.cameras
-
-    @property
-    def _there(self) -> Home:
-        if self._home is None:
-            raise RewardError("this reward worker has not begun; call init_worker(), or use it in a with statement")
-        return self._home
-
-    def _of_its_cameras(self, observation: Observation) -> Observation:
-        images = {camera: observation.images[camera] for camera in self.cameras if camera in observation.images}
-        return Observation(images, observation.state)
-
-
-class Inline:
-    """A `Home` right here."""
-
-    def __init__(self, config: RewardWorkerConfig):
-        model = RewardModel.load(config.checkpoint_path, config.device, force=config.force)
-        model.to_device(config.device, config.execution)
-        model.mini_batch = config.micro_batch_size
-        self.about = About(model.threshold, model.has_progress, model.fingerprint, model.cameras)
-        self._model, self._folder = model, config.checkpoint_path
-        self._watcher: Watcher | None = None
-
-    def ask(self, question: Question, seen: Observation) -> Judgement:
-        if question == "score":
-            return self._model.score(seen.images, seen.state)
-        if question == "judge":
-            nothing_done = np.zeros((len(seen.state) - 1, 0))
-            return self._model.judge(Episode.of(frames=seen.images, state=seen.state, actions=nothing_done))
-        if question == "start":
-            self._watcher = self._model.watch(len(seen.state))
-            return self._watcher.start(seen)
-        if self._watcher is None:
-            raise RewardError("nothing is being watched yet; call start(observation) with the first frames")
-        return self._watcher.see(seen)
-
-    def save(self, folder: Path) -> None:
-        report = self._folder / "report.html"
-        with new_folder(folder) as partial_folder:
-            self._model.save(partial_folder)
-            if report.exists():
-                shutil.copy(report, partial_folder)
-
-    def close(self) -> None:
         """Nothing is held open."""
-
-
-def _moved_in(config: RewardWorkerConfig) -> Inline:
-    """In a process of its own."""
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    return Inline(config)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from plaudit.data.ledger import Ledger
-from plaudit.judges.human.queue import said
 from plaudit.judges.human.verdict import Verdict
+from plaudit.rule import threshold_of
 from plaudit.types import Episode, FloatArray
 
 
@@ -28,11 +28,11 @@ def opinions_on(ledger: Ledger, episode_id: int, episode: Episode) -> list[Opini
     found = []
     for version in sorted(newest.values(), key=lambda v: v.time, reverse=True):
         labels = version.labels()
-        if len(labels.reward) != episode.steps:  # not of this episode; `plaudit data check` says so
+        if labels.steps != episode.steps:  # not of this episode; `plaudit data check` says so
             continue
-        curve = None if labels.probability is None else said(labels)[episode.recorded]
+        curve = None if labels.scores is None else labels.frame_probs[episode.recorded]
         if curve is not None and np.isnan(curve).all():
             curve = None
         verdict = Verdict.of_labels(episode, labels)
-        found.append(Opinion(labels.source, verdict, curve, labels.threshold, labels.time, labels.note))
+        found.append(Opinion(labels.judge.source, verdict, curve, threshold_of(labels.judge), labels.time, labels.note))
     return found

@@ -26,7 +26,7 @@ import numpy as np
 from plaudit.data.store import Store
 from plaudit.judges.human.asked import Asked
 from plaudit.judges.human.verdict import SOURCE
-from plaudit.types import FloatArray, Labels
+from plaudit.types import Labels
 
 Order = Literal["unlabelled", "disagreement"]
 AT_A_TIME = 100  # episodes whose judges are compared in one go: some 50 ms
@@ -121,15 +121,8 @@ def disagreement(judges: Sequence[Labels]) -> float:
 
 
 def _apart(one: Labels, other: Labels) -> float:
-    if len(one.reward) != len(other.reward):  # one of them is not of this episode; `plaudit data check` says so
+    if one.steps != other.steps:  # one of them is not of this episode; `plaudit data check` says so
         return 0.0
-    gap = np.abs(said(one) - said(other))
+    gap = np.abs(one.frame_probs - other.frame_probs)
     both = ~np.isnan(gap)
-    return float(gap[both].mean()) + (one.succeeded != other.succeeded) if both.any() else 0.0
-
-
-def said(labels: Labels) -> FloatArray:
-    """[T+1] P(success) of each frame where the judge gave one, 0 or 1 otherwise, NaN where not judged."""
-    if labels.probability is None:
-        return labels.frames
-    return np.concatenate([[labels.start], labels.probability]).astype(np.float32)
+    return float(gap[both].mean()) + (one.success_once != other.success_once) if both.any() else 0.0

@@ -236,7 +236,7 @@ class Session:
         if draft is not None:
             return Verdict.of_text(draft, self.cursor.count)
         labels = self.store.ledger.labels(episode_id, (SOURCE,))
-        if labels is None or len(labels.reward) != episode.steps:
+        if labels is None or labels.steps != episode.steps:
             return Verdict.nothing(self.cursor.count)
         return Verdict.of_labels(episode, labels)
 

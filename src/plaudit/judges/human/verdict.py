@@ -35,7 +35,7 @@ class Verdict:
     @classmethod
     def of_labels(cls, episode: Episode, labels: Labels) -> Self:
         """What somebody said before, to go on from."""
-        frames = labels.frames[episode.recorded]
+        frames = labels.targets[episode.recorded]
         return cls(frames, excluded=bool(np.isnan(frames).all()))
 
     @classmethod
@@ -109,4 +109,4 @@ class Verdict:
     def labels(self, episode: Episode, name: str = "") -> Labels:
         """As the ledger takes it; who said it stands in the note."""
         note = ", ".join(part for part in (f"by {name}" if name else "", EXCLUDED if self.excluded else "") if part)
-        return Labels.from_frames(over_all_frames(episode, self.frames), source=SOURCE, note=note)
+        return Labels.from_targets(over_all_frames(episode, self.frames), SOURCE, note=note)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from plaudit.config import Config
-from plaudit.judges.config import FrameLabelerConfig
-from plaudit.judges.frames import FrameLabeler
-from plaudit.registry import LABELER_REGISTRY
+from plaudit.judges.config import JudgeConfig
+from plaudit.registry import JUDGE_REGISTRY
 from plaudit.trust import Download, KeyVariable, ServerUrl
 
 if TYPE_CHECKING:
     from plaudit.judges.vlm.endpoint import EndpointScorer
+    from plaudit.judges.vlm.judge import VlmJudge
     from plaudit.judges.vlm.local import LocalScorer
 
 INSTRUCTION = "A robot works on a task, and you see it frame by frame. The task: {task}"
@@ -46,8 +46,8 @@ class EndpointConfig(Config):
     image_format: Literal["png", "jpeg"] = "png"  # jpeg: a tenth of the bytes, and not quite the same picture
 
 
-@LABELER_REGISTRY.register("vlm")
-class VlmConfig(FrameLabelerConfig):
+@JUDGE_REGISTRY.register("vlm")
+class VlmConfig(JudgeConfig):
     type: Literal["vlm"] = "vlm"
     model: str = "nvidia/Cosmos-Reason2-8B"  # a folder or a hub id of a Qwen3-VL; for an endpoint, the name it serves
     backend: Literal["transformers", "openai"] = "transformers"
@@ -92,17 +92,18 @@ class VlmConfig(FrameLabelerConfig):
         return self
 
     @property
-    def reads_task(self) -> bool:
+    def uses_task(self) -> bool:
         """Whether the verdict depends on the episode's own instruction."""
         return not self.task
 
     @property
-    def needs_gpu(self) -> bool:
+    def requires_gpu(self) -> bool:
         return self.backend == "transformers" and self.device != "cpu"
 
-    def build(self) -> FrameLabeler:
-        scorer = self.scorer()
-        return FrameLabeler(scorer, self.rule, scorer.notes)
+    def build(self) -> "VlmJudge":
+        from plaudit.judges.vlm.judge import VlmJudge
+
+        return VlmJudge(self.scorer(), self.rule, self.calibration)
 
     def scorer(self) -> "LocalScorer | EndpointScorer":
         """The model by itself: `score` for log-odds, `reason` for its thoughts in words."""

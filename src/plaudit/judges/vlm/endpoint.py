@@ -75,7 +75,7 @@ class Reply(BaseModel):
 
 
 class EndpointScorer:
-    """A `FrameScorer`."""
+    """A `Backend` of `VlmJudge`."""
 
     source = "vlm"
     notes: tuple[str, ...] = ()

@@ -60,8 +60,8 @@ def audit(
             said.text,
             said.answer,
             said.error,
-            None if labels is None else labels.succeeded,
-            None if labels is None else labels.source,
+            None if labels is None else labels.success_once,
+            None if labels is None else labels.judge.source,
         )
         if said.answer is None:
             unread += 1

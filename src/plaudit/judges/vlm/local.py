@@ -41,7 +41,7 @@ class Job:
 
 
 class LocalScorer:
-    """A `FrameScorer`. Build with `load`, or of a model that is there."""
+    """A `Backend` of `VlmJudge`. Build with `load`, or of a model that is there."""
 
     source = "vlm"
 

@@ -12,11 +12,11 @@ from plaudit.errors import EpisodeGone
 from plaudit.judges.config import HUMAN
 from plaudit.training.handles import Handle
 from plaudit.training.labeling_window import HumanSide, WindowConfig, elsewhere, here
-from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer, Who
+from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
 from plaudit.training.workers.judge import LabelReport
-from plaudit.types import Episode
+from plaudit.types import Episode, JudgeId
 
-WHO = Who(HUMAN, {})  # whatever a person labelled stands
+WHO = JudgeId(HUMAN)  # whatever a person labelled stands
 MIRRORS = Path(".plaudit") / "mirrors"  # in the home folder
 
 

@@ -17,15 +17,15 @@ from typing import Any
 
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeGone, WorkerLost
-from plaudit.judges.classifier.labeler import ClassifierLabelerConfig
-from plaudit.judges.config import LabelerConfig
-from plaudit.judges.frames import EpisodeJudge
-from plaudit.judges.labeling import BATCH, verdicts_on
+from plaudit.judges.classifier.judge import ClassifierJudgeConfig
+from plaudit.judges.config import JudgeConfig
+from plaudit.judges.labeling import BATCH, label_mapping
 from plaudit.judges.vlm.config import VlmConfig
-from plaudit.registry import LABELER_REGISTRY
+from plaudit.protocols import Judge
+from plaudit.registry import JUDGE_REGISTRY
 from plaudit.training.handles import Handle
-from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer, Who
-from plaudit.types import Episode
+from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
+from plaudit.types import Episode, JudgeId
 
 AGAIN = 20.0  # s before an episode that the judge failed on is asked about again
 
@@ -39,7 +39,7 @@ class JudgeBundle:
     identity: str  # of both
 
     @classmethod
-    def of(cls, config: LabelerConfig) -> "JudgeBundle":
+    def of(cls, config: JudgeConfig) -> "JudgeBundle":
         """Reward models go along, they are small; a vision-language model is where its path says.
 
         Relative paths are those of the process that calls this: another one, elsewhere, has another working folder.
@@ -51,7 +51,7 @@ class JudgeBundle:
             if isinstance(value, Path)
         }
         files: dict[str, bytes] = {}
-        if isinstance(config, ClassifierLabelerConfig) and config.model.exists():
+        if isinstance(config, ClassifierJudgeConfig) and config.model.exists():
             root = config.model if config.model.is_dir() else config.model.parent
             paths = sorted(config.model.rglob("*")) if config.model.is_dir() else [config.model]
             files = {str(path.relative_to(root)): path.read_bytes() for path in paths if path.is_file()}
@@ -63,7 +63,7 @@ class JudgeBundle:
             digest.update(name.encode() + data)
         return cls(tree, files, digest.hexdigest()[:16])
 
-    def build(self, folder: Path) -> EpisodeJudge:
+    def build(self, folder: Path) -> Judge:
         """folder: where its files may be put"""
         config = dict(self.config)
         if self.files:
@@ -72,12 +72,12 @@ class JudgeBundle:
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
-        parsed = LABELER_REGISTRY.parse(config)
-        assert isinstance(parsed, LabelerConfig)
+        parsed = JUDGE_REGISTRY.parse(config)
+        assert isinstance(parsed, JudgeConfig)
         return parsed.build()
 
 
-def _type_of(config: LabelerConfig) -> str:
+def _type_of(config: JudgeConfig) -> str:
     """By its class, which any process can import; a name may be registered only where the plugin was imported."""
     return f"{type(config).__module__}:{type(config).__qualname__}"
 
@@ -86,7 +86,7 @@ def _type_of(config: LabelerConfig) -> str:
 class LabelReport:
     """What came of one look."""
 
-    who: Who
+    who: JudgeId
     done: int = 0
     failed: int = 0
     latency: float = 0.0  # s an episode
@@ -103,7 +103,7 @@ class JudgeWorker:
     def __init__(self, replay: Handle[ReplayBuffer], batch: int = BATCH, clock: Callable[[], float] = time.monotonic):
         """clock: seconds, after which an episode that it failed on is tried again"""
         self._replay, self._batch, self._clock = replay, batch, clock
-        self._judge: EpisodeJudge | None = None
+        self._judge: Judge | None = None
         self._identity = ""
         self._stores: dict[str, Store] | None = None
         self._tried: dict[EpisodeRef, float] = {}  # when a judge failed on it
@@ -112,25 +112,25 @@ class JudgeWorker:
     def close(self) -> None:
         self._folder.cleanup()
 
-    def load(self, bundle: JudgeBundle) -> Who:
+    def load(self, bundle: JudgeBundle) -> JudgeId:
         """Build a judge, or another version of it; the one at hand is kept. Returns who its labels will be of."""
         if self._judge is None or bundle.identity != self._identity:
             self._judge = bundle.build(Path(self._folder.name) / bundle.identity)
             self._identity = bundle.identity
             self._tried.clear()
-        return _who(self._judge)
+        return self._judge.id
 
     def label_pending(self) -> LabelReport:
         """Label one batch of what is waiting; nothing where nothing is."""
         if self._judge is None:
             raise WorkerLost("judge", "its process was started again and has no judge yet")
-        who = _who(self._judge)
+        who = self._judge.id
         items = [item for item in self._replay.call(ReplayBuffer.pending, who) if self._due(item)][: self._batch]
         if not items:
             return LabelReport(who)
         begun = time.monotonic()
         episodes = self._fetch(items)
-        verdicts, failed = verdicts_on(self._judge, episodes)
+        verdicts, failed = label_mapping(self._judge, episodes)
         seconds = time.monotonic() - begun
         self._tried |= dict.fromkeys(failed, self._clock())
         self._replay.call(ReplayBuffer.add_labels, verdicts, failed, who)
@@ -161,7 +161,3 @@ class JudgeWorker:
             paths = {"episodes": where.episodes, **({} if where.demos is None else {"demos": where.demos})}
             self._stores = {shelf: Store.open(path) for shelf, path in paths.items()} if where.is_here else {}
         return self._stores
-
-
-def _who(judge: EpisodeJudge) -> Who:
-    return Who(judge.source, dict(judge.facts))

@@ -114,9 +114,8 @@ class Layout:
         if labels is None:
             return {REWARD: np.full(steps, np.nan, np.float32), SUCCESS: np.zeros(steps, bool)}
         if self.reward_frame == "same":
-            verdict = labels.frames[:steps]
-            return {REWARD: verdict, SUCCESS: verdict >= 0.5}
-        return {REWARD: labels.reward, SUCCESS: labels.success}
+            return {REWARD: labels.targets[:steps], SUCCESS: labels.success[:steps]}
+        return {REWARD: labels.targets[1:], SUCCESS: labels.success[1:]}
 
     def features(self, columns: dict[str, AnyArray], video: bool, codec: str) -> dict[str, Any]:
         """The `features` of info.json."""

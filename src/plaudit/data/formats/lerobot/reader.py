@@ -296,6 +296,9 @@ class _Folder:
                 if dtype not in NUMBERS:
                     raise BadFile(where, f"'{name}' has a type that is no number in meta/info.json; correct it")
                 found[name.removeprefix(PRIVILEGED)] = numbers(table, name, where, dtype)
+        reward = column(table, REWARD, where, np.float32)
+        if reward is not None and not np.isin(reward[~np.isnan(reward)], (0, 1)).all():
+            found.setdefault("reward", np.nan_to_num(reward))  # a dense one says more than success does
         return found
 
     def _names(self) -> dict[str, Any]:
@@ -311,10 +314,10 @@ class _Folder:
         if self._reward_frame == "same":
             last = extra.final_verdict
             verdict = np.append(reward, reward[-1] if last is None else last)
-            return Labels.from_frames(verdict, source=extra.source)
+            return Labels.from_targets(verdict, extra.source)
         success = success_of(table, row.data, reward)
         start = np.nan if extra.start is None else extra.start
-        return Labels(reward=reward, success=success, start=start, source=extra.source)
+        return Labels.from_targets(np.append(start, np.where(np.isnan(reward), np.nan, success)), extra.source)
 
     @cached_property
     def _reward_frame(self) -> RewardFrame:

@@ -202,9 +202,9 @@ def _sidecar(item: Item, index: int, layout: Layout) -> dict[str, Any]:
         "repeated": episode.repeated,
         "terminated": episode.terminated,
         "reward_frame": layout.reward_frame,
-        "source": labels.source if labels else None,
-        "start": float(labels.frames[0]) if labels and not np.isnan(labels.start) else None,  # the threshold stays here
-        "final_verdict": float(labels.frames[-1]) if labels else None,
+        "source": labels.judge.source if labels else None,
+        "start": float(labels.success[0]) if labels and labels.labeled[0] else None,
+        "final_verdict": float(labels.targets[-1]) if labels else None,
         "final_state": None,
     }
     if episode.repeated != "last":

@@ -1,0 +1,321 @@
+"""A trained reward model: a folder that describes itself, and the object that judges with it.
+
+    lift_reward/
+      model.json             network, preprocessing, cameras, calibration, threshold, scores, controls, data
+      member_0.safetensors   weights; further members of an ensemble leave out an encoder that they share
+      report.html            what a person looks at before believing it
+
+    model = RewardModel.load("lift_reward")
+    model.judge(episode).success_prob         # [T+1] P(success) of each frame
+    ClassifierJudge(model)                    # the same as a judge, of stored episodes and live (judge.py)
+
+Nothing has to match by hand: frames of another size, a camera that is not there and weights of another network are
+each refused with a sentence. A model that failed a control is loaded only when forced.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import NonNegativeInt
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from plaudit.allocation import fitting, numbers_at_most
+from plaudit.config import Config, load
+from plaudit.errors import BadFile, RewardError
+from plaudit.judges.calibration import Calibration, EnsembleCalibration, Threshold
+from plaudit.judges.classifier.devices import device_of, placed
+from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
+from plaudit.judges.classifier.swift import Execution, executed, halved
+from plaudit.safetensors_file import check_safetensors
+from plaudit.types import AnyArray, Episode, FloatArray, Scores
+
+MINI_BATCH = 256  # images of a camera scored at a time on a GPU
+# And on a processor, which is no faster with more: 192x256 images take 0.8 GB with 32, 3.4 GB with 256.
+CPU_MINI_BATCH = 32
+FORMAT = 1
+
+Images = AnyArray | Tensor  # uint8 [B, H, W, 3]; a tensor may lie in pinned memory, or on the GPU already
+
+
+class DataFacts(Config):
+    """What a model was trained on."""
+
+    fingerprint: str  # of episodes and verdicts
+    episodes: dict[str, NonNegativeInt]  # part -> how many
+    frames: dict[str, NonNegativeInt]
+    sources: tuple[str, ...]  # whose labels
+
+
+class ModelFacts(Config):
+    """All that stands in model.json."""
+
+    format: Literal[1] = FORMAT
+    classifier: ClassifierConfig
+    shared_encoder: bool  # whether all of it stood still in training, and is one for all members
+    calibration: tuple[tuple[float, float], ...]  # temperature and bias of each member
+    ensemble_calibration: tuple[float, float] = (1.0, 0.0)  # and of the lowest of several; earlier versions fitted none
+    threshold: dict[str, float]  # value, and the false-positive rate it was chosen for and showed
+    cutoff_shift: int = 0  # frames that its decoded cutoffs are late by, and which are taken off
+    scores: dict[str, Any]  # on held-out episodes
+    controls: tuple[dict[str, Any], ...]
+    problems: tuple[str, ...]  # why it should not be trusted; () for none
+    data: DataFacts
+    training: dict[str, Any]  # config, epochs, seconds, versions
+
+
+class RewardModel:
+    """Judges frames. Build with `load`, or from what a training returned."""
+
+    def __init__(
+        self,
+        members: Sequence[BinaryRewardClassifier],
+        facts: ModelFacts,
+        device: str = "auto",
+        notes: Sequence[str] = (),
+    ):
+        """notes: sentences on what was understood of a file that does not describe itself"""
+        if len(members) != len(facts.calibration):
+            raise RewardError(f"{len(members)} members with {len(facts.calibration)} calibrations")
+        self.facts, self.members, self.notes = facts, list(members), tuple(notes)
+        self.shape = facts.classifier
+        self.mini_batch: int | None = None  # images of a camera scored at a time; None: as suits the device
+        self._calibration = EnsembleCalibration(
+            tuple(Calibration(*pair) for pair in facts.calibration), Calibration(*facts.ensemble_calibration)
+        )
+        self.to_device(device)
+        self.fingerprint = _fingerprint(self.members, self.described())
+
+    @property
+    def threshold(self) -> float:
+        return self.facts.threshold["value"]
+
+    @property
+    def cameras(self) -> Mapping[str, Size]:
+        return self.shape.cameras
+
+    @property
+    def has_progress(self) -> bool:
+        return self.shape.progress
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "auto", *, force: bool = False) -> "RewardModel":
+        """Of a model's folder, or of a single .pt file (see `plaudit.judges.classifier.rlinf`).
+
+        force: take a model although it failed a control
+        """
+        folder = Path(folder)
+        if folder.suffix == ".pt" and not folder.is_dir():
+            from plaudit.judges.classifier.rlinf import load_pt  # which builds on this module
+
+            model = load_pt(folder, device=device)
+            _trust(folder, model.facts, force)
+            return model
+        if not (folder / "model.json").is_file():
+            raise BadFile(folder, "this is not a reward model: it has no model.json; 'plaudit train-reward' makes one")
+        facts = load(ModelFacts, folder / "model.json")
+        _trust(folder, facts, force)
+        members: list[BinaryRewardClassifier] = []
+        for number in range(len(facts.calibration)):
+            shared = facts.shared_encoder and members
+            path = folder / f"member_{number}.safetensors"
+            tensors = _read(path)
+            with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), folder / "model.json"):
+                encoder = members[0].encoder if shared else facts.classifier.encoder.build(pretrained=False)
+                member = BinaryRewardClassifier(facts.classifier, encoder)
+            fill(member, tensors, path)
+            members.append(member)
+        return cls(members, facts, device)
+
+    def save(self, folder: Path) -> None:
+        """Into a folder that is there; see `plaudit.data.transfer.new_folder` for one that appears whole."""
+        for number, member in enumerate(self.members):
+            tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in member.state_dict().items()}
+            if self.facts.shared_encoder and number:
+                tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("encoder.")}
+            save_file(tensors, folder / f"member_{number}.safetensors")
+        (folder / "model.json").write_text(self.described().model_dump_json(indent=1))
+
+    def described(self) -> ModelFacts:
+        """Its facts, with an encoder that needs no other file."""
+        shape = self.facts.classifier.model_copy(update={"encoder": self.shape.encoder.described()})
+        return self.facts.model_copy(update={"classifier": shape})
+
+    def to_device(self, device: str, execution: Execution = "eager") -> None:
+        """execution: how a GPU is told what to do; see `plaudit.judges.classifier.swift`"""
+        self.device = device_of(device)
+        for member in self.members:
+            placed(member, self.device).eval().requires_grad_(False)
+        on_gpu = self.device.type == "cuda"
+        self._running = halved(self.members, execution) if on_gpu else self.members
+        self._look = executed(self._look_once, execution) if on_gpu else self._look_once
+        self._say = executed(self._say_once, execution, axis=1) if on_gpu else self._say_once
+
+    def judge(self, episode: Episode) -> Scores:
+        """Every frame of an episode."""
+        return self._judgement(self.logits(episode))
+
+    def logits(self, episode: Episode) -> FloatArray:
+        """[members, T+1, outputs] what the networks say of every frame of an episode, before any calibration."""
+        self.check(episode.frames, episode.state)
+        moments, stride = self.shape.moments, self.shape.history_stride
+        if moments == 1:
+            return self._score(episode.frames, episode.state)
+        looks = self.look(episode.frames, episode.state)
+        windows = torch.from_numpy(np.maximum(np.arange(episode.steps + 1)[:, None] - np.arange(moments) * stride, 0))
+        return self._verdict([look[windows] for look in looks])
+
+    def score(self, images: Mapping[str, Images], state: FloatArray | None = None) -> Scores:
+        """Frames that have nothing to do with each other, camera -> [B, H, W, 3], for a model without a history."""
+        if self.shape.history:
+            raise RewardError(f"this model looks at {self.shape.moments} moments; score whole episodes, or a stream")
+        self.check(images, state)
+        return self._judgement(self._score(images, state))
+
+    def _score(self, images: Mapping[str, Images], state: FloatArray | None) -> FloatArray:
+        """Logits [members, B, outputs]."""
+        with torch.inference_mode():
+            nothing = torch.zeros(len(self.members), 0, 2 if self.has_progress else 1, device=self.device)
+            said = [self._say(*batch)[0] for batch in self._mini_batches(images, state)]
+            return torch.cat([nothing, *said], dim=1).float().cpu().numpy()
+
+    def look(self, images: Mapping[str, Images], state: FloatArray | None = None) -> list[Tensor]:
+        """What each member keeps of B frames, [B, D]."""
+        with torch.inference_mode():
+            parts = [self._look(*batch) for batch in self._mini_batches(images, state)]
+            return [torch.cat(looks) for looks in zip(*parts, strict=True)]
+
+    def verdict(self, windows: Sequence[Tensor]) -> Scores:
+        """Of what each member kept of some moments, [B, moments, D]."""
+        return self._judgement(self._verdict(windows))
+
+    def _verdict(self, windows: Sequence[Tensor]) -> FloatArray:
+        """Logits [members, B, outputs]."""
+        with torch.inference_mode():
+            said = [member.verdict(window) for member, window in zip(self._running, windows, strict=True)]
+            return torch.stack(said).float().cpu().numpy()
+
+    def _mini_batches(self, images: Mapping[str, Images], state: FloatArray | None) -> Iterator[tuple[Tensor, ...]]:
+        """The pixels of all cameras, then the state where the model sees it."""
+        inputs: list[Images] = [images[camera] for camera in self.cameras]
+        if self.shape.state_dim:
+            assert state is not None
+            inputs.append(state)
+        size = self.mini_batch or (MINI_BATCH if self.device.type == "cuda" else CPU_MINI_BATCH)
+        for start in range(0, len(inputs[0]), size):
+            yield tuple(self._here(values[start : start + size]) for values in inputs)
+
+    def _here(self, values: Images) -> Tensor:
+        if isinstance(values, np.ndarray):
+            values = torch.from_numpy(np.require(values, requirements=["C", "W"]))  # a store's cannot be written to
+        return values.to(self.device, non_blocking=True)
+
+    def _look_once(self, *inputs: Tensor) -> list[Tensor]:
+        """Of one mini-batch."""
+        pixels = dict(zip(self.cameras, inputs, strict=False))
+        felt = inputs[-1] if self.shape.state_dim else None
+        grids: Mapping[str, Tensor] = {}
+        looks = []
+        for member in self._running:
+            if not grids or not self.facts.shared_encoder:
+                grids = {camera: member.encode(images) for camera, images in pixels.items()}
+            looks.append(member.look(grids, felt))
+        return looks
+
+    def _say_once(self, *inputs: Tensor) -> list[Tensor]:
+        """The same, to the end: logits [members, B, outputs] of single moments, without a stop in between."""
+        looks = self._look_once(*inputs)
+        said = [member.verdict(look.unsqueeze(1)) for member, look in zip(self._running, looks, strict=True)]
+        return [torch.stack(said)]
+
+    def _judgement(self, logits: FloatArray) -> Scores:
+        """Of logits [members, B, outputs]."""
+        progress = None
+        if self.shape.progress:
+            progress = np.mean([Calibration()(mine[:, 1]) for mine in logits], axis=0).astype(np.float32)
+        return Scores(self._calibration([mine[:, 0] for mine in logits]), progress)
+
+    def check(self, images: Mapping[str, Images], state: FloatArray | None) -> None:
+        """Whether these are frames such as it was trained on."""
+        for camera, size in self.cameras.items():
+            if camera not in images:
+                raise RewardError(
+                    f"this reward model looks at camera '{camera}', which is not there; there are: "
+                    f"{', '.join(sorted(images)) or 'none'}"
+                )
+            found = tuple(images[camera].shape[1:3])
+            if found != tuple(size):
+                raise RewardError(
+                    f"camera '{camera}' gives {found[0]}x{found[1]} images, this reward model was trained on "
+                    f"{size[0]}x{size[1]}; record in that size, or train a model for this one"
+                )
+        dims = 0 if state is None else state.shape[1]
+        if self.shape.state_dim and dims != self.shape.state_dim:
+            raise RewardError(
+                f"this reward model sees a state of {self.shape.state_dim} numbers, this robot's has {dims}"
+            )
+
+
+def _trust(path: Path, facts: ModelFacts, force: bool) -> None:
+    if facts.problems and not force:
+        raise RewardError(
+            f"{path} is marked as not to be trusted: {'; '.join(facts.problems)}; train a better one, or "
+            "force it (plaudit train: reward.force=true; plaudit online: judge.force=true; force=true where it labels)"
+        )
+
+
+def fill(member: BinaryRewardClassifier, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Put weights in; weights of another network are refused with the first tensor that does not fit."""
+    mine = {**member.state_dict()}
+    shared = {name for name in mine if name.startswith("encoder.")} if not _has_encoder(tensors) else set()
+    for name, tensor in mine.items():
+        if name in shared:
+            continue
+        if name not in tensors:
+            raise BadFile(path, f"these are weights of another network: {name} {list(tensor.shape)} is missing")
+        if tensors[name].shape != tensor.shape:
+            raise BadFile(
+                path,
+                f"these are weights of another network: {name} is {list(tensors[name].shape)}, "
+                f"this one has {list(tensor.shape)}",
+            )
+    for name in tensors:
+        if name not in mine:
+            raise BadFile(path, f"these are weights of another network: nothing takes {name}")
+    member.load_state_dict(dict(tensors), strict=not shared)
+
+
+def _has_encoder(tensors: Mapping[str, Tensor]) -> bool:
+    return any(name.startswith("encoder.") for name in tensors)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        check_safetensors(path)
+        return load_file(path)
+    except (OSError, SafetensorError, ValueError, TypeError, KeyError, RuntimeError, MemoryError) as error:
+        raise BadFile(
+            path, f"weights that cannot be read ({str(error)[:200]}); train or copy the model again"
+        ) from error
+
+
+def _fingerprint(members: Sequence[BinaryRewardClassifier], facts: ModelFacts) -> str:
+    """Of all that decides its numbers: weights, cameras, preprocessing, what it sees beside the images, calibration."""
+    shape = facts.classifier.model_dump(mode="json", exclude={"dropout"})  # which is for training alone
+    numbers = [shape, facts.calibration, facts.ensemble_calibration]
+    digest = hashlib.sha256(json.dumps(numbers, sort_keys=True).encode())
+    for member in members:
+        tensors = {**member.state_dict(), "pixel_mean": member.pixel_mean, "pixel_std": member.pixel_std}
+        for name, tensor in sorted(tensors.items()):
+            digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def threshold_facts(threshold: Threshold) -> dict[str, float]:
+    return {name: float(value) for name, value in vars(threshold).items()}

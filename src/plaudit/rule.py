@@ -1,0 +1,151 @@
+"""The decision rule: the only place where P(success) of frames becomes success.
+
+    rule = DecisionRule(threshold=0.9)               # 2 of the last 3 frames at 0.9 or more
+    rule.decide(scores.success_prob)                 # [T+1] of a whole episode
+    tracker = rule.tracker(num_envs)                 # the same while it happens
+    tracker.reset(); tracker.update(success_prob)    # [N] -> [N]
+
+`decide` runs the tracker, so that an episode gets the same labels live, when it is labeled afterwards and when a judge
+is evaluated. A single frame above the threshold is no success yet: one false frame in a hundred, here and there, would
+end half of all failing episodes of 70 steps.
+
+A cutoff is the single moment that makes all the scores of an episode most likely, with success from there on, or never.
+It sees the whole episode, so it is for annotating data sets; anything live refuses it.
+"""
+
+import json
+from typing import Literal, Self
+
+import numpy as np
+from pydantic import Field, PositiveInt, model_validator
+
+from plaudit.config import Config
+from plaudit.errors import RewardError
+from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, JudgeId, Labels, Scores
+
+Decode = Literal["per_frame", "k_of_n", "cutoff"]
+
+
+class DecisionRule(Config):
+    """From P(success) of frames to success."""
+
+    threshold: float = Field(default=0.5, gt=0)  # a frame at or above it speaks for success
+    decode: Decode = "k_of_n"  # per_frame: each frame by itself; cutoff: one moment, for annotating data only
+    k: PositiveInt = 2  # k_of_n: of the last n frames, how many must reach the threshold
+    n: PositiveInt = 3
+    cutoff_offset: int = 0  # cutoff: frames that this judge's cutoffs are late by
+
+    @model_validator(mode="after")
+    def _can_be_met(self) -> Self:
+        if self.k > self.n:
+            raise ValueError(f"{self.k} of the last {self.n} frames can never be above the threshold; k is at most n")
+        return self
+
+    @property
+    def causal(self) -> bool:
+        """Whether success of a frame depends on no later one."""
+        return self.decode != "cutoff"
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """(k, n) of the frames that decide."""
+        return (self.k, self.n) if self.decode == "k_of_n" else (1, 1)
+
+    def decide(self, success_prob: FloatArray) -> BoolArray:
+        """[F] -> [F] success of the frames of a whole episode; NaN never speaks for it."""
+        if not self.causal:
+            cutoff = decode_cutoff(success_prob, self.cutoff_offset, self.threshold)
+            return np.arange(len(success_prob)) >= (len(success_prob) if cutoff is None else cutoff)
+        tracker = self.tracker(1)
+        return np.array([tracker.update(success_prob[t : t + 1])[0] for t in range(len(success_prob))], bool)
+
+    def tracker(self, num_envs: int) -> "DecisionTracker":
+        """For N environments while they run; a rule that is not causal is refused."""
+        if not self.causal:
+            raise RewardError(
+                "decode 'cutoff' needs the whole episode, and here success is decided while it runs; set the judge's "
+                "rule.decode to k_of_n or per_frame"
+            )
+        return DecisionTracker(self, num_envs)
+
+    def key(self) -> str:
+        """All that decides, as JSON in full precision: rules of equal keys give equal labels."""
+        used = {"k_of_n": ("k", "n"), "per_frame": (), "cutoff": ("cutoff_offset",)}[self.decode]
+        fields = {name: getattr(self, name) for name in ("threshold", "decode", *used)}
+        return json.dumps(fields, sort_keys=True)
+
+    def describe(self) -> str:
+        """For people."""
+        how = {
+            "k_of_n": f"{self.k} of {self.n} frames",
+            "per_frame": "each frame",
+            "cutoff": f"one cutoff, offset {self.cutoff_offset}",
+        }
+        return f"{how[self.decode]} at {self.threshold:.4g}"
+
+
+class DecisionTracker:
+    """A causal rule over N environments, whose episodes may be at different steps."""
+
+    def __init__(self, rule: DecisionRule, num_envs: int):
+        self._threshold = rule.threshold
+        self._k, self._n = rule.window
+        self._above = np.zeros((self._n, num_envs), bool)  # of the last n frames, in turn
+        self._frame = np.zeros(num_envs, int)
+
+    def reset(self, mask: BoolArray | None = None) -> None:
+        """Forget the frames so far: of all environments, or of those [N] that start anew."""
+        rows = slice(None) if mask is None else mask
+        self._above[:, rows] = False
+        self._frame[rows] = 0
+
+    def update(self, success_prob: FloatArray, mask: BoolArray | None = None) -> BoolArray:
+        """[N] success, from P(success) [N] of the next frames. mask: [N] the environments that have a next one."""
+        rows = np.arange(len(self._frame)) if mask is None else np.flatnonzero(mask)
+        self._above[self._frame[rows] % self._n, rows] = above_threshold(success_prob[rows], self._threshold)
+        self._frame[rows] += 1
+        return self._above.sum(axis=0) >= self._k
+
+
+def above_threshold(success_prob: AnyArray | float, threshold: float) -> BoolArray:
+    """In float32 on both sides: a threshold that was rounded would let through the frame it was chosen to keep out."""
+    return np.asarray(success_prob, np.float32) >= np.float32(threshold)
+
+
+def decode_cutoff(success_prob: AnyArray, offset: int = 0, threshold: float = 0.5) -> int | None:
+    """The cutoff that makes the probabilities most likely: failure before it, success from it on; None for never.
+
+    Moving the cutoff one frame earlier turns log(1 - p) of that frame into log p, so the best one has the largest sum
+    of log-odds from it on, if any sum is positive. Where success ends before the episode does, give it the part before.
+    Of two that are alike it is the later. A frame that was not scored, NaN, speaks for neither.
+
+    offset: frames that this judge's cutoffs are late by
+    threshold: the probability that speaks neither for success nor against it; a strict judge has a high one
+    """
+    low, high = 1e-4, 1 - 1e-4  # no single frame decides for all
+    p, even = np.clip(np.asarray(success_prob, np.float64), low, high), min(max(threshold, low), high)
+    evidence = np.nan_to_num(np.log(p / even) - np.log((1 - p) / (1 - even)))
+    gain = np.cumsum(evidence[::-1])  # of the last frame, of the last two, ...
+    if not len(gain) or gain.max() <= 1e-9:
+        return None
+    cutoff = len(gain) - 1 - int(np.argmax(gain >= gain.max() - 1e-9))
+    return min(max(cutoff - offset, 0), len(gain) - 1)
+
+
+def labels_from_scores(judge: JudgeId, rule: DecisionRule, episode: Episode, scores: Scores) -> Labels:
+    """The one place where labels are made: what the rule decides of the frames that were recorded and scored."""
+    prob = np.full(episode.steps + 1, np.nan, np.float32)
+    prob[episode.recorded] = scores.success_prob[episode.recorded]
+    labeled = ~np.isnan(prob)
+    success = np.zeros(len(prob), bool)
+    success[episode.recorded] = rule.decide(prob[episode.recorded])
+    return Labels(success & labeled, labeled, judge, Scores(prob, scores.progress))
+
+
+def threshold_of(judge: JudgeId) -> float | None:
+    """The threshold by which labels of this judge were decided; None where there was none."""
+    try:
+        found = json.loads(judge.rule)["threshold"]
+    except (ValueError, TypeError, KeyError):  # a person's, or a file that somebody made by hand
+        return None
+    return found if isinstance(found, float | int) else None
