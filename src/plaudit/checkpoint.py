@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from plaudit.data.journal import disk_error, sync
 from plaudit.errors import BadFile
@@ -42,7 +42,7 @@ class Checkpointed:
 
     version: int  # updates made
     rng: torch.Generator
-    net: nn.Module
+    net: Any  # the nn.Module of all that is trained
     optimizers: Mapping[str, torch.optim.Optimizer]
 
     def state_dict(self) -> dict[str, Tensor]:

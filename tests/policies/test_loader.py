@@ -147,7 +147,7 @@ def test_flow_is_known_by_name():
     assert plaudit.registry.POLICY_REGISTRY.get("flow") is FlowConfig
 
 
-@pytest.mark.parametrize("change", [{"horizon": 10**9}, {"state_dim": 10**12}, {"velocity": {"width": 2**31}}])
+@pytest.mark.parametrize("change", [{"horizon": 10**9}, {"state_dim": 10**12}, {"velocity_net": {"width": 2**31}}])
 def test_a_policy_that_would_not_fit_its_weights_is_refused_before_it_is_built(tmp_path, change):
     config = FlowConfig(state_dim=2, action_dim=1, horizon=4)
     path = save_policy(tmp_path, config, weights_of(1, config.build().components))

@@ -6,7 +6,6 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from plaudit.config import Config, parse
 from plaudit.policies.config import FlowConfig
-from plaudit.protocols import Learner
 
 
 class LearnerConfig(Config):
@@ -21,8 +20,8 @@ class LearnerConfig(Config):
         """Actions that its policy returns at a time."""
         return 1
 
-    def build(self, spaces: Any, seed: int, device: str) -> Learner:
-        """The learner of an env or a robot with these `plaudit.policies.networks.Spaces`."""
+    def build(self, spaces: Any, seed: int, device: str) -> Any:
+        """The `Learner` of an env or a robot with these `plaudit.policies.networks.Spaces`."""
         raise NotImplementedError(f"{type(self).__name__} has no build(spaces, seed, device)")
 
 

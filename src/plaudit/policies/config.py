@@ -5,12 +5,11 @@ openpi.py needs the packages of the extra `openpi`.
 """
 
 from importlib import import_module
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from plaudit.config import Config
-from plaudit.protocols import Policy
 from plaudit.trust import KeyVariable, ServerUrl
 
 Guidance = Literal["vjp", "identity", "blend"]
@@ -21,8 +20,8 @@ class PolicyConfig(Config):
 
     policy_class: ClassVar[str]  # "module:Class", made with the config alone
 
-    def build(self) -> Policy:
-        """The policy, with the weights that its seed gives."""
+    def build(self) -> Any:
+        """The `Policy`, with the weights that its seed gives."""
         module, _, name = self.policy_class.partition(":")
         return getattr(import_module(module), name)(self)
 
