@@ -230,7 +230,7 @@ class Slowed:
 
 def flow_config() -> FlowConfig:
     return FlowConfig.model_validate(
-        {"state_dim": 9, "action_dim": 2, "horizon": HORIZON, "velocity": {"width": 128, "depth": 2}}
+        {"state_dim": 9, "action_dim": 2, "horizon": HORIZON, "velocity_net": {"width": 128, "depth": 2}}
     )
 
 

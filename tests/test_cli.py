@@ -71,8 +71,8 @@ def test_labels_have_a_history_that_can_be_gone_back_in(tmp_path):
         (["data", "label", "s", "--restore", "0"], "error: --restore takes EPISODE:VERSION, like 3:1, not '0'"),
         (["data", "label", "s", "none.json"], "error: none.json: there is no such label file"),
         (
-            ["demo", "--folder", "full"],
-            "error: full holds something that is not a demo; nothing was written, name another with --folder",
+            ["demo", "--output-dir", "full"],
+            "error: full holds something that is not a demo; nothing was written, name another with --output-dir",
         ),
     ],
 )

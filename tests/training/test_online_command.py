@@ -78,7 +78,7 @@ def test_a_judge_that_is_not_believed_any_more_ends_it_with_an_alarm(lab):
     said = plaudit("online", *LAMP.split(), *doubts, cwd=lab, ok=False)
     assert "alarm: " in said and "the learner has stopped" in said
     assert "alarm" in [what for what, _ in told(lab)]
-    assert '<p class="bad">The alarm rang' in (lab / "runs/run/report.html").read_text()
+    assert "Audit alarm: " in (lab / "runs/run/report.html").read_text()
 
 
 def test_a_run_whose_judge_has_a_mistake_in_it_leaves_a_sentence_a_page_and_a_policy(lab, monkeypatch):

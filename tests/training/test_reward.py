@@ -37,7 +37,7 @@ GLOW = (
 )
 LEARNERS = {
     "sac": GLOW + "learner=sac steps=200 learner.random_steps=20 learner.utd_ratio=0.1 learner.batch_size=16",
-    "qchunk": GLOW + "learner=qchunk steps=200 learner.horizon=2 learner.num_samples=4 learner.velocity.width=16 "
+    "qchunk": GLOW + "learner=qchunk steps=200 learner.horizon=2 learner.num_samples=4 learner.velocity_net.width=16 "
     "learner.pretrain_updates=5 learner.utd_ratio=0.1 learner.batch_size=16",
     "ppo": GLOW + "learner=ppo steps=200 learner.update_epochs=2 learner.pretrain_updates=5 keep_episodes=true",
 }
@@ -156,8 +156,9 @@ def test_a_single_frame_is_not_enough_unless_it_is_told_to_be(tmp_path: Path, mo
 def test_a_policy_of_pixels_may_look_through_other_cameras_than_the_judge(tmp_path: Path, model: Any, cameras: str):
     words = LEARNERS["sac"].replace("policy_cameras=[]", f"policy_cameras={cameras}")
     run(tmp_path / "run", f"{words} env.obs=pixels env.cameras=[front,side] reward.model={model(0.5)} steps=60")
-    eyes = {name.split(".")[1] for name in load_file(tmp_path / "run/policy.safetensors") if "eyes." in name}
-    assert eyes == set(cameras.strip("[]").split(","))
+    names = load_file(tmp_path / "run/policy.safetensors")
+    encoders = {name.split("cameras.")[1].split(".")[0] for name in names if "cameras." in name}
+    assert encoders == set(cameras.strip("[]").split(","))
     assert Store.open(tmp_path / "run/episodes").ledger.labels(0).judge.source == "classifier"
 
 

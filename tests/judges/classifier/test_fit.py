@@ -387,7 +387,7 @@ def test_a_model_that_calls_a_white_image_success_is_saved_marked_and_refused(tm
         store.ledger.append(store.append(episode), labels)
     fitted = make(store, tmp_path / "model")
     assert any(problem.startswith("blank white: 100% of 8 frames") for problem in fitted.model.facts.problems)
-    assert "Control failed: blank white" in (tmp_path / "model/report.html").read_text()
+    assert "Negative control failed: blank white" in (tmp_path / "model/report.html").read_text()
     with pytest.raises(RewardError, match="is marked as not to be trusted: blank white"):
         RewardModel.load(tmp_path / "model")
     assert RewardModel.load(tmp_path / "model", force=True).fingerprint == fitted.model.fingerprint
