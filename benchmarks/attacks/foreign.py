@@ -107,7 +107,7 @@ def runs(files: Files, *trees: dict[str, Any]) -> list[list[str]]:
         run.mkdir()
         (run / "config.json").write_text(json.dumps(whole | tree))
         found += [["online", "--config", files.yaml(whole | tree), "--address", "none", "--folder", str(files.new())]]
-        found += [["online", "--resume", str(run), "--address", "none"], ["online", "--report", str(run)]]
+        found += [["online", "--resume", str(run), "--address", "none"], ["report", str(run)]]
     return found
 
 

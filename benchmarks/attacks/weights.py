@@ -36,7 +36,6 @@ from plaudit.policies.networks import Spaces, weights_of
 from plaudit.policies.weights import read_weights
 from plaudit.report.run import write_run_report
 from plaudit.training.online_folder import OnlineFolder
-from plaudit.untrusted import understood
 
 QUICK, FULL = 6, 400  # of each class
 ROOM = 4 << 30  # bytes that this process may take beyond what it has; more would end the machine before the bar is read
@@ -241,11 +240,10 @@ def _read_policy(folder: Path) -> None:
 
 
 def _read_run(folder: Path) -> None:
-    """As `plaudit report` and `plaudit online --resume` begin."""
+    """As `plaudit report` and `plaudit online --resume` do."""
+    write_run_report(folder)
     run = OnlineFolder.reopen(folder, ClusterRunConfig)
-    with understood(folder):
-        write_run_report(folder)
-        run.last()
+    run.last()
     run.newest_facts()
 
 

@@ -33,6 +33,7 @@ from plaudit.policies.weights import read_weights
 from plaudit.training.normalization import with_units
 from plaudit.training.online_config import ConfigT
 from plaudit.training.record import Record
+from plaudit.untrusted import understood
 
 
 class OnlineFolder(Record, Generic[ConfigT]):
@@ -107,7 +108,8 @@ class OnlineFolder(Record, Generic[ConfigT]):
         if not lines:
             return {}
         evaluated = [line["eval/success"] for line in lines if "eval/success" in line]
-        return {"seconds": lines[-1]["time/seconds"], "evaluated": evaluated[-1] if evaluated else None}
+        with understood(self.path / "metrics.jsonl"):
+            return {"seconds": lines[-1]["time/seconds"], "evaluated": evaluated[-1] if evaluated else None}
 
     @property
     def tracebacks(self) -> Path:
