@@ -25,9 +25,9 @@ from attacks.torch_files import HEADS, hostile_archives
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.cluster.run import ClusterRunConfig
 from plaudit.data.normalize import Normalizer
+from plaudit.judges.classifier.checkpoint import DataFacts, ModelFacts, RewardModel
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.encoders.weights import read_tensors
-from plaudit.judges.classifier.judge import DataFacts, ModelFacts, RewardModel
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.learners.sac import Sac, SacConfig
 from plaudit.policies.config import FlowConfig
