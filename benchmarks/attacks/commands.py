@@ -40,7 +40,7 @@ QUICK, FULL = 60, 3000  # fuzzed commands
 GROUPS = ("data", "env", "robot", "judge", "cluster")
 NOT_RUN = {"demo", "cluster start", "robot twin"}
 # They import what takes seconds: Ray, transformers, the learners.
-NOT_QUICK = {"train", "train-policy", "run", "online", "cluster check", "cluster status", "judge explain"}
+NOT_QUICK = {"train", "train-policy", "run", "online", "cluster check", "cluster status", "judge explain", "eval"}
 
 # Words with which a command comes as far as it can within a moment; it is run in a folder that has these files.
 WORKS: dict[str, list[str]] = {
@@ -64,11 +64,15 @@ WORKS: dict[str, list[str]] = {
     "train": ["env=lift", "learner=sac", "steps=10"],
     "train-policy": ["store", "fit.steps=1"],
     "run": ["--robot", "sim", "--policy_yaml", "policy.yaml", "robot.env.type=lift"],
+    "report": ["run"],
+    "eval": ["run", "--episodes", "1"],
     "online": ["--resume", "nothing", "--address", "none"],
 }
 NUMBERS = "-1 0 1 2 1.5 nan inf -inf 1e400 ² ٣ １２ 0x10 1_000 true null 99999999999999999999 -99999999999999999999"
 BRACKETS = "[1,2 { } [ a=[1,2 a={b a=${ a=${oc.env:X} = =1 a.b.c=1 [red]x [/] [link=http://x]y {0} %s * ' \" \\ `id`"
-PATHS = "../../etc / /dev/null /dev/zero /etc/passwd folder fifo file link loop nothing store store/journal npy ~"
+PATHS = "../../etc / /dev/null /dev/zero /dev/full /proc/self/status /etc/passwd folder fifo socket file link loop"
+MORE_NUMBERS = "1e309 5e-324 -0 NaN 1e-400 +1 1. .5 0b1 1e5 -1e400j 00"
+MORE_PATHS = "nothing store store/journal store/store.json npy run run/config.json broken_run ~"
 NAMES = "deep.yaml noise.yaml a:b os:system : , ; cpu, cuda:99 cuda tcp/x localhost:99999 127.0.0.1:1 ::1 -- - --help"
 LISTS = "0,1 1-0 0-99999999999 ²-³ 1,,2 0:0 999:999 1:² 16x x16 0x0 99999x99999 success, miss,, late=400 late=nan@inf"
 CONTROLS = [
@@ -81,10 +85,18 @@ CONTROLS = [
     "x\udcffy",
     "a\nb",
     "x" * 5000,
+    "9" * 5000,
+    "[" * 5000,
+    "\udcff/\udcfe",  # bytes that are no UTF-8, as Python has them in arguments
+    "no_utf8_\udcff",
+    "a=\udcff",
+    "a=nan",
+    "a=1e400",
+    "a=",
     "name=../../x",
     "type=vlm",
 ]
-NASTY = [*" ".join([NUMBERS, BRACKETS, PATHS, NAMES, LISTS]).split(), *CONTROLS]
+NASTY = [*" ".join([NUMBERS, MORE_NUMBERS, BRACKETS, PATHS, MORE_PATHS, NAMES, LISTS]).split(), *CONTROLS]
 
 
 # Imported before a child is made, so that what is timed is the command.
@@ -289,6 +301,12 @@ def made(folder: Path) -> None:
     (folder / "folder").mkdir()
     (folder / "npy").mkdir()
     os.mkfifo(folder / "fifo")
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(str(folder / "socket"))
+    (folder / "no_utf8_\udcff").write_bytes(b"")
+    for name, text in (("run", '{"env": {"type": "lift"}, "learner": {"type": "sac"}}'), ("broken_run", "[1,2")):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(text)
     (folder / "link").symlink_to("nothing")
     (folder / "loop").symlink_to("loop")
     (folder / "file").write_bytes(bytes(range(256)))

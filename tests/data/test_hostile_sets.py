@@ -4,11 +4,14 @@ import json
 import os
 import pickle
 import shutil
+import socket
 import struct
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -97,6 +100,26 @@ def test_a_playlist_is_no_video(tmp_path, content):
     report = import_dataset(tmp_path / "in", tmp_path / "s")
     assert len(report.ids) == 1
     assert "neither MP4 nor Matroska" in report.failed[0]
+
+
+def test_a_playlist_connects_to_nobody(tmp_path):
+    """ffmpeg with its own settings asks the listener for the playlist's file, so silence means that nobody asked."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/a.ts"
+        playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{url}\n#EXT-X-ENDLIST\n"
+        write_v21(tmp_path / "in", (3, 3))
+        (tmp_path / f"in/videos/chunk-000/{CAMERA}/episode_000001.mp4").write_text(playlist)
+        assert len(import_dataset(tmp_path / "in", tmp_path / "s").failed) == 1
+        listener.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+        (tmp_path / "a.m3u8").write_text(playlist)
+        listener.settimeout(60)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(lambda: listener.accept()[0].close())
+            with pytest.raises(av.FFmpegError):
+                av.open(str(tmp_path / "a.m3u8"), options={"protocol_whitelist": "file,http,tcp"}, timeout=60)
+            asked.result()
 
 
 def test_a_pipe_in_place_of_a_table_does_not_hang_the_import(tmp_path):
