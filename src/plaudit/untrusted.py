@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from plaudit.errors import BadFile
+from plaudit.errors import BadFile, PlauditError
 
 MAX_JSON = 64 << 20  # bytes; a list of 100,000 episodes has 20 MB
 MAX_VALUES = 1_000_000  # of a JSON text: small ones take fifty times their letters in memory
@@ -270,7 +270,9 @@ def understood(path: Path) -> Iterator[None]:
     """While something is made of a file of somebody else: what it lacks, or has of another kind, is told as BadFile."""
     try:
         yield
-    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+    except PlauditError:  # which says by itself what is wrong
+        raise
+    except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
         what = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise BadFile(path, f"this does not say what it should ({what[:200]}); copy it again") from error
 

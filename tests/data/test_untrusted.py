@@ -9,7 +9,7 @@ import pytest
 from plaudit.config import read_tree
 from plaudit.data.cutoffs import read_cutoffs
 from plaudit.errors import BadFile, ConfigError
-from plaudit.untrusted import Root, check_yaml, parse_json, parse_yaml, read_metrics, shown
+from plaudit.untrusted import Root, check_yaml, parse_json, parse_yaml, read_metrics, shown, understood
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../a", "a/../../b", "http://x/y", "~/a", "a\0b", "", 3, "a" * 2000])
@@ -149,6 +149,13 @@ def test_lines_of_more_values_than_any_run_has_are_refused(tmp_path, monkeypatch
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step":1}\n' * 51)
     with pytest.raises(BadFile, match="no run writes that"):
         read_metrics(tmp_path / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("use", [lambda value: f"{value:.2f}", lambda value: value["x"], lambda value: value / 2])
+def test_a_value_of_another_kind_than_it_should_be_is_told_with_its_file(tmp_path, use):
+    path = tmp_path / "config.json"
+    with pytest.raises(BadFile, match=r"config\.json: this does not say what it should"), understood(path):
+        use("long text")
 
 
 @pytest.mark.parametrize("text", ["{0-4000000000: 3}", "{²: 3}", '{"0-99999999999999999999999999": 3}'])
