@@ -213,3 +213,9 @@ def test_a_built_in_name_is_not_taken_over(monkeypatch, tmp_path):
     registry = Registry("robot", {"arm": "plugin_built_in:Mine"})
     with pytest.raises(UnknownName, match=f"'arm' is registered twice: plugin_built_in:Mine and {__name__}:LampConfig"):
         registry.register("arm")(LampConfig)
+
+
+def test_an_unknown_name_of_any_length_is_answered_with_a_sentence_that_can_be_read():
+    with pytest.raises(UnknownName, match=r"there is no robot 'x{200}\.\.\.'") as caught:
+        Registry("robot").get("x" * 100_000)
+    assert len(str(caught.value)) < 500

@@ -29,7 +29,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import BaseModel, GetCoreSchemaHandler, SerializerFunctionWrapHandler
 from pydantic_core import CoreSchema, core_schema
 
-from plaudit.config import config_from_init, parse
+from plaudit.config import LONGEST, config_from_init, parse
 from plaudit.errors import ContractError, UnknownName, nearest
 from plaudit.protocols import InferenceEngine, Learner, Policy, Robot, Simulation
 from plaudit.trust import check_code
@@ -191,7 +191,8 @@ class Registry:
             found.append(self._registered[name])
         classes = {dotted_path(cls): cls for cls in found}
         if not classes:
-            raise UnknownName(f"there is no {self.kind} '{name}'; {nearest(name, self.names())}")
+            short = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
+            raise UnknownName(f"there is no {self.kind} '{short}'; {nearest(short, self.names())}")
         if len(classes) > 1:
             raise self._twice(name, *classes)
         return found[-1]  # the newest, where a module was imported again
