@@ -21,7 +21,7 @@ def test_a_run_is_stopped_by_the_alarm_and_goes_on_with_a_better_model(tmp_path:
     better = saved(tiny_model(seed=1, threshold=0.99), tmp_path / "better").name
     words = [*SEEN.split(), *SHORT.split(), *ALARM.split(), f"reward.model={pleased}", "name=run"]
     said = plaudit("train", *words, cwd=tmp_path, ok=False, alone=True)
-    assert "pleased (" in said and "judges: threshold 0.01, replace, binary, 2 of 3 frames, cameras front 16x16" in said
+    assert "pleased (" in said and "judges: 2 of 3 frames at 0.01, replace, binary, cameras front 16x16" in said
     assert "alarm: the judge called 100% of the last 4 audited episodes a success and 0% were" in said
     assert "go on with: plaudit train --resume runs/run --reward-model NEW" in said
     assert "alarm: the judge called" in plaudit("train", "--resume", "runs/run", cwd=tmp_path, ok=False)

@@ -27,7 +27,7 @@ RUN, OPENPI = ROOT / "run_online_rl.py", ROOT / "run_online_rl_openpi.py"
 LAMP = """
 robot: {type: sim, env: {type: "glow:GlowConfig"}}
 learner: {type: sac, hidden_dims: [8], batch_size: 8, random_steps: 0}
-judge: {type: classifier, model: judge, rule: {decode: frames}}
+judge: {type: classifier, model: judge, rule: {decode: per_frame}}
 executor: {realtime: false, steps: 12}
 inference_algorithm: sequential
 policy_cameras: []

@@ -14,10 +14,10 @@ It sees the whole episode, so it is for annotating data sets; anything live refu
 """
 
 import json
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PlainSerializer, PositiveInt, model_validator
 
 from plaudit.config import Config
 from plaudit.errors import RewardError
@@ -82,6 +82,14 @@ class DecisionRule(Config):
             "cutoff": f"one cutoff, offset {self.cutoff_offset}",
         }
         return f"{how[self.decode]} at {self.threshold:.4g}"
+
+
+def _set_fields(rule: DecisionRule) -> dict[str, Any]:
+    return rule.model_dump(mode="json", exclude_unset=True)
+
+
+# A rule in a config: what was not set is the judge's own, and is still not set when the config is written and read.
+PartialRule = Annotated[DecisionRule, PlainSerializer(_set_fields)]
 
 
 class DecisionTracker:

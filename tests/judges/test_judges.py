@@ -138,7 +138,7 @@ def test_every_example_is_a_judge(preset):
         ("human", "a person is asked in a window: plaudit label STORE --judge human"),
         (None, "name a judge with --judge; known: classifier, human, simulator, vlm"),
         ("tests.nothing:Config", "could not be loaded"),
-        ("plaudit.data.rewards:RewardConfig", "is not a judge"),
+        ("plaudit.data.rewards:RewardConfig", "cannot be the config of a judge: it has no build"),
     ],
 )
 def test_a_judge_that_is_none(name, sentence):

@@ -8,6 +8,7 @@ from plaudit.rollout.clock import no_garbage_collection
 
 @pytest.fixture
 def collector() -> Iterator[None]:
+    gc.unfreeze()  # another test may have left something frozen
     yield
     gc.unfreeze()
     gc.enable()

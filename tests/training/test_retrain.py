@@ -139,7 +139,7 @@ def test_the_decision_is_on_disk_and_a_restart_finds_the_judge_in_charge(story, 
     assert line == told
     assert current(folder) == Replacement.read(folder / "0001") == story.found
     assert in_charge(folder, weak.judge).model == folder / "0001"
-    assert weak.retrainer(folder.parent).judge.build().fingerprint == story.found.new.fingerprint
+    assert weak.retrainer(folder.parent).judge.build().id.fingerprint == story.found.new.fingerprint
     assert not (folder / ".next/model").exists()
 
 

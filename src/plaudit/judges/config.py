@@ -24,7 +24,7 @@ from plaudit.errors import ConfigError, NotAllowed, UnknownName, nearest
 from plaudit.judges.calibration import PlattScaling
 from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY
-from plaudit.rule import DecisionRule, Decode
+from plaudit.rule import DecisionRule, Decode, PartialRule
 from plaudit.trust import from_file
 from plaudit.yaml_file import read_yaml
 
@@ -50,7 +50,7 @@ class CalibrationRecord(Config):
 class JudgeConfig(Config):
     """Base of every judge's config. A plugin adds what it needs and a `build`."""
 
-    rule: DecisionRule = Field(default_factory=DecisionRule)
+    rule: PartialRule = Field(default_factory=DecisionRule)
     calibration: PlattScaling | None = None  # of its probabilities; None: as they are
     calibration_record: CalibrationRecord | None = None
 
@@ -161,7 +161,8 @@ def save_judge_config(
     path, own = _own_judge(path)
     named = {} if name is None else {"type": name}
     given = {} if path is None else read_yaml(path)
-    told = fitted.model_dump(mode="json", include={"rule", "calibration", "calibration_record"})
+    told = fitted.model_dump(mode="json", include={"calibration", "calibration_record"})
+    told["rule"] = fitted.rule.model_dump(mode="json")
     tree = OmegaConf.merge(named, own, given, OmegaConf.from_dotlist(list(overrides)), dict(flags), told)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(output, OmegaConf.to_yaml(tree).encode())

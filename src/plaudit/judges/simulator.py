@@ -11,7 +11,7 @@ from pydantic import Field
 
 from plaudit.errors import DataError, PlauditError
 from plaudit.judges.config import JudgeConfig
-from plaudit.rule import DecisionRule
+from plaudit.rule import DecisionRule, PartialRule
 from plaudit.types import AnyArray, BoolArray, Episode, JudgeId, Observation, Scores
 
 SOURCE = "simulator"
@@ -62,7 +62,7 @@ class SimulatorJudgeConfig(JudgeConfig):
     """Of the simulator's own flag."""
 
     type: Literal["simulator"] = "simulator"
-    rule: DecisionRule = Field(default=AS_IT_SAYS)
+    rule: PartialRule = Field(default=AS_IT_SAYS)
 
     def build(self) -> SimulatorJudge:
         return SimulatorJudge(self.rule)

@@ -17,7 +17,7 @@ from plaudit.data.rewards import RewardConfig
 from plaudit.errors import nearest
 from plaudit.learners.config import OffPolicyConfig
 from plaudit.registry import ENV_REGISTRY, LEARNER_REGISTRY
-from plaudit.rule import DecisionRule
+from plaudit.rule import DecisionRule, PartialRule
 from plaudit.training.collect import CollectConfig, translate_collect
 
 BUILT_IN = ("lift", "pick_place", "push")
@@ -43,7 +43,7 @@ BLOCKS = ("reward_model", "resnet")  # the names that a CheckpointBlock has in t
 class JudgeBlock(Config):
     """How the reward model of a run decides; what is not said is the model's own."""
 
-    rule: DecisionRule = Field(default_factory=DecisionRule)
+    rule: PartialRule = Field(default_factory=DecisionRule)
 
     @model_validator(mode="after")
     def _decides_while_it_runs(self) -> Self:
