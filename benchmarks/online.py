@@ -39,7 +39,7 @@ import glow  # noqa: E402 - of the tests: the lamp
 from bars import Bars  # noqa: E402
 from plaudit.cluster.run import ClusterRunConfig, workers_for  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
-from plaudit.demo import Demo, Recipe, Screen  # noqa: E402
+from plaudit.demo import Demo, DemoConfig, DemoDisplay  # noqa: E402
 from plaudit.envs.panda.config import PandaConfig  # noqa: E402
 from plaudit.rollout.demos import record_demos  # noqa: E402
 from plaudit.training.online import OnlineTrainer  # noqa: E402
@@ -118,15 +118,16 @@ def prepare(folder: Path, seed: int) -> tuple[Path, Path]:
     """Demonstrations, and a judge that has learned from images."""
     from contextlib import nullcontext
 
-    unwatched = lambda *_: nullcontext((lambda _: True, lambda: False))  # noqa: E731
-    demo = Demo(folder / "judge", Screen(Console(quiet=True), lambda _: iter, unwatched, unwatched), Recipe(), seed)
+    progress = lambda *_: nullcontext((lambda _: True, lambda: False))  # noqa: E731
+    display = DemoDisplay(Console(quiet=True), lambda _: iter, progress, progress)
+    demo = Demo(folder / "judge", display, DemoConfig(), seed)
     demos = folder / "demos"
     if not demos.exists():
-        env = PandaConfig(type="lift", obs="both", cameras=Recipe().cameras)
+        env = PandaConfig(type="lift", obs="both", cameras=demo.config.cameras)
         with Store.create(demos) as store:
             record_demos(env, store, episodes=20, seed=2_000_000_000 + seed * 1000, linger=10)
-        demo.collect()
-        print(f"judge: {demo.teach()}", flush=True)
+        demo.collect_episodes()
+        print(f"judge: {demo.train_judge()}", flush=True)
     return demos, demo.judge
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bars import Bars
-from plaudit.demo import Recipe, Screen, Watching, run_demo
+from plaudit.demo import DemoConfig, DemoDisplay, Progress, run_demo
 from plaudit.training.config import load_train_config
 from plaudit.training.evaluation import examine
 from plaudit.training.run_folder import RunFolder
@@ -36,16 +36,16 @@ POLICIES = {
     "reward.on_alarm=warn",
     "sac_pixels": f"{COMMON} learner=sac env.obs=pixels steps=60000 evaluation.every=4000",
 }
-SMALL = Recipe(
-    successes=10,
-    failures=10,
+SMALL = DemoConfig(
+    target_success=10,
+    target_failure=10,
     judge=("encoder=small", "train_fps=null", "epochs=1"),
     policy=(
         *("learner=sac", "env=lift", "env.obs=both", "env.cameras=[front,side]", "policy_cameras=[]"),
         *("scripted_demos=3", "steps=800"),
         *("reward.force=true", "judge.rule.threshold=0.01", "evaluation.episodes=10"),  # a judge of so little is unsure
     ),
-    examined=10,
+    eval_episodes=10,
 )
 QUICK = "reward.force=true judge.rule.threshold=0.01 steps=800 evaluation.episodes=10"
 QUICK_PPO = f"{QUICK} learner.pretrain_updates=20"
@@ -83,14 +83,14 @@ def main() -> None:
 
 def round_trip(folder: Path, seed: int, quick: bool) -> tuple[float, float]:
     """The demo; true success and seconds."""
-    screen = Screen(Console(), lambda _: iter, lambda *_: unwatched(), lambda _: unwatched())
-    outcome = run_demo(folder, screen, seed, **({"recipe": SMALL} if quick else {}))
-    told = json.loads((folder / "demo.json").read_text())
-    return outcome.success, sum(told["seconds"].values())
+    display = DemoDisplay(Console(), lambda _: iter, lambda *_: no_progress(), lambda _: no_progress())
+    outcome = run_demo(folder, display, seed, SMALL if quick else DemoConfig())
+    log = json.loads((folder / "demo.json").read_text())
+    return outcome.success, sum(log["seconds"].values())
 
 
 @contextmanager
-def unwatched() -> Iterator[Watching]:
+def no_progress() -> Iterator[Progress]:
     yield lambda _: True, lambda: False
 
 
@@ -100,7 +100,7 @@ def learn(name: str, folder: Path, seed: int, quick: bool) -> tuple[float, float
     run = RunFolder.create(folder / name, load_train_config(None, words.split()))
     began = time.monotonic()
     train(run, lambda _: True, lambda _: iter)
-    return examine(run, SMALL.examined if quick else EXAMINED).success, time.monotonic() - began
+    return examine(run, SMALL.eval_episodes if quick else EXAMINED).success, time.monotonic() - began
 
 
 if __name__ == "__main__":
