@@ -1,9 +1,13 @@
 """Stores made by hand by somebody else, whose checksums all fit: refused in a sentence, and they reach nothing else."""
 
 import base64
+import errno
+import fcntl
 import os
 import shutil
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +22,7 @@ from plaudit.data.replay import Replay
 from plaudit.data.sealed import seal, unseal
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset
-from plaudit.errors import DataError, ForeignFile, InvalidEpisode, StoreDamaged, StoreError, TargetNotEmpty
+from plaudit.errors import DataError, ForeignFile, InvalidEpisode, StoreDamaged, StoreError, StoreFull, TargetNotEmpty
 from plaudit.types import Labels
 
 FILES = ["store.json", "journal", "journal.head", "labels", "labels.head", "writer.lock"]
@@ -442,3 +446,37 @@ def test_a_batch_that_no_memory_holds_is_told_in_a_sentence(folder):
 
     with pytest.raises(DataError, match="a batch of 64 takes more memory than there is"):
         Replay(Store.open(folder), allocate=no_memory).sample(64)
+
+
+def test_a_label_waits_for_a_repair_that_keeps_the_old_ledger_under_a_second_name(folder):
+    ledger = Store.open(folder).ledger
+    with (folder / "labels").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # as a repair does, which then gives the old file a second name
+        os.link(folder / "labels", folder / "labels.before-repair-1")
+        labels = Labels.from_cutoff(steps=4, cutoff=1, source="human")
+        with ThreadPoolExecutor() as pool:
+            number = pool.submit(ledger.append, 0, labels)
+            wait_until_somebody_waits_for(held, number)
+            shutil.copy(folder / "labels", folder / "labels.tmp")
+            (folder / "labels.tmp").replace(folder / "labels")
+            fcntl.flock(held, fcntl.LOCK_UN)
+            assert number.result() == 2
+    assert len(Store.open(folder).ledger.history(0)) == 2
+
+
+def wait_until_somebody_waits_for(file, future):
+    """Linux lists who waits for a lock with an arrow. One that does not wait is done at once."""
+    inode = f":{os.fstat(file.fileno()).st_ino} "
+    waits = False
+    while not waits and not future.done():
+        waits = any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
+
+
+def test_an_export_to_a_full_disk_is_told_in_a_sentence(folder, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("numpy.save", full)
+    with pytest.raises(StoreFull, match="the export was not written"):
+        export_dataset(Store.open(folder), tmp_path / "out", "npy")
+    assert not (tmp_path / "out").exists()

@@ -64,11 +64,11 @@ class Folder:
 
         may_be_shared: whether a file that has a second name (a hard link) may be opened for writing
         """
-        writing = bool(flags & (os.O_WRONLY | os.O_RDWR)) and not may_be_shared
+        alone = bool(flags & (os.O_WRONLY | os.O_RDWR)) and not may_be_shared
         folder, _, last = name.rpartition("/")
         above = self._open_folder(folder) if folder else self.descriptor  # by hand: files are opened a thousand times
         try:
-            self._check_file(name, os.stat(last, dir_fd=above, follow_symlinks=False), writing)
+            self._check_file(name, os.stat(last, dir_fd=above, follow_symlinks=False), alone)
             # Not following and not blocking: what stands there may have been exchanged since it was looked at.
             descriptor = os.open(last, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=above)
         except FileNotFoundError:
@@ -79,16 +79,16 @@ class Folder:
             if folder:
                 os.close(above)
         try:
-            self._check_file(name, os.fstat(descriptor), writing)
+            self._check_file(name, os.fstat(descriptor), alone)
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
 
     @contextmanager
-    def opened(self, name: str, flags: int) -> Iterator[int]:
+    def opened(self, name: str, flags: int, *, may_be_shared: bool = False) -> Iterator[int]:
         """A regular file, closed when the block is left."""
-        descriptor = self.open(name, flags)
+        descriptor = self.open(name, flags, may_be_shared=may_be_shared)
         try:
             yield descriptor
         finally:
@@ -210,13 +210,17 @@ class Folder:
             above = descriptor
         return descriptor
 
-    def _check_file(self, name: str, found: os.stat_result, writing: bool) -> None:
+    def check_not_shared(self, name: str, descriptor: int) -> None:
+        """Raise where an open file has a second name."""
+        self._check_file(name, os.fstat(descriptor), alone=True)
+
+    def _check_file(self, name: str, found: os.stat_result, alone: bool) -> None:
         if not stat.S_ISREG(found.st_mode):
             raise ForeignFile(
                 f"{self.path / name} is {kind_of(found.st_mode)} and not a file; it was not opened: put the file "
                 "itself there"
             )
-        if writing and found.st_nlink > 1:
+        if alone and found.st_nlink > 1:
             raise ForeignFile(
                 f"{self.path / name} has a second name somewhere (a hard link), where all that is written here would "
                 f"show too; nothing was written: copy the store, or run 'plaudit data check {self.path} --repair', "

@@ -125,9 +125,8 @@ class Journal:
         """
         self.folder.check_same()
         with ExitStack() as files, _missed(self.path):
-            file = files.enter_context(self.folder.opened(self.path.name, os.O_RDWR))
-            fcntl.flock(file, fcntl.LOCK_EX)
-            self._check_same(file)
+            file = files.enter_context(self.folder.opened(self.path.name, os.O_RDWR, may_be_shared=True))
+            self._lock(file)
             head = -1
             if self._counted:
                 head = files.enter_context(self.folder.opened(head_name(self.path.name), os.O_RDWR | os.O_CREAT))
@@ -158,9 +157,8 @@ class Journal:
 
         Returns what others had appended, and what was done.
         """
-        with _missed(self.path), self.folder.opened(self.path.name, os.O_RDWR) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            self._check_same(file)
+        with _missed(self.path), self.folder.opened(self.path.name, os.O_RDWR, may_be_shared=True) as file:
+            self._lock(file)
             others, said = self._catch_up(file), self._set_tail_aside(file)
             if self._counted and self.facts is not None and read_head(self.folder, self.path.name) is None:
                 replace_head(self.folder, self.path.name, self.count, self._chain)
@@ -283,6 +281,15 @@ class Journal:
         os.ftruncate(file, self._offset)
         sync_file(file)
         return [f"{said} were set aside in {aside.path}; {counted}"]
+
+    def _lock(self, file: int) -> None:
+        """Wait until nobody else writes, and see whether one may.
+
+        A repair gives the old file a second name before it puts another in its place, so names are counted last.
+        """
+        fcntl.flock(file, fcntl.LOCK_EX)
+        self._check_same(file)
+        self.folder.check_not_shared(self.path.name, file)
 
     def _check_same(self, file: int) -> None:
         """This is the file that was read so far, and it still lies under its name."""

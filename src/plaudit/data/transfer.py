@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from plaudit.data.disk import told
 from plaudit.data.formats import Dataset, FormatName, Item, ReadOptions, WriteOptions, writer
 from plaudit.data.formats.decoding import decoded
 from plaudit.data.store import Store, is_store
@@ -101,7 +102,7 @@ def export_dataset(
     items = [Item(i, store.episode(i), store.ledger.labels(i)) for i in chosen]
     if not items:
         raise DataError(f"{store.folder} has no episodes to export")
-    with new_folder(target) as folder:
+    with told(Path(target).parent, "the export was not written"), new_folder(target) as folder:
         return writer(format)(folder, items, options or WriteOptions(), track)
 
 
