@@ -19,8 +19,7 @@ STEPS = [
 
 
 def defined(body: list[ast.stmt]) -> dict[str, ast.stmt]:
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    return {node.name: node for node in body if isinstance(node, kinds)}
+    return {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
 
 
 @pytest.mark.parametrize(("path", "name"), STEPS, ids=lambda value: value)

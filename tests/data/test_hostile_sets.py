@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from av.error import FFmpegError
 from lerobot_v21 import CAMERA, SIZE, write_v21
 
 from conftest import counting_episode, labelled_store
@@ -117,7 +118,7 @@ def test_a_playlist_connects_to_nobody(tmp_path):
         listener.settimeout(60)
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(lambda: listener.accept()[0].close())
-            with pytest.raises(av.FFmpegError):
+            with pytest.raises(FFmpegError):
                 av.open(str(tmp_path / "a.m3u8"), options={"protocol_whitelist": "file,http,tcp"}, timeout=60)
             asked.result()
 

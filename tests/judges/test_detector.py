@@ -86,5 +86,6 @@ def test_a_reward_model_decides_the_same_live_and_afterwards(history):
     detector = SuccessDetector(judge, 1)
     live = np.concatenate([detector.reset(seen[0]), *(detector.step(now, {}) for now in seen[1:])])
     (labels,) = label_episodes(judge, [episode])
+    assert isinstance(labels, Labels)
     assert 0 < labels.success.sum() < 24  # or this would show nothing
     assert labels.success.tolist() == live.tolist()

@@ -104,7 +104,8 @@ def labels(*prob: float, padded: str = "none", **rule):
 
 def test_labels_have_the_scores_and_the_judge_that_they_came_from():
     found = labels(0.1, 0.9, 0.8, threshold=0.7)
-    assert found.targets.tolist() == [0, 0, 1] and found.scores.success_prob.tolist() == [*np.float32([0.1, 0.9, 0.8])]
+    scores = np.array([0.1, 0.9, 0.8], np.float32)
+    assert found.targets.tolist() == [0, 0, 1] and found.scores.success_prob.tolist() == scores.tolist()
     assert found.judge == JudgeId("vlm", "abc", DecisionRule(threshold=0.7).key())
 
 

@@ -27,9 +27,6 @@ WordsArgument = Annotated[
     ),
 ]
 ConfigOption = Annotated[
-    Path | None, typer.Option(help="A judge as a YAML or JSON file (type: vlm, ...), or a reward model's folder.")
-]
-ConfigOption = Annotated[
     Path | None, typer.Option(help="A judge as a YAML or JSON file, or the folder of a reward model.")
 ]
 ModelOption = Annotated[str | None, typer.Option(help="The judge's model: the folder of a reward model, or a VLM.")]

@@ -12,7 +12,7 @@ from plaudit.judges.vlm.images import data_url, resized, size_of
 from plaudit.judges.vlm.judge import VlmJudge
 from plaudit.judges.vlm.prompt import ask, conversation
 from plaudit.rule import DecisionRule
-from plaudit.types import Episode
+from plaudit.types import Episode, Scores
 from tiny_vlm import moving
 
 
@@ -183,6 +183,7 @@ def test_it_makes_a_judge_that_keeps_the_contract(scorer):
     judge = VlmJudge(scorer, DecisionRule(decode="per_frame"), PlattScaling(bias=-1.0))
     check_judge(judge, [moving(), moving(task=""), moving(steps=2, repeated="first")])
     (calibrated,), (plain,) = judge.score([moving()]), VlmJudge(scorer, DecisionRule()).score([moving()])
+    assert isinstance(calibrated, Scores) and isinstance(plain, Scores)
     assert (calibrated.success_prob < plain.success_prob).all()
     assert judge.uncalibrated == scorer.fingerprint != judge.id.fingerprint
 

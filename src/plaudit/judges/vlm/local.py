@@ -58,7 +58,9 @@ class LocalScorer:
         facts = [loaded.fingerprint, str(loaded.model.dtype), asked_words(config)]
         self.fingerprint = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
         on_cpu = config.device == "auto" and self.device.type == "cpu"
-        self.notes = ("torch sees no CUDA GPU here, so the model runs on the processor",) if on_cpu else ()
+        self.notes: tuple[str, ...] = (
+            ("torch sees no CUDA GPU here, so the model runs on the processor",) if on_cpu else ()
+        )
 
     @classmethod
     def load(cls, config: VlmConfig) -> Self:
