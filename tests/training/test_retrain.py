@@ -241,6 +241,15 @@ def test_one_that_is_killed_is_a_sentence_and_one_that_is_told_to_stop_is_not(we
     assert not retrainer.due(store) and retrainer.judge == weak.judge
 
 
+def test_one_that_is_done_when_it_is_told_to_stop_says_what_it_decided(weak, tmp_path):
+    retrainer = weak.retrainer(tmp_path, training={"epochs": 1})
+    store = labelled_run(tmp_path, retrainer, flipped=False)
+    retrainer.start(store.folder)
+    wait_until(lambda: decisions(retrainer.folder), what="for a decision")
+    assert retrainer.stop() == decisions(retrainer.folder)[-1]
+    assert retrainer.stop() is None
+
+
 def test_a_half_written_one_is_nobodys_judge(weak, tmp_path):
     shutil.copytree(weak.judge.model, tmp_path / "judges/.next/model")
     (tmp_path / "judges/0001").mkdir()

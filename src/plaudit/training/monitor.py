@@ -113,7 +113,7 @@ class JudgeMonitor:
         return audited | ({} if self._retrainer is None else self._retrainer.metrics())
 
     def close(self) -> None:
-        """End a retraining that is under way; `look` begins no other."""
+        """End a retraining that is under way; `look` begins no other. What it decided at the last moment is news."""
         self._closed = True
         if self._retrainer is not None:
-            self._retrainer.stop()
+            self.news = self._retrainer.stop() or self.news

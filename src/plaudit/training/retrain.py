@@ -146,6 +146,7 @@ class Retrainer:
         self._first, self._seed = first, seed
         self._child: Child | None = None
         self._begun = (0, 0.0)  # of the one under way: versions of the ledger, and when
+        self._decided = 0  # decisions when it began
 
     @property
     def judge(self) -> ClassifierJudgeConfig:
@@ -224,6 +225,7 @@ class Retrainer:
         """Begin a retraining from the store in this folder; `poll` tells what came of it."""
         assert self._child is None, "one at a time"
         self._begun = (len(Store.open(store).ledger), time.monotonic())
+        self._decided = len(decisions(self.folder))
         arguments = (self.folder.resolve(), self._first, self.config, self._seed, store.resolve())
         self._child = Child("retraining", "plaudit.training.retrain:work", *arguments)
 
@@ -251,11 +253,14 @@ class Retrainer:
         sentence = f"the old judge stays, and no new one could be trained: {obituary}"
         return self._write(self.folder / ".next" / "model", False, sentence, None, None, seen, time.monotonic() - begun)
 
-    def stop(self) -> None:
-        """End one that is under way; a later `start` goes on with it."""
-        if self._child is not None:
-            self._child.end(GRACE)
-            self._child = None
+    def stop(self) -> Replacement | None:
+        """End one that is under way; a later `start` goes on with it. What it decided, if it was done by then."""
+        if self._child is None:
+            return None
+        self._child.end(GRACE)
+        self._child = None
+        done = decisions(self.folder)
+        return done[-1] if len(done) > self._decided else None
 
     def metrics(self) -> dict[str, float]:
         """By the names in docs/metrics.md; those of held-out episodes once there was a comparison."""
