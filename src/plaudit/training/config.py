@@ -3,7 +3,7 @@
     plaudit train learner=sac env=pick_place scripted_demos=20 learner.lr=3e-4
 
 Other stacks write the same things under other names. Those names are known here: the blocks that collect data are taken
-as they are (train/collect.py), and each other key is answered with ours. A config is never half understood.
+as they are (training/collect.py), and each other key is answered with ours. A config is never half understood.
 """
 
 from collections.abc import Mapping, Sequence

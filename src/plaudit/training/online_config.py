@@ -75,7 +75,7 @@ class OnlineConfig(Config):
     # Who acts: what is learned here, or that policy as it is (an openpi server, say) while the learner watches.
     act_with: Literal["learner", "policy"] = "learner"
     weights_during: bool = False  # new weights take over within an episode, with the next chunk
-    units: Path | dict[str, Any] | None = None  # statistics of a robot: what -1 to 1 is; None: see online/units.py
+    units: Path | dict[str, Any] | None = None  # statistics of a robot: what -1 to 1 is; None: see normalization.py
     # What is learned from.
     demos: Path | None = None  # a store of demonstrations
     judge_demos: bool | None = None  # the judge labels them too; None: unless it is a person
