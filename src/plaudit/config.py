@@ -16,10 +16,10 @@ from importlib import import_module
 from inspect import Parameter, signature
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from omegaconf import OmegaConf
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails
 
@@ -33,6 +33,10 @@ MOST_PROBLEMS = 20  # that are told of one config
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Location = tuple[str | int, ...]
+
+
+# Of everything random: what torch and numpy both take.
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Config(BaseModel):

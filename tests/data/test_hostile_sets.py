@@ -324,3 +324,21 @@ def test_a_name_of_somebody_else_is_part_of_a_file_name_and_no_path(tmp_path):
     store = labelled_store(tmp_path / "s", replace(episode, frames=frames, meta=meta), cutoff=2)
     count = save_positives(store, tmp_path / "shown", list(frames), {"human", "cutoff"})
     assert count and len(list((tmp_path / "shown").iterdir())) == count
+
+
+def test_an_empty_line_in_the_list_of_episodes_is_an_episode_that_is_named(tmp_path):
+    folder = write_v21(tmp_path / "in")
+    lines = (folder / "meta/episodes.jsonl").read_text().splitlines()
+    (folder / "meta/episodes.jsonl").write_text("\n".join([lines[0], "", lines[2], ""]))
+    report = import_dataset(folder, tmp_path / "out")
+    assert len(report.ids) == 2
+    assert "episode 1 was left out" in report.failed[0] and "in line 2" in report.failed[0]
+
+
+def test_episodes_of_one_data_set_that_are_alike_are_all_imported_once(tmp_path):
+    folder = write_v21(tmp_path / "in", lengths=(9, 9))
+    for table in ("data/chunk-000/episode_{}.parquet", f"videos/chunk-000/{CAMERA}/episode_{{}}.mp4"):
+        (folder / table.format("000001")).write_bytes((folder / table.format("000000")).read_bytes())
+    assert len(import_dataset(folder, tmp_path / "out").ids) == 2
+    again = import_dataset(folder, tmp_path / "out")
+    assert not again.ids and again.already_here == 2

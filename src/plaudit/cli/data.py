@@ -72,7 +72,13 @@ def import_(
     camera: CameraOption = None,
     follow_links: FollowLinksOption = False,
     max_episode_gb: Annotated[
-        float, typer.Option(help="Maximum memory for the frames of one episode; larger episodes are skipped.")
+        float,
+        typer.Option(
+            min=0.001,
+            max=1e6,
+            help="Maximum memory for the frames of one episode; larger episodes are skipped.",
+            callback=finite,
+        ),
     ] = 8.0,
 ) -> None:
     """Import a data set into a store.

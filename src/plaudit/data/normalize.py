@@ -156,8 +156,9 @@ class Normalizer:
     def _of(cls, tree: Any) -> Self:
         try:
             return cls({k: _stats_of(s) for k, s in tree["stats"].items()}, tree["eps"], tree["meta"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"these are no statistics ({error!r}); 'plaudit data stats' writes some") from error
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            reason = f"{type(error).__name__}: {error}"[:200]
+            raise DataError(f"these are no statistics ({reason}); 'plaudit data stats' writes some") from error
 
 
 class _Sums:

@@ -58,20 +58,25 @@ def import_dataset(
 def _take(dataset: Dataset, store: Store, report: Imported, track: Track) -> None:
     """Each episode in turn; one that fails is told and left out."""
     origins = (store.place(i).line["origin"] for i in store.ids)
-    known = {origin["digest"]: i for i, origin in zip(store.ids, origins) if origin}
+    known: dict[str, list[tuple[int, str, int]]] = {}  # digest -> id, path and index of what was imported
+    for i, origin in zip(store.ids, origins):
+        if origin:
+            known.setdefault(origin["digest"], []).append((i, origin["path"], origin["index"]))
     for entry in track(dataset.sources):
         try:
             digest = entry.digest()
-            if digest in known:
+            # Two episodes of one data set may be alike and are both imported; a copy of the data set is not.
+            here = [i for i, path, index in known.get(digest, ()) if path != str(dataset.path) or index == entry.index]
+            if here:
                 report.already_here += 1
-                _finish_labels(store, known[digest], entry)
+                _finish_labels(store, here[0], entry)
                 continue
             episode, labels = entry.load()
         except DataError as error:
             report.failed.append(f"episode {entry.index} was left out: {error}")
             continue
         episode_id = store.append(episode)
-        known[digest] = episode_id
+        known.setdefault(digest, []).append((episode_id, str(dataset.path), entry.index))
         report.ids.append(episode_id)
         if labels is not None:
             store.ledger.append(episode_id, labels)

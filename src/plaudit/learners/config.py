@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from plaudit.config import Config, parse
+from plaudit.config import Config, Seed, parse
 from plaudit.policies.config import FlowConfig
 
 
@@ -52,7 +52,7 @@ class BCConfig(Config):
     lr: PositiveFloat = 1e-3  # at its highest; it rises over the first steps and falls along a cosine
     warmup_steps: NonNegativeInt = 100
     random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
 
 
 class TrainPolicyConfig(Config):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from plaudit.config import Config
+from plaudit.config import Config, Seed
 from plaudit.trust import KeyVariable, ServerUrl
 
 Guidance = Literal["vjp", "identity", "blend"]
@@ -37,7 +37,7 @@ class NetworkPolicyConfig(PolicyConfig):
     action_dim: PositiveInt
     cameras: dict[str, tuple[PositiveInt, PositiveInt]] = Field(default_factory=dict)  # name -> (H, W); {} for none
     encoder: ImageEncoderConfig = Field(default_factory=ImageEncoderConfig)
-    seed: NonNegativeInt = 0  # of the weights before any are loaded, and of what is sampled
+    seed: Seed = 0  # of the weights before any are loaded, and of what is sampled
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda|mps|xpu)(:\d{1,3})?$")
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from plaudit.config import Config, load, refuse_other_names, spelled_out
+from plaudit.config import Config, Seed, load, refuse_other_names, spelled_out
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import nearest
 from plaudit.learners.config import OffPolicyConfig
@@ -160,7 +160,7 @@ class TrainConfig(Config):
     collect: CollectConfig | None = None  # episodes with the simulator's labels, for a judge to learn from
     capacity_gb: float = Field(default=50.0, gt=0)  # of that store; beyond it the oldest go
     checkpoint_every: PositiveInt = 5000  # steps
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     device: str = "auto"  # "cpu", "cuda", "cuda:1"; auto: cuda where there is one
     # Of torch on the processor. None: one for a learner of states, whose small products gain little from more and wait
     # long on a busy machine; as torch likes for one of images.

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import (
     BeforeValidator,
     Field,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     SerializerFunctionWrapHandler,
@@ -18,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from plaudit.config import Config, load, spelled_out
+from plaudit.config import Config, Seed, load, spelled_out
 from plaudit.errors import nearest
 from plaudit.judges.config import HUMAN
 from plaudit.judges.simulator import SimulatorJudgeConfig
@@ -95,7 +94,7 @@ class OnlineConfig(Config):
     audit: AuditConfig = AuditConfig()
     retrain: RetrainConfig | None = RetrainConfig()  # of a classifier; None: it stays as it is
     window: WindowConfig = WindowConfig()  # of a person who judges or audits
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
 
     @property
     def simulated(self) -> bool:

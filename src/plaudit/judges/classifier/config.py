@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from plaudit.config import Config
+from plaudit.config import Config, Seed
 from plaudit.judges.classifier.augment import AugmentConfig
 from plaudit.judges.classifier.dataset import TRUSTED
 from plaudit.judges.classifier.encoders.efficientnet import EfficientNetConfig
@@ -44,7 +44,7 @@ class RewardTrainConfig(Config):
     views: PositiveInt = 4  # of each training image that a frozen encoder's features are kept of, all but one augmented
     members: PositiveInt = 1  # trained from different seeds; the lowest one's probability counts
     target_fpr: float = Field(default=0.01, gt=0, lt=1)  # failure frames that may be called success
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     device: str = "auto"
 
     @property

@@ -28,11 +28,9 @@ def read_json(root: Root, path: Path) -> Any:
 
 
 def read_json_lines(root: Root, path: Path) -> list[dict[str, Any] | BadFile]:
-    """A file of one JSON object a line; a line that is none stands there as the error it is."""
+    """A file of one JSON object a line; a line that is none stands there as the error it is, an empty one too."""
     found: list[dict[str, Any] | BadFile] = []
-    for number, line in enumerate(_read(root, path).splitlines()):
-        if not line.strip():
-            continue
+    for number, line in enumerate(_read(root, path).rstrip().splitlines()):
         try:
             entry = parse_json(line)
             if not isinstance(entry, dict):
