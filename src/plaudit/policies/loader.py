@@ -32,6 +32,7 @@ from plaudit.registry import POLICY_REGISTRY
 from plaudit.safetensors_file import check_safetensors
 from plaudit.trust import from_file
 from plaudit.types import Weights
+from plaudit.untrusted import shown
 
 Problem = tuple[tuple[str | int, ...], str]  # as ConfigError has them
 
@@ -175,6 +176,10 @@ def _beside(path: Path, named: Path | None) -> Path | None:
     if named is None:
         return None
     found = path.parent / named
-    if not found.is_file():
-        raise BadFile(path, f"it names {named}, and there is no such file beside it")
+    try:
+        is_there = found.is_file()
+    except OSError:  # a name that no file can have
+        is_there = False
+    if not is_there:
+        raise BadFile(path, f"it names {shown(str(named))}, and there is no such file beside it")
     return found
