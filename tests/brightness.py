@@ -12,7 +12,7 @@ import numpy as np
 
 from conftest import counting_episode
 from plaudit.data.store import Store
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.judges.calibration import PlattScaling, fingerprint_of
 from plaudit.judges.config import JudgeConfig
 from plaudit.types import Episode, JudgeId, Labels, Scores
@@ -38,7 +38,7 @@ class Brightness:
 
     def _score(self, episode: Episode):
         if not episode.task:
-            return RewardError("this episode has no task text; give it one")
+            return JudgeError("this episode has no task text; give it one")
         light = episode.frames["front"].mean(axis=(1, 2, 3))
         said = 2 * (light - self._config.cut + 0.5)
         told = episode.task == "count" or not self._config.obeys

@@ -92,12 +92,9 @@ class BadMessage(RobotError):
     """A message from a robot cannot be decoded or used. It is dropped and counted."""
 
 
-class RewardError(PlauditError, ValueError):
-    """A reward model that cannot be trained, loaded or used as asked."""
-
-
 class JudgeError(PlauditError, ValueError):
-    """A judge that cannot be loaded or asked, or an episode that it cannot judge. The episode stays unlabelled."""
+    """A judge that cannot be trained, loaded or used as asked, or an episode that it cannot score. The episode stays
+    unlabeled."""
 
 
 class RolloutError(PlauditError, RuntimeError):

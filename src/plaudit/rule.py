@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field, PlainSerializer, PositiveInt, model_validator
 
 from plaudit.config import Config
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, JudgeId, Labels, Scores
 
 Decode = Literal["per_frame", "k_of_n", "cutoff"]
@@ -62,7 +62,7 @@ class DecisionRule(Config):
     def tracker(self, num_envs: int) -> "DecisionTracker":
         """For N environments while they run; a rule that is not causal is refused."""
         if not self.causal:
-            raise RewardError(
+            raise JudgeError(
                 "decode 'cutoff' needs the whole episode, and here success is decided while it runs; set the judge's "
                 "rule.decode to k_of_n or per_frame"
             )

@@ -7,7 +7,7 @@ from conftest import counting_episode
 from plaudit.data.replay import Replay
 from plaudit.data.rewards import RewardConfig, compute_episode_rewards
 from plaudit.data.store import Store
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.rule import DecisionRule, labels_from_scores
 from plaudit.types import JudgeId, Labels, Scores
 
@@ -46,7 +46,7 @@ def test_add_pays_on_top_of_the_simulations_shaping():
 
 def test_add_refuses_a_simulation_whose_reward_pays_for_success():
     with pytest.raises(
-        RewardError, match=r"does not pay for success from the simulation, which gives none \('shaping'\)"
+        JudgeError, match=r"does not pay for success from the simulation, which gives none \('shaping'\)"
     ):
         rewards(labels(0, 0), {"reward": np.float32([1])}, mode="add")
 
@@ -58,7 +58,7 @@ def test_shaping_pays_for_progress_and_takes_it_back_once_success_is_decided():
 
 
 def test_shaping_needs_a_judge_that_measures_progress():
-    with pytest.raises(RewardError, match="shaping needs a judge that measures progress"):
+    with pytest.raises(JudgeError, match="shaping needs a judge that measures progress"):
         rewards(labels(0, 0), shaping=0.5)
 
 

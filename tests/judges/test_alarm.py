@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.judges.audit import Alarm
 
 
@@ -65,5 +65,5 @@ def test_the_alarm_survives_a_checkpoint():
 
 
 def test_an_alarm_that_can_never_ring_is_refused():
-    with pytest.raises(RewardError, match="waits for 20 episodes and remembers 10 can never ring"):
+    with pytest.raises(JudgeError, match="waits for 20 episodes and remembers 10 can never ring"):
         Alarm(window=10)

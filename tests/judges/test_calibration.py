@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.judges.calibration import (
     Calibration,
     choose_threshold,
@@ -75,9 +75,9 @@ def test_calibration_is_the_minimum_of_the_loss_over_a_grid():
 
 
 def test_calibration_needs_both_kinds_and_finite_logits():
-    with pytest.raises(RewardError, match="of one kind"):
+    with pytest.raises(JudgeError, match="of one kind"):
         fit_calibration([1.0, 2.0], [1, 1])
-    with pytest.raises(RewardError, match="finite"):
+    with pytest.raises(JudgeError, match="finite"):
         fit_calibration([math.inf, 2.0], [1, 0])
 
 
@@ -144,7 +144,7 @@ def test_a_threshold_goes_through_json_and_still_keeps_out_what_it_should():
 
 
 def test_without_failure_frames_there_is_no_threshold_and_no_rate():
-    with pytest.raises(RewardError, match="shows failure"):
+    with pytest.raises(JudgeError, match="shows failure"):
         choose_threshold([scored([0.9], [1])])
     rate = false_positive_rate([scored([0.9], [1])], 0.5)
     assert math.isnan(rate.value) and (rate.low, rate.high) == (0, 1)

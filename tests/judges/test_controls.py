@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conftest import counting_episode
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.judges.controls import ControlResult, blank, failed, reversed_, run_controls, still, truncated
 from plaudit.types import Episode
 
@@ -148,9 +148,9 @@ def test_failures_are_named_in_sentences():
 
 def test_a_run_without_a_success_or_with_a_judge_of_the_wrong_length_says_so():
     episode = counting_episode(6)
-    with pytest.raises(RewardError, match="none of these 1 does"):
+    with pytest.raises(JudgeError, match="none of these 1 does"):
         run_controls(honest, [(episode, np.zeros(7, "f4"))], 0.5)
-    with pytest.raises(RewardError, match=r"gave \[20\] probabilities for an episode of 21 frames"):
+    with pytest.raises(JudgeError, match=r"gave \[20\] probabilities for an episode of 21 frames"):
         run_controls(lambda e: np.zeros(e.steps), held_out(), 0.5)
-    with pytest.raises(RewardError, match=r"truth must be \[7\]"):
+    with pytest.raises(JudgeError, match=r"truth must be \[7\]"):
         run_controls(honest, [(episode, np.zeros(6, "f4"))], 0.5)

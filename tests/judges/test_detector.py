@@ -5,7 +5,7 @@ import pytest
 
 from counting import CountingSimulation
 from plaudit.data.rewards import RewardConfig
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.labeling import label_episodes
@@ -33,7 +33,7 @@ def test_a_new_episode_forgets_the_last():
 
 
 def test_a_rule_that_needs_whole_episodes_is_refused():
-    with pytest.raises(RewardError, match="decode 'cutoff' needs the whole episode"):
+    with pytest.raises(JudgeError, match="decode 'cutoff' needs the whole episode"):
         SuccessDetector(Told(1, decode="cutoff"), 1)
 
 

@@ -9,7 +9,7 @@ import pytest
 from brightness import CUT, STEPS, BrightnessConfig, bright_store
 from conftest import counting_episode
 from plaudit.data.store import Store
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.judges.controls import UNRELATED
 from plaudit.judges.evaluation import Evaluation, compare, evaluate, wrong_task_for
 from plaudit.judges.reference import read_truth, reference_sources
@@ -111,7 +111,7 @@ def test_an_episode_of_one_frame_is_measured_too(bright):
 def test_a_judge_that_fails_on_all_says_why(tmp_path):
     store = bright_store(tmp_path / "s", 1, 1, task="")
     with pytest.raises(
-        RewardError, match="no verdict on any of the 2 episodes to compare: this episode has no task text"
+        JudgeError, match="no verdict on any of the 2 episodes to compare: this episode has no task text"
     ):
         measured(store)
 
@@ -185,7 +185,7 @@ def test_labels_of_several_models_are_not_compared_by_probability(bright, thresh
 
 
 def test_who_has_labelled_nothing_cannot_be_measured(bright):
-    with pytest.raises(RewardError, match="it has labelled none of them"):
+    with pytest.raises(JudgeError, match="it has labelled none of them"):
         ledger(bright, "vlm")
 
 
@@ -215,12 +215,12 @@ def test_an_excluded_episode_and_a_repeated_frame_have_no_truth(tmp_path):
 
 def test_a_judge_is_never_its_own_reference(bright):
     assert "human" not in reference_sources(None, "human") and "cutoff" in reference_sources(None, "human")
-    with pytest.raises(RewardError, match="the judge is 'human' itself"):
+    with pytest.raises(JudgeError, match="the judge is 'human' itself"):
         reference_sources(["human", "cutoff"], "human")
 
 
 def test_without_a_reference_it_says_what_to_do(bright):
-    with pytest.raises(RewardError, match=r"has no labels of vlm to compare with; label some episodes first"):
+    with pytest.raises(JudgeError, match=r"has no labels of vlm to compare with; label some episodes first"):
         read_truth(bright, ("vlm",))
 
 

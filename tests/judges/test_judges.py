@@ -10,7 +10,7 @@ from brightness import NAME, BrightnessConfig
 from conftest import counting_episode
 from glow import bright_model, saved
 from plaudit.contracts import check_judge
-from plaudit.errors import BadFile, ConfigError, RewardError, UnknownName
+from plaudit.errors import BadFile, ConfigError, JudgeError, UnknownName
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.config import CalibrationRecord, build_judge, judge_warnings, load_judge_config
 from plaudit.judges.labeling import label_episodes
@@ -102,7 +102,7 @@ def test_a_model_that_is_not_there_or_not_trusted_is_refused(tmp_path):
     with pytest.raises(BadFile, match=r"this is not a reward model: it has no model\.json"):
         ClassifierJudgeConfig(model=tmp_path / "nowhere").build()
     folder = saved(bright_model(0.5, problems=("blank white: 100%",)), tmp_path / "m")
-    with pytest.raises(RewardError, match=r"not to be trusted: blank white.*force=true where it labels"):
+    with pytest.raises(JudgeError, match=r"not to be trusted: blank white.*force=true where it labels"):
         ClassifierJudgeConfig(model=folder).build()
     assert ClassifierJudgeConfig(model=folder, force=True).build().id.source == "classifier"
 

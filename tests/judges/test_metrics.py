@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.judges.metrics import JudgeMetrics, compute_metrics, precision_recall, reliability, roc_auc
 from plaudit.judges.scored import Scored
 from plaudit.rule import DecisionRule
@@ -113,13 +113,13 @@ def test_scores_go_through_json_with_what_could_not_be_measured():
 
 
 def test_scored_says_what_is_wrong_with_it():
-    with pytest.raises(RewardError, match=r"episode 3: .* got \[2\] and \[1\]"):
+    with pytest.raises(JudgeError, match=r"episode 3: .* got \[2\] and \[1\]"):
         scored([0.1, 0.2], [0], 3)
-    with pytest.raises(RewardError, match="outside"):
+    with pytest.raises(JudgeError, match="outside"):
         scored([3.2], [1])
-    with pytest.raises(RewardError, match="1, 0 or NaN"):
+    with pytest.raises(JudgeError, match="1, 0 or NaN"):
         scored([0.2], [0.5])
-    with pytest.raises(RewardError, match="label some"):
+    with pytest.raises(JudgeError, match="label some"):
         compute_metrics([scored([0.2], [NAN])], SINGLE)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conftest import counting_episode
 from plaudit.config import parse
-from plaudit.errors import ConfigError, RewardError
+from plaudit.errors import ConfigError, JudgeError
 from plaudit.rule import DecisionRule, labels_from_scores, threshold_of
 from plaudit.types import JudgeId, Scores
 
@@ -76,7 +76,7 @@ def test_environments_that_are_at_different_steps_are_decided_as_if_alone(episod
 
 
 def test_a_cutoff_is_refused_by_anything_live():
-    with pytest.raises(RewardError, match=r"needs the whole episode.*set the judge's rule.decode to k_of_n"):
+    with pytest.raises(JudgeError, match=r"needs the whole episode.*set the judge's rule.decode to k_of_n"):
         DecisionRule(decode="cutoff").tracker(1)
 
 

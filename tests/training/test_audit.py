@@ -10,7 +10,7 @@ from conftest import counting_episode
 from plaudit.config import parse
 from plaudit.data.replay import Replay
 from plaudit.data.store import Store
-from plaudit.errors import ConfigError, RewardError
+from plaudit.errors import ConfigError, JudgeError
 from plaudit.training.audit import Audit, AuditConfig, lot
 from plaudit.types import JudgeId, Labels
 
@@ -167,7 +167,7 @@ def test_a_person_may_audit_a_simulation(store):
 
 def test_a_simulator_that_is_asked_about_a_robots_episode_is_one_sentence(store):
     played(store, True, None)
-    with pytest.raises(RewardError, match="episode 0 is to be audited by the simulator, and none knows of it"):
+    with pytest.raises(JudgeError, match="episode 0 is to be audited by the simulator, and none knows of it"):
         looked(store, ALL.model_copy(update={"by": "simulator"}))
 
 

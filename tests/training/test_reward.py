@@ -17,7 +17,7 @@ from glow import GlowConfig, bright_model, saved
 from plaudit.data.replay import Replay
 from plaudit.data.rewards import RewardConfig, compute_episode_rewards
 from plaudit.data.store import Store
-from plaudit.errors import BadFile, PlauditError, RewardError
+from plaudit.errors import BadFile, JudgeError, PlauditError
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
@@ -200,7 +200,7 @@ def test_the_end_of_a_demonstration_that_the_model_does_not_see_ends_nothing(tmp
 
 def test_demonstrations_without_success_in_the_models_eyes_are_told(tmp_path: Path, model: Any):
     demos = demonstrations(tmp_path / "demos", up=-1.0)
-    with pytest.raises(RewardError, match=r"sees success in none of the 3 demonstrations of .*--linger"):
+    with pytest.raises(JudgeError, match=r"sees success in none of the 3 demonstrations of .*--linger"):
         run(tmp_path / "run", f"{LEARNERS['sac']} reward.model={model(0.5)} demos={demos}")
 
 
@@ -369,11 +369,11 @@ def test_a_hand_over_that_makes_no_sense_is_refused_and_changes_nothing(tmp_path
     run(tmp_path / "plain", f"{LEARNERS['ppo']} steps=40")
     before = files(tmp_path / "run")
     same = saved(bright_model(0.3), tmp_path / "copy")
-    with pytest.raises(RewardError, match="is the reward model that is in charge"):
+    with pytest.raises(JudgeError, match="is the reward model that is in charge"):
         RunFolder.reopen(tmp_path / "run").hand_over(same)
     with pytest.raises(BadFile, match="not a reward model"):
         RunFolder.reopen(tmp_path / "run").hand_over(tmp_path)
-    with pytest.raises(RewardError, match="the simulator gives the rewards"):
+    with pytest.raises(JudgeError, match="the simulator gives the rewards"):
         RunFolder.reopen(tmp_path / "plain").hand_over(same)
     assert files(tmp_path / "run") == before
 
@@ -411,7 +411,7 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_is_made(
 def test_a_model_that_failed_a_control_needs_to_be_forced(tmp_path: Path):
     folder = saved(bright_model(0.5, problems=("it cannot tell noise",)), tmp_path / "bad")
     words = f"{LEARNERS['ppo']} reward.model={folder} steps=40"
-    with pytest.raises(RewardError, match=r"it cannot tell noise.*reward.force=true"):
+    with pytest.raises(JudgeError, match=r"it cannot tell noise.*reward.force=true"):
         RunFolder.create(tmp_path / "run", asked(words))
     assert not (tmp_path / "run").exists()
     assert run(tmp_path / "run", words + " reward.force=true").step >= 40

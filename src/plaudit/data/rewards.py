@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from plaudit.config import Config
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.types import AnyArray, BoolArray, FloatArray, Labels
 
 Mode = Literal["replace", "add", "terminal"]
@@ -97,7 +97,7 @@ def compute_rewards(
 def potential(decided: Decisions) -> FloatArray:
     """The judge's progress, and 0 once success is decided."""
     if decided.progress is None:
-        raise RewardError(
+        raise JudgeError(
             "shaping needs a judge that measures progress; set reward.shaping to 0, or train one that does "
             "(plaudit train-reward --progress)"
         )
@@ -106,7 +106,7 @@ def potential(decided: Decisions) -> FloatArray:
 
 def _known(env_info: Mapping[str, AnyArray], name: str, what: str) -> AnyArray:
     if name not in env_info:
-        raise RewardError(
+        raise JudgeError(
             f"this reward needs {what} from the simulation, which gives none ('{name}'); use mode 'replace' and "
             "env_reward 'sparse'"
         )

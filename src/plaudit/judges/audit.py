@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 
 
 class Alarm:
@@ -25,7 +25,7 @@ class Alarm:
         least: audited episodes before it rings at all
         """
         if not 1 <= least <= window:
-            raise RewardError(f"an alarm that waits for {least} episodes and remembers {window} can never ring")
+            raise JudgeError(f"an alarm that waits for {least} episodes and remembers {window} can never ring")
         self.bound, self.window, self.least = bound, window, least
         self._noted: deque[tuple[bool, bool]] = deque(maxlen=window)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plaudit.data.store import Store
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.judges.calibration import (
     PlattScaling,
     Rate,
@@ -93,13 +93,13 @@ def check_scores(source: str, said: Sequence[Said]) -> None:
     """Whether there is anything to calibrate: not where all scores are yes and no."""
     sure = log_odds(1.0) - 1e-3
     if said and all((np.abs(one.log_odds) > sure).all() for one in said):
-        raise RewardError(f"'{source}' says yes and no; only a judge that gives probabilities can be calibrated")
+        raise JudgeError(f"'{source}' says yes and no; only a judge that gives probabilities can be calibrated")
 
 
 def check_enough(said: Sequence[Said]) -> None:
     successes, failures = (sum(bool((one.truth == kind).any()) for one in said) for kind in (1, 0))
     if min(successes, failures) < FEWEST:
-        raise RewardError(
+        raise JudgeError(
             f"calibration needs at least {FEWEST} episodes that show success and {FEWEST} that show failure, and some "
             f"50 to be sure of the rate; of those with reference labels {successes} show success and {failures} failure"
         )

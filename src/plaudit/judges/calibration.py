@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import PositiveFloat
 
 from plaudit.config import Config
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.judges.scored import Scored, where_known
 from plaudit.types import AnyArray, BoolArray, FloatArray
 
@@ -108,9 +108,9 @@ def fit_calibration(logits: AnyArray, truth: AnyArray) -> Calibration:
     """
     truth, logits = where_known(truth, logits)
     if not np.isfinite(logits).all():
-        raise RewardError("a logit is NaN or infinite; calibration needs finite ones")
+        raise JudgeError("a logit is NaN or infinite; calibration needs finite ones")
     if not 0 < truth.sum() < len(truth):
-        raise RewardError(
+        raise JudgeError(
             "calibration needs frames that show success and frames that do not; all of these are of one kind"
         )
     slope, bias = _newton(logits, truth, free=np.array([True, True]), start=np.array([1.0, 0.0]))
@@ -181,7 +181,7 @@ def choose_threshold(
     """
     failures = np.concatenate([e.probability[e.truth == 0] for e in episodes] or [np.zeros(0, np.float32)])
     if not len(failures):
-        raise RewardError(
+        raise JudgeError(
             "no frame of these episodes shows failure; a threshold is chosen by how many of those get through"
         )
     allowed = int(target_fpr * len(failures) + 1e-9)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.rule import above_threshold
 from plaudit.types import BoolArray, ByteArray, Episode, FloatArray
 
@@ -83,7 +83,7 @@ def make_controls(
     rng = np.random.default_rng(seed)
     usable = [(episode, truth) for episode, truth in episodes if _first_success(episode, truth) is not None]
     if not usable:
-        raise RewardError(f"controls are made from episodes that succeed, and none of these {len(episodes)} does")
+        raise JudgeError(f"controls are made from episodes that succeed, and none of these {len(episodes)} does")
     chosen = [usable[i] for i in np.sort(rng.permutation(len(usable))[:MOST_EPISODES])]
     for make in (still, reversed_, truncated):
         yield from (control for one in chosen if (control := make(*one)) is not None)
@@ -97,7 +97,7 @@ def tally(answers: Iterable[tuple[Control, FloatArray]], threshold: float, limit
     counts: dict[str, list[int]] = {name: [0, 0] for name in ("still", "reversed", "truncated")}
     for control, said in answers:
         if np.shape(said) != control.asked.shape:
-            raise RewardError(
+            raise JudgeError(
                 f"the judge gave {list(np.shape(said))} probabilities for an episode of {len(control.asked)} frames"
             )
         count = counts.setdefault(control.name, [0, 0])
@@ -198,6 +198,6 @@ def _recorded(episode: Episode) -> BoolArray:
 
 def _first_success(episode: Episode, truth: FloatArray) -> int | None:
     if truth.shape != (episode.steps + 1,):
-        raise RewardError(f"truth must be [{episode.steps + 1}], one a frame, got {list(truth.shape)}")
+        raise JudgeError(f"truth must be [{episode.steps + 1}], one a frame, got {list(truth.shape)}")
     hits = np.flatnonzero(_recorded(episode) & (truth == 1))
     return int(hits[0]) if len(hits) else None

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.data.store import Store
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.judges.controls import UNRELATED, Control, ControlResult, failed, make_controls, tally
 from plaudit.judges.cutoffs import CutoffErrors, onset_errors
 from plaudit.judges.labeling import BATCH, Track, batches, label_ids, label_mapping
@@ -103,7 +103,7 @@ def compare(
     shared = [i for i in verdicts if i in truths]
     if not shared:
         why = next(iter((failures or {}).values()), "it has labelled none of them")
-        raise RewardError(f"the judge has no verdict on any of the {len(truths)} episodes to compare: {why}")
+        raise JudgeError(f"the judge has no verdict on any of the {len(truths)} episodes to compare: {why}")
     graded, mixed = _has_probabilities({i: verdicts[i] for i in shared})
     notes = [*notes, *mixed]
     calls = [_scored(i, verdicts[i].targets, truths[i]) for i in shared]

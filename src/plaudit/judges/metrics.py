@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.judges.calibration import false_positive_rate
 from plaudit.judges.cutoffs import cutoff_decode_errors, onset_errors
 from plaudit.judges.scored import Scored, where_known
@@ -61,7 +61,7 @@ class Reliability:
 def reliability(probability: AnyArray, truth: AnyArray, bins: int = 10) -> Reliability:
     truth, probability = where_known(truth, probability)
     if not len(truth):
-        raise RewardError("no frame has a truth to compare with")
+        raise JudgeError("no frame has a truth to compare with")
     place = np.minimum((probability * bins).astype(int), bins - 1)
     count = np.bincount(place, minlength=bins)
     with np.errstate(invalid="ignore"):
@@ -131,7 +131,7 @@ def compute_metrics(episodes: Sequence[Scored], rule: DecisionRule, seed: int = 
     live = rule if rule.causal else rule.model_copy(update={"decode": "k_of_n"})
     episodes = [episode for episode in episodes if episode.judged.any()]
     if not episodes:
-        raise RewardError("no frame of these episodes has a truth; label some of them first")
+        raise JudgeError("no frame of these episodes has a truth; label some of them first")
     truth = np.concatenate([e.truth[e.judged] for e in episodes])
     probability = np.concatenate([e.probability[e.judged] for e in episodes])
     yes = above_threshold(probability, threshold)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from plaudit.data.store import Store
-from plaudit.errors import DataError, RewardError
+from plaudit.errors import DataError, JudgeError
 from plaudit.judges.classifier.dataset import TRUSTED
 from plaudit.judges.labeling import label_episodes
 from plaudit.judges.simulator import SOURCE, SimulatorJudge
@@ -15,7 +15,7 @@ from plaudit.types import Episode, FloatArray, Labels
 def reference_sources(asked: Sequence[str] | None, judge: str) -> tuple[str, ...]:
     """Whose labels count: those asked for, or all that a model may learn from; never the judge's own."""
     if asked is not None and judge in asked:
-        raise RewardError(f"the judge is '{judge}' itself; compare it with labels of somebody else (--reference)")
+        raise JudgeError(f"the judge is '{judge}' itself; compare it with labels of somebody else (--reference)")
     return tuple(source for source in asked or TRUSTED if source != judge)
 
 
@@ -42,7 +42,7 @@ def read_truth(store: Store, sources: Collection[str], ids: Sequence[int] | None
         if not np.isnan(truth).all():
             found[episode_id] = truth
     if not found:
-        raise RewardError(
+        raise JudgeError(
             f"{store.folder} has no labels of {', '.join(sources)} to compare with; label some episodes first (plaudit "
             f"label {store.folder} --judge human, or plaudit data label), or name others with --reference"
         )

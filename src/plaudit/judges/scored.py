@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.rule import above_threshold
 from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray
 
@@ -29,15 +29,15 @@ class Scored:
         object.__setattr__(self, "truth", truth)
         where = f"episode {self.episode}"
         if probability.ndim != 1 or probability.shape != truth.shape:
-            raise RewardError(
+            raise JudgeError(
                 f"{where}: probability and truth must be [F], got {list(probability.shape)} and {list(truth.shape)}"
             )
         if not ((probability >= 0) & (probability <= 1)).all():
-            raise RewardError(
+            raise JudgeError(
                 f"{where}: a probability is NaN or lies outside [0, 1]; give logits to a Calibration first"
             )
         if not np.isin(truth[~np.isnan(truth)], (0, 1)).all():
-            raise RewardError(f"{where}: truth must be 1, 0 or NaN")
+            raise JudgeError(f"{where}: truth must be 1, 0 or NaN")
 
     @property
     def judged(self) -> BoolArray:
@@ -110,7 +110,7 @@ def where_known(truth: AnyArray, other: AnyArray) -> tuple[AnyArray, AnyArray]:
     """Both, where the truth is known."""
     truth, other = np.asarray(truth, np.float64), np.asarray(other, np.float64)
     if truth.shape != other.shape or truth.ndim != 1:
-        raise RewardError(
+        raise JudgeError(
             f"truth {list(truth.shape)} and what is measured {list(other.shape)} must be of one length, [F]"
         )
     known = ~np.isnan(truth)

@@ -27,7 +27,7 @@ from pydantic import Field, PositiveInt, model_validator
 from plaudit.config import Config
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
-from plaudit.errors import EpisodeGone, RewardError
+from plaudit.errors import EpisodeGone, JudgeError
 from plaudit.judges.audit import Alarm
 from plaudit.judges.config import HUMAN
 from plaudit.judges.labeling import label_episodes
@@ -173,7 +173,7 @@ class Audit:
         if isinstance(said, Labels):
             return {episode_id: said}
         if self.config.by == SIMULATOR:
-            raise RewardError(
+            raise JudgeError(
                 f"episode {episode_id} is to be audited by the simulator, and none knows of it; on a robot a person "
                 "audits: set audit.by to human"
             )

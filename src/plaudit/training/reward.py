@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.data.store import Store
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.judges.audit import Alarm
 from plaudit.judges.classifier.checkpoint import ModelFacts
 from plaudit.judges.classifier.judge import ClassifierJudge, classifier_config
@@ -116,7 +116,7 @@ class LearnedReferee(Referee):
         ids = [i for i in demos.ids if not _excluded(demos, i)]
         self._label(judged, ids, track("judging demonstrations"))
         if not any(labels.success_once for i in ids if (labels := judged.ledger.labels(i)) is not None):
-            raise RewardError(
+            raise JudgeError(
                 f"the reward model sees success in none of the {len(ids)} demonstrations of {demos.folder}; they may "
                 "end with their first frame of success, where a careful judge wants to see a few more (record them "
                 "with --linger), or show another task"
@@ -131,7 +131,7 @@ class LearnedReferee(Referee):
     def _label(self, store: Store, ids: Sequence[int], track: Track) -> None:
         stale = stale_episodes(store.ledger, self.judge.id, ids, newest_only=True)
         for episode_id, message in label_store(store, self.judge, stale, track=track).failed.items():
-            raise RewardError(f"episode {episode_id} of {store.folder}: {message}")
+            raise JudgeError(f"episode {episode_id} of {store.folder}: {message}")
 
     def report(self, played: Round, first: int) -> dict[str, float]:
         true = np.any(played.privileged["success"] & played.valid, axis=0)
@@ -210,7 +210,7 @@ def introduced(config: TrainConfig) -> tuple[str, ...]:
 
 def _check_progress(judge: ClassifierJudge, reward: TrainRewardConfig) -> None:
     if reward.shaping and not judge.model.has_progress:
-        raise RewardError(
+        raise JudgeError(
             f"shaping is {reward.shaping:g}, but this reward model has not learned progress; "
             "set shaping to 0, or train one that has (plaudit train-reward --progress)"
         )
@@ -221,7 +221,7 @@ def _check_cameras(wanted: Mapping[str, Size], there: Mapping[str, Any]) -> None
         found = there.get(camera)
         if found is None or tuple(found) != tuple(size):
             has = "has no such camera" if found is None else f"shows it in {found[0]}x{found[1]}"
-            raise RewardError(
+            raise JudgeError(
                 f"the reward model looks at camera '{camera}' in {size[0]}x{size[1]}, and this environment {has}; "
                 f"write env.obs=both env.cameras=[{','.join(wanted)}] env.image_size=[{size[0]},{size[1]}] "
                 "policy_cameras=[]"
@@ -241,7 +241,7 @@ def _hold_against(block: CheckpointBlock, facts: ModelFacts) -> None:
     for name, (said, found) in said_and_is.items():
         fits = said in found if name == "image_size" else said == found
         if said is not None and not fits:
-            raise RewardError(
+            raise JudgeError(
                 f"the config says that {name} of the reward model is {said}, and the model itself that it is {found}; "
                 "name the model that is meant, or leave the key out"
             )

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from plaudit.config import load
 from plaudit.data.journal import write_atomic
 from plaudit.data.store import Store
-from plaudit.errors import BadFile, DataError, RewardError, TargetNotEmpty
+from plaudit.errors import BadFile, DataError, JudgeError, TargetNotEmpty
 from plaudit.policies.loader import save_policy
 from plaudit.training.config import TrainConfig
 from plaudit.training.record import Record
@@ -86,7 +86,7 @@ class RunFolder(Record):
         """
         before = self.config.reward
         if before.model_path is None:
-            raise RewardError(
+            raise JudgeError(
                 f"the simulator gives the rewards of {self.path}; begin a new run with reward.model={model}"
             )
         named = before.model_copy(update={"model": model, "reward_model": None, "resnet": None})
@@ -95,7 +95,7 @@ class RunFolder(Record):
         facts = self.newest_facts()
         fingerprint = facts["referee"]["model"] if facts else None
         if fingerprint == learned_judge(after.config, "cpu").model.fingerprint:
-            raise RewardError(f"{model} is the reward model that is in charge of {self.path} already; train another")
+            raise JudgeError(f"{model} is the reward model that is in charge of {self.path} already; train another")
         past = {"step": facts["step"] if facts else 0, "model": str(before.model_path), "fingerprint": fingerprint}
         history = self.path / "reward_models.jsonl"
         lines = history.read_text().splitlines() if history.exists() else []

@@ -11,7 +11,7 @@ import torch
 from bright_square import CUTOFF, STEPS, square_episode, square_store
 from glow import saved
 from plaudit.data.store import Store
-from plaudit.errors import BadFile, PlauditError, RewardError, TargetNotEmpty
+from plaudit.errors import BadFile, JudgeError, PlauditError, TargetNotEmpty
 from plaudit.judges.calibration import Calibration
 from plaudit.judges.classifier import features, training
 from plaudit.judges.classifier.checkpoint import RewardModel
@@ -362,9 +362,9 @@ def test_a_body_can_be_frozen_only_where_there_is_one():
 
 
 def test_frames_of_another_size_are_refused_at_run_time(fitted):
-    with pytest.raises(RewardError, match="camera 'front' gives 32x32 images, this reward model was trained on 24x24"):
+    with pytest.raises(JudgeError, match="camera 'front' gives 32x32 images, this reward model was trained on 24x24"):
         fitted.model.judge(square_episode(True, 0, size=32))
-    with pytest.raises(RewardError, match="looks at camera 'front', which is not there; there are: wrist"):
+    with pytest.raises(JudgeError, match="looks at camera 'front', which is not there; there are: wrist"):
         observation = Observation({"wrist": np.zeros((1, 24, 24, 3), np.uint8)}, np.zeros((1, 2), np.float32))
         ClassifierJudge(fitted.model).stream(1).reset(observation)
 
@@ -388,6 +388,6 @@ def test_a_model_that_calls_a_white_image_success_is_saved_marked_and_refused(tm
     fitted = make(store, tmp_path / "model")
     assert any(problem.startswith("blank white: 100% of 8 frames") for problem in fitted.model.facts.problems)
     assert "Negative control failed: blank white" in (tmp_path / "model/report.html").read_text()
-    with pytest.raises(RewardError, match="is marked as not to be trusted: blank white"):
+    with pytest.raises(JudgeError, match="is marked as not to be trusted: blank white"):
         RewardModel.load(tmp_path / "model")
     assert RewardModel.load(tmp_path / "model", force=True).fingerprint == fitted.model.fingerprint

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plaudit.config import parse
-from plaudit.errors import MissingExtra, MissingPackage, RewardError, UnknownName
+from plaudit.errors import JudgeError, MissingExtra, MissingPackage, UnknownName
 from plaudit.judges.classifier.encoders import grid_of
 from plaudit.judges.classifier.encoders.others import TorchvisionConfig, TransformersConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
@@ -74,7 +74,7 @@ def test_mean_and_deviation_come_with_the_network(tmp_path):
     encoder = TransformersConfig(name=str(tmp_path)).build()
     assert encoder.mean == pytest.approx((127.5, 102, 76.5)) and encoder.std == pytest.approx((51, 51, 51))
     (tmp_path / "preprocessor_config.json").unlink()
-    with pytest.raises(RewardError, match="has no preprocessor_config"):
+    with pytest.raises(JudgeError, match="has no preprocessor_config"):
         TransformersConfig(name=str(tmp_path)).build()
     given = TransformersConfig(name=str(tmp_path), mean=(1.0, 2.0, 3.0), std=(4.0, 5.0, 6.0)).build()
     assert given.mean == (1, 2, 3) and given.std == (4, 5, 6)
@@ -97,7 +97,7 @@ def test_a_described_network_is_built_without_its_folder(tmp_path, name, shape):
 
 def test_a_network_whose_tokens_are_not_of_patches_is_refused(tmp_path):
     save(tmp_path, "Swin", image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[1, 1], window_size=4)
-    with pytest.raises(RewardError, match="16 tokens for 8x8 patches"):
+    with pytest.raises(JudgeError, match="16 tokens for 8x8 patches"):
         TransformersConfig(name=str(tmp_path)).build()
 
 
@@ -105,13 +105,13 @@ def test_weights_that_fill_only_a_part_are_refused(tmp_path):
     save(tmp_path, "ViT", **PATCHES)
     description = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(description | {"num_hidden_layers": 2}))
-    with pytest.raises(RewardError, match="lack 16 tensors of its vision network"):
+    with pytest.raises(JudgeError, match="lack 16 tensors of its vision network"):
         TransformersConfig(name=str(tmp_path)).build()
 
 
 def test_nothing_is_downloaded_unasked():
     pytest.importorskip("transformers")
-    with pytest.raises(RewardError, match=r"cannot load 'nobody/nothing'.*set download: true"):
+    with pytest.raises(JudgeError, match=r"cannot load 'nobody/nothing'.*set download: true"):
         TransformersConfig(name="nobody/nothing").build()
 
 
@@ -148,9 +148,9 @@ def test_what_torchvision_has_not_got_is_named(tmp_path, monkeypatch):
         TorchvisionConfig(name="resnet81").build()
     with pytest.raises(UnknownName, match="did you mean 'IMAGENET1K_V1'"):
         TorchvisionConfig(name="resnet18", weights="IMAGENET1K_V9").build()
-    with pytest.raises(RewardError, match="not on this machine"):
+    with pytest.raises(JudgeError, match="not on this machine"):
         TorchvisionConfig(name="resnet18").build()
-    with pytest.raises(RewardError, match="does not end in a map"):
+    with pytest.raises(JudgeError, match="does not end in a map"):
         TorchvisionConfig(name="vit_b_16").build(pretrained=False)
 
 
@@ -158,5 +158,5 @@ def test_an_encoder_says_which_size_it_takes():
     encoder = SmallConfig().build()
     assert grid_of(encoder, (64, 64)) == (4, 4) and SmallConfig().described() == SmallConfig()
     valid = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 20))
-    with pytest.raises(RewardError, match=r"takes no images of 8x8 \(.*\); it takes 32x32: set image_size"):
+    with pytest.raises(JudgeError, match=r"takes no images of 8x8 \(.*\); it takes 32x32: set image_size"):
         grid_of(valid, (8, 8))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bright_square import square_store
-from plaudit.errors import BadFile, ConfigError, RewardError, UnsafeFile
+from plaudit.errors import BadFile, ConfigError, JudgeError, UnsafeFile
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10, Resnet10Config
@@ -305,7 +305,7 @@ def test_a_marked_model_is_refused_as_a_file_too(tmp_path, fitted):
     tree = torch.load(tmp_path / "m.pt", weights_only=True)
     tree["plaudit"]["problems"] = ["blank white: 100% of 8 frames called success"]
     torch.save(tree, tmp_path / "marked.pt")
-    with pytest.raises(RewardError, match="is marked as not to be trusted: blank white"):
+    with pytest.raises(JudgeError, match="is marked as not to be trusted: blank white"):
         RewardModel.load(tmp_path / "marked.pt")
     assert RewardModel.load(tmp_path / "marked.pt", force=True).facts.problems
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from plaudit.data.transfer import new_folder
-from plaudit.errors import RewardError, TargetNotEmpty
+from plaudit.errors import JudgeError, TargetNotEmpty
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.worker import RewardManager, RewardWorker, RewardWorkerConfig
 from plaudit.types import Observation
@@ -100,7 +100,7 @@ def test_on_a_processor_a_long_episode_is_looked_at_in_small_pieces():
 
 
 def test_what_a_model_has_to_say_of_other_cameras_reaches_who_asked(plain):
-    with pytest.raises(RewardError, match="looks at camera 'front', which is not there; there are: none"):
+    with pytest.raises(JudgeError, match="looks at camera 'front', which is not there; there are: none"):
         inline(plain).compute_batch_rewards({"wrist": frames(2)})
 
 
@@ -111,7 +111,7 @@ def test_a_stored_frame_that_cannot_be_written_to_is_looked_at_all_the_same():
 
 
 def test_a_worker_that_has_not_begun_says_so(plain):
-    with pytest.raises(RewardError, match=r"has not begun; call init_worker\(\)"):
+    with pytest.raises(JudgeError, match=r"has not begun; call init_worker\(\)"):
         RewardWorker(RewardWorkerConfig(checkpoint_path=plain)).compute_batch_rewards({"front": frames(1)})
 
 

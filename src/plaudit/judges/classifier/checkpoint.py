@@ -28,7 +28,7 @@ from torch import Tensor
 
 from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, load
-from plaudit.errors import BadFile, RewardError
+from plaudit.errors import BadFile, JudgeError
 from plaudit.judges.calibration import Calibration, EnsembleCalibration, Threshold
 from plaudit.judges.classifier.devices import device_of, placed
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
@@ -82,7 +82,7 @@ class RewardModel:
     ):
         """notes: sentences on what was understood of a file that does not describe itself"""
         if len(members) != len(facts.calibration):
-            raise RewardError(f"{len(members)} members with {len(facts.calibration)} calibrations")
+            raise JudgeError(f"{len(members)} members with {len(facts.calibration)} calibrations")
         self.facts, self.members, self.notes = facts, list(members), tuple(notes)
         self.shape = facts.classifier
         self.mini_batch: int | None = None  # images of a camera scored at a time; None: as suits the device
@@ -174,7 +174,7 @@ class RewardModel:
     def score(self, images: Mapping[str, Images], state: FloatArray | None = None) -> Scores:
         """Frames that have nothing to do with each other, camera -> [B, H, W, 3], for a model without a history."""
         if self.shape.history:
-            raise RewardError(f"this model looks at {self.shape.moments} moments; score whole episodes, or a stream")
+            raise JudgeError(f"this model looks at {self.shape.moments} moments; score whole episodes, or a stream")
         self.check(images, state)
         return self._judgement(self._score(images, state))
 
@@ -245,26 +245,26 @@ class RewardModel:
         """Whether these are frames such as it was trained on."""
         for camera, size in self.cameras.items():
             if camera not in images:
-                raise RewardError(
+                raise JudgeError(
                     f"this reward model looks at camera '{camera}', which is not there; there are: "
                     f"{', '.join(sorted(images)) or 'none'}"
                 )
             found = tuple(images[camera].shape[1:3])
             if found != tuple(size):
-                raise RewardError(
+                raise JudgeError(
                     f"camera '{camera}' gives {found[0]}x{found[1]} images, this reward model was trained on "
                     f"{size[0]}x{size[1]}; record in that size, or train a model for this one"
                 )
         dims = 0 if state is None else state.shape[1]
         if self.shape.state_dim and dims != self.shape.state_dim:
-            raise RewardError(
+            raise JudgeError(
                 f"this reward model sees a state of {self.shape.state_dim} numbers, this robot's has {dims}"
             )
 
 
 def _trust(path: Path, facts: ModelFacts, force: bool) -> None:
     if facts.problems and not force:
-        raise RewardError(
+        raise JudgeError(
             f"{path} is marked as not to be trusted: {'; '.join(facts.problems)}; train a better one, or "
             "force it (plaudit train: reward.force=true; plaudit online: judge.force=true; force=true where it labels)"
         )

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from plaudit.data.store import Store
-from plaudit.errors import DataError, RewardError
+from plaudit.errors import DataError, JudgeError
 from plaudit.judges.classifier.model import resized
 from plaudit.types import AnyArray, ByteArray, FloatArray
 
@@ -71,7 +71,7 @@ def read_frames(
     """
     labelled = [i for i in store.ids if store.ledger.newest(i, sources) is not None]
     if not labelled:
-        raise RewardError(f"{store.folder} has no labels of {', '.join(sources)}; label it first (plaudit data label)")
+        raise JudgeError(f"{store.folder} has no labels of {', '.join(sources)}; label it first (plaudit data label)")
     cameras = cameras or sorted(store.episode(labelled[0]).frames)
     sizes = _sizes(store, labelled, cameras)
     rows = [np.arange(store.place(i).rows)[store.episode(i).recorded] for i in labelled]
@@ -105,7 +105,7 @@ def read_frames(
         start += len(kept)
     dims = {state.shape[1] for state in columns["state"]}
     if len(dims) > 1:
-        raise RewardError(
+        raise JudgeError(
             f"{store.folder}: episodes have states of {sorted(dims)} numbers; keep them in separate stores"
         )
     whole: dict[str, Any] = {name: np.concatenate(parts) for name, parts in columns.items()}
@@ -183,19 +183,19 @@ def _check(table: RewardDataset, rows: Mapping[Part, AnyArray], episodes: int) -
     for truth, name in ((1, "success"), (0, "failure")):
         if not (table.truth == truth).any():
             other = "failure" if truth else "success"
-            raise RewardError(
+            raise JudgeError(
                 f"all {int((~np.isnan(table.truth)).sum())} labelled frames of these {episodes} episodes are {other}; "
                 f"a classifier needs frames of both kinds, record or label some that are {name}"
             )
     if episodes < FEWEST:
-        raise RewardError(
+        raise JudgeError(
             f"{episodes} episodes are too few: at least {FEWEST} are needed to hold some back for measuring, and 20 or "
             "more to learn something that lasts"
         )
     for part in PARTS:
         for truth, name in ((1, "success"), (0, "failure")):
             if not (table.truth[rows[part]] == truth).any():
-                raise RewardError(
+                raise JudgeError(
                     f"these {episodes} episodes leave no {name} frames for {part}; record or label at least three "
                     f"episodes that have some"
                 )
@@ -208,12 +208,12 @@ def _sizes(store: Store, ids: Sequence[int], cameras: Sequence[str]) -> dict[str
         there = {camera: (h, w) for camera, h, w in store.segment(place.segment).schema.cameras}
         for camera in cameras:
             if camera not in there:
-                raise RewardError(
+                raise JudgeError(
                     f"{store.folder}: episode {episode_id} has no camera '{camera}', it has: "
                     f"{', '.join(sorted(there)) or 'none'}; name cameras that all episodes have (--image-key)"
                 )
             if found.setdefault(camera, there[camera]) != there[camera]:
-                raise RewardError(
+                raise JudgeError(
                     f"{store.folder}: camera '{camera}' is {_by(there[camera])} in episode {episode_id} and "
                     f"{_by(found[camera])} in others; a model learns from one size"
                 )

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 
 
 def device_of(name: str) -> torch.device:
@@ -11,11 +11,11 @@ def device_of(name: str) -> torch.device:
     try:
         device = torch.device(name if name != "auto" else ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
-        raise RewardError(f"'{name}' is no device; write cpu, cuda, cuda:1 or auto") from None
+        raise JudgeError(f"'{name}' is no device; write cpu, cuda, cuda:1 or auto") from None
     if device.type not in ("cpu", "cuda", "mps", "xpu"):
-        raise RewardError(f"nothing can be trained or judged on the device '{name}'; write cpu, cuda, cuda:1 or auto")
+        raise JudgeError(f"nothing can be trained or judged on the device '{name}'; write cpu, cuda, cuda:1 or auto")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise RewardError(f"there is no device '{name}' here; this machine has {torch.cuda.device_count()} GPUs")
+        raise JudgeError(f"there is no device '{name}' here; this machine has {torch.cuda.device_count()} GPUs")
     return device
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plaudit.errors import BadFile, PlauditError, RewardError
+from plaudit.errors import BadFile, JudgeError, PlauditError
 from plaudit.judges.calibration import PlattScaling, fingerprint_of
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.config import JUDGE_FILE, JudgeConfig, load_judge_config
@@ -88,7 +88,7 @@ class ClassifierStream:
     def _score(self, observation: Observation, fresh: BoolArray | None = None) -> Scores:
         """fresh: rows that start anew in place of the newest frame, where the others stay"""
         if len(observation.state) != self._num_envs:
-            raise RewardError(f"{len(observation.state)} environments where {self._num_envs} are being scored")
+            raise JudgeError(f"{len(observation.state)} environments where {self._num_envs} are being scored")
         model, shape = self._model, self._model.shape
         if not shape.history:
             return self._judge.calibrated(model.score(observation.images, observation.state))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plaudit.config import Config
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.judges.classifier.encoders import SplitEncoder, grid_of, normalise
 from plaudit.registry import ENCODER_REGISTRY
 
@@ -89,7 +89,7 @@ class SpatialLearnedEmbeddings(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1:] != self.kernel.shape[:3]:
-            raise RewardError(
+            raise JudgeError(
                 f"this model pools grids of {tuple(self.kernel.shape[:3])}, the images gave {tuple(x.shape[1:])}; "
                 "use frames of the size that it was trained on"
             )
@@ -201,7 +201,7 @@ class BinaryRewardClassifier(nn.Module):
         parts = [self.squeezes[module_name(camera)](grids[camera]) for camera in self._cameras]
         if self.feel is not None:
             if state is None:
-                raise RewardError(f"this model sees {self.config.state_dim} numbers of the robot's state; give them")
+                raise JudgeError(f"this model sees {self.config.state_dim} numbers of the robot's state; give them")
             parts.append(self.feel((state - self.state_mean) / self.state_std))
         return torch.cat(parts, dim=-1)
 

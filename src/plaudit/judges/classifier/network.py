@@ -2,7 +2,7 @@
 
 import torch
 
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
@@ -11,7 +11,7 @@ from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierCo
 def classifier_config(config: RewardTrainConfig, table: RewardDataset) -> ClassifierConfig:
     """The network for these frames."""
     if config.use_state and not table.state.shape[1]:
-        raise RewardError("these episodes have no state; leave out --use-state")
+        raise JudgeError("these episodes have no state; leave out --use-state")
     names = ("image_size", "hidden_dim", "latent_dim", "num_spatial_blocks", "dropout", "history", "history_stride")
     shared = {name: getattr(config, name) for name in (*names, "progress")}
     return ClassifierConfig(

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from plaudit.config import Config, parse, place_of, read_tree, spelled_out
-from plaudit.errors import ConfigError, RewardError
+from plaudit.errors import ConfigError, JudgeError
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.trust import from_file
 from plaudit.untrusted import read_json_object
@@ -71,7 +71,7 @@ class RewardRecipe(RewardTrainConfig):
         """Whether these, of the episodes, are as many as the recipe counts on."""
         chosen = self.image_keys or cameras
         if self.num_cameras is not None and self.num_cameras != len(chosen):
-            raise RewardError(
+            raise JudgeError(
                 f"num_cameras is {self.num_cameras} and there are {len(chosen)}: {', '.join(chosen)}; change it, or "
                 "choose cameras with --image-key"
             )

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plaudit.checkpoint import Checkpointed, load_checkpoint, save_checkpoint
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import Part, RewardDataset
 from plaudit.judges.classifier.devices import device_of, placed, precision
@@ -104,7 +104,7 @@ class Member(Checkpointed):
 
     def _check(self, loss: float, epoch: int) -> None:
         if not math.isfinite(loss):
-            raise RewardError(
+            raise JudgeError(
                 f"the loss became {loss} in epoch {epoch}; no model was written, lower the learning rate (it is "
                 f"{self.config.lr:g}) or look at the images (plaudit data sheet)"
             )

@@ -18,7 +18,7 @@ from plaudit.config import Config
 from plaudit.data.formats.images import to_frames
 from plaudit.data.rewards import RewardType
 from plaudit.data.transfer import new_folder
-from plaudit.errors import RewardError
+from plaudit.errors import JudgeError
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConfig
 from plaudit.judges.classifier.model import Size
@@ -108,7 +108,7 @@ class RewardWorker:
     def judge(self) -> ClassifierJudge:
         """The model as a judge, with its rule."""
         if self._judge is None:
-            raise RewardError("this reward worker has not begun; call init_worker(), or use it in a with statement")
+            raise JudgeError("this reward worker has not begun; call init_worker(), or use it in a with statement")
         return self._judge
 
     def compute_batch_rewards(self, observations: Observations) -> FloatArray:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from plaudit.errors import BadFile, RewardError
+from plaudit.errors import BadFile, JudgeError
 
 Channels = tuple[float, float, float]
 
@@ -85,7 +85,7 @@ def grid_of(encoder: Encoder, size: tuple[int, int]) -> tuple[int, int]:
         raise
     except (RuntimeError, ValueError) as error:
         reason = str(error).split("\n")[0]
-        raise RewardError(
+        raise JudgeError(
             f"this encoder takes no images of {size[0]}x{size[1]} ({reason}); {_smallest(encoder)}"
         ) from error
     return shape[2], shape[3]

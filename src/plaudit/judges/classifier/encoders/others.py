@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.config import Config
-from plaudit.errors import MissingExtra, MissingPackage, RewardError, UnknownName, nearest
+from plaudit.errors import JudgeError, MissingExtra, MissingPackage, UnknownName, nearest
 from plaudit.judges.classifier.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels, features_of
 from plaudit.trust import Download
 from plaudit.untrusted import read_json_object
@@ -64,7 +64,7 @@ class TorchvisionConfig(Config):
         weights = published[self.weights]
         file = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(weights.url).path).name
         if not self.download and not file.is_file():
-            raise RewardError(
+            raise JudgeError(
                 f"the weights of torchvision's {self.name} are not on this machine ({file}); set download: true, "
                 f"or put {weights.url} there"
             )
@@ -92,9 +92,9 @@ class TorchvisionEncoder(nn.Module):
         try:
             features = features_of(self, (224, 224))
         except (RuntimeError, TypeError, AssertionError) as error:
-            raise RewardError(_no_map(f"torchvision's {name}", str(error).split("\n")[0])) from error
+            raise JudgeError(_no_map(f"torchvision's {name}", str(error).split("\n")[0])) from error
         if len(features) != 4:
-            raise RewardError(_no_map(f"torchvision's {name}", f"it gives {list(features)}"))
+            raise JudgeError(_no_map(f"torchvision's {name}", f"it gives {list(features)}"))
         self.channels = features[1]
 
     def forward(self, images: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class TransformersConfig(Config):
         # The pooler comes after the last map, and many files are without.
         missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
         if missing:
-            raise RewardError(
+            raise JudgeError(
                 f"the weights of '{self.name}' lack {len(missing)} tensors of its vision network, "
                 f"'{missing[0]}' first; name a folder with the weights of a whole one"
             )
@@ -159,7 +159,7 @@ class TransformersConfig(Config):
             )
         except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).split("\n")[0]
-            raise RewardError(
+            raise JudgeError(
                 f"transformers cannot load '{self.name}' ({reason}); name a folder with config.json and weights, or "
                 "set download: true for a model of the hub; models that bring code of their own are not run"
             ) from error
@@ -184,7 +184,7 @@ class TransformersConfig(Config):
             if "image_mean" in tree and "image_std" in tree:
                 scale = tree.get("rescale_factor", 1 / 255) if tree.get("do_rescale", True) else 1.0
                 return _pixels(tree["image_mean"], scale), _pixels(tree["image_std"], scale)
-        raise RewardError(
+        raise JudgeError(
             f"'{self.name}' has no preprocessor_config.json with image_mean and image_std; "
             "give the mean and std that it was trained with (of pixels, 0 to 255) in the config"
         )
@@ -209,10 +209,10 @@ class TransformersEncoder(nn.Module):
     def _lay_out(self, tokens: Tensor, height: int, width: int) -> Tensor:
         """Tokens [B, some + h * w, C], those of the patches last, to [B, C, h, w]."""
         if self.patch is None:
-            raise RewardError(_no_map(f"'{self.name}'", "its tokens are not of patches"))
+            raise JudgeError(_no_map(f"'{self.name}'", "its tokens are not of patches"))
         h, w = height // self.patch[0], width // self.patch[1]
         if tokens.shape[1] < h * w:
-            raise RewardError(_no_map(f"'{self.name}'", f"it gives {tokens.shape[1]} tokens for {h}x{w} patches"))
+            raise JudgeError(_no_map(f"'{self.name}'", f"it gives {tokens.shape[1]} tokens for {h}x{w} patches"))
         return tokens[:, tokens.shape[1] - h * w :].transpose(1, 2).unflatten(2, (h, w))
 
 
