@@ -56,7 +56,7 @@ BEFORE, AFTER = 0.4, 0.9  # true success
 EXAMINED = 100  # episodes
 LIFT = (
     *("robot=sim", "robot.env.type=lift", "robot.env.obs=both", "robot.env.cameras=[front,side]"),
-    *("algorithm=sequential", "executor.realtime=false", "executor.steps=50", "policy_cameras=[]"),
+    *("algorithm=sequential", "executor.realtime=false", "executor.max_episode_steps=50", "policy_cameras=[]"),
     *(
         "judge=classifier",
         "judge.rule.decode=k_of_n",

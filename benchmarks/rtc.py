@@ -108,14 +108,14 @@ def trained(folder: Path, moments: int, steps: int) -> PolicySpec:
 
 
 def drive(policy: PolicySpec, way: str, delay: int, episodes: int) -> Cell:
-    config = InferenceConfig(steps=STEPS, execute=EXECUTE, normalizer=policy.normalizer)
+    config = InferenceConfig(max_episode_steps=STEPS, execution_horizon=EXECUTE, normalizer=policy.normalizer)
     slowed = SlowedConfig(policy=policy, seconds=delay / 1e3, guidance=GUIDANCE[way])
-    with (Sequential if way == "sequential" else Rtc)(ChaseConfig(), slowed, config) as executor:
-        ends = [{n: v[-1] for n, v in e.privileged.items()} for e in executor.episodes(episodes, seed=1000)]
+    with (Sequential if way == "sequential" else Rtc)(ChaseConfig(), slowed, config) as engine:
+        ends = [{n: v[-1] for n, v in e.privileged.items()} for e in engine.episodes(episodes, seed=1000)]
         cell = Cell(
             success=float(np.mean([end["success"] for end in ends])),
             jerk=float(np.mean([end["jerk"] for end in ends])),
-            timing=executor.timing,
+            timing=engine.timing,
         )
     late, took = 1e3 * cell.timing.late, 1e3 * cell.timing.took
     print(
@@ -176,9 +176,9 @@ def environment() -> dict[str, str]:
 
 def measure_tick(steps: int) -> None:
     """Three cameras of 240x320 at 50 Hz, and a policy that refuses frames which are not where control put them."""
-    with Rtc(GalleryConfig(), StaringConfig(), InferenceConfig(steps=steps)) as executor:
-        (episode,) = executor.episodes(1)
-        timing = executor.timing
+    with Rtc(GalleryConfig(), StaringConfig(), InferenceConfig(max_episode_steps=steps)) as engine:
+        (episode,) = engine.episodes(1)
+        timing = engine.timing
     assert episode.steps == steps, episode.meta
     spent = 1e3 * timing.spent
     frames = sum(f.nbytes for f in episode.frames.values()) / (steps + 1) / 1e6
@@ -197,9 +197,9 @@ from rtc_task import GalleryConfig, StaringConfig
 from plaudit.rollout.engine import InferenceConfig
 from plaudit.rollout.rtc import Rtc
 
-with Rtc(GalleryConfig(log=Path(sys.argv[1])), StaringConfig(), InferenceConfig(steps=100)) as executor:
-    print(*executor.pids.values(), flush=True)
-    for _ in executor.episodes(int(sys.argv[2])):
+with Rtc(GalleryConfig(log=Path(sys.argv[1])), StaringConfig(), InferenceConfig(max_episode_steps=100)) as engine:
+    print(*engine.pids.values(), flush=True)
+    for _ in engine.episodes(int(sys.argv[2])):
         pass
 """
 

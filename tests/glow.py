@@ -170,7 +170,7 @@ def online(judge: Path) -> list[str]:
         "judge.rule.decode=per_frame",
         "algorithm=sequential",
         "executor.realtime=false",
-        "executor.steps=12",
+        "executor.max_episode_steps=12",
         "policy_cameras=[]",
         "evaluation.episodes=20",
         "evaluation.every=20",

@@ -120,8 +120,8 @@ def test_every_metric_that_an_online_run_logs_is_defined(tmp_path, learner):
     glow.saved(glow.bright_model(0.8), tmp_path / "judge")
     words = (
         f"robot=sim robot.env.type=glow learner={learner} learner.hidden_dims=[8] learner.batch_size=8 "
-        f"judge=classifier "
-        "judge.model=judge judge.rule.decode=per_frame algorithm=sequential executor.realtime=false executor.steps=12 "
+        "judge=classifier judge.model=judge judge.rule.decode=per_frame algorithm=sequential "
+        "executor.realtime=false executor.max_episode_steps=12 "
         "policy_cameras=[] episodes=20 audit.share=1 evaluation.episodes=2 evaluation.every=4 name=run"
     )
     plaudit("online", *words.split(), "--address", "none", cwd=tmp_path)

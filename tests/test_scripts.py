@@ -28,7 +28,7 @@ LAMP = """
 robot: {type: sim, env: {type: "glow:GlowConfig"}}
 learner: {type: sac, hidden_dims: [8], batch_size: 8, random_steps: 0}
 judge: {type: classifier, model: judge, rule: {decode: per_frame}}
-executor: {realtime: false, steps: 12}
+executor: {realtime: false, max_episode_steps: 12}
 inference_algorithm: sequential
 policy_cameras: []
 episodes: 4
@@ -74,7 +74,15 @@ def test_a_policy_behind_openpis_server_acts_and_the_learner_watches(lamp, capsy
     with toy_server() as server:
         policy = {"type": "openpi_policy", "action_dim": 1, "openpi_model": {"host": "localhost", "port": server.port}}
         (lamp / "policy.yaml").write_text(json.dumps({"policy": policy}))
-        words = ("--robot", "sim", "--train_config", "lamp.yaml", "--policy_yaml", "policy.yaml", "executor.execute=2")
+        words = (
+            "--robot",
+            "sim",
+            "--train_config",
+            "lamp.yaml",
+            "--policy_yaml",
+            "policy.yaml",
+            "executor.execution_horizon=2",
+        )
         code, said = script(OPENPI, *words, capsys=capsys, monkeypatch=monkeypatch)
     assert code == 0, said
     assert "4 episodes, 24 updates" in said
@@ -141,7 +149,7 @@ def test_flags_may_stand_in_the_file(lamp):
     config = load_online(ClusterRunConfig, lamp / "run.yaml", [])
     assert (config.algorithm, config.judge.type) == ("rtc", "human")
     assert config.robot.inference_runtime_params_config == params
-    assert config.executor.execute == 7  # as the robot's own file says
+    assert config.executor.execution_horizon == 7  # as the robot's own file says
 
 
 @pytest.mark.parametrize(

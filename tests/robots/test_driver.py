@@ -143,7 +143,7 @@ def test_a_persons_command_counts_while_it_is_given(tmp_path):
     config = robot_config(tmp_path)
     bus, names = MemoryConfig(bus=str(tmp_path)), config.params().joint_names
     listener, person = bus.build(), bus.build()
-    teleop = TopicTeleop(listener, config.topics().teleop, names, expires=0.2)
+    teleop = TopicTeleop(listener, config.topics().teleop, names, timeout_s=0.2)
     assert teleop.command() is None
     for stamp in (2_000_000_000, 1_000_000_000):  # the second has another clock
         wanted = JointState(stamp, names[::-1], np.arange(24.0)[::-1])

@@ -30,8 +30,8 @@ both = pytest.mark.parametrize("kind", [Rtc, Sequential])
 
 @both
 def test_an_episode_is_what_the_robot_says_it_received(kind, log):
-    with kind(PuppetConfig(log=log), CounterConfig(), InferenceConfig(steps=20)) as executor:
-        (episode,) = executor.episodes(1, task="count", seed=7)
+    with kind(PuppetConfig(log=log), CounterConfig(), InferenceConfig(max_episode_steps=20)) as engine:
+        (episode,) = engine.episodes(1, task="count", seed=7)
     assert np.array_equal(episode.actions, received(log))
     assert episode.actions[:, 0].tolist() == list(range(20))
     assert episode.state[:, 0].tolist() == list(range(21))
@@ -44,30 +44,30 @@ def test_an_episode_is_what_the_robot_says_it_received(kind, log):
 
 @both
 def test_episodes_go_on_from_seed_to_seed_and_earlier_ones_stay_what_they_were(kind, log, tmp_path):
-    with kind(PuppetConfig(log=log), CounterConfig(), InferenceConfig(steps=4)) as executor:
-        episodes = list(executor.episodes(2, seed=3))
+    with kind(PuppetConfig(log=log), CounterConfig(), InferenceConfig(max_episode_steps=4)) as engine:
+        episodes = list(engine.episodes(2, seed=3))
         with Store.create(tmp_path / "store") as store:
-            assert list(recorded(executor, store, 1)) == [0]
+            assert list(recorded(engine, store, 1)) == [0]
             assert store.episode(0).actions[:, 0].tolist() == [0, 1, 2, 3]
     assert [episode.meta["seed"] for episode in episodes] == [3, 4]
     assert all(episode.state[:, 0].tolist() == [0, 1, 2, 3, 4] for episode in episodes)
-    assert executor.timing.ticks == 12
+    assert engine.timing.ticks == 12
 
 
 @both
 def test_what_only_a_simulation_knows_is_recorded_and_may_end_the_episode(kind, log):
-    config = InferenceConfig(steps=20, until="success")
-    with kind(PuppetConfig(log=log, succeeds_at=6), CounterConfig(), config) as executor:
-        (episode,) = executor.episodes(1)
+    config = InferenceConfig(max_episode_steps=20, stop_on="success")
+    with kind(PuppetConfig(log=log, succeeds_at=6), CounterConfig(), config) as engine:
+        (episode,) = engine.episodes(1)
     assert episode.success is not None and episode.success.tolist() == [False] * 5 + [True]
     assert episode.terminated and episode.meta["ended"] == "success"
 
 
 @both
 def test_no_command_is_further_from_the_last_than_it_may_be(kind, log):
-    config = InferenceConfig(steps=8, max_change=(0.25, 1.0))
-    with kind(PuppetConfig(log=log), CounterConfig(amount=-1.0), config) as executor:
-        (episode,) = executor.episodes(1)
+    config = InferenceConfig(max_episode_steps=8, max_action_delta=(0.25, 1.0))
+    with kind(PuppetConfig(log=log), CounterConfig(amount=-1.0), config) as engine:
+        (episode,) = engine.episodes(1)
     assert episode.actions[:, 0].tolist() == [0, -0.25, -0.5, -0.75, -1, -1.25, -1.5, -1.75]
     assert np.array_equal(episode.actions, received(log))
 
@@ -75,8 +75,8 @@ def test_no_command_is_further_from_the_last_than_it_may_be(kind, log):
 @both
 def test_a_person_takes_over_and_gives_back(kind, log):
     hand = HandConfig(first=5, last=8)
-    with kind(PuppetConfig(log=log), CounterConfig(), InferenceConfig(steps=12), hand) as executor:
-        (episode,) = executor.episodes(1)
+    with kind(PuppetConfig(log=log), CounterConfig(), InferenceConfig(max_episode_steps=12), hand) as engine:
+        (episode,) = engine.episodes(1)
     assert episode.control_mode.tolist() == [POLICY] * 5 + [PERSON] * 4 + [POLICY] * 3
     assert episode.actions[:, 0].tolist() == [0, 1, 2, 3, 4, 500, 500, 500, 500, 9, 10, 11]
     assert np.array_equal(episode.actions, received(log))
@@ -84,20 +84,20 @@ def test_a_person_takes_over_and_gives_back(kind, log):
 
 def test_a_person_may_add_to_what_was_sent_before(log):
     hand = HandConfig(first=2, last=4, command=10, relative=True)
-    with Sequential(PuppetConfig(log=log), CounterConfig(), InferenceConfig(steps=6), hand) as executor:
-        (episode,) = executor.episodes(1)
+    with Sequential(PuppetConfig(log=log), CounterConfig(), InferenceConfig(max_episode_steps=6), hand) as engine:
+        (episode,) = engine.episodes(1)
     assert episode.actions[:, 0].tolist() == [0, 1, 11, 21, 31, 5]
 
 
 @both
 def test_new_weights_wait_for_the_next_episode_unless_told_otherwise(kind, log):
-    config = InferenceConfig(steps=12, execute=2)
-    with kind(PuppetConfig(log=log), CounterConfig(), config) as executor:
-        episodes = executor.episodes(3)
+    config = InferenceConfig(max_episode_steps=12, execution_horizon=2)
+    with kind(PuppetConfig(log=log), CounterConfig(), config) as engine:
+        episodes = engine.episodes(3)
         first = next(episodes)
-        executor.push(version(2))
+        engine.push(version(2))
         second = next(episodes)
-        executor.push(version(3), now=True)
+        engine.push(version(3), now=True)
         third = next(episodes)
     assert [episode.meta["weights"] for episode in (first, second, third)] == [0, 2, 3]
     assert (second.actions[:, 1] // 1000 == 2).all()
@@ -106,55 +106,61 @@ def test_new_weights_wait_for_the_next_episode_unless_told_otherwise(kind, log):
 def test_weights_pushed_at_once_change_an_episode_that_is_under_way(log):
     def push() -> None:
         wait_until(lambda: lines(log, "act"))
-        executor.push(version(5), now=True)
+        engine.push(version(5), now=True)
         wait_until(lambda: received(log)[-1, 1] >= 5000)
-        executor.stop()
+        engine.stop()
 
-    with Rtc(PuppetConfig(log=log), CounterConfig(), InferenceConfig(steps=10_000, execute=2)) as executor:
+    with Rtc(
+        PuppetConfig(log=log), CounterConfig(), InferenceConfig(max_episode_steps=10_000, execution_horizon=2)
+    ) as engine:
         threading.Thread(target=push).start()
-        (episode,) = executor.episodes(1)
+        (episode,) = engine.episodes(1)
     assert episode.meta["weights"] == 0 and episode.meta["ended"] == "stopped"
     ((step, new),) = episode.meta["weights_changed"]
     assert new == 5 and (episode.actions[:step, 1] < 1000).all() and episode.actions[-1, 1] >= 5000
 
 
 def test_the_delay_is_measured_in_steps_and_told_to_the_policy(log):
-    config = InferenceConfig(steps=60, execute=10)
-    with Rtc(PuppetConfig(log=log), CounterConfig(took=0.2), config) as executor:
-        (episode,) = executor.episodes(1)
-    assert executor.timing.delay[1:].min() >= 4  # of 20 on a quiet machine, whose ticks are 10 ms
+    config = InferenceConfig(max_episode_steps=60, execution_horizon=10)
+    with Rtc(PuppetConfig(log=log), CounterConfig(took=0.2), config) as engine:
+        (episode,) = engine.episodes(1)
+    assert engine.timing.delay[1:].min() >= 4  # of 20 on a quiet machine, whose ticks are 10 ms
     assert episode.actions[-1, 1] >= 5
     assert episode.actions[:, 0].tolist() == list(range(60))  # and each command stands at its step all the same
 
 
 def test_without_guidance_each_chunk_is_the_policys_own(log):
-    config = InferenceConfig(steps=30, execute=5, guide=False)
-    with Rtc(PuppetConfig(log=log), CounterConfig(), config) as executor:
-        (episode,) = executor.episodes(1)
+    config = InferenceConfig(max_episode_steps=30, execution_horizon=5, guidance=False)
+    with Rtc(PuppetConfig(log=log), CounterConfig(), config) as engine:
+        (episode,) = engine.episodes(1)
     assert (episode.actions[:, 1] == 0).all()
 
 
-@pytest.mark.parametrize(("idle", "sent"), [("last", 3.0), ("zero", 0.0)])
+@pytest.mark.parametrize(("idle", "sent"), [("repeat", 3.0), ("zero", 0.0)])
 def test_where_a_chunk_runs_out_the_robot_gets_what_is_safe(log, idle, sent):
-    config = InferenceConfig(steps=7, idle=idle)
-    with Rtc(PuppetConfig(log=log), CounterConfig(horizon=4, took=2.0), config) as executor:
-        (episode,) = executor.episodes(1)
-    assert executor.timing.held.tolist() == [False] * 4 + [True] * 3
+    config = InferenceConfig(max_episode_steps=7, idle_action=idle)
+    with Rtc(PuppetConfig(log=log), CounterConfig(horizon=4, took=2.0), config) as engine:
+        (episode,) = engine.episodes(1)
+    assert engine.timing.held.tolist() == [False] * 4 + [True] * 3
     assert episode.actions[:, 0].tolist() == [0, 1, 2, 3, sent, sent, sent]
     assert np.array_equal(episode.actions, received(log))
 
 
 def test_the_process_that_controls_has_no_torch(log, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", sys)  # whoever starts it may have
-    with Rtc(PuppetConfig(log=log, tells_modules=True), CounterConfig(), InferenceConfig(steps=2)) as executor:
-        list(executor.episodes(1))
+    with Rtc(
+        PuppetConfig(log=log, tells_modules=True), CounterConfig(), InferenceConfig(max_episode_steps=2)
+    ) as engine:
+        list(engine.episodes(1))
     (modules,) = lines(log, "modules")
     assert "numpy" in modules.split() and "torch" not in modules.split()
 
 
 def test_frames_reach_the_policy_without_a_copy(log):
-    with Rtc(PuppetConfig(log=log), CounterConfig(refuses_copies=True), InferenceConfig(steps=10)) as executor:
-        (episode,) = executor.episodes(1)
+    with Rtc(
+        PuppetConfig(log=log), CounterConfig(refuses_copies=True), InferenceConfig(max_episode_steps=10)
+    ) as engine:
+        (episode,) = engine.episodes(1)
     assert episode.steps == 10
 
 

@@ -1,4 +1,4 @@
-"""Everything that can end an executor: the robot is told to hold, what was recorded comes out, nobody is left."""
+"""Everything that can end an engine: the robot is told to hold, what was recorded comes out, nobody is left."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from plaudit.types import Episode
 from puppet import CounterConfig, PuppetConfig, lines, received
 from waiting import stretch, wait_until
 
-LONG = InferenceConfig(steps=100_000)
+LONG = InferenceConfig(max_episode_steps=100_000)
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -29,10 +29,10 @@ from plaudit.rollout.engine import InferenceConfig, recorded
 from plaudit.rollout.rtc import Rtc
 
 folder = Path(sys.argv[1])
-with Rtc(PuppetConfig(log=folder / "log"), CounterConfig(), InferenceConfig(steps=100_000)) as executor:
-    print(*executor.pids.values(), flush=True)
+with Rtc(PuppetConfig(log=folder / "log"), CounterConfig(), InferenceConfig(max_episode_steps=100_000)) as engine:
+    print(*engine.pids.values(), flush=True)
     with Store.create(folder / "store") as store:
-        print(*recorded(executor, store, 3))
+        print(*recorded(engine, store, 3))
 """
 
 
@@ -41,9 +41,9 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def driven(executor: Rtc | Sequential) -> tuple[Episode, str]:
+def driven(engine: Rtc | Sequential) -> tuple[Episode, str]:
     """The episode that came out, and the sentence of the error that came after it."""
-    episodes = executor.episodes(2)
+    episodes = engine.episodes(2)
     episode = next(episodes)
     with pytest.raises(RolloutError) as error:
         next(episodes)
@@ -68,8 +68,8 @@ both = pytest.mark.parametrize("kind", [Rtc, Sequential])
 
 @both
 def test_a_robot_that_fails(kind, log):
-    with kind(PuppetConfig(log=log, fails_at=6), CounterConfig(), LONG) as executor:
-        episode, said = driven(executor)
+    with kind(PuppetConfig(log=log, fails_at=6), CounterConfig(), LONG) as engine:
+        episode, said = driven(engine)
     assert said == episode.meta["ended"] == "OSError: a wire came off"
     assert episode.steps == 6
     assert_kept_and_held(episode, log)
@@ -78,16 +78,16 @@ def test_a_robot_that_fails(kind, log):
 @pytest.mark.parametrize(("fails_at", "ended"), [(-1, "steps"), (3, "OSError: a wire came off")])
 def test_the_episode_of_a_robot_that_cannot_be_told_to_hold_is_kept(fails_at, ended, log):
     robot = PuppetConfig(log=log, fails_at=fails_at, deaf=1)
-    with Sequential(robot, CounterConfig(), InferenceConfig(steps=6)) as executor:
-        episode, said = driven(executor)
+    with Sequential(robot, CounterConfig(), InferenceConfig(max_episode_steps=6)) as engine:
+        episode, said = driven(engine)
     assert said == episode.meta["ended"] == f"{ended}; and the robot could not be told to hold: OSError: nobody answers"
     assert_kept_and_held(episode, log)  # it was told again at the end
 
 
 @both
 def test_a_robot_that_measures_nothing(kind, log):
-    with kind(PuppetConfig(log=log, nan_at=3), CounterConfig(), LONG) as executor:
-        episode, said = driven(executor)
+    with kind(PuppetConfig(log=log, nan_at=3), CounterConfig(), LONG) as engine:
+        episode, said = driven(engine)
     assert said == "the robot's state holds NaN or infinity after 3 commands"
     assert episode.steps == 2
     assert_kept_and_held(episode, log)
@@ -95,26 +95,26 @@ def test_a_robot_that_measures_nothing(kind, log):
 
 @both
 def test_a_policy_that_fails(kind, log):
-    config = InferenceConfig(steps=100_000, execute=5)
-    with kind(PuppetConfig(log=log), CounterConfig(fails_after=1), config) as executor:
-        episode, said = driven(executor)
+    config = InferenceConfig(max_episode_steps=100_000, execution_horizon=5)
+    with kind(PuppetConfig(log=log), CounterConfig(fails_after=1), config) as engine:
+        episode, said = driven(engine)
     assert said == episode.meta["ended"] == "ZeroDivisionError: a hole in the net"
     assert_kept_and_held(episode, log)
 
 
 @both
 def test_a_policy_that_says_nan_is_not_obeyed(kind, log):
-    config = InferenceConfig(steps=100_000, execute=5)
-    with kind(PuppetConfig(log=log), CounterConfig(nan_after=1), config) as executor:
-        episode, said = driven(executor)
+    config = InferenceConfig(max_episode_steps=100_000, execution_horizon=5)
+    with kind(PuppetConfig(log=log), CounterConfig(nan_after=1), config) as engine:
+        episode, said = driven(engine)
     assert "NaN or infinity in action 2 of 100; nothing of it was sent" in said
     assert_kept_and_held(episode, log)
 
 
 def test_chunks_that_are_too_short_to_infer_meanwhile_are_refused(log):
-    with Rtc(PuppetConfig(log=log), CounterConfig(horizon=1), LONG) as executor:  # noqa: SIM117
+    with Rtc(PuppetConfig(log=log), CounterConfig(horizon=1), LONG) as engine:  # noqa: SIM117
         with pytest.raises(RolloutError, match="a chunk of one action is over before the next is there"):
-            next(executor.episodes(1))
+            next(engine.episodes(1))
     assert received(log).size == 0 and lines(log)[-1] == "hold"
 
 
@@ -122,12 +122,12 @@ def test_chunks_that_are_too_short_to_infer_meanwhile_are_refused(log):
 def test_a_process_that_is_killed(who, log):
     def kill() -> None:
         wait_until(lambda: len(lines(log, "act")) > 3)
-        os.kill(executor.pids[who], signal.SIGKILL)
+        os.kill(engine.pids[who], signal.SIGKILL)
 
-    with Rtc(PuppetConfig(log=log), CounterConfig(), LONG) as executor:
+    with Rtc(PuppetConfig(log=log), CounterConfig(), LONG) as engine:
         threading.Thread(target=kill).start()
-        episode, said = driven(executor)
-        assert all(map(gone, executor.pids.values()))
+        episode, said = driven(engine)
+        assert all(map(gone, engine.pids.values()))
     assert said == episode.meta["ended"] == f"the {who} process was killed by SIGKILL"
     assert_kept_and_held(episode, log)
 
@@ -135,15 +135,15 @@ def test_a_process_that_is_killed(who, log):
 def test_a_policy_that_hangs_lets_the_robot_be_stopped(log):
     def stop() -> None:
         wait_until(lambda: len(lines(log, "act")) > 6)
-        executor.stop()
+        engine.stop()
 
-    config = InferenceConfig(steps=100_000, execute=1)
-    with Rtc(PuppetConfig(log=log), CounterConfig(horizon=4, stuck_after=1), config) as executor:
+    config = InferenceConfig(max_episode_steps=100_000, execution_horizon=1)
+    with Rtc(PuppetConfig(log=log), CounterConfig(horizon=4, stuck_after=1), config) as engine:
         threading.Thread(target=stop).start()
-        (episode,) = executor.episodes(1)
-    assert episode.meta["ended"] == "stopped" and executor.timing.held.sum() > 0
+        (episode,) = engine.episodes(1)
+    assert episode.meta["ended"] == "stopped" and engine.timing.held.sum() > 0
     assert_kept_and_held(episode, log)
-    assert all(map(gone, executor.pids.values()))
+    assert all(map(gone, engine.pids.values()))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
@@ -175,5 +175,5 @@ def test_what_cannot_be_built_is_said(log, tmp_path):
         Rtc(PuppetConfig(log=log, size=(-1, 2)), CounterConfig())
     with pytest.raises(RolloutError, match=r"the policy could not be made: .*horizon"):
         Rtc(PuppetConfig(log=log), CounterConfig(horizon=0))
-    with pytest.raises(RolloutError, match="max_change must be one positive number, or one for each of 2 joints"):
-        Sequential(PuppetConfig(log=log), CounterConfig(), InferenceConfig(max_change=(1.0, 1.0, 1.0)))
+    with pytest.raises(RolloutError, match="max_action_delta must be one positive number, or one for each of 2 joints"):
+        Sequential(PuppetConfig(log=log), CounterConfig(), InferenceConfig(max_action_delta=(1.0, 1.0, 1.0)))

@@ -25,7 +25,7 @@ def keyboard(monkeypatch):
 def test_a_key_moves_its_joint_and_then_the_policy_goes_on(keyboard, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(teleop.time, "monotonic", lambda: now[0])
-    hand = KeyboardConfig(amount=0.5, linger=0.6).build(action_dim=3)
+    hand = KeyboardConfig(step_size=0.5, key_timeout_s=0.6).build(action_dim=3)
     assert hand.command() is None
     os.write(keyboard, b"q")
     assert hand.command().tolist() == [0.5, 0, 0]
@@ -53,7 +53,7 @@ def test_the_terminal_is_left_as_it_was(keyboard):
 def test_sticks_count_while_the_button_is_held(tmp_path):
     device = tmp_path / "js0"
     os.mkfifo(device)
-    pad = GamepadConfig(device=str(device), button=4, axes=(1, 0), first=1, amount=2.0).build(action_dim=3)
+    pad = GamepadConfig(device=str(device), button=4, axes=(1, 0), first_joint=1, step_size=2.0).build(action_dim=3)
     person = os.open(device, os.O_WRONLY)
     os.write(person, EVENT.pack(0, FULL, AXIS, 0) + EVENT.pack(0, 1000, AXIS, 1))  # the second is nearly at rest
     assert pad.command() is None

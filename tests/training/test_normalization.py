@@ -102,7 +102,7 @@ def test_a_robot_is_told_actions_of_that_range_and_so_is_the_next_who_drives_it(
         "learner=qchunk learner.hidden_dims=[8] learner.horizon=2 learner.num_samples=2 learner.batch_size=4 "
         "judge=classifier "
         "learner.pretrain_updates=5 judge.model=judge judge.rule.decode=per_frame "
-        "algorithm=sequential executor.steps=6 "
+        "algorithm=sequential executor.max_episode_steps=6 "
         "policy_cameras=[] audit.share=0 retrain=null demos=demos episodes=4 name=run --address none"
     )
     plaudit("online", *PUPPET.split(), *words.split(), cwd=lab)

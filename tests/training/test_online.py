@@ -374,7 +374,7 @@ def test_a_run_begins_with_the_weights_of_a_policy(tmp_path):
             "rtc needs chunks of actions, and the policy of learner 'sac' says one",
         ),
         ("act_with=policy", "act_with=policy needs a policy_yaml"),
-        ("executor.until=success", "executor.until ends an episode by what only the simulator knows"),
+        ("executor.stop_on=success", "executor.stop_on ends an episode by what only the simulator knows"),
         ("audit.least=90", "an alarm that waits for more episodes than it remembers can never ring"),
         ("judge", "'judge' is not KEY=VALUE"),
         ("retrain.training.epoch=3", "unknown key 'retrain.training.epoch'; did you mean 'epochs'?"),
@@ -388,8 +388,8 @@ def test_mistakes_are_told_before_anything_is_made(tmp_path, mistake, sentence):
 
 def test_the_simulators_own_flag_may_end_episodes_where_the_simulator_judges(tmp_path):
     words = [word for word in asked(tmp_path) if not word.startswith("judge")]
-    config = load_online(OnlineConfig, None, [*words, "judge=simulator", "executor.until=success"])
-    assert config.run.executor.until == "success"
+    config = load_online(OnlineConfig, None, [*words, "judge=simulator", "executor.stop_on=success"])
+    assert config.run.executor.stop_on == "success"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ TESTS = Path(__file__).parents[1]
 SAC = "learner=sac learner.hidden_dims=[8] learner.batch_size=8 learner.random_steps=0"
 LAMP = (
     f"robot=sim robot.env.type=glow:GlowConfig {SAC} judge=classifier judge.model=judge judge.rule.decode=per_frame "
-    "algorithm=sequential executor.realtime=false executor.steps=12 "
+    "algorithm=sequential executor.realtime=false executor.max_episode_steps=12 "
     "policy_cameras=[] evaluation.episodes=2 retrain=null name=run --address none"
 )
 

@@ -19,7 +19,7 @@ def run_(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="robot.x=y, policy.x=y, teleop.x=y, and how to drive: executor.max_change=0.05 ...",
+            help="robot.x=y, policy.x=y, teleop.x=y, and how to drive: executor.max_action_delta=0.05 ...",
         ),
     ] = None,
     *,
@@ -65,7 +65,7 @@ def run_(
         algorithm=algorithm,
         teleop=teleop,
         robot_files={"inference_runtime_params_config": params, "inference_runtime_topics_config": topics},
-        steps=steps,
+        max_episode_steps=steps,
         normalizer=None if policy.normalizer is None else str(policy.normalizer),
     )
     new = not is_store(store)
@@ -75,8 +75,8 @@ def run_(
         Store.create(store) if new else Store.open(store, write=True) as opened,
     ):
         try:
-            with _started(config, policy) as executor:
-                _drive(executor, opened, config.executor.steps, episodes, task, seed)
+            with _started(config, policy) as engine:
+                _drive(engine, opened, config.executor.max_episode_steps, episodes, task, seed)
         except RolloutError as error:
             tell("error", f"{error}; the robot was told to hold")
             raise typer.Exit(1) from None
@@ -104,20 +104,20 @@ def _started(config: Any, policy: Any) -> Any:
         raise typer.Exit(1) from None
 
 
-def _drive(executor: Any, store: Any, steps: int, episodes: int, task: str, seed: int | None) -> None:
+def _drive(engine: Any, store: Any, steps: int, episodes: int, task: str, seed: int | None) -> None:
     from plaudit.rollout.engine import recorded
 
-    before, body = len(store), executor.body
+    before, body = len(store), engine.body
     out.print(f"{body.name}: {body.fps:g} Hz, {body.action_dim} joints, {len(body.cameras)} cameras")
-    out.print(f"control has {executor.priority}")
+    out.print(f"control has {engine.priority}")
     out.print(f"{episodes} to drive, of at most {steps:,} steps each: {steps / body.fps:.0f} s")
     try:
-        for done, number in enumerate(recorded(executor, store, episodes, task=task, seed=seed), start=1):
+        for done, number in enumerate(recorded(engine, store, episodes, task=task, seed=seed), start=1):
             episode = store.episode(number)
             ended, left = episode.meta["ended"], f"; {episodes - done} to go" if done < episodes else ""
             out.print(f"episode {number}: {episode.steps:,} steps, ended by: {ended}{left}")
     finally:
-        _show(executor.timing)
+        _show(engine.timing)
         added = store.ids[before:]
         ends = ", ".join(sorted({str(store.place(i).line["meta"]["ended"]) for i in added}))
         versions = sorted({store.place(i).line["meta"]["weights"] for i in added})

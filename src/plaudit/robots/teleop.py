@@ -4,7 +4,7 @@
     command = teleop.command()              # [A], or None: nobody is teleoperating
 
 A leader arm, a gamepad node or anything else publishes JointState with positions for the robot's joints. A command is
-valid for `expires` seconds after it arrived; the policy acts again when no more arrive.
+valid for `timeout_s` seconds after it arrived; the policy acts again when no more arrive.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,10 @@ class TopicTeleop:
 
     relative = False  # commands are absolute joint positions
 
-    def __init__(self, transport: Transport, topic: str, joint_names: Sequence[str], *, expires: float = 0.25):
-        """expires: seconds"""
-        self._expires, self._transport = expires, transport
+    def __init__(self, transport: Transport, topic: str, joint_names: Sequence[str], *, timeout_s: float = 0.25):
+        self._timeout_s, self._transport = timeout_s, transport
         decode = joint_state_decoder(joint_names, ("position",))
-        self._stream: Stream[JointReading] = Stream("teleop", topic, decode, expires)
+        self._stream: Stream[JointReading] = Stream("teleop", topic, decode, timeout_s)
         transport.subscribe(topic, JOINT_STATE, self._stream.receive)
 
     def command(self) -> FloatArray | None:
@@ -32,7 +31,7 @@ class TopicTeleop:
         newest = self._stream.newest
         if newest is None:
             return None
-        if self._stream.age() > self._expires:
+        if self._stream.age() > self._timeout_s:
             self._stream.restart()  # the next sender may have another clock
             return None
         return newest.message.position.copy()

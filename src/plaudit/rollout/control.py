@@ -79,9 +79,9 @@ def main(
             person = None if teleop is None else teleop.build(robot.action_dim)
             if person is not None:
                 stack.callback(person.close)
-            body = Body.of(robot, config.name, config.rate)
+            body = Body.of(robot, config.name, config.control_hz)
             control = Control(robot, Driver(robot, person, config), body, config, parent, ticks)
-            tell(parent, Ready(body, be_punctual(config.cpu)))
+            tell(parent, Ready(body, be_punctual(config.control_cpu)))
             control.serve()
     except Exception as error:  # noqa: BLE001 - the parent says it
         report(error)
@@ -146,7 +146,7 @@ class Control:
                 done = self._driver.observe(step)
                 self._tell(step)
                 if done:
-                    return self._config.until, True
+                    return self._config.stop_on, True
             if step == order.steps:
                 break
             stop = self._stop()
@@ -157,7 +157,7 @@ class Control:
         return "steps", False
 
     def _first_chunk(self, memory: EpisodeMemory) -> Chunk | Stop:
-        until = time.monotonic() + self._config.patience
+        until = time.monotonic() + self._config.startup_timeout_s
         while time.monotonic() < until:
             chunk = memory.mailbox.take()
             if chunk is not None:
@@ -165,7 +165,7 @@ class Control:
             if (stop := self._stop()) is not None:
                 return stop
             time.sleep(0.0005)
-        raise RolloutError(f"no chunk came in {self._config.patience:g} s")
+        raise RolloutError(f"no chunk came in {self._config.startup_timeout_s:g} s")
 
     def _stop(self) -> Stop | None:
         if not self._said.poll(0):

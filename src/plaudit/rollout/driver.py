@@ -26,15 +26,15 @@ class Driver:
         driver.send(step, chunk)
 
     The first command of an episode may be anything, and the policy answers for it. From there on none is further from
-    the one before it than `max_change`, whoever wants it to be: neither a person who lets go nor a chunk that comes too
-    late makes the robot jump.
+    the one before it than `max_action_delta`, whoever wants it to be: neither a person who lets go nor a chunk that
+    comes too late makes the robot jump.
     """
 
     def __init__(self, robot: Robot, teleop: Teleoperator | None, config: InferenceConfig):
         self._robot, self._teleop, self._config = robot, teleop, config
         self._teller = robot if isinstance(robot, ToldCommand) else None
         self._zero = np.zeros(robot.action_dim, np.float32)
-        self._limit = _limit(config.max_change, robot.action_dim)
+        self._limit = _limit(config.max_action_delta, robot.action_dim)
 
     def begin(self, memory: EpisodeMemory, seed: int | None) -> None:
         self.privileged: dict[str, list[AnyArray]] = {}  # name -> one value a step
@@ -61,7 +61,7 @@ class Driver:
         self._see(row, observation)
         for name, value in known.items():
             self.privileged.setdefault(name, []).append(value)
-        until = self._config.until
+        until = self._config.stop_on
         if until and until not in known:
             raise RolloutError(f"this robot knows no '{until}'; it knows: {', '.join(known) or 'nothing'}")
         return bool(until) and bool(known[until])
@@ -101,7 +101,7 @@ class Driver:
 
     def _nothing(self) -> FloatArray:
         assert self._last is not None, "an episode begins with a chunk"
-        return self._zero if self._config.idle == "zero" else self._last
+        return self._zero if self._config.idle_action == "zero" else self._last
 
     def _limited(self, command: FloatArray) -> FloatArray:
         """A new array: the robot may keep it."""
@@ -110,10 +110,10 @@ class Driver:
         return (self._last + np.clip(command - self._last, -self._limit, self._limit)).astype(np.float32)
 
 
-def _limit(max_change: float | tuple[float, ...] | None, action_dim: int) -> FloatArray | None:
-    if max_change is None:
+def _limit(max_action_delta: float | tuple[float, ...] | None, action_dim: int) -> FloatArray | None:
+    if max_action_delta is None:
         return None
-    limit = np.asarray(max_change, np.float32)
+    limit = np.asarray(max_action_delta, np.float32)
     if limit.shape not in ((), (action_dim,)) or not (limit > 0).all():
-        raise RolloutError(f"max_change must be one positive number, or one for each of {action_dim} joints")
+        raise RolloutError(f"max_action_delta must be one positive number, or one for each of {action_dim} joints")
     return limit

@@ -44,22 +44,22 @@ class PolicyConfig(Protocol):
 
 
 class InferenceConfig(Config):
-    """How to drive."""
+    """How a policy drives a robot; what every inference algorithm has."""
 
-    name: str = ""  # of the robot, as episodes have it; "": that of its class
-    steps: int = Field(default=1000, ge=1)  # of an episode, at most
-    until: str = ""  # a flag that only a simulation knows, like success: an episode ends when it turns true
-    rate: float | None = Field(default=None, gt=0)  # control steps a second; None: the robot's
-    realtime: bool = True  # False, for a simulation and sequential: as fast as it goes, the rate is only recorded
-    execute: int | None = Field(default=None, ge=1)  # steps of a chunk before the next; None: half (rtc) or all of it
-    max_change: float | tuple[float, ...] | None = None  # of a command from a tick to the next, one for all or a joint
-    idle: Literal["last", "zero"] = "last"  # sent when there is nothing to send: targets again, or no velocity
-    guide: bool = True  # rtc: go on from the chunk before; False: whatever the policy says next, jumps and all
-    delays: int = Field(default=8, ge=1)  # rtc: the next is expected to be the longest of so many
-    # Statistics of state and action, a file or what stands in it; None: the policy has the robot's own units.
+    name: str = ""  # the robot's name in episodes; "": that of its class
+    max_episode_steps: int = Field(default=1000, ge=1)
+    stop_on: str = ""  # a privileged flag of a simulation, like success: an episode ends when it turns true
+    control_hz: float | None = Field(default=None, gt=0)  # control steps per second; None: the robot's own fps
+    realtime: bool = True  # False (sequential, in a simulation): as fast as possible, control_hz is only recorded
+    execution_horizon: int | None = Field(default=None, ge=1)  # steps of a chunk to execute; None: half (rtc), or all
+    max_action_delta: float | tuple[float, ...] | None = None  # from one command to the next, for all joints or each
+    idle_action: Literal["repeat", "zero"] = "repeat"  # when a chunk has run out: the last command (targets), or zeros
+    guidance: bool = True  # rtc: continue the previous chunk (`guided_inference`); False: `predict` anew
+    delay_window: int = Field(default=8, ge=1)  # rtc: the next delay is estimated as the longest of the last few
+    # Statistics of state and action, a file or its content; None: the policy uses the robot's own units.
     normalizer: Path | dict[str, Any] | None = None
-    cpu: int | None = None  # rtc: the core that control stays on
-    patience: float = Field(default=120.0, gt=0)  # s for building robot and policy, and for a first chunk
+    control_cpu: int | None = None  # rtc: the core that the control process is pinned to
+    startup_timeout_s: float = Field(default=120.0, gt=0)  # for building robot and policy, and for a first chunk
 
     def load_normalizer(self, body: Body) -> Normalizer:
         if self.normalizer is None:
@@ -178,7 +178,7 @@ def with_params(how: InferenceT, robot: Any) -> InferenceT:
         return how
     params = robot.params()
     filled = {
-        "execute": how.execute or params.policy_update_period,
+        "execution_horizon": how.execution_horizon or params.policy_update_period,
         "normalizer": how.normalizer or params.norm_stats_file_path,
     }
     return how.model_copy(update=filled)

@@ -107,7 +107,7 @@ class Inference:
         for descriptor in (parent.fileno(), ticks):
             self._news.register(descriptor, select.POLLIN)
         self._told: list[int] = []  # rows, not looked at yet
-        self._delays: deque[int] = deque(maxlen=config.delays)
+        self._delays: deque[int] = deque(maxlen=config.delay_window)
         self._waiting: Weights | None = None  # for the next episode
         self._version = 0  # of the weights; 0: as they were built
         self._watch: tuple[Watch, int] | None = None  # the next episode, and its block
@@ -159,7 +159,7 @@ class Inference:
         """Whether what the robot does next is still what the chunk before says: not when it ran out, not when a person
         drives."""
         left = before.row + len(before.actions) - row
-        return self._config.guide and left > 0 and memory.control_mode[row - 1] != PERSON
+        return self._config.guidance and left > 0 and memory.control_mode[row - 1] != PERSON
 
     def _measure(self, memory: EpisodeMemory, row: int, before: Chunk) -> None:
         used = np.flatnonzero(memory.source[before.row : row] == before.row)
@@ -168,7 +168,7 @@ class Inference:
 
     def _least(self, horizon: int) -> int:
         """Steps of a chunk before the next inference."""
-        return self._config.execute or max(horizon // 2, 1)
+        return self._config.execution_horizon or max(horizon // 2, 1)
 
     def _newest(self) -> int:
         """Wait for the next row; returns the newest that control has told of, or OVER. Messages are taken meanwhile."""

@@ -125,7 +125,7 @@ class Rtc:
 
     def _await_ready(self) -> Ready:
         """Both at once: a robot may take as long as a policy."""
-        until = time.monotonic() + self._config.patience
+        until = time.monotonic() + self._config.startup_timeout_s
         answers: dict[str, Any] = {}
         while len(answers) < 2:
             for child, message in self._messages():
@@ -135,7 +135,7 @@ class Rtc:
                     raise RolloutError(f"the robot could not be made: {message.ended}")
                 answers[child.name] = message
             if time.monotonic() > until:
-                raise RolloutError(f"robot and policy were not ready after {self._config.patience:g} s")
+                raise RolloutError(f"robot and policy were not ready after {self._config.startup_timeout_s:g} s")
         return answers["control"]
 
     def _messages(self) -> Iterator[tuple[Child, Any]]:
@@ -153,7 +153,7 @@ class Rtc:
 
     def _episode(self, task: str, seed: int | None) -> tuple[Episode | None, BaseException | None]:
         """What was recorded, and what went wrong."""
-        memory = EpisodeMemory.allocate(self.body, self._config.steps)
+        memory = EpisodeMemory.allocate(self.body, self._config.max_episode_steps)
         self._inference.say(Watch(self.body, memory.steps), memory.block.descriptor)
         self._control.say(Order(memory.steps, seed), memory.block.descriptor)
         trouble: BaseException | None = None

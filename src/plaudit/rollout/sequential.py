@@ -46,7 +46,7 @@ class Sequential:
             if person is not None:
                 stack.callback(person.close)
             self._driver = Driver(self._robot, person, config)
-            self.body, self.priority = Body.of(self._robot, config.name, config.rate), "ordinary priority"
+            self.body, self.priority = Body.of(self._robot, config.name, config.control_hz), "ordinary priority"
             self._normalizer = config.load_normalizer(self.body)
             self._open = stack.pop_all()
         self._parts: deque[Timing] = deque(maxlen=KEPT)
@@ -87,12 +87,12 @@ class Sequential:
 
     def _episode(self, task: str, seed: int | None) -> tuple[Episode | None, BaseException | None]:
         """What was recorded, and what went wrong; the robot holds."""
-        memory = EpisodeMemory.allocate(self.body, self._config.steps)
+        memory = EpisodeMemory.allocate(self.body, self._config.max_episode_steps)
         terminated, trouble = False, None
         try:
             with no_garbage_collection() if self._config.realtime else nullcontext():
                 ended = self._drive(memory, seed)
-            terminated = ended == self._config.until
+            terminated = ended == self._config.stop_on
         except KeyboardInterrupt as error:
             ended, trouble = "interrupted", error
         except Exception as error:  # noqa: BLE001 - of a robot or a policy, which may raise anything
@@ -129,12 +129,12 @@ class Sequential:
         for step in range(memory.steps + 1):
             self._driver.wake(*clock.wait())
             if step and self._driver.observe(step):
-                return self._config.until
+                return self._config.stop_on
             if step == memory.steps:
                 break
             if self._stopping.is_set():
                 return "stopped"
-            if step - chunk.row >= min(self._config.execute or len(chunk.actions), len(chunk.actions)):
+            if step - chunk.row >= min(self._config.execution_horizon or len(chunk.actions), len(chunk.actions)):
                 chunk = self._driver.elsewhere(lambda row=step: self._infer(memory, row))
             self._driver.send(step, chunk)
         return "steps"

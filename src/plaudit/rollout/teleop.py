@@ -56,11 +56,11 @@ class KeyboardConfig(Config):
     """Two keys a joint: one up, one down; the space bar takes over and moves nothing."""
 
     type: Literal["keyboard"] = "keyboard"
-    keys: tuple[str, ...] = ("qa", "ws", "ed", "rf", "tg", "yh", "uj")  # one pair a joint, from joint `first` on
-    first: int = Field(default=0, ge=0)
-    amount: float = Field(default=0.01, gt=0)  # in the robot's units: a tick (relative), or as it is
+    keys: tuple[str, ...] = ("qa", "ws", "ed", "rf", "tg", "yh", "uj")  # one pair a joint, from joint `first_joint` on
+    first_joint: int = Field(default=0, ge=0)
+    step_size: float = Field(default=0.01, gt=0)  # in the robot's units: added every tick (relative), or sent as it is
     relative: bool = True
-    linger: float = Field(default=0.6, gt=0)  # s a key counts as held: terminals tell no release, but repeat it
+    key_timeout_s: float = Field(default=0.6, gt=0)  # a key counts as held so long: terminals report no release
 
     def build(self, action_dim: int) -> "KeyboardTeleop":
         return KeyboardTeleop(self, action_dim)
@@ -71,10 +71,10 @@ class KeyboardTeleop:
 
     def __init__(self, config: KeyboardConfig, action_dim: int):
         self.relative = config.relative
-        self._linger = config.linger
+        self._key_timeout_s = config.key_timeout_s
         self._moves = {" ": np.zeros(action_dim, np.float32)}
-        for joint, (up, down) in enumerate(config.keys[: max(action_dim - config.first, 0)], config.first):
-            for key, amount in ((up, config.amount), (down, -config.amount)):
+        for joint, (up, down) in enumerate(config.keys[: max(action_dim - config.first_joint, 0)], config.first_joint):
+            for key, amount in ((up, config.step_size), (down, -config.step_size)):
                 self._moves[key] = np.zeros(action_dim, np.float32)
                 self._moves[key][joint] = amount
         self._pressed_at: dict[str, float] = {}
@@ -91,7 +91,7 @@ class KeyboardTeleop:
             for key in os.read(self._terminal, 64).decode(errors="ignore"):
                 if key in self._moves:
                     self._pressed_at[key] = now
-        self._pressed_at = {key: at for key, at in self._pressed_at.items() if now - at < self._linger}
+        self._pressed_at = {key: at for key, at in self._pressed_at.items() if now - at < self._key_timeout_s}
         return sum((self._moves[key] for key in self._pressed_at), self._moves[" "]) if self._pressed_at else None
 
     def close(self) -> None:
@@ -106,11 +106,11 @@ class GamepadConfig(Config):
     type: Literal["gamepad"] = "gamepad"
     device: str = "/dev/input/js0"  # of Linux's joystick interface
     button: int = Field(default=4, ge=0)  # to be held; 4 is the left shoulder of most
-    axes: tuple[int, ...] = (0, 1, 3, 4)  # the stick's axis for each joint, from joint `first` on
-    first: int = Field(default=0, ge=0)
-    amount: float = Field(default=0.01, gt=0)  # at full deflection, in the robot's units, as above
+    axes: tuple[int, ...] = (0, 1, 3, 4)  # the stick's axis for each joint, from joint `first_joint` on
+    first_joint: int = Field(default=0, ge=0)
+    step_size: float = Field(default=0.01, gt=0)  # at full deflection, in the robot's units, as above
     relative: bool = True
-    dead: float = Field(default=0.1, ge=0, lt=1)  # deflection that counts as none
+    deadzone: float = Field(default=0.1, ge=0, lt=1)  # deflection that counts as none
 
     def build(self, action_dim: int) -> "GamepadTeleop":
         return GamepadTeleop(self, action_dim)
@@ -140,10 +140,10 @@ class GamepadTeleop:
         if not self._held:
             return None
         command = np.zeros(self._action_dim, np.float32)
-        for joint, axis in enumerate(self._config.axes[: max(self._action_dim - self._config.first, 0)]):
+        for joint, axis in enumerate(self._config.axes[: max(self._action_dim - self._config.first_joint, 0)]):
             deflection = self._sticks.get(axis, 0.0)
-            if abs(deflection) > self._config.dead:
-                command[self._config.first + joint] = self._config.amount * deflection
+            if abs(deflection) > self._config.deadzone:
+                command[self._config.first_joint + joint] = self._config.step_size * deflection
         return command
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class TopicConfig(Config):
 
     type: Literal["topic"] = "topic"
     robot: Annotated[Any, ROBOT_REGISTRY.field]  # whose joints and topics they are
-    expires: float = Field(default=0.25, gt=0)  # s that a command counts for
+    timeout_s: float = Field(default=0.25, gt=0)  # that a command is valid for
 
     def build(self, action_dim: int) -> TopicTeleop:
         if not isinstance(self.robot, RosRobotConfig):
@@ -164,7 +164,7 @@ class TopicConfig(Config):
         topic, joints = self.robot.topics().teleop, self.robot.params().joint_names
         if topic is None:
             raise RolloutError("the robot's topics name none for teleop; add the key 'teleop' to them")
-        return TopicTeleop(self.robot.transport.build(), topic, joints, expires=self.expires)
+        return TopicTeleop(self.robot.transport.build(), topic, joints, timeout_s=self.timeout_s)
 
 
 @contextmanager

@@ -14,8 +14,8 @@ ROBOT_FILES = ("inference_runtime_params_config", "inference_runtime_topics_conf
 OTHER_NAMES: Mapping[str, str] = {
     "env": "write 'robot: {type: sim, env: {type: lift}}'",
     "num_envs": "leave it out: a robot is one",
-    "steps": "write 'episodes' for the length of the run, 'executor.steps' for that of an episode",
-    "max_steps": "write 'episodes' for the length of the run, 'executor.steps' for that of an episode",
+    "steps": "write 'episodes' for the length of the run, 'executor.max_episode_steps' for that of an episode",
+    "max_steps": "write 'episodes' for the length of the run, 'executor.max_episode_steps' for that of an episode",
     "scripted_demos": "record some with 'plaudit env record demos' and write 'demos: demos'",
     "reward.model": "write 'judge: {type: classifier, model: ...}'",
     "reward.audit_share": "write 'audit.share'",

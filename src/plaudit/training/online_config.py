@@ -164,10 +164,10 @@ class OnlineConfig(Config):
 
     @model_validator(mode="after")
     def _the_judge_alone_knows_of_success(self) -> Self:
-        if self.executor.until and not isinstance(self.judge, SimulatorJudgeConfig):
+        if self.executor.stop_on and not isinstance(self.judge, SimulatorJudgeConfig):
             raise ValueError(
-                "executor.until ends an episode by what only the simulator knows, and the learner would learn it from "
-                "there; leave it out, or take judge=simulator"
+                "executor.stop_on ends an episode by what only the simulator knows, and the learner would learn it "
+                "from there; leave it out, or take judge=simulator"
             )
         return self
 
