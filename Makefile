@@ -81,7 +81,7 @@ test-all: environments
 	$(PYTEST) -m "not cluster"
 	$(BIN)/pytest -m cluster
 
-# PyTorch first: it is most of what is downloaded, and the second environment finds it in pip's cache.
+# PyTorch first: it is most of what is downloaded, and the second environment finds it and uv in the first.
 environments: $(VENV)/.torch
 	@$(MAKE) --no-print-directory -j 2 $(VENV)/.ready-dev $(SIMULATORS)/.ready
 

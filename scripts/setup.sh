@@ -43,6 +43,10 @@ make_environment() {
   local python
   python=$(find_python) || exit 1
   say "$venv: making it with $("$python" --version)"
+  if [ -n "$(find_uv)" ] && with_pip_settings "$(find_uv)" venv -q --seed --python "$python" "$venv" 2>/dev/null; then
+    return
+  fi
+  rm -rf "$venv"
   if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
     local package="python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"
     rm -rf "$venv"
@@ -51,8 +55,8 @@ make_environment() {
       exit 1
     }
   fi
-  # What comes with Python is years old, and takes twice as long to find the packages.
-  pip_install "pip${lock:+==26.3}" || say "$venv: could not renew pip; going on with the one that came with Python"
+  # uv installs the same packages about five times as fast as pip.
+  pip_install "uv${lock:+==0.13.7}" || say "$venv: there is no uv here; going on with pip"
 }
 
 # Names as the loader knows them, and the packages that bring them.
@@ -87,8 +91,8 @@ compiler() {
   apt_install "${missing[@]}" || say "could not install them; if the next step fails, run: apt-get install ${missing[*]}"
 }
 
-# Quiet about all but errors: pip warns of every place it looked at in vain. Not compiled: most files of these packages
-# are never imported, and those that are get compiled then. The variables also reach builds of packages.
+# Quiet about all but errors: pip warns of every place it looked at in vain. Not compiled, by uv neither: most files of
+# these packages are never imported, and those that are get compiled then. The variables also reach builds of packages.
 pip_install() {
   local choice=(--upgrade --upgrade-strategy eager)
   if [ -n "$lock" ]; then
@@ -98,14 +102,41 @@ pip_install() {
   "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile "${choice[@]}" "$@"
 }
 
+# The uv of this environment, or of one beside it that was made earlier.
+find_uv() { ls "$venv/bin/uv" .venv*/bin/uv 2>/dev/null | head -n 1; }
+
+# with_pip_settings UV WORD...: uv with the indexes that pip is set to; a shell of its own keeps the variables.
+with_pip_settings() (
+  for python in "$venv/bin/python" "$(dirname "$1")/python"; do
+    [ -x "$python" ] || continue
+    eval "$("$python" -m pip config list 2>/dev/null | "$python" scripts/uv_settings.py)"
+    break
+  done
+  "$@"
+)
+
+uv_install() {
+  local choice=(--upgrade)
+  [ -z "$lock" ] || choice=(--constraints "$lock" --build-constraints "$lock")
+  with_pip_settings "$(find_uv)" pip install -q --python "$venv/bin/python" "${choice[@]}" "$@"
+}
+
+install() {
+  if [ -n "$(find_uv)" ]; then
+    uv_install "$@" && return
+    say "$venv: uv could not install it; trying pip"
+  fi
+  pip_install "$@"
+}
+
 [ -x "$venv/bin/python" ] || { make_environment && system_libraries; }
 case $requirement in *simulators*) compiler ;; esac
 if ! "$venv/bin/python" -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("torch"))'; then
   say "$venv: installing $torch"
-  pip_install "$torch"
+  install "$torch"
 fi
 [ "$requirement" != torch ] || exit 0
 say "$venv: installing plaudit, $requirement at $([ -n "$lock" ] && echo "the versions of $lock" || echo "the newest versions")"
-pip_install -e "$requirement"
+install -e "$requirement"
 # The reference of openpi's protocol for the tests. It asks for numpy 1 and works with 2, so its own wishes are passed over.
-case $requirement in *dev*) pip_install --no-deps "openpi-client${lock:+==0.1.2}" ;; esac
+case $requirement in *dev*) install --no-deps "openpi-client${lock:+==0.1.2}" ;; esac

@@ -1,4 +1,4 @@
-"""The entry scripts, by the flags that robot labs know."""
+"""The entry scripts, by the flags that robot labs know, and what sets up the environments."""
 
 import json
 import os
@@ -167,3 +167,19 @@ def test_keys_of_other_stacks_are_answered_with_ours(lamp, key, hint):
     with pytest.raises(ConfigError, match="goes by another name here") as told:
         load_online(ClusterRunConfig, None, ["robot=igris_b", "learner=sac", "judge=human", key])
     assert hint in str(told.value)
+
+
+def test_uv_looks_for_packages_where_pip_is_set_to_look():
+    listing = (
+        ":env:.find-links='/wheels'\n"
+        "global.extra-index-url='\\nhttps://one/simple\\nhttps://two/simple'\n"
+        "global.find-links='/older /places'\n"
+        "global.timeout='60'\n"
+        "install.find-links='/other'\n"
+    )
+    done = subprocess.run([ROOT / "scripts/uv_settings.py"], input=listing, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "export UV_FIND_LINKS=/wheels",
+        "export UV_INDEX='https://one/simple https://two/simple'",
+        "export UV_INDEX_STRATEGY=unsafe-best-match",
+    ]
