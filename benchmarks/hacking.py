@@ -27,7 +27,7 @@ from plaudit.envs.panda.config import PandaConfig
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.report.plots import line_chart
-from plaudit.rollout.collect import Targets
+from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect
 from plaudit.training.config import load_train_config
 from plaudit.training.reward_model import make_reward_model
@@ -58,7 +58,7 @@ def main() -> None:
 def run(folder: Path, seed: int, quick: bool) -> Bars:
     began = time.monotonic()
     with Store.create(folder / "data") as data:
-        wanted = Targets(12, 4) if quick else Targets(40, 20)
+        wanted = EpisodeTargets(12, 4) if quick else EpisodeTargets(40, 20)
         collect(ENV, data, wanted, outcomes=("success",), random_share=1.0, seed=seed)
         label_in_a_hurry(data)
     judge = JUDGE.model_copy(update={"seed": seed, **({"epochs": 2} if quick else {})})

@@ -29,7 +29,7 @@ from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.report.plots import line_charts
 from plaudit.rollout.demos import record_demos
-from plaudit.rollout.rounds import run_round
+from plaudit.rollout.vector import collect_rollout
 from plaudit.training.stores import DEMOS
 from plaudit.training.trainer import HELD_BACK
 
@@ -139,7 +139,9 @@ def run_peer(learner: str, task: str, seed: int, seconds: float, steps: int) -> 
                 seeds = range(HELD_BACK, HELD_BACK + EPISODES)
                 act = lambda seen: self.model.predict(seen.state, deterministic=True)[0]  # noqa: E731
                 success = float(
-                    run_round(audience, act, seeds, SuccessDetector(SimulatorJudge(), EPISODES)).success_once.mean()
+                    collect_rollout(
+                        audience, act, seeds, SuccessDetector(SimulatorJudge(), EPISODES)
+                    ).success_once.mean()
                 )
                 curve.append((self.num_timesteps, time.monotonic() - self.began, success))
                 if success >= SOLVED:
@@ -158,12 +160,12 @@ def run_peer(learner: str, task: str, seed: int, seconds: float, steps: int) -> 
 
 def as_vec_env(base: Any, world: Any, *, dense: bool) -> Any:
     """Our batch of scenes as the peer's vector of environments: an episode ends with success or after 50 steps."""
-    from gymnasium import spaces
+    from gymnasium import env_spec
 
     class Batched(base):
         def __init__(self) -> None:
-            box = spaces.Box(-np.inf, np.inf, (world.state_dim,), np.float32)
-            super().__init__(world.num_envs, box, spaces.Box(-1, 1, (world.action_dim,), np.float32))
+            box = env_spec.Box(-np.inf, np.inf, (world.state_dim,), np.float32)
+            super().__init__(world.num_envs, box, env_spec.Box(-1, 1, (world.action_dim,), np.float32))
             self.rng = np.random.default_rng(0)
 
         def fresh(self, count: int) -> list[int]:

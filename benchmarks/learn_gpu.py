@@ -20,12 +20,11 @@ from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.batch import to_torch
 from plaudit.learners.ppo import Ppo, PpoConfig
 from plaudit.learners.sac import Sac, SacConfig
-from plaudit.policies.networks import Spaces
-from plaudit.rollout.rounds import Round
-from plaudit.types import Batch
+from plaudit.rollout.vector import RolloutBatch
+from plaudit.types import Batch, EnvSpec
 
 CAMERAS = {"front": (128, 128), "wrist": (128, 128)}
-SPACES = Spaces(15, 4, CAMERAS)
+SPACES = EnvSpec(15, 4, CAMERAS)
 
 
 def main() -> None:
@@ -86,9 +85,9 @@ def transitions(rng: np.random.Generator, size: int) -> Batch[Any]:
     )  # fmt: skip
 
 
-def episodes(rng: np.random.Generator, count: int, steps: int) -> Round:
+def episodes(rng: np.random.Generator, count: int, steps: int) -> RolloutBatch:
     reward = rng.uniform(size=(steps, count)).astype(np.float32)
-    return Round(
+    return RolloutBatch(
         images={c: rng.integers(0, 256, (steps + 1, count, *s, 3), np.uint8) for c, s in CAMERAS.items()},
         state=rng.normal(size=(steps + 1, count, 15)).astype(np.float32),
         actions=rng.normal(size=(steps, count, 4)).astype(np.float32),

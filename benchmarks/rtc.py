@@ -31,7 +31,7 @@ from plaudit.report.plots import line_charts
 from plaudit.rollout.engine import InferenceConfig
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential
-from plaudit.rollout.timing import Timing
+from plaudit.rollout.timing import LatencyStats
 from plaudit.types import Observation
 from rtc_task import (
     STEPS,
@@ -59,7 +59,7 @@ class Cell:
 
     success: float  # share of episodes
     jerk: float  # m^2/s^6, mean of episodes
-    timing: Timing
+    timing: LatencyStats
 
 
 def main() -> None:
@@ -129,7 +129,7 @@ def drive(policy: PolicySpec, way: str, delay: int, episodes: int) -> Cell:
 
 
 def judge(cells: dict[tuple[str, int], Cell], success: bool) -> None:
-    live = Timing.joined([cell.timing for (way, delay), cell in cells.items() if way != "sequential" and delay])
+    live = LatencyStats.joined([cell.timing for (way, delay), cell in cells.items() if way != "sequential" and delay])
     print(f"lateness of {live.ticks:,} ticks: " + ", ".join(f"{n} {c:,}" for n, c in live.histogram() if c))
     bars.at_most("rtc_missed_ticks", float(live.missed.sum()), 0)
     bars.at_most("rtc_jitter_p999_ms", float(np.percentile(1e3 * live.late, 99.9)), 2.0)
@@ -154,10 +154,10 @@ def figure(cells: dict[tuple[str, int], Cell]) -> str:
 BARE = """
 import sys
 import numpy as np
-from plaudit.rollout.clock import Clock, be_punctual
+from plaudit.rollout.clock import RateLimiter, set_realtime_priority
 
-be_punctual()
-clock = Clock(50)
+set_realtime_priority()
+clock = RateLimiter(50)
 late, missed = np.array([clock.wait() for _ in range(int(sys.argv[1]))]).T
 print(f"late p99.9 {1e3 * np.percentile(late, 99.9):.3f} ms, most {1e3 * late.max():.3f} ms, missed {missed.sum():.0f}")
 """

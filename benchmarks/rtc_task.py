@@ -20,7 +20,7 @@ from plaudit.config import Config
 from plaudit.policies.config import FlowConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import Normalizer, Policy
-from plaudit.types import AnyArray, FloatArray, Observation, Weights
+from plaudit.types import AnyArray, FloatArray, Observation, PolicyWeights
 
 RATE = 50.0  # commands a second
 DT = 0.005  # s, of the world
@@ -224,7 +224,7 @@ class Slowed:
     def freeze_all_model_params(self) -> None:
         self._policy.freeze_all_model_params()
 
-    def load_weights(self, weights: Weights) -> None:
+    def load_weights(self, weights: PolicyWeights) -> None:
         self._policy.load_weights(weights)
 
 
@@ -301,7 +301,7 @@ class Staring:
 
     def freeze_all_model_params(self) -> None: ...
 
-    def load_weights(self, weights: Weights) -> None: ...
+    def load_weights(self, weights: PolicyWeights) -> None: ...
 
 
 def memory_of(array: AnyArray) -> object:

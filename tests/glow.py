@@ -24,10 +24,9 @@ from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierCo
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.learners.sac import Sac, SacConfig
-from plaudit.policies.networks import Spaces
 from plaudit.registry import ENV_REGISTRY
-from plaudit.rollout.rounds import run_round
-from plaudit.types import Batch, Episode, Observation
+from plaudit.rollout.vector import collect_rollout
+from plaudit.types import Batch, EnvSpec, Episode, Observation
 
 SIZE = (8, 8)
 # A goal that is met by chance often enough to be learned from, whatever the seed. With 0.8, two of 20 seeds see no
@@ -49,7 +48,7 @@ class GlowConfig(Config):
 
 
 class Glow:
-    """A `Simulation`."""
+    """A `VecEnv`."""
 
     state_dim, action_dim, fps, max_steps, task = 2, 1, 10.0, 12, "turn it up"
 
@@ -136,8 +135,8 @@ class Dazzled(ClassifierJudge):
 class ForgetfulConfig(SacConfig):
     forgot: Path  # a file: its first update leaves it and fails in a way nobody foresaw
 
-    def build(self, spaces: Spaces, seed: int, device: str) -> Sac:
-        return Forgetful(self, spaces, seed, device)
+    def build(self, env_spec: EnvSpec, seed: int, device: str) -> Sac:
+        return Forgetful(self, env_spec, seed, device)
 
 
 class Forgetful(Sac):
@@ -183,7 +182,7 @@ def demos(folder: Path, episodes: int) -> Path:
     simulation = GlowConfig().build(episodes)
     judge = SimulatorJudge()
     turn_up = np.ones((episodes, 1), np.float32)
-    played = run_round(simulation, lambda seen: turn_up, range(episodes), SuccessDetector(judge, episodes))
+    played = collect_rollout(simulation, lambda seen: turn_up, range(episodes), SuccessDetector(judge, episodes))
     with Store.create(folder) as store:
         for episode, labels in played.episodes(simulation, judge):
             store.ledger.append(store.append(episode), labels)

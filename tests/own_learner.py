@@ -12,25 +12,25 @@ from torch import Tensor, nn
 from plaudit.learners.base import LearnerBase, make_adam, optimizer_step
 from plaudit.learners.config import OffPolicyConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
-from plaudit.policies.networks import Encoder, ObsTensors, Spaces, TanhGaussian, obs_to_tensors
-from plaudit.types import Batch, FloatArray, Observation
+from plaudit.policies.networks import Encoder, ObsTensors, TanhGaussian, obs_to_tensors
+from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 
 
 class ImitationConfig(OffPolicyConfig):
     batch_size: int = 8
     hidden_dims: tuple[int, ...] = (8,)
 
-    def build(self, spaces: Spaces, seed: int, device: str) -> "Imitation":
-        return Imitation(self, spaces, seed, device)
+    def build(self, env_spec: EnvSpec, seed: int, device: str) -> "Imitation":
+        return Imitation(self, env_spec, seed, device)
 
 
 class Imitation(LearnerBase):
-    def __init__(self, config: ImitationConfig, spaces: Spaces, seed: int, device: str):
-        super().__init__(spaces, seed, device)
+    def __init__(self, config: ImitationConfig, env_spec: EnvSpec, seed: int, device: str):
+        super().__init__(env_spec, seed, device)
         self.config = config
         with self.seeded():
-            encoder = Encoder(spaces)
-            actor = TanhGaussian(encoder.size, spaces.action_dim, config.hidden_dims)
+            encoder = Encoder(env_spec)
+            actor = TanhGaussian(encoder.size, env_spec.action_dim, config.hidden_dims)
         self.net = nn.ModuleDict({"encoder": encoder, "actor": actor})
         self.optimizers = {"all": make_adam(1e-3, self.net)}
 
@@ -40,14 +40,14 @@ class Imitation(LearnerBase):
 
     @property
     def replay_options(self) -> dict[str, Any]:
-        return {"gamma": self.config.gamma, "cameras": tuple(self.spaces.cameras)}
+        return {"gamma": self.config.gamma, "cameras": tuple(self.env_spec.cameras)}
 
     def act_fn(self, *, explore: bool) -> Any:
         return self._act
 
     def _act(self, observation: Observation) -> FloatArray:
         with torch.inference_mode():
-            return self._mode(obs_to_tensors(observation, self.spaces, self.device)).numpy()
+            return self._mode(obs_to_tensors(observation, self.env_spec, self.device)).numpy()
 
     def _mode(self, obs: ObsTensors) -> Tensor:
         actor: Any = self.net["actor"]
@@ -62,11 +62,11 @@ class Imitation(LearnerBase):
 
     def policy_config(self, *, explore: bool = False) -> GaussianConfig:
         actor = ActorConfig(kind="squashed", hidden_dims=self.config.hidden_dims)
-        return GaussianConfig(**self.spaces.fields(), actor=actor, stochastic=explore)
+        return GaussianConfig(**self.env_spec.policy_fields(), actor=actor, stochastic=explore)
 
 
 class UnfinishedConfig(ImitationConfig):
-    def build(self, spaces: Spaces, seed: int, device: str) -> Any:
+    def build(self, env_spec: EnvSpec, seed: int, device: str) -> Any:
         return Unfinished()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from plaudit.config import Config
 from plaudit.protocols import Normalizer
-from plaudit.types import AnyArray, FloatArray, Observation, Weights
+from plaudit.types import AnyArray, FloatArray, Observation, PolicyWeights
 
 
 class PuppetConfig(Config):
@@ -119,7 +119,7 @@ class Counter:
 
     def freeze_all_model_params(self) -> None: ...
 
-    def load_weights(self, weights: Weights) -> None:
+    def load_weights(self, weights: PolicyWeights) -> None:
         self._version = int(weights.tensors["net/version"][0])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from plaudit.protocols import Normalizer
-from plaudit.types import AnyArray, ByteArray, FloatArray, Observation, Weights
+from plaudit.types import AnyArray, ByteArray, FloatArray, Observation, PolicyWeights
 
 TABLE, CUBE, LIFTED = 0.12, 0.10, 0.45  # heights of the table top, the cube, and of a cube that counts as lifted
 REACH = 0.06  # how far off center the gripper may close and still hold the cube
@@ -144,5 +144,5 @@ class ScriptedLift:
     def freeze_all_model_params(self) -> None:
         """There are none."""
 
-    def load_weights(self, weights: Weights) -> None:
+    def load_weights(self, weights: PolicyWeights) -> None:
         """There are none."""

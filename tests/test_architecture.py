@@ -107,7 +107,7 @@ WITHOUT_TORCH = [
     "rollout.control",
     "rollout.inference",
     "rollout.engine",
-    "rollout.collect",
+    "rollout.collector",
     "rollout.wrappers",
     "robots.ros",
     "robots.sim",

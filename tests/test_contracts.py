@@ -22,11 +22,10 @@ from plaudit.learners.ppo import PpoConfig
 from plaudit.learners.qchunk import QChunkConfig
 from plaudit.learners.sac import SacConfig
 from plaudit.policies.config import ActorConfig
-from plaudit.policies.networks import Spaces
 from plaudit.registry import LEARNER_REGISTRY
-from plaudit.rollout.rounds import run_round
+from plaudit.rollout.vector import collect_rollout
 from plaudit.rule import DecisionRule
-from plaudit.types import JudgeId, Observation, Scores
+from plaudit.types import EnvSpec, JudgeId, Observation, Scores
 from tabletop import ScriptedLift, Tabletop
 from tiny_reward import noise_episode, tiny_model
 
@@ -212,19 +211,19 @@ LEARNERS = [SacConfig(hidden_dims=(8,)), QChunkConfig(horizon=2, hidden_dims=(8,
 @pytest.mark.parametrize("config", LEARNERS, ids=lambda c: type(c).__name__)
 @pytest.mark.parametrize("cameras", [{}, {"front": (16, 16)}], ids=["state", "images"])
 def test_the_learners_from_replay_keep_the_contract(config, cameras):
-    check_learner(config, Spaces(2, 1, cameras))
+    check_learner(config, EnvSpec(2, 1, cameras))
 
 
 def test_the_on_policy_learner_keeps_the_contract():
     simulation, config = CountingSimulation(3), PpoConfig(hidden_dims=(8,), update_epochs=1, num_minibatches=2)
-    spaces = Spaces(simulation.state_dim, simulation.action_dim, {})
-    act = config.build(spaces, 0, "cpu").act_fn(explore=True)
-    check_learner(config, spaces, run_round(simulation, act, [3, 4, 5], SuccessDetector(SimulatorJudge(), 3)))
+    env_spec = EnvSpec(simulation.state_dim, simulation.action_dim, {})
+    act = config.build(env_spec, 0, "cpu").act_fn(explore=True)
+    check_learner(config, env_spec, collect_rollout(simulation, act, [3, 4, 5], SuccessDetector(SimulatorJudge(), 3)))
 
 
 def test_what_a_learner_lacks_is_named():
     with pytest.raises(ContractError, match="Unfinished is not a Learner: it lacks act_fn, components, config, device"):
-        check_learner(UnfinishedConfig(), Spaces(2, 1, {}))
+        check_learner(UnfinishedConfig(), EnvSpec(2, 1, {}))
 
 
 class Forgetful(Imitation):
@@ -282,7 +281,7 @@ class Mumbling(Imitation):
 def test_a_learner_that_breaks_the_contract_is_refused_with_a_sentence(learner, message):
     config = LEARNER_REGISTRY.parse({"type": f"{__name__}:{learner.__name__}"})
     with pytest.raises(ContractError, match=message):
-        check_learner(config, Spaces(2, 1, {}))
+        check_learner(config, EnvSpec(2, 1, {}))
 
 
 class Moving(CountingSimulation):

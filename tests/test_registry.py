@@ -143,7 +143,7 @@ def test_a_class_that_lacks_methods_of_its_protocol_is_refused_with_their_names(
         Registry("robot", protocol=Robot, context=()).register("lamp")(Lamp)
     with pytest.raises(ContractError, match=r"it lacks predict\(\)"):
         POLICY_REGISTRY.register("lamp")(Lamp)
-    with pytest.raises(ContractError, match=r"called as build\(self, spaces, seed, device\)"):
+    with pytest.raises(ContractError, match=r"called as build\(self, env_spec, seed, device\)"):
         LEARNER_REGISTRY.register("lamp")(LampConfig)
 
 

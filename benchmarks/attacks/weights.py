@@ -32,10 +32,11 @@ from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierCo
 from plaudit.learners.sac import Sac, SacConfig
 from plaudit.policies.config import FlowConfig
 from plaudit.policies.loader import load_policy, save_policy
-from plaudit.policies.networks import Spaces, weights_of
+from plaudit.policies.networks import weights_of
 from plaudit.policies.weights import read_weights
 from plaudit.report.run import write_run_report
 from plaudit.training.online_folder import OnlineFolder
+from plaudit.types import EnvSpec
 
 QUICK, FULL = 6, 400  # of each class
 ROOM = 4 << 30  # bytes that this process may take beyond what it has; more would end the machine before the bar is read
@@ -212,7 +213,7 @@ def _model() -> RewardModel:
 
 def _learner() -> Sac:
     torch.manual_seed(0)
-    return Sac(SacConfig(hidden_dims=(8, 8)), Spaces(2, 1, {}))
+    return Sac(SacConfig(hidden_dims=(8, 8)), EnvSpec(2, 1, {}))
 
 
 def _run(folder: Path) -> None:

@@ -19,8 +19,8 @@ import numpy as np
 from plaudit.data.batch import to_torch
 from plaudit.data.normalize import Normalizer as AffineNormalizer
 from plaudit.errors import ContractError, PlauditError
-from plaudit.protocols import Judge, Learner, LiveJudge, Normalizer, Policy, Robot, Simulation
-from plaudit.types import AnyArray, Batch, Episode, FloatArray, JudgeId, Observation, Scores, Weights
+from plaudit.protocols import Judge, Learner, LiveJudge, Normalizer, Policy, Robot, VecEnv
+from plaudit.types import AnyArray, Batch, Episode, FloatArray, JudgeId, Observation, PolicyWeights, Scores
 
 
 def missing_members(thing: Any, protocol: type) -> list[str]:
@@ -71,8 +71,8 @@ def check_robot(robot: Any) -> None:
 
 def check_simulation(simulation: Any) -> None:
     """Reset and step; the same seeds start the same, and what is not active stays as it is."""
-    if not isinstance(simulation, Simulation):
-        raise ContractError(f"{type(simulation).__name__} is not a Simulation: see plaudit.protocols for what it needs")
+    if not isinstance(simulation, VecEnv):
+        raise ContractError(f"{type(simulation).__name__} is not a VecEnv: see plaudit.protocols for what it needs")
     count, active = simulation.num_envs, np.ones(simulation.num_envs, bool)
     seeds = list(range(count))
     first = simulation.reset(seeds)
@@ -98,7 +98,7 @@ def check_simulation(simulation: Any) -> None:
         raise ContractError("reset() with the same seeds showed another start the second time")
 
 
-def _check_observations(observation: Any, simulation: Simulation, where: str) -> None:
+def _check_observations(observation: Any, simulation: VecEnv, where: str) -> None:
     if not isinstance(observation, Observation):
         raise ContractError(f"{where} must return an Observation, got {type(observation).__name__}")
     wanted = {camera: (simulation.num_envs, *size, 3) for camera, size in simulation.cameras.items()}
@@ -206,15 +206,15 @@ def _check_components(policy: Policy) -> None:
     if not mine:
         return
     zero = {name: np.zeros_like(array) for name, array in mine.items()}
-    policy.load_weights(Weights(1, zero))
+    policy.load_weights(PolicyWeights(1, zero))
     for name, component in policy.components.items():
         for key, value in component.state_dict().items():
             if value.detach().cpu().numpy().any():
                 raise ContractError(f"load_weights() was handed zeros, and left component '{name}' its own '{key}'")
-    policy.load_weights(Weights(2, mine))
+    policy.load_weights(PolicyWeights(2, mine))
     first = next(iter(mine))
     try:
-        policy.load_weights(Weights(3, {name: array for name, array in mine.items() if name != first}))
+        policy.load_weights(PolicyWeights(3, {name: array for name, array in mine.items() if name != first}))
     except (ValueError, KeyError, RuntimeError):
         return
     raise ContractError(f"load_weights() took weights that lack '{first}' without a word")
@@ -285,7 +285,7 @@ def _check_chunk(chunk: Any, action_dim: int, where: str) -> None:
         )
 
 
-def check_learner(config: Any, spaces: Any, experience: Any = None) -> None:
+def check_learner(config: Any, env_spec: Any, experience: Any = None) -> None:
     """What a learner must keep, so that every command can train with it:
 
     1. it has all of `plaudit.protocols.Learner`
@@ -294,16 +294,16 @@ def check_learner(config: Any, spaces: Any, experience: Any = None) -> None:
     4. `load_state_dict(state_dict())` continues exactly, also in a learner with another seed
     5. `weights()` fit the policy that `policy_config()` builds, and that acts as `act_fn(explore=False)` does
 
-    config: of the learner, with `build(spaces, seed, device)`
-    spaces: a `plaudit.policies.networks.Spaces`
+    config: of the learner, with `build(env_spec, seed, device)`
+    env_spec: a `plaudit.types.EnvSpec`
     experience: what `update` takes; None: a random batch, for a learner from replay
     """
-    learner, twin, other = (config.build(spaces, seed, "cpu") for seed in (0, 0, 1))
+    learner, twin, other = (config.build(env_spec, seed, "cpu") for seed in (0, 0, 1))
     missing = missing_members(learner, Learner)
     if missing:
         raise ContractError(f"{type(learner).__name__} is not a Learner: it lacks {', '.join(missing)}")
     if experience is None:
-        experience = _random_batch(learner.replay_options, spaces)
+        experience = _random_batch(learner.replay_options, env_spec)
     before = learner.weights().tensors
     for number in range(1, 5):
         _check_update(learner, experience, number)
@@ -325,7 +325,7 @@ def check_learner(config: Any, spaces: Any, experience: Any = None) -> None:
             "a learner continued differently from its own state_dict(): put weights, optimizers, random generators and "
             "the version into it"
         )
-    _check_acting(learner, spaces)
+    _check_acting(learner, env_spec)
 
 
 def _check_update(learner: Learner, experience: Any, number: int) -> None:
@@ -337,13 +337,13 @@ def _check_update(learner: Learner, experience: Any, number: int) -> None:
             raise ContractError(f"metric '{name}' is {float(value)}; it must be a finite number")
 
 
-def _check_acting(learner: Learner, spaces: Any) -> None:
+def _check_acting(learner: Learner, env_spec: Any) -> None:
     """In simulation and on the robot it is the same policy."""
-    observation = _observations(spaces, 2)
+    observation = _observations(env_spec, 2)
     kept = _copy(observation)
     actions = learner.act_fn(explore=False)(observation)
-    if not isinstance(actions, np.ndarray) or actions.shape != (2, spaces.action_dim) or actions.dtype != np.float32:
-        raise ContractError(f"act_fn() must return a function to float32 actions [N, {spaces.action_dim}]")
+    if not isinstance(actions, np.ndarray) or actions.shape != (2, env_spec.action_dim) or actions.dtype != np.float32:
+        raise ContractError(f"act_fn() must return a function to float32 actions [N, {env_spec.action_dim}]")
     if not _same(observation, kept):
         raise ContractError("act_fn() changed the observation that it was given; work on copies")
     policy = learner.policy_config().build()
@@ -353,7 +353,7 @@ def _check_acting(learner: Learner, spaces: Any) -> None:
         raise ContractError(f"the policy of policy_config() does not take the learner's weights: {error}") from error
     alone = Observation({camera: image[:1] for camera, image in observation.images.items()}, observation.state[:1])
     first = Observation({camera: image[0] for camera, image in observation.images.items()}, observation.state[0])
-    normalizer = AffineNormalizer.identity(spaces.state_dim, spaces.action_dim)
+    normalizer = AffineNormalizer.identity(env_spec.state_dim, env_spec.action_dim)
     on_robot, in_simulation = policy.predict(first, normalizer)[0], learner.act_fn(explore=False)(alone)[0]
     if not np.allclose(on_robot, in_simulation, atol=1e-4):
         raise ContractError(
@@ -361,12 +361,12 @@ def _check_acting(learner: Learner, spaces: Any) -> None:
         )
 
 
-def _random_batch(options: Mapping[str, Any], spaces: Any, size: int = 16) -> Any:
+def _random_batch(options: Mapping[str, Any], env_spec: Any, size: int = 16) -> Any:
     """As `plaudit.data.replay.Replay` makes them, of noise."""
     rng = np.random.default_rng(0)
     horizon = options.get("horizon")
-    shape = (size, spaces.action_dim) if horizon is None else (size, horizon, spaces.action_dim)
-    obs, after = _observations(spaces, size, 1), _observations(spaces, size, 2)
+    shape = (size, env_spec.action_dim) if horizon is None else (size, horizon, env_spec.action_dim)
+    obs, after = _observations(env_spec, size, 1), _observations(env_spec, size, 2)
     return to_torch(
         Batch(
             images=obs.images,
@@ -384,10 +384,10 @@ def _random_batch(options: Mapping[str, Any], spaces: Any, size: int = 16) -> An
     )
 
 
-def _observations(spaces: Any, count: int, seed: int = 0) -> Observation:
+def _observations(env_spec: Any, count: int, seed: int = 0) -> Observation:
     rng = np.random.default_rng(seed)
-    images = {c: rng.integers(0, 255, (count, *size, 3), np.uint8) for c, size in spaces.cameras.items()}
-    return Observation(images, rng.normal(size=(count, spaces.state_dim)).astype(np.float32))
+    images = {c: rng.integers(0, 255, (count, *size, 3), np.uint8) for c, size in env_spec.cameras.items()}
+    return Observation(images, rng.normal(size=(count, env_spec.state_dim)).astype(np.float32))
 
 
 def _different(one: Mapping[str, AnyArray], other: Mapping[str, AnyArray]) -> bool:

@@ -37,7 +37,7 @@ from plaudit.report.judge import frame_gallery, judge_blocks, summary_line
 from plaudit.report.page import Code, Section, Table, Text
 from plaudit.report.run import write_run_report
 from plaudit.report.text import format_duration, format_percent
-from plaudit.rollout.collect import Targets
+from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect
 from plaudit.training.config import load_train_config
 from plaudit.training.evaluation import Outcome, examine, film
@@ -175,7 +175,7 @@ class Demo:
 
     def collect_episodes(self) -> str:
         env = PandaConfig(type="lift", obs="both", cameras=self.config.cameras)
-        targets = Targets(self.config.target_success, self.config.target_failure)
+        targets = EpisodeTargets(self.config.target_success, self.config.target_failure)
         with Store.open(self.data, write=True) if is_store(self.data) else Store.create(self.data) as store:
             kept = collect(env, store, targets, seed=self.first_seed, track=self.display.track("collecting")).kept
         return f"{kept['success']} successes and {kept['failure']} failures, labeled by the simulator"

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from plaudit.errors import PlauditError
 from plaudit.rule import DecisionRule
-from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, JudgeId, Observation, Scores, Weights
+from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, JudgeId, Observation, PolicyWeights, Scores
 
 
 @runtime_checkable
@@ -66,7 +66,7 @@ class ToldCommand(Protocol):
 
 
 @runtime_checkable
-class Simulation(Protocol):
+class VecEnv(Protocol):
     """N copies of a simulated task, stepped together; arrays of an observation have a leading N.
 
     observation = simulation.reset(seeds)
@@ -141,7 +141,7 @@ class Policy(Protocol):
         """No gradients from here on."""
         ...
 
-    def load_weights(self, weights: Weights) -> None:
+    def load_weights(self, weights: PolicyWeights) -> None:
         """Take the learner's newest."""
         ...
 
@@ -174,7 +174,7 @@ class InferenceEngine(Protocol):
         """
         ...
 
-    def push(self, weights: Weights, now: bool = False) -> None:
+    def push(self, weights: PolicyWeights, now: bool = False) -> None:
         """New weights for the next episode, or for the next chunk; each episode's `meta["weights"]` has the version."""
         ...
 
@@ -248,7 +248,7 @@ class Learner(Protocol):
     on_policy: bool
     config: Any  # that built it
     version: int  # updates made
-    spaces: Any  # that it was built for, `plaudit.policies.networks.Spaces`
+    env_spec: Any  # that it was built for, `plaudit.types.EnvSpec`
     device: Any  # torch.device
     pretrain_updates: int  # with demonstrations alone, where there are some, before the first episode
     rng: Any  # torch.Generator of all that it samples
@@ -273,7 +273,7 @@ class Learner(Protocol):
         """A function from observations of N envs to actions [N, A], for one rollout in simulation."""
         ...
 
-    def weights(self) -> Weights:
+    def weights(self) -> PolicyWeights:
         """The newest weights of the policy, with a version that only counts up."""
         ...
 

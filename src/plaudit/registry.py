@@ -31,7 +31,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from plaudit.config import LONGEST, config_from_init, parse
 from plaudit.errors import ContractError, UnknownName, nearest
-from plaudit.protocols import InferenceEngine, Learner, Policy, Robot, Simulation
+from plaudit.protocols import InferenceEngine, Learner, Policy, Robot, VecEnv
 from plaudit.trust import check_code
 
 ClassT = TypeVar("ClassT", bound=type)
@@ -279,7 +279,7 @@ ENV_REGISTRY = Registry(
         "metaworld": "plaudit.envs.adapters.metaworld:MetaWorldConfig",
         "maniskill": "plaudit.envs.adapters.maniskill:ManiSkillConfig",
     },
-    protocol=Simulation,
+    protocol=VecEnv,
     context=("num_envs",),
 )
 ROBOT_REGISTRY = Registry(
@@ -341,7 +341,7 @@ LEARNER_REGISTRY = Registry(
         "qchunk": "plaudit.learners.qchunk:QChunkConfig",
     },
     protocol=Learner,
-    context=("spaces", "seed", "device"),
+    context=("env_spec", "seed", "device"),
 )
 ENCODER_REGISTRY = Registry(
     "encoder",

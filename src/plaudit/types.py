@@ -34,7 +34,7 @@ AnyArray = NDArray[Any]
 
 Repeated = Literal["none", "first", "last"]
 
-POLICY, PERSON = 0, 1  # values of Episode.control_mode
+POLICY, HUMAN = 0, 1  # values of Episode.control_mode
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +43,21 @@ class Observation:
 
     images: Mapping[str, ByteArray]  # camera -> uint8 [H, W, 3]
     state: FloatArray  # [S] joint angles or whatever the robot measures, in its own units
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """The sizes of what a robot or an env observes and takes, which policies, learners and recordings are built for."""
+
+    state_dim: int
+    action_dim: int
+    cameras: Mapping[str, tuple[int, int]]  # name -> (H, W); {} for a learner of states
+    fps: float = 0.0  # control steps a second; 0: not of interest
+    name: str = ""  # of the robot, as episodes have it
+
+    def policy_fields(self) -> dict[str, Any]:
+        """The fields of a policy's config that say what it was built for."""
+        return {"state_dim": self.state_dim, "action_dim": self.action_dim, "cameras": dict(self.cameras)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +81,7 @@ class Episode:
     frames: Mapping[str, ByteArray]  # camera -> uint8 [T+1, H, W, 3]
     state: FloatArray  # [T+1, S], S may be 0
     actions: FloatArray  # [T, A] as sent to the robot, A may be 0 where the source kept none
-    control_mode: ByteArray  # [T] POLICY or PERSON: who acted
+    control_mode: ByteArray  # [T] POLICY or HUMAN: who acted
     privileged: Mapping[str, AnyArray]  # name -> [T, ...] what only a simulator knows: success, grasp, reward
     task: str = ""  # the instruction, in words
     fps: float = 0.0  # control steps per second; 0 where unknown
@@ -119,8 +134,8 @@ class Episode:
                 raise InvalidEpisode(f"camera '{camera}' has empty frames: {list(frames.shape)}")
         if self.state.ndim != 2 or len(self.state) != steps + 1:
             raise InvalidEpisode(f"state must be [{steps + 1}, S] for {steps} actions, got {list(self.state.shape)}")
-        if self.control_mode.shape != (steps,) or self.control_mode.max() > PERSON:
-            raise InvalidEpisode(f"control_mode must be [{steps}] of {POLICY} (policy) and {PERSON} (person)")
+        if self.control_mode.shape != (steps,) or self.control_mode.max() > HUMAN:
+            raise InvalidEpisode(f"control_mode must be [{steps}] of {POLICY} (policy) and {HUMAN} (person)")
         for name, values in self.privileged.items():
             if len(values) != steps:
                 raise InvalidEpisode(f"privileged '{name}' must have one row an action: {len(values)} for {steps}")
@@ -255,7 +270,7 @@ class Labels:
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
+class PolicyWeights:
     """One version of a policy's weights on their way to the robot."""
 
     version: int  # counts up, never back

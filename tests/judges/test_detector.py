@@ -10,7 +10,7 @@ from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.labeling import label_episodes
 from plaudit.judges.simulator import SimulatorJudge
-from plaudit.rollout.rounds import run_round
+from plaudit.rollout.vector import collect_rollout
 from plaudit.rule import DecisionRule
 from plaudit.types import Labels, Observation, Scores
 from tiny_reward import noise_episode, tiny_model
@@ -49,7 +49,9 @@ def test_it_ends_episodes_by_what_the_camera_shows_and_not_by_what_the_simulatio
             return Stream(self.scores, num_envs)
 
     simulation = CountingSimulation(2)
-    played = run_round(simulation, lambda seen: np.ones((2, 1), np.float32), [1, 9], SuccessDetector(Brightness(0), 2))
+    played = collect_rollout(
+        simulation, lambda seen: np.ones((2, 1), np.float32), [1, 9], SuccessDetector(Brightness(0), 2)
+    )
     assert played.length.tolist() == [3, 3]  # seen at 2 and 3, whatever the simulator said at 1
     assert played.reward.tolist() == [[0, 0], [0, 0], [1, 1]]
 
@@ -58,7 +60,7 @@ def test_terminal_pays_at_the_last_step_whatever_ended_the_episode():
     simulation = CountingSimulation(2)
     config = RewardConfig(mode="terminal", reward_type="continuous")
     detector = SuccessDetector(Told(*[0.25] * 6), 2)
-    played = run_round(simulation, lambda seen: np.ones((2, 1), np.float32), [-2, 9], detector, reward=config)
+    played = collect_rollout(simulation, lambda seen: np.ones((2, 1), np.float32), [-2, 9], detector, reward=config)
     assert played.length.tolist() == [2, 5]  # the first fails at its second step, the time of the other runs out
     assert played.reward[:2, 0].tolist() == [0, 0.25]
     assert played.reward[:, 1].tolist() == [0, 0, 0, 0, 0.25]
@@ -66,7 +68,7 @@ def test_terminal_pays_at_the_last_step_whatever_ended_the_episode():
 
 def test_the_labels_of_a_round_are_those_of_its_stored_episodes():
     simulation, judge = CountingSimulation(3), SimulatorJudge()
-    played = run_round(simulation, lambda seen: np.ones((3, 1), np.float32), [1, 3, 9], SuccessDetector(judge, 3))
+    played = collect_rollout(simulation, lambda seen: np.ones((3, 1), np.float32), [1, 3, 9], SuccessDetector(judge, 3))
     for episode, labels in played.episodes(simulation, judge):
         (afterwards,) = label_episodes(judge, [episode])
         assert isinstance(afterwards, Labels) and labels.targets.tolist() == afterwards.targets.tolist()

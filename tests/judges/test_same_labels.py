@@ -128,7 +128,7 @@ def test_labels_of_a_round_are_those_of_the_episode_that_was_stored(model):
     config = load_train_config(None, [*TRAIN, f"reward.model={model}"])
     judge = learned_judge(config, "cpu")
     speeds = np.float32([[0.1], [0.3], [0.6]])
-    played = glow.run_round(simulation, lambda seen: speeds, range(3), SuccessDetector(judge, 3))
+    played = glow.collect_rollout(simulation, lambda seen: speeds, range(3), SuccessDetector(judge, 3))
     for episode, labels in played.episodes(simulation, judge):
         (afterwards,) = label_episodes(judge, [episode])
         assert isinstance(afterwards, Labels) and labels.judge == afterwards.judge

@@ -6,15 +6,14 @@ import torch
 
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.learners.ppo import Ppo, PpoConfig, gae
-from plaudit.policies.networks import Spaces
-from plaudit.rollout.rounds import Round
-from plaudit.types import Batch, Observation
+from plaudit.rollout.vector import RolloutBatch
+from plaudit.types import Batch, EnvSpec, Observation
 
 
-def round_of(reward, length, terminated, state=None, actions=None) -> Round:
+def round_of(reward, length, terminated, state=None, actions=None) -> RolloutBatch:
     reward = np.asarray(reward, np.float32)
     steps, count = reward.shape
-    return Round(
+    return RolloutBatch(
         images={},
         state=np.zeros((steps + 1, count, 1), np.float32) if state is None else state,
         actions=np.zeros((steps, count, 1), np.float32) if actions is None else actions,
@@ -49,7 +48,7 @@ def test_it_learns_to_answer_the_state():
     """Reward is 1 - (action - state)^2 at every step."""
     rng, learner = (
         np.random.default_rng(0),
-        Ppo(PpoConfig(hidden_dims=(32,), lr=3e-3, num_minibatches=4), Spaces(1, 1, {})),
+        Ppo(PpoConfig(hidden_dims=(32,), lr=3e-3, num_minibatches=4), EnvSpec(1, 1, {})),
     )
     rewards = []
     for _ in range(40):
@@ -65,7 +64,7 @@ def test_it_learns_to_answer_the_state():
 
 def test_steps_past_an_episodes_end_teach_nothing():
     def learn(garbage: float) -> float:
-        learner = Ppo(PpoConfig(hidden_dims=(8,), update_epochs=1, num_minibatches=1), Spaces(1, 1, {}), seed=1)
+        learner = Ppo(PpoConfig(hidden_dims=(8,), update_epochs=1, num_minibatches=1), EnvSpec(1, 1, {}), seed=1)
         reward, state = np.ones((4, 2)), np.zeros((5, 2, 1), np.float32)
         reward[2:, 0], state[3:, 0] = garbage, garbage
         return learner.update(round_of(reward, [2, 4], [True, False], state))["loss/value"]
@@ -75,7 +74,7 @@ def test_steps_past_an_episodes_end_teach_nothing():
 
 def test_the_same_seed_learns_the_same_numbers():
     def learn(seed: int) -> float:
-        learner = Ppo(PpoConfig(hidden_dims=(8,)), Spaces(1, 1, {}), seed)
+        learner = Ppo(PpoConfig(hidden_dims=(8,)), EnvSpec(1, 1, {}), seed)
         played = round_of(np.ones((4, 8)), [4] * 8, [False] * 8, np.ones((5, 8, 1), np.float32))
         return learner.update(played)["loss/value"]
 
@@ -87,7 +86,7 @@ def test_an_update_stops_when_the_policy_has_moved_far_enough():
     actions = rng.normal(size=(4, 64, 1)).astype(np.float32)
 
     def minibatches(target_kl: float | None) -> float:
-        learner = Ppo(PpoConfig(hidden_dims=(16,), lr=0.03, update_epochs=5, target_kl=target_kl), Spaces(1, 1, {}))
+        learner = Ppo(PpoConfig(hidden_dims=(16,), lr=0.03, update_epochs=5, target_kl=target_kl), EnvSpec(1, 1, {}))
         played = round_of(actions[..., 0], [4] * 64, [False] * 64, np.ones((5, 64, 1), np.float32), actions)
         return learner.update(played)["policy/num_minibatches"]
 
@@ -95,7 +94,7 @@ def test_an_update_stops_when_the_policy_has_moved_far_enough():
 
 
 def test_what_an_update_tells_are_plain_numbers():
-    learner = Ppo(PpoConfig(hidden_dims=(8,), update_epochs=1, num_minibatches=2), Spaces(1, 1, {}))
+    learner = Ppo(PpoConfig(hidden_dims=(8,), update_epochs=1, num_minibatches=2), EnvSpec(1, 1, {}))
     told = learner.update(round_of(np.ones((4, 8)), [4] * 8, [False] * 8))
     assert {type(number) for number in told.values()} == {float, int}
     assert told["policy/num_minibatches"] == 2 and told["loss/value"] > 0
@@ -125,7 +124,7 @@ def demonstrated(rng: np.random.Generator, size: int = 64) -> Batch[torch.Tensor
 
 
 def test_cloning_approaches_the_demonstrated_actions_and_explores_less():
-    rng, learner = np.random.default_rng(0), Ppo(PpoConfig(hidden_dims=(16,), lr=1e-2), Spaces(1, 2, {}))
+    rng, learner = np.random.default_rng(0), Ppo(PpoConfig(hidden_dims=(16,), lr=1e-2), EnvSpec(1, 2, {}))
     before = {name: tensor.clone() for name, tensor in learner.net.state_dict().items()}
     losses = [learner.bc_update(demonstrated(rng)) for _ in range(200)]
     told = learner.act(Observation({}, np.array([[0.8], [-0.8]], np.float32)), explore=False)
@@ -138,7 +137,7 @@ def test_cloning_approaches_the_demonstrated_actions_and_explores_less():
 
 
 def test_cloning_pixels_looks_at_images_moved_at_random():
-    learner = Ppo(PpoConfig(hidden_dims=(8,)), Spaces(1, 1, {"front": (16, 16)}))
+    learner = Ppo(PpoConfig(hidden_dims=(8,)), EnvSpec(1, 1, {"front": (16, 16)}))
     batch = batch_of(torch.zeros(4, 1), torch.ones(4, 1), {"front": torch.zeros(4, 16, 16, 3, dtype=torch.uint8)})
     before = learner.rng.get_state()
     assert np.isfinite(learner.bc_update(batch)) and not torch.equal(learner.rng.get_state(), before)
@@ -147,7 +146,7 @@ def test_cloning_pixels_looks_at_images_moved_at_random():
 def test_after_cloning_the_value_learns_before_the_policy_does():
     rng, learner = (
         np.random.default_rng(0),
-        Ppo(PpoConfig(hidden_dims=(8,), critic_warmup_iterations=1), Spaces(1, 2, {})),
+        Ppo(PpoConfig(hidden_dims=(8,), critic_warmup_iterations=1), EnvSpec(1, 2, {})),
     )
     learner.bc_update(demonstrated(rng))
     actions = rng.normal(size=(4, 8, 2)).astype(np.float32)
@@ -167,7 +166,7 @@ def test_a_checkpoint_between_cloning_and_the_first_rounds_goes_on_as_if_there_h
         np.random.default_rng(0),
         PpoConfig(hidden_dims=(8,), update_epochs=1, num_minibatches=2, critic_warmup_iterations=2),
     )
-    one, other = Ppo(config, Spaces(1, 2, {})), Ppo(config, Spaces(1, 2, {}), seed=9)
+    one, other = Ppo(config, EnvSpec(1, 2, {})), Ppo(config, EnvSpec(1, 2, {}), seed=9)
     one.bc_update(demonstrated(rng))
     save_checkpoint(tmp_path / "c", one, {})
     load_checkpoint(tmp_path / "c", other)

@@ -16,10 +16,9 @@ from plaudit.errors import ConfigError, DataError
 from plaudit.learners.qchunk import QChunk, QChunkConfig
 from plaudit.learners.sac import Sac, SacConfig
 from plaudit.policies.config import VelocityNetConfig
-from plaudit.policies.networks import Spaces
-from plaudit.types import Batch, Observation
+from plaudit.types import Batch, EnvSpec, Observation
 
-SPACES = Spaces(2, 1, {})
+SPACES = EnvSpec(2, 1, {})
 TINY: dict[str, Any] = {
     "horizon": 2,
     "num_samples": 8,
@@ -163,7 +162,7 @@ def test_it_learns_from_pixels():
     """The best chunk is how bright the image is: nothing but the pixels tells."""
     rng = torch.Generator().manual_seed(0)
     learner = QChunk(
-        QChunkConfig(**{**TINY, "num_samples": 16}, lr=3e-3, random_shift_pad=2), Spaces(0, 1, {"front": (16, 16)})
+        QChunkConfig(**{**TINY, "num_samples": 16}, lr=3e-3, random_shift_pad=2), EnvSpec(0, 1, {"front": (16, 16)})
     )
     for _ in range(100):
         bright = torch.rand(32, generator=rng)

@@ -3,10 +3,9 @@ import pytest
 import torch
 
 from plaudit.learners.sac import Sac, SacConfig
-from plaudit.policies.networks import Spaces
-from plaudit.types import Batch, Observation
+from plaudit.types import Batch, EnvSpec, Observation
 
-SPACES = Spaces(2, 1, {})
+SPACES = EnvSpec(2, 1, {})
 
 
 def bandit(rng: torch.Generator, size: int = 128) -> Batch[torch.Tensor]:
@@ -71,7 +70,7 @@ def test_it_learns_from_pixels():
     """The best action is how bright the image is: nothing but the pixels tells."""
     torch.manual_seed(0)
     rng = torch.Generator().manual_seed(0)
-    learner = Sac(SacConfig(hidden_dims=(32,), lr=3e-3, random_shift_pad=2), Spaces(0, 1, {"front": (16, 16)}))
+    learner = Sac(SacConfig(hidden_dims=(32,), lr=3e-3, random_shift_pad=2), EnvSpec(0, 1, {"front": (16, 16)}))
     for _ in range(100):
         bright = torch.rand(32, generator=rng)
         images = {"front": (bright[:, None, None, None] * 255).expand(32, 16, 16, 3).to(torch.uint8)}

@@ -19,7 +19,7 @@ from plaudit.policies.config import FlowConfig, VelocityNetConfig
 from plaudit.policies.flow import FlowPolicy, guidance_weight
 from plaudit.policies.guidance import compute_guided_prefix_weights, shift_chunk
 from plaudit.policies.networks import encode, weights_of
-from plaudit.types import Observation, Weights
+from plaudit.types import Observation, PolicyWeights
 
 TINY = VelocityNetConfig(width=32, depth=1)
 HERE = Observation({}, np.float32([0.5]))
@@ -211,15 +211,15 @@ def test_weights_that_do_not_fit_are_named_and_none_is_taken():
     fresh = {name: array + 1 for name, array in mine.items()}
     bad = {"velocity_net/enter.bias": np.zeros(3, np.float32)}
     with pytest.raises(PolicyError, match=r"version 7: 'velocity_net/enter.bias' is \[3\], this policy's is \[32\]"):
-        policy.load_weights(Weights(7, {**fresh, **bad}))
+        policy.load_weights(PolicyWeights(7, {**fresh, **bad}))
     with pytest.raises(
         PolicyError, match=r"have 'velocity_net/enter.bios', which this policy has no place for; did you"
     ):
-        policy.load_weights(Weights(7, {**fresh, "velocity_net/enter.bios": np.zeros(3, np.float32)}))
+        policy.load_weights(PolicyWeights(7, {**fresh, "velocity_net/enter.bios": np.zeros(3, np.float32)}))
     with pytest.raises(PolicyError, match=r"lack 'velocity_net/time.0.weight'"):
-        policy.load_weights(Weights(7, {}))
+        policy.load_weights(PolicyWeights(7, {}))
     with pytest.raises(PolicyError, match="holds NaN"):
-        policy.load_weights(Weights(7, {**fresh, "velocity_net/enter.bias": np.full(32, np.nan, "f4")}))
+        policy.load_weights(PolicyWeights(7, {**fresh, "velocity_net/enter.bias": np.full(32, np.nan, "f4")}))
     assert all(np.array_equal(mine[n], a) for n, a in weights_of(7, policy.components).tensors.items())
 
 

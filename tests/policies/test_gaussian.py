@@ -8,39 +8,38 @@ from plaudit.errors import ConfigError
 from plaudit.learners.ppo import PpoConfig
 from plaudit.learners.sac import SacConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
-from plaudit.policies.networks import Spaces
-from plaudit.types import Observation
+from plaudit.types import EnvSpec, Observation
 
 SPACES = {
-    "mlp": Spaces(state_dim=5, action_dim=2, cameras={}),
-    "cnn": Spaces(state_dim=3, action_dim=2, cameras={"front": (16, 20), "wrist": (12, 12)}),
+    "mlp": EnvSpec(state_dim=5, action_dim=2, cameras={}),
+    "cnn": EnvSpec(state_dim=3, action_dim=2, cameras={"front": (16, 20), "wrist": (12, 12)}),
 }
 LEARNERS = {"sac": SacConfig(hidden_dims=(16, 16)), "ppo": PpoConfig(hidden_dims=(16,))}
 
 
-def seen(spaces: Spaces) -> Observation:
+def seen(env_spec: EnvSpec) -> Observation:
     rng = np.random.default_rng(0)
-    images = {c: rng.integers(0, 256, (*size, 3), dtype=np.uint8) for c, size in spaces.cameras.items()}
-    return Observation(images, rng.normal(size=spaces.state_dim).astype(np.float32))
+    images = {c: rng.integers(0, 256, (*size, 3), dtype=np.uint8) for c, size in env_spec.cameras.items()}
+    return Observation(images, rng.normal(size=env_spec.state_dim).astype(np.float32))
 
 
-@pytest.mark.parametrize("spaces", SPACES.values(), ids=SPACES)
+@pytest.mark.parametrize("env_spec", SPACES.values(), ids=SPACES)
 @pytest.mark.parametrize("learner", LEARNERS.values(), ids=LEARNERS)
-def test_what_a_learner_learned_acts_the_same_on_the_robot(learner, spaces):
-    taught = learner.build(spaces, seed=4, device="cpu")
+def test_what_a_learner_learned_acts_the_same_on_the_robot(learner, env_spec):
+    taught = learner.build(env_spec, seed=4, device="cpu")
     policy = taught.policy_config().build()
     policy.load_weights(taught.weights())
-    one = seen(spaces)
+    one = seen(env_spec)
     many = Observation({c: image[None] for c, image in one.images.items()}, one.state[None])
-    action = policy.predict(one, Normalizer.identity(spaces.state_dim, spaces.action_dim))
+    action = policy.predict(one, Normalizer.identity(env_spec.state_dim, env_spec.action_dim))
     assert np.array_equal(action, taught.act(many, explore=False))
 
 
 @pytest.mark.parametrize("kind", ["squashed", "plain"])
 def test_a_gaussian_policy_keeps_the_contract(kind):
-    spaces = SPACES["cnn"]
-    config = GaussianConfig(**spaces.fields(), horizon=6, actor=ActorConfig(kind=kind, hidden_dims=(8,)))
-    check_policy(config.build(), seen(spaces), Normalizer.identity(3, 2), action_dim=2)
+    env_spec = SPACES["cnn"]
+    config = GaussianConfig(**env_spec.policy_fields(), horizon=6, actor=ActorConfig(kind=kind, hidden_dims=(8,)))
+    check_policy(config.build(), seen(env_spec), Normalizer.identity(3, 2), action_dim=2)
 
 
 def test_it_explores_when_told_to_and_the_same_way_for_the_same_seed():

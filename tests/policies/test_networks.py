@@ -3,7 +3,8 @@ import torch
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from plaudit.policies.networks import CriticEnsemble, Encoder, Linear, ObsTensors, Spaces, TanhGaussian, random_shift
+from plaudit.policies.networks import CriticEnsemble, Encoder, Linear, ObsTensors, TanhGaussian, random_shift
+from plaudit.types import EnvSpec
 
 
 def test_the_density_of_squeezed_actions_is_that_of_torch_distributions():
@@ -56,8 +57,8 @@ def test_a_shift_moves_each_image_whole_and_repeats_its_edge():
 
 @pytest.mark.parametrize("size", [(64, 64), (33, 50), (128, 96)])
 def test_an_encoder_takes_cameras_of_any_size(size):
-    spaces = Spaces(3, 4, {"front": size, "wrist": (16, 16)})
-    encoder = Encoder(spaces, features=10)
+    env_spec = EnvSpec(3, 4, {"front": size, "wrist": (16, 16)})
+    encoder = Encoder(env_spec, features=10)
     images = {
         "front": torch.zeros(2, *size, 3, dtype=torch.uint8),
         "wrist": torch.zeros(2, 16, 16, 3, dtype=torch.uint8),

@@ -20,7 +20,7 @@ from plaudit.data.normalize import Normalizer
 from plaudit.errors import MissingExtra, PolicyError
 from plaudit.policies.config import OpenpiConfig, ServerConfig
 from plaudit.policies.openpi import OpenpiPolicy, pack, unpack, with_bars
-from plaudit.types import Observation, Weights
+from plaudit.types import Observation, PolicyWeights
 from waiting import stretch
 
 IDENTITY = Normalizer.identity(2, 3)
@@ -195,9 +195,9 @@ def test_bytes_that_are_no_message_are_refused():
 
 def test_weights_are_the_servers_business():
     policy = asking(1)
-    policy.load_weights(Weights(1, {}))
+    policy.load_weights(PolicyWeights(1, {}))
     with pytest.raises(PolicyError, match="are on its server"):
-        policy.load_weights(Weights(1, {"a/b": np.zeros(1)}))
+        policy.load_weights(PolicyWeights(1, {"a/b": np.zeros(1)}))
 
 
 def test_without_the_extra_it_says_what_to_install():

@@ -12,27 +12,27 @@ from plaudit.data.normalize import Normalizer
 from plaudit.errors import ConfigError, PolicyError
 from plaudit.learners.qchunk import QChunkConfig
 from plaudit.policies.config import CriticConfig, QChunkPolicyConfig, VelocityNetConfig
-from plaudit.policies.networks import CriticEnsemble, Spaces, weights_of
+from plaudit.policies.networks import CriticEnsemble, weights_of
 from plaudit.policies.qchunk import QChunkPolicy, best_of_n
 from plaudit.registry import POLICY_REGISTRY
-from plaudit.types import Observation
+from plaudit.types import EnvSpec, Observation
 
 TINY = {"velocity_net": VelocityNetConfig(width=16, depth=1), "critic": CriticConfig(hidden_dims=(16,))}
 SPACES = {
-    "state": Spaces(state_dim=5, action_dim=2, cameras={}),
-    "pixels": Spaces(state_dim=3, action_dim=2, cameras={"front": (16, 20), "wrist": (12, 12)}),
+    "state": EnvSpec(state_dim=5, action_dim=2, cameras={}),
+    "pixels": EnvSpec(state_dim=3, action_dim=2, cameras={"front": (16, 20), "wrist": (12, 12)}),
 }
 IDENTITY = Normalizer.identity(5, 2)
 
 
-def seen(spaces: Spaces) -> Observation:
+def seen(env_spec: EnvSpec) -> Observation:
     rng = np.random.default_rng(0)
-    images = {c: rng.integers(0, 256, (*size, 3), dtype=np.uint8) for c, size in spaces.cameras.items()}
-    return Observation(images, rng.normal(size=spaces.state_dim).astype(np.float32))
+    images = {c: rng.integers(0, 256, (*size, 3), dtype=np.uint8) for c, size in env_spec.cameras.items()}
+    return Observation(images, rng.normal(size=env_spec.state_dim).astype(np.float32))
 
 
 def made(**options) -> QChunkPolicy:
-    return QChunkPolicyConfig(**{**SPACES["state"].fields(), **TINY, **options}).build()
+    return QChunkPolicyConfig(**{**SPACES["state"].policy_fields(), **TINY, **options}).build()
 
 
 class Sum(CriticEnsemble):
@@ -77,27 +77,29 @@ def test_of_more_samples_the_best_is_better():
 
 
 @pytest.mark.parametrize("guidance", ["vjp", "identity", "blend"])
-@pytest.mark.parametrize("spaces", SPACES.values(), ids=SPACES)
-def test_it_keeps_the_contract(spaces: Spaces, guidance: str):
-    config = QChunkPolicyConfig(**spaces.fields(), **TINY, num_samples=4, guidance=guidance, horizon=6)
+@pytest.mark.parametrize("env_spec", SPACES.values(), ids=SPACES)
+def test_it_keeps_the_contract(env_spec: EnvSpec, guidance: str):
+    config = QChunkPolicyConfig(**env_spec.policy_fields(), **TINY, num_samples=4, guidance=guidance, horizon=6)
     policy = config.build()
     assert set(policy.components) == {"encoder", "velocity_net", "critic_encoder", "critic"}
-    check_policy(policy, seen(spaces), Normalizer.identity(spaces.state_dim, spaces.action_dim), spaces.action_dim)
+    check_policy(
+        policy, seen(env_spec), Normalizer.identity(env_spec.state_dim, env_spec.action_dim), env_spec.action_dim
+    )
 
 
-@pytest.mark.parametrize("spaces", SPACES.values(), ids=SPACES)
-def test_what_the_learner_learned_acts_the_same_on_the_robot(spaces: Spaces):
+@pytest.mark.parametrize("env_spec", SPACES.values(), ids=SPACES)
+def test_what_the_learner_learned_acts_the_same_on_the_robot(env_spec: EnvSpec):
     taught = QChunkConfig(velocity_net=TINY["velocity_net"], hidden_dims=(16,), num_samples=6).build(
-        spaces, seed=4, device="cpu"
+        env_spec, seed=4, device="cpu"
     )
     policy = taught.policy_config().build()
     policy.load_weights(taught.weights())
     policy.warmup()
-    one = seen(spaces)
+    one = seen(env_spec)
     many = Observation({c: image[None] for c, image in one.images.items()}, one.state[None])
     act = taught.act_fn(explore=False)
     steps = np.concatenate([act(many) for _ in range(5)])
-    chunk = policy.predict(one, Normalizer.identity(spaces.state_dim, spaces.action_dim))
+    chunk = policy.predict(one, Normalizer.identity(env_spec.state_dim, env_spec.action_dim))
     assert chunk == pytest.approx(steps, abs=1e-6)
 
 

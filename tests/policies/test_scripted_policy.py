@@ -9,7 +9,7 @@ from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import ConfigError, PolicyError
 from plaudit.policies.replay import ReplayConfig, ReplayPolicy
 from plaudit.policies.scripted import ScriptedConfig, ScriptedPolicy
-from plaudit.types import Observation, Weights
+from plaudit.types import Observation, PolicyWeights
 
 NOTHING = Observation({}, np.float32([1, 2]))
 IDENTITY = Normalizer.identity(2, 1)
@@ -79,6 +79,6 @@ def test_an_episode_of_a_store_is_a_policy(store):
 
 @pytest.mark.parametrize("policy", [ReplayPolicy(TEN), ScriptedPolicy(double)])
 def test_there_is_nothing_to_load(policy):
-    policy.load_weights(Weights(1, {}))
+    policy.load_weights(PolicyWeights(1, {}))
     with pytest.raises(PolicyError, match="no weights to load"):
-        policy.load_weights(Weights(1, {"a/b": np.zeros(1)}))
+        policy.load_weights(PolicyWeights(1, {"a/b": np.zeros(1)}))

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from plaudit.rollout.clock import no_garbage_collection
+from plaudit.rollout.clock import gc_disabled
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_garbage_collection_is_off_for_an_episode_and_then_as_it_was(enabled: bo
         gc.disable()
     if frozen:
         gc.freeze()
-    with pytest.raises(OSError, match="a wire came off"), no_garbage_collection():
+    with pytest.raises(OSError, match="a wire came off"), gc_disabled():
         assert not gc.isenabled()
         raise OSError("a wire came off")
     assert (gc.isenabled(), gc.get_freeze_count() > 0) == (enabled, frozen)

@@ -1,43 +1,43 @@
-"""The block that an episode is recorded in, and the mailbox for chunks, between processes that may die."""
+"""The block that an episode is recorded in, and the chunk_slot for chunks, between processes that may die."""
 
 import os
 import signal
 
 import numpy as np
 
-from plaudit.rollout.memory import Body, Chunk, EpisodeMemory
-from plaudit.rollout.timing import Timing
-from plaudit.types import PERSON, POLICY, Observation
+from plaudit.rollout.memory import ActionChunk, EpisodeBuffer
+from plaudit.rollout.timing import LatencyStats
+from plaudit.types import HUMAN, POLICY, EnvSpec, Observation
 
-BODY = Body("robot", {"front": (2, 3)}, state_dim=1, action_dim=2, fps=10.0)
+SPEC = EnvSpec(state_dim=1, action_dim=2, cameras={"front": (2, 3)}, fps=10.0, name="robot")
 
 
 def seen(number: int) -> Observation:
     return Observation({"front": np.full((2, 3, 3), number, np.uint8)}, np.float32([number]))
 
 
-def chunk(row: int, length: int = 3) -> Chunk:
-    return Chunk(np.float32([[row + i, 0] for i in range(length)]), row)
+def chunk(row: int, length: int = 3) -> ActionChunk:
+    return ActionChunk(np.float32([[row + i, 0] for i in range(length)]), row)
 
 
 def test_an_episode_is_what_was_seen_and_sent_so_far():
-    memory = EpisodeMemory.allocate(BODY, steps=5)
+    memory = EpisodeBuffer.allocate(SPEC, steps=5)
     memory.see(0, seen(0), 0.0)
     assert memory.episode({}) is None
     for step in range(2):
-        memory.send(step, np.float32([step, 7]), POLICY if step else PERSON, 0, 0.0, 0)
+        memory.send(step, np.float32([step, 7]), POLICY if step else HUMAN, 0, 0.0, 0)
         memory.see(step + 1, seen(step + 1), 0.1)
     memory.send(2, np.float32([2, 7]), POLICY, 0, 0.0, 0)  # and nobody saw what it led to
     episode = memory.episode({"grasp": np.array([0, 1])}, task="count")
     assert episode is not None and episode.steps == 2
     assert episode.actions.tolist() == [[0, 7], [1, 7]]
-    assert episode.control_mode.tolist() == [PERSON, POLICY]
+    assert episode.control_mode.tolist() == [HUMAN, POLICY]
     assert episode.frames["front"][:, 0, 0, 0].tolist() == [0, 1, 2]
 
 
 def test_another_process_sees_the_same_memory_and_an_episode_outlives_it():
-    memory = EpisodeMemory.allocate(BODY, steps=5)
-    other = EpisodeMemory.attach(os.dup(memory.block.descriptor), BODY, steps=5)
+    memory = EpisodeBuffer.allocate(SPEC, steps=5)
+    other = EpisodeBuffer.attach(os.dup(memory.block.descriptor), SPEC, steps=5)
     other.see(0, seen(0), 0.0)
     other.send(0, np.float32([3, 4]), POLICY, 0, 0.0, 0)
     other.see(1, seen(9), 0.1)
@@ -48,30 +48,30 @@ def test_another_process_sees_the_same_memory_and_an_episode_outlives_it():
 
 
 def test_the_newest_chunk_is_taken_once():
-    mailbox = EpisodeMemory.allocate(BODY, steps=5).mailbox
-    assert mailbox.take() is None
-    mailbox.put(chunk(row=0))
-    mailbox.put(chunk(row=4))
-    taken = mailbox.take()
+    chunk_slot = EpisodeBuffer.allocate(SPEC, steps=5).chunk_slot
+    assert chunk_slot.take() is None
+    chunk_slot.put(chunk(row=0))
+    chunk_slot.put(chunk(row=4))
+    taken = chunk_slot.take()
     assert taken is not None and (taken.row, taken.actions[:, 0].tolist()) == (4, [4, 5, 6])
-    assert mailbox.take() is None
+    assert chunk_slot.take() is None
     first, beyond = taken.at(5), taken.at(7)
     assert first is not None and first[0] == 5 and beyond is None
 
 
 def test_who_dies_while_writing_a_chunk_neither_locks_it_nor_is_believed():
-    memory = EpisodeMemory.allocate(BODY, steps=5)
-    memory.mailbox.put(chunk(row=1))
+    memory = EpisodeBuffer.allocate(SPEC, steps=5)
+    memory.chunk_slot.put(chunk(row=1))
     writer = os.fork()
     if writer == 0:
-        memory.mailbox._values = Dying()  # type: ignore[assignment] - in the middle of its copy, with the lock held
-        memory.mailbox.put(chunk(row=2))
+        memory.chunk_slot._values = Dying()  # type: ignore[assignment] - in the middle of its copy, with the lock held
+        memory.chunk_slot.put(chunk(row=2))
         os._exit(0)
     _, status = os.waitpid(writer, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
-    assert memory.mailbox.take() is None
-    memory.mailbox.put(chunk(row=3))
-    taken = memory.mailbox.take()
+    assert memory.chunk_slot.take() is None
+    memory.chunk_slot.put(chunk(row=3))
+    taken = memory.chunk_slot.take()
     assert taken is not None and taken.row == 3
 
 
@@ -81,13 +81,13 @@ class Dying:
 
 
 def test_timing_is_read_from_what_was_recorded():
-    memory = EpisodeMemory.allocate(BODY, steps=5)
+    memory = EpisodeBuffer.allocate(SPEC, steps=5)
     memory.see(0, seen(0), 0.0)
     for row, late in ((0, 0.1), (2, 0.2)):
         memory.infer(row, late, took=0.5, weights=row)
     for step, source in enumerate([0, 0, 0, 2, -1]):
         memory.send(step, np.float32([0, 0]), POLICY, source, late=0.001 * step, missed=step == 4)
-    timing = Timing.joined([Timing.of(memory), Timing.of(memory)])
+    timing = LatencyStats.joined([LatencyStats.of(memory), LatencyStats.of(memory)])
     assert timing.ticks == 10 and timing.missed.sum() == 2 and timing.held.sum() == 2
     assert timing.delay.tolist() == [0, 1, 0, 1]  # row 2 was first used at step 3
     assert memory.weights_facts() == {"weights": 0, "weights_changed": [[2, 2]]}

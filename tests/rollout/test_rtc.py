@@ -1,4 +1,4 @@
-"""Two processes that drive a puppet: what is sent, recorded and measured while nothing goes wrong."""
+"""Two processes that drive a puppet: what is sent, record_episodes and measured while nothing goes wrong."""
 
 import sys
 import threading
@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from plaudit.data.store import Store
-from plaudit.rollout.engine import InferenceConfig, recorded
+from plaudit.rollout.engine import InferenceConfig, record_episodes
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential
-from plaudit.types import PERSON, POLICY, Weights
+from plaudit.types import HUMAN, POLICY, PolicyWeights
 from puppet import CounterConfig, HandConfig, PuppetConfig, lines, received
 from waiting import wait_until
 
 
-def version(number: int) -> Weights:
-    return Weights(number, {"net/version": np.array([number])})
+def version(number: int) -> PolicyWeights:
+    return PolicyWeights(number, {"net/version": np.array([number])})
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_episodes_go_on_from_seed_to_seed_and_earlier_ones_stay_what_they_were(k
     with kind(PuppetConfig(log=log), CounterConfig(), InferenceConfig(max_episode_steps=4)) as engine:
         episodes = list(engine.episodes(2, seed=3))
         with Store.create(tmp_path / "store") as store:
-            assert list(recorded(engine, store, 1)) == [0]
+            assert list(record_episodes(engine, store, 1)) == [0]
             assert store.episode(0).actions[:, 0].tolist() == [0, 1, 2, 3]
     assert [episode.meta["seed"] for episode in episodes] == [3, 4]
     assert all(episode.state[:, 0].tolist() == [0, 1, 2, 3, 4] for episode in episodes)
@@ -77,7 +77,7 @@ def test_a_person_takes_over_and_gives_back(kind, log):
     hand = HandConfig(first=5, last=8)
     with kind(PuppetConfig(log=log), CounterConfig(), InferenceConfig(max_episode_steps=12), hand) as engine:
         (episode,) = engine.episodes(1)
-    assert episode.control_mode.tolist() == [POLICY] * 5 + [PERSON] * 4 + [POLICY] * 3
+    assert episode.control_mode.tolist() == [POLICY] * 5 + [HUMAN] * 4 + [POLICY] * 3
     assert episode.actions[:, 0].tolist() == [0, 1, 2, 3, 4, 500, 500, 500, 500, 9, 10, 11]
     assert np.array_equal(episode.actions, received(log))
 

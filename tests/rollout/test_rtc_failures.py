@@ -1,4 +1,4 @@
-"""Everything that can end an engine: the robot is told to hold, what was recorded comes out, nobody is left."""
+"""Everything that can end an engine: the robot is told to hold, what was record_episodes comes out, nobody is left."""
 
 import os
 import signal
@@ -25,14 +25,14 @@ import sys
 from pathlib import Path
 from puppet import CounterConfig, PuppetConfig
 from plaudit.data.store import Store
-from plaudit.rollout.engine import InferenceConfig, recorded
+from plaudit.rollout.engine import InferenceConfig, record_episodes
 from plaudit.rollout.rtc import Rtc
 
 folder = Path(sys.argv[1])
 with Rtc(PuppetConfig(log=folder / "log"), CounterConfig(), InferenceConfig(max_episode_steps=100_000)) as engine:
     print(*engine.pids.values(), flush=True)
     with Store.create(folder / "store") as store:
-        print(*recorded(engine, store, 3))
+        print(*record_episodes(engine, store, 3))
 """
 
 

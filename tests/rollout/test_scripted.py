@@ -8,14 +8,14 @@ from plaudit.data.store import Store
 from plaudit.envs.adapters.fetch import FetchConfig
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import EnvError
-from plaudit.rollout.collect import Targets
+from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect
 
 LIFT = PandaConfig(type="lift", obs="both", image_size=(8, 8))
 
 
 def test_a_script_fills_a_store_to_its_targets_with_true_labels(store: Store):
-    intake = collect(LIFT, store, Targets(3, 6), noise=0.05, random_share=0.34, linger=4)
+    intake = collect(LIFT, store, EpisodeTargets(3, 6), noise=0.05, random_share=0.34, linger=4)
     assert intake.done and dict(intake.kept) == {"success": 3, "failure": 6} and len(store) == 9
     told = Counter(episode.meta["outcome"] for _, episode in store)
     assert told["success"] == 3 and told["random"] >= 1 and {"miss", "drop"} <= set(told)
@@ -29,21 +29,21 @@ def test_a_script_fills_a_store_to_its_targets_with_true_labels(store: Store):
 
 
 def test_a_second_call_adds_what_is_missing_from_seeds_not_used_yet(store: Store):
-    collect(LIFT, store, Targets(2, 2))
+    collect(LIFT, store, EpisodeTargets(2, 2))
     before = [episode.meta["seed"] for _, episode in store]
-    collect(LIFT, store, Targets(2, 3))
+    collect(LIFT, store, EpisodeTargets(2, 3))
     after = [episode.meta["seed"] for _, episode in store]
     assert len(after) == 5 and after[:4] == before and after[4] > max(before)
-    assert collect(LIFT, store, Targets(2, 3)).done and len(store) == 5
+    assert collect(LIFT, store, EpisodeTargets(2, 3)).done and len(store) == 5
 
 
 def test_an_episode_that_comes_out_otherwise_counts_as_what_it_is(store: Store):
-    intake = collect(LIFT, store, Targets(0, 2), outcomes=("success",), noise=0.6, random_share=0.5)
+    intake = collect(LIFT, store, EpisodeTargets(0, 2), outcomes=("success",), noise=0.6, random_share=0.5)
     assert intake.kept["failure"] == 2 and intake.kept["success"] == 0
 
 
 def test_targets_out_of_reach_are_given_up(store: Store):
-    intake = collect(LIFT.model_copy(update={"max_steps": 2}), store, Targets(1, 0))
+    intake = collect(LIFT.model_copy(update={"max_steps": 2}), store, EpisodeTargets(1, 0))
     assert not intake.done and len(store) == 0 and intake.missing("success") == 1
 
 
@@ -53,20 +53,20 @@ def test_an_interruption_keeps_what_is_collected(store: Store):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        collect(LIFT, store, Targets(4, 4), track=stop_after_two)
+        collect(LIFT, store, EpisodeTargets(4, 4), track=stop_after_two)
     assert len(store) == 2 and all(store.ledger.labels(i) for i in store.ids)
 
 
 @pytest.mark.parametrize(
     ("env", "targets", "more", "sentence"),
     [
-        (FetchConfig(obs="both"), Targets(1, 1), {}, "there is no scripted expert for 'fetch'"),
-        (PandaConfig(type="lift"), Targets(1, 1), {}, "a judge learns from images"),
-        (LIFT, Targets(1), {}, "a script needs both targets"),
-        (LIFT, Targets(1, 1), {"outcomes": ["miss"]}, "no outcome succeeds"),
-        (LIFT, Targets(1, 1), {"outcomes": ["success"], "random_share": 0}, "no outcome fails"),
-        (LIFT, Targets(1, 1), {"random_share": 2}, "random_share is 2; it is a share of the failures"),
-        (LIFT, Targets(1, 1), {"outcomes": ["mis"]}, "there is no outcome 'mis'; did you mean 'miss'?"),
+        (FetchConfig(obs="both"), EpisodeTargets(1, 1), {}, "there is no scripted expert for 'fetch'"),
+        (PandaConfig(type="lift"), EpisodeTargets(1, 1), {}, "a judge learns from images"),
+        (LIFT, EpisodeTargets(1), {}, "a script needs both targets"),
+        (LIFT, EpisodeTargets(1, 1), {"outcomes": ["miss"]}, "no outcome succeeds"),
+        (LIFT, EpisodeTargets(1, 1), {"outcomes": ["success"], "random_share": 0}, "no outcome fails"),
+        (LIFT, EpisodeTargets(1, 1), {"random_share": 2}, "random_share is 2; it is a share of the failures"),
+        (LIFT, EpisodeTargets(1, 1), {"outcomes": ["mis"]}, "there is no outcome 'mis'; did you mean 'miss'?"),
     ],
 )
 def test_what_a_script_cannot_do_is_said_before_it_begins(store: Store, env, targets, more, sentence):

@@ -9,7 +9,7 @@ import pytest
 from plaudit.errors import RolloutError
 from plaudit.registry import TELEOP_REGISTRY
 from plaudit.rollout import teleop
-from plaudit.rollout.teleop import AXIS, BUTTON, EVENT, FULL, GamepadConfig, KeyboardConfig, terminal_as_it_was
+from plaudit.rollout.teleop import AXIS, BUTTON, EVENT, FULL, GamepadConfig, KeyboardConfig, restore_terminal
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_the_terminal_is_left_as_it_was(keyboard):
     def echoes() -> bool:
         return bool(termios.tcgetattr(keyboard)[3] & termios.ECHO)
 
-    with terminal_as_it_was():
+    with restore_terminal():
         hand = KeyboardConfig().build(action_dim=1)
         assert not echoes()
     assert echoes()  # although nobody closed it: its process may have been killed

@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from plaudit.data.store import Store
 from plaudit.errors import EnvError
-from plaudit.rollout.collect import Targets
+from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.wrappers import DataCollectorWrapper, VectorDataCollectorWrapper
 
 
@@ -78,7 +78,7 @@ def test_where_nothing_is_seen_frames_are_rendered(store: Store):
 
 
 def test_targets_make_a_wrapper_done(store: Store):
-    env = DataCollectorWrapper(Counting(), store, Targets(success=1, failure=0))
+    env = DataCollectorWrapper(Counting(), store, EpisodeTargets(success=1, failure=0))
     env.reset()
     assert not env.done
     play(env, 9)

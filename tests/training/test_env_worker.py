@@ -13,15 +13,14 @@ from plaudit.errors import RolloutError, WorkerLost
 from plaudit.learners.qchunk import QChunkConfig
 from plaudit.learners.sac import SacConfig
 from plaudit.policies.loader import PolicySpec
-from plaudit.policies.networks import Spaces
 from plaudit.training.handles import LocalHandle
 from plaudit.training.online_config import OnlineConfig, load_online
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.state_manager import StateManager
 from plaudit.training.workers.env import EnvWorker
-from plaudit.types import Episode, Weights
+from plaudit.types import EnvSpec, Episode, PolicyWeights
 
-LEARNER = QChunkConfig(horizon=4, num_samples=2, hidden_dims=(8,)).build(Spaces(2, 1, {}), 0, "cpu")
+LEARNER = QChunkConfig(horizon=4, num_samples=2, hidden_dims=(8,)).build(EnvSpec(2, 1, {}), 0, "cpu")
 POLICY = PolicySpec(policy=LEARNER.policy_config().model_dump(mode="json"))
 
 
@@ -50,15 +49,15 @@ class Publisher(StateManager):
     def count_start(self, reader: str) -> int:
         return 0
 
-    def get_weights(self, newer_than: int, reader: str) -> Weights | None:
+    def get_weights(self, newer_than: int, reader: str) -> PolicyWeights | None:
         if self._asked is None:
             self._asked = time.monotonic()
-            return Weights(1, LEARNER.weights().tensors)
+            return PolicyWeights(1, LEARNER.weights().tensors)
         if not self._lost:
             self._lost = True
             raise WorkerLost("state manager")
         later = time.monotonic() - self._asked > 0.5
-        return Weights(2, LEARNER.weights().tensors) if later and newer_than < 2 else None
+        return PolicyWeights(2, LEARNER.weights().tensors) if later and newer_than < 2 else None
 
 
 def make_config(tmp_path: Path, *words: str) -> OnlineConfig:
@@ -142,14 +141,14 @@ def test_an_episode_that_is_stopped_before_it_begins_is_none(tmp_path, monkeypat
 )
 def test_what_it_explores_is_new_after_every_start_and_the_same_for_the_same_seed(tmp_path: Path, config: Any):
     asked = make_config(tmp_path)
-    same = config.build(Spaces(2, 1, {}), 0, "cpu").weights()
+    same = config.build(EnvSpec(2, 1, {}), 0, "cpu").weights()
 
     def explored(folder: str, seed: int) -> list[float]:
         """The actions of the first episode after a start of the robot's process, from the same light."""
         state, shelf = StateManager(tmp_path / folder), Shelf()
         if not state.version:
             state.publish(same)
-        policy = config.build(Spaces(2, 1, {}), seed, "cpu").policy_config(explore=True)
+        policy = config.build(EnvSpec(2, 1, {}), seed, "cpu").policy_config(explore=True)
         with worker(asked, shelf, state, PolicySpec(policy=policy.model_dump(mode="json"))) as env:
             env.rollout(seed=3)
         (episode,) = shelf.kept.values()

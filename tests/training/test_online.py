@@ -15,7 +15,6 @@ from plaudit.data.failures import Failures
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, PolicyError, StoreFull, TargetNotEmpty, TrainingError
 from plaudit.policies.loader import save_policy
-from plaudit.policies.networks import Spaces
 from plaudit.policies.weights import read_weights
 from plaudit.report.run import write_run_report
 from plaudit.training.display import Display
@@ -31,7 +30,7 @@ from plaudit.training.workers.env import EnvWorker
 from plaudit.training.workers.judge import JudgeWorker
 from plaudit.training.workers.learner import LearnerWorker
 from plaudit.trust import allow_code
-from plaudit.types import Labels
+from plaudit.types import EnvSpec, Labels
 
 WEIGHTS = "weights/current.safetensors"
 
@@ -344,7 +343,7 @@ def test_a_judge_that_calls_failures_a_success_stops_the_learner(tmp_path):
 
 def test_a_policy_that_does_not_fit_is_told_of_part_by_part(tmp_path):
     config = load_online(OnlineConfig, None, asked(tmp_path))
-    body_learner = config.learner.model_copy(update={"hidden_dims": (16,)}).build(Spaces(2, 1, {}), 0, "cpu")
+    body_learner = config.learner.model_copy(update={"hidden_dims": (16,)}).build(EnvSpec(2, 1, {}), 0, "cpu")
     path = save_policy(tmp_path / "policy", body_learner.policy_config(), body_learner.weights())
     with pytest.raises(PolicyError) as told:
         sit(tmp_path, f"policy_yaml={path}")
@@ -356,7 +355,7 @@ def test_a_policy_that_does_not_fit_is_told_of_part_by_part(tmp_path):
 
 def test_a_run_begins_with_the_weights_of_a_policy(tmp_path):
     config = load_online(OnlineConfig, None, asked(tmp_path))
-    learner = config.learner.build(Spaces(2, 1, {}), 99, "cpu")
+    learner = config.learner.build(EnvSpec(2, 1, {}), 99, "cpu")
     path = save_policy(tmp_path / "policy", learner.policy_config(), learner.weights())
     sit(tmp_path, f"policy_yaml={path}", "episodes=1", "learner.utd_ratio=0.01")
     published = read_weights(tmp_path / "run/weights/current.safetensors")
@@ -552,7 +551,7 @@ def test_a_learner_that_hangs_does_not_keep_a_run_from_being_stopped(tmp_path):
     folder.close()
     assert end.counts.episodes >= 2
     assert end.troubles["learner"].startswith("the learner came to no end within 1 s: what it has learned")
-    assert folder.save_policy(config.learner.build(Spaces(2, 1, {}), 0, "cpu").policy_config()).exists()
+    assert folder.save_policy(config.learner.build(EnvSpec(2, 1, {}), 0, "cpu").policy_config()).exists()
 
 
 class ElsewhereState(LocalWorkers):

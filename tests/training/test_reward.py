@@ -24,7 +24,7 @@ from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import fit
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
-from plaudit.rollout.rounds import run_round
+from plaudit.rollout.vector import collect_rollout
 from plaudit.rule import threshold_of
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import Progress, train
@@ -62,7 +62,7 @@ def demonstrations(folder: Path, episodes: int = 3, *, up: float = 1.0) -> Path:
     """Somebody turns the lamp up, at 0.6 of full speed."""
     simulation, judge = GlowConfig().build(episodes), SimulatorJudge()
     act = lambda seen: np.full((episodes, 1), 0.6 * up, np.float32)  # noqa: E731
-    played = run_round(simulation, act, range(100, 100 + episodes), SuccessDetector(judge, episodes), linger=3)
+    played = collect_rollout(simulation, act, range(100, 100 + episodes), SuccessDetector(judge, episodes), linger=3)
     with Store.create(folder) as store:
         for episode, labels in played.episodes(simulation, judge):
             store.ledger.append(store.append(episode), labels)
@@ -213,7 +213,7 @@ def knowing(tmp_path_factory: Any) -> Path:
     folder = tmp_path_factory.mktemp("knowing")
     simulation, judge = GlowConfig().build(40), SimulatorJudge()
     speed = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
-    played = run_round(simulation, lambda seen: speed, range(40), SuccessDetector(judge, 40), linger=4)
+    played = collect_rollout(simulation, lambda seen: speed, range(40), SuccessDetector(judge, 40), linger=4)
     config = RewardTrainConfig(encoder=SmallConfig(widths=(4, 8)), progress=True, epochs=12, lr=3e-3, hidden_dim=16)
     with Store.create(folder / "data") as store:
         for episode, labels in played.episodes(simulation, judge):

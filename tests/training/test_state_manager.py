@@ -7,11 +7,11 @@ import pytest
 
 from plaudit.errors import StoreFull
 from plaudit.training.state_manager import StateManager
-from plaudit.types import Weights
+from plaudit.types import PolicyWeights
 
 
-def weights(value: float, version: int = 1) -> Weights:
-    return Weights(version, {"actor/w": np.full(3, value, np.float32)})
+def weights(value: float, version: int = 1) -> PolicyWeights:
+    return PolicyWeights(version, {"actor/w": np.full(3, value, np.float32)})
 
 
 def test_each_push_is_one_version_whatever_the_learner_counts(tmp_path):

@@ -1,4 +1,4 @@
-"""`plaudit run`: a policy drives a robot, and what happens is recorded."""
+"""`plaudit run`: a policy drives a robot, and what happens is record_episodes."""
 
 import shutil
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def run_(
     from plaudit.data.store import Store, is_store
     from plaudit.policies.loader import load_policy
     from plaudit.rollout.engine import load_run
-    from plaudit.rollout.teleop import terminal_as_it_was
+    from plaudit.rollout.teleop import restore_terminal
 
     for typed in (robot, teleop, algorithm):
         if ":" in typed:
@@ -71,7 +71,7 @@ def run_(
     new = not is_store(store)
     with (
         _taken_back(store) if new else nullcontext(),
-        nullcontext() if config.teleop is None else terminal_as_it_was(),
+        nullcontext() if config.teleop is None else restore_terminal(),
         Store.create(store) if new else Store.open(store, write=True) as opened,
     ):
         try:
@@ -105,14 +105,14 @@ def _started(config: Any, policy: Any) -> Any:
 
 
 def _drive(engine: Any, store: Any, steps: int, episodes: int, task: str, seed: int | None) -> None:
-    from plaudit.rollout.engine import recorded
+    from plaudit.rollout.engine import record_episodes
 
-    before, body = len(store), engine.body
-    out.print(f"{body.name}: {body.fps:g} Hz, {body.action_dim} joints, {len(body.cameras)} cameras")
+    before, spec = len(store), engine.env_spec
+    out.print(f"{spec.name}: {spec.fps:g} Hz, {spec.action_dim} joints, {len(spec.cameras)} cameras")
     out.print(f"control has {engine.priority}")
-    out.print(f"{episodes} to drive, of at most {steps:,} steps each: {steps / body.fps:.0f} s")
+    out.print(f"{episodes} to drive, of at most {steps:,} steps each: {steps / spec.fps:.0f} s")
     try:
-        for done, number in enumerate(recorded(engine, store, episodes, task=task, seed=seed), start=1):
+        for done, number in enumerate(record_episodes(engine, store, episodes, task=task, seed=seed), start=1):
             episode = store.episode(number)
             ended, left = episode.meta["ended"], f"; {episodes - done} to go" if done < episodes else ""
             out.print(f"episode {number}: {episode.steps:,} steps, ended by: {ended}{left}")

@@ -78,8 +78,8 @@ def _tell_alarm(run: Any, sentence: str) -> None:
 
 def _tell_collected(config: Any) -> None:
     from plaudit.data.store import Store
-    from plaudit.rollout.collect import Intake
+    from plaudit.rollout.collector import EpisodeQuota
 
-    kept = Intake(Store.open(config.store), config.targets).kept
+    kept = EpisodeQuota(Store.open(config.store), config.targets).kept
     out.print(f"{config.store} has {kept['success']} successes and {kept['failure']} failures")
     out.print(f"'plaudit data export {config.store} FOLDER --to npy' (or pkl) writes them as two folders")

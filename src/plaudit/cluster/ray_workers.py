@@ -26,7 +26,6 @@ from ray.util import get_node_ip_address
 
 from plaudit.cluster.connect import Cluster
 from plaudit.errors import PlauditError, StoreLocked, WorkerFailed, WorkerLost
-from plaudit.policies.networks import Spaces
 from plaudit.training.distributed import SINGLE, DistributedGroup, rendezvous_address
 from plaudit.training.handles import Handle, Slot
 from plaudit.training.online_config import OnlineConfig
@@ -37,6 +36,7 @@ from plaudit.training.workers.env import EnvWorker
 from plaudit.training.workers.human import HumanLabelWorker
 from plaudit.training.workers.judge import JudgeWorker
 from plaudit.training.workers.learner import LearnerInfo, LearnerWorker
+from plaudit.types import EnvSpec
 
 RESTART_FOREVER = {"max_restarts": -1, "max_task_retries": 0}  # callers repeat what they want repeated
 STATS_TIMEOUT_S = 2.0  # that the loop waits for counters, before it does something else
@@ -95,10 +95,12 @@ class LearnerActor(Actor, LearnerWorker):
         """Where the group can meet: an address of this machine."""
         return rendezvous_address(get_node_ip_address())
 
-    def join(self, spaces: Spaces, source: str, rank: int, size: int, address: str | None) -> LearnerInfo:
+    def join(self, env_spec: EnvSpec, source: str, rank: int, size: int, address: str | None) -> LearnerInfo:
         """`setup`, as one of so many."""
         alone = address is None
-        return self.setup(spaces, source, SINGLE if alone else DistributedGroup.init_process_group(rank, size, address))
+        return self.setup(
+            env_spec, source, SINGLE if alone else DistributedGroup.init_process_group(rank, size, address)
+        )
 
 
 class RayHandle(Handle[W]):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.protocols import Simulation
+from plaudit.protocols import VecEnv
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Throughput:
 
 def measure_throughput(config: Any, num_envs: int, seconds: float) -> Throughput:
     """Run episodes of random actions for about that long; resets count as well."""
-    env: Simulation = config.build(num_envs)
+    env: VecEnv = config.build(num_envs)
     rng, active = np.random.default_rng(0), np.ones(num_envs, bool)
     env.reset(range(num_envs))
     env.step(np.zeros((num_envs, env.action_dim)), active)  # warm-up: what is slow only once does not count

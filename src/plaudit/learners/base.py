@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.checkpoint import Checkpointed
-from plaudit.policies.networks import Spaces, random_shift, weights_of
-from plaudit.types import Weights
+from plaudit.policies.networks import random_shift, weights_of
+from plaudit.types import EnvSpec, PolicyWeights
 
 # Called with the parameters whose gradients are about to be used, so that data-parallel workers average theirs.
 GradSync = Callable[[list[nn.Parameter]], None]
@@ -25,8 +25,8 @@ class LearnerBase(Checkpointed):
     on_policy = False
     pretrain_updates = 0  # with demonstrations alone, where there are some, before the first episode
 
-    def __init__(self, spaces: Spaces, seed: int, device: str):
-        self.spaces, self.seed, self.device = spaces, seed, torch.device(device)
+    def __init__(self, env_spec: EnvSpec, seed: int, device: str):
+        self.env_spec, self.seed, self.device = env_spec, seed, torch.device(device)
         self.version = 0  # updates made
         self.sync: GradSync | None = None
         self.rng = torch.Generator(device).manual_seed(seed)
@@ -48,7 +48,7 @@ class LearnerBase(Checkpointed):
         """How to sample the batches that `update` takes: gamma, n_step or horizon, cameras."""
         raise NotImplementedError
 
-    def weights(self) -> Weights:
+    def weights(self) -> PolicyWeights:
         """The newest weights of the policy, as a robot needs them."""
         return weights_of(self.version, self.components)
 

@@ -25,7 +25,7 @@ from plaudit.policies.flow import FlowPolicy
 from plaudit.policies.flow_network import matching_loss
 from plaudit.policies.networks import random_shift, to_tensor, weights_of
 from plaudit.protocols import Normalizer
-from plaudit.types import AnyArray, Batch, BoolArray, FloatArray, Observation, Weights
+from plaudit.types import AnyArray, Batch, BoolArray, FloatArray, Observation, PolicyWeights
 
 Callback = Callable[[int, float], bool]  # (step, loss) -> whether to go on
 MAX_GRAD_NORM = 1.0
@@ -95,7 +95,7 @@ class FlowBC(Checkpointed):
     def _tensor(self, array: AnyArray) -> Tensor:
         return to_tensor(array, self.policy.device)
 
-    def weights(self) -> Weights:
+    def weights(self) -> PolicyWeights:
         """The policy's weights."""
         return weights_of(self.version, self.policy.components)
 

@@ -20,9 +20,9 @@ class LearnerConfig(Config):
         """Actions that its policy returns at a time."""
         return 1
 
-    def build(self, spaces: Any, seed: int, device: str) -> Any:
-        """The `Learner` of an env or a robot with these `plaudit.policies.networks.Spaces`."""
-        raise NotImplementedError(f"{type(self).__name__} has no build(spaces, seed, device)")
+    def build(self, env_spec: Any, seed: int, device: str) -> Any:
+        """The `Learner` of an env or a robot with these `plaudit.types.EnvSpec`."""
+        raise NotImplementedError(f"{type(self).__name__} has no build(env_spec, seed, device)")
 
 
 class OffPolicyConfig(LearnerConfig):
@@ -61,6 +61,6 @@ class TrainPolicyConfig(Config):
     policy: dict[str, Any] = Field(default_factory=dict)  # keys of FlowConfig
     fit: BCConfig = Field(default_factory=BCConfig)
 
-    def flow(self, **spaces: Any) -> FlowConfig:
+    def flow(self, **env_spec: Any) -> FlowConfig:
         """The policy for these inputs and outputs."""
-        return parse(FlowConfig, {**spaces, **self.policy})
+        return parse(FlowConfig, {**env_spec, **self.policy})

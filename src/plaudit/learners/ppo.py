@@ -20,18 +20,9 @@ from torch import Tensor, nn
 from plaudit.learners.base import LearnerBase, make_adam
 from plaudit.learners.config import LearnerConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
-from plaudit.policies.networks import (
-    Encoder,
-    Linear,
-    ObsTensors,
-    Spaces,
-    gaussian_actor,
-    mlp,
-    obs_to_tensors,
-    random_shift,
-)
-from plaudit.rollout.rounds import Act, Round
-from plaudit.types import Batch, FloatArray, Observation
+from plaudit.policies.networks import Encoder, Linear, ObsTensors, gaussian_actor, mlp, obs_to_tensors, random_shift
+from plaudit.rollout.vector import ActFn, RolloutBatch
+from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 
 
 class PpoConfig(LearnerConfig):
@@ -61,23 +52,23 @@ class PpoConfig(LearnerConfig):
     # densities that the old ones are compared with, and undo in a few updates what was learned.
     random_shift_pad: NonNegativeInt = 4
 
-    def build(self, spaces: Spaces, seed: int, device: str) -> "Ppo":
+    def build(self, env_spec: EnvSpec, seed: int, device: str) -> "Ppo":
         """The learner."""
-        return Ppo(self, spaces, seed, device)
+        return Ppo(self, env_spec, seed, device)
 
 
 class ActorCritic(nn.Module):
     """A Gaussian policy and a value that share nothing: an untrained value would spoil the encoder of a policy that
     was pretrained on demonstrations."""
 
-    def __init__(self, spaces: Spaces, hidden_dims: tuple[int, ...], log_std_init: float):
+    def __init__(self, env_spec: EnvSpec, hidden_dims: tuple[int, ...], log_std_init: float):
         super().__init__()
-        self.actor_encoder = Encoder(spaces)
-        self.actor = gaussian_actor(self.actor_encoder.size, spaces.action_dim, hidden_dims)
-        self.critic_encoder = Encoder(spaces)
+        self.actor_encoder = Encoder(env_spec)
+        self.actor = gaussian_actor(self.actor_encoder.size, env_spec.action_dim, hidden_dims)
+        self.critic_encoder = Encoder(env_spec)
         size = self.critic_encoder.size
         self.critic = nn.Sequential(mlp([size, *hidden_dims], nn.Tanh), Linear(hidden_dims[-1], 1))
-        self.log_std = nn.Parameter(torch.full((spaces.action_dim,), log_std_init))
+        self.log_std = nn.Parameter(torch.full((env_spec.action_dim,), log_std_init))
         # Whether demonstrations were cloned. Among the tensors, so that every checkpoint has it.
         self.bc_pretrained = nn.Buffer(torch.tensor(False))
 
@@ -95,33 +86,33 @@ class Ppo(LearnerBase):
 
     on_policy = True
 
-    def __init__(self, config: PpoConfig, spaces: Spaces, seed: int = 0, device: str = "cpu"):
-        super().__init__(spaces, seed, device)
+    def __init__(self, config: PpoConfig, env_spec: EnvSpec, seed: int = 0, device: str = "cpu"):
+        super().__init__(env_spec, seed, device)
         self.config, self.pretrain_updates = config, config.pretrain_updates
         with self.seeded():
-            self.net = ActorCritic(spaces, config.hidden_dims, config.log_std_init).to(self.device)
+            self.net = ActorCritic(env_spec, config.hidden_dims, config.log_std_init).to(self.device)
         self.optimizer = make_adam(config.lr, self.net, eps=1e-5)
         self.optimizers = {"all": self.optimizer}
 
     @property
     def replay_options(self) -> dict[str, Any]:
         """How to sample the demonstrations that `bc_update` takes."""
-        return {"gamma": self.config.gamma, "cameras": tuple(self.spaces.cameras)}
+        return {"gamma": self.config.gamma, "cameras": tuple(self.env_spec.cameras)}
 
-    def act_fn(self, *, explore: bool) -> Act:
+    def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout: observations of N envs -> actions [N, A]."""
         return partial(self.act, explore=explore)
 
     def act(self, observation: Observation, *, explore: bool) -> FloatArray:
         """Actions [N, A] for N observations."""
         with torch.inference_mode():
-            mean = self.net.actor(self.net.actor_encoder(obs_to_tensors(observation, self.spaces, self.device)))
+            mean = self.net.actor(self.net.actor_encoder(obs_to_tensors(observation, self.env_spec, self.device)))
             if explore:
                 noise = torch.randn(mean.shape, generator=self.rng, device=self.device)
                 mean = mean + self.net.log_std.exp() * noise
         return mean.cpu().numpy()
 
-    def update(self, rollout: Round) -> Mapping[str, float]:
+    def update(self, rollout: RolloutBatch) -> Mapping[str, float]:
         """Learn from one rollout, once."""
         self.version += 1
         data = self._prepare(rollout)
@@ -137,7 +128,7 @@ class Ppo(LearnerBase):
 
     def bc_update(self, batch: Batch[Tensor]) -> float:
         """One step of behavior cloning, without which a sparse reward is rarely found at all; returns the loss."""
-        obs = ObsTensors({c: self._augment(batch.images[c]) for c in self.spaces.cameras}, batch.state)
+        obs = ObsTensors({c: self._augment(batch.images[c]) for c in self.env_spec.cameras}, batch.state)
         self.net.bc_pretrained.fill_(True)
         density, _ = self.net(obs, batch.actions.clamp(-1, 1))
         loss = -density.mean()
@@ -167,13 +158,13 @@ class Ppo(LearnerBase):
     def policy_config(self, *, explore: bool = False) -> GaussianConfig:
         """The config of the policy that acts with these weights, without exploration: it has no standard deviation."""
         actor = ActorConfig(kind="plain", hidden_dims=self.config.hidden_dims)
-        return GaussianConfig(**self.spaces.fields(), actor=actor)
+        return GaussianConfig(**self.env_spec.policy_fields(), actor=actor)
 
-    def _prepare(self, rollout: Round) -> "_RolloutTensors":
+    def _prepare(self, rollout: RolloutBatch) -> "_RolloutTensors":
         """Values, advantages and old densities of every step, in one pass over the rollout."""
         steps = len(rollout.reward)
         state = torch.from_numpy(rollout.state).to(self.device)
-        images = {c: torch.from_numpy(rollout.images[c]).to(self.device) for c in self.spaces.cameras}
+        images = {c: torch.from_numpy(rollout.images[c]).to(self.device) for c in self.env_spec.cameras}
         actions = torch.from_numpy(rollout.actions).to(self.device)
         with torch.no_grad():
             outputs = []
@@ -203,7 +194,7 @@ class Ppo(LearnerBase):
         clipped = ratio.clamp(1 - config.clip_coef, 1 + config.clip_coef)
         policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
         value_loss = 0.5 * (value - data.returns[rows]).square().mean()
-        entropy = self.net.log_std.sum() + 0.5 * math.log(2 * math.pi * math.e) * self.spaces.action_dim
+        entropy = self.net.log_std.sum() + 0.5 * math.log(2 * math.pi * math.e) * self.env_spec.action_dim
         loss = config.vf_coef * value_loss
         if update_policy:
             loss = loss + policy_loss - config.ent_coef * entropy
@@ -227,7 +218,7 @@ class _RolloutTensors:
     returns: Tensor  # [M]
 
 
-def gae(rollout: Round, values: FloatArray, gamma: float, lam: float) -> FloatArray:
+def gae(rollout: RolloutBatch, values: FloatArray, gamma: float, lam: float) -> FloatArray:
     """Advantages [T, N] from values [T+1, N]: sums of (gamma * lam)^k * td error, up to where each episode ends."""
     steps, count = rollout.reward.shape
     last = np.arange(steps)[:, None] == rollout.length - 1

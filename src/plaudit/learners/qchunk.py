@@ -29,10 +29,10 @@ from plaudit.learners.base import (
 from plaudit.learners.config import OffPolicyConfig
 from plaudit.policies.config import CriticConfig, QChunkPolicyConfig, VelocityNetConfig
 from plaudit.policies.flow_network import VelocityNet, integrate, matching_loss
-from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, Spaces, obs_to_tensors
+from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, obs_to_tensors
 from plaudit.policies.qchunk import best_of_n, clip_actions
-from plaudit.rollout.rounds import Act
-from plaudit.types import Batch, FloatArray, Observation
+from plaudit.rollout.vector import ActFn
+from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 
 EVAL_SEED = 0  # of the noise in evaluations: two of them differ in nothing but the weights
 
@@ -66,18 +66,18 @@ class QChunkConfig(OffPolicyConfig):
         """Actions that its policy returns at a time."""
         return self.horizon
 
-    def build(self, spaces: Spaces, seed: int, device: str) -> "QChunk":
+    def build(self, env_spec: EnvSpec, seed: int, device: str) -> "QChunk":
         """The learner."""
-        return QChunk(self, spaces, seed, device)
+        return QChunk(self, env_spec, seed, device)
 
 
 class QChunkNet(nn.Module):
     """All that is trained. The flow and the critics have an image encoder each."""
 
-    def __init__(self, spaces: Spaces, config: QChunkConfig):
+    def __init__(self, env_spec: EnvSpec, config: QChunkConfig):
         super().__init__()
-        self.encoder, self.critic_encoder, self.target_critic_encoder = (Encoder(spaces) for _ in range(3))
-        size, horizon, actions = self.encoder.size, config.horizon, spaces.action_dim
+        self.encoder, self.critic_encoder, self.target_critic_encoder = (Encoder(env_spec) for _ in range(3))
+        size, horizon, actions = self.encoder.size, config.horizon, env_spec.action_dim
         net = config.velocity_net
         self.velocity_net = VelocityNet(size, horizon, actions, net.width, net.depth)
         inputs = size + horizon * actions
@@ -93,11 +93,11 @@ class QChunk(LearnerBase):
 
     net: QChunkNet
 
-    def __init__(self, config: QChunkConfig, spaces: Spaces, seed: int = 0, device: str = "cpu"):
-        super().__init__(spaces, seed, device)
+    def __init__(self, config: QChunkConfig, env_spec: EnvSpec, seed: int = 0, device: str = "cpu"):
+        super().__init__(env_spec, seed, device)
         self.config, self.pretrain_updates = config, config.pretrain_updates
         with self.seeded():
-            self.net = QChunkNet(spaces, config).to(self.device)
+            self.net = QChunkNet(env_spec, config).to(self.device)
         self.optimizers = {
             "critic": make_adam(config.lr, self.net.critic_encoder, self.net.critic),
             "flow": make_adam(config.lr, self.net.encoder, self.net.velocity_net),
@@ -106,10 +106,10 @@ class QChunk(LearnerBase):
     @property
     def replay_options(self) -> dict[str, Any]:
         """How to sample the batches that `update` takes."""
-        horizon, cameras = self.config.horizon, tuple(self.spaces.cameras)
+        horizon, cameras = self.config.horizon, tuple(self.env_spec.cameras)
         return {"gamma": self.config.gamma, "n_step": horizon, "horizon": horizon, "cameras": cameras}
 
-    def act_fn(self, *, explore: bool) -> Act:
+    def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout: every h steps a chunk is planned from the observations of N envs, and executed to its end.
 
         Sampling chunks is what explores, so both ways are the same but for the source of the noise.
@@ -127,12 +127,12 @@ class QChunk(LearnerBase):
     def plan(self, observation: Observation, rng: torch.Generator) -> FloatArray:
         """Chunks [N, H, A] for N observations."""
         with torch.inference_mode():
-            return self._best(obs_to_tensors(observation, self.spaces, self.device), rng).cpu().numpy()
+            return self._best(obs_to_tensors(observation, self.env_spec, self.device), rng).cpu().numpy()
 
     def _best(self, obs: ObsTensors, rng: torch.Generator) -> Tensor:
         """For each of B observations the best of N chunks, [B, H, A]."""
         features = self.net.encoder(obs)[:, None]
-        shape = (len(features), self.config.num_samples, self.config.horizon, self.spaces.action_dim)
+        shape = (len(features), self.config.num_samples, self.config.horizon, self.env_spec.action_dim)
         noise = torch.randn(shape, generator=rng, device=self.device)
         at = lambda tau: torch.full((1,), tau, device=self.device)  # noqa: E731
         velocity = lambda a, tau: self.net.velocity_net(a, at(tau), features)  # noqa: E731
@@ -176,7 +176,7 @@ class QChunk(LearnerBase):
         return error.sum(), values.detach().mean()
 
     def _check(self, batch: Batch[Tensor]) -> None:
-        wanted, shape = [self.config.horizon, self.spaces.action_dim], list(batch.actions.shape[1:])
+        wanted, shape = [self.config.horizon, self.env_spec.action_dim], list(batch.actions.shape[1:])
         if shape != wanted:
             raise DataError(
                 f"this learner takes windows of {wanted} actions, the batch has {shape}; sample it with the learner's "
@@ -201,7 +201,7 @@ class QChunk(LearnerBase):
         """
         config = self.config
         return QChunkPolicyConfig(
-            **self.spaces.fields(),
+            **self.env_spec.policy_fields(),
             seed=self.seed if explore else EVAL_SEED,
             horizon=config.horizon,
             velocity_net=config.velocity_net,

@@ -25,9 +25,9 @@ from plaudit.learners.base import (
 )
 from plaudit.learners.config import OffPolicyConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
-from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, Spaces, TanhGaussian, obs_to_tensors
-from plaudit.rollout.rounds import Act
-from plaudit.types import Batch, FloatArray, Observation
+from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, TanhGaussian, obs_to_tensors
+from plaudit.rollout.vector import ActFn
+from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 
 
 class SacConfig(OffPolicyConfig):
@@ -54,18 +54,18 @@ class SacConfig(OffPolicyConfig):
             )
         return self
 
-    def build(self, spaces: Spaces, seed: int, device: str) -> "Sac":
+    def build(self, env_spec: EnvSpec, seed: int, device: str) -> "Sac":
         """The learner."""
-        return Sac(self, spaces, seed, device)
+        return Sac(self, env_spec, seed, device)
 
 
 class SacNet(nn.Module):
     """All that is trained. Actor and critics have an image encoder each."""
 
-    def __init__(self, spaces: Spaces, config: SacConfig):
+    def __init__(self, env_spec: EnvSpec, config: SacConfig):
         super().__init__()
-        self.actor_encoder, self.critic_encoder, self.target_critic_encoder = (Encoder(spaces) for _ in range(3))
-        size, actions = self.actor_encoder.size, spaces.action_dim
+        self.actor_encoder, self.critic_encoder, self.target_critic_encoder = (Encoder(env_spec) for _ in range(3))
+        size, actions = self.actor_encoder.size, env_spec.action_dim
         self.actor = TanhGaussian(size, actions, config.hidden_dims)
         self.critic, self.target_critic = (
             CriticEnsemble(config.num_critics, size + actions, config.hidden_dims) for _ in range(2)
@@ -80,12 +80,12 @@ class Sac(LearnerBase):
 
     net: SacNet
 
-    def __init__(self, config: SacConfig, spaces: Spaces, seed: int = 0, device: str = "cpu"):
-        super().__init__(spaces, seed, device)
+    def __init__(self, config: SacConfig, env_spec: EnvSpec, seed: int = 0, device: str = "cpu"):
+        super().__init__(env_spec, seed, device)
         self.config = config
         with self.seeded():
-            self.net = SacNet(spaces, config).to(self.device)
-        self.target_entropy = config.target_entropy if config.target_entropy is not None else -spaces.action_dim / 2
+            self.net = SacNet(env_spec, config).to(self.device)
+        self.target_entropy = config.target_entropy if config.target_entropy is not None else -env_spec.action_dim / 2
         self.optimizers = {
             "critic": make_adam(config.lr, self.net.critic_encoder, self.net.critic),
             "actor": make_adam(config.lr, self.net.actor_encoder, self.net.actor),
@@ -95,17 +95,17 @@ class Sac(LearnerBase):
     @property
     def replay_options(self) -> dict[str, Any]:
         """How to sample the batches that `update` takes."""
-        cameras = tuple(self.spaces.cameras)
+        cameras = tuple(self.env_spec.cameras)
         return {"gamma": self.config.gamma, "n_step": self.config.n_step, "cameras": cameras}
 
-    def act_fn(self, *, explore: bool) -> Act:
+    def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout: observations of N envs -> actions [N, A]."""
         return partial(self.act, explore=explore)
 
     def act(self, observation: Observation, *, explore: bool) -> FloatArray:
         """Actions [N, A] for N observations."""
         with torch.inference_mode():
-            features = self.net.actor_encoder(obs_to_tensors(observation, self.spaces, self.device))
+            features = self.net.actor_encoder(obs_to_tensors(observation, self.env_spec, self.device))
             actions = (
                 self.net.actor(features, self._noise(len(features)))[0] if explore else self.net.actor.mode(features)
             )
@@ -164,7 +164,7 @@ class Sac(LearnerBase):
         """The config of the policy that acts with these weights."""
         actor = ActorConfig(kind="squashed", hidden_dims=self.config.hidden_dims)
         seed = self.seed if explore else 0  # of the noise
-        return GaussianConfig(**self.spaces.fields(), actor=actor, stochastic=explore, seed=seed)
+        return GaussianConfig(**self.env_spec.policy_fields(), actor=actor, stochastic=explore, seed=seed)
 
     def _noise(self, count: int) -> Tensor:
-        return torch.randn(count, self.spaces.action_dim, generator=self.rng, device=self.device)
+        return torch.randn(count, self.env_spec.action_dim, generator=self.rng, device=self.device)

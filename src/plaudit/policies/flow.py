@@ -20,17 +20,9 @@ from plaudit.errors import PolicyError
 from plaudit.policies.config import FlowConfig
 from plaudit.policies.flow_network import VelocityNet, integrate
 from plaudit.policies.guidance import compute_guided_prefix_weights, shift_chunk
-from plaudit.policies.networks import (
-    Encoder,
-    Spaces,
-    encode,
-    freeze,
-    load_components,
-    to_tensor,
-    zero_observation,
-)
+from plaudit.policies.networks import Encoder, encode, freeze, load_components, to_tensor, zero_observation
 from plaudit.protocols import Normalizer
-from plaudit.types import FloatArray, Observation, Weights
+from plaudit.types import EnvSpec, FloatArray, Observation, PolicyWeights
 
 Guide = Callable[[Tensor, float], Tensor]  # (actions [N, H, A], tau) -> the velocity there
 
@@ -40,10 +32,10 @@ class FlowPolicy:
 
     def __init__(self, config: FlowConfig):
         self.config, self.device = config, torch.device(config.device)
-        spaces = Spaces(config.state_dim, config.action_dim, config.cameras)
+        env_spec = EnvSpec(config.state_dim, config.action_dim, config.cameras)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            self.encoder = Encoder(spaces, config.encoder.features).to(self.device)
+            self.encoder = Encoder(env_spec, config.encoder.features).to(self.device)
             size = config.velocity_net
             self.velocity_net = VelocityNet(
                 self.encoder.size, config.horizon, config.action_dim, size.width, size.depth
@@ -113,7 +105,7 @@ class FlowPolicy:
 
     def warmup(self) -> None:
         """Both ways to a chunk, on zeros."""
-        zeros, normalizer = zero_observation(self.encoder.spaces)
+        zeros, normalizer = zero_observation(self.encoder.env_spec)
         with self.preserve_rng():
             chunk = self.predict(zeros, normalizer)
             self.guided_inference(zeros, normalizer, chunk, 0, 0)
@@ -131,7 +123,7 @@ class FlowPolicy:
         """No gradients from here on."""
         freeze(self.components)
 
-    def load_weights(self, weights: Weights) -> None:
+    def load_weights(self, weights: PolicyWeights) -> None:
         """All components at once, or an error and none."""
         load_components(self.components, weights)
 

@@ -14,7 +14,6 @@ from plaudit.policies.config import GaussianConfig
 from plaudit.policies.guidance import blend_with_previous
 from plaudit.policies.networks import (
     Encoder,
-    Spaces,
     TanhGaussian,
     encode,
     freeze,
@@ -23,7 +22,7 @@ from plaudit.policies.networks import (
     zero_observation,
 )
 from plaudit.protocols import Normalizer
-from plaudit.types import FloatArray, Observation, Weights
+from plaudit.types import EnvSpec, FloatArray, Observation, PolicyWeights
 
 
 class GaussianPolicy:
@@ -31,11 +30,11 @@ class GaussianPolicy:
 
     def __init__(self, config: GaussianConfig):
         self.config, self.device = config, torch.device(config.device)
-        spaces = Spaces(config.state_dim, config.action_dim, config.cameras)
+        env_spec = EnvSpec(config.state_dim, config.action_dim, config.cameras)
         outputs = config.horizon * config.action_dim
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            self.encoder = Encoder(spaces, config.encoder.features).to(self.device)
+            self.encoder = Encoder(env_spec, config.encoder.features).to(self.device)
             make = TanhGaussian if config.actor.kind == "squashed" else gaussian_actor
             self.actor = make(self.encoder.size, outputs, config.actor.hidden_dims).to(self.device)
         self.components: Mapping[str, nn.Module] = {"encoder": self.encoder, "actor": self.actor}
@@ -67,13 +66,13 @@ class GaussianPolicy:
         if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = True
         state = self._rng.get_state()
-        self.predict(*zero_observation(self.encoder.spaces))
+        self.predict(*zero_observation(self.encoder.env_spec))
         self._rng.set_state(state)
 
     def freeze_all_model_params(self) -> None:
         """No gradients from here on."""
         freeze(self.components)
 
-    def load_weights(self, weights: Weights) -> None:
+    def load_weights(self, weights: PolicyWeights) -> None:
         """All components at once, or an error and none."""
         load_components(self.components, weights)

@@ -31,7 +31,7 @@ from plaudit.protocols import Policy
 from plaudit.registry import POLICY_REGISTRY
 from plaudit.safetensors_file import check_safetensors
 from plaudit.trust import from_file
-from plaudit.types import Weights
+from plaudit.types import PolicyWeights
 from plaudit.untrusted import shown
 
 Problem = tuple[tuple[str | int, ...], str]  # as ConfigError has them
@@ -114,7 +114,9 @@ def _spec(path: Path, file: PolicyFile) -> PolicySpec:
     return spec
 
 
-def save_policy(folder: str | Path, config: BaseModel, weights: Weights, normalizer: Normalizer | None = None) -> Path:
+def save_policy(
+    folder: str | Path, config: BaseModel, weights: PolicyWeights, normalizer: Normalizer | None = None
+) -> Path:
     """A folder that `load_policy` reads: policy.yaml, and what it names; returns the path of the first."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

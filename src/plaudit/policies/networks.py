@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,20 +18,7 @@ from torch.nn import functional as F
 from plaudit.data.normalize import Normalizer as AffineNormalizer
 from plaudit.errors import PolicyError, nearest
 from plaudit.protocols import Normalizer
-from plaudit.types import AnyArray, Observation, Weights
-
-
-@dataclass(frozen=True)
-class Spaces:
-    """What goes in and what comes out."""
-
-    state_dim: int
-    action_dim: int
-    cameras: Mapping[str, tuple[int, int]]  # name -> (H, W); {} for a learner of states
-
-    def fields(self) -> dict[str, Any]:
-        """As the configs of policies have them."""
-        return {"state_dim": self.state_dim, "action_dim": self.action_dim, "cameras": dict(self.cameras)}
+from plaudit.types import AnyArray, EnvSpec, Observation, PolicyWeights
 
 
 @dataclass(frozen=True)
@@ -46,16 +32,16 @@ class ObsTensors:
         return ObsTensors({c: images[rows] for c, images in self.images.items()}, self.state[rows])
 
 
-def obs_to_tensors(observation: Observation, spaces: Spaces, device: torch.device) -> ObsTensors:
+def obs_to_tensors(observation: Observation, env_spec: EnvSpec, device: torch.device) -> ObsTensors:
     """The part of what N robots see that a learner looks at."""
-    images = {camera: torch.from_numpy(observation.images[camera]).to(device) for camera in spaces.cameras}
+    images = {camera: torch.from_numpy(observation.images[camera]).to(device) for camera in env_spec.cameras}
     return ObsTensors(images, torch.from_numpy(observation.state).to(device))
 
 
-def weights_of(version: int, parts: Mapping[str, nn.Module]) -> Weights:
+def weights_of(version: int, parts: Mapping[str, nn.Module]) -> PolicyWeights:
     """Components as plain arrays, "component/parameter" each."""
     named = {f"{part}/{name}": t for part, module in parts.items() for name, t in module.state_dict().items()}
-    return Weights(version, {name: tensor.detach().cpu().numpy().copy() for name, tensor in named.items()})
+    return PolicyWeights(version, {name: tensor.detach().cpu().numpy().copy() for name, tensor in named.items()})
 
 
 class Linear(nn.Module):
@@ -80,14 +66,14 @@ def mlp(sizes: Sequence[int], activation: type[nn.Module], *, norm: bool = False
 class Encoder(nn.Module):
     """Observations to features: the state as it is, each camera through a small convolutional network of its own."""
 
-    def __init__(self, spaces: Spaces, features: int = 64):
+    def __init__(self, env_spec: EnvSpec, features: int = 64):
         """features: that each camera is reduced to"""
         super().__init__()
-        self.spaces = spaces
+        self.env_spec = env_spec
         self.cameras = nn.ModuleDict(
-            {camera: _image_encoder(size, features) for camera, size in sorted(spaces.cameras.items())}
+            {camera: _image_encoder(size, features) for camera, size in sorted(env_spec.cameras.items())}
         )
-        self.size = spaces.state_dim + features * len(self.cameras)
+        self.size = env_spec.state_dim + features * len(self.cameras)
 
     def forward(self, seen: ObsTensors) -> Tensor:
         """Features [B, size] of images as they are stored."""
@@ -184,20 +170,20 @@ def to_tensor(array: AnyArray, device: torch.device) -> Tensor:
 
 def encode(encoder: Encoder, observation: Observation, normalizer: Normalizer, device: torch.device) -> Tensor:
     """Features [1, size] of one observation, normalized."""
-    _check_observation(encoder.spaces, observation)
+    _check_observation(encoder.env_spec, observation)
     images = {camera: normalizer.normalize_image(observation.images[camera]) for camera in encoder.cameras}
-    state = normalizer.normalize_state(observation.state) if encoder.spaces.state_dim else observation.state
+    state = normalizer.normalize_state(observation.state) if encoder.env_spec.state_dim else observation.state
     with torch.no_grad():
         tensors = {camera: to_tensor(image[None], device) for camera, image in images.items()}
         return encoder.normalized(tensors, to_tensor(state[None], device))
 
 
-def _check_observation(spaces: Spaces, observation: Observation) -> None:
-    if observation.state.shape != (spaces.state_dim,):
+def _check_observation(env_spec: EnvSpec, observation: Observation) -> None:
+    if observation.state.shape != (env_spec.state_dim,):
         raise PolicyError(
-            f"this policy takes states of [{spaces.state_dim}], the observation's is {list(observation.state.shape)}"
+            f"this policy takes states of [{env_spec.state_dim}], the observation's is {list(observation.state.shape)}"
         )
-    for camera, size in spaces.cameras.items():
+    for camera, size in env_spec.cameras.items():
         if camera not in observation.images:
             raise PolicyError(
                 f"this policy uses camera '{camera}', which the observation lacks; "
@@ -208,11 +194,11 @@ def _check_observation(spaces: Spaces, observation: Observation) -> None:
             raise PolicyError(f"camera '{camera}' has images of {list(shape)}, this policy takes {[*size, 3]}")
 
 
-def zero_observation(spaces: Spaces) -> tuple[Observation, Normalizer]:
+def zero_observation(env_spec: EnvSpec) -> tuple[Observation, Normalizer]:
     """A black image of each camera and a state of zeros, to warm up with."""
-    images = {camera: np.zeros((*size, 3), np.uint8) for camera, size in spaces.cameras.items()}
-    state = np.zeros(spaces.state_dim, np.float32)
-    return Observation(images, state), AffineNormalizer.identity(spaces.state_dim, spaces.action_dim)
+    images = {camera: np.zeros((*size, 3), np.uint8) for camera, size in env_spec.cameras.items()}
+    state = np.zeros(env_spec.state_dim, np.float32)
+    return Observation(images, state), AffineNormalizer.identity(env_spec.state_dim, env_spec.action_dim)
 
 
 def freeze(components: Mapping[str, nn.Module]) -> None:
@@ -221,7 +207,7 @@ def freeze(components: Mapping[str, nn.Module]) -> None:
         component.requires_grad_(False).eval()
 
 
-def load_components(components: Mapping[str, nn.Module], weights: Weights) -> None:
+def load_components(components: Mapping[str, nn.Module], weights: PolicyWeights) -> None:
     """Load weights into components: all of them, or none with a message about the first that does not fit."""
     own = {f"{part}/{name}": t for part, module in components.items() for name, t in module.state_dict().items()}
     what = f"weights of version {weights.version}"

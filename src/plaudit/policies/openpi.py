@@ -32,7 +32,7 @@ from plaudit.errors import MissingExtra, PolicyError, nearest
 from plaudit.policies.config import OpenpiConfig, ServerConfig
 from plaudit.policies.guidance import blend_with_previous
 from plaudit.protocols import Normalizer
-from plaudit.types import ByteArray, FloatArray, Observation, Weights
+from plaudit.types import ByteArray, FloatArray, Observation, PolicyWeights
 
 try:
     import msgpack
@@ -69,7 +69,7 @@ class OpenpiPolicy:
     def freeze_all_model_params(self) -> None:
         """There are none here."""
 
-    def load_weights(self, weights: Weights) -> None:
+    def load_weights(self, weights: PolicyWeights) -> None:
         if weights.tensors:
             raise PolicyError("the weights of an openpi policy are on its server; restart that with a new checkpoint")
 

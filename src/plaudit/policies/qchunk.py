@@ -14,7 +14,7 @@ from plaudit.policies.config import QChunkPolicyConfig
 from plaudit.policies.flow import FlowPolicy
 from plaudit.policies.networks import CriticEnsemble, Encoder, encode, freeze, load_components, zero_observation
 from plaudit.protocols import Normalizer
-from plaudit.types import FloatArray, Observation, Weights
+from plaudit.types import FloatArray, Observation, PolicyWeights
 
 
 class QChunkPolicy:
@@ -25,7 +25,7 @@ class QChunkPolicy:
         self._flow = FlowPolicy(config.flow)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            self.critic_encoder = Encoder(self._flow.encoder.spaces, config.critic_encoder.features).to(self.device)
+            self.critic_encoder = Encoder(self._flow.encoder.env_spec, config.critic_encoder.features).to(self.device)
             size = self.critic_encoder.size + config.horizon * config.action_dim
             self.critic = CriticEnsemble(config.critic.num_critics, size, config.critic.hidden_dims).to(self.device)
         critics: Mapping[str, nn.Module] = {"critic_encoder": self.critic_encoder, "critic": self.critic}
@@ -51,7 +51,7 @@ class QChunkPolicy:
 
     def warmup(self) -> None:
         """Both ways to a chunk, on zeros."""
-        zeros, normalizer = zero_observation(self.critic_encoder.spaces)
+        zeros, normalizer = zero_observation(self.critic_encoder.env_spec)
         with self._flow.preserve_rng():
             chunk = self.predict(zeros, normalizer)
             self.guided_inference(zeros, normalizer, chunk, 0, 0)
@@ -60,7 +60,7 @@ class QChunkPolicy:
         """No gradients from here on."""
         freeze(self.components)
 
-    def load_weights(self, weights: Weights) -> None:
+    def load_weights(self, weights: PolicyWeights) -> None:
         """All components at once, or an error and none."""
         load_components(self.components, weights)
 

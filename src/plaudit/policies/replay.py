@@ -16,7 +16,7 @@ from plaudit.data.store import Store
 from plaudit.errors import PolicyError
 from plaudit.policies.guidance import blend_with_previous
 from plaudit.protocols import Normalizer
-from plaudit.types import FloatArray, Observation, Weights
+from plaudit.types import FloatArray, Observation, PolicyWeights
 
 
 class ReplayConfig(Config):
@@ -57,6 +57,6 @@ class ReplayPolicy:
     def freeze_all_model_params(self) -> None:
         """There are none."""
 
-    def load_weights(self, weights: Weights) -> None:
+    def load_weights(self, weights: PolicyWeights) -> None:
         if weights.tensors:
             raise PolicyError("recorded actions have no weights to load")

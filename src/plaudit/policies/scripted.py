@@ -22,7 +22,7 @@ from plaudit.policies.expert import ScriptedExpert
 from plaudit.policies.guidance import blend_with_previous
 from plaudit.protocols import Normalizer
 from plaudit.trust import CodeName
-from plaudit.types import FloatArray, Observation, Weights
+from plaudit.types import FloatArray, Observation, PolicyWeights
 
 Script = Callable[[Observation], Any]
 _NAMES = (*ARM_STATE, *SCENE_STATE)
@@ -74,7 +74,7 @@ class ScriptedPolicy:
     def freeze_all_model_params(self) -> None:
         """There are none."""
 
-    def load_weights(self, weights: Weights) -> None:
+    def load_weights(self, weights: PolicyWeights) -> None:
         if weights.tensors:
             raise PolicyError("a script has no weights to load")
 

@@ -8,21 +8,21 @@ from safetensors.numpy import save
 from plaudit.data.journal import write_atomic
 from plaudit.errors import BadFile
 from plaudit.safetensors_file import check_safetensors
-from plaudit.types import Weights
+from plaudit.types import PolicyWeights
 
 
-def write_weights(path: str | Path, weights: Weights) -> None:
+def write_weights(path: str | Path, weights: PolicyWeights) -> None:
     """The file appears whole or not at all, and is on disk when this returns."""
     write_atomic(Path(path), save(dict(weights.tensors), metadata={"version": str(weights.version)}))
 
 
-def read_weights(path: str | Path) -> Weights:
+def read_weights(path: str | Path) -> PolicyWeights:
     if not Path(path).is_file():
         raise BadFile(path, "there is no such file of weights")
     try:
         check_safetensors(Path(path))
         with safe_open(path, framework="numpy") as file:
             version = int((file.metadata() or {}).get("version", 0))
-            return Weights(version, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no mapping
+            return PolicyWeights(version, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no mapping
     except (SafetensorError, ValueError, TypeError, KeyError, OverflowError, MemoryError, OSError) as error:
         raise BadFile(path, f"this is not a file of weights: {str(error)[:200]}") from error

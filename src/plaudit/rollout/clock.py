@@ -17,7 +17,7 @@ SPIN = 0.0005  # s before a deadline that are not slept
 PRIORITY = 20  # of 99: above all ordinary work, below the kernel's own threads
 
 
-class Clock:
+class RateLimiter:
     """late, missed = clock.wait()"""
 
     def __init__(self, rate: float):
@@ -40,14 +40,14 @@ class Clock:
         return late, missed
 
 
-class NoClock:
+class NoRateLimiter:
     """Every tick is now: for a simulation that nobody watches."""
 
     def wait(self) -> tuple[float, int]:
         return 0.0, 0
 
 
-def be_punctual(cpu: int | None = None) -> str:
+def set_realtime_priority(cpu: int | None = None) -> str:
     """Ask for the processor before others get it; returns what was granted, in words.
 
     cpu: the core to stay on, and the only one
@@ -62,7 +62,7 @@ def be_punctual(cpu: int | None = None) -> str:
         return f"{granted}, not on core {cpu} ({error.strerror})"
 
 
-def be_prompt() -> None:
+def set_high_priority() -> None:
     """Ahead of other programs where that is permitted, and behind whoever is punctual."""
     with suppress(PermissionError):
         os.nice(-10)
@@ -87,7 +87,7 @@ def _priority() -> str:
 
 
 @contextmanager
-def no_garbage_collection() -> Iterator[None]:
+def gc_disabled() -> Iterator[None]:
     """For as long as a robot moves: a full collection takes longer than a tick may. Then as the process had it."""
     enabled, frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.collect()

@@ -17,20 +17,20 @@ from multiprocessing.connection import Connection
 
 from plaudit.errors import RolloutError
 from plaudit.protocols import Robot
-from plaudit.rollout.clock import Clock, be_punctual, no_garbage_collection
-from plaudit.rollout.driver import Driver
-from plaudit.rollout.engine import InferenceConfig, RobotConfig, described, opened
-from plaudit.rollout.memory import Body, Chunk, EpisodeMemory
-from plaudit.rollout.processes import GRACE, Gone, exit_with_parent, heard, received_block, report, tell
+from plaudit.rollout.clock import RateLimiter, gc_disabled, set_realtime_priority
+from plaudit.rollout.driver import ControlStep
+from plaudit.rollout.engine import InferenceConfig, RobotConfig, enter_if_context, error_message, robot_spec
+from plaudit.rollout.memory import ActionChunk, EpisodeBuffer
+from plaudit.rollout.processes import GRACE, ParentGone, exit_with_parent, print_error, receive, receive_block, send
 from plaudit.rollout.teleop import TeleopConfig
-from plaudit.types import AnyArray
+from plaudit.types import AnyArray, EnvSpec
 
-OVER = -1  # on the pipe of ticks: no more rows in this episode
+END_OF_EPISODE = -1  # on the pipe of ticks: no more rows in this episode
 TICK_BYTES = 8
 
 
 @dataclass(frozen=True)
-class Order:
+class StartEpisode:
     """One episode, please. The block comes behind it."""
 
     steps: int
@@ -38,7 +38,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopEpisode:
     """No further; why, in words."""
 
     reason: str
@@ -48,12 +48,12 @@ class Stop:
 class Ready:
     """The robot is there."""
 
-    body: Body
+    env_spec: EnvSpec
     priority: str  # what the machine granted, in words
 
 
 @dataclass(frozen=True, eq=False)
-class Over:
+class EpisodeDone:
     """An episode's end, after the robot was told to hold."""
 
     ended: str  # "steps", the flag that turned true, why it was stopped, or what failed
@@ -74,72 +74,78 @@ def main(
     os.set_blocking(ticks, False)
     try:
         with ExitStack() as stack:
-            robot = opened(robot_config.build(), stack)
+            robot = enter_if_context(robot_config.build(), stack)
             stack.callback(robot.hold)
             person = None if teleop is None else teleop.build(robot.action_dim)
             if person is not None:
                 stack.callback(person.close)
-            body = Body.of(robot, config.name, config.control_hz)
-            control = Control(robot, Driver(robot, person, config), body, config, parent, ticks)
-            tell(parent, Ready(body, be_punctual(config.control_cpu)))
+            env_spec = robot_spec(robot, config.name, config.control_hz)
+            control = ControlProcess(robot, ControlStep(robot, person, config), env_spec, config, parent, ticks)
+            send(parent, Ready(env_spec, set_realtime_priority(config.control_cpu)))
             control.serve()
     except Exception as error:  # noqa: BLE001 - the parent says it
-        report(error)
-        tell(parent, Over(described(error), failed=True))
+        print_error(error)
+        send(parent, EpisodeDone(error_message(error), failed=True))
 
 
 def hold(_: Connection, robot_config: RobotConfig) -> None:
     """A process for when the other was killed: a robot of the same config is told to stay where it is."""
     with ExitStack() as stack:
-        robot = opened(robot_config.build(), stack)
+        robot = enter_if_context(robot_config.build(), stack)
         with suppress(Exception):
             robot.observe()  # one that has just been made does not know yet where it is
         robot.hold()
 
 
-class Control:
+class ControlProcess:
     """Episodes, one after the other, as they are ordered."""
 
     def __init__(
-        self, robot: Robot, driver: Driver, body: Body, config: InferenceConfig, parent: Connection, ticks: int
+        self,
+        robot: Robot,
+        driver: ControlStep,
+        env_spec: EnvSpec,
+        config: InferenceConfig,
+        parent: Connection,
+        ticks: int,
     ):
-        self._robot, self._driver, self._body, self._config = robot, driver, body, config
+        self._robot, self._driver, self._body, self._config = robot, driver, env_spec, config
         self._parent, self._ticks = parent, ticks
         self._said = select.poll()  # the parent's socket; asked at every tick, and this is the cheapest way to
         self._said.register(parent.fileno(), select.POLLIN)
 
     def serve(self) -> None:
         while True:
-            order = heard(self._parent)
-            if isinstance(order, Stop):
+            order = receive(self._parent)
+            if isinstance(order, StopEpisode):
                 continue  # of an episode that ended by itself meanwhile
-            memory = EpisodeMemory.attach(received_block(self._parent), self._body, order.steps)
-            with no_garbage_collection():
+            memory = EpisodeBuffer.attach(receive_block(self._parent), self._body, order.steps)
+            with gc_disabled():
                 over = self._episode(memory, order)
-            self._tell(OVER)
-            tell(self._parent, over)
+            self._tell(END_OF_EPISODE)
+            send(self._parent, over)
             if over.failed:
                 return
 
-    def _episode(self, memory: EpisodeMemory, order: Order) -> Over:
+    def _episode(self, memory: EpisodeBuffer, order: StartEpisode) -> EpisodeDone:
         try:
             ended, terminated = self._drive(memory, order)
-            return Over(ended, False, terminated, self._driver.privileged)
+            return EpisodeDone(ended, False, terminated, self._driver.privileged)
         except Exception as error:  # noqa: BLE001 - of a robot's driver, which may raise anything
-            report(error)
-            return Over(described(error), True, False, self._driver.privileged)
+            print_error(error)
+            return EpisodeDone(error_message(error), True, False, self._driver.privileged)
         finally:
             with suppress(Exception):  # what raised above may raise again; `main` has the last word
                 self._robot.hold()
 
-    def _drive(self, memory: EpisodeMemory, order: Order) -> tuple[str, bool]:
+    def _drive(self, memory: EpisodeBuffer, order: StartEpisode) -> tuple[str, bool]:
         """Why it ended, and whether the task did."""
         self._driver.begin(memory, order.seed)
         self._tell(0)
         chunk = self._first_chunk(memory)
-        if isinstance(chunk, Stop):
+        if isinstance(chunk, StopEpisode):
             return chunk.reason, False
-        clock = Clock(self._body.fps)
+        clock = RateLimiter(self._body.fps)
         for step in range(order.steps + 1):
             self._driver.wake(*clock.wait())
             if step:
@@ -152,14 +158,14 @@ class Control:
             stop = self._stop()
             if stop is not None:
                 return stop.reason, False
-            chunk = memory.mailbox.take() or chunk
+            chunk = memory.chunk_slot.take() or chunk
             self._driver.send(step, chunk)
         return "steps", False
 
-    def _first_chunk(self, memory: EpisodeMemory) -> Chunk | Stop:
+    def _first_chunk(self, memory: EpisodeBuffer) -> ActionChunk | StopEpisode:
         until = time.monotonic() + self._config.startup_timeout_s
         while time.monotonic() < until:
-            chunk = memory.mailbox.take()
+            chunk = memory.chunk_slot.take()
             if chunk is not None:
                 return chunk
             if (stop := self._stop()) is not None:
@@ -167,13 +173,13 @@ class Control:
             time.sleep(0.0005)
         raise RolloutError(f"no chunk came in {self._config.startup_timeout_s:g} s")
 
-    def _stop(self) -> Stop | None:
+    def _stop(self) -> StopEpisode | None:
         if not self._said.poll(0):
             return None
         try:
-            return heard(self._parent)
-        except Gone:
-            return Stop("the process that started this one is gone")
+            return receive(self._parent)
+        except ParentGone:
+            return StopEpisode("the process that started this one is gone")
 
     def _tell(self, row: int) -> None:
         """Inference, if it is there; if not, or if it is thousands of rows behind, the robot is driven all the same."""

@@ -18,8 +18,8 @@ from plaudit.errors import EnvError
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.policies.expert import expert_act_fn
-from plaudit.protocols import Simulation
-from plaudit.rollout.rounds import run_round
+from plaudit.protocols import VecEnv
+from plaudit.rollout.vector import collect_rollout
 from plaudit.types import Episode, FloatArray, Labels, Observation
 
 SIDE_BY_SIDE = 16  # episodes at a time
@@ -29,7 +29,7 @@ Track = Callable[[Sequence[int]], Iterable[int]]
 
 
 @dataclass(frozen=True)
-class DemoReport:
+class DemoStats:
     """What was recorded."""
 
     ids: tuple[int, ...]  # in the store
@@ -49,7 +49,7 @@ def record_demos(
     keep_all: bool = False,
     linger: int = 0,
     track: Track = iter,
-) -> DemoReport:
+) -> DemoStats:
     """Append scripted episodes with the simulator's labels, each as soon as it is whole.
 
     outcomes: how they are to end, in turn
@@ -69,7 +69,7 @@ def record_demos(
         ids.append(store.append(episode))
         store.ledger.append(ids[-1], labels)
         kept[outcome] += 1
-    return DemoReport(tuple(ids), kept, left_out, episodes - len(ids))
+    return DemoStats(tuple(ids), kept, left_out, episodes - len(ids))
 
 
 def play(
@@ -78,18 +78,18 @@ def play(
     """One episode of any environment, to look at: the expert acts in a built-in task, chance in others."""
     simulation = env.build(1)
     scripted = isinstance(env, PandaConfig)
-    act = expert_act_fn(simulation, [outcome], noise, seed) if scripted else RandomActions(simulation, seed)
+    act = expert_act_fn(simulation, [outcome], noise, seed) if scripted else RandomPolicy(simulation, seed)
     judge = SimulatorJudge()
-    played = run_round(simulation, act, [seed], SuccessDetector(judge, 1), linger=linger)
+    played = collect_rollout(simulation, act, [seed], SuccessDetector(judge, 1), linger=linger)
     shown = played.episodes(simulation, judge)[0]
     simulation.close()
     return shown
 
 
-class RandomActions:
+class RandomPolicy:
     """For environments that have no expert."""
 
-    def __init__(self, simulation: Simulation, seed: int):
+    def __init__(self, simulation: VecEnv, seed: int):
         self._shape, self._rng = (simulation.num_envs, simulation.action_dim), np.random.default_rng(seed)
 
     def __call__(self, observation: Observation) -> FloatArray:
@@ -113,7 +113,7 @@ def _as_told(
     while waiting and first < seed + TRIES * len(wanted) + world.num_envs:
         now, waiting = waiting[: world.num_envs], waiting[world.num_envs :]
         act = expert_act_fn(world, now, noise, seed=first)
-        round = run_round(world, act, range(first, first + world.num_envs), detector, linger=linger)
+        round = collect_rollout(world, act, range(first, first + world.num_envs), detector, linger=linger)
         first += world.num_envs
         for outcome, (episode, labels) in zip(now, round.episodes(world, judge, **told), strict=False):
             if keep_all or labels.success_once == (outcome == "success"):

@@ -9,14 +9,14 @@ import numpy as np
 from plaudit.errors import RolloutError
 from plaudit.protocols import Robot, ToldCommand
 from plaudit.rollout.engine import InferenceConfig
-from plaudit.rollout.memory import BY_HAND, HELD, Chunk, EpisodeMemory
+from plaudit.rollout.memory import NO_ACTION, TELEOP, ActionChunk, EpisodeBuffer
 from plaudit.rollout.teleop import Teleoperator
-from plaudit.types import PERSON, POLICY, AnyArray, FloatArray, Observation
+from plaudit.types import HUMAN, POLICY, AnyArray, FloatArray, Observation
 
 Answer = TypeVar("Answer")
 
 
-class Driver:
+class ControlStep:
     """
     driver.begin(memory, seed)
     for step in range(steps):
@@ -36,7 +36,7 @@ class Driver:
         self._zero = np.zeros(robot.action_dim, np.float32)
         self._limit = _limit(config.max_action_delta, robot.action_dim)
 
-    def begin(self, memory: EpisodeMemory, seed: int | None) -> None:
+    def begin(self, memory: EpisodeBuffer, seed: int | None) -> None:
         self.privileged: dict[str, list[AnyArray]] = {}  # name -> one value a step
         self._memory = memory
         self._last: FloatArray | None = None
@@ -66,16 +66,16 @@ class Driver:
             raise RolloutError(f"this robot knows no '{until}'; it knows: {', '.join(known) or 'nothing'}")
         return bool(until) and bool(known[until])
 
-    def send(self, step: int, chunk: Chunk) -> None:
+    def send(self, step: int, chunk: ActionChunk) -> None:
         """A person's command, or else the chunk's, or else what is sent when there is none."""
         wanted = chunk.at(step)
         by_hand = None if self._teleop is None else self.elsewhere(self._teleop.command)
         if by_hand is not None:
-            command, mode, source = self._persons(by_hand, wanted), PERSON, BY_HAND
+            command, mode, source = self._persons(by_hand, wanted), HUMAN, TELEOP
         elif wanted is not None:
             command, mode, source = wanted, POLICY, chunk.row
         else:
-            command, mode, source = self._nothing(), POLICY, HELD
+            command, mode, source = self._nothing(), POLICY, NO_ACTION
         command = self._limited(command)
         self.elsewhere(lambda: self._robot.act(command))
         if self._teller is not None and self._teller.command is not None:

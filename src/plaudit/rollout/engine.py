@@ -27,8 +27,8 @@ from plaudit.errors import PlauditError, RolloutError
 from plaudit.protocols import InferenceEngine, Policy, Robot
 from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.ros import RosRobotConfig
-from plaudit.rollout.memory import LONGEST_CHUNK, Body
-from plaudit.types import FloatArray
+from plaudit.rollout.memory import MAX_CHUNK
+from plaudit.types import EnvSpec, FloatArray
 
 
 class RobotConfig(Protocol):
@@ -61,13 +61,13 @@ class InferenceConfig(Config):
     control_cpu: int | None = None  # rtc: the core that the control process is pinned to
     startup_timeout_s: float = Field(default=120.0, gt=0)  # for building robot and policy, and for a first chunk
 
-    def load_normalizer(self, body: Body) -> Normalizer:
+    def load_normalizer(self, env_spec: EnvSpec) -> Normalizer:
         if self.normalizer is None:
-            return Normalizer.identity(body.state_dim, body.action_dim)
+            return Normalizer.identity(env_spec.state_dim, env_spec.action_dim)
         return Normalizer.load(self.normalizer)
 
 
-def recorded(
+def record_episodes(
     executor: InferenceEngine, store: Store, count: int, *, task: str = "", seed: int | None = None
 ) -> Iterator[int]:
     """Drive and store, and tell the number of each episode that is. What fails is raised after what was recorded is
@@ -81,8 +81,8 @@ def validate_chunk(chunk: Any, action_dim: int) -> FloatArray:
     if not isinstance(chunk, np.ndarray) or chunk.ndim != 2 or chunk.shape[1] != action_dim or not len(chunk):
         what = list(chunk.shape) if isinstance(chunk, np.ndarray) else type(chunk).__name__
         raise RolloutError(f"the policy must return actions [H, {action_dim}], it returned {what}")
-    if len(chunk) > LONGEST_CHUNK:
-        raise RolloutError(f"the policy returned {len(chunk)} actions at once; {LONGEST_CHUNK} are the most")
+    if len(chunk) > MAX_CHUNK:
+        raise RolloutError(f"the policy returned {len(chunk)} actions at once; {MAX_CHUNK} are the most")
     bad = np.flatnonzero(~np.isfinite(chunk).all(axis=1))
     if len(bad):
         raise RolloutError(
@@ -91,12 +91,18 @@ def validate_chunk(chunk: Any, action_dim: int) -> FloatArray:
     return chunk.astype(np.float32, copy=False)
 
 
-def opened(robot: Robot, stack: ExitStack) -> Robot:
+def robot_spec(robot: Robot, name: str = "", control_hz: float | None = None) -> EnvSpec:
+    """The sizes of a robot, under a name and at a rate of its own or given ones."""
+    fps = float(control_hz or robot.fps)
+    return EnvSpec(robot.state_dim, robot.action_dim, dict(robot.cameras), fps, name or type(robot).__name__)
+
+
+def enter_if_context(robot: Robot, stack: ExitStack) -> Robot:
     """One that has to be closed is, with the stack."""
     return stack.enter_context(robot) if isinstance(robot, AbstractContextManager) else robot
 
 
-def described(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """For who does not see the traceback."""
     return str(error) if isinstance(error, PlauditError) else f"{type(error).__name__}: {error}"
 

@@ -25,27 +25,27 @@ import numpy as np
 
 from plaudit.errors import RolloutError
 from plaudit.protocols import Policy
-from plaudit.rollout.clock import be_prompt
-from plaudit.rollout.control import OVER
-from plaudit.rollout.engine import InferenceConfig, PolicyConfig, described, validate_chunk
-from plaudit.rollout.memory import Block, Body, Chunk, EpisodeMemory, padded
-from plaudit.rollout.processes import Gone, exit_with_parent, heard, received_block, report, tell
-from plaudit.types import PERSON, Weights
+from plaudit.rollout.clock import set_high_priority
+from plaudit.rollout.control import END_OF_EPISODE
+from plaudit.rollout.engine import InferenceConfig, PolicyConfig, error_message, validate_chunk
+from plaudit.rollout.memory import ActionChunk, EpisodeBuffer, SharedBlock, padded
+from plaudit.rollout.processes import ParentGone, exit_with_parent, print_error, receive, receive_block, send
+from plaudit.types import HUMAN, EnvSpec, PolicyWeights
 
 READY = "ready"
 GONE = 1.0  # s after its parent that this process ends, in the middle of an inference if need be
 
 
 @dataclass(frozen=True)
-class Watch:
+class StartInference:
     """One episode to infer for. The block comes behind it."""
 
-    body: Body
+    env_spec: EnvSpec
     steps: int
 
 
 @dataclass(frozen=True)
-class Parcel:
+class WeightsMessage:
     """New weights. The block comes behind it."""
 
     version: int
@@ -54,23 +54,23 @@ class Parcel:
     now: bool
 
     @classmethod
-    def of(cls, weights: Weights, now: bool) -> tuple["Parcel", Block]:
+    def of(cls, weights: PolicyWeights, now: bool) -> tuple["WeightsMessage", SharedBlock]:
         tensors = {name: np.asarray(tensor) for name, tensor in weights.tensors.items()}
         size = sum(padded(tensor.nbytes) for tensor in tensors.values())
-        block = Block.allocate(max(size, 1))
+        block = SharedBlock.allocate(max(size, 1))
         for tensor in tensors.values():
             block.array(tensor.shape, tensor.dtype)[...] = tensor
         places = {name: (tensor.shape, tensor.dtype.str) for name, tensor in tensors.items()}
         return cls(weights.version, places, block.size, now), block
 
-    def unpack(self, descriptor: int) -> Weights:
+    def unpack(self, descriptor: int) -> PolicyWeights:
         """As views of the block, which they keep alive."""
-        block = Block(descriptor, self.size)
-        return Weights(self.version, {name: block.array(*place) for name, place in self.places.items()})
+        block = SharedBlock(descriptor, self.size)
+        return PolicyWeights(self.version, {name: block.array(*place) for name, place in self.places.items()})
 
 
 @dataclass(frozen=True)
-class Failed:
+class InferenceFailed:
     """The policy, or what leads to it; a sentence."""
 
     sentence: str
@@ -88,16 +88,16 @@ def main(parent: Connection, ticks: int, policy_config: PolicyConfig, config: In
         policy = policy_config.build()
         policy.freeze_all_model_params()
         policy.warmup()
-        inference = Inference(policy, config, parent, ticks)
-        be_prompt()
-        tell(parent, READY)
+        inference = InferenceProcess(policy, config, parent, ticks)
+        set_high_priority()
+        send(parent, READY)
         inference.serve()
     except Exception as error:  # noqa: BLE001 - the parent says it
-        report(error)
-        tell(parent, Failed(described(error)))
+        print_error(error)
+        send(parent, InferenceFailed(error_message(error)))
 
 
-class Inference:
+class InferenceProcess:
     """Chunks, for as long as an episode lasts."""
 
     def __init__(self, policy: Policy, config: InferenceConfig, parent: Connection, ticks: int):
@@ -108,60 +108,60 @@ class Inference:
             self._news.register(descriptor, select.POLLIN)
         self._told: list[int] = []  # rows, not looked at yet
         self._delays: deque[int] = deque(maxlen=config.delay_window)
-        self._waiting: Weights | None = None  # for the next episode
+        self._waiting: PolicyWeights | None = None  # for the next episode
         self._version = 0  # of the weights; 0: as they were built
-        self._watch: tuple[Watch, int] | None = None  # the next episode, and its block
+        self._watch: tuple[StartInference, int] | None = None  # the next episode, and its block
 
     def serve(self) -> None:
         while True:
             while self._watch is None:
-                self._take(heard(self._parent))
+                self._take(receive(self._parent))
             watch, descriptor = self._watch
-            self._normalizer = self._config.load_normalizer(watch.body)
+            self._normalizer = self._config.load_normalizer(watch.env_spec)
             self._watch = None
             if self._waiting is not None:
                 self._load(self._waiting)
-            self._episode(EpisodeMemory.attach(descriptor, watch.body, watch.steps))
+            self._episode(EpisodeBuffer.attach(descriptor, watch.env_spec, watch.steps))
 
-    def _episode(self, memory: EpisodeMemory) -> None:
-        chunk: Chunk | None = None
+    def _episode(self, memory: EpisodeBuffer) -> None:
+        chunk: ActionChunk | None = None
         ready = time.monotonic()  # since when nothing else is to be done
         row = self._newest()
-        while row != OVER:
+        while row != END_OF_EPISODE:
             due = 0 if chunk is None else chunk.row + self._least(len(chunk.actions))
             if row >= due:
                 begun = time.monotonic()
                 chunk = self._infer(memory, row, chunk)
-                memory.mailbox.put(chunk)
+                memory.chunk_slot.put(chunk)
                 late = begun - max(memory.seen_at[due], ready)
                 ready = time.monotonic()
                 memory.infer(row, late, ready - begun, self._version)
             row = self._newest()
 
-    def _infer(self, memory: EpisodeMemory, row: int, before: Chunk | None) -> Chunk:
+    def _infer(self, memory: EpisodeBuffer, row: int, before: ActionChunk | None) -> ActionChunk:
         observation = memory.observation(row)
         begun = time.monotonic()
         if before is None or not self._goes_on(memory, row, before):
             actions = self._policy.predict(observation, self._normalizer)
             if not self._delays:  # a guess, until one is measured
-                self._delays.append(ceil((time.monotonic() - begun) * memory.body.fps))
+                self._delays.append(ceil((time.monotonic() - begun) * memory.env_spec.fps))
         else:
             self._measure(memory, row, before)
             actions = self._policy.guided_inference(
                 observation, self._normalizer, before.actions, max(self._delays), row - before.row
             )
-        actions = validate_chunk(actions, memory.body.action_dim)
+        actions = validate_chunk(actions, memory.env_spec.action_dim)
         if len(actions) == 1:
             raise RolloutError("a chunk of one action is over before the next is there; use sequential for this policy")
-        return Chunk(actions, row)
+        return ActionChunk(actions, row)
 
-    def _goes_on(self, memory: EpisodeMemory, row: int, before: Chunk) -> bool:
+    def _goes_on(self, memory: EpisodeBuffer, row: int, before: ActionChunk) -> bool:
         """Whether what the robot does next is still what the chunk before says: not when it ran out, not when a person
         drives."""
         left = before.row + len(before.actions) - row
-        return self._config.guidance and left > 0 and memory.control_mode[row - 1] != PERSON
+        return self._config.guidance and left > 0 and memory.control_mode[row - 1] != HUMAN
 
-    def _measure(self, memory: EpisodeMemory, row: int, before: Chunk) -> None:
+    def _measure(self, memory: EpisodeBuffer, row: int, before: ActionChunk) -> None:
         used = np.flatnonzero(memory.source[before.row : row] == before.row)
         if len(used) and before.row:  # the first chunk of an episode was waited for
             self._delays.append(int(used[0]))
@@ -177,12 +177,12 @@ class Inference:
                 if descriptor == self._ticks:
                     self._read()
                 else:
-                    self._take(heard(self._parent))
+                    self._take(receive(self._parent))
             if self._told:
                 break
-        if OVER in self._told:  # what comes behind it is of the next episode
-            self._told = self._told[self._told.index(OVER) + 1 :]
-            return OVER
+        if END_OF_EPISODE in self._told:  # what comes behind it is of the next episode
+            self._told = self._told[self._told.index(END_OF_EPISODE) + 1 :]
+            return END_OF_EPISODE
         *_, newest = self._told
         self._told = []
         return newest
@@ -190,12 +190,12 @@ class Inference:
     def _read(self) -> None:
         told = os.read(self._ticks, 1 << 16)
         if not told:
-            raise Gone  # control is, and so will we be
+            raise ParentGone  # control is, and so will we be
         self._told += np.frombuffer(told, "<i8").tolist()
 
     def _take(self, message: Any) -> None:
-        descriptor = received_block(self._parent)
-        if isinstance(message, Watch):
+        descriptor = receive_block(self._parent)
+        if isinstance(message, StartInference):
             self._watch = message, descriptor
             return
         weights = message.unpack(descriptor)
@@ -204,7 +204,7 @@ class Inference:
         else:
             self._waiting = weights
 
-    def _load(self, weights: Weights) -> None:
+    def _load(self, weights: PolicyWeights) -> None:
         self._policy.load_weights(weights)
         self._version = weights.version
         self._waiting = None

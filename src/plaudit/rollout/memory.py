@@ -28,32 +28,15 @@ from typing import Any
 import numpy as np
 
 from plaudit.errors import RolloutError
-from plaudit.protocols import Robot
-from plaudit.types import AnyArray, Episode, FloatArray, Observation
+from plaudit.types import AnyArray, EnvSpec, Episode, FloatArray, Observation
 
 ALIGNMENT = 64  # bytes between places where an array may begin
-LONGEST_CHUNK = 512  # actions
-HELD = -1  # in `source`: no chunk had a command for this step
-BY_HAND = -2  # in `source`: a person's
+MAX_CHUNK = 512  # actions
+NO_ACTION = -1  # in `source`: no chunk had a command for this step
+TELEOP = -2  # in `source`: a person's
 
 
-@dataclass(frozen=True)
-class Body:
-    """What has to be known of a robot to make room for what it sees and does."""
-
-    name: str
-    cameras: Mapping[str, tuple[int, int]]  # name -> (H, W)
-    state_dim: int
-    action_dim: int
-    fps: float  # control steps a second
-
-    @classmethod
-    def of(cls, robot: Robot, name: str = "", rate: float | None = None) -> "Body":
-        name, fps = name or type(robot).__name__, float(rate or robot.fps)
-        return cls(name, dict(robot.cameras), int(robot.state_dim), int(robot.action_dim), fps)
-
-
-class Block:
+class SharedBlock:
     """Memory without a name, and arrays in it."""
 
     def __init__(self, descriptor: int, size: int):
@@ -63,7 +46,7 @@ class Block:
         self._used = 0
 
     @classmethod
-    def allocate(cls, size: int) -> "Block":
+    def allocate(cls, size: int) -> "SharedBlock":
         descriptor = os.memfd_create("plaudit", os.MFD_CLOEXEC)
         try:
             os.posix_fallocate(descriptor, 0, size)
@@ -84,25 +67,25 @@ class Block:
         os.close(self.descriptor)
 
 
-class EpisodeMemory:
+class EpisodeBuffer:
     """One episode of at most `steps` actions."""
 
-    def __init__(self, block: Block, body: Body, steps: int):
-        self.block, self.body, self.steps = block, body, steps
+    def __init__(self, block: SharedBlock, env_spec: EnvSpec, steps: int):
+        self.block, self.env_spec, self.steps = block, env_spec, steps
         array, rows = block.array, steps + 1
         # Written by the control process.
         self._progress = array((2,), np.int64)  # rows seen, commands sent
-        self.state = array((rows, body.state_dim), np.float32)
-        self.actions = array((steps, body.action_dim), np.float32)
+        self.state = array((rows, env_spec.state_dim), np.float32)
+        self.actions = array((steps, env_spec.action_dim), np.float32)
         self.control_mode = array((steps,), np.uint8)
         self.source = array((steps,), np.int32)  # the row that a command's chunk was inferred from, HELD or BY_HAND
         self.seen_at = array((rows,), np.float64)  # of CLOCK_MONOTONIC, s
         self.late = array((steps,), np.float32)  # s, from when a tick should have begun to when it did
         self.missed = array((steps,), np.int32)  # ticks before this one that did not happen
         self.spent = array((steps,), np.float32)  # s, in our own code: all but the robot's and the person's
-        self.frames = {camera: array((rows, *size, 3), np.uint8) for camera, size in body.cameras.items()}
+        self.frames = {camera: array((rows, *size, 3), np.uint8) for camera, size in env_spec.cameras.items()}
         # Written by the inference process.
-        self.mailbox = Mailbox(block, array((4,), np.int64), array((LONGEST_CHUNK, body.action_dim), "f4"))
+        self.chunk_slot = ChunkSlot(block, array((4,), np.int64), array((MAX_CHUNK, env_spec.action_dim), "f4"))
         self._inferred = array((1,), np.int64)
         self.asked = array((rows,), np.int32)  # the row that inference i looked at
         self.start_late = array((rows,), np.float32)  # s, from when it could have begun
@@ -110,13 +93,13 @@ class EpisodeMemory:
         self.weights = array((rows,), np.int64)  # the version it used
 
     @classmethod
-    def allocate(cls, body: Body, steps: int) -> "EpisodeMemory":
-        return cls(Block.allocate(size_of(body, steps)), body, steps)
+    def allocate(cls, env_spec: EnvSpec, steps: int) -> "EpisodeBuffer":
+        return cls(SharedBlock.allocate(buffer_size(env_spec, steps)), env_spec, steps)
 
     @classmethod
-    def attach(cls, descriptor: int, body: Body, steps: int) -> "EpisodeMemory":
+    def attach(cls, descriptor: int, env_spec: EnvSpec, steps: int) -> "EpisodeBuffer":
         """The same memory in another process."""
-        return cls(Block(descriptor, size_of(body, steps)), body, steps)
+        return cls(SharedBlock(descriptor, buffer_size(env_spec, steps)), env_spec, steps)
 
     @property
     def rows(self) -> int:
@@ -174,14 +157,14 @@ class EpisodeMemory:
             actions=self.actions[:steps],
             control_mode=self.control_mode[:steps],
             privileged={name: values[:steps] for name, values in privileged.items()},
-            fps=self.body.fps,
-            robot=self.body.name,
+            fps=self.env_spec.fps,
+            robot=self.env_spec.name,
             **facts,
         )
 
 
 @dataclass(frozen=True, eq=False)
-class Chunk:
+class ActionChunk:
     """Commands for the steps from `row` on."""
 
     actions: FloatArray  # [H, A]
@@ -191,7 +174,7 @@ class Chunk:
         return self.actions[step - self.row] if step - self.row < len(self.actions) else None
 
 
-class Mailbox:
+class ChunkSlot:
     """The newest chunk, on its way from inference to control, behind a lock that neither can be stuck at.
 
     It is a record lock on the block's own descriptor: the kernel takes it away from a process that dies, which no
@@ -200,11 +183,11 @@ class Mailbox:
     was killed half way left `begun` ahead of `done`, and its chunk is not taken.
     """
 
-    def __init__(self, block: Block, head: AnyArray, values: AnyArray):
+    def __init__(self, block: SharedBlock, head: AnyArray, values: AnyArray):
         self._block, self._head, self._values = block, head, values  # head: begun, done, row, length
         self._taken = 0
 
-    def put(self, chunk: Chunk) -> None:
+    def put(self, chunk: ActionChunk) -> None:
         length = len(chunk.actions)
         with self._locked(fcntl.LOCK_EX):
             self._head[0] += 1
@@ -212,7 +195,7 @@ class Mailbox:
             self._head[2:] = chunk.row, length
             self._head[1] = self._head[0]
 
-    def take(self) -> Chunk | None:
+    def take(self) -> ActionChunk | None:
         """One that was not taken yet; None also while it is being written."""
         if self._head[1] == self._taken:
             return None
@@ -222,7 +205,7 @@ class Mailbox:
                 if begun != done:
                     return None
                 self._taken = done
-                return Chunk(self._values[:length].copy(), row)
+                return ActionChunk(self._values[:length].copy(), row)
         except BlockingIOError:
             return None
 
@@ -235,12 +218,12 @@ class Mailbox:
             fcntl.lockf(self._block.descriptor, fcntl.LOCK_UN, 1)
 
 
-def size_of(body: Body, steps: int) -> int:
+def buffer_size(env_spec: EnvSpec, steps: int) -> int:
     """Bytes that an episode may take."""
     rows = steps + 1
-    frames = sum(padded(rows * height * width * 3) for height, width in body.cameras.values())
-    a_step = 4 * (body.state_dim + body.action_dim) + 64
-    return frames + rows * a_step + LONGEST_CHUNK * body.action_dim * 4 + 20 * ALIGNMENT
+    frames = sum(padded(rows * height * width * 3) for height, width in env_spec.cameras.values())
+    a_step = 4 * (env_spec.state_dim + env_spec.action_dim) + 64
+    return frames + rows * a_step + MAX_CHUNK * env_spec.action_dim * 4 + 20 * ALIGNMENT
 
 
 def padded(size: int) -> int:

@@ -29,16 +29,16 @@ from plaudit.errors import PlauditError, RolloutError
 
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from plaudit.rollout.processes import boot; boot(int(sys.argv[1]))"
+    "from plaudit.rollout.processes import child_main; child_main(int(sys.argv[1]))"
 )
 GRACE = 5.0  # s that a child may take to end in good order
 
 
-class Gone(BaseException):
+class ParentGone(BaseException):
     """In a child: who started it has ended, or has no more use for it. No error, and nothing that a plugin catches."""
 
 
-class Child:
+class ChildProcess:
     """A process that runs `target(connection, *arguments)` and whose end we hear of."""
 
     def __init__(self, name: str, target: str, *arguments: Any, descriptors: tuple[int, ...] = ()):
@@ -63,9 +63,9 @@ class Child:
         self.pid = self._process.pid
         self.connection = Connection(ours.detach())
         self._guard = threading.Lock()
-        self.say((target, arguments))
+        self.send((target, arguments))
 
-    def say(self, message: Any, block: int | None = None) -> None:
+    def send(self, message: Any, block: int | None = None) -> None:
         """Send a message, and a block's descriptor after it; to a child that is gone, nothing."""
         with self._guard, suppress(OSError):
             self.connection.send(message)
@@ -76,7 +76,7 @@ class Child:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         """What it died of."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE)
@@ -101,14 +101,14 @@ class Child:
         return self._process.returncode == 0
 
 
-def boot(descriptor: int) -> None:
+def child_main(descriptor: int) -> None:
     """What a child runs first."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
-    with suppress(Gone):
-        target, arguments = heard(connection)
+    with suppress(ParentGone):
+        target, arguments = receive(connection)
         module, _, function = target.partition(":")
         getattr(importlib.import_module(module), function)(connection, *arguments)
 
@@ -128,26 +128,26 @@ def exit_with_parent(connection: Connection, grace: float) -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-def heard(connection: Connection) -> Any:
+def receive(connection: Connection) -> Any:
     """The next message of the parent; `Gone` when there will be none."""
     try:
         return connection.recv()
     except (EOFError, ConnectionResetError):
-        raise Gone from None
+        raise ParentGone from None
 
 
-def received_block(connection: Connection) -> int:
+def receive_block(connection: Connection) -> int:
     """The descriptor that was sent after a message."""
     return recv_handle(connection)
 
 
-def tell(connection: Connection, message: Any) -> None:
+def send(connection: Connection, message: Any) -> None:
     """Whoever is still there."""
     with suppress(OSError):
         connection.send(message)
 
 
-def report(error: BaseException) -> None:
+def print_error(error: BaseException) -> None:
     """Where somebody may see it: the parent gets the sentence only."""
     if not isinstance(error, PlauditError):
         traceback.print_exception(error)

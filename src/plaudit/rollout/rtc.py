@@ -30,14 +30,14 @@ import numpy as np
 
 from plaudit.errors import RolloutError
 from plaudit.registry import INFERENCE_REGISTRY
-from plaudit.rollout.control import Order, Over, Ready, Stop
+from plaudit.rollout.control import EpisodeDone, Ready, StartEpisode, StopEpisode
 from plaudit.rollout.engine import InferenceConfig, PolicyConfig, RobotConfig
-from plaudit.rollout.inference import Failed, Parcel, Watch
-from plaudit.rollout.memory import EpisodeMemory
-from plaudit.rollout.processes import GRACE, Child
+from plaudit.rollout.inference import InferenceFailed, StartInference, WeightsMessage
+from plaudit.rollout.memory import EpisodeBuffer
+from plaudit.rollout.processes import GRACE, ChildProcess
 from plaudit.rollout.teleop import TeleopConfig
-from plaudit.rollout.timing import KEPT, Timing
-from plaudit.types import Episode, Weights
+from plaudit.rollout.timing import KEPT, LatencyStats
+from plaudit.types import Episode, PolicyWeights
 
 LOOK = 0.1  # s between looks at whether everyone is alive, should no socket say so
 HOLD = 30.0  # s that a robot may take to be built once more and held
@@ -55,15 +55,15 @@ class Rtc:
         teleop: TeleopConfig | None = None,
     ):
         self._robot_config, self._config = robot, config
-        self._parts: deque[Timing] = deque(maxlen=KEPT)
+        self._parts: deque[LatencyStats] = deque(maxlen=KEPT)
         self._stopping = threading.Event()
         self._closed = False
         rows_out, rows_in = os.pipe()
         try:
-            self._control = Child(
+            self._control = ChildProcess(
                 "control", "plaudit.rollout.control:main", rows_in, robot, config, teleop, descriptors=(rows_in,)
             )
-            self._inference = Child(
+            self._inference = ChildProcess(
                 "inference", "plaudit.rollout.inference:main", rows_out, policy, config, descriptors=(rows_out,)
             )
         finally:
@@ -74,7 +74,7 @@ class Rtc:
         except BaseException:
             self.close()
             raise
-        self.body, self.priority = ready.body, ready.priority
+        self.env_spec, self.priority = ready.env_spec, ready.priority
 
     def __enter__(self) -> Self:
         return self
@@ -87,8 +87,8 @@ class Rtc:
         return {child.name: child.pid for child in (self._control, self._inference)}
 
     @property
-    def timing(self) -> Timing:
-        return Timing.joined(self._parts)
+    def timing(self) -> LatencyStats:
+        return LatencyStats.joined(self._parts)
 
     def episodes(self, count: int, *, task: str = "", seed: int | None = None) -> Iterator[Episode]:
         for number in range(count):
@@ -104,9 +104,9 @@ class Rtc:
             if self._stopping.is_set():
                 return
 
-    def push(self, weights: Weights, now: bool = False) -> None:
-        parcel, block = Parcel.of(weights, now)
-        self._inference.say(parcel, block.descriptor)
+    def push(self, weights: PolicyWeights, now: bool = False) -> None:
+        parcel, block = WeightsMessage.of(weights, now)
+        self._inference.send(parcel, block.descriptor)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -119,7 +119,7 @@ class Rtc:
         in_order = self._control.end()
         self._inference.end()
         if not in_order:  # killed, by whomever: nobody told the robot
-            helper = Child("hold", "plaudit.rollout.control:hold", self._robot_config)
+            helper = ChildProcess("hold", "plaudit.rollout.control:hold", self._robot_config)
             if not helper.end(HOLD, hang_up=False):
                 print("the robot could not be told to hold; see to it yourself", file=sys.stderr)
 
@@ -129,16 +129,16 @@ class Rtc:
         answers: dict[str, Any] = {}
         while len(answers) < 2:
             for child, message in self._messages():
-                if isinstance(message, Failed):
+                if isinstance(message, InferenceFailed):
                     raise RolloutError(f"the policy could not be made: {message.sentence}")
-                if isinstance(message, Over):
+                if isinstance(message, EpisodeDone):
                     raise RolloutError(f"the robot could not be made: {message.ended}")
                 answers[child.name] = message
             if time.monotonic() > until:
                 raise RolloutError(f"robot and policy were not ready after {self._config.startup_timeout_s:g} s")
         return answers["control"]
 
-    def _messages(self) -> Iterator[tuple[Child, Any]]:
+    def _messages(self) -> Iterator[tuple[ChildProcess, Any]]:
         """What has come in, after a short wait; raises when a child is gone without a word."""
         children = (self._control, self._inference)
         ready = wait([child.connection for child in children], LOOK)
@@ -147,15 +147,15 @@ class Rtc:
                 try:
                     yield child, child.connection.recv()
                 except (EOFError, ConnectionResetError):
-                    raise RolloutError(child.obituary()) from None
+                    raise RolloutError(child.exit_reason()) from None
             elif not child.alive:  # with a process of its own that keeps the socket open
-                raise RolloutError(child.obituary())
+                raise RolloutError(child.exit_reason())
 
     def _episode(self, task: str, seed: int | None) -> tuple[Episode | None, BaseException | None]:
         """What was recorded, and what went wrong."""
-        memory = EpisodeMemory.allocate(self.body, self._config.max_episode_steps)
-        self._inference.say(Watch(self.body, memory.steps), memory.block.descriptor)
-        self._control.say(Order(memory.steps, seed), memory.block.descriptor)
+        memory = EpisodeBuffer.allocate(self.env_spec, self._config.max_episode_steps)
+        self._inference.send(StartInference(self.env_spec, memory.steps), memory.block.descriptor)
+        self._control.send(StartEpisode(memory.steps, seed), memory.block.descriptor)
         trouble: BaseException | None = None
         try:
             over = self._await_over()
@@ -163,27 +163,27 @@ class Rtc:
         except (RolloutError, KeyboardInterrupt) as error:
             trouble = error
             over = self._stopped(str(error) or "interrupted")
-        self._parts.append(Timing.of(memory))
+        self._parts.append(LatencyStats.of(memory))
         privileged = {name: np.stack(values) for name, values in over.privileged.items()}
         meta = {**({} if seed is None else {"seed": seed}), "ended": over.ended, **memory.weights_facts()}
         return memory.episode(privileged, task=task, terminated=over.terminated, meta=meta), trouble
 
-    def _await_over(self) -> Over:
+    def _await_over(self) -> EpisodeDone:
         told = False
         while True:
             if self._stopping.is_set() and not told:
-                self._control.say(Stop("stopped"))
+                self._control.send(StopEpisode("stopped"))
                 told = True
             for _, message in self._messages():
-                if isinstance(message, Over):
+                if isinstance(message, EpisodeDone):
                     return message
-                if isinstance(message, Failed):
+                if isinstance(message, InferenceFailed):
                     raise RolloutError(message.sentence)
 
-    def _stopped(self, reason: str) -> Over:
+    def _stopped(self, reason: str) -> EpisodeDone:
         """Control's last word, if it is there to have one."""
-        self._control.say(Stop(reason))
+        self._control.send(StopEpisode(reason))
         if self._control.connection.poll(GRACE):
             with suppress(EOFError, ConnectionResetError):
                 return self._control.connection.recv()
-        return Over(reason, failed=True)
+        return EpisodeDone(reason, failed=True)

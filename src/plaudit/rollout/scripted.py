@@ -17,9 +17,9 @@ from plaudit.errors import EnvError
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.policies.expert import OUTCOMES, check_script, expert_act_fn
-from plaudit.protocols import Simulation
-from plaudit.rollout.collect import Intake, Targets
-from plaudit.rollout.rounds import run_round
+from plaudit.protocols import VecEnv
+from plaudit.rollout.collector import EpisodeQuota, EpisodeTargets
+from plaudit.rollout.vector import collect_rollout
 from plaudit.types import Episode, FloatArray, Labels, Observation
 
 SIDE_BY_SIDE = 16  # episodes at a time
@@ -30,7 +30,9 @@ WALK = 0.7  # how much of an action a random walk keeps for the next
 Track = Callable[[Sequence[int]], Iterable[int]]
 
 
-def check_collect(env: Any, targets: Targets, outcomes: Sequence[str], noise: float, random_share: float) -> None:
+def check_collect(
+    env: Any, targets: EpisodeTargets, outcomes: Sequence[str], noise: float, random_share: float
+) -> None:
     """Whether a script can reach these targets."""
     if not isinstance(env, PandaConfig):
         raise EnvError(f"there is no scripted expert for '{env.type}'; there is for: {', '.join(TASKS)}")
@@ -50,7 +52,7 @@ def check_collect(env: Any, targets: Targets, outcomes: Sequence[str], noise: fl
 def collect(
     env: PandaConfig,
     store: Store,
-    targets: Targets,
+    targets: EpisodeTargets,
     *,
     outcomes: Sequence[str] = OUTCOMES,
     noise: float = 0.2,
@@ -58,7 +60,7 @@ def collect(
     linger: int = 8,
     seed: int = 0,
     track: Track = iter,
-) -> Intake:
+) -> EpisodeQuota:
     """Add what a store lacks to reach its targets, each episode as soon as its round is over; returns the counts.
 
     outcomes: what the expert is told; the failures among them take turns
@@ -68,7 +70,7 @@ def collect(
     seed: of the first episode; where the store has higher ones already, they go on from there
     """
     check_collect(env, targets, outcomes, noise, random_share)
-    intake = Intake(store, targets)
+    intake = EpisodeQuota(store, targets)
     missing = (intake.missing("success") or 0) + (intake.missing("failure") or 0)
     played = _episodes(env, intake, outcomes, noise, random_share, linger, max(seed, _next_seed(store)))
     for _, (episode, labels) in zip(track(range(missing)), played, strict=False):
@@ -76,10 +78,10 @@ def collect(
     return intake
 
 
-class RandomWalk:
+class RandomWalkPolicy:
     """Actions that change a little each step: the arm wanders."""
 
-    def __init__(self, simulation: Simulation, seed: int):
+    def __init__(self, simulation: VecEnv, seed: int):
         self._rng = np.random.default_rng([seed, 1])
         self._action = self._rng.uniform(-1, 1, (simulation.num_envs, simulation.action_dim))
 
@@ -91,7 +93,7 @@ class RandomWalk:
 
 def _episodes(
     env: PandaConfig,
-    intake: Intake,
+    intake: EpisodeQuota,
     outcomes: Sequence[str],
     noise: float,
     random_share: float,
@@ -106,7 +108,7 @@ def _episodes(
         while not intake.done and idle < PATIENCE:
             told = _told(intake, world.num_envs, outcomes, random_share)
             act = _actor(world, told, noise, seed)
-            played = run_round(world, act, range(seed, seed + world.num_envs), detector, linger=linger)
+            played = collect_rollout(world, act, range(seed, seed + world.num_envs), detector, linger=linger)
             seed, idle = seed + world.num_envs, idle + 1
             for outcome, (episode, labels) in zip(told, played.episodes(world, judge, noise=noise), strict=True):
                 if intake.missing("success" if labels.success_once else "failure"):
@@ -117,7 +119,7 @@ def _episodes(
         world.close()
 
 
-def _told(intake: Intake, count: int, outcomes: Sequence[str], random_share: float) -> list[str]:
+def _told(intake: EpisodeQuota, count: int, outcomes: Sequence[str], random_share: float) -> list[str]:
     """What the scenes of the next round are to do: successes and failures as they are wanted, the failures in turn."""
     good, bad = intake.missing("success") or 0, intake.missing("failure") or 0
     succeed = round(count * good / (good + bad)) if good and bad else count * bool(good)
@@ -131,7 +133,7 @@ def _told(intake: Intake, count: int, outcomes: Sequence[str], random_share: flo
 def _actor(world: Any, told: Sequence[str], noise: float, seed: int) -> Callable[[Observation], FloatArray]:
     wanders = np.array([outcome == RANDOM for outcome in told])[:, None]
     expert = expert_act_fn(world, ["success" if o == RANDOM else o for o in told], noise, seed)
-    walk = RandomWalk(world, seed)
+    walk = RandomWalkPolicy(world, seed)
     return lambda observation: np.where(wanders, walk(observation), expert(observation))
 
 

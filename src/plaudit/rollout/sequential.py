@@ -15,13 +15,21 @@ import numpy as np
 
 from plaudit.errors import RolloutError
 from plaudit.registry import INFERENCE_REGISTRY
-from plaudit.rollout.clock import Clock, NoClock, no_garbage_collection
-from plaudit.rollout.driver import Driver
-from plaudit.rollout.engine import InferenceConfig, PolicyConfig, RobotConfig, described, opened, validate_chunk
-from plaudit.rollout.memory import Body, Chunk, EpisodeMemory
+from plaudit.rollout.clock import NoRateLimiter, RateLimiter, gc_disabled
+from plaudit.rollout.driver import ControlStep
+from plaudit.rollout.engine import (
+    InferenceConfig,
+    PolicyConfig,
+    RobotConfig,
+    enter_if_context,
+    error_message,
+    robot_spec,
+    validate_chunk,
+)
+from plaudit.rollout.memory import ActionChunk, EpisodeBuffer
 from plaudit.rollout.teleop import TeleopConfig
-from plaudit.rollout.timing import KEPT, Timing
-from plaudit.types import Episode, Weights
+from plaudit.rollout.timing import KEPT, LatencyStats
+from plaudit.types import Episode, PolicyWeights
 
 
 @INFERENCE_REGISTRY.register("sequential")
@@ -40,18 +48,18 @@ class Sequential:
         self._policy.freeze_all_model_params()
         self._policy.warmup()
         with ExitStack() as stack:
-            self._robot = opened(robot.build(), stack)
+            self._robot = enter_if_context(robot.build(), stack)
             stack.callback(self._robot.hold)
             person = None if teleop is None else teleop.build(self._robot.action_dim)
             if person is not None:
                 stack.callback(person.close)
-            self._driver = Driver(self._robot, person, config)
-            self.body, self.priority = Body.of(self._robot, config.name, config.control_hz), "ordinary priority"
-            self._normalizer = config.load_normalizer(self.body)
+            self._driver = ControlStep(self._robot, person, config)
+            self.env_spec, self.priority = robot_spec(self._robot, config.name, config.control_hz), "ordinary priority"
+            self._normalizer = config.load_normalizer(self.env_spec)
             self._open = stack.pop_all()
-        self._parts: deque[Timing] = deque(maxlen=KEPT)
+        self._parts: deque[LatencyStats] = deque(maxlen=KEPT)
         self._stopping = threading.Event()
-        self._new: tuple[Weights, bool] | None = None  # and whether they are for the next chunk already
+        self._new: tuple[PolicyWeights, bool] | None = None  # and whether they are for the next chunk already
         self._version = 0
 
     def __enter__(self) -> Self:
@@ -61,8 +69,8 @@ class Sequential:
         self.close()
 
     @property
-    def timing(self) -> Timing:
-        return Timing.joined(self._parts)
+    def timing(self) -> LatencyStats:
+        return LatencyStats.joined(self._parts)
 
     def episodes(self, count: int, *, task: str = "", seed: int | None = None) -> Iterator[Episode]:
         for number in range(count):
@@ -75,7 +83,7 @@ class Sequential:
             if self._stopping.is_set():
                 return
 
-    def push(self, weights: Weights, now: bool = False) -> None:
+    def push(self, weights: PolicyWeights, now: bool = False) -> None:
         self._new = weights, now
 
     def stop(self) -> None:
@@ -87,26 +95,26 @@ class Sequential:
 
     def _episode(self, task: str, seed: int | None) -> tuple[Episode | None, BaseException | None]:
         """What was recorded, and what went wrong; the robot holds."""
-        memory = EpisodeMemory.allocate(self.body, self._config.max_episode_steps)
+        memory = EpisodeBuffer.allocate(self.env_spec, self._config.max_episode_steps)
         terminated, trouble = False, None
         try:
-            with no_garbage_collection() if self._config.realtime else nullcontext():
+            with gc_disabled() if self._config.realtime else nullcontext():
                 ended = self._drive(memory, seed)
             terminated = ended == self._config.stop_on
         except KeyboardInterrupt as error:
             ended, trouble = "interrupted", error
         except Exception as error:  # noqa: BLE001 - of a robot or a policy, which may raise anything
-            ended = described(error)
+            ended = error_message(error)
             trouble = RolloutError(ended)
             trouble.__cause__ = error
         finally:
             refused = self._hold()
         if refused is not None:
-            ended = f"{ended}; and the robot could not be told to hold: {described(refused)}"
+            ended = f"{ended}; and the robot could not be told to hold: {error_message(refused)}"
             if not isinstance(trouble, KeyboardInterrupt):
                 trouble = RolloutError(ended)
                 trouble.__cause__ = refused
-        timing = Timing.of(memory)
+        timing = LatencyStats.of(memory)
         self._parts.append(timing)
         privileged = {name: np.stack(values) for name, values in self._driver.privileged.items()}
         facts = {"ended": ended, "missed_ticks": int(timing.missed.sum()), **memory.weights_facts()}
@@ -121,11 +129,11 @@ class Sequential:
             return error
         return None
 
-    def _drive(self, memory: EpisodeMemory, seed: int | None) -> str:
+    def _drive(self, memory: EpisodeBuffer, seed: int | None) -> str:
         """Returns why it ended."""
         self._driver.begin(memory, seed)
         chunk = self._infer(memory, 0)
-        clock = Clock(self.body.fps) if self._config.realtime else NoClock()
+        clock = RateLimiter(self.env_spec.fps) if self._config.realtime else NoRateLimiter()
         for step in range(memory.steps + 1):
             self._driver.wake(*clock.wait())
             if step and self._driver.observe(step):
@@ -139,12 +147,12 @@ class Sequential:
             self._driver.send(step, chunk)
         return "steps"
 
-    def _infer(self, memory: EpisodeMemory, row: int) -> Chunk:
+    def _infer(self, memory: EpisodeBuffer, row: int) -> ActionChunk:
         self._take_weights(between=False)
         begun = time.monotonic()
         actions = self._policy.predict(memory.observation(row), self._normalizer)
         memory.infer(row, begun - memory.seen_at[row], time.monotonic() - begun, self._version)
-        return Chunk(validate_chunk(actions, self.body.action_dim), row)
+        return ActionChunk(validate_chunk(actions, self.env_spec.action_dim), row)
 
     def _take_weights(self, between: bool) -> None:
         """Those that were pushed, if they are for now."""

@@ -168,7 +168,7 @@ class TopicConfig(Config):
 
 
 @contextmanager
-def terminal_as_it_was() -> Iterator[None]:
+def restore_terminal() -> Iterator[None]:
     """However the process that reads the keyboard dies, the terminal echoes again afterwards."""
     try:
         terminal = os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY)

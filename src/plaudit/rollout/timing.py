@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from plaudit.rollout.memory import HELD, EpisodeMemory
+from plaudit.rollout.memory import NO_ACTION, EpisodeBuffer
 from plaudit.types import AnyArray, FloatArray
 
 KEPT = 1000  # newest episodes that are told of; a robot may work for weeks
@@ -18,7 +18,7 @@ def _none() -> AnyArray:
 
 
 @dataclass(frozen=True, eq=False)
-class Timing:
+class LatencyStats:
     """Times in seconds, one value a tick or an inference."""
 
     late: FloatArray = field(default_factory=_none)  # from when a tick should have begun to when it did
@@ -30,14 +30,14 @@ class Timing:
     delay: AnyArray = field(default_factory=_none)  # steps, from the observation to the first command out of its chunk
 
     @classmethod
-    def of(cls, memory: EpisodeMemory) -> "Timing":
+    def of(cls, memory: EpisodeBuffer) -> "LatencyStats":
         ticks, count = memory.sent, memory.inferences
         source = memory.source[:ticks]
         first_use = {int(row): step for step, row in reversed(list(enumerate(source.tolist()))) if row >= 0}
         return cls(
             late=memory.late[:ticks].copy(),
             missed=memory.missed[:ticks].copy(),
-            held=source == HELD,
+            held=source == NO_ACTION,
             spent=memory.spent[:ticks].copy(),
             start_late=memory.start_late[:count].copy(),
             took=memory.took[:count].copy(),
@@ -45,7 +45,7 @@ class Timing:
         )
 
     @classmethod
-    def joined(cls, parts: Iterable["Timing"]) -> "Timing":
+    def joined(cls, parts: Iterable["LatencyStats"]) -> "LatencyStats":
         names = [item.name for item in fields(cls)]
         return cls(**{name: np.concatenate([_none(), *(getattr(part, name) for part in parts)]) for name in names})
 

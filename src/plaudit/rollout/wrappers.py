@@ -1,6 +1,6 @@
 """Gymnasium wrappers that record every episode passing through, with the environment's own verdict, into a store.
 
-    env = DataCollectorWrapper(gym.make("plaudit/Lift-v0", obs="both"), store, Targets(success=50, failure=50))
+    env = DataCollectorWrapper(gym.make("plaudit/Lift-v0", obs="both"), store, EpisodeTargets(success=50, failure=50))
     while not env.done:
         ...                                  # step and reset it as ever; nothing that passes is changed
 
@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from plaudit.data.store import Store
 from plaudit.errors import EnvError
-from plaudit.rollout.collect import RewardDataCollector, Targets
+from plaudit.rollout.collector import EpisodeTargets, RewardDataCollector
 from plaudit.types import AnyArray, BoolArray
 
 RENDERED = "render"  # the camera's name where frames are rendered
@@ -34,7 +34,7 @@ class DataCollectorWrapper(gym.Wrapper[Any, Any, Any, Any]):
         self,
         env: gym.Env[Any, Any],
         store: Store,
-        targets: Targets = Targets(),  # noqa: B008 - frozen
+        targets: EpisodeTargets = EpisodeTargets(),  # noqa: B008 - frozen
         *,
         image_keys: Sequence[str] | None = None,
         success_key: str = "success",
@@ -90,7 +90,7 @@ class VectorDataCollectorWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         self,
         env: VectorEnv[Any, Any, Any],
         store: Store,
-        targets: Targets = Targets(),  # noqa: B008 - frozen
+        targets: EpisodeTargets = EpisodeTargets(),  # noqa: B008 - frozen
         *,
         image_keys: Sequence[str] | None = None,
         success_key: str = "success",
@@ -194,7 +194,7 @@ def _is_image(space: spaces.Space[Any]) -> bool:
 def _collector(
     store: Store,
     num_envs: int,
-    targets: Targets,
+    targets: EpisodeTargets,
     image_keys: Sequence[str] | None,
     task: str,
     fps: float | None,

@@ -22,9 +22,9 @@ from plaudit.data.store import Store, is_store
 from plaudit.errors import ConfigError, StoreError
 from plaudit.judges.labeling import label_episodes
 from plaudit.judges.simulator import SimulatorJudge
-from plaudit.protocols import Simulation
-from plaudit.rollout.collect import Intake, Targets
-from plaudit.rollout.rounds import Round
+from plaudit.protocols import VecEnv
+from plaudit.rollout.collector import EpisodeQuota, EpisodeTargets
+from plaudit.rollout.vector import RolloutBatch
 from plaudit.types import Episode, Labels
 
 _SYNONYMS = {"max_positive_trajectories": "target_success", "max_negative_trajectories": "target_failure"}
@@ -43,15 +43,15 @@ class CollectConfig(Config):
             raise StoreError(f"{self.store} holds something else than a store; name another for collect.store")
 
     @property
-    def targets(self) -> Targets:
-        return Targets(self.target_success, self.target_failure)
+    def targets(self) -> EpisodeTargets:
+        return EpisodeTargets(self.target_success, self.target_failure)
 
 
 class Collecting:
     """One run's share in a store."""
 
     def __init__(self, config: CollectConfig, store: Store, run: Path):
-        self._intake, self._config = Intake(store, config.targets), config
+        self._intake, self._config = EpisodeQuota(store, config.targets), config
         self._run = _identity(run)
         metas = [store.place(i).line["meta"] for i in store.ids]
         self._here = {meta["seed"] for meta in metas if meta.get("run") == self._run}
@@ -61,7 +61,7 @@ class Collecting:
         """Whether the run may end."""
         return self._config.stop and self._intake.done
 
-    def take(self, played: Round, simulation: Simulation) -> Mapping[str, float]:
+    def take(self, played: RolloutBatch, simulation: VecEnv) -> Mapping[str, float]:
         """Keep what is wanted of a round; returns how many there are now, by the names in docs/metrics.md."""
         if not self._intake.done:
             episodes = (episode for episode, _ in played.episodes(simulation, SimulatorJudge(), run=self._run))

@@ -17,7 +17,7 @@ from plaudit.envs.panda.config import PandaConfig
 from plaudit.judges.detector import SuccessDetector
 from plaudit.protocols import LiveJudge
 from plaudit.report.video import EpisodeClip, save_grid_video
-from plaudit.rollout.rounds import Round
+from plaudit.rollout.vector import RolloutBatch
 from plaudit.training.reward import referee
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import learner_threads, make_learner, play_held_back
@@ -97,7 +97,7 @@ class Watched(SuccessDetector):
         return super().step(observation, info)
 
 
-def _scenes(played: Round, frames: ByteArray, guesses: bool) -> list[EpisodeClip]:
+def _scenes(played: RolloutBatch, frames: ByteArray, guesses: bool) -> list[EpisodeClip]:
     """Episode by episode; frames are [T+1, N, H, W, 3].
 
     guesses: whether the judge can be wrong, so that what it decided is shown beside what is true
@@ -110,6 +110,6 @@ def _scenes(played: Round, frames: ByteArray, guesses: bool) -> list[EpisodeClip
     ]
 
 
-def _true(played: Round) -> BoolArray:
+def _true(played: RolloutBatch) -> BoolArray:
     """[T, N] what the simulation knows of success."""
     return played.privileged["success"].astype(bool) & played.valid

@@ -16,7 +16,7 @@ window closes with the process that opened it, and what was begun in it is found
 No verdict is lost and none counts twice. How far verdicts were collected is kept on disk, and taken as received only
 when the caller comes back for more; a crash in between brings the last ones once more, and `deliver` passes over what
 is in the ledger already, by who said it and when. A mirror shows no other judge's verdict: who audits a judge should
-not have heard it before.
+not have receive it before.
 """
 
 import json
@@ -41,7 +41,7 @@ from plaudit.judges.human.asked import ask_for
 from plaudit.judges.human.queue import Order
 from plaudit.judges.human.run import label_by_hand
 from plaudit.judges.human.verdict import SOURCE
-from plaudit.rollout.processes import Child, exit_with_parent, tell
+from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.types import Episode, Labels
 
 WINDOW = "plaudit.training.labeling_window:window"
@@ -196,7 +196,7 @@ class Window:
     def __init__(self, store: Path, config: WindowConfig, target: str = WINDOW):
         """target: the function that is the window's process"""
         self._store, self._config, self._target = store, config, target
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
         self._closed_at = 0.0
         self._ended = ""  # how it went the last time that it was open
         self._problem = ""  # why there can be none
@@ -225,7 +225,7 @@ class Window:
         if self._ended and (wait is None or time.monotonic() - self._closed_at < wait):
             return
         arguments = (self._store.resolve(), self._config.order, self._config.name)
-        self._child = Child("labelling window", self._target, *arguments)
+        self._child = ChildProcess("labelling window", self._target, *arguments)
 
     def close(self) -> None:
         """As the person would: what was begun stays."""
@@ -243,7 +243,7 @@ class Window:
         with suppress(EOFError, OSError):
             self._problem = child.connection.recv() if child.connection.poll() else ""
         self._closed_at = time.monotonic()
-        self._ended = "the labelling window was closed" if child.end() else child.obituary()
+        self._ended = "the labelling window was closed" if child.end() else child.exit_reason()
         self._child = None
 
 
@@ -253,4 +253,4 @@ def window(connection: Connection, store: Path, order: Order, name: str) -> None
     try:
         label_by_hand(store, order=order, name=name, say=lambda _: None)
     except PlauditError as error:
-        tell(connection, str(error))
+        send(connection, str(error))

@@ -36,7 +36,7 @@ from plaudit.training.replay_buffer import ReplayBuffer, ReplayStats
 from plaudit.training.state_manager import PolicyStatus, StateManager, writes_here
 from plaudit.training.trainer import training_seed
 from plaudit.training.worker_group import WEIGHTS, Workers
-from plaudit.training.workers.env import EnvWorker, EpisodeInfo, spaces_of
+from plaudit.training.workers.env import EnvWorker, EpisodeInfo, policy_env_spec
 from plaudit.training.workers.human import WHO, HumanLabelWorker
 from plaudit.training.workers.judge import JudgeBundle, JudgeWorker, LabelReport
 from plaudit.training.workers.learner import LearnerInfo, LearnerWorker, UpdateReport, robot_policy
@@ -126,12 +126,12 @@ class OnlineTrainer:
     def setup(self) -> None:
         """What the robot is, which judge labels, where the learner stands; the robot gets its policy."""
         w, config = self.workers, self.config
-        spaces = spaces_of(config, w.env.handle.call(EnvWorker.describe))
+        env_spec = policy_env_spec(config, w.env.handle.call(EnvWorker.describe))
         self._judge: JudgeId = WHO
         if w.judge is not None:
             self._bundle = JudgeBundle.of(judge_in_charge(config, self._folder.path))
             self.on_judge(w.judge.handle.call(JudgeWorker.load, self._bundle))
-        self._learner: LearnerInfo = w.learner.handle.call(LearnerWorker.setup, spaces, self._judge.source)
+        self._learner: LearnerInfo = w.learner.handle.call(LearnerWorker.setup, env_spec, self._judge.source)
         self.policy_config = self._learner.policy_config
         stats, status = w.replay.call(ReplayBuffer.stats, self._judge), w.state.call(StateManager.status)
         self.now = Now(stats, status, updates=self._learner.updates, **self._folder.last())

@@ -43,7 +43,7 @@ from plaudit.judges.classifier.dataset import TRUSTED
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.classifier.recipes import merged
 from plaudit.judges.classifier.training import Epoch, Stopped
-from plaudit.rollout.processes import Child, exit_with_parent, tell
+from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.rule import DecisionRule
 from plaudit.training.promotion import Figures, Rules, decide, examine
 from plaudit.training.retrain_data import Lessons, labelled
@@ -144,7 +144,7 @@ class Retrainer:
         self.folder, self.config = folder, config
         self.lessons = Lessons(folder / "lessons", config.held_out, seed)
         self._first, self._seed = first, seed
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
         self._begun = (0, 0.0)  # of the one under way: versions of the ledger, and when
         self._decided = 0  # decisions when it began
 
@@ -227,7 +227,7 @@ class Retrainer:
         self._begun = (len(Store.open(store).ledger), time.monotonic())
         self._decided = len(decisions(self.folder))
         arguments = (self.folder.resolve(), self._first, self.config, self._seed, store.resolve())
-        self._child = Child("retraining", "plaudit.training.retrain:work", *arguments)
+        self._child = ChildProcess("retraining", "plaudit.training.retrain:work", *arguments)
 
     @property
     def running(self) -> bool:
@@ -243,7 +243,7 @@ class Retrainer:
             number = child.connection.recv()
         except (EOFError, OSError):
             number = None
-        obituary = "" if number is not None else child.obituary()
+        obituary = "" if number is not None else child.exit_reason()
         child.end()
         self._child = None
         if number is not None:
@@ -287,7 +287,7 @@ def work(
     exit_with_parent(connection, GRACE)
     with suppress(Stopped):
         found = Retrainer(folder, first, config, seed).run(Store.open(store), lambda _: not connection.poll())
-        tell(connection, found.number)
+        send(connection, found.number)
 
 
 def training_of(model: RewardModel, changes: Mapping[str, Any]) -> RewardTrainConfig:

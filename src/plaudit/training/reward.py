@@ -27,8 +27,8 @@ from plaudit.judges.classifier.model import Size
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.labeling import Track, label_store, stale_episodes
 from plaudit.judges.simulator import SimulatorJudge
-from plaudit.protocols import LiveJudge, Simulation
-from plaudit.rollout.rounds import Round
+from plaudit.protocols import LiveJudge, VecEnv
+from plaudit.rollout.vector import RolloutBatch
 from plaudit.rule import DecisionRule
 from plaudit.training.config import CheckpointBlock, TrainConfig, TrainRewardConfig
 from plaudit.types import Episode, Labels
@@ -42,7 +42,7 @@ class Referee:
     linger = 0  # steps that scripted demonstrations go on for after success
     believes_demos = True  # whether a demonstration that was recorded as ended has ended for it too
 
-    def __init__(self, judge: LiveJudge, config: TrainConfig, simulation: Simulation):
+    def __init__(self, judge: LiveJudge, config: TrainConfig, simulation: VecEnv):
         self.judge, self._simulation = judge, simulation
         self.detector = SuccessDetector(judge, config.num_envs)
 
@@ -56,7 +56,7 @@ class Referee:
         """Whether it can be wrong."""
         return False
 
-    def episodes(self, played: Round) -> list[tuple[Episode, Labels]]:
+    def episodes(self, played: RolloutBatch) -> list[tuple[Episode, Labels]]:
         """A round as episodes and labels."""
         return played.episodes(self._simulation, self.judge)
 
@@ -67,7 +67,7 @@ class Referee:
     def judge_again(self, store: Store, track: Callable[[str], Any]) -> None:
         """See to it that the run's own episodes have its labels."""
 
-    def report(self, played: Round, first: int) -> dict[str, float]:
+    def report(self, played: RolloutBatch, first: int) -> dict[str, float]:
         """What there is to log of a round whose first episode has this number in the run."""
         return {}
 
@@ -85,7 +85,7 @@ class LearnedReferee(Referee):
     linger = LINGER
     believes_demos = False
 
-    def __init__(self, judge: ClassifierJudge, config: TrainConfig, simulation: Simulation):
+    def __init__(self, judge: ClassifierJudge, config: TrainConfig, simulation: VecEnv):
         _check_cameras(judge.model.cameras, simulation.cameras)
         _check_progress(judge, config.reward)
         super().__init__(judge, config, simulation)
@@ -100,7 +100,7 @@ class LearnedReferee(Referee):
     def guesses(self) -> bool:
         return True
 
-    def episodes(self, played: Round) -> list[tuple[Episode, Labels]]:
+    def episodes(self, played: RolloutBatch) -> list[tuple[Episode, Labels]]:
         return [
             (replace(episode, terminated=episode.terminated and not self._ended(labels)), labels)
             for episode, labels in super().episodes(played)
@@ -133,7 +133,7 @@ class LearnedReferee(Referee):
         for episode_id, message in label_store(store, self.judge, stale, track=track).failed.items():
             raise JudgeError(f"episode {episode_id} of {store.folder}: {message}")
 
-    def report(self, played: Round, first: int) -> dict[str, float]:
+    def report(self, played: RolloutBatch, first: int) -> dict[str, float]:
         true = np.any(played.privileged["success"] & played.valid, axis=0)
         judged = played.success_once
         for number, (said, was) in enumerate(zip(judged, true, strict=True), first):
@@ -167,7 +167,7 @@ def _excluded(store: Store, episode_id: int) -> bool:
 
 
 @contextmanager
-def referee(config: TrainConfig, simulation: Simulation) -> Iterator[Referee]:
+def referee(config: TrainConfig, simulation: VecEnv) -> Iterator[Referee]:
     """The judge of a run, for as long as it goes."""
     if config.reward.model_path is None:
         yield Referee(SimulatorJudge(), config, simulation)

@@ -29,7 +29,7 @@ from plaudit.policies.loader import save_policy
 from plaudit.training.config import TrainConfig
 from plaudit.training.record import Record
 from plaudit.training.reward import introduced, learned_judge
-from plaudit.types import Weights
+from plaudit.types import PolicyWeights
 
 
 def open_demos(config: TrainConfig) -> Store | None:
@@ -107,5 +107,5 @@ class RunFolder(Record):
     def _write_config(self) -> None:
         write_atomic(self.path / "config.json", self.config.model_dump_json(indent=1).encode())
 
-    def save_policy(self, config: BaseModel, weights: Weights) -> None:
+    def save_policy(self, config: BaseModel, weights: PolicyWeights) -> None:
         save_policy(self.path, config, weights)

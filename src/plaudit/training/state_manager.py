@@ -12,7 +12,7 @@ from pathlib import Path
 
 from plaudit.data.journal import disk_error, write_atomic
 from plaudit.policies.weights import read_weights, write_weights
-from plaudit.types import Weights
+from plaudit.types import PolicyWeights
 from plaudit.untrusted import read_json_object
 
 FILE = "current.safetensors"
@@ -71,9 +71,9 @@ class StateManager:
     def version(self) -> int:
         return 0 if self._newest is None else self._newest.version
 
-    def publish(self, weights: Weights) -> int:
+    def publish(self, weights: PolicyWeights) -> int:
         """The version that these weights got; it is on disk."""
-        newest = Weights(self.version + 1, weights.tensors)
+        newest = PolicyWeights(self.version + 1, weights.tensors)
         try:
             write_weights(self._folder / FILE, newest)
         except OSError as error:
@@ -92,7 +92,7 @@ class StateManager:
             raise disk_error(error, self._folder, f"a start of the {reader} was not counted") from error
         return before
 
-    def get_weights(self, newer_than: int, reader: str) -> Weights | None:
+    def get_weights(self, newer_than: int, reader: str) -> PolicyWeights | None:
         """The newest weights, if the reader has older ones; it is remembered which it has then."""
         found = self._newest if self.version > newer_than else None
         self._readers[reader] = ReaderStatus(max(newer_than, self.version), time.time())

@@ -8,7 +8,7 @@ from typing import Any
 
 from plaudit.data.store import Store
 from plaudit.rollout.demos import record_demos
-from plaudit.rollout.rounds import Round
+from plaudit.rollout.vector import RolloutBatch
 from plaudit.training.reward import Referee
 from plaudit.training.run_folder import RunFolder, open_demos
 
@@ -26,7 +26,7 @@ class Kept:
         self.store, self._charge = store, charge
         self.end = 0  # ids from here on are not of the run as it stands; a checkpoint keeps this
 
-    def add(self, played: Round) -> None:
+    def add(self, played: RolloutBatch) -> None:
         pairs = self._charge.episodes(played)
         ids = self.store.extend([episode for episode, _ in pairs])
         self.store.ledger.extend(zip(ids, (labels for _, labels in pairs), strict=True))

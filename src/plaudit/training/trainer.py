@@ -1,7 +1,7 @@
 """The training loop: a round of episodes, what is learned from it, now and then a look at how good it is.
 
     while steps remain:
-        played = run_round(simulation, act, seeds, detector)  # N episodes
+        played = collect_rollout(simulation, act, seeds, detector)  # N episodes
         metrics = study.learn(played)                         # PPO: this round. Others: stored, then batches of replay
         evaluate, checkpoint                                  # when due
 
@@ -26,15 +26,14 @@ from plaudit.errors import DataError
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.learners.threads import torch_threads
-from plaudit.policies.networks import Spaces
-from plaudit.protocols import Learner, Simulation
-from plaudit.rollout.rounds import Act, Round, run_round
+from plaudit.protocols import Learner, VecEnv
+from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
 from plaudit.training.collect import collecting
 from plaudit.training.config import TrainConfig
 from plaudit.training.reward import Referee, referee
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.stores import Kept, stores
-from plaudit.types import Observation
+from plaudit.types import EnvSpec, Observation
 
 SIDE_BY_SIDE = 64  # episodes of an evaluation, at most
 TRAINING, HELD_BACK = 0, 1_000_000_000  # where the seeds of each kind begin; see also stores.py
@@ -59,9 +58,9 @@ class Study(Protocol):
         """What is to be done once, before the first round of a new run; returns whether something was learned."""
         ...
 
-    def act(self, steps: int) -> Act: ...
+    def act(self, steps: int) -> ActFn: ...
 
-    def learn(self, played: Round, steps: int) -> Mapping[str, float]:
+    def learn(self, played: RolloutBatch, steps: int) -> Mapping[str, float]:
         """steps: of the run before this round"""
         ...
 
@@ -81,16 +80,16 @@ class OnPolicy:
     def prepare(self, track: Callable[[str], Any]) -> bool:
         if self._demos is None:
             return False
-        config, cameras = self._learner.config, tuple(self._learner.spaces.cameras)
+        config, cameras = self._learner.config, tuple(self._learner.env_spec.cameras)
         replay = Replay(self._demos, cameras=cameras, seed=self._seed)
         for _ in track("cloning demonstrations")(range(config.pretrain_updates)):
             self._learner.bc_update(to_torch(replay.sample(config.pretrain_batch_size), self._learner.device))
         return config.pretrain_updates > 0
 
-    def act(self, steps: int) -> Act:
+    def act(self, steps: int) -> ActFn:
         return self._learner.act_fn(explore=True)
 
-    def learn(self, played: Round, steps: int) -> Mapping[str, float]:
+    def learn(self, played: RolloutBatch, steps: int) -> Mapping[str, float]:
         if self._kept is not None:
             self._kept.add(played)
         return self._learner.update(played)
@@ -136,15 +135,15 @@ class OffPolicy:
             self._update()
         return updates > 0
 
-    def act(self, steps: int) -> Act:
+    def act(self, steps: int) -> ActFn:
         if steps < self._learner.config.random_steps:
             return self._random
         return self._learner.act_fn(explore=True)
 
     def _random(self, observation: Observation) -> Any:
-        return self._rng.uniform(-1, 1, (len(observation.state), self._learner.spaces.action_dim)).astype(np.float32)
+        return self._rng.uniform(-1, 1, (len(observation.state), self._learner.env_spec.action_dim)).astype(np.float32)
 
-    def learn(self, played: Round, steps: int) -> Mapping[str, float]:
+    def learn(self, played: RolloutBatch, steps: int) -> Mapping[str, float]:
         self._kept.add(played)
         self._replay.refresh()
         pace = self._learner.config
@@ -195,7 +194,7 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
         going = now.step < config.steps and not enough and not _good_enough(now, config) and not _ringing(now, config)
         while going:
             seeds = [training_seed(config.seed, now.episodes + i) for i in range(config.num_envs)]
-            played = run_round(
+            played = collect_rollout(
                 simulation,
                 study.act(now.step),
                 seeds,
@@ -225,51 +224,53 @@ def train(folder: RunFolder, watch: Callable[[Progress], bool], track: Callable[
     return now
 
 
-def _audience(config: TrainConfig, learner: Learner) -> Simulation:
+def _audience(config: TrainConfig, learner: Learner) -> VecEnv:
     """For evaluations. Cameras that only the judge looks at see nothing there: the judge is not asked."""
     env = config.env
-    if env.obs == "both" and not learner.spaces.cameras:
+    if env.obs == "both" and not learner.env_spec.cameras:
         env = env.model_copy(update={"obs": "state"})
     episodes = config.evaluation.episodes
     return env.build(-(-episodes // -(-episodes // SIDE_BY_SIDE)))  # in rounds of about the same size
 
 
-def evaluate(simulation: Simulation, learner: Learner, episodes: int) -> float:
+def evaluate(simulation: VecEnv, learner: Learner, episodes: int) -> float:
     """Share of episodes, on seeds held back, that the simulator saw succeed."""
     played = list(play_held_back(simulation, learner, episodes, SuccessDetector(SimulatorJudge(), simulation.num_envs)))
     return float(np.mean(np.concatenate([round.success_once for round in played])[:episodes]))
 
 
 def play_held_back(
-    simulation: Simulation,
+    simulation: VecEnv,
     learner: Learner,
     episodes: int,
     detector: SuccessDetector,
     *,
     offset: int = 0,
     end_on_success: bool = True,
-) -> Iterator[Round]:
+) -> Iterator[RolloutBatch]:
     """At least so many episodes of the policy's middle actions.
 
     offset: of the seeds; those from 0 on decide when a run stops, later ones say without a bias how good it is then
     """
     for first in range(0, episodes, simulation.num_envs):
         seeds = [HELD_BACK + offset + first + i for i in range(simulation.num_envs)]
-        yield run_round(simulation, learner.act_fn(explore=False), seeds, detector, terminate_on_success=end_on_success)
+        yield collect_rollout(
+            simulation, learner.act_fn(explore=False), seeds, detector, terminate_on_success=end_on_success
+        )
 
 
-def _policy_cameras(config: TrainConfig, simulation: Simulation) -> dict[str, tuple[int, int]]:
+def _policy_cameras(config: TrainConfig, simulation: VecEnv) -> dict[str, tuple[int, int]]:
     """Name -> size of those that the policy looks at."""
     chosen = simulation.cameras if config.policy_cameras is None else config.policy_cameras
     return {camera: simulation.cameras[camera] for camera in chosen}
 
 
-def learner_threads(config: TrainConfig, simulation: Simulation) -> AbstractContextManager[None]:
+def learner_threads(config: TrainConfig, simulation: VecEnv) -> AbstractContextManager[None]:
     """For as long as a run's learner computes."""
     return torch_threads(config.threads, images=bool(_policy_cameras(config, simulation)))
 
 
-def make_learner(config: TrainConfig, simulation: Simulation) -> Learner:
+def make_learner(config: TrainConfig, simulation: VecEnv) -> Learner:
     """The run's learner as its seed makes it."""
     cameras = _policy_cameras(config, simulation)
     if config.horizon > simulation.max_steps:
@@ -277,7 +278,7 @@ def make_learner(config: TrainConfig, simulation: Simulation) -> Learner:
             f"learner.horizon is {config.horizon}, and an episode is over after {simulation.max_steps} steps"
         )
     device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
-    return config.learner.build(Spaces(simulation.state_dim, simulation.action_dim, cameras), config.seed, device)
+    return config.learner.build(EnvSpec(simulation.state_dim, simulation.action_dim, cameras), config.seed, device)
 
 
 def _resume(
@@ -286,7 +287,7 @@ def _resume(
     study: Study,
     charge: Referee,
     track: Callable[[str], Any],
-    audience: Simulation,
+    audience: VecEnv,
 ) -> Progress:
     """Where the newest checkpoint stands, everything put back as it was; the beginning where there is none."""
     begun, facts = time.monotonic(), folder.restore(learner)
@@ -305,7 +306,7 @@ def _ringing(now: Progress, config: TrainConfig) -> bool:
     return now.alarm is not None and config.reward.on_alarm == "stop"
 
 
-def _after(now: Progress, played: Round, charge: Referee, seconds: float) -> Progress:
+def _after(now: Progress, played: RolloutBatch, charge: Referee, seconds: float) -> Progress:
     return Progress(
         step=now.step + played.steps,
         episodes=now.episodes + len(played.length),
@@ -330,7 +331,7 @@ def _passed(before: int, now: int, every: int) -> bool:
     return now // every > before // every
 
 
-def _of_round(played: Round, now: Progress) -> dict[str, float]:
+def _of_round(played: RolloutBatch, now: Progress) -> dict[str, float]:
     return {
         "train/success": now.success,
         "train/reward": float(played.reward[played.valid].mean()),

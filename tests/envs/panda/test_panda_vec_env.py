@@ -10,7 +10,7 @@ from plaudit.envs.panda.config import PandaConfig
 from plaudit.envs.panda.scene import ARM_STATE, CUBE_HALF_SIZE, SCENE_STATE
 from plaudit.envs.panda.vec_env import PandaVecEnv
 from plaudit.errors import ConfigError, EnvError, InvalidAction, UnknownName
-from plaudit.protocols import Simulation
+from plaudit.protocols import VecEnv
 from plaudit.registry import ENV_REGISTRY
 
 TASKS = ("lift", "pick_place", "push")
@@ -139,7 +139,7 @@ def test_a_cube_that_leaves_the_table_keeps_the_state_within_its_limits():
 
 
 def test_a_world_is_a_simulation():
-    assert isinstance(PandaConfig(type="lift").build(2), Simulation)
+    assert isinstance(PandaConfig(type="lift").build(2), VecEnv)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from plaudit.judges.classifier.embodied import EmbodiedRewardWorker
 from plaudit.judges.classifier.worker import RewardWorkerConfig
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
-from plaudit.rollout.rounds import Round, run_round
+from plaudit.rollout.vector import RolloutBatch, collect_rollout
 
 
 @pytest.fixture
@@ -19,10 +19,10 @@ def worker(tmp_path):
         yield it
 
 
-def rollout(judge, **options) -> Round:
+def rollout(judge, **options) -> RolloutBatch:
     """Three lamps, turned up at three speeds."""
     speeds = np.float32([[0.1], [0.3], [0.6]])
-    return run_round(GlowConfig().build(3), lambda seen: speeds, range(3), SuccessDetector(judge, 3), **options)
+    return collect_rollout(GlowConfig().build(3), lambda seen: speeds, range(3), SuccessDetector(judge, 3), **options)
 
 
 def test_success_is_paid_once_two_of_three_frames_show_it_and_not_by_the_simulators_flag(worker):

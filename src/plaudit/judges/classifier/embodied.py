@@ -19,7 +19,7 @@ from plaudit.types import AnyArray, ByteArray, FloatArray, Observation
 
 
 class Rollout(Protocol):
-    """N episodes side by side, as `plaudit.rollout.rounds.Round` has them."""
+    """N episodes side by side, as `plaudit.rollout.vector.RolloutBatch` has them."""
 
     @property
     def images(self) -> Mapping[str, ByteArray]:

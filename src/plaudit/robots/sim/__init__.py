@@ -16,7 +16,7 @@ from pydantic import PositiveFloat
 
 from plaudit.config import Config
 from plaudit.errors import InvalidCommand, RobotError
-from plaudit.protocols import Simulation
+from plaudit.protocols import VecEnv
 from plaudit.registry import ENV_REGISTRY
 from plaudit.robots.rate import Rate
 from plaudit.types import AnyArray, FloatArray, Observation
@@ -40,7 +40,7 @@ class SimRobotConfig(Config):
 class SimRobot:
     """A `Robot` around a vectorized environment of one."""
 
-    def __init__(self, env: Simulation, hz: float | None = None, *, realtime: bool = True):
+    def __init__(self, env: VecEnv, hz: float | None = None, *, realtime: bool = True):
         if env.num_envs != 1:
             raise RobotError(f"a robot is one environment, this one has {env.num_envs}")
         self.cameras, self.state_dim = env.cameras, env.state_dim

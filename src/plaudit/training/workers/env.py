@@ -17,15 +17,13 @@ import numpy as np
 
 from plaudit.errors import RolloutError, TrainingError, WorkerLost
 from plaudit.policies.loader import PolicySpec
-from plaudit.policies.networks import Spaces
 from plaudit.protocols import InferenceEngine
-from plaudit.rollout.engine import RobotConfig, opened
-from plaudit.rollout.memory import Body
+from plaudit.rollout.engine import RobotConfig, enter_if_context, robot_spec
 from plaudit.training.handles import Handle
 from plaudit.training.online_config import OnlineConfig
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.state_manager import StateManager
-from plaudit.types import Episode
+from plaudit.types import EnvSpec, Episode
 
 LOOK = 0.2  # s between two looks for new weights during an episode
 
@@ -77,7 +75,7 @@ class EnvWorker:
         self._unsent: _Recorded | None = None
         self._failure: RolloutError | None = None  # of the robot, told once its last episode is safe
 
-    def describe(self) -> Body:
+    def describe(self) -> EnvSpec:
         """What the robot sees and does, before anything is made for it."""
         return look_at(self._config.robot, self._config.executor.name)
 
@@ -176,19 +174,19 @@ def _explores_anew(policy: PolicySpec, reader: str, start: int) -> PolicySpec:
     return policy.model_copy(update={"policy": {**policy.policy, "seed": int(mixed.generate_state(1)[0])}})
 
 
-def look_at(robot: RobotConfig, name: str = "") -> Body:
+def look_at(robot: RobotConfig, name: str = "") -> EnvSpec:
     """What a robot sees and how it is driven; it is built for that and closed again."""
     with ExitStack() as stack:
-        built = opened(robot.build(), stack)
+        built = enter_if_context(robot.build(), stack)
         stack.callback(built.hold)
-        return Body.of(built, name)
+        return robot_spec(built, name)
 
 
-def spaces_of(config: OnlineConfig, body: Body) -> Spaces:
+def policy_env_spec(config: OnlineConfig, body: EnvSpec) -> EnvSpec:
     """What the learner sees of a robot and does to it."""
     chosen = body.cameras if config.policy_cameras is None else config.policy_cameras
     for camera in chosen:
         if camera not in body.cameras:
             has = ", ".join(body.cameras) or "none"
             raise TrainingError(f"policy_cameras has '{camera}', which {body.name} does not have; it has: {has}")
-    return Spaces(body.state_dim, body.action_dim, {camera: body.cameras[camera] for camera in chosen})
+    return EnvSpec(body.state_dim, body.action_dim, {camera: body.cameras[camera] for camera in chosen})

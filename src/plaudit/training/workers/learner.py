@@ -23,9 +23,9 @@ from plaudit.data.replay import Replay
 from plaudit.errors import ContractError, PolicyError, nearest
 from plaudit.learners.threads import torch_threads
 from plaudit.policies.loader import PolicySpec, load_policy
-from plaudit.policies.networks import Spaces, load_components
+from plaudit.policies.networks import load_components
 from plaudit.policies.weights import read_weights
-from plaudit.protocols import Learner, Simulation
+from plaudit.protocols import Learner, VecEnv
 from plaudit.training.distributed import SINGLE, DistributedGroup
 from plaudit.training.handles import Handle
 from plaudit.training.online_config import OnlineConfig
@@ -33,7 +33,7 @@ from plaudit.training.record import Record
 from plaudit.training.replay_buffer import RemoteSampler, ReplayBuffer, SampleOptions, make_sampler
 from plaudit.training.state_manager import StateManager
 from plaudit.training.trainer import SIDE_BY_SIDE, evaluate
-from plaudit.types import AnyArray, Batch
+from plaudit.types import AnyArray, Batch, EnvSpec
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class LearnerInfo:
 class LearnerWorker:
     """One learner, or one rank of several that make the same updates.
 
-    info = worker.setup(spaces, source)          # goes on from the newest checkpoint
+    info = worker.setup(env_spec, source)          # goes on from the newest checkpoint
     report = worker.update(200)                  # publishes weights and saves when due
     """
 
@@ -75,14 +75,14 @@ class LearnerWorker:
         self._normalizer = None if config.units is None else Normalizer.load(config.units)
         self._group = SINGLE
 
-    def setup(self, spaces: Spaces, source: str, group: DistributedGroup = SINGLE) -> LearnerInfo:
+    def setup(self, env_spec: EnvSpec, source: str, group: DistributedGroup = SINGLE) -> LearnerInfo:
         """
-        spaces: what it sees and does
+        env_spec: what it sees and does
         source: whose labels count
         """
         config, self._group = self._config, group
-        self._threads = partial(torch_threads, config.threads, images=bool(spaces.cameras))
-        self.learner = build_learner(config, spaces)
+        self._threads = partial(torch_threads, config.threads, images=bool(env_spec.cameras))
+        self.learner = build_learner(config, env_spec)
         check_policy_fits(config, self.learner)
         self._sampler = self._make_sampler(source)
         self._resume()
@@ -193,19 +193,19 @@ def normalized(batch: Batch[AnyArray], normalizer: Normalizer | None) -> Batch[A
     )
 
 
-def audience(config: OnlineConfig, learner: Any, episodes: int) -> Simulation:
+def audience(config: OnlineConfig, learner: Any, episodes: int) -> VecEnv:
     """The robot's task, side by side; cameras that only the judge looks at see nothing there."""
     env = config.robot.env
-    if env.obs == "both" and not learner.spaces.cameras:
+    if env.obs == "both" and not learner.env_spec.cameras:
         env = env.model_copy(update={"obs": "state"})
     return env.build(-(-episodes // -(-episodes // SIDE_BY_SIDE)))
 
 
-def build_learner(config: OnlineConfig, spaces: Spaces, device: str | None = None) -> Any:
+def build_learner(config: OnlineConfig, env_spec: EnvSpec, device: str | None = None) -> Any:
     """device: where it learns; None: where the config says"""
     wanted = device or config.device
     found = wanted if wanted != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
-    learner = config.learner.build(spaces, config.seed, found)
+    learner = config.learner.build(env_spec, config.seed, found)
     lacking = missing_members(learner, Learner)
     if lacking:
         raise ContractError(

@@ -1,16 +1,16 @@
 """Episodes with success labels, for a judge to learn from: into a store, until there are enough of each kind.
 
     with Store.create("data") as store:
-        collector = RewardDataCollector(store, num_envs=8, targets=Targets(success=500, failure=500))
+        collector = RewardDataCollector(store, num_envs=8, targets=EpisodeTargets(success=500, failure=500))
         while not collector.done:
             ...                                                        # N environments make one step
             collector.add_env_output({"obs": {"images": {"front": images}}, "actions": actions,
                                       "success_frame": success, "dones": dones}, {"success_once": once})
 
-`Intake` decides what a store still takes: it is behind the collector, the Gymnasium wrappers (rollout/wrappers.py), the
-script (rollout/scripted.py) and a training run that collects. What is in the store already counts, so all of them go
-on where they stopped. (Rejected: a folder for each kind. One episode is in one place, its label beside it, and `plaudit
-data export` makes the two folders of either old layout.)
+`EpisodeQuota` decides what a store still takes: the collector, the Gymnasium wrappers (rollout/wrappers.py), the script
+(rollout/scripted.py) and a training run that collects all use it. What is in the store already counts, so all of them
+continue where they stopped. (Rejected: a folder for each kind. One episode is in one place, its label beside it, and
+`plaudit data export` makes the two folders of either old layout.)
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ Kind = Literal["success", "failure"]
 
 
 @dataclass(frozen=True)
-class Targets:
+class EpisodeTargets:
     """How many episodes of each kind a store is to have; None: as many as come."""
 
     success: int | None = None
@@ -44,10 +44,10 @@ class Targets:
                 raise DataError(f"the target of {kind} is {count}; it must be 0 or more, or None for as many as come")
 
 
-class Intake:
+class EpisodeQuota:
     """A store that takes episodes until its targets are reached; of a kind that is full, it takes no more."""
 
-    def __init__(self, store: Store, targets: Targets):
+    def __init__(self, store: Store, targets: EpisodeTargets):
         self.store, self.targets = store, targets
         self.kept: Counter[Kind] = Counter()  # in the store, also from before
         self.surplus: Counter[Kind] = Counter()  # not taken
@@ -110,7 +110,7 @@ class RewardDataCollector:
         store: Store,
         num_envs: int,
         *,
-        targets: Targets = Targets(),  # noqa: B008 - frozen
+        targets: EpisodeTargets = EpisodeTargets(),  # noqa: B008 - frozen
         image_keys: Sequence[str] | None = None,
         task: str = "",
         fps: float = 0.0,
@@ -121,7 +121,7 @@ class RewardDataCollector:
         image_keys: which cameras to keep; None: all that the first output has
         task, fps, robot, meta: of every episode, see `Episode`
         """
-        self.intake, self.num_envs = Intake(store, targets), num_envs
+        self.intake, self.num_envs = EpisodeQuota(store, targets), num_envs
         self._cameras = list(image_keys or ())
         self._facts: dict[str, Any] = {"task": task, "fps": fps, "robot": robot, "meta": dict(meta or {})}
         self._buffers: list[list[_Seen]] = [[] for _ in range(num_envs)]

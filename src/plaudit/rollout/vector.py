@@ -14,15 +14,15 @@ import numpy as np
 
 from plaudit.data.rewards import Decisions, RewardConfig, compute_rewards
 from plaudit.judges.detector import SuccessDetector
-from plaudit.protocols import Judge, Simulation
+from plaudit.protocols import Judge, VecEnv
 from plaudit.rule import labels_from_scores
 from plaudit.types import AnyArray, BoolArray, ByteArray, Episode, FloatArray, Labels, Observation, Scores
 
-Act = Callable[[Observation], FloatArray]  # observations of N scenes -> actions [N, A]
+ActFn = Callable[[Observation], FloatArray]  # observations of N scenes -> actions [N, A]
 
 
 @dataclass(frozen=True, eq=False)
-class Round:
+class RolloutBatch:
     """N episodes of at most T steps. What lies past an episode's length is of no meaning."""
 
     images: Mapping[str, ByteArray]  # camera -> [T+1, N, H, W, 3]
@@ -53,7 +53,7 @@ class Round:
         seen = np.less_equal(np.arange(len(self.success))[:, None], self.length)
         return np.any(self.success & seen, axis=0)
 
-    def episodes(self, simulation: Simulation, judge: Judge, **meta: Any) -> list[tuple[Episode, Labels]]:
+    def episodes(self, simulation: VecEnv, judge: Judge, **meta: Any) -> list[tuple[Episode, Labels]]:
         """Cut into episodes, with the labels of the judge that scored them."""
         cut: list[tuple[Episode, Labels]] = []
         for n, (steps, seed) in enumerate(zip(self.length.tolist(), self.seeds, strict=True)):
@@ -74,9 +74,9 @@ class Round:
         return cut
 
 
-def run_round(
-    simulation: Simulation,
-    act: Act,
+def collect_rollout(
+    simulation: VecEnv,
+    act: ActFn,
     seeds: Sequence[int],
     detector: SuccessDetector,
     *,
@@ -84,7 +84,7 @@ def run_round(
     gamma: float = 0.99,
     terminate_on_success: bool = True,
     linger: int = 0,
-) -> Round:
+) -> RolloutBatch:
     """Run one episode from each seed; the detector says which have succeeded and, unless told otherwise, ends them.
 
     reward: how rewards follow from that; None: 1 where success was decided
@@ -117,7 +117,7 @@ def run_round(
     privileged = {name: np.stack([known[name] for known in knew]) for name in knew[0]}
     decisions = _stacked(decided, scores)
     last = np.arange(len(taken))[:, None] == length - 1
-    return Round(
+    return RolloutBatch(
         images={camera: np.stack([o.images[camera] for o in seen]) for camera in simulation.cameras},
         state=np.stack([o.state for o in seen]),
         actions=np.stack(taken),

@@ -5,7 +5,7 @@ from counting import CountingSimulation
 from plaudit.data.rewards import RewardConfig
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
-from plaudit.rollout.rounds import Round, run_round
+from plaudit.rollout.vector import RolloutBatch, collect_rollout
 from plaudit.types import Scores
 
 
@@ -13,8 +13,8 @@ def ones(observation):
     return np.ones((len(observation.state), 1), np.float32)
 
 
-def play(simulation, seeds, judge=None, **options) -> Round:
-    return run_round(simulation, ones, seeds, SuccessDetector(judge or SimulatorJudge(), len(seeds)), **options)
+def play(simulation, seeds, judge=None, **options) -> RolloutBatch:
+    return collect_rollout(simulation, ones, seeds, SuccessDetector(judge or SimulatorJudge(), len(seeds)), **options)
 
 
 def test_an_episode_ends_with_its_success_and_the_others_go_on():

@@ -7,7 +7,7 @@ from plaudit.data.formats import open_dataset
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset
 from plaudit.errors import DataError
-from plaudit.rollout.collect import Intake, RewardDataCollector, Targets
+from plaudit.rollout.collector import EpisodeQuota, EpisodeTargets, RewardDataCollector
 from plaudit.types import Labels
 
 
@@ -64,7 +64,7 @@ def test_an_episode_is_positive_by_success_once_or_by_any_frame(store: Store, su
 
 
 def test_episodes_beyond_a_target_are_surplus_and_both_targets_make_it_done(store: Store):
-    collector = RewardDataCollector(store, 2, targets=Targets(success=2, failure=1))
+    collector = RewardDataCollector(store, 2, targets=EpisodeTargets(success=2, failure=1))
     for _ in range(2):
         collector.add_env_output(output([0, 0], [0, 0]))
         collector.add_env_output(output([1, 1], [1, 0], dones=[1, 1]))
@@ -76,14 +76,14 @@ def test_episodes_beyond_a_target_are_surplus_and_both_targets_make_it_done(stor
 def test_what_a_store_holds_already_counts(store: Store):
     episodes = [counting_episode(3, first=i) for i in range(3)]
     labels = [Labels.from_cutoff(steps=3, cutoff=cutoff, source="simulator") for cutoff in (2, None, 1)]
-    Intake(store, Targets()).extend(zip(episodes, labels, strict=True))
-    intake = Intake(store, Targets(success=3, failure=1))
+    EpisodeQuota(store, EpisodeTargets()).extend(zip(episodes, labels, strict=True))
+    intake = EpisodeQuota(store, EpisodeTargets(success=3, failure=1))
     assert (intake.missing("success"), intake.missing("failure")) == (1, 0)
     assert intake.add(episodes[1], labels[1]) is None and intake.add(episodes[0], labels[0]) == 3 and intake.done
 
 
 def test_no_target_means_as_many_as_come(store: Store):
-    intake = Intake(store, Targets(success=1))
+    intake = EpisodeQuota(store, EpisodeTargets(success=1))
     fails = Labels.from_cutoff(steps=4, cutoff=None, source="simulator")
     assert len(intake.extend([(counting_episode(), fails)] * 5)) == 5 and not intake.done
 
@@ -171,7 +171,7 @@ def test_what_is_missing_is_named(store: Store):
     with pytest.raises(DataError, match="env_output has no 'success_frame'; it has: obs, dones"):
         RewardDataCollector(store, 1).add_env_output({"obs": {}, "dones": [0]})
     with pytest.raises(DataError, match="the target of failure is -1"):
-        Targets(1, -1)
+        EpisodeTargets(1, -1)
 
 
 @pytest.mark.parametrize(("layout", "folders"), [("npy", ("positive", "negative")), ("pkl", ("success", "failure"))])
