@@ -30,7 +30,7 @@ from plaudit.report.plots import line_chart
 from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect
 from plaudit.training.config import load_train_config
-from plaudit.training.reward_model import make_reward_model
+from plaudit.training.reward_model import train_and_save
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import Progress, train
 from plaudit.types import Labels
@@ -62,7 +62,7 @@ def run(folder: Path, seed: int, quick: bool) -> Bars:
         collect(ENV, data, wanted, outcomes=("success",), random_share=1.0, seed=seed)
         label_in_a_hurry(data)
     judge = JUDGE.model_copy(update={"seed": seed, **({"epochs": 2} if quick else {})})
-    weak = make_reward_model(Store.open(folder / "data"), folder / "weak", judge, going, quiet)
+    weak = train_and_save(Store.open(folder / "data"), folder / "weak", judge, going, quiet)
     print(f"a weak judge: held-out ROC-AUC {weak.scores.roc_auc:.3f}, {elapsed(began)}", flush=True)
     words = f"""env=lift learner=sac env.obs=both env.image_size=[64,64] policy_cameras=[] scripted_demos=20 seed={seed}
         steps={2400 if quick else 16_000} reward.model={folder / "weak"} reward.force=true reward.audit_share=0.5
@@ -74,7 +74,7 @@ def run(folder: Path, seed: int, quick: bool) -> Bars:
     print(f"judged {before[0]:.0%}, true {before[1]:.0%} after {fooled.step:,} steps; {fooled.alarm}, {elapsed(began)}")
     added = label_false_successes(asked, folder / "data", folder / "more")
     print(f"labelled {added} of the run's episodes", flush=True)
-    better = make_reward_model(Store.open(folder / "more"), folder / "better", judge, going, quiet)
+    better = train_and_save(Store.open(folder / "more"), folder / "better", judge, going, quiet)
     print(f"a better judge: held-out ROC-AUC {better.scores.roc_auc:.3f}, {elapsed(began)}", flush=True)
     goes_on = RunFolder.reopen(asked.path).hand_over(folder / "better")
     mended = train(goes_on, until(4 if quick else None), quiet)

@@ -18,14 +18,14 @@ from rich.console import Console
 
 from bars import Bars
 from plaudit.data.store import Store
-from plaudit.judges.calibrate import calibrate, score_store
+from plaudit.judges.calibrate import calibrate, score_episodes
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import fit
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.evaluation import Evaluation, evaluate
-from plaudit.judges.reference import read_truth
+from plaudit.judges.reference import load_reference_labels
 from plaudit.report.judge import decode_results, save_evaluation
 from plaudit.report.tables import decode_table, judge_table
 from real_images import DATA, TRAINED_ON, prepare, quiet, read, told
@@ -72,14 +72,14 @@ def trained(store: Store, work: Path, device: str, quick: bool) -> RewardModel:
 
 def measured(model: RewardModel, store: Store, page: Path | None) -> Evaluation:
     judge = ClassifierJudge(model)
-    truths = read_truth(store, ("human",))
+    truths = load_reference_labels(store, ("human",))
     began = time.monotonic()
     found = evaluate(store, judge, truths)
     seconds = time.monotonic() - began
     show(found, f"the classifier beside the cutoffs, {len(truths)} unseen episodes, {seconds:.0f} s on {model.device}")
     if page is not None:
         save_evaluation(page, "classifier", found, {"model": model.fingerprint})
-    fitted, held_back = calibrate(score_store(store, judge, truths)[0], judge.rule, TARGET)
+    fitted, held_back = calibrate(score_episodes(store, judge, truths)[0], judge.rule, TARGET)
     rate = held_back.fpr
     print(
         f"its rule fitted on these: {fitted.rule.describe()}; held back, {rate.value:.2%} "

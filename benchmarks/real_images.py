@@ -33,9 +33,9 @@ from plaudit.data.store import Store
 from plaudit.data.transfer import import_dataset
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.devices import device_of
 from plaudit.judges.classifier.fit import fit
 from plaudit.judges.cutoffs import decode_cutoff
+from plaudit.judges.devices import resolve_device
 from plaudit.judges.metrics import roc_auc
 from plaudit.types import Labels
 
@@ -88,7 +88,7 @@ def main() -> None:
         for setting in [options.setting] if options.setting else SETTINGS:
             compare(setting, config, options.data, 2 * FOLDS if options.quick else TRAINED_ON)
         return
-    setting = options.setting or (ON_A_GPU if device_of(options.device).type == "cuda" else ON_A_PROCESSOR)
+    setting = options.setting or (ON_A_GPU if resolve_device(options.device).type == "cuda" else ON_A_PROCESSOR)
     print(f"setting {setting}")
     config = config.model_copy(update=SETTINGS[setting])
     with tempfile.TemporaryDirectory() as folder:

@@ -26,15 +26,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bars import Bars
 from plaudit.data.store import Store
-from plaudit.judges.classifier.checkpoint import DataFacts, ModelFacts, RewardModel
+from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import read_frames, split
 from plaudit.judges.classifier.encoders import normalise
-from plaudit.judges.classifier.features import Live, keep_grids
+from plaudit.judges.classifier.features import OnlineFeatures, cache_features
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.network import classifier_config
 from plaudit.judges.classifier.swift import Execution
-from plaudit.judges.classifier.training import Member
+from plaudit.judges.classifier.training import EnsembleMember
 from plaudit.judges.classifier.worker import RewardWorker, RewardWorkerConfig
 from plaudit.registry import ENCODER_REGISTRY
 from plaudit.types import ByteArray, Episode, Labels
@@ -64,7 +64,7 @@ def main() -> None:
 def random_model(encoder: str, size: int) -> RewardModel:
     config = ClassifierConfig(encoder=ENCODER_REGISTRY.parse({"type": encoder}), cameras={"front": (size, size)})
     torch.manual_seed(0)
-    facts = ModelFacts(
+    facts = RewardModelConfig(
         classifier=config,
         shared_encoder=False,
         calibration=((1.0, 0.0),),
@@ -72,7 +72,7 @@ def random_model(encoder: str, size: int) -> RewardModel:
         scores={},
         controls=(),
         problems=(),
-        data=DataFacts(fingerprint="", episodes={}, frames={}, sources=()),
+        data=TrainingDataInfo(fingerprint="", episodes={}, frames={}, sources=()),
         training={},
     )
     return RewardModel([BinaryRewardClassifier(config)], facts, "cpu")
@@ -90,7 +90,7 @@ def measure_worker(encoder: str, size: int, repeats: int) -> None:
     network = model.members[0]
     ready = normalise(torch.from_numpy(images), network.pixel_mean, network.pixel_std)
     with tempfile.TemporaryDirectory() as folder:
-        model.save(Path(folder))
+        model.save_pretrained(Path(folder))
         here = RewardWorkerConfig(checkpoint_path=Path(folder), device="cpu")
         with RewardWorker(here) as worker:
             calls: dict[str, Callable[[], object]] = {
@@ -131,16 +131,16 @@ def measure_kept(repeats: int, size: int = 128, episodes: int = 10, steps: int =
             store.ledger.append(store.append(one), Labels.from_cutoff(steps=steps, cutoff=cutoff, source="human"))
         table = read_frames(store)
         parts = split(table, config.seed)
-        member = Member(0, classifier_config(config, table), config, table, steps=1000)
+        member = EnsembleMember(0, classifier_config(config, table), config, table, steps=1000)
         begun = time.perf_counter()
-        kept = keep_grids(table, parts, config, Path(folder), lambda _: iter)
+        kept = cache_features(table, parts, config, Path(folder), lambda _: iter)
         filled = time.perf_counter() - begun
 
         def epoch(grids: Any) -> None:
             member.learn(grids, parts["train"])
             member.validate(grids, parts["validation"])
 
-        computed = Live(member.model, table, config)
+        computed = OnlineFeatures(member.model, table, config)
         spent = in_turn({"kept": lambda: epoch(kept), "computed": lambda: epoch(computed)}, repeats)
     print(
         f"resnet10 at {size}x{size}, frozen, {len(table)} frames: an epoch takes {spent['computed']:.2f} s, "

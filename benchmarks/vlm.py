@@ -6,7 +6,7 @@ Needs torch and transformers, and no download: on a GPU the model has the shape 
 one) with random weights in bfloat16, and episodes have 50 frames of 224x224. Without a GPU it is a tiny model on a
 processor, which shows that all of it runs, and says little about speed.
 
-    one pass       `LocalScorer.score`, from frames in memory to log-odds in numpy: what a user gets
+    one pass       `Qwen3VLBackend.score`, from frames in memory to log-odds in numpy: what a user gets
     plain          transformers' own forward over the same tokens of one episode, up to its last hidden state
     a prompt each  transformers' own forward over 50 chats of one frame each, in one batch
     generation     64 tokens of text about 16 frames, by transformers, and nothing said of the other frames
@@ -31,10 +31,11 @@ from transformers import __version__ as transformers_version
 
 from bars import Bars
 from plaudit.judges.vlm.attention import attention_on
-from plaudit.judges.vlm.config import INSTRUCTION, QUESTION, REASON, VlmConfig
-from plaudit.judges.vlm.loading import Loaded
-from plaudit.judges.vlm.local import LocalScorer, filled
-from plaudit.judges.vlm.prompt import ask
+from plaudit.judges.vlm.config import EXPLAIN_PROMPT, QUESTION, SYSTEM_PROMPT
+from plaudit.judges.vlm.judge import VlmJudgeConfig
+from plaudit.judges.vlm.loading import LoadedVlm
+from plaudit.judges.vlm.local import Qwen3VLBackend, pad_batch
+from plaudit.judges.vlm.prompt import build_prompt
 from plaudit.types import Episode
 
 TASK = "put the red cube into the bowl"
@@ -85,14 +86,14 @@ def main() -> None:
     on_gpu = device.type == "cuda"
     frames, size = (50, 224) if on_gpu else (12, 64)
     loaded = random_model(LARGE if on_gpu else TINY, device)
-    config = VlmConfig(image_size=size, device=device.type, token_budget=1 << 20)
+    config = VlmJudgeConfig(image_size=size, device=device.type, max_batch_tokens=1 << 20)
     ceiling = product_flops_per_s(device)
     place = torch.cuda.get_device_name() if on_gpu else "no GPU, so a tiny model in float32 on a processor"
     say(f"{place}; torch {torch.__version__}, transformers {transformers_version}, {attention_on(device, 'auto')}")
     say(f"large products of matrices: {ceiling / 1e12:.3g} TFLOP/s")
-    scorer = LocalScorer(config, loaded)
+    scorer = Qwen3VLBackend(config, loaded)
     episodes = [random_episode(frames, size, seed) for seed in range(16)]
-    tokens = scorer.job(0, episodes[0]).layout.tokens
+    tokens = scorer.pack(0, episodes[0]).layout.tokens
     work = flops(loaded.model.config, tokens, frames, (size // 16) ** 2)
     say(f"an episode: {frames} frames of {size}x{size}, {tokens} tokens, {work / 1e12:.3g} TFLOP")
     agree(scorer, episodes[0])
@@ -107,7 +108,7 @@ def main() -> None:
     if on_gpu:
         other_kernels(table, config, loaded, episodes[:8], repeats)
     if on_gpu and not options.no_compile:
-        compiled = LocalScorer(config.model_copy(update={"compile": True}), loaded)
+        compiled = Qwen3VLBackend(config.model_copy(update={"compile": True}), loaded)
         for count in sizes[::-1]:
             torch.compiler.reset()  # each size compiled for itself, as a run over episodes of one length would be
             table.one_pass(f"one pass compiled, {count} at a time", compiled, episodes[:count], repeats)
@@ -124,7 +125,7 @@ class Table:
         self.shares: dict[str, float] = {}  # of the ceiling, where a line does the work of a whole episode
         say(f"{'':34}{'episodes/s':>12}{'ms each':>10}{'tokens/s':>12}{'of ceiling':>12}")
 
-    def one_pass(self, name: str, scorer: LocalScorer, episodes: list[Episode], repeats: int) -> None:
+    def one_pass(self, name: str, scorer: Qwen3VLBackend, episodes: list[Episode], repeats: int) -> None:
         self.add(name, len(episodes), lambda: scorer.score(episodes), repeats, whole=True)
 
     def add(self, name: str, count: int, call: Callable[[], object], repeats: int, *, whole: bool = False) -> None:
@@ -144,26 +145,28 @@ class Table:
         return self.shares[name]
 
 
-def others(table: Table, scorer: LocalScorer, episodes: list[Episode], repeats: int) -> None:
+def others(table: Table, scorer: Qwen3VLBackend, episodes: list[Episode], repeats: int) -> None:
     """How else one could ask: all by transformers itself."""
-    model, job = scorer.model, scorer.job(0, episodes[0])
-    picture = scorer.inputs(job.asked)
+    model, job = scorer.model, scorer.pack(0, episodes[0])
+    picture = scorer.inputs(job.prompt)
     ids = torch.from_numpy(job.layout.ids).to(scorer.device)[None]
     table.add("plain, 1 at a time", 1, lambda: forward(model.model, with_ids(picture, ids)), repeats, whole=True)
-    first = ids[:, : job.layout.answers[0] + 1].expand(job.asked.moments, -1).contiguous()
+    first = ids[:, : job.layout.answer_positions[0] + 1].expand(job.prompt.num_frames, -1).contiguous()
     table.add(
         "a prompt each, 1 at a time", 1, lambda: forward(model, with_ids(picture, first), logits_to_keep=1), repeats
     )
-    shown = ask(scorer.config, random_episode(SHOWN, job.sizes[0][0], 0))
+    shown = build_prompt(scorer.config, random_episode(SHOWN, job.sizes[0][0], 0))
     few = scorer.inputs(shown)
     table.add("generation, 1 at a time", 1, lambda: write(scorer, few), max(1, repeats // 2))
     eight = {name: torch.cat([values] * 8) for name, values in few.items()}
     table.add("generation, 8 at a time", 8, lambda: write(scorer, eight), max(1, repeats // 2))
 
 
-def other_kernels(table: Table, config: VlmConfig, loaded: Loaded, episodes: list[Episode], repeats: int) -> None:
+def other_kernels(
+    table: Table, config: VlmJudgeConfig, loaded: LoadedVlm, episodes: list[Episode], repeats: int
+) -> None:
     """Attention by kernels that are not torch's first choice."""
-    scorer = LocalScorer(config.model_copy(update={"attention": "sdpa"}), loaded)
+    scorer = Qwen3VLBackend(config.model_copy(update={"attention": "sdpa"}), loaded)
     if attention_on(loaded.model.device, "auto") != "sdpa":
         table.one_pass(f"one pass sdpa, {len(episodes)} at a time", scorer, episodes, repeats)
     with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):
@@ -183,38 +186,38 @@ def forward(model: Any, inputs: dict[str, torch.Tensor], **options: Any) -> Any:
 
 
 @torch.inference_mode()
-def write(scorer: LocalScorer, inputs: dict[str, torch.Tensor]) -> Any:
+def write(scorer: Qwen3VLBackend, inputs: dict[str, torch.Tensor]) -> Any:
     return scorer.model.generate(
         **inputs, min_new_tokens=WRITTEN, max_new_tokens=WRITTEN, do_sample=False, pad_token_id=0
     )
 
 
-def agree(scorer: LocalScorer, episode: Episode) -> None:
+def agree(scorer: Qwen3VLBackend, episode: Episode) -> None:
     """That the pass that is timed is the model: the same last hidden states as transformers' own forward."""
-    job = scorer.job(0, episode)
+    job = scorer.pack(0, episode)
     ids = torch.from_numpy(job.layout.ids).to(scorer.device)[None]
     try:
-        hidden = forward(scorer.model.model, with_ids(scorer.inputs(job.asked), ids)).last_hidden_state
+        hidden = forward(scorer.model.model, with_ids(scorer.inputs(job.prompt), ids)).last_hidden_state
     except (RuntimeError, TypeError, ValueError) as error:
         say(f"transformers' own forward failed: {str(error).splitlines()[0][:150]}")
         return
     with torch.inference_mode():
-        theirs = scorer.decoder.compared(hidden[0, torch.from_numpy(job.layout.answers).to(scorer.device)])
+        theirs = scorer.decoder.compared(hidden[0, torch.from_numpy(job.layout.answer_positions).to(scorer.device)])
         ours = scorer.forward([job])
     say(f"log-odds: spread {ours.std():.3g}, largest difference from transformers' {(ours - theirs).abs().max():.3g}")
 
 
 @torch.inference_mode()
-def breakdown(scorer: LocalScorer, episodes: list[Episode]) -> None:
+def breakdown(scorer: Qwen3VLBackend, episodes: list[Episode]) -> None:
     """Milliseconds of each part of one pass over these."""
-    jobs = [scorer.job(number, episode) for number, episode in enumerate(episodes)]
-    arrays = filled([job.layout for job in jobs])
+    jobs = [scorer.pack(number, episode) for number, episode in enumerate(episodes)]
+    arrays = pad_batch([job.layout for job in jobs])
     ids, positions, answers = (torch.from_numpy(values).to(scorer.device) for values in arrays)
     features, where = scorer.look(jobs, ids.shape[1])
     places = torch.from_numpy(where).to(scorer.device)
     x = scorer.decoder.read(ids, positions, places, features)
     parts = {
-        "layout": lambda: [scorer.job(number, episode) for number, episode in enumerate(episodes)],
+        "layout": lambda: [scorer.pack(number, episode) for number, episode in enumerate(episodes)],
         "vision": lambda: scorer.look(jobs, ids.shape[1]),
         "decoder": lambda: scorer.decoder.read(ids, positions, places, features),
         "head": lambda: scorer.decoder.log_odds(x, answers),
@@ -259,7 +262,7 @@ def flops(config: Qwen3VLConfig, tokens: int, frames: int, patches: int) -> floa
     return float(decoder + blocks + frames * patches * (embed + mergers / 4))
 
 
-def random_model(shape: dict[str, Any], device: torch.device) -> Loaded:
+def random_model(shape: dict[str, Any], device: torch.device) -> LoadedVlm:
     tokenizer = small_tokenizer()
     ids: dict[str, Any] = {name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in SPECIAL}
     config = Qwen3VLConfig(
@@ -275,7 +278,7 @@ def random_model(shape: dict[str, Any], device: torch.device) -> Loaded:
         model = AutoModelForImageTextToText.from_config(
             config, dtype=dtype, attn_implementation=attention_on(device, "auto")
         )
-    return Loaded(model.eval().requires_grad_(False), tokenizer, TEMPLATE, "random")
+    return LoadedVlm(model.eval().requires_grad_(False), tokenizer, TEMPLATE, "random")
 
 
 def small_tokenizer() -> PreTrainedTokenizerFast:
@@ -290,7 +293,9 @@ def small_tokenizer() -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(2 * [INSTRUCTION, QUESTION, REASON, TASK, "Yes", "No", "user", "assistant"], trainer)
+    tokenizer.train_from_iterator(
+        2 * [SYSTEM_PROMPT, QUESTION, EXPLAIN_PROMPT, TASK, "Yes", "No", "user", "assistant"], trainer
+    )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
 
 

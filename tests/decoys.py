@@ -15,7 +15,7 @@ from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.labeling import label_store, stale_episodes
-from plaudit.training.reward_model import make_reward_model
+from plaudit.training.reward_model import train_and_save
 from plaudit.types import Episode, Labels
 
 TRAINING = RewardTrainConfig(
@@ -46,7 +46,7 @@ def weak_judge(folder: Path) -> ClassifierJudgeConfig:
         for seed in range(24):
             labels = Labels.from_cutoff(steps=STEPS, cutoff=CUTOFF if seed % 2 else None, source="human")
             data.ledger.append(data.append(square_episode(bool(seed % 2), seed)), labels)
-        make_reward_model(data, folder / "weak", TRAINING, lambda _: True, lambda _: iter)
+        train_and_save(data, folder / "weak", TRAINING, lambda _: True, lambda _: iter)
     return ClassifierJudgeConfig(model=folder / "weak", device="cpu")
 
 

@@ -17,7 +17,7 @@ from plaudit.config import Config
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
 from plaudit.errors import JudgeError
-from plaudit.judges.classifier.checkpoint import DataFacts, ModelFacts, RewardModel
+from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConfig
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
@@ -97,7 +97,7 @@ def bright_model(cut: float, *, camera: str = "front", problems: tuple[str, ...]
         first.bias.zero_()
         last.weight.copy_(3 * signs[None])
         last.bias.zero_()
-    facts = ModelFacts(
+    facts = RewardModelConfig(
         classifier=config,
         shared_encoder=False,
         calibration=((1.0, 0.0),),
@@ -105,7 +105,7 @@ def bright_model(cut: float, *, camera: str = "front", problems: tuple[str, ...]
         scores={},
         controls=(),
         problems=problems,
-        data=DataFacts(fingerprint="none", episodes={}, frames={}, sources=()),
+        data=TrainingDataInfo(fingerprint="none", episodes={}, frames={}, sources=()),
         training={},
     )
     return RewardModel([net], facts, "cpu")
@@ -151,7 +151,7 @@ class Forgetful(Sac):
 
 def saved(model: RewardModel, folder: Path) -> Path:
     with new_folder(folder) as part:
-        model.save(part)
+        model.save_pretrained(part)
     return folder
 
 

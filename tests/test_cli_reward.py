@@ -20,8 +20,8 @@ from command import plaudit
 from plaudit.data.formats import WriteOptions
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset
-from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10
+from plaudit.judges.classifier.loader import load_reward_model
 from slow import slow_but
 from waiting import stretch, wait_until
 
@@ -73,7 +73,7 @@ def test_from_a_store_to_a_model_and_a_table(run, tmp_path, store):
         assert line in said
     assert "7 of 7 passed" in said and "look at judge/report.html before you trust it" in said
     assert names(tmp_path) == ["judge", "store"]
-    model = RewardModel.load(tmp_path / "judge")
+    model = load_reward_model(tmp_path / "judge")
     assert model.facts.training["config"]["seed"] == 3 and model.facts.scores["accuracy"] == 1
 
 
@@ -90,9 +90,9 @@ def test_the_flags_of_two_folders(run, tmp_path):
     assert names(tmp_path) == ["checkpoints", "reward_data", "show"]
     assert names(tmp_path / "show")[0] == "positive_000000_frame006.png" and len(names(tmp_path / "show")) == 36
     assert Image.open(tmp_path / "show/positive_000005_frame011.png").size == (24, 24)
-    model = RewardModel.load(tmp_path / "checkpoints/reward_model.pt", force=True)
+    model = load_reward_model(tmp_path / "checkpoints/reward_model.pt", force=True)
     assert model.cameras == {"base_camera": (24, 24)} and model.shape.image_size == (32, 32)
-    assert model.fingerprint == RewardModel.load(tmp_path / "checkpoints/reward_model", force=True).fingerprint
+    assert model.fingerprint == load_reward_model(tmp_path / "checkpoints/reward_model", force=True).fingerprint
 
 
 def test_the_published_weights_may_be_given_and_are_frozen(run, tmp_path):
@@ -104,7 +104,7 @@ def test_the_published_weights_may_be_given_and_are_frozen(run, tmp_path):
         *("--pretrained-encoder-path", "resnet10_pretrained.pt", "--output-dir", "judge"),
     )
     assert "nothing is downloaded" not in said
-    member = RewardModel.load(tmp_path / "judge", "cpu", force=True).members[0]
+    member = load_reward_model(tmp_path / "judge", "cpu", force=True).members[0]
     assert all(torch.equal(member.encoder.state_dict()[name], tensor) for name, tensor in weights.items())
 
 
@@ -121,7 +121,7 @@ def test_lerobots_reward_classifier(run, tmp_path, store, block):
     (tmp_path / "classifier.json").write_text(json.dumps({block: classifier, "dataset": dataset}))
     said = run("--config", "classifier.json", "epochs=1", "--output-dir", "judge")
     assert "ResNet-10 begins from random weights" in said and "the model is in judge" in said
-    shape = RewardModel.load(tmp_path / "judge", force=True).shape
+    shape = load_reward_model(tmp_path / "judge", force=True).shape
     assert (shape.encoder.type, shape.image_size, shape.hidden_dim) == ("resnet10", (32, 32), 32)
     assert names(tmp_path) == ["classifier.json", "judge", "labeled", "store"]
 
@@ -142,7 +142,7 @@ reward_training:
 """)
     run("--config", "maniskill_train_resnet_reward.yaml", *SMALL)
     assert names(tmp_path / "logs/reward_checkpoints") == ["reward_model", "reward_model_best.pt"]
-    model = RewardModel.load(tmp_path / "logs/reward_checkpoints/reward_model_best.pt")
+    model = load_reward_model(tmp_path / "logs/reward_checkpoints/reward_model_best.pt")
     assert list(model.cameras) == ["main"] and model.facts.scores["roc_auc"] == 1
 
 
@@ -153,7 +153,7 @@ def test_a_broken_file_is_named_and_left_out(run, tmp_path):
         "--positive-dir", "positive", "--negative-dir", "negative", "--output-dir", "judge", *FAST, "image_size=null"
     )
     assert "warning: episode 3 was left out" in said
-    assert sum(RewardModel.load(tmp_path / "judge", force=True).facts.data.episodes.values()) == 11
+    assert sum(load_reward_model(tmp_path / "judge", force=True).facts.data.episodes.values()) == 11
 
 
 def test_a_failed_control_is_told(run, tmp_path):

@@ -11,9 +11,10 @@ from chat_server import ChatServer
 from conftest import counting_episode
 from plaudit.config import Config, load
 from plaudit.errors import BadFile, ConfigError, NotAllowed
-from plaudit.judges.classifier.rlinf import load_pt
+from plaudit.judges.classifier.rlinf import load_rlinf_checkpoint
 from plaudit.judges.config import load_judge_config
-from plaudit.judges.vlm.config import EndpointConfig, VlmConfig
+from plaudit.judges.vlm.config import EndpointConfig
+from plaudit.judges.vlm.judge import VlmJudgeConfig
 from plaudit.policies.loader import load_policy
 from plaudit.registry import ENCODER_REGISTRY, ENV_REGISTRY, Registry
 from plaudit.trust import CodeName, allow_code, allow_host, check_code, check_host, from_file, host_of, shown_url
@@ -78,7 +79,7 @@ def test_a_checkpoint_that_names_code_imports_nothing(trap):
     described = {"classifier": {"encoder": {"type": "my_trap:Net"}, "cameras": {"front": [8, 8]}}}
     torch.save({"model_state_dict": {"a": torch.zeros(1)}, "plaudit": described}, trap / "model.pt")
     with pytest.raises(BadFile, match=r"model\.pt asks for my_trap:Net, code of somebody else"):
-        load_pt(trap / "model.pt")
+        load_rlinf_checkpoint(trap / "model.pt")
     assert not (trap / "sprung").exists()
 
 
@@ -187,8 +188,8 @@ def test_a_server_that_names_another_is_not_followed():
     with ChatServer(None) as server, ChatServer(None) as other:
         server.faults.append((307, {"Location": f"{other.url}/chat/completions"}, ""))
         endpoint = EndpointConfig(base_url=server.url, retries=0)
-        judge = VlmConfig(backend="openai", model="tiny", image_size=32, endpoint=endpoint)
-        (said,) = judge.scorer().score([counting_episode(steps=1)])
+        judge = VlmJudgeConfig(backend="openai", model="tiny", image_size=32, endpoint=endpoint)
+        (said,) = judge.load_backend().score([counting_episode(steps=1)])
         assert "answered HTTP 307" in str(said)
         assert not other.requests
 

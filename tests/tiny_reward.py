@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from plaudit.judges.classifier.checkpoint import DataFacts, ModelFacts, RewardModel
+from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.types import Episode
@@ -17,7 +17,7 @@ def tiny_model(seed: int = 0, threshold: float = 0.5, members: int = 1, **shape:
     """Two layers on 16x16 images; a low temperature makes its opinions differ."""
     config = ClassifierConfig(encoder=SmallConfig(widths=(4, 8)), cameras={"front": SIZE}, hidden_dim=16, **shape)
     torch.manual_seed(seed)
-    facts = ModelFacts(
+    facts = RewardModelConfig(
         classifier=config,
         shared_encoder=False,
         calibration=((0.3, 0.0),) * members,
@@ -25,7 +25,7 @@ def tiny_model(seed: int = 0, threshold: float = 0.5, members: int = 1, **shape:
         scores={},
         controls=(),
         problems=(),
-        data=DataFacts(fingerprint="none", episodes={}, frames={}, sources=()),
+        data=TrainingDataInfo(fingerprint="none", episodes={}, frames={}, sources=()),
         training={},
     )
     return RewardModel([BinaryRewardClassifier(config) for _ in range(members)], facts, "cpu")

@@ -13,8 +13,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from plaudit.judges.vlm.config import INSTRUCTION, QUESTION, REASON
-from plaudit.judges.vlm.prompt import FORMS
+from plaudit.judges.vlm.config import EXPLAIN_PROMPT, QUESTION, SYSTEM_PROMPT
+from plaudit.judges.vlm.prompt import ANSWER_TOKENS
 from plaudit.types import Episode
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
@@ -53,7 +53,7 @@ def make_tokenizer(words: str = "Yes yes No no user assistant system") -> PreTra
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    text = [INSTRUCTION, QUESTION, REASON, words, *words.split()]
+    text = [SYSTEM_PROMPT, QUESTION, EXPLAIN_PROMPT, words, *words.split()]
     tokenizer.train_from_iterator([*text, *text], trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=TEMPLATE
@@ -113,7 +113,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Any:
         merger.linear_fc2.weight[0] = 0
     text.embed_tokens.weight[:, 0] = 8
     visual.merger.linear_fc2.bias[0] = 8
-    spelled = [tokenizer(form)["input_ids"] for forms in FORMS.values() for form in forms]
+    spelled = [tokenizer(form)["input_ids"] for forms in ANSWER_TOKENS.values() for form in forms]
     words = [ids[0] for ids in spelled if len(ids) == 1]
     model.lm_head.weight[:, 0] = 0
     model.lm_head.weight[words, 0] = 12

@@ -21,10 +21,10 @@ def plain(tiny):
 @pytest.fixture(scope="session")
 def make_scorer(tiny):
     """Of the tiny model, on 64x64 images: four tokens a frame."""
-    from plaudit.judges.vlm.config import VlmConfig
+    from plaudit.judges.vlm.judge import VlmJudgeConfig
 
     def make(**settings):
-        return VlmConfig(**{"model": str(tiny), "image_size": 64, **settings}).scorer()
+        return VlmJudgeConfig(**{"model": str(tiny), "image_size": 64, **settings}).load_backend()
 
     return make
 

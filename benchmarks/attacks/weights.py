@@ -25,9 +25,10 @@ from attacks.torch_files import HEADS, hostile_archives
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.cluster.run import ClusterRunConfig
 from plaudit.data.normalize import Normalizer
-from plaudit.judges.classifier.checkpoint import DataFacts, ModelFacts, RewardModel
+from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.encoders.weights import read_tensors
+from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.learners.sac import Sac, SacConfig
 from plaudit.policies.config import FlowConfig
@@ -81,7 +82,7 @@ def _files(folder: Path, bait: Bait, rng: np.random.Generator, quick: bool) -> I
     torches = [one for one in hostile_archives(bait) if not quick or not one[0].startswith(HEAVY)]
     heads = [one for one in HEADS.items() if not quick or not one[0].startswith(HEAVY)]
     for name, contents, readers in (
-        ("m.pt", torches, (lambda path: RewardModel.load(path, "cpu"), read_tensors)),
+        ("m.pt", torches, (lambda path: load_reward_model(path, "cpu"), read_tensors)),
         ("w.safetensors", heads, (read_weights, read_tensors)),
     ):
         tally = Tally(f"weights: files like {name}")
@@ -179,7 +180,7 @@ def _changed(file: Path, tree: Any, where: tuple[str, ...], value: Any) -> Calla
 
 def made(folder: Path) -> Path:
     """One of each kind."""
-    _model().save(_new(folder / "reward models"))
+    _model().save_pretrained(_new(folder / "reward models"))
     config = FlowConfig(state_dim=2, action_dim=1, horizon=4)
     normalizer = Normalizer.identity(2, 1)
     policy = save_policy(_new(folder / "policies"), config, weights_of(1, config.build().components), normalizer)
@@ -197,7 +198,7 @@ def _new(folder: Path) -> Path:
 
 def _model() -> RewardModel:
     shape = ClassifierConfig(encoder=SmallConfig(widths=(4, 8)), cameras={"front": (16, 16)}, hidden_dim=16)
-    facts = ModelFacts(
+    facts = RewardModelConfig(
         classifier=shape,
         shared_encoder=False,
         calibration=((1.0, 0.0),),
@@ -205,7 +206,7 @@ def _model() -> RewardModel:
         scores={},
         controls=(),
         problems=(),
-        data=DataFacts(fingerprint="none", episodes={}, frames={}, sources=()),
+        data=TrainingDataInfo(fingerprint="none", episodes={}, frames={}, sources=()),
         training={},
     )
     return RewardModel([BinaryRewardClassifier(shape)], facts, "cpu")
@@ -249,7 +250,7 @@ def _read_run(folder: Path) -> None:
 
 
 READERS: dict[str, Read] = {
-    "reward models": lambda folder: RewardModel.load(folder, "cpu"),
+    "reward models": lambda folder: load_reward_model(folder, "cpu"),
     "policies": _read_policy,
     "checkpoints": lambda folder: load_checkpoint(folder, _learner()),
     "runs": _read_run,

@@ -28,11 +28,11 @@ from rich.console import Console
 from plaudit.data.store import Store, is_store
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import DataError, TargetNotEmpty
-from plaudit.judges.classifier.recipes import read_recipe
-from plaudit.judges.classifier.training import Stopped
+from plaudit.judges.classifier.recipes import load_reward_train_job
+from plaudit.judges.classifier.training import TrainingInterrupted
 from plaudit.judges.controls import ControlResult
-from plaudit.judges.metrics import JudgeMetrics, reliability
-from plaudit.judges.scored import Scored
+from plaudit.judges.metrics import JudgeMetrics, calibration_curve
+from plaudit.judges.scored import EpisodePrediction
 from plaudit.report.judge import frame_gallery, judge_blocks, summary_line
 from plaudit.report.page import Code, Section, Table, Text
 from plaudit.report.run import write_run_report
@@ -41,7 +41,7 @@ from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect
 from plaudit.training.config import load_train_config
 from plaudit.training.evaluation import Outcome, examine, film
-from plaudit.training.reward_model import make_reward_model
+from plaudit.training.reward_model import train_and_save
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import train
 from plaudit.untrusted import read_json_lines, read_json_object
@@ -181,10 +181,10 @@ class Demo:
         return f"{kept['success']} successes and {kept['failure']} failures, labeled by the simulator"
 
     def train_judge(self) -> str:
-        config = read_recipe(None, {"seed": self.seed}, self.config.judge)[0].training
+        config = load_reward_train_job(None, {"seed": self.seed}, self.config.judge)[0].training
         if not self.judge.exists():  # it appears complete or not at all
             with self.display.epochs(config.members, config.epochs) as (on_epoch, _):
-                make_reward_model(Store.open(self.data), self.judge, config, on_epoch, self.display.track)
+                train_and_save(Store.open(self.data), self.judge, config, on_epoch, self.display.track)
         scores, controls, _ = load_judge_record(self.judge)
         run = [control for control in controls if control.frames]
         return (
@@ -198,7 +198,7 @@ class Demo:
         with self.display.steps(run.config.steps) as (on_rollout, stopped):
             end = train(run, on_rollout, self.display.track)
         if stopped():
-            raise Stopped
+            raise TrainingInterrupted
         accuracy = [line["reward/agreement"] for line in run.metrics() if "reward/agreement" in line]
         alarm = "" if end.alarm is None else f"; audit alarm: {end.alarm}"
         return (
@@ -220,7 +220,7 @@ class Demo:
         """The report of the run, with the stages before it and the judge after it."""
         outcome = self.log.outcome
         scores, controls, predictions = load_judge_record(self.judge)
-        calibration = reliability(
+        calibration = calibration_curve(
             np.concatenate([p.probability for p in predictions]), np.concatenate([p.truth for p in predictions])
         )
         below = f"The policy is below {MIN_SUCCESS_RATE:.0%} true success."
@@ -254,10 +254,10 @@ class Demo:
         return Section("Stages", [Table(rows, header=("stage", "result", "time"))])
 
 
-def load_judge_record(folder: Path) -> tuple[JudgeMetrics, list[ControlResult], list[Scored]]:
+def load_judge_record(folder: Path) -> tuple[JudgeMetrics, list[ControlResult], list[EpisodePrediction]]:
     """The metrics of a reward model, its negative controls and its predictions on held-out episodes."""
     record = read_json_object(folder / "model.json")
-    predictions = [Scored.from_json(line) for line in read_json_lines(folder / "held_out.jsonl")]
+    predictions = [EpisodePrediction.from_json(line) for line in read_json_lines(folder / "held_out.jsonl")]
     return JudgeMetrics.from_json(record["scores"]), [ControlResult(**tree) for tree in record["controls"]], predictions
 
 
@@ -267,7 +267,8 @@ def run_demo(
     seed: int = 0,
     config: DemoConfig = DemoConfig(),  # noqa: B008 - frozen
 ) -> Outcome:
-    """Run all stages that are not done yet, then write the report. Raises `Stopped` when a callback asked to stop."""
+    """Run all stages that are not done yet, then write the report. Raises `TrainingInterrupted` when a callback
+    asked to stop."""
     demo = Demo(folder, display, config, seed)
     for number, stage in enumerate(demo.stages(), 1):
         display.console.print(f"{number}. {stage.name}: {stage.about}")

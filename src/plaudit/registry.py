@@ -330,7 +330,7 @@ JUDGE_REGISTRY = Registry(
     builtin={
         "simulator": "plaudit.judges.simulator:SimulatorJudgeConfig",
         "classifier": "plaudit.judges.classifier.judge:ClassifierJudgeConfig",
-        "vlm": "plaudit.judges.vlm.config:VlmConfig",
+        "vlm": "plaudit.judges.vlm.judge:VlmJudgeConfig",
     },
 )
 LEARNER_REGISTRY = Registry(

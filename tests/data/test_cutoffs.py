@@ -6,7 +6,7 @@ from plaudit.data.cutoffs import label_store, read_cutoffs
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError
 from plaudit.judges.classifier.dataset import read_frames
-from plaudit.judges.reference import read_truth
+from plaudit.judges.reference import load_reference_labels
 from plaudit.types import Origin
 
 
@@ -50,7 +50,7 @@ def test_all_frames_after_the_last_range_can_be_left_unknown(five):
 
 def test_nothing_learns_from_unknown_frames(five):
     label_store(five, {0: [[1, 2], [3, None, "unknown"]]})
-    truth = read_truth(five, ("cutoff",))[0]
+    truth = load_reference_labels(five, ("cutoff",))[0]
     assert np.isnan(truth).tolist() == [False, False, False, True, True]
     table = read_frames(five, sources=("cutoff",))
     assert np.isnan(table.truth).sum() == 2

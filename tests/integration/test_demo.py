@@ -12,7 +12,7 @@ from rich.console import Console
 from plaudit.data.store import Store
 from plaudit.demo import DemoConfig, DemoDisplay, run_demo
 from plaudit.errors import DataError, TargetNotEmpty
-from plaudit.judges.classifier.training import Stopped
+from plaudit.judges.classifier.training import TrainingInterrupted
 
 SMALL = DemoConfig(
     cameras=("front",),
@@ -48,7 +48,7 @@ def folder(tmp_path_factory) -> Path:
     """Of a demo that was stopped in its second stage and in its third, and then went on to its end."""
     folder = tmp_path_factory.mktemp("runs") / "demo"
     for wanted in ({"epochs": 1}, {"rounds": 1}):
-        with pytest.raises(Stopped):
+        with pytest.raises(TrainingInterrupted):
             run_demo(folder, screen(io.StringIO(), **wanted), config=SMALL)
     run_demo(folder, screen(io.StringIO()), config=SMALL)
     return folder

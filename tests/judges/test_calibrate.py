@@ -8,15 +8,17 @@ import pytest
 from brightness import STEPS, BrightnessConfig, bright_store
 from conftest import counting_episode
 from plaudit.errors import JudgeError
-from plaudit.judges.calibrate import Said, calibrate, cross_fit, fit_rule, record, score_store
+from plaudit.judges.calibrate import ScoredEpisode, calibrate, cross_validate, fit_rule, record, score_episodes
 from plaudit.judges.calibration import choose_threshold, fit_calibration
-from plaudit.judges.reference import read_truth
-from plaudit.judges.scored import Scored
+from plaudit.judges.reference import load_reference_labels
+from plaudit.judges.scored import EpisodePrediction
 from plaudit.rule import DecisionRule
 from plaudit.types import Labels
 
 
-def judged(count: int, seed: int = 0, temperature: float = 3.0, bias: float = -1.0, frames: int = 40) -> list[Said]:
+def judged(
+    count: int, seed: int = 0, temperature: float = 3.0, bias: float = -1.0, frames: int = 40
+) -> list[ScoredEpisode]:
     """Episodes of a judge whose log-odds are `temperature` times too sure, and off by the bias."""
     rng = np.random.default_rng(seed)
     made = []
@@ -24,7 +26,7 @@ def judged(count: int, seed: int = 0, temperature: float = 3.0, bias: float = -1
         first = rng.integers(10, 30) if number % 2 else frames
         truth = (np.arange(frames) >= first).astype(np.float32)
         honest = np.where(truth == 1, 2.0, -2.0) + rng.normal(0, 1.5, frames)
-        made.append(Said((temperature * (honest - bias)).astype(np.float32), truth, number))
+        made.append(ScoredEpisode((temperature * (honest - bias)).astype(np.float32), truth, number))
     return made
 
 
@@ -33,7 +35,7 @@ def test_the_rule_is_made_of_the_parts_that_were_measured():
     fit = fit_rule(said, DecisionRule(decode="per_frame"), 0.01)
     log_odds, truth = np.concatenate([s.log_odds for s in said]), np.concatenate([s.truth for s in said])
     calibration = fit_calibration(log_odds, truth)
-    scored = [Scored(calibration(s.log_odds), s.truth, s.episode) for s in said]
+    scored = [EpisodePrediction(calibration(s.log_odds), s.truth, s.episode) for s in said]
     assert (fit.calibration.temperature, fit.calibration.bias) == (calibration.temperature, calibration.bias)
     assert fit.rule.threshold == choose_threshold(scored, 0.01).value
     assert fit.rule.decode == "per_frame"
@@ -49,7 +51,7 @@ def test_a_judge_that_is_too_sure_is_cooled_down():
 def test_no_episode_chooses_the_rule_that_it_is_counted_by():
     """One failing episode shouts; the rule that is to be tried on it has not heard of it."""
     said = judged(10)
-    loud = Said(np.full(40, 60, np.float32), np.zeros(40, np.float32), 99)
+    loud = ScoredEpisode(np.full(40, 60, np.float32), np.zeros(40, np.float32), 99)
     fit, held_back = calibrate([*said, loud], DecisionRule(), 0.01)
     called = fit.calibration(loud.log_odds) >= fit.rule.threshold
     assert not called.any()  # the rule of all keeps it out
@@ -58,7 +60,7 @@ def test_no_episode_chooses_the_rule_that_it_is_counted_by():
 
 def test_the_rate_that_is_told_is_near_that_of_new_episodes():
     fit, held_back = calibrate(judged(60), DecisionRule(), 0.05)
-    new = [Scored(fit.calibration(s.log_odds), s.truth, s.episode) for s in judged(400, seed=1)]
+    new = [EpisodePrediction(fit.calibration(s.log_odds), s.truth, s.episode) for s in judged(400, seed=1)]
     true = np.mean(np.concatenate([s.called(fit.rule.threshold)[s.truth == 0] for s in new]))
     assert held_back.fpr.low <= true <= held_back.fpr.high
     recall = np.mean(np.concatenate([s.called(fit.rule.threshold)[s.truth == 1] for s in new]))
@@ -67,7 +69,7 @@ def test_the_rate_that_is_told_is_near_that_of_new_episodes():
 
 def test_the_shift_is_that_of_decoded_cutoffs(tmp_path):
     store = bright_store(tmp_path / "s", 5, 5)
-    said, failed = score_store(store, BrightnessConfig(cut=6).build(), read_truth(store, ("human",)))
+    said, failed = score_episodes(store, BrightnessConfig(cut=6).build(), load_reference_labels(store, ("human",)))
     assert failed == {}
     fit, held_back = calibrate(said, DecisionRule(), 0.01)
     assert fit.rule.cutoff_offset + int(np.argmax(fit.calibration(said[0].log_odds) >= fit.rule.threshold)) >= 4
@@ -79,7 +81,7 @@ def test_each_episode_is_asked_about_once_and_failures_are_told(tmp_path):
     silent = store.append(counting_episode(STEPS, task=""))
     store.ledger.append(silent, Labels.from_cutoff(steps=STEPS, cutoff=None, source="human"))
     judge: Any = BrightnessConfig().build()
-    said, failed = score_store(store, judge, read_truth(store, ("human",)))
+    said, failed = score_episodes(store, judge, load_reference_labels(store, ("human",)))
     assert judge.asked == 9 and list(failed) == [silent]
     assert {len(one.log_odds) for one in said} == {STEPS}  # without the repeated frame
 
@@ -92,7 +94,7 @@ def test_one_kind_of_episode_is_not_enough():
 def test_the_record_says_what_was_asked_for_and_found():
     said = judged(20)
     judge = BrightnessConfig().build()
-    held_back = cross_fit(said, DecisionRule(), 0.02)
+    held_back = cross_validate(said, DecisionRule(), 0.02)
     told = record(judge, said, ("human", "cutoff"), 0.02, held_back)
     assert (told.episodes, told.successes, told.fingerprint) == (20, 10, "cut 4")
     assert told.reference == ("human", "cutoff") and told.target_fpr == 0.02

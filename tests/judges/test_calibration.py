@@ -15,20 +15,20 @@ from plaudit.judges.calibration import (
     fit_ensemble,
     wilson,
 )
-from plaudit.judges.metrics import reliability
-from plaudit.judges.scored import Scored
+from plaudit.judges.metrics import calibration_curve
+from plaudit.judges.scored import EpisodePrediction
 from plaudit.rule import above_threshold
 
 
-def scored(probability, truth, episode: int = 0) -> Scored:
-    return Scored(np.array(probability, "f4"), np.array(truth, "f4"), episode)
+def scored(probability, truth, episode: int = 0) -> EpisodePrediction:
+    return EpisodePrediction(np.array(probability, "f4"), np.array(truth, "f4"), episode)
 
 
-def failing(*probability: float) -> Scored:
+def failing(*probability: float) -> EpisodePrediction:
     return scored(probability, [0] * len(probability))
 
 
-def simulated(rng: np.random.Generator, episodes: int, bad: float, share: float) -> list[Scored]:
+def simulated(rng: np.random.Generator, episodes: int, bad: float, share: float) -> list[EpisodePrediction]:
     """Failures of 40 frames; in a share `bad` of them a run of `share` of the frames is called success."""
     made = []
     for number in range(episodes):
@@ -70,8 +70,8 @@ def test_calibration_is_the_minimum_of_the_loss_over_a_grid():
     logits = 8 * np.round(0.3 * truth + 0.7 * rng.random(60), 1) - 4
     found = fit_calibration(logits, truth)
     grid = [Calibration(t, b) for t in np.geomspace(0.1, 10, 80) for b in np.linspace(-3, 3, 61)]
-    losses = [reliability(c(logits), truth).log_loss for c in grid]
-    assert reliability(found(logits), truth).log_loss <= min(losses) + 1e-5
+    losses = [calibration_curve(c(logits), truth).log_loss for c in grid]
+    assert calibration_curve(found(logits), truth).log_loss <= min(losses) + 1e-5
 
 
 def test_calibration_needs_both_kinds_and_finite_logits():
@@ -81,7 +81,7 @@ def test_calibration_needs_both_kinds_and_finite_logits():
         fit_calibration([math.inf, 2.0], [1, 0])
 
 
-# Threshold
+# ThresholdChoice
 
 
 def test_the_threshold_lies_midway_between_the_first_failure_that_must_not_pass_and_the_next_score():
@@ -97,7 +97,7 @@ def test_a_threshold_keeps_out_what_it_should_when_scores_differ_in_their_last_d
     """As they do from one device to the next."""
     episodes = [scored([0.2, 0.7, 0.96, 0.99], [0, 0, 1, 1]), failing(0.3, 0.4999999)]
     value = choose_threshold(episodes, target_fpr=0.0).value
-    elsewhere = [Scored(np.minimum(e.probability + np.float32(1e-4), 1), e.truth, 0) for e in episodes]
+    elsewhere = [EpisodePrediction(np.minimum(e.probability + np.float32(1e-4), 1), e.truth, 0) for e in episodes]
     assert false_positive_rate(elsewhere, value).value == 0
     low = [failing(0.3, 0.4999999)]  # a hair under the floor
     assert choose_threshold(low, target_fpr=0.0).value > 0.51
@@ -111,9 +111,9 @@ def test_an_ensemble_is_calibrated_as_a_whole(members):
     logits = [scale * (clear + rng.normal(0, 2, 6000)) for scale in (1, 2, 0.5, 3, 1)[:members]]
     found = fit_ensemble(logits[:], truth)
     lowest = np.min([one(said) for one, said in zip(found.members, logits, strict=True)], axis=0)
-    assert reliability(found(logits), truth).ece < 0.03
+    assert calibration_curve(found(logits), truth).ece < 0.03
     assert found(logits).mean() == pytest.approx(truth.mean(), abs=0.005)
-    assert (reliability(lowest, truth).ece > 0.1) == (members > 1)  # what the lowest of calibrated ones is worth
+    assert (calibration_curve(lowest, truth).ece > 0.1) == (members > 1)  # what the lowest of calibrated ones is worth
 
 
 def test_the_threshold_is_the_floor_where_that_is_enough():

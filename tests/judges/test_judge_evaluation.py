@@ -11,8 +11,8 @@ from conftest import counting_episode
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.controls import UNRELATED
-from plaudit.judges.evaluation import Evaluation, compare, evaluate, wrong_task_for
-from plaudit.judges.reference import read_truth, reference_sources
+from plaudit.judges.evaluation import Evaluation, compare, control_task, evaluate
+from plaudit.judges.reference import load_reference_labels, resolve_reference
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rule import DecisionRule, labels_from_scores
 from plaudit.types import JudgeId, Labels, Scores
@@ -20,7 +20,7 @@ from plaudit.types import JudgeId, Labels, Scores
 
 def measured(store: Store, sources=("human",), wrong_task: str | None = UNRELATED, **judge) -> Evaluation:
     built = BrightnessConfig.model_validate(judge).build()
-    return evaluate(store, built, read_truth(store, sources), wrong_task=wrong_task)
+    return evaluate(store, built, load_reference_labels(store, sources), wrong_task=wrong_task)
 
 
 @pytest.fixture
@@ -136,8 +136,8 @@ def test_a_judge_that_does_not_obey_the_instruction_is_found(bright):
 
 def test_who_reads_no_instruction_is_not_asked_with_a_wrong_one(bright):
     assert "wrong instruction" not in {c.name for c in measured(bright, wrong_task=None).controls}
-    assert (wrong_task_for(False, "dance"), wrong_task_for(True, None)) == (None, UNRELATED)
-    assert wrong_task_for(True, "dance") == "dance"
+    assert (control_task(False, "dance"), control_task(True, None)) == (None, UNRELATED)
+    assert control_task(True, "dance") == "dance"
 
 
 def test_controls_need_a_success_and_one_kind_of_truth_is_told(tmp_path):
@@ -150,7 +150,7 @@ def test_controls_need_a_success_and_one_kind_of_truth_is_told(tmp_path):
 def test_a_simulator_cannot_be_asked_about_episodes_that_are_made_up(tmp_path):
     success = np.arange(1, STEPS + 1) >= CUT
     store = bright_store(tmp_path / "s", 2, 0, privileged={"success": success})
-    found = evaluate(store, SimulatorJudge(), read_truth(store, ("human",)))
+    found = evaluate(store, SimulatorJudge(), load_reference_labels(store, ("human",)))
     assert not found.graded and found.on_labels.errors == (0, 0)
     assert all(control.frames == 0 for control in found.controls)
     assert "8 of 8 controls could not be judged: no simulator knows" in found.notes[0]
@@ -161,7 +161,7 @@ def test_a_simulator_cannot_be_asked_about_episodes_that_are_made_up(tmp_path):
 
 def ledger(store: Store, source: str) -> Evaluation:
     verdicts = {i: labels for i in store.ids if (labels := store.ledger.labels(i, {source}))}
-    return compare(store, verdicts, read_truth(store, ("human",)), DecisionRule())
+    return compare(store, verdicts, load_reference_labels(store, ("human",)), DecisionRule())
 
 
 def test_labels_that_are_there_are_measured_by_yes_and_no(bright):
@@ -195,33 +195,33 @@ def test_who_has_labelled_nothing_cannot_be_measured(bright):
 def test_the_newest_label_of_those_who_are_believed_is_the_truth(bright):
     bright.ledger.append(0, Labels.from_cutoff(steps=STEPS, cutoff=2, source="cutoff"))
     bright.ledger.append(0, Labels.from_cutoff(steps=STEPS, cutoff=None, source="vlm"))
-    assert read_truth(bright, ("human", "cutoff"))[0].sum() == 6
-    assert read_truth(bright, ("human",))[0].sum() == 4
-    assert list(read_truth(bright, ("human",), ids=[1, 2])) == [1, 2]
+    assert load_reference_labels(bright, ("human", "cutoff"))[0].sum() == 6
+    assert load_reference_labels(bright, ("human",))[0].sum() == 4
+    assert list(load_reference_labels(bright, ("human",), ids=[1, 2])) == [1, 2]
 
 
 def test_a_simulators_flag_is_the_truth_where_nobody_labelled(tmp_path):
     store = Store.create(tmp_path / "s")
     store.append(counting_episode(3, privileged={"success": np.array([0, 0, 1], bool)}))
-    assert read_truth(store, ("human", "simulator"))[0].tolist() == [0, 0, 0, 1]
+    assert load_reference_labels(store, ("human", "simulator"))[0].tolist() == [0, 0, 0, 1]
 
 
 def test_an_excluded_episode_and_a_repeated_frame_have_no_truth(tmp_path):
     store = bright_store(tmp_path / "s", 2, 0, repeated="last")
     store.ledger.append(0, Labels.from_targets(np.full(STEPS + 1, np.nan), source="human"))
-    truths = read_truth(store, ("human",))
+    truths = load_reference_labels(store, ("human",))
     assert list(truths) == [1] and np.isnan(truths[1][-1])
 
 
 def test_a_judge_is_never_its_own_reference(bright):
-    assert "human" not in reference_sources(None, "human") and "cutoff" in reference_sources(None, "human")
+    assert "human" not in resolve_reference(None, "human") and "cutoff" in resolve_reference(None, "human")
     with pytest.raises(JudgeError, match="the judge is 'human' itself"):
-        reference_sources(["human", "cutoff"], "human")
+        resolve_reference(["human", "cutoff"], "human")
 
 
 def test_without_a_reference_it_says_what_to_do(bright):
     with pytest.raises(JudgeError, match=r"has no labels of vlm to compare with; label some episodes first"):
-        read_truth(bright, ("vlm",))
+        load_reference_labels(bright, ("vlm",))
 
 
 def test_the_numbers_go_through_json(tmp_path):

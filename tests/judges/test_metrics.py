@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 
 from plaudit.errors import JudgeError
-from plaudit.judges.metrics import JudgeMetrics, compute_metrics, precision_recall, reliability, roc_auc
-from plaudit.judges.scored import Scored
+from plaudit.judges.metrics import JudgeMetrics, calibration_curve, compute_metrics, precision_recall, roc_auc
+from plaudit.judges.scored import EpisodePrediction
 from plaudit.rule import DecisionRule
 
 NAN = math.nan
 SINGLE = DecisionRule(decode="per_frame")
 
 
-def scored(probability, truth, episode: int = 0) -> Scored:
-    return Scored(np.array(probability, "f4"), np.array(truth, "f4"), episode)
+def scored(probability, truth, episode: int = 0) -> EpisodePrediction:
+    return EpisodePrediction(np.array(probability, "f4"), np.array(truth, "f4"), episode)
 
 
 def random_frames(seed: int, count: int = 60):
@@ -47,7 +47,7 @@ def test_precision_and_recall_by_hand():
 
 
 def test_reliability_of_two_bins_by_hand():
-    table = reliability([0.1, 0.3, 0.8, 1.0], [0, 1, 1, 1], bins=2)
+    table = calibration_curve([0.1, 0.3, 0.8, 1.0], [0, 1, 1, 1], bins=2)
     assert table.count.tolist() == [2, 2]
     assert table.probability == pytest.approx([0.2, 0.9])
     assert table.success == pytest.approx([0.5, 1.0])
@@ -57,19 +57,19 @@ def test_reliability_of_two_bins_by_hand():
 
 
 def test_an_empty_bin_is_nan_and_does_not_count():
-    table = reliability([0.05, 0.95], [0, 1], bins=10)
+    table = calibration_curve([0.05, 0.95], [0, 1], bins=10)
     assert np.isnan(table.success[1:9]).all()
     assert table.ece == pytest.approx(0.05)
 
 
 def test_a_sure_mistake_costs_much_and_not_everything():
-    assert 10 < reliability([1.0], [0]).log_loss < 20
+    assert 10 < calibration_curve([1.0], [0]).log_loss < 20
 
 
 # All of it
 
 
-def small_set() -> list[Scored]:
+def small_set() -> list[EpisodePrediction]:
     return [
         scored([0.1, 0.2, 0.7, 0.9, 0.1], [0, 0, 1, 1, NAN], 7),  # released at the end
         scored([0.1, 0.6, 0.1], [0, 0, 0], 8),
@@ -125,9 +125,9 @@ def test_scored_says_what_is_wrong_with_it():
 
 def test_episodes_that_are_called_at_their_first_frame_are_counted():
     episodes = [
-        Scored(np.array([0.9, 0.2, 0.9], "f4"), np.array([0, 0, 1], "f4"), 0),
-        Scored(np.array([0.9, 0.9], "f4"), np.array([1, 1], "f4"), 1),
-        Scored(np.array([0.9, 0.1, 0.9], "f4"), np.array([np.nan, 0, 1], "f4"), 2),  # nobody knows of its first frame
+        EpisodePrediction(np.array([0.9, 0.2, 0.9], "f4"), np.array([0, 0, 1], "f4"), 0),
+        EpisodePrediction(np.array([0.9, 0.9], "f4"), np.array([1, 1], "f4"), 1),
+        EpisodePrediction(np.array([0.9, 0.1, 0.9], "f4"), np.array([np.nan, 0, 1], "f4"), 2),  # no target at first
     ]
     scores = compute_metrics(episodes, SINGLE)
     assert (scores.start_called, scores.start_false) == (2, 1)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from plaudit.judges.cutoffs import cutoff_decode_errors, fit_cutoff_offset, onset_errors
-from plaudit.judges.scored import Scored
+from plaudit.judges.scored import EpisodePrediction
 from plaudit.rule import DecisionRule, decode_cutoff
 
 NAN = math.nan
 
 
-def scored(probability, truth, episode: int = 0) -> Scored:
-    return Scored(np.array(probability, "f4"), np.array(truth, "f4"), episode)
+def scored(probability, truth, episode: int = 0) -> EpisodePrediction:
+    return EpisodePrediction(np.array(probability, "f4"), np.array(truth, "f4"), episode)
 
 
 def likeliest(p: np.ndarray, even: float) -> int | None:

@@ -14,9 +14,9 @@ from brightness import CUT, STEPS, BrightnessConfig, bright_store
 from conftest import counting_episode
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.evaluation import evaluate
-from plaudit.judges.metrics import JudgeMetrics, compute_metrics, reliability
-from plaudit.judges.reference import read_truth
-from plaudit.judges.scored import JudgedFrame, Scored
+from plaudit.judges.metrics import JudgeMetrics, calibration_curve, compute_metrics
+from plaudit.judges.reference import load_reference_labels
+from plaudit.judges.scored import EpisodePrediction, FramePrediction
 from plaudit.report.judge import save_evaluation, write_judge_report
 from plaudit.report.text import format_percent
 from plaudit.rule import DecisionRule
@@ -29,12 +29,12 @@ SINGLE = DecisionRule(decode="per_frame")
 
 
 def scores() -> JudgeMetrics:
-    return compute_metrics([Scored(PROBABILITY, TRUTH, 3), Scored([0.1, 0.2], [0, 0], 4)], SINGLE)
+    return compute_metrics([EpisodePrediction(PROBABILITY, TRUTH, 3), EpisodePrediction([0.1, 0.2], [0, 0], 4)], SINGLE)
 
 
 def report(folder: Path, *, of: JudgeMetrics | None = None, controls=(PASSED,), errors=(), **options) -> str:
     path = folder / "judge.html"
-    calibration = reliability(PROBABILITY, TRUTH)
+    calibration = calibration_curve(PROBABILITY, TRUTH)
     write_judge_report(path, "The <judge>", of or scores(), controls, calibration, errors, **options)
     return path.read_text()
 
@@ -52,7 +52,7 @@ def test_the_summary_has_the_error_rates_and_the_number_of_episodes(tmp_path):
 
 
 def test_the_page_needs_no_other_file(tmp_path):
-    page = report(tmp_path, errors=[JudgedFrame(3, 2, 0.0, 0.7, np.zeros((8, 8, 3), np.uint8))])
+    page = report(tmp_path, errors=[FramePrediction(3, 2, 0.0, 0.7, np.zeros((8, 8, 3), np.uint8))])
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
     assert "@import" not in page and "<script" not in page
 
@@ -74,14 +74,14 @@ def test_a_threshold_above_1_is_a_warning(tmp_path):
 
 
 def test_numbers_that_could_not_be_measured_are_dashes(tmp_path):
-    page = report(tmp_path, of=compute_metrics([Scored([0.1, 0.2], [0, 0], 4)], SINGLE))
+    page = report(tmp_path, of=compute_metrics([EpisodePrediction([0.1, 0.2], [0, 0], 4)], SINGLE))
     assert "nan" not in page
     assert "<td>-</td>" in page
 
 
 def test_the_frames_with_the_largest_errors_are_inside_the_page_with_captions(tmp_path):
     image = np.full((480, 640, 3), (200, 100, 50), np.uint8)
-    page = report(tmp_path, errors=[JudgedFrame(12, 43, 1.0, 0.03, image)])
+    page = report(tmp_path, errors=[FramePrediction(12, 43, 1.0, 0.03, image)])
     (data,) = re.findall(r'src="data:image/jpeg;base64,([^"]+)"', page)
     shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
     assert shown.shape == (240, 320, 3)
@@ -129,7 +129,9 @@ def page(tmp_path):
     store.ledger.append(silent, Labels.from_cutoff(steps=STEPS, cutoff=None, source="human"))
 
     def page(**judge) -> str:
-        found = evaluate(store, BrightnessConfig(**judge).build(), read_truth(store, ("human",)), wrong_task="dance")
+        found = evaluate(
+            store, BrightnessConfig(**judge).build(), load_reference_labels(store, ("human",)), wrong_task="dance"
+        )
         save_evaluation(tmp_path / "out", "brightness", found, {"store": "a < b"})
         return (tmp_path / "out/report.html").read_text()
 

@@ -8,7 +8,7 @@ import torch
 
 import glow
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
-from plaudit.judges.vlm.config import VlmConfig
+from plaudit.judges.vlm.judge import VlmJudgeConfig
 from plaudit.training.workers.judge import JudgeBundle
 
 
@@ -42,8 +42,10 @@ def test_a_folder_of_a_vision_language_model_is_named_by_its_whole_path_and_an_i
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models/qwen").mkdir(parents=True)
-    assert JudgeBundle.of(VlmConfig(model="models/qwen")).config["model"] == str(tmp_path / "models/qwen")
-    assert JudgeBundle.of(VlmConfig(model="nvidia/Cosmos-Reason2-8B")).config["model"] == "nvidia/Cosmos-Reason2-8B"
+    assert JudgeBundle.of(VlmJudgeConfig(model="models/qwen")).config["model"] == str(tmp_path / "models/qwen")
+    assert (
+        JudgeBundle.of(VlmJudgeConfig(model="nvidia/Cosmos-Reason2-8B")).config["model"] == "nvidia/Cosmos-Reason2-8B"
+    )
 
 
 def test_another_file_under_the_same_name_is_another_judge(tmp_path):

@@ -16,7 +16,7 @@ from plaudit.data.replay import Replay
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
-from plaudit.judges.classifier.training import Stopped
+from plaudit.judges.classifier.training import TrainingInterrupted
 from plaudit.judges.labeling import stale_episodes
 from plaudit.rule import DecisionRule
 from plaudit.training.audit import Audit, AuditConfig
@@ -219,7 +219,7 @@ def test_it_is_due_with_enough_labels_of_those_who_are_believed(weak, tmp_path):
 def test_one_that_was_stopped_goes_on_and_nothing_was_decided_meanwhile(weak, tmp_path):
     retrainer = weak.retrainer(tmp_path, training={"epochs": 3})
     store = labelled_run(tmp_path, retrainer, flipped=False)
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         retrainer.run(store, lambda epoch: epoch.epoch < 2)
     assert decisions(retrainer.folder) == []
     epochs = []

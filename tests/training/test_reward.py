@@ -18,10 +18,10 @@ from plaudit.data.replay import Replay
 from plaudit.data.rewards import RewardConfig, compute_episode_rewards
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, JudgeError, PlauditError
-from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import fit
+from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import collect_rollout
@@ -80,7 +80,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_the_model_pays_ends_the_episodes_and_signs_the_labels(tmp_path: Path, model: Any, learner: str):
     folder = model(0.5)
     run(tmp_path / "run", f"{LEARNERS[learner]} reward.model={folder}")
-    store, judge, succeeded = Store.open(tmp_path / "run/episodes"), RewardModel.load(folder), 0
+    store, judge, succeeded = Store.open(tmp_path / "run/episodes"), load_reward_model(folder), 0
     for i, episode in store:
         labels = store.ledger.labels(i)
         bright = episode.frames["front"][1:, 0, 0, 0] >= 0.5 * 255
@@ -240,7 +240,7 @@ def test_shaping_adds_up_to_nothing_that_depends_on_the_way(tmp_path: Path, know
     demos = demonstrations(tmp_path / "demos")
     words = f"{LEARNERS['sac']} reward.model={knowing} reward.force=true demos={demos} steps=60 reward.shaping=1"
     run(tmp_path / "run", words)
-    store, judge = Store.open(demos, labels=tmp_path / "run/demos.labels"), RewardModel.load(knowing, force=True)
+    store, judge = Store.open(demos, labels=tmp_path / "run/demos.labels"), load_reward_model(knowing, force=True)
     for i, episode in store:
         labels = store.ledger.labels(i)
         reward = compute_episode_rewards(labels, {}, RewardConfig(shaping=1), 0.95)
@@ -305,7 +305,7 @@ def test_another_model_judges_all_again_and_the_alarm_begins_anew(tmp_path: Path
     folder = RunFolder.reopen(tmp_path / "run").hand_over(strict)
     assert "from_0.6" in folder.introduction[0] and RunFolder.reopen(folder.path).config.reward.model == strict
     past = json.loads((folder.path / "reward_models.jsonl").read_text())
-    old, new = (RewardModel.load(path).fingerprint for path in (lenient, strict))
+    old, new = (load_reward_model(path).fingerprint for path in (lenient, strict))
     assert past == {"step": stopped.step, "model": str(lenient), "fingerprint": old}
     end = run(tmp_path / "run", rounds=1)
     assert (end.episodes, end.alarm) == (12, None)

@@ -18,11 +18,11 @@ def demo(
     true success rate on test seeds. Ctrl-C stops; the same command resumes.
     """
     from plaudit.demo import MIN_SUCCESS_RATE, DemoDisplay, run_demo
-    from plaudit.judges.classifier.training import Stopped
+    from plaudit.judges.classifier.training import TrainingInterrupted
 
     try:
         outcome = run_demo(folder, DemoDisplay(out, progress, epochs_bar, training_bar), seed)
-    except (KeyboardInterrupt, Stopped):
+    except (KeyboardInterrupt, TrainingInterrupted):
         stop(f"stopped; resume with: plaudit demo --output-dir {folder} --seed {seed}")
     if outcome.success < MIN_SUCCESS_RATE:
         tell("problem", f"that is below {MIN_SUCCESS_RATE:.0%}")

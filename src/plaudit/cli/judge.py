@@ -21,7 +21,7 @@ from plaudit.errors import DataError, TargetNotEmpty, nearest
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
-    from plaudit.judges.calibrate import Fit, HeldBack
+    from plaudit.judges.calibrate import CrossValResult, Fit
     from plaudit.judges.config import CalibrationRecord, JudgeConfig
     from plaudit.judges.evaluation import Evaluation
     from plaudit.protocols import Judge
@@ -103,10 +103,10 @@ def _of_ledger(
     store: "Store", source: str, asked: Sequence[str] | None, ids: Sequence[int]
 ) -> tuple["Evaluation", dict[str, str]]:
     from plaudit.judges.evaluation import compare
-    from plaudit.judges.reference import read_truth, reference_sources
+    from plaudit.judges.reference import load_reference_labels, resolve_reference
 
-    sources = reference_sources(asked, source)
-    truths = read_truth(store, sources, ids)
+    sources = resolve_reference(asked, source)
+    truths = load_reference_labels(store, sources, ids)
     verdicts = {i: labels for i in truths if (labels := store.ledger.labels(i, {source})) is not None}
     if not verdicts:
         judges = {version.source for i in truths for version in store.ledger.history(i)} - {source}
@@ -141,12 +141,12 @@ def _of_judge(
     wrong_task: str | None,
     controls: bool,
 ) -> tuple["Evaluation", dict[str, str]]:
-    from plaudit.judges.evaluation import evaluate, wrong_task_for
-    from plaudit.judges.reference import read_truth, reference_sources
+    from plaudit.judges.evaluation import control_task, evaluate
+    from plaudit.judges.reference import load_reference_labels, resolve_reference
 
-    sources = reference_sources(asked, built.id.source)
-    truths = read_truth(store, sources, ids)
-    wrong = wrong_task_for(config.uses_task, wrong_task)
+    sources = resolve_reference(asked, built.id.source)
+    truths = load_reference_labels(store, sources, ids)
+    wrong = control_task(config.uses_task, wrong_task)
     found = evaluate(store, built, truths, wrong_task=wrong, with_controls=controls, track=progress("labeling"))
     facts = {
         "model": built.id.fingerprint or "-",
@@ -212,9 +212,9 @@ def calibrate_(
     on held-out episodes. Writes the judge as a file for --config.
     """
     from plaudit.data.store import Store
-    from plaudit.judges.calibrate import calibrate, check_scores, record, score_store
+    from plaudit.judges.calibrate import calibrate, check_scores, record, score_episodes
     from plaudit.judges.config import load_judge_config, save_judge_config
-    from plaudit.judges.reference import read_truth, reference_sources
+    from plaudit.judges.reference import load_reference_labels, resolve_reference
 
     folder, overrides = named_store(words)
     if output.exists() and output != config:
@@ -224,10 +224,10 @@ def calibrate_(
     given = load_judge_config(config, name, flags, overrides)
     built = given.model_copy(update={"calibration": None}).build()
     asked = None if reference is None else [who.strip() for who in reference.split(",")]
-    sources = reference_sources(asked, built.id.source)
+    sources = resolve_reference(asked, built.id.source)
     try:
-        truths = read_truth(store, sources, chosen_ids(store, episodes))
-        said, failed = score_store(store, built, truths, progress("labeling"))
+        truths = load_reference_labels(store, sources, chosen_ids(store, episodes))
+        said, failed = score_episodes(store, built, truths, progress("labeling"))
     except KeyboardInterrupt:
         stop("interrupted; nothing was written")
     tell_failed(failed)
@@ -239,7 +239,7 @@ def calibrate_(
     _tell_calibrated(output, fit, calibrated, held_back)
 
 
-def _tell_calibrated(output: Path, fit: "Fit", calibrated: "CalibrationRecord", held_back: "HeldBack") -> None:
+def _tell_calibrated(output: Path, fit: "Fit", calibrated: "CalibrationRecord", held_back: "CrossValResult") -> None:
     from plaudit.report.tables import calibration_table
 
     title = f"{output}: fitted on {calibrated.episodes} episodes, {calibrated.successes} of which succeed"
@@ -271,19 +271,19 @@ def explain_(
     """
     from plaudit.data.store import Store
     from plaudit.judges.config import load_judge_config
-    from plaudit.judges.vlm.config import VlmConfig
-    from plaudit.judges.vlm.explain import Audit, audit
+    from plaudit.judges.vlm.explain import EpisodeExplanation, explain_episodes
+    from plaudit.judges.vlm.judge import VlmJudgeConfig
 
     folder, overrides = named_store(words)
     store = Store.open(folder)
     asked = load_judge_config(config, "vlm", {} if model is None else {"model": model}, overrides)
-    assert isinstance(asked, VlmConfig)
+    assert isinstance(asked, VlmJudgeConfig)
 
-    def tell_one(found: Audit) -> None:
-        out.print(f"episode {found.episode}: {found.words}", *found.text.strip().splitlines(), sep="\n    ")
+    def print_one(found: EpisodeExplanation) -> None:
+        out.print(f"episode {found.episode}: {found.summary}", *found.text.strip().splitlines(), sep="\n    ")
 
     try:
-        unread = audit(store, asked.scorer(), chosen_ids(store, episodes), tell_one, output)
+        unread = explain_episodes(store, asked.load_backend(), chosen_ids(store, episodes), print_one, output)
     except KeyboardInterrupt:
         stop("interrupted; the explanations so far are above")
     if unread:

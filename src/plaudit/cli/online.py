@@ -124,11 +124,11 @@ def _check_judge(config: Any) -> None:
     """A reward model that is not there, or is not to be believed, is told of before anything is made or changed; and
     so are data that its successors are to learn from."""
     from plaudit.data.store import Store
-    from plaudit.judges.classifier.checkpoint import RewardModel
     from plaudit.judges.classifier.judge import ClassifierJudgeConfig
+    from plaudit.judges.classifier.loader import load_reward_model
 
     if isinstance(config.judge, ClassifierJudgeConfig):
-        RewardModel.load(config.judge.model, "cpu", force=config.judge.force)
+        load_reward_model(config.judge.model, "cpu", force=config.judge.force)
         for data in config.retrain.data if config.retrain is not None else ():
             Store.open(data)
 

@@ -15,10 +15,10 @@ from plaudit.errors import DataError
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
-    from plaudit.judges.classifier.fit import Fitted
-    from plaudit.judges.classifier.recipes import RewardRecipe
+    from plaudit.judges.classifier.fit import TrainResult
+    from plaudit.judges.classifier.recipes import RewardTrainJob
 
-# Flags that are keys of a RewardRecipe by the same name and are handed on as they are.
+# Flags that are keys of a RewardTrainJob by the same name and are handed on as they are.
 _KEYS = (
     *("image_keys", "batch_size", "epochs", "lr", "hidden_dim", "latent_dim", "num_spatial_blocks", "members"),
     *("use_state", "history", "history_stride", "progress", "target_fpr", "seed", "device"),
@@ -112,13 +112,13 @@ def train_reward(
     Some episodes are held out to choose its threshold, others to test it; report.html in its folder shows how far to
     trust it. Ctrl-C stops after the current epoch; the same command resumes. All keys: docs/reward_model.md.
     """
-    from plaudit.judges.classifier.recipes import read_recipe
+    from plaudit.judges.classifier.recipes import load_reward_train_job
     from plaudit.training.reward_model import check_free
 
     store, overrides = store_and_keys(words or [])
     folders = positive_dir is not None or negative_dir is not None
     flags = _flags(context.params) | _data(store, positive_dir, negative_dir)
-    recipe, notes = read_recipe(config, flags, overrides, folders=folders)
+    recipe, notes = load_reward_train_job(config, flags, overrides, folders=folders)
     check_free(recipe.out, "--output-dir")
     if recipe.output_checkpoint is not None:
         check_free(recipe.output_checkpoint, "--output-checkpoint")
@@ -168,7 +168,7 @@ def _flags(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _episodes(recipe: "RewardRecipe", state: Sequence[str]) -> Iterator["Store"]:
+def _episodes(recipe: "RewardTrainJob", state: Sequence[str]) -> Iterator["Store"]:
     """The store; a data set of another layout as one that is there for as long as it is needed."""
     from plaudit.data.store import Store, is_store
     from plaudit.judges.classifier.fit import existing_parent
@@ -189,7 +189,7 @@ def _episodes(recipe: "RewardRecipe", state: Sequence[str]) -> Iterator["Store"]
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _imported(recipe: "RewardRecipe", state: Sequence[str], scratch: Path) -> "Store":
+def _imported(recipe: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "Store":
     """Into a folder under the first source's name, which is what messages call it; no more than is learned from."""
     from plaudit.data.formats import ReadOptions
     from plaudit.data.store import Store
@@ -215,7 +215,7 @@ def _imported(recipe: "RewardRecipe", state: Sequence[str], scratch: Path) -> "S
     return Store.open(folder)
 
 
-def _visualize(episodes: "Store", recipe: "RewardRecipe", folder: Path) -> None:
+def _visualize(episodes: "Store", recipe: "RewardTrainJob", folder: Path) -> None:
     from plaudit.report.positives import save_positives
 
     cameras = recipe.image_keys or sorted(episodes.episode(episodes.ids[0]).frames)
@@ -223,24 +223,24 @@ def _visualize(episodes: "Store", recipe: "RewardRecipe", folder: Path) -> None:
     out.print(f"{folder} shows {count} success frames")
 
 
-def _train(episodes: "Store", recipe: "RewardRecipe") -> "Fitted":
-    from plaudit.judges.classifier.rlinf import save_pt
-    from plaudit.judges.classifier.training import Stopped
-    from plaudit.training.reward_model import make_reward_model, work_folder
+def _train(episodes: "Store", recipe: "RewardTrainJob") -> "TrainResult":
+    from plaudit.judges.classifier.rlinf import save_rlinf_checkpoint
+    from plaudit.judges.classifier.training import TrainingInterrupted
+    from plaudit.training.reward_model import train_and_save, work_folder
 
     if len(episodes):
         recipe.check_cameras(sorted(episodes.episode(episodes.ids[0]).frames))
     try:
         with epochs_bar(recipe.members, recipe.epochs) as (watch, _):
-            fitted = make_reward_model(episodes, recipe.out, recipe.training, watch, progress)
-    except Stopped:
+            fitted = train_and_save(episodes, recipe.out, recipe.training, watch, progress)
+    except TrainingInterrupted:
         stop(f"stopped; run the same command to resume from {work_folder(recipe.out)}")
     if recipe.output_checkpoint is not None:
-        save_pt(recipe.output_checkpoint, fitted)
+        save_rlinf_checkpoint(recipe.output_checkpoint, fitted)
     return fitted
 
 
-def _tell_result(fitted: "Fitted", recipe: "RewardRecipe") -> None:
+def _tell_result(fitted: "TrainResult", recipe: "RewardTrainJob") -> None:
     from plaudit.report.judge import first_frame_warning
     from plaudit.report.tables import judge_table
 

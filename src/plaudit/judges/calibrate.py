@@ -1,6 +1,6 @@
 """Fitting a judge's rule on labelled episodes: temperature and bias, the threshold, and how late its cutoffs are.
 
-    said, failed = score_store(store, judge, truths)
+    said, failed = score_episodes(store, judge, truths)
     rule, held_back = calibrate(said, judge.rule, target_fpr=0.01)
 
 The rule that is stored is fitted on all episodes. What it is worth is not read off the same ones: they are dealt into
@@ -19,17 +19,17 @@ from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.calibration import (
     PlattScaling,
-    Rate,
+    RateCI,
     choose_threshold,
     false_positive_rate,
     fit_calibration,
     log_odds,
 )
 from plaudit.judges.config import CalibrationRecord
-from plaudit.judges.cutoffs import CutoffErrors, fit_cutoff_offset, onset_errors
+from plaudit.judges.cutoffs import OnsetErrors, fit_cutoff_offset, onset_errors
 from plaudit.judges.labeling import BATCH, Track, batches
 from plaudit.judges.metrics import precision_recall
-from plaudit.judges.scored import Scored
+from plaudit.judges.scored import EpisodePrediction
 from plaudit.protocols import Judge
 from plaudit.rule import DecisionRule, above_threshold
 from plaudit.types import FloatArray, Scores
@@ -39,7 +39,7 @@ FEWEST = 3  # episodes that show success, and that show failure
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
+class ScoredEpisode:
     """One episode: a judge's log-odds, and the truth, of the frames that have both."""
 
     log_odds: FloatArray  # [F]
@@ -56,19 +56,19 @@ class Fit:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldBack:
+class CrossValResult:
     """What rules were worth on episodes that did not choose them."""
 
-    fpr: Rate
+    fpr: RateCI
     recall: float
-    cutoffs: CutoffErrors  # decoded
+    cutoffs: OnsetErrors  # decoded
 
 
-def score_store(
+def score_episodes(
     store: Store, judge: Judge, truths: Mapping[int, FloatArray], track: Track = iter
-) -> tuple[list[Said], dict[int, str]]:
+) -> tuple[list[ScoredEpisode], dict[int, str]]:
     """A judge's numbers of these episodes, each asked for once; and those that it could not judge, and why."""
-    found: list[Said] = []
+    found: list[ScoredEpisode] = []
     failed: dict[int, str] = {}
     for ids in batches(track(list(truths)), BATCH):
         batch = {i: store.episode(i) for i in ids}
@@ -79,24 +79,26 @@ def score_store(
             logits = log_odds(said.success_prob[episode.recorded]).astype(np.float32)
             truth = truths[episode_id][episode.recorded]
             known = ~np.isnan(truth) & np.isfinite(logits)
-            found.append(Said(logits[known], truth[known], episode_id))
+            found.append(ScoredEpisode(logits[known], truth[known], episode_id))
     return found, failed
 
 
-def calibrate(said: Sequence[Said], rule: DecisionRule, target_fpr: float, seed: int = 0) -> tuple[Fit, HeldBack]:
+def calibrate(
+    said: Sequence[ScoredEpisode], rule: DecisionRule, target_fpr: float, seed: int = 0
+) -> tuple[Fit, CrossValResult]:
     """The rule of all episodes, and what such rules are worth on others."""
     check_enough(said)
-    return fit_rule(said, rule, target_fpr), cross_fit(said, rule, target_fpr, seed)
+    return fit_rule(said, rule, target_fpr), cross_validate(said, rule, target_fpr, seed)
 
 
-def check_scores(source: str, said: Sequence[Said]) -> None:
+def check_scores(source: str, said: Sequence[ScoredEpisode]) -> None:
     """Whether there is anything to calibrate: not where all scores are yes and no."""
     sure = log_odds(1.0) - 1e-3
     if said and all((np.abs(one.log_odds) > sure).all() for one in said):
         raise JudgeError(f"'{source}' says yes and no; only a judge that gives probabilities can be calibrated")
 
 
-def check_enough(said: Sequence[Said]) -> None:
+def check_enough(said: Sequence[ScoredEpisode]) -> None:
     successes, failures = (sum(bool((one.truth == kind).any()) for one in said) for kind in (1, 0))
     if min(successes, failures) < FEWEST:
         raise JudgeError(
@@ -105,39 +107,41 @@ def check_enough(said: Sequence[Said]) -> None:
         )
 
 
-def fit_rule(said: Sequence[Said], rule: DecisionRule, target_fpr: float) -> Fit:
+def fit_rule(said: Sequence[ScoredEpisode], rule: DecisionRule, target_fpr: float) -> Fit:
     """The same way from numbers to labels, with what can be fitted fitted."""
     logits, truth = (np.concatenate([getattr(one, name) for one in said]) for name in ("log_odds", "truth"))
     fitted = fit_calibration(logits, truth)
     calibration = PlattScaling(temperature=fitted.temperature, bias=fitted.bias)
-    scored = [Scored(calibration(one.log_odds), one.truth, one.episode) for one in said]
+    scored = [EpisodePrediction(calibration(one.log_odds), one.truth, one.episode) for one in said]
     threshold = choose_threshold(scored, target_fpr).value
     found = {"threshold": threshold, "cutoff_offset": fit_cutoff_offset(scored, threshold)}
     return Fit(DecisionRule(**{**rule.model_dump(), **found}), calibration)
 
 
-def cross_fit(said: Sequence[Said], rule: DecisionRule, target_fpr: float, seed: int = 0) -> HeldBack:
-    called: list[Scored] = []
-    decoded: list[Scored] = []
+def cross_validate(
+    said: Sequence[ScoredEpisode], rule: DecisionRule, target_fpr: float, seed: int = 0
+) -> CrossValResult:
+    called: list[EpisodePrediction] = []
+    decoded: list[EpisodePrediction] = []
     for others, mine in _parts(said, seed):
         fitted = fit_rule(others, rule, target_fpr)
         whole = fitted.rule.model_copy(update={"decode": "cutoff"})
         for one in mine:
             probability = fitted.calibration(one.log_odds)
             yes = above_threshold(probability, fitted.rule.threshold).astype(np.float32)
-            called.append(Scored(yes, one.truth, one.episode))
-            decoded.append(Scored(whole.decide(probability).astype(np.float32), one.truth, one.episode))
+            called.append(EpisodePrediction(yes, one.truth, one.episode))
+            decoded.append(EpisodePrediction(whole.decide(probability).astype(np.float32), one.truth, one.episode))
     truth, yes = (np.concatenate([getattr(s, name) for s in called]) for name in ("truth", "probability"))
     _, recall = precision_recall(truth, yes)
-    return HeldBack(
+    return CrossValResult(
         false_positive_rate(called, 0.5, seed), recall, onset_errors(decoded, DecisionRule(decode="per_frame"))
     )
 
 
-def _parts(said: Sequence[Said], seed: int) -> list[tuple[list[Said], list[Said]]]:
+def _parts(said: Sequence[ScoredEpisode], seed: int) -> list[tuple[list[ScoredEpisode], list[ScoredEpisode]]]:
     """Dealt by episode, successes and failures alike: each part with all the others."""
     rng = np.random.default_rng(seed)
-    dealt: list[list[Said]] = [[] for _ in range(PARTS)]
+    dealt: list[list[ScoredEpisode]] = [[] for _ in range(PARTS)]
     kinds = {kind: [one for one in said if bool((one.truth == 1).any()) == kind] for kind in (True, False)}
     for number, one in enumerate(kinds[kind][i] for kind in kinds for i in rng.permutation(len(kinds[kind]))):
         dealt[number % PARTS].append(one)
@@ -146,7 +150,7 @@ def _parts(said: Sequence[Said], seed: int) -> list[tuple[list[Said], list[Said]
 
 
 def record(
-    judge: Judge, said: Sequence[Said], sources: Sequence[str], target_fpr: float, held_back: HeldBack
+    judge: Judge, said: Sequence[ScoredEpisode], sources: Sequence[str], target_fpr: float, held_back: CrossValResult
 ) -> CalibrationRecord:
     """What is stored with the judge."""
     return CalibrationRecord(

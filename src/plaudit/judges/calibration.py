@@ -18,7 +18,7 @@ from pydantic import PositiveFloat
 
 from plaudit.config import Config
 from plaudit.errors import JudgeError
-from plaudit.judges.scored import Scored, where_known
+from plaudit.judges.scored import EpisodePrediction, drop_unlabeled
 from plaudit.types import AnyArray, BoolArray, FloatArray
 
 _DRAWS = 2000  # of a bootstrap
@@ -106,7 +106,7 @@ def fit_calibration(logits: AnyArray, truth: AnyArray) -> Calibration:
     every probability to 0 or 1. A tiny ridge towards temperature 1 and bias 0 stops that, and the temperature stays
     within 0.05 and 20 whatever the data says (a judge that is wrong more often than right ends at 20: all near 50%).
     """
-    truth, logits = where_known(truth, logits)
+    truth, logits = drop_unlabeled(truth, logits)
     if not np.isfinite(logits).all():
         raise JudgeError("a logit is NaN or infinite; calibration needs finite ones")
     if not 0 < truth.sum() < len(truth):
@@ -149,7 +149,7 @@ def _newton(logits: AnyArray, truth: AnyArray, *, free: BoolArray, start: AnyArr
 
 
 @dataclass(frozen=True)
-class Rate:
+class RateCI:
     """A share with its 95% confidence interval."""
 
     value: float  # NaN where there was nothing to count
@@ -158,7 +158,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Threshold:
+class ThresholdChoice:
     """From which probability on a frame is called a success, and what that costs on the episodes it was chosen on."""
 
     value: float  # a hair over 1 where failures reach 1.0: nothing is called success then
@@ -169,8 +169,8 @@ class Threshold:
 
 
 def choose_threshold(
-    episodes: Sequence[Scored], target_fpr: float = 0.01, floor: float = 0.5, seed: int = 0
-) -> Threshold:
+    episodes: Sequence[EpisodePrediction], target_fpr: float = 0.01, floor: float = 0.5, seed: int = 0
+) -> ThresholdChoice:
     """A threshold, `floor` or more, at which at most `target_fpr` of the failure frames are called success.
 
     It lies midway between the first failure frame that must not be called and the next higher score of any frame:
@@ -191,7 +191,7 @@ def choose_threshold(
         if highest > floor - _NOISE:
             value = max(value, _midway(highest, np.concatenate([e.probability[e.judged] for e in episodes])))
     rate = false_positive_rate(episodes, value, seed)
-    return Threshold(value=value, fpr=rate.value, low=rate.low, high=rate.high, target=target_fpr)
+    return ThresholdChoice(value=value, fpr=rate.value, low=rate.low, high=rate.high, target=target_fpr)
 
 
 def _midway(score: np.float32, scores: FloatArray) -> float:
@@ -201,7 +201,7 @@ def _midway(score: np.float32, scores: FloatArray) -> float:
     return float(max(np.float32(middle), np.nextafter(score, np.float32(2))))
 
 
-def false_positive_rate(episodes: Sequence[Scored], threshold: float, seed: int = 0) -> Rate:
+def false_positive_rate(episodes: Sequence[EpisodePrediction], threshold: float, seed: int = 0) -> RateCI:
     """The share of failure frames called success, with an interval that counts episodes.
 
     The interval is a bootstrap over episodes. That alone is too sure of itself when few episodes have a mistake in
@@ -216,26 +216,26 @@ def false_positive_rate(episodes: Sequence[Scored], threshold: float, seed: int 
     counts = [(int((e.truth == 0).sum()), int(e.called(threshold)[e.truth == 0].sum())) for e in episodes]
     failures, called = np.array([c for c in counts if c[0]], float).reshape(-1, 2).T  # [E] each
     if not len(failures):
-        return Rate(math.nan, 0.0, 1.0)
+        return RateCI(math.nan, 0.0, 1.0)
     chosen = np.random.default_rng(seed).integers(len(failures), size=(_DRAWS, len(failures)))
     draws = called[chosen].sum(axis=1) / failures[chosen].sum(axis=1)
     wrong = called > 0
     share = called[wrong].sum() / failures[wrong].sum() if wrong.any() else 1.0
-    return Rate(
+    return RateCI(
         value=float(called.sum() / failures.sum()),
         low=float(np.quantile(draws, 0.025)),
         high=float(max(np.quantile(draws, 0.975), share * wilson(int(wrong.sum()), len(wrong)).high)),
     )
 
 
-def wilson(hits: int, of: int) -> Rate:
+def wilson(hits: int, of: int) -> RateCI:
     """A share of things that are independent, as episodes are, with Wilson's interval."""
     if not of:
-        return Rate(math.nan, 0.0, 1.0)
+        return RateCI(math.nan, 0.0, 1.0)
     p, z2 = hits / of, _Z**2
     middle, spread = p + z2 / (2 * of), _Z * math.sqrt(p * (1 - p) / of + z2 / (4 * of**2))
     low, high = ((middle + side * spread) / (1 + z2 / of) for side in (-1, 1))
-    return Rate(p, low if hits else 0.0, high if hits < of else 1.0)  # exactly, at the ends
+    return RateCI(p, low if hits else 0.0, high if hits < of else 1.0)  # exactly, at the ends
 
 
 def _sigmoid(z: AnyArray) -> AnyArray:

@@ -14,11 +14,11 @@ from typing import Self
 
 import numpy as np
 
-from plaudit.judges.scored import Scored, first_of
+from plaudit.judges.scored import EpisodePrediction, first_true
 from plaudit.rule import DecisionRule, decode_cutoff
 
 
-def fit_cutoff_offset(episodes: Sequence[Scored], threshold: float = 0.5) -> int:
+def fit_cutoff_offset(episodes: Sequence[EpisodePrediction], threshold: float = 0.5) -> int:
     """How many frames late decoded cutoffs will be, by the median of these episodes; below 0 for early.
 
     A robot lingers before a grasp and is quick after it, so there are more frames that look almost like success than
@@ -30,7 +30,7 @@ def fit_cutoff_offset(episodes: Sequence[Scored], threshold: float = 0.5) -> int
 
 
 @dataclass(frozen=True)
-class CutoffErrors:
+class OnsetErrors:
     """How far the first frame called lies from the first that shows success, and which episodes were called at all."""
 
     errors: tuple[int | None, ...]  # frames, of each episode that succeeds; below 0 is too early, None never called
@@ -48,30 +48,30 @@ class CutoffErrors:
         return cls(tuple(errors), median, p90, list(errors).count(None), sum(calls), len(calls))
 
 
-def onset_errors(episodes: Sequence[Scored], rule: DecisionRule) -> CutoffErrors:
+def onset_errors(episodes: Sequence[EpisodePrediction], rule: DecisionRule) -> OnsetErrors:
     """Of episodes in which some frame has a truth; a call on a frame without one is passed over."""
     errors: list[int | None] = []
     calls: list[bool] = []
     for episode in episodes:
-        call = first_of(rule.decide(episode.probability) & episode.judged)
+        call = first_true(rule.decide(episode.probability) & episode.judged)
         if episode.first is not None:
             errors.append(None if call is None else call - episode.first)
         elif episode.judged.any():
             calls.append(call is not None)
-    return CutoffErrors.of(errors, calls)
+    return OnsetErrors.of(errors, calls)
 
 
-def cutoff_decode_errors(episodes: Sequence[Scored], offset: int = 0, threshold: float = 0.5) -> CutoffErrors:
+def cutoff_decode_errors(episodes: Sequence[EpisodePrediction], offset: int = 0, threshold: float = 0.5) -> OnsetErrors:
     """The same with `decode_cutoff`, which is given the known frames until success ends."""
     errors: list[int | None] = []
     calls: list[bool] = []
     for episode in episodes:
         known = np.flatnonzero(episode.judged)
         first = episode.first
-        undone = None if first is None else first_of((episode.truth[known] == 0) & (known > first))
+        undone = None if first is None else first_true((episode.truth[known] == 0) & (known > first))
         cutoff = decode_cutoff(episode.probability[known[:undone]], offset, threshold)
         if first is not None:
             errors.append(None if cutoff is None else int(known[cutoff]) - first)
         elif len(known):
             calls.append(cutoff is not None)
-    return CutoffErrors.of(errors, calls)
+    return OnsetErrors.of(errors, calls)

@@ -1,6 +1,6 @@
 """How good is any judge? What it says of labelled episodes beside what is true, and of controls that it must not call.
 
-    truths = read_truth(store, reference_sources(None, judge.source))       # labels of others, never its own
+    truths = load_reference_labels(store, resolve_reference(None, judge.source))       # labels of others, never its own
     found = evaluate(store, judge, truths)
     found.scores, found.on_labels, found.controls, found.failed
 
@@ -21,10 +21,10 @@ import numpy as np
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.controls import UNRELATED, Control, ControlResult, failed, make_controls, tally
-from plaudit.judges.cutoffs import CutoffErrors, onset_errors
+from plaudit.judges.cutoffs import OnsetErrors, onset_errors
 from plaudit.judges.labeling import BATCH, Track, batches, label_ids, label_mapping
-from plaudit.judges.metrics import JudgeMetrics, Reliability, compute_metrics, reliability
-from plaudit.judges.scored import JudgedFrame, Scored, side_by_side, worst_frames
+from plaudit.judges.metrics import CalibrationCurve, JudgeMetrics, calibration_curve, compute_metrics
+from plaudit.judges.scored import EpisodePrediction, FramePrediction, largest_errors, side_by_side
 from plaudit.protocols import Judge
 from plaudit.rule import DecisionRule
 from plaudit.types import Episode, FloatArray, JudgeId, Labels
@@ -37,12 +37,12 @@ class Evaluation:
     """A judge's report card, and what it was made of."""
 
     scores: JudgeMetrics
-    on_labels: CutoffErrors  # what its labels say of each episode
-    reliability: Reliability
+    on_labels: OnsetErrors  # what its labels say of each episode
+    calibration_curve: CalibrationCurve
     graded: bool  # whether it gives probabilities; if not, it was scored by yes and no
     controls: Sequence[ControlResult]
-    scored: Sequence[Scored]
-    worst: Sequence[JudgedFrame]
+    scored: Sequence[EpisodePrediction]
+    worst: Sequence[FramePrediction]
     failed: Mapping[int, str]  # episodes that it could not judge, and why
     notes: Sequence[str]  # what could not be measured, and why
 
@@ -52,7 +52,7 @@ class Evaluation:
         return failed(self.controls)
 
     def to_json(self) -> dict[str, Any]:
-        bins = zip(*(getattr(self.reliability, name).tolist() for name in ("probability", "success", "count")))
+        bins = zip(*(getattr(self.calibration_curve, name).tolist() for name in ("probability", "success", "count")))
         return {
             "scores": self.scores.to_json(),
             "on_labels": _plain(asdict(self.on_labels)),
@@ -75,7 +75,7 @@ def evaluate(
     track: Track = iter,
 ) -> Evaluation:
     """
-    truths: episode -> 1, 0 or NaN for each frame, see `read_truth`
+    truths: episode -> 1, 0 or NaN for each frame, see `load_reference_labels`
     wrong_task: for a judge that reads the instruction
     """
     verdicts: dict[int, Labels] = {}
@@ -114,10 +114,10 @@ def compare(
     if scores.success_frames in (0, scores.frames):
         kind = "success" if scores.success_frames else "failure"
         notes.append(f"All frames of the reference are {kind}: what the judge makes of the others was not measured.")
-    worst = [_judged_frame(store.episode(s.episode), s, frame) for s, frame in worst_frames(scored)]
+    worst = [_judged_frame(store.episode(s.episode), s, frame) for s, frame in largest_errors(scored)]
     on_labels = onset_errors(calls, BY_YES_AND_NO)
     return Evaluation(
-        scores, on_labels, reliability(said, truth), graded, (), scored, worst, dict(failures or {}), notes
+        scores, on_labels, calibration_curve(said, truth), graded, (), scored, worst, dict(failures or {}), notes
     )
 
 
@@ -137,9 +137,9 @@ def _has_probabilities(verdicts: Mapping[int, Labels]) -> tuple[bool, list[str]]
     return True, []
 
 
-def _scored(episode_id: int, said: FloatArray, truth: FloatArray) -> Scored:
+def _scored(episode_id: int, said: FloatArray, truth: FloatArray) -> EpisodePrediction:
     """A frame that was not judged counts neither for nor against."""
-    return Scored(np.nan_to_num(said), np.where(np.isnan(said), np.nan, truth), episode_id)
+    return EpisodePrediction(np.nan_to_num(said), np.where(np.isnan(said), np.nan, truth), episode_id)
 
 
 def ask_controls(
@@ -174,16 +174,16 @@ def _with(found: Evaluation, controls: Sequence[ControlResult], notes: Sequence[
     return Evaluation(**{**vars(found), "controls": controls, "notes": [*found.notes, *notes]})
 
 
-def wrong_task_for(uses_task: bool, asked: str | None) -> str | None:
+def control_task(uses_task: bool, asked: str | None) -> str | None:
     """The instruction that a judge is tried with; None for one that reads none."""
     return (asked or UNRELATED) if uses_task else None
 
 
-def _judged_frame(episode: Episode, scored: Scored, frame: int) -> JudgedFrame:
+def _judged_frame(episode: Episode, scored: EpisodePrediction, frame: int) -> FramePrediction:
     truth, said = float(scored.truth[frame]), float(scored.probability[frame])
     images = [episode.frames[camera][frame] for camera in sorted(episode.frames)]
     image = side_by_side(images or [np.full((8, 8, 3), 255, np.uint8)])
-    return JudgedFrame(scored.episode, frame, truth, said, image)
+    return FramePrediction(scored.episode, frame, truth, said, image)
 
 
 def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """How good is a judge? Numbers for any of them: a classifier, a vision-language model, a person.
 
-    episodes = [Scored(probability, truth, episode) for ... in held_out]
+    episodes = [EpisodePrediction(probability, truth, episode) for ... in held_out]
     threshold = choose_threshold(episodes, target_fpr=0.01)      # judges/calibration.py
     metrics = compute_metrics(test_episodes, DecisionRule(threshold=threshold.value))
 
@@ -19,7 +19,7 @@ import numpy as np
 from plaudit.errors import JudgeError
 from plaudit.judges.calibration import false_positive_rate
 from plaudit.judges.cutoffs import cutoff_decode_errors, onset_errors
-from plaudit.judges.scored import Scored, where_known
+from plaudit.judges.scored import EpisodePrediction, drop_unlabeled
 from plaudit.rule import DecisionRule, above_threshold
 from plaudit.types import AnyArray, FloatArray
 
@@ -28,7 +28,7 @@ from plaudit.types import AnyArray, FloatArray
 
 def roc_auc(truth: AnyArray, score: AnyArray) -> float:
     """The chance that a success scores higher than a failure, a tie counting half; NaN without one of the two."""
-    truth, score = where_known(truth, score)
+    truth, score = drop_unlabeled(truth, score)
     yes = truth == 1
     successes, failures = int(yes.sum()), int((~yes).sum())
     if not successes or not failures:
@@ -40,14 +40,14 @@ def roc_auc(truth: AnyArray, score: AnyArray) -> float:
 
 def precision_recall(truth: AnyArray, yes: AnyArray) -> tuple[float, float]:
     """Of the frames called success, how many are; of those that are, how many are called. NaN for a share of none."""
-    truth, yes = where_known(truth, yes)
+    truth, yes = drop_unlabeled(truth, yes)
     yes = yes.astype(bool)
     right = int((yes & (truth == 1)).sum())
     return _share(right, int(yes.sum())), _share(right, int((truth == 1).sum()))
 
 
 @dataclass(frozen=True, eq=False)
-class Reliability:
+class CalibrationCurve:
     """Whether 80% means 80%: frames in bins of equal width by their probability. An empty bin has NaN in it."""
 
     probability: FloatArray  # [B] mean of what the judge said
@@ -58,8 +58,8 @@ class Reliability:
     log_loss: float  # mean of -log of the probability given to the truth, in nats
 
 
-def reliability(probability: AnyArray, truth: AnyArray, bins: int = 10) -> Reliability:
-    truth, probability = where_known(truth, probability)
+def calibration_curve(probability: AnyArray, truth: AnyArray, bins: int = 10) -> CalibrationCurve:
+    truth, probability = drop_unlabeled(truth, probability)
     if not len(truth):
         raise JudgeError("no frame has a truth to compare with")
     place = np.minimum((probability * bins).astype(int), bins - 1)
@@ -68,7 +68,7 @@ def reliability(probability: AnyArray, truth: AnyArray, bins: int = 10) -> Relia
         said = np.bincount(place, probability, bins) / count
         was = np.bincount(place, truth, bins) / count
     given = np.clip(np.where(truth == 1, probability, 1 - probability), 1e-7, 1)  # one sure mistake is not infinite
-    return Reliability(
+    return CalibrationCurve(
         probability=said.astype(np.float32),
         success=was.astype(np.float32),
         count=count,
@@ -125,7 +125,7 @@ class JudgeMetrics:
         return cls(**values)
 
 
-def compute_metrics(episodes: Sequence[Scored], rule: DecisionRule, seed: int = 0) -> JudgeMetrics:
+def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule, seed: int = 0) -> JudgeMetrics:
     """Frames at the rule's threshold; episodes as the rule decides live, and by one cutoff."""
     threshold = rule.threshold
     live = rule if rule.causal else rule.model_copy(update={"decode": "k_of_n"})
@@ -136,7 +136,7 @@ def compute_metrics(episodes: Sequence[Scored], rule: DecisionRule, seed: int = 
     probability = np.concatenate([e.probability[e.judged] for e in episodes])
     yes = above_threshold(probability, threshold)
     precision, recall = precision_recall(truth, yes)
-    calibrated = reliability(probability, truth)
+    calibrated = calibration_curve(probability, truth)
     rate = false_positive_rate(episodes, threshold, seed)
     cutoffs = onset_errors(episodes, live)
     decoded = cutoff_decode_errors(episodes, rule.cutoff_offset, threshold)

@@ -6,20 +6,22 @@ import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.errors import DataError, JudgeError
-from plaudit.judges.classifier.dataset import TRUSTED
+from plaudit.judges.classifier.dataset import REFERENCE_SOURCES
 from plaudit.judges.labeling import label_episodes
 from plaudit.judges.simulator import SOURCE, SimulatorJudge
 from plaudit.types import Episode, FloatArray, Labels
 
 
-def reference_sources(asked: Sequence[str] | None, judge: str) -> tuple[str, ...]:
+def resolve_reference(asked: Sequence[str] | None, judge: str) -> tuple[str, ...]:
     """Whose labels count: those asked for, or all that a model may learn from; never the judge's own."""
     if asked is not None and judge in asked:
         raise JudgeError(f"the judge is '{judge}' itself; compare it with labels of somebody else (--reference)")
-    return tuple(source for source in asked or TRUSTED if source != judge)
+    return tuple(source for source in asked or REFERENCE_SOURCES if source != judge)
 
 
-def read_truth(store: Store, sources: Collection[str], ids: Sequence[int] | None = None) -> dict[int, FloatArray]:
+def load_reference_labels(
+    store: Store, sources: Collection[str], ids: Sequence[int] | None = None
+) -> dict[int, FloatArray]:
     """Of each episode that has one: 1, 0 or NaN for each of its frames, [T+1].
 
     The newest label of any of these sources; where there is none and the simulator is one of them, its stored flag.

@@ -16,7 +16,7 @@ from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class EpisodePrediction:
     """One held-out episode: what the judge said of its recorded frames, and what is true."""
 
     probability: FloatArray  # [F] the judge's P(success) of each frame
@@ -47,7 +47,7 @@ class Scored:
     @property
     def first(self) -> int | None:
         """The first frame that shows success."""
-        return first_of(self.truth == 1)
+        return first_true(self.truth == 1)
 
     def called(self, threshold: float) -> BoolArray:
         """[F]"""
@@ -64,7 +64,7 @@ class Scored:
 
 
 @dataclass(frozen=True, eq=False)
-class JudgedFrame:
+class FramePrediction:
     """A frame and what the judge said of it, to be looked at."""
 
     episode: int
@@ -84,14 +84,14 @@ def side_by_side(pictures: Sequence[ByteArray]) -> ByteArray:
     return np.concatenate(room, axis=-2)
 
 
-def worst_frames(episodes: Sequence[Scored], most: int = 24) -> list[tuple[Scored, int]]:
+def largest_errors(episodes: Sequence[EpisodePrediction], most: int = 24) -> list[tuple[EpisodePrediction, int]]:
     """Frames with the largest error, worst first, at most four of an episode and these apart: neighbours look alike."""
     places = [(error, episode, frame) for episode in episodes for error, frame in _worst_of(episode)]
     places.sort(key=lambda place: -place[0])
     return [(episode, frame) for error, episode, frame in places[:most] if error >= 0.05]
 
 
-def _worst_of(episode: Scored) -> list[tuple[float, int]]:
+def _worst_of(episode: EpisodePrediction) -> list[tuple[float, int]]:
     """Four frames at most, with their errors."""
     error = np.nan_to_num(np.abs(episode.probability - episode.truth))
     apart = len(error) // 20
@@ -102,11 +102,11 @@ def _worst_of(episode: Scored) -> list[tuple[float, int]]:
     return [(float(error[frame]), frame) for frame in chosen]
 
 
-def first_of(yes: BoolArray) -> int | None:
+def first_true(yes: BoolArray) -> int | None:
     return int(yes.argmax()) if yes.any() else None
 
 
-def where_known(truth: AnyArray, other: AnyArray) -> tuple[AnyArray, AnyArray]:
+def drop_unlabeled(truth: AnyArray, other: AnyArray) -> tuple[AnyArray, AnyArray]:
     """Both, where the truth is known."""
     truth, other = np.asarray(truth, np.float64), np.asarray(other, np.float64)
     if truth.shape != other.shape or truth.ndim != 1:

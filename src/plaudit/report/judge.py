@@ -20,13 +20,13 @@ import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
-from plaudit.judges.calibration import Rate, wilson
+from plaudit.judges.calibration import RateCI, wilson
 from plaudit.judges.controls import ControlResult, failed
-from plaudit.judges.cutoffs import CutoffErrors
+from plaudit.judges.cutoffs import OnsetErrors
 from plaudit.judges.evaluation import Evaluation
 from plaudit.judges.labeling import group_by_message
-from plaudit.judges.metrics import JudgeMetrics, Reliability
-from plaudit.judges.scored import JudgedFrame, Scored, side_by_side
+from plaudit.judges.metrics import CalibrationCurve, JudgeMetrics
+from plaudit.judges.scored import EpisodePrediction, FramePrediction, side_by_side
 from plaudit.report.outcomes import count_mistakes
 from plaudit.report.page import (
     Block,
@@ -66,7 +66,7 @@ class DecodeResult:
     onset_p90: float
 
     @classmethod
-    def from_errors(cls, name: str, errors: CutoffErrors) -> Self:
+    def from_errors(cls, name: str, errors: OnsetErrors) -> Self:
         """Of rules that were measured on labels."""
         tp, tn = len(errors.errors) - errors.missed, errors.failing - errors.false_calls
         return cls(name, tp, errors.missed, errors.false_calls, tn, errors.median, errors.p90)
@@ -99,12 +99,12 @@ def write_judge_report(
     title: str,
     scores: JudgeMetrics,
     controls: Sequence[ControlResult],
-    calibration: Reliability,
-    errors: Sequence[JudgedFrame],
+    calibration: CalibrationCurve,
+    errors: Sequence[FramePrediction],
     *,
     decodes: Sequence[DecodeResult] = (),
     history: Sequence[Mapping[str, float]] = (),
-    predictions: Sequence[Scored] = (),
+    predictions: Sequence[EpisodePrediction] = (),
     unlabeled: Mapping[int, str] | None = None,
     warnings: Sequence[str] = (),
     notes: Sequence[str] = (),
@@ -149,7 +149,7 @@ def save_evaluation(target: Path, judge: str, found: Evaluation, metadata: Mappi
             f"Judge: {judge}",
             found.scores,
             found.controls,
-            found.reliability,
+            found.calibration_curve,
             found.worst,
             decodes=decode_results(found),
             predictions=found.scored,
@@ -163,7 +163,7 @@ def save_evaluation(target: Path, judge: str, found: Evaluation, metadata: Mappi
 def judge_blocks(
     scores: JudgeMetrics,
     controls: Sequence[ControlResult],
-    calibration: Reliability,
+    calibration: CalibrationCurve,
     decodes: Sequence[DecodeResult] = (),
 ) -> list[Block]:
     """The confusion matrix, frame metrics, calibration and negative controls of a judge."""
@@ -208,7 +208,7 @@ def first_frame_count(scores: JudgeMetrics) -> str:
     return f"{scores.start_called} of {scores.episodes:,} episodes{wrong}"
 
 
-def frame_gallery(store: Store, predictions: Sequence[Scored]) -> list[Block]:
+def frame_gallery(store: Store, predictions: Sequence[EpisodePrediction]) -> list[Block]:
     """Random frames of success and of failure, then the frames with the largest errors, all cameras side by side."""
     rng = np.random.default_rng(0)
     shuffled = [predictions[i] for i in rng.permutation(len(predictions))]
@@ -221,7 +221,7 @@ def frame_gallery(store: Store, predictions: Sequence[Scored]) -> list[Block]:
     return [*sections, Section("Largest errors, one frame an episode", [_gallery(store, worst[:_GALLERY])])]
 
 
-def frame_thumbnail(frame: JudgedFrame) -> ImageBlock:
+def frame_thumbnail(frame: FramePrediction) -> ImageBlock:
     """A frame with its reference label and P(success)."""
     label = Span("success", "good") if frame.truth == 1 else Span("failure")
     score = f"P(success) {format_percent(frame.probability)}"
@@ -258,7 +258,7 @@ def _episodes(decodes: Sequence[DecodeResult]) -> list[Block]:
 
 
 def _frames(scores: JudgeMetrics) -> Table:
-    fpr = Rate(scores.fpr, scores.fpr_low, scores.fpr_high)
+    fpr = RateCI(scores.fpr, scores.fpr_low, scores.fpr_high)
     rows = [
         ("threshold", f"{scores.threshold:.4g}", "minimum P(success) of a predicted success"),
         ("false-positive rate", format_interval(fpr), "of failure frames, 95% CI over episodes"),
@@ -289,12 +289,12 @@ def _controls(controls: Sequence[ControlResult]) -> list[Block]:
     return [Table(rows, ("control", "false positives", "")), Text(about, "muted")]
 
 
-def _calibration(calibration: Reliability) -> Chart:
+def _calibration(calibration: CalibrationCurve) -> Chart:
     columns = (array.tolist() for array in (calibration.probability, calibration.success, calibration.count))
     return Chart(calibration_chart(*columns, title="Calibration"))
 
 
-def _histogram(calibration: Reliability, threshold: float) -> Chart:
+def _histogram(calibration: CalibrationCurve, threshold: float) -> Chart:
     successes = [round(rate * n) if n else 0 for rate, n in zip(calibration.success, calibration.count)]
     failures = [int(n) - yes for n, yes in zip(calibration.count, successes)]
     bars = {"failure": failures, "success": successes}
@@ -316,7 +316,7 @@ def _history_charts(history: Sequence[Mapping[str, float]]) -> list[Chart]:
     return charts
 
 
-def _timelines(predictions: Sequence[Scored], threshold: float) -> list[Block]:
+def _timelines(predictions: Sequence[EpisodePrediction], threshold: float) -> list[Block]:
     ranked = sorted((s for s in predictions if s.judged.any()), key=_mean_error, reverse=True)[:_MAX_TIMELINES]
     if not ranked:
         return []
@@ -338,20 +338,20 @@ def _unlabeled_table(failures: Mapping[int, str]) -> Table:
     return Table(rows, header=("episodes", "reason"))
 
 
-def _gallery(store: Store, places: Sequence[tuple[Scored, int]]) -> Row:
+def _gallery(store: Store, places: Sequence[tuple[EpisodePrediction, int]]) -> Row:
     images = []
     for scored, place in places:
         episode = store.episode(scored.episode)
         frame = int(np.arange(episode.steps + 1)[episode.recorded][place])
         image = side_by_side([frames[frame] for frames in episode.frames.values()])
         label, score = float(scored.truth[place]), float(scored.probability[place])
-        images.append(frame_thumbnail(JudgedFrame(scored.episode, frame, label, score, image)))
+        images.append(frame_thumbnail(FramePrediction(scored.episode, frame, label, score, image)))
     return Row(images)
 
 
-def _errors(scored: Scored) -> np.ndarray:
+def _errors(scored: EpisodePrediction) -> np.ndarray:
     return np.nan_to_num(np.abs(scored.probability - scored.truth))
 
 
-def _mean_error(scored: Scored) -> float:
+def _mean_error(scored: EpisodePrediction) -> float:
     return float(np.abs(scored.probability - scored.truth)[scored.judged].mean())

@@ -15,10 +15,10 @@ from plaudit.data.store import Store
 from plaudit.envs.bench import Throughput
 from plaudit.envs.catalog import EnvInfo
 from plaudit.judges.calibrate import Fit
-from plaudit.judges.calibration import Rate
+from plaudit.judges.calibration import RateCI
 from plaudit.judges.config import CalibrationRecord
 from plaudit.judges.controls import ControlResult
-from plaudit.judges.cutoffs import CutoffErrors
+from plaudit.judges.cutoffs import OnsetErrors
 from plaudit.judges.metrics import JudgeMetrics
 from plaudit.report.judge import DecodeResult, causal, first_frame_count, offline
 from plaudit.report.text import format_frames, format_interval, format_number, format_percent
@@ -126,7 +126,7 @@ def judge_table(title: str, scores: JudgeMetrics, controls: Sequence[ControlResu
     facts = {
         "precision, recall": f"{format_percent(scores.precision)}, {format_percent(scores.recall)}",
         "ROC AUC": format_number(scores.roc_auc),
-        "false-positive rate (frames)": format_interval(Rate(scores.fpr, scores.fpr_low, scores.fpr_high)),
+        "false-positive rate (frames)": format_interval(RateCI(scores.fpr, scores.fpr_low, scores.fpr_high)),
         "threshold": f"{scores.threshold:.4g}",
         "success-onset error, causal": _onset_error(causal(scores)),
         "success-onset error, offline": _onset_error(offline(scores)),
@@ -137,9 +137,9 @@ def judge_table(title: str, scores: JudgeMetrics, controls: Sequence[ControlResu
     return _facts(title, facts)
 
 
-def calibration_table(title: str, fit: Fit, calibrated: CalibrationRecord, cutoffs: CutoffErrors) -> Table:
+def calibration_table(title: str, fit: Fit, calibrated: CalibrationRecord, cutoffs: OnsetErrors) -> Table:
     """A decision rule and its error rates on held-out episodes."""
-    rate = Rate(calibrated.fpr, calibrated.fpr_low, calibrated.fpr_high)
+    rate = RateCI(calibrated.fpr, calibrated.fpr_low, calibrated.fpr_high)
     target = format_percent(calibrated.target_fpr)
     facts = {
         "temperature, bias": f"{fit.calibration.temperature:.4g}, {fit.calibration.bias:.4g}",

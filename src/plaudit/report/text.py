@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from plaudit.judges.calibration import Rate
+from plaudit.judges.calibration import RateCI
 
 
 def format_percent(fraction: float) -> str:
@@ -14,7 +14,7 @@ def format_percent(fraction: float) -> str:
     return f"{fraction:.0%}" if distance <= 0 else f"{fraction:.1%}" if distance >= 0.001 else f"{fraction:.2%}"
 
 
-def format_interval(rate: Rate) -> str:
+def format_interval(rate: RateCI) -> str:
     """A rate with its confidence interval: 1.2% (0.8% to 2.0%)."""
     if math.isnan(rate.value):
         return "-"

@@ -31,12 +31,12 @@ from pydantic import Field, PositiveInt
 
 from plaudit.config import Config
 from plaudit.data.store import Store
-from plaudit.judges.classifier.dataset import TRUSTED
+from plaudit.judges.classifier.dataset import REFERENCE_SOURCES
 from plaudit.judges.controls import failed
 from plaudit.judges.evaluation import ask_controls, compare
 from plaudit.judges.labeling import BATCH, batches, label_ids
-from plaudit.judges.reference import read_truth
-from plaudit.judges.scored import Scored
+from plaudit.judges.reference import load_reference_labels
+from plaudit.judges.scored import EpisodePrediction
 from plaudit.protocols import Judge
 from plaudit.training.retrain_data import part_of
 from plaudit.types import FloatArray, Labels
@@ -116,7 +116,7 @@ _NUMBERS = ("fpr", "fpr_low", "fpr_high", "recall")
 
 def examine(judge: Judge, held_out: Store) -> Figures:
     """Ask it about all of them, and about the controls made of those that succeed."""
-    truths = read_truth(held_out, TRUSTED)
+    truths = load_reference_labels(held_out, REFERENCE_SOURCES)
     verdicts: dict[int, Labels] = {}
     not_judged: dict[int, str] = {}
     for ids in batches(list(truths), BATCH):
@@ -140,7 +140,7 @@ def examine(judge: Judge, held_out: Store) -> Figures:
     )
 
 
-def _verdict(scored: Scored, labels: Labels, threshold: float) -> Verdict:
+def _verdict(scored: EpisodePrediction, labels: Labels, threshold: float) -> Verdict:
     true = bool((scored.truth == 1).any())
     return Verdict(labels.success_once == true, int((scored.called(threshold) & (scored.truth == 0)).sum()))
 

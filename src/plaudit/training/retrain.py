@@ -39,15 +39,16 @@ from plaudit.data.store import Store
 from plaudit.errors import PlauditError
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.dataset import TRUSTED
+from plaudit.judges.classifier.dataset import REFERENCE_SOURCES
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
+from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.recipes import merged
-from plaudit.judges.classifier.training import Epoch, Stopped
+from plaudit.judges.classifier.training import EpochMetrics, TrainingInterrupted
 from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.rule import DecisionRule
 from plaudit.training.promotion import Figures, Rules, decide, examine
 from plaudit.training.retrain_data import Lessons, labelled
-from plaudit.training.reward_model import make_reward_model
+from plaudit.training.reward_model import train_and_save
 from plaudit.untrusted import read_json_object, understood
 
 DECISION = "decision.json"
@@ -75,9 +76,9 @@ class RetrainConfig(Config):
     @classmethod
     def _are_no_models(cls, sources: tuple[str, ...]) -> tuple[str, ...]:
         for source in sources:
-            if source not in TRUSTED:
+            if source not in REFERENCE_SOURCES:
                 raise ValueError(
-                    f"a judge does not learn from what '{source}' says; believed are: {', '.join(TRUSTED)}"
+                    f"a judge does not learn from what '{source}' says; believed are: {', '.join(REFERENCE_SOURCES)}"
                 )
         return sources
 
@@ -132,7 +133,7 @@ def _successor(judge: ClassifierJudgeConfig, model: Path) -> ClassifierJudgeConf
     )
 
 
-def going(_: Epoch) -> bool:
+def going(_: EpochMetrics) -> bool:
     return True
 
 
@@ -165,8 +166,9 @@ class Retrainer:
         said = {version.episode for version in store.ledger.since(seen) if version.source in self.config.sources}
         return len(said & set(store.ids))
 
-    def run(self, store: Store, watch: Callable[[Epoch], bool] = going) -> Replacement:
-        """Train, compare, decide, write it down. `Stopped` where whoever watches had enough: the same call goes on."""
+    def run(self, store: Store, watch: Callable[[EpochMetrics], bool] = going) -> Replacement:
+        """Train, compare, decide, write it down. `TrainingInterrupted` where `watch` wanted no further epoch: the same
+        call goes on."""
         begun = time.monotonic()
         store.ledger.refresh()
         store.refresh()
@@ -180,14 +182,14 @@ class Retrainer:
             replaced, sentence = False, f"the old judge stays, and no new one could be trained: {error}"
         return self._write(candidate, replaced, sentence, old, new, seen, time.monotonic() - begun)
 
-    def _compare(self, store: Store, candidate: Path, watch: Callable[[Epoch], bool]) -> tuple[Figures, Figures]:
+    def _compare(self, store: Store, candidate: Path, watch: Callable[[EpochMetrics], bool]) -> tuple[Figures, Figures]:
         now = self.judge
-        model = RewardModel.load(now.model, now.device, force=now.force)
+        model = load_reward_model(now.model, now.device, force=now.force)
         for path in self.config.data:
-            self.lessons.take(Store.open(path), TRUSTED, "data")
+            self.lessons.take(Store.open(path), REFERENCE_SOURCES, "data")
         self.lessons.take(store, self.config.sources, "run")
         settings = training_of(model, self.config.training)
-        fitted = make_reward_model(Store.open(self.lessons.train), candidate, settings, watch, lambda _: iter)
+        fitted = train_and_save(Store.open(self.lessons.train), candidate, settings, watch, lambda _: iter)
         held_out = Store.open(self.lessons.held_out)
         asked = _successor(now, candidate).model_copy(update={"force": True})
         old, new = examine(now.build(), held_out), examine(asked.build(), held_out)
@@ -285,7 +287,7 @@ def work(
     os.nice(config.nice)
     torch.set_num_threads(config.threads)
     exit_with_parent(connection, GRACE)
-    with suppress(Stopped):
+    with suppress(TrainingInterrupted):
         found = Retrainer(folder, first, config, seed).run(Store.open(store), lambda _: not connection.poll())
         send(connection, found.number)
 
@@ -298,5 +300,5 @@ def training_of(model: RewardModel, changes: Mapping[str, Any]) -> RewardTrainCo
         "use_state": bool(shape.state_dim),
         **shape.model_dump(mode="json", include=set(RewardTrainConfig.model_fields) - {"encoder"}),
     }
-    always = {"image_keys": list(shape.cameras), "image_size": shape.image_size, "sources": list(TRUSTED)}
+    always = {"image_keys": list(shape.cameras), "image_size": shape.image_size, "sources": list(REFERENCE_SOURCES)}
     return parse(RewardTrainConfig, {**merged(own, changes), **always})

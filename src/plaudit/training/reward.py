@@ -21,7 +21,7 @@ import numpy as np
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.audit import Alarm
-from plaudit.judges.classifier.checkpoint import ModelFacts
+from plaudit.judges.classifier.checkpoint import RewardModelConfig
 from plaudit.judges.classifier.judge import ClassifierJudge, classifier_config
 from plaudit.judges.classifier.model import Size
 from plaudit.judges.detector import SuccessDetector
@@ -228,7 +228,7 @@ def _check_cameras(wanted: Mapping[str, Size], there: Mapping[str, Any]) -> None
             )
 
 
-def _hold_against(block: CheckpointBlock, facts: ModelFacts) -> None:
+def _hold_against(block: CheckpointBlock, facts: RewardModelConfig) -> None:
     """What a recipe says of the network, and the network."""
     shape = facts.classifier
     sizes = {(3, *size) for size in (*shape.cameras.values(), *([shape.image_size] if shape.image_size else []))}
@@ -247,7 +247,7 @@ def _hold_against(block: CheckpointBlock, facts: ModelFacts) -> None:
             )
 
 
-def _notes(reward: TrainRewardConfig, facts: ModelFacts) -> list[str]:
+def _notes(reward: TrainRewardConfig, facts: RewardModelConfig) -> list[str]:
     """What a recipe says and nothing depends on."""
     shape, block, notes = facts.classifier, reward.block or CheckpointBlock(), []
     frozen = facts.shared_encoder or shape.split_encoder

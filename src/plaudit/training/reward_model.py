@@ -27,11 +27,11 @@ from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import PARTS
 from plaudit.judges.classifier.features import Track
-from plaudit.judges.classifier.fit import Fitted, fit
+from plaudit.judges.classifier.fit import TrainResult, fit
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.classifier.training import Epoch
+from plaudit.judges.classifier.training import EpochMetrics
 from plaudit.judges.config import save_own_judge
-from plaudit.judges.metrics import reliability
+from plaudit.judges.metrics import calibration_curve
 from plaudit.report.judge import write_judge_report
 
 
@@ -39,10 +39,10 @@ def work_folder(target: Path) -> Path:
     return target.with_name(f".{target.name}.work")
 
 
-def make_reward_model(
-    source: Store, target: Path, config: RewardTrainConfig, watch: Callable[[Epoch], bool], track: Track
-) -> Fitted:
-    """Train, measure, write. `Stopped` where whoever watches wanted no further epoch: the same call goes on."""
+def train_and_save(
+    source: Store, target: Path, config: RewardTrainConfig, watch: Callable[[EpochMetrics], bool], track: Track
+) -> TrainResult:
+    """Train, measure, write. `TrainingInterrupted` where `watch` wanted no further epoch: the same call goes on."""
     check_free(target, "--output-dir")
     work = work_folder(target)
     try:
@@ -51,7 +51,7 @@ def make_reward_model(
         shutil.rmtree(work, ignore_errors=True)
         raise
     with new_folder(target) as folder:
-        fitted.model.save(folder)
+        fitted.model.save_pretrained(folder)
         save_own_judge(folder, ClassifierJudge(fitted.model).rule)
         _write_lines(folder / "curve.jsonl", [asdict(epoch) for epoch in fitted.curve])
         _write_lines(folder / "held_out.jsonl", [scored.to_json() for scored in fitted.tested])
@@ -70,7 +70,7 @@ def check_free(target: Path, option: str) -> None:
         raise TargetNotEmpty(f"{target} is there already; nothing was trained, name another with {option}")
 
 
-def write_report(path: Path, title: str, fitted: Fitted, config: RewardTrainConfig) -> None:
+def write_report(path: Path, title: str, fitted: TrainResult, config: RewardTrainConfig) -> None:
     probability = np.concatenate([scored.probability for scored in fitted.tested])
     truth = np.concatenate([scored.truth for scored in fitted.tested])
     write_judge_report(
@@ -78,14 +78,14 @@ def write_report(path: Path, title: str, fitted: Fitted, config: RewardTrainConf
         title,
         fitted.scores,
         fitted.controls,
-        reliability(probability, truth),
+        calibration_curve(probability, truth),
         fitted.worst,
         history=_curve(fitted.curve, len(fitted.model.members)),
         metadata=_facts(fitted.model, config),
     )
 
 
-def _curve(epochs: Sequence[Epoch], members: int) -> list[dict[str, float]]:
+def _curve(epochs: Sequence[EpochMetrics], members: int) -> list[dict[str, float]]:
     """As the page draws it: members of an ensemble are lines of their own."""
     lines = []
     for epoch in epochs:

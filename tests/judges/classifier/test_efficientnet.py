@@ -7,7 +7,7 @@ import torch
 
 from plaudit.config import parse
 from plaudit.errors import BadFile, MissingPackage
-from plaudit.judges.classifier.encoders import grid_of
+from plaudit.judges.classifier.encoders import feature_map_size
 from plaudit.judges.classifier.encoders.efficientnet import EfficientNetConfig, EfficientNetLite0, imagenet_weights
 
 
@@ -29,13 +29,13 @@ def test_its_features_are_the_peers(encoder, side):
 
 @pytest.mark.parametrize(("size", "grid"), [((64, 64), (2, 2)), ((84, 84), (3, 3)), ((128, 96), (4, 3))])
 def test_a_map_of_1280_channels_comes_out(encoder, size, grid):
-    assert grid_of(encoder, size) == grid and encoder.channels == 1280
+    assert feature_map_size(encoder, size) == grid and encoder.channels == 1280
 
 
 def test_trying_a_size_teaches_the_batch_norms_nothing():
     encoder = EfficientNetConfig(weights=None).build()
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
-    grid_of(encoder, (64, 64))
+    feature_map_size(encoder, (64, 64))
     assert encoder.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in encoder.state_dict().items())
 

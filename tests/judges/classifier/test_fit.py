@@ -16,14 +16,15 @@ from plaudit.judges.calibration import Calibration
 from plaudit.judges.classifier import features, training
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.dataset import PARTS, RewardDataset, read_frames, split, thinned, with_blanks
+from plaudit.judges.classifier.dataset import PARTS, RewardDataset, add_blank_negatives, read_frames, split, subsample
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.fit import Fitted
+from plaudit.judges.classifier.fit import TrainResult
 from plaudit.judges.classifier.judge import ClassifierJudge
+from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
-from plaudit.judges.classifier.training import Epoch, Stopped, _balanced
-from plaudit.training.reward_model import make_reward_model, work_folder
+from plaudit.judges.classifier.training import EpochMetrics, TrainingInterrupted, balanced_batches
+from plaudit.training.reward_model import train_and_save, work_folder
 from plaudit.types import Episode, Labels, Observation
 from tiny_reward import noise_episode, tiny_model
 
@@ -33,7 +34,7 @@ CONFIG = RewardTrainConfig(
 FROZEN = CONFIG.model_copy(update={"freeze_encoder": True, "lr": 1e-2})
 
 
-def going(epoch: Epoch) -> bool:
+def going(epoch: EpochMetrics) -> bool:
     return True
 
 
@@ -41,8 +42,8 @@ def silent(what: str) -> Callable:
     return iter
 
 
-def make(store: Store, target: Path, config: RewardTrainConfig = CONFIG, watch=going, track=silent) -> Fitted:
-    return make_reward_model(store, target, config, watch, track)
+def make(store: Store, target: Path, config: RewardTrainConfig = CONFIG, watch=going, track=silent) -> TrainResult:
+    return train_and_save(store, target, config, watch, track)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def squares(folder: Path) -> Store:
 
 
 @pytest.fixture(scope="module")
-def fitted(folder: Path, squares: Store) -> Fitted:
+def fitted(folder: Path, squares: Store) -> TrainResult:
     return make(squares, folder / "model")
 
 
@@ -79,7 +80,7 @@ def test_the_folder_has_all_that_is_known_and_the_work_is_cleared_away(folder, f
 
 
 def test_what_is_loaded_judges_as_what_was_saved(folder, squares, fitted):
-    loaded = RewardModel.load(folder / "model", "cpu")
+    loaded = load_reward_model(folder / "model", "cpu")
     assert loaded.fingerprint == fitted.model.fingerprint and loaded.threshold == fitted.model.threshold
     for episode_id in (0, 11):
         one, other = (m.judge(squares.episode(episode_id)).success_prob for m in (loaded, fitted.model))
@@ -98,7 +99,7 @@ def test_every_frame_of_a_store_is_a_sample_of_the_data_set(squares):
 def test_what_was_measured_is_what_the_model_says_later(tmp_path, squares, members):
     """Also where training looked at features that were kept in half precision."""
     found = make(squares, tmp_path / "frozen", FROZEN.model_copy(update={"epochs": 2, "members": members}))
-    loaded = RewardModel.load(tmp_path / "frozen", force=True)
+    loaded = load_reward_model(tmp_path / "frozen", force=True)
     for episode in found.tested:
         assert loaded.judge(squares.episode(episode.episode)).success_prob.tolist() == episode.probability.tolist()
     assert (loaded.facts.ensemble_calibration != (1, 0)) == (members > 1)
@@ -111,7 +112,7 @@ def test_an_ensemble_of_an_earlier_version_judges_as_it_did(tmp_path):
     del tree["ensemble_calibration"]  # which they did not have
     (folder / "model.json").write_text(json.dumps(tree))
     said = [Calibration(0.3)(member[:, 0]) for member in model.logits(episode)]
-    assert RewardModel.load(folder).judge(episode).success_prob == pytest.approx(np.min(said, axis=0))
+    assert load_reward_model(folder).judge(episode).success_prob == pytest.approx(np.min(said, axis=0))
 
 
 def changed(model: RewardModel, **facts) -> RewardModel:
@@ -136,7 +137,7 @@ def test_a_fingerprint_is_of_all_that_changes_a_score(tmp_path):
     for name in ("calibration", "image size"):
         assert not np.allclose(others[name].judge(episode).success_prob, model.judge(episode).success_prob), name
     assert changed(model, classifier={"dropout": 0.5}).fingerprint == model.fingerprint  # of training alone
-    assert RewardModel.load(saved(model, tmp_path / "m")).fingerprint == model.fingerprint
+    assert load_reward_model(saved(model, tmp_path / "m")).fingerprint == model.fingerprint
 
 
 def test_a_fingerprint_is_of_padding_and_pixel_statistics_too():
@@ -168,14 +169,14 @@ def test_batches_are_balanced_and_what_is_measured_is_as_it_comes(squares):
     table = read_frames(squares)
     parts = split(table, seed=0)
     rng = torch.Generator().manual_seed(0)
-    shares = [table.truth[batch].mean() for batch in _balanced(table.truth, parts["train"], 16, rng)]
+    shares = [table.truth[batch].mean() for batch in balanced_batches(table.truth, parts["train"], 16, rng)]
     assert set(shares) == {0.5} and len(shares) == len(parts["train"]) // 16
     assert table.truth[parts["validation"]].mean() == 0.25  # half of one episode of two
 
 
 def test_frames_that_show_nothing_are_learned_as_failures(squares):
     table = read_frames(squares)
-    longer, parts = with_blanks(table, split(table, seed=0), seed=0)
+    longer, parts = add_blank_negatives(table, split(table, seed=0), seed=0)
     blanks = np.flatnonzero(longer.episode < 0)
     assert set(blanks) <= set(parts["train"]) and not longer.truth[blanks].any()
     assert np.array_equal(longer.images["front"][: len(table)], table.images["front"])
@@ -184,7 +185,7 @@ def test_frames_that_show_nothing_are_learned_as_failures(squares):
 
 def test_neighbours_are_thinned_to_a_rate(squares):
     table = read_frames(squares)
-    kept = thinned(table, split(table, seed=0)["train"], 5.0)  # of 10 a second
+    kept = subsample(table, split(table, seed=0)["train"], 5.0)  # of 10 a second
     assert set(table.frame[kept].tolist()) == {0, 2, 4, 6, 8, 10}
 
 
@@ -198,12 +199,12 @@ class Killed(BaseException):
     """As good as kill -9: nothing that our code does for an error is done."""
 
 
-def stop_at(epoch: int, member: int = 0) -> Callable[[Epoch], bool]:
+def stop_at(epoch: int, member: int = 0) -> Callable[[EpochMetrics], bool]:
     return lambda now: (now.member, now.epoch) != (member, epoch)
 
 
-def kill_at(epoch: int) -> Callable[[Epoch], bool]:
-    def watch(now: Epoch) -> bool:
+def kill_at(epoch: int) -> Callable[[EpochMetrics], bool]:
+    def watch(now: EpochMetrics) -> bool:
         if now.epoch == epoch:
             raise Killed
         return True
@@ -221,12 +222,12 @@ def test_a_training_that_was_stopped_and_killed_goes_on_as_if_it_was_not(tmp_pat
     whole = make(squares, tmp_path / "whole", config)
     for module in (features, training):
         monkeypatch.setattr(module, "KEEP_EVERY", 0.0)
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         make(squares, tmp_path / "parts", config, stop_at(2))
     assert not (tmp_path / "parts").exists() and work_folder(tmp_path / "parts").is_dir()
     with pytest.raises(Killed):
         make(squares, tmp_path / "parts", config, kill_at(4))
-    seen: list[Epoch] = []
+    seen: list[EpochMetrics] = []
     parts = make(squares, tmp_path / "parts", config, lambda epoch: seen.append(epoch) or True)
     assert [(e.member, e.epoch) for e in seen] == [(0, 4), (1, 1), (1, 2), (1, 3), (1, 4)]
     assert parts.model.fingerprint == whole.model.fingerprint
@@ -257,14 +258,14 @@ def test_encoding_that_was_interrupted_goes_on_where_it_was(tmp_path, squares, m
     assert np.allclose(_weights(parts), _weights(whole), atol=1e-5)
 
 
-def _weights(fitted: Fitted) -> np.ndarray:
+def _weights(fitted: TrainResult) -> np.ndarray:
     return np.concatenate([p.detach().numpy().ravel() for p in fitted.model.members[0].head.parameters()])
 
 
 def test_other_work_that_lies_there_is_not_used(tmp_path, squares):
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         make(squares, tmp_path / "model", CONFIG, stop_at(2))
-    seen: list[Epoch] = []
+    seen: list[EpochMetrics] = []
     other = CONFIG.model_copy(update={"epochs": 2, "seed": 5})
     make(squares, tmp_path / "model", other, lambda epoch: seen.append(epoch) or True)
     assert [epoch.epoch for epoch in seen] == [1, 2]
@@ -273,8 +274,8 @@ def test_other_work_that_lies_there_is_not_used(tmp_path, squares):
 def test_a_camera_may_have_dots_in_its_name(tmp_path):
     store = square_store(tmp_path / "store", cameras=("observation.image",))
     fitted = make(store, tmp_path / "model", CONFIG.model_copy(update={"epochs": 1}))
-    assert list(RewardModel.load(tmp_path / "model", force=True).cameras) == ["observation.image"]
-    assert fitted.model.fingerprint == RewardModel.load(tmp_path / "model", force=True).fingerprint
+    assert list(load_reward_model(tmp_path / "model", force=True).cameras) == ["observation.image"]
+    assert fitted.model.fingerprint == load_reward_model(tmp_path / "model", force=True).fingerprint
 
 
 def test_state_history_and_progress_can_be_learned_too(tmp_path, squares):
@@ -374,7 +375,7 @@ def test_weights_of_another_network_are_refused_with_the_first_tensor(folder, fi
     make(squares, tmp_path / "other", other)
     (tmp_path / "other/model.json").write_text((folder / "model/model.json").read_text())
     with pytest.raises(BadFile, match=r"another network: head.0.weight is \[8, 16\], this one has \[16, 16\]"):
-        RewardModel.load(tmp_path / "other")
+        load_reward_model(tmp_path / "other")
 
 
 def test_a_model_that_calls_a_white_image_success_is_saved_marked_and_refused(tmp_path):
@@ -389,5 +390,5 @@ def test_a_model_that_calls_a_white_image_success_is_saved_marked_and_refused(tm
     assert any(problem.startswith("blank white: 100% of 8 frames") for problem in fitted.model.facts.problems)
     assert "Negative control failed: blank white" in (tmp_path / "model/report.html").read_text()
     with pytest.raises(JudgeError, match="is marked as not to be trusted: blank white"):
-        RewardModel.load(tmp_path / "model")
-    assert RewardModel.load(tmp_path / "model", force=True).fingerprint == fitted.model.fingerprint
+        load_reward_model(tmp_path / "model")
+    assert load_reward_model(tmp_path / "model", force=True).fingerprint == fitted.model.fingerprint

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from plaudit.errors import BadFile, ConfigError, PlauditError
-from plaudit.judges.classifier.judge import RewardModel
+from plaudit.judges.classifier.loader import load_reward_model
 from tiny_reward import tiny_model
 
 LARGE = {
@@ -25,7 +25,7 @@ LARGE = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    tiny_model().save(tmp_path)
+    tiny_model().save_pretrained(tmp_path)
     return tmp_path
 
 
@@ -40,20 +40,20 @@ def test_a_folder_whose_network_would_not_fit_its_weights_is_refused_before_it_i
     with pytest.raises(
         BadFile, match=r"model\.json: the network that this describes needs more numbers than its weights"
     ):
-        RewardModel.load(folder, "cpu")
+        load_reward_model(folder, "cpu")
 
 
 def test_the_same_in_a_single_file(folder):
     tree = {"model_state_dict": {"a": torch.zeros(3)}, "plaudit": described(folder, hidden_dim=2**31)}
     torch.save(tree, folder / "m.pt")
     with pytest.raises(BadFile, match="needs more numbers than its weights"):
-        RewardModel.load(folder / "m.pt", "cpu")
+        load_reward_model(folder / "m.pt", "cpu")
 
 
 def test_looks_are_not_kept_for_ever(folder):
     (folder / "model.json").write_text(json.dumps(described(folder, history_stride=10**30)))
     with pytest.raises(ConfigError, match="history_stride"):
-        RewardModel.load(folder, "cpu")
+        load_reward_model(folder, "cpu")
 
 
 @pytest.mark.parametrize("name", ["model.json", "member_0.safetensors"])
@@ -61,8 +61,8 @@ def test_pipes_and_devices_in_a_folder_are_not_waited_for(folder, name):
     (folder / name).unlink()
     os.mkfifo(folder / name)
     with pytest.raises(PlauditError):
-        RewardModel.load(folder, "cpu")
+        load_reward_model(folder, "cpu")
     (folder / name).unlink()
     (folder / name).symlink_to("/dev/zero")
     with pytest.raises(PlauditError):
-        RewardModel.load(folder, "cpu")
+        load_reward_model(folder, "cpu")

@@ -10,7 +10,7 @@ import torch
 
 from plaudit.config import parse
 from plaudit.errors import JudgeError, MissingExtra, MissingPackage, UnknownName
-from plaudit.judges.classifier.encoders import grid_of
+from plaudit.judges.classifier.encoders import feature_map_size
 from plaudit.judges.classifier.encoders.others import TorchvisionConfig, TransformersConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
 
@@ -51,12 +51,12 @@ def test_maps_are_taken_as_they_are(tmp_path, name):
     images = torch.randn(2, 3, 64, 96)
     with torch.inference_mode():
         assert torch.allclose(encoder(images), network(pixel_values=images).last_hidden_state, atol=1e-5)
-    assert grid_of(encoder, (64, 96)) == (2, 3) and encoder.channels == 16
+    assert feature_map_size(encoder, (64, 96)) == (2, 3) and encoder.channels == 16
 
 
 def test_positions_are_stretched_to_other_sizes(tmp_path):
     save(tmp_path, "ViT", **PATCHES)
-    assert grid_of(TransformersConfig(name=str(tmp_path)).build(), (48, 64)) == (6, 8)
+    assert feature_map_size(TransformersConfig(name=str(tmp_path)).build(), (48, 64)) == (6, 8)
 
 
 def test_of_a_network_that_reads_too_the_eye_is_taken(tmp_path):
@@ -128,7 +128,7 @@ def test_a_missing_package_is_named(monkeypatch):
 def test_a_network_of_torchvision_is_cut_before_its_pooling(name, channels):
     pytest.importorskip("torchvision")
     encoder = TorchvisionConfig(name=name).described().build()
-    assert encoder.channels == channels and grid_of(encoder, (128, 96)) == (4, 3)
+    assert encoder.channels == channels and feature_map_size(encoder, (128, 96)) == (4, 3)
 
 
 def test_torchvisions_features_are_those_before_its_classes():
@@ -156,7 +156,7 @@ def test_what_torchvision_has_not_got_is_named(tmp_path, monkeypatch):
 
 def test_an_encoder_says_which_size_it_takes():
     encoder = SmallConfig().build()
-    assert grid_of(encoder, (64, 64)) == (4, 4) and SmallConfig().described() == SmallConfig()
+    assert feature_map_size(encoder, (64, 64)) == (4, 4) and SmallConfig().described() == SmallConfig()
     valid = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 20))
     with pytest.raises(JudgeError, match=r"takes no images of 8x8 \(.*\); it takes 32x32: set image_size"):
-        grid_of(valid, (8, 8))
+        feature_map_size(valid, (8, 8))

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from plaudit.errors import ConfigError, PlauditError
-from plaudit.judges.classifier.recipes import RewardRecipe, encoder_of, merged, read_recipe
+from plaudit.judges.classifier.recipes import RewardTrainJob, encoder_of, load_reward_train_job, merged
 
 LEROBOT: dict[str, Any] = {
     "policy": {
@@ -88,9 +88,9 @@ MANISKILL: dict[str, Any] = {
 }
 
 
-def read(folder: Path, tree: dict[str, Any], *overrides: str, **flags: Any) -> tuple[RewardRecipe, list[str]]:
+def read(folder: Path, tree: dict[str, Any], *overrides: str, **flags: Any) -> tuple[RewardTrainJob, list[str]]:
     (folder / "config.yaml").write_text(yaml.safe_dump(tree))
-    return read_recipe(folder / "config.yaml", flags, overrides)
+    return load_reward_train_job(folder / "config.yaml", flags, overrides)
 
 
 def test_our_own_keys(tmp_path):
@@ -114,7 +114,7 @@ def test_an_encoder_of_another_type_replaces_the_one_before():
 
 def test_lerobots_config_is_read(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LEROBOT))
-    recipe, notes = read_recipe(tmp_path / "config.json", {})
+    recipe, notes = load_reward_train_job(tmp_path / "config.json", {})
     assert recipe.data == (Path("labeled"),) and recipe.image_size == (128, 128) and recipe.num_cameras == 1
     assert (recipe.encoder.type, recipe.encoder.weights, recipe.frozen) == ("resnet10", None, False)
     assert (recipe.hidden_dim, recipe.latent_dim, recipe.num_spatial_blocks) == (256, 256, 8)
@@ -124,7 +124,7 @@ def test_lerobots_config_is_read(tmp_path):
 
 def test_lerobots_config_since_0_6_is_read(tmp_path):
     (tmp_path / "train_config.json").write_text(json.dumps(LEROBOT_06))
-    recipe, notes = read_recipe(tmp_path / "train_config.json", {})
+    recipe, notes = load_reward_train_job(tmp_path / "train_config.json", {})
     assert recipe.data == (Path("labeled"),) and recipe.encoder.type == "resnet10"
     assert (recipe.image_keys, recipe.image_size, recipe.num_cameras) == (("front",), (96, 128), None)
     assert (recipe.hidden_dim, recipe.latent_dim, recipe.num_spatial_blocks, recipe.dropout) == (128, 64, 4, 0.2)
@@ -183,7 +183,7 @@ def test_a_key_of_their_block_may_be_given_on_the_command_line(tmp_path):
 
 
 def test_our_example_is_such_a_block():
-    recipe, notes = read_recipe(Path(__file__).parents[3] / "examples/configs/pickcube_train_reward.yaml", {})
+    recipe, notes = load_reward_train_job(Path(__file__).parents[3] / "examples/configs/pickcube_train_reward.yaml", {})
     assert recipe.data == (Path("runs/pickcube_data"),) and recipe.encoder.type == "small" and notes == []
 
 
@@ -196,17 +196,19 @@ def test_what_is_not_used_is_told(tmp_path):
 
 
 def test_the_flags_of_two_folders_bring_their_own_defaults():
-    recipe, _ = read_recipe(None, {"data": ["p", "n"]}, folders=True)
+    recipe, _ = load_reward_train_job(None, {"data": ["p", "n"]}, folders=True)
     assert (recipe.encoder.type, recipe.image_keys, recipe.image_size) == ("resnet10", ("base_camera",), (64, 64))
     assert (recipe.batch_size, recipe.epochs, recipe.lr) == (32, 100, 1e-4)
     assert (recipe.hidden_dim, recipe.num_spatial_blocks, recipe.frozen) == (256, 8, False)
     flags = {"data": ["p", "n"], "encoder": {"weights": "w.pt"}, "hidden_dim": 64}
-    recipe, _ = read_recipe(None, flags, folders=True)
+    recipe, _ = load_reward_train_job(None, flags, folders=True)
     assert (recipe.encoder.weights, recipe.frozen, recipe.split, recipe.latent_dim) == (Path("w.pt"), True, False, 64)
 
 
 def test_weights_alone_mean_resnet10_and_a_file_alone_a_folder_beside_it():
-    recipe, _ = read_recipe(None, {"encoder": {"weights": "w.pt"}, "output_checkpoint": "checkpoints/judge.pt"})
+    recipe, _ = load_reward_train_job(
+        None, {"encoder": {"weights": "w.pt"}, "output_checkpoint": "checkpoints/judge.pt"}
+    )
     assert recipe.encoder.type == "resnet10" and recipe.split and recipe.out == Path("checkpoints/judge")
 
 

@@ -12,8 +12,13 @@ from torch import Tensor, nn
 
 from plaudit.config import parse
 from plaudit.errors import BadFile, UnsafeFile
-from plaudit.judges.classifier.encoders import grid_of
-from plaudit.judges.classifier.encoders.resnet10 import Resnet10, Resnet10Config, ResNetEncoderWrapper, load_published
+from plaudit.judges.classifier.encoders import feature_map_size
+from plaudit.judges.classifier.encoders.resnet10 import (
+    Resnet10,
+    Resnet10Config,
+    ResNetEncoderWrapper,
+    load_pretrained_resnet10,
+)
 from plaudit.judges.classifier.encoders.same import SameConv2d, SameMaxPool2d, same_padding
 
 State = dict[str, Tensor]
@@ -77,7 +82,7 @@ def test_it_has_the_published_number_of_tensors_and_parameters():
 @pytest.mark.parametrize(("size", "grid"), [((64, 64), (2, 2)), ((84, 84), (3, 3)), ((128, 96), (4, 3))])
 def test_images_are_halved_five_times(padding, size, grid):
     encoder = Resnet10Config(padding=padding).build()
-    assert grid_of(encoder, size) == grid and encoder.channels == 512
+    assert feature_map_size(encoder, size) == grid and encoder.channels == 512
 
 
 def test_same_padding_is_that_of_flax():
@@ -140,24 +145,24 @@ def test_a_classifiers_encoder_takes_the_weights_of_a_path(tmp_path, published):
 
 def test_serls_pickle_is_read(tmp_path, published):
     write_serl(published, tmp_path / "params")
-    assert torch.equal(features(load_published(tmp_path / "params")), features(published))
+    assert torch.equal(features(load_pretrained_resnet10(tmp_path / "params")), features(published))
 
 
 @pytest.mark.parametrize("conv", ["", ".conv"])
 @pytest.mark.parametrize("norm", ["", ".group_norm"])
 def test_every_generation_of_helper2424s_file_is_read(tmp_path, published, conv, norm):
     write_helper2424(published, tmp_path / "model", conv, norm)
-    assert torch.equal(features(load_published(tmp_path / "model")), features(published))
+    assert torch.equal(features(load_pretrained_resnet10(tmp_path / "model")), features(published))
 
 
 def test_rlinfs_file_is_read(tmp_path, published):
     write_rlinf(published, tmp_path / "resnet10")
-    assert torch.equal(features(load_published(tmp_path / "resnet10")), features(published))
+    assert torch.equal(features(load_pretrained_resnet10(tmp_path / "resnet10")), features(published))
 
 
 def test_a_dictionary_around_the_weights_does_not_matter(tmp_path, published):
     torch.save({"state_dict": published}, tmp_path / "wrapped.pt")
-    assert torch.equal(features(load_published(tmp_path / "wrapped.pt")), features(published))
+    assert torch.equal(features(load_pretrained_resnet10(tmp_path / "wrapped.pt")), features(published))
 
 
 def test_a_config_builds_it_with_its_weights_and_a_described_one_without_the_file(tmp_path, published):
@@ -173,20 +178,20 @@ def test_a_config_builds_it_with_its_weights_and_a_described_one_without_the_fil
 def test_the_first_tensor_that_does_not_fit_is_named(tmp_path, published):
     write_serl(published | {"layer2.0.conv1.weight": torch.zeros(128, 64, 1, 1)}, tmp_path / "wrong.pkl")
     with pytest.raises(BadFile, match=r"ResNetBlock_1/Conv_0/kernel' is \[1, 1, 64, 128\].*\[3, 3, 64, 128\] there"):
-        load_published(tmp_path / "wrong.pkl")
+        load_pretrained_resnet10(tmp_path / "wrong.pkl")
 
 
 def test_a_missing_tensor_is_named(tmp_path, published):
     rest = {name: tensor for name, tensor in published.items() if name != "layer3.0.bn2.bias"}
     write_helper2424(rest, tmp_path / "part.safetensors", ".conv", ".group_norm")
     with pytest.raises(BadFile, match=r"'encoder.stages.2.norm2.group_norm.bias' \[256\] of ResNet-10 is missing"):
-        load_published(tmp_path / "part.safetensors")
+        load_pretrained_resnet10(tmp_path / "part.safetensors")
 
 
 def test_a_deeper_resnet_is_refused(tmp_path, published):
     torch.save(published | {"layer1.1.conv1.weight": torch.zeros(64, 64, 3, 3)}, tmp_path / "resnet18.pt")
     with pytest.raises(BadFile, match=r"'layer1.1.conv1.weight' \[64, 64, 3, 3\] has no place in ResNet-10"):
-        load_published(tmp_path / "resnet18.pt")
+        load_pretrained_resnet10(tmp_path / "resnet18.pt")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +205,7 @@ def test_a_deeper_resnet_is_refused(tmp_path, published):
 def test_other_things_are_refused_with_what_they_are(tmp_path, tensors, sentence):
     save_file(tensors, tmp_path / "other.safetensors")
     with pytest.raises(BadFile, match=sentence):
-        load_published(tmp_path / "other.safetensors")
+        load_pretrained_resnet10(tmp_path / "other.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -218,15 +223,15 @@ def test_other_things_are_refused_with_what_they_are(tmp_path, tensors, sentence
 def test_files_that_hold_no_weights_are_refused(tmp_path, content, sentence):
     (tmp_path / "weights").write_bytes(content)
     with pytest.raises(BadFile, match=sentence):
-        load_published(tmp_path / "weights")
+        load_pretrained_resnet10(tmp_path / "weights")
 
 
 def test_a_file_that_is_not_there_and_a_folder_are_told_apart(tmp_path):
     with pytest.raises(BadFile, match="no such file"):
-        load_published(tmp_path / "nowhere.pkl")
+        load_pretrained_resnet10(tmp_path / "nowhere.pkl")
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(BadFile, match=r"this is a folder.*it has: model\.safetensors"):
-        load_published(tmp_path)
+        load_pretrained_resnet10(tmp_path)
 
 
 class Touch:
@@ -243,5 +248,5 @@ class Touch:
 def test_a_file_that_wants_to_run_code_is_refused_and_not_run(tmp_path, write):
     write({"conv1.weight": Touch(tmp_path / "ran")}, tmp_path / "weights")
     with pytest.raises(UnsafeFile, match="nothing was run"):
-        load_published(tmp_path / "weights")
+        load_pretrained_resnet10(tmp_path / "weights")
     assert not (tmp_path / "ran").exists()

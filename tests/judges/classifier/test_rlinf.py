@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from bright_square import square_store
 from plaudit.errors import BadFile, ConfigError, JudgeError, UnsafeFile
-from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10, Resnet10Config
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.fit import Fitted, fit
-from plaudit.judges.classifier.rlinf import load_pt, save_pt, sizes_for_grid
+from plaudit.judges.classifier.fit import TrainResult, fit
+from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.rlinf import load_rlinf_checkpoint, save_rlinf_checkpoint, sizes_for_grid
 
 
 class Theirs(nn.Module):
@@ -83,7 +83,7 @@ def probability(network: Theirs, images: dict[str, np.ndarray]) -> np.ndarray:
 def test_a_checkpoint_of_rlinf_judges_as_it_did_there(tmp_path, average):
     network = theirs("wrist", "base_camera", average=average)  # not in alphabetical order
     images = pixels("base_camera", "wrist")
-    model = RewardModel.load(network.save(tmp_path / "reward_model.pt"), "cpu")
+    model = load_reward_model(network.save(tmp_path / "reward_model.pt"), "cpu")
     assert np.allclose(model.score(images).success_prob, probability(network, images), atol=1e-5)
     assert np.ptp(model.score(images).success_prob) > 1e-3
     assert model.threshold == 0.5 and set(model.cameras) == {"wrist", "base_camera"}
@@ -162,7 +162,9 @@ def test_rlinfs_resnet_of_today_judges_as_it_did_there(tmp_path, arch, shape):
     network = TheirsOfToday(**shape).eval()
     torch.save({f"module.{name}": tensor for name, tensor in network.state_dict().items()}, tmp_path / "m.pt")
     normalize = shape.get("normalize", True)
-    model = load_pt(tmp_path / "m.pt", {"image_size": [3, 64, 64], "normalize": normalize, "image_keys": ["front"]})
+    model = load_rlinf_checkpoint(
+        tmp_path / "m.pt", {"image_size": [3, 64, 64], "normalize": normalize, "image_keys": ["front"]}
+    )
     images = pixels("front")
     with torch.inference_mode():
         logits = network({"front": torch.from_numpy(images["front"]).float()})[:, 0].numpy()
@@ -176,13 +178,13 @@ def test_rlinfs_resnet_of_today_has_124_tensors_and_becomes_a_folder_of_ours(tmp
     network = TheirsOfToday([2, 2, 2, 2]).eval()
     assert len(network.state_dict()) == 124
     torch.save(network.state_dict(), tmp_path / "full_weights.pt")
-    model = RewardModel.load(tmp_path / "full_weights.pt", "cpu")
+    model = load_reward_model(tmp_path / "full_weights.pt", "cpu")
     assert model.cameras == {"main": (128, 128)}
     assert model.notes[0] == "it is taken to see camera 'main' in 128x128; its file does not say"
     (tmp_path / "folder").mkdir()
-    model.save(tmp_path / "folder")
+    model.save_pretrained(tmp_path / "folder")
     images = pixels("main", size=128)
-    again = RewardModel.load(tmp_path / "folder", "cpu")
+    again = load_reward_model(tmp_path / "folder", "cpu")
     assert again.score(images).success_prob.tolist() == model.score(images).success_prob.tolist()
 
 
@@ -191,14 +193,14 @@ def test_a_resnet_that_is_none_of_theirs_is_refused(tmp_path):
     odd = {name: tensor for name, tensor in state.items() if not name.startswith("backbone.layer3.1.")}
     torch.save(odd, tmp_path / "odd.pt")
     with pytest.raises(BadFile, match=r"its backbone has \[2, 2, 1, 2\] blocks, which is no ResNet with batch norm"):
-        load_pt(tmp_path / "odd.pt")
+        load_rlinf_checkpoint(tmp_path / "odd.pt")
     torch.save({**state, "backbone.fc.9.bias": torch.zeros(1)}, tmp_path / "more.pt")
     with pytest.raises(BadFile, match=r"nothing takes head.9.bias"):
-        load_pt(tmp_path / "more.pt")
+        load_rlinf_checkpoint(tmp_path / "more.pt")
 
 
 def test_what_was_never_measured_says_so(tmp_path):
-    model = load_pt(theirs().save(tmp_path / "m.pt"))
+    model = load_rlinf_checkpoint(theirs().save(tmp_path / "m.pt"))
     assert model.facts.scores == {} and model.facts.problems == ()
     assert model.notes == (
         "this model was never measured here: its threshold is 0.5 and nothing is known of its mistakes",
@@ -207,24 +209,26 @@ def test_what_was_never_measured_says_so(tmp_path):
 
 def test_where_config_and_checkpoint_disagree_the_checkpoint_is_believed(tmp_path):
     path = theirs(average=True).save(tmp_path / "m.pt")
-    model = load_pt(path, {"use_pretrain": True, "hidden_dim": 256, "num_spatial_blocks": 2, "freeze_encoder": True})
+    model = load_rlinf_checkpoint(
+        path, {"use_pretrain": True, "hidden_dim": 256, "num_spatial_blocks": 2, "freeze_encoder": True}
+    )
     assert model.shape.average_first
     assert model.notes[:2] == (
         "the config says use_pretrain is True, the checkpoint was trained with False; the checkpoint is believed",
         "the config says hidden_dim is 256, the checkpoint was trained with 12; the checkpoint is believed",
     )
-    assert len(load_pt(path, {"use_pretrain": False, "image_keys": ["base_camera"]}).notes) == 1
+    assert len(load_rlinf_checkpoint(path, {"use_pretrain": False, "image_keys": ["base_camera"]}).notes) == 1
 
 
 def test_a_size_that_gives_another_grid_is_refused_with_those_that_fit(tmp_path):
     path = theirs(size=128).save(tmp_path / "m.pt")
     with pytest.raises(BadFile, match=r"pools grids of 4x4 and images of 64x64 give 2x2; set image_size .* 97 to 128"):
-        load_pt(path)
+        load_rlinf_checkpoint(path)
     with pytest.raises(BadFile, match="images of 84x84 give 3x3"):
-        load_pt(path, {"image_size": [3, 84, 84]})
-    assert load_pt(path, {"image_size": [3, 128, 128]}).cameras == {"base_camera": (128, 128)}
+        load_rlinf_checkpoint(path, {"image_size": [3, 84, 84]})
+    assert load_rlinf_checkpoint(path, {"image_size": [3, 128, 128]}).cameras == {"base_camera": (128, 128)}
     with pytest.raises(ConfigError, match="unknown key 'image_sizes'; did you mean 'image_size'"):
-        load_pt(path, {"image_sizes": [3, 128, 128]})
+        load_rlinf_checkpoint(path, {"image_sizes": [3, 128, 128]})
 
 
 @pytest.mark.parametrize("padding", ["same", "torchvision"])
@@ -238,7 +242,7 @@ def test_encoders_that_differ_are_refused(tmp_path):
     name = "encoders.wrist.resnet_backbone.layer1.0.conv1.weight"
     path = network.save(tmp_path / "m.pt", **{name: network.state_dict()[name] + 1})
     with pytest.raises(BadFile, match="cameras 'front' and 'wrist' have encoders of different weights"):
-        load_pt(path)
+        load_rlinf_checkpoint(path)
 
 
 @pytest.mark.parametrize(
@@ -252,18 +256,18 @@ def test_encoders_that_differ_are_refused(tmp_path):
 )
 def test_another_network_is_refused_with_the_first_tensor_that_does_not_fit(tmp_path, change, sentence):
     with pytest.raises(BadFile, match=sentence):
-        load_pt(theirs().save(tmp_path / "m.pt", **change))
+        load_rlinf_checkpoint(theirs().save(tmp_path / "m.pt", **change))
 
 
 def test_other_files_are_refused_with_what_they_are(tmp_path):
     with pytest.raises(BadFile, match="there is no such file"):
-        RewardModel.load(tmp_path / "nowhere.pt")
+        load_reward_model(tmp_path / "nowhere.pt")
     torch.save({"conv1.weight": torch.zeros(1)}, tmp_path / "encoder.pt")
     with pytest.raises(BadFile, match="no reward model of RLinf or of ours; its tensors start with 'conv1"):
-        load_pt(tmp_path / "encoder.pt")
+        load_rlinf_checkpoint(tmp_path / "encoder.pt")
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(BadFile, match="it has no model_state_dict of tensors"):
-        load_pt(tmp_path / "list.pt")
+        load_rlinf_checkpoint(tmp_path / "list.pt")
 
 
 def test_a_file_that_would_run_code_is_refused_and_not_run(tmp_path):
@@ -273,12 +277,12 @@ def test_a_file_that_would_run_code_is_refused_and_not_run(tmp_path):
 
     torch.save({"model_state_dict": {"a": Bomb()}}, tmp_path / "m.pt")
     with pytest.raises(UnsafeFile, match="nothing was run"):
-        load_pt(tmp_path / "m.pt")
+        load_rlinf_checkpoint(tmp_path / "m.pt")
     assert not (tmp_path / "pwned").exists()
 
 
 @pytest.fixture(scope="module")
-def fitted(tmp_path_factory) -> Fitted:
+def fitted(tmp_path_factory) -> TrainResult:
     folder = tmp_path_factory.mktemp("pt")
     config = RewardTrainConfig(
         encoder=SmallConfig(widths=(8, 16)), epochs=6, lr=3e-3, batch_size=32, hidden_dim=16, latent_dim=16
@@ -287,35 +291,35 @@ def fitted(tmp_path_factory) -> Fitted:
 
 
 def test_ours_has_the_published_keys_and_describes_itself(tmp_path, fitted):
-    save_pt(tmp_path / "deep/m.pt", fitted)
+    save_rlinf_checkpoint(tmp_path / "deep/m.pt", fitted)
     tree = torch.load(tmp_path / "deep/m.pt", weights_only=True)
     assert set(tree) == {
         *("epoch", "model_state_dict", "optimizer_state_dict", "train_loss", "train_acc", "plaudit"),
     }
     assert tree["epoch"] == fitted.model.facts.training["best_epochs"][0] and tree["train_acc"] > 0.9
     assert tree["optimizer_state_dict"]["state"]
-    loaded = RewardModel.load(tmp_path / "deep/m.pt", "cpu")
+    loaded = load_reward_model(tmp_path / "deep/m.pt", "cpu")
     assert loaded.fingerprint == fitted.model.fingerprint and loaded.facts == fitted.model.described()
     assert loaded.notes == ()
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["m.pt"]
 
 
 def test_a_marked_model_is_refused_as_a_file_too(tmp_path, fitted):
-    save_pt(tmp_path / "m.pt", fitted)
+    save_rlinf_checkpoint(tmp_path / "m.pt", fitted)
     tree = torch.load(tmp_path / "m.pt", weights_only=True)
     tree["plaudit"]["problems"] = ["blank white: 100% of 8 frames called success"]
     torch.save(tree, tmp_path / "marked.pt")
     with pytest.raises(JudgeError, match="is marked as not to be trusted: blank white"):
-        RewardModel.load(tmp_path / "marked.pt")
-    assert RewardModel.load(tmp_path / "marked.pt", force=True).facts.problems
+        load_reward_model(tmp_path / "marked.pt")
+    assert load_reward_model(tmp_path / "marked.pt", force=True).facts.problems
 
 
 def test_a_description_that_does_not_fit_is_refused(tmp_path, fitted):
-    save_pt(tmp_path / "m.pt", fitted)
+    save_rlinf_checkpoint(tmp_path / "m.pt", fitted)
     tree = torch.load(tmp_path / "m.pt", weights_only=True)
     del tree["plaudit"]["classifier"]
     torch.save(tree, tmp_path / "m.pt")
     with pytest.raises(
         BadFile, match="its description does not fit this version of plaudit: key 'classifier' is missing"
     ):
-        load_pt(tmp_path / "m.pt")
+        load_rlinf_checkpoint(tmp_path / "m.pt")

@@ -9,6 +9,7 @@ import torch
 from plaudit.data.transfer import new_folder
 from plaudit.errors import JudgeError, TargetNotEmpty
 from plaudit.judges.classifier.checkpoint import RewardModel
+from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.worker import RewardManager, RewardWorker, RewardWorkerConfig
 from plaudit.types import Observation
 from tiny_reward import SIZE, noise_episode, tiny_model
@@ -16,7 +17,7 @@ from tiny_reward import SIZE, noise_episode, tiny_model
 
 def save(model: RewardModel, folder: Path) -> Path:
     with new_folder(folder) as partial_folder:
-        model.save(partial_folder)
+        model.save_pretrained(partial_folder)
     return folder
 
 
@@ -118,6 +119,6 @@ def test_a_worker_that_has_not_begun_says_so(plain):
 def test_a_checkpoint_is_a_model_that_can_be_loaded_and_is_never_overwritten(plain, tmp_path):
     worker = inline(plain)
     folder = worker.save_checkpoint(tmp_path, 12)
-    assert folder == tmp_path / "step_12" and RewardModel.load(folder).fingerprint == worker.judge.model.fingerprint
+    assert folder == tmp_path / "step_12" and load_reward_model(folder).fingerprint == worker.judge.model.fingerprint
     with pytest.raises(TargetNotEmpty, match="nothing was written"):
         worker.save_checkpoint(tmp_path, 12)

@@ -39,7 +39,7 @@ def store(tmp_path, tiny):
             cutoff = 3 if number % 2 else None
             verdict = Labels.from_cutoff(steps=STEPS, cutoff=cutoff, source="human")
             store.ledger.append(store.append(moving(STEPS, seed=number)), verdict)
-    judge = {"type": "vlm", "model": str(tiny), "image_size": 64, "reason_tokens": 4}
+    judge = {"type": "vlm", "model": str(tiny), "image_size": 64, "max_new_tokens": 4}
     (tmp_path / "judge.yaml").write_text(yaml.safe_dump(judge))
     return tmp_path / "data"
 
@@ -77,6 +77,6 @@ def test_words_that_cannot_be_read_are_kept_on_the_record_and_label_nothing(run,
     opened = Store.open(store)
     (failure,) = Failures(opened.ledger).standing()
     assert "human says success" in said and "1 answers could not be parsed" in said
-    assert (failure.episode, failure.source) == (1, "vlm in words") and "does not end in" in failure.reason
+    assert (failure.episode, failure.source) == (1, "vlm_explanation") and "does not end in" in failure.reason
     assert json.loads((tmp_path / "said.jsonl").read_text())["answer"] is None
     assert len(opened.ledger) == before

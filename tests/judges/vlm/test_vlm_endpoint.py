@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose
 
 from chat_server import ChatServer
 from plaudit.errors import JudgeError, MissingExtra
-from plaudit.judges.vlm.config import VlmConfig
-from plaudit.judges.vlm.endpoint import Word, log_odds_of
+from plaudit.judges.vlm.endpoint import TokenLogprob, logit_of
+from plaudit.judges.vlm.judge import VlmJudgeConfig
 from tiny_vlm import moving
 
 BUSY = (429, {"Retry-After": "0.3"}, '{"error": {"message": "slow down"}}')
@@ -25,7 +25,7 @@ def server(plain):
 
 def scorer_of(url, endpoint=(), **settings) -> Any:
     endpoint = {"base_url": url, "retries": 1, "timeout": 20.0, **dict(endpoint)}
-    return VlmConfig(model="tiny", backend="openai", image_size=64, endpoint=endpoint, **settings).scorer()
+    return VlmJudgeConfig(model="tiny", backend="openai", image_size=64, endpoint=endpoint, **settings).load_backend()
 
 
 @pytest.mark.parametrize("facts", [{}, {"size": (48, 96)}, {"cameras": ("front", "wrist")}], ids=str)
@@ -44,7 +44,7 @@ def test_each_frame_is_one_request_and_the_longest_comes_first(server):
 
 
 def test_a_stride_asks_about_fewer_frames(server):
-    (said,) = scorer_of(server.url, stride=3).score([moving(steps=6)])
+    (said,) = scorer_of(server.url, frame_stride=3).score([moving(steps=6)])
     assert len(server.requests) == 3
     assert said[0] == said[1] == said[2] != said[3]
 
@@ -111,26 +111,30 @@ def test_one_bad_episode_leaves_the_others_alone(server):
 
 
 def test_a_word_that_is_not_listed_counts_as_the_least_that_is():
-    listed = [Word(token="Yes", logprob=-0.5), Word(token=" yes", logprob=-0.5), Word(token="The", logprob=-6.0)]
-    assert log_odds_of(listed, 0) == pytest.approx(-0.5 + 0.693147 + 6.0)
+    listed = [
+        TokenLogprob(token="Yes", logprob=-0.5),
+        TokenLogprob(token=" yes", logprob=-0.5),
+        TokenLogprob(token="The", logprob=-6.0),
+    ]
+    assert logit_of(listed, 0) == pytest.approx(-0.5 + 0.693147 + 6.0)
 
 
 def test_an_answer_that_is_neither_yes_nor_no_is_an_error():
     with pytest.raises(JudgeError, match="neither yes nor no is among the 2 likeliest answers at frame 7") as error:
-        log_odds_of([Word(token="<think>", logprob=0.0), Word(token="The", logprob=-9.0)], 7)
+        logit_of([TokenLogprob(token="<think>", logprob=0.0), TokenLogprob(token="The", logprob=-9.0)], 7)
     assert "'<think>', 'The'" in str(error.value)
 
 
 def test_words_are_asked_for_and_read(server):
     server.texts.extend(["It slides.\nAnswer: Yes", "<think>hm</think><answer>no</answer>", "It may be done."])
-    yes, no, unclear = (scorer_of(server.url).reason(moving(steps=2)) for _ in range(3))
+    yes, no, unclear = (scorer_of(server.url).explain(moving(steps=2)) for _ in range(3))
     assert (yes.answer, no.answer, unclear.answer) == (True, False, None)
     assert unclear.error.endswith("'It may be done.'") and yes.error is None
 
 
 def test_words_from_a_server_that_is_busy_are_an_error_on_the_record(server):
     server.always = BUSY
-    assert "is busy" in scorer_of(server.url).reason(moving(steps=2)).error
+    assert "is busy" in scorer_of(server.url).explain(moving(steps=2)).error
 
 
 def test_jpeg_is_another_judge(server):

@@ -10,7 +10,7 @@ from plaudit.errors import JudgeError
 from plaudit.judges.calibration import PlattScaling
 from plaudit.judges.vlm.images import data_url, resized, size_of
 from plaudit.judges.vlm.judge import VlmJudge
-from plaudit.judges.vlm.prompt import ask, conversation
+from plaudit.judges.vlm.prompt import build_prompt, conversation
 from plaudit.rule import DecisionRule
 from plaudit.types import Episode, Scores
 from tiny_vlm import moving
@@ -18,17 +18,17 @@ from tiny_vlm import moving
 
 def one_chat_a_frame(plain, config, episode):
     """Log-odds of each frame, each of a chat of its own that ends there."""
-    asked = ask(config, episode)
+    asked = build_prompt(config, episode)
     urls = {}
     for camera in asked.frames:
-        frames = torch.from_numpy(asked.pictures(camera))
+        frames = torch.from_numpy(asked.images(camera))
         frames = resized(frames, size_of(frames.shape, config.image_size))
         urls[camera] = [data_url(frame, "png") for frame in frames.contiguous().numpy()]
 
     def image(camera, moment):
         return {"type": "image_url", "image_url": {"url": urls[camera][moment]}}
 
-    return [plain.log_odds(conversation(asked, moments, image)) for moments in range(1, asked.moments + 1)]
+    return [plain.log_odds(conversation(asked, moments, image)) for moments in range(1, asked.num_frames + 1)]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_batched_equals_alone_at_any_length_and_in_order(scorer):
 
 def test_a_small_budget_makes_more_batches_and_the_same_numbers(scorer, make_scorer, monkeypatch):
     episodes = [moving(steps, seed=steps) for steps in (2, 5, 3, 4)]
-    frugal = make_scorer(token_budget=2 * scorer.job(0, moving(steps=3)).layout.tokens)
+    frugal = make_scorer(max_batch_tokens=2 * scorer.pack(0, moving(steps=3)).layout.tokens)
     sizes = record_batches(frugal, monkeypatch)
     for one, other in zip(frugal.score(episodes), scorer.score(episodes), strict=True):
         assert_allclose(one, other, atol=1e-5)
@@ -82,7 +82,7 @@ def test_a_score_depends_on_no_later_frame(scorer):
 
 
 def test_frames_between_those_shown_keep_the_number_before(make_scorer):
-    (said,) = make_scorer(stride=3).score([moving(steps=7)])
+    (said,) = make_scorer(frame_stride=3).score([moving(steps=7)])
     first, second, third, last = said[[0, 3, 6, 7]]
     assert_array_equal(said, [first, first, first, second, second, second, third, last])
     assert len({first, second, third, last}) == 4
@@ -123,7 +123,7 @@ def test_an_episode_that_never_fits_is_an_error_and_the_others_go_on(make_scorer
     monkeypatch.setattr(scorer, "forward", fits_short)
     short, long = scorer.score([moving(steps=2), moving(steps=20)])
     assert len(short) == 3
-    assert "21 frames" in str(long) and "do not fit into the memory of cpu; set a stride" in str(long)
+    assert "21 frames" in str(long) and "do not fit into the memory of cpu; set a frame_stride" in str(long)
 
 
 @pytest.mark.parametrize(
@@ -195,23 +195,23 @@ def test_half_the_precision_changes_little(scorer, make_scorer):
 
 
 def test_words_without_an_answer_are_an_error_on_the_record(make_scorer):
-    reasoned = make_scorer(reason_tokens=4).reason(moving(steps=2, cameras=("front", "wrist")))
+    reasoned = make_scorer(max_new_tokens=4).explain(moving(steps=2, cameras=("front", "wrist")))
     assert reasoned.text and reasoned.answer is None
     assert "does not end in 'Answer: Yes' or 'Answer: No'" in reasoned.error
 
 
 def test_words_are_generated_as_transformers_does(make_scorer, plain):
-    scorer = make_scorer(reason_tokens=5)
-    asked = ask(scorer.config, moving(steps=2))
-    urls = [data_url(frame, "png") for frame in asked.pictures("front")]
+    scorer = make_scorer(max_new_tokens=5)
+    asked = build_prompt(scorer.config, moving(steps=2))
+    urls = [data_url(frame, "png") for frame in asked.images("front")]
     parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-    question = {"type": "text", "text": scorer.config.reason_question}
-    chat = [{"role": "system", "content": asked.instruction}, {"role": "user", "content": [*parts, question]}]
+    question = {"type": "text", "text": scorer.config.explain_prompt}
+    chat = [{"role": "system", "content": asked.system_prompt}, {"role": "user", "content": [*parts, question]}]
     inputs = plain.inputs(chat)
     written = plain.model.generate(**inputs, max_new_tokens=5, do_sample=False, pad_token_id=0)
     expected = plain.tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    assert scorer.reason(moving(steps=2)).text == expected
+    assert scorer.explain(moving(steps=2)).text == expected
 
 
 def test_asking_for_words_about_an_episode_without_a_task_is_an_error_too(scorer):
-    assert "has no task text" in scorer.reason(moving(task="")).error
+    assert "has no task text" in scorer.explain(moving(task="")).error

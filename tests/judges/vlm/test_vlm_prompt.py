@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from plaudit.errors import JudgeError
-from plaudit.judges.vlm.config import VlmConfig
+from plaudit.judges.vlm.chat_template import ChatTemplate
 from plaudit.judges.vlm.images import resized, size_of
-from plaudit.judges.vlm.layout import Writer
-from plaudit.judges.vlm.prompt import answer_of, ask, conversation
+from plaudit.judges.vlm.judge import VlmJudgeConfig
+from plaudit.judges.vlm.prompt import build_prompt, conversation, parse_answer
 from tiny_vlm import make_tokenizer, moving
 
 
@@ -19,7 +19,7 @@ def picture(camera, moment):
 
 
 def test_the_chat_shows_a_frame_and_asks_and_leaves_the_answer_open():
-    asked = ask(VlmConfig(question="Done?", instruction="{task}!"), moving(steps=1, task="push"))
+    asked = build_prompt(VlmJudgeConfig(question="Done?", system_prompt="{task}!"), moving(steps=1, task="push"))
     assert conversation(asked, 2, picture) == [
         {"role": "system", "content": "push!"},
         {"role": "user", "content": ["<front 0>", {"type": "text", "text": "Done?"}]},
@@ -29,7 +29,7 @@ def test_the_chat_shows_a_frame_and_asks_and_leaves_the_answer_open():
 
 
 def test_several_cameras_are_shown_together_each_with_its_name():
-    asked = ask(VlmConfig(cameras=("wrist", "front")), moving(cameras=("front", "wrist", "top")))
+    asked = build_prompt(VlmJudgeConfig(cameras=("wrist", "front")), moving(cameras=("front", "wrist", "top")))
     parts = conversation(asked, 1, picture)[1]["content"]
     assert [part if isinstance(part, str) else part["text"] for part in parts[:4]] == [
         "wrist:", "<wrist 0>", "front:", "<front 0>",
@@ -37,17 +37,22 @@ def test_several_cameras_are_shown_together_each_with_its_name():
 
 
 def test_criteria_are_added_to_the_task():
-    config = VlmConfig(success_criteria="it stands")
-    assert ask(config, moving(task="lift {task}")).instruction.endswith("lift {task}\nIt is complete when: it stands")
+    config = VlmJudgeConfig(success_criteria="it stands")
+    assert build_prompt(config, moving(task="lift {task}")).system_prompt.endswith(
+        "lift {task}\nIt is complete when: it stands"
+    )
 
 
 def test_a_repeated_frame_is_not_shown():
-    assert ask(VlmConfig(), moving(steps=4, repeated="last")).moments == 4
-    assert ask(VlmConfig(stride=3), moving(steps=4, repeated="first")).shown.tolist() == [0, 3]
+    assert build_prompt(VlmJudgeConfig(), moving(steps=4, repeated="last")).num_frames == 4
+    assert build_prompt(VlmJudgeConfig(frame_stride=3), moving(steps=4, repeated="first")).frame_indices.tolist() == [
+        0,
+        3,
+    ]
 
 
 def test_positions_are_those_of_transformers(scorer, plain):
-    job = scorer.job(0, moving(steps=3, size=(48, 96), cameras=("front", "wrist")))
+    job = scorer.pack(0, moving(steps=3, size=(48, 96), cameras=("front", "wrist")))
     ids = torch.from_numpy(job.layout.ids)[None]
     grids = torch.tensor([(1, height // 16, width // 16) for height, width in job.sizes] * 4)
     types = (ids == plain.tokenizer.convert_tokens_to_ids("<|image_pad|>")).int()
@@ -56,19 +61,19 @@ def test_positions_are_those_of_transformers(scorer, plain):
 
 
 def test_tokens_are_those_of_the_whole_text(scorer, plain):
-    job = scorer.job(0, moving(steps=4))
-    chat = conversation(job.asked, 5, lambda camera, moment: {"type": "image"})
+    job = scorer.pack(0, moving(steps=4))
+    chat = conversation(job.prompt, 5, lambda camera, moment: {"type": "image"})
     text = plain.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     text = text.replace("<|image_pad|>", 4 * "<|image_pad|>")
     assert job.layout.ids.tolist() == plain.tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert job.layout.answers[-1] == job.layout.tokens - 1
+    assert job.layout.answer_positions[-1] == job.layout.tokens - 1
 
 
 def test_a_template_that_rewrites_turns_is_refused():
     tokenizer: Any = make_tokenizer()
     thinking = tokenizer.chat_template + "{%- if add_generation_prompt %}{{- '<think>\\n' }}{%- endif %}"
     with pytest.raises(JudgeError, match=r"changes turns once others follow .* use an Instruct model"):
-        Writer(tokenizer, thinking)
+        ChatTemplate(tokenizer, thinking)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +107,6 @@ def test_resizing_averages_what_it_leaves_out():
     ],
 )
 def test_an_answer_is_read_only_at_the_end(text, answer):
-    reasoned = answer_of(text)
+    reasoned = parse_answer(text)
     assert reasoned.answer is answer
     assert (reasoned.error is None) == (answer is not None)

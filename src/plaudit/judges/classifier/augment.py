@@ -1,4 +1,4 @@
-"""Changes to training images that do not change their meaning: a little moved and scaled, a little other light.
+"""AugmentParams to training images that do not change their meaning: a little moved and scaled, a little other light.
 
 Without them a classifier of a few hundred episodes learns where the camera stood and what the lamp was that day. What
 is drawn is kept apart from applying it, because the moments of one history have to be changed alike.
@@ -21,7 +21,7 @@ class AugmentConfig(Config):
 
 
 @dataclass(frozen=True)
-class Changes:
+class AugmentParams:
     """What is done to each of N images, [N] each."""
 
     zoom: Tensor
@@ -32,13 +32,13 @@ class Changes:
     saturation: Tensor
 
     @classmethod
-    def draw(cls, count: int, config: AugmentConfig, rng: torch.Generator) -> "Changes":
+    def draw(cls, count: int, config: AugmentConfig, rng: torch.Generator) -> "AugmentParams":
         spreads = (config.scale, config.shift, config.shift, *[config.colour] * 3)
         drawn = torch.rand(len(spreads), count, generator=rng, device=rng.device) * 2 - 1
         return cls(*(values * spread for values, spread in zip(drawn, spreads, strict=True)))
 
-    def __getitem__(self, numbers: Tensor) -> "Changes":
-        return Changes(*(getattr(self, field.name)[numbers] for field in fields(self)))
+    def __getitem__(self, numbers: Tensor) -> "AugmentParams":
+        return AugmentParams(*(getattr(self, field.name)[numbers] for field in fields(self)))
 
     def apply(self, images: Tensor) -> Tensor:
         """Pixels [N, H, W, 3], 0 to 255, to floats of the same shape and range."""

@@ -5,7 +5,7 @@
       member_0.safetensors   weights; further members of an ensemble leave out an encoder that they share
       report.html            what a person looks at before believing it
 
-    model = RewardModel.load("lift_reward")
+    model = RewardModel.from_pretrained("lift_reward")
     model.judge(episode).success_prob         # [T+1] P(success) of each frame
     ClassifierJudge(model)                    # the same as a judge, of stored episodes and live (judge.py)
 
@@ -29,10 +29,10 @@ from torch import Tensor
 from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, load
 from plaudit.errors import BadFile, JudgeError
-from plaudit.judges.calibration import Calibration, EnsembleCalibration, Threshold
-from plaudit.judges.classifier.devices import device_of, placed
+from plaudit.judges.calibration import Calibration, EnsembleCalibration, ThresholdChoice
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.classifier.swift import Execution, executed, halved
+from plaudit.judges.devices import resolve_device, to_channels_last
 from plaudit.safetensors_file import check_safetensors
 from plaudit.types import AnyArray, Episode, FloatArray, Scores
 
@@ -44,7 +44,7 @@ FORMAT = 1
 Images = AnyArray | Tensor  # uint8 [B, H, W, 3]; a tensor may lie in pinned memory, or on the GPU already
 
 
-class DataFacts(Config):
+class TrainingDataInfo(Config):
     """What a model was trained on."""
 
     fingerprint: str  # of episodes and verdicts
@@ -53,7 +53,7 @@ class DataFacts(Config):
     sources: tuple[str, ...]  # whose labels
 
 
-class ModelFacts(Config):
+class RewardModelConfig(Config):
     """All that stands in model.json."""
 
     format: Literal[1] = FORMAT
@@ -66,7 +66,7 @@ class ModelFacts(Config):
     scores: dict[str, Any]  # on held-out episodes
     controls: tuple[dict[str, Any], ...]
     problems: tuple[str, ...]  # why it should not be trusted; () for none
-    data: DataFacts
+    data: TrainingDataInfo
     training: dict[str, Any]  # config, epochs, seconds, versions
 
 
@@ -76,7 +76,7 @@ class RewardModel:
     def __init__(
         self,
         members: Sequence[BinaryRewardClassifier],
-        facts: ModelFacts,
+        facts: RewardModelConfig,
         device: str = "auto",
         notes: Sequence[str] = (),
     ):
@@ -105,22 +105,16 @@ class RewardModel:
         return self.shape.progress
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "auto", *, force: bool = False) -> "RewardModel":
-        """Of a model's folder, or of a single .pt file (see `plaudit.judges.classifier.rlinf`).
+    def from_pretrained(cls, folder: str | Path, device: str = "auto", *, force: bool = False) -> "RewardModel":
+        """Of a model's folder; `plaudit.judges.classifier.loader.load_reward_model` reads a single .pt file too.
 
         force: take a model although it failed a control
         """
         folder = Path(folder)
-        if folder.suffix == ".pt" and not folder.is_dir():
-            from plaudit.judges.classifier.rlinf import load_pt  # which builds on this module
-
-            model = load_pt(folder, device=device)
-            _trust(folder, model.facts, force)
-            return model
         if not (folder / "model.json").is_file():
             raise BadFile(folder, "this is not a reward model: it has no model.json; 'plaudit train-reward' makes one")
-        facts = load(ModelFacts, folder / "model.json")
-        _trust(folder, facts, force)
+        facts = load(RewardModelConfig, folder / "model.json")
+        check_controls_passed(folder, facts, force)
         members: list[BinaryRewardClassifier] = []
         for number in range(len(facts.calibration)):
             shared = facts.shared_encoder and members
@@ -129,11 +123,11 @@ class RewardModel:
             with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), folder / "model.json"):
                 encoder = members[0].encoder if shared else facts.classifier.encoder.build(pretrained=False)
                 member = BinaryRewardClassifier(facts.classifier, encoder)
-            fill(member, tensors, path)
+            load_state_dict_strict(member, tensors, path)
             members.append(member)
         return cls(members, facts, device)
 
-    def save(self, folder: Path) -> None:
+    def save_pretrained(self, folder: Path) -> None:
         """Into a folder that is there; see `plaudit.data.transfer.new_folder` for one that appears whole."""
         for number, member in enumerate(self.members):
             tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in member.state_dict().items()}
@@ -142,16 +136,16 @@ class RewardModel:
             save_file(tensors, folder / f"member_{number}.safetensors")
         (folder / "model.json").write_text(self.described().model_dump_json(indent=1))
 
-    def described(self) -> ModelFacts:
+    def described(self) -> RewardModelConfig:
         """Its facts, with an encoder that needs no other file."""
         shape = self.facts.classifier.model_copy(update={"encoder": self.shape.encoder.described()})
         return self.facts.model_copy(update={"classifier": shape})
 
     def to_device(self, device: str, execution: Execution = "eager") -> None:
         """execution: how a GPU is told what to do; see `plaudit.judges.classifier.swift`"""
-        self.device = device_of(device)
+        self.device = resolve_device(device)
         for member in self.members:
-            placed(member, self.device).eval().requires_grad_(False)
+            to_channels_last(member, self.device).eval().requires_grad_(False)
         on_gpu = self.device.type == "cuda"
         self._running = halved(self.members, execution) if on_gpu else self.members
         self._look = executed(self._look_once, execution) if on_gpu else self._look_once
@@ -262,7 +256,8 @@ class RewardModel:
             )
 
 
-def _trust(path: Path, facts: ModelFacts, force: bool) -> None:
+def check_controls_passed(path: Path, facts: RewardModelConfig, force: bool) -> None:
+    """Refuse a model that failed a negative control, unless it is forced."""
     if facts.problems and not force:
         raise JudgeError(
             f"{path} is marked as not to be trusted: {'; '.join(facts.problems)}; train a better one, or "
@@ -270,7 +265,7 @@ def _trust(path: Path, facts: ModelFacts, force: bool) -> None:
         )
 
 
-def fill(member: BinaryRewardClassifier, tensors: Mapping[str, Tensor], path: Path) -> None:
+def load_state_dict_strict(member: BinaryRewardClassifier, tensors: Mapping[str, Tensor], path: Path) -> None:
     """Put weights in; weights of another network are refused with the first tensor that does not fit."""
     mine = {**member.state_dict()}
     shared = {name for name in mine if name.startswith("encoder.")} if not _has_encoder(tensors) else set()
@@ -305,7 +300,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _fingerprint(members: Sequence[BinaryRewardClassifier], facts: ModelFacts) -> str:
+def _fingerprint(members: Sequence[BinaryRewardClassifier], facts: RewardModelConfig) -> str:
     """Of all that decides its numbers: weights, cameras, preprocessing, what it sees beside the images, calibration."""
     shape = facts.classifier.model_dump(mode="json", exclude={"dropout"})  # which is for training alone
     numbers = [shape, facts.calibration, facts.ensemble_calibration]
@@ -317,5 +312,5 @@ def _fingerprint(members: Sequence[BinaryRewardClassifier], facts: ModelFacts) -
     return digest.hexdigest()[:16]
 
 
-def threshold_facts(threshold: Threshold) -> dict[str, float]:
+def threshold_facts(threshold: ThresholdChoice) -> dict[str, float]:
     return {name: float(value) for name, value in vars(threshold).items()}

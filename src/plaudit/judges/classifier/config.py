@@ -6,7 +6,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from plaudit.config import Config, Seed
 from plaudit.judges.classifier.augment import AugmentConfig
-from plaudit.judges.classifier.dataset import TRUSTED
+from plaudit.judges.classifier.dataset import REFERENCE_SOURCES
 from plaudit.judges.classifier.encoders.efficientnet import EfficientNetConfig
 from plaudit.judges.classifier.model import Size
 from plaudit.registry import ENCODER_REGISTRY
@@ -27,7 +27,7 @@ class RewardTrainConfig(Config):
     history: NonNegativeInt = 0  # moments before this one
     history_stride: PositiveInt = 3  # steps between them
     progress: bool = False  # whether it also learns how far the task has come, for shaping
-    sources: tuple[str, ...] = TRUSTED  # whose labels to learn from
+    sources: tuple[str, ...] = REFERENCE_SOURCES  # whose labels to learn from
     # Of the episodes: those that choose the best epoch, the threshold and the calibration, and those that measure what
     # came of it; without any of the latter, it is measured on the former.
     validation_share: float = Field(default=0.15, gt=0, lt=0.5)

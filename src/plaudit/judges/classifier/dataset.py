@@ -23,7 +23,7 @@ Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 FEWEST = 4  # episodes, of which one each is held back for validation and test
 
-TRUSTED = ("human", "simulator", "dataset", "cutoff")  # whose labels a model may learn from
+REFERENCE_SOURCES = ("human", "simulator", "dataset", "cutoff")  # whose labels a model may learn from
 
 Size = tuple[int, int]
 Track = Callable[[Sequence[Any]], Iterable[Any]]
@@ -60,7 +60,7 @@ def read_frames(
     store: Store,
     cameras: Sequence[str] = (),
     image_size: Size | None = None,
-    sources: Collection[str] = TRUSTED,
+    sources: Collection[str] = REFERENCE_SOURCES,
     track: Track = iter,
     scratch: Path | None = None,
 ) -> RewardDataset:
@@ -136,7 +136,7 @@ def split(table: RewardDataset, seed: int, validation: float = 0.15, test: float
     return rows
 
 
-def thinned(table: RewardDataset, rows: AnyArray, fps: float | None) -> AnyArray:
+def subsample(table: RewardDataset, rows: AnyArray, fps: float | None) -> AnyArray:
     """Of these, the rows that somebody judged, and at most so many a second."""
     rows = rows[~np.isnan(table.truth[rows])]
     if fps is None:
@@ -145,7 +145,7 @@ def thinned(table: RewardDataset, rows: AnyArray, fps: float | None) -> AnyArray
     return rows[table.frame[rows] % every == 0]
 
 
-def with_blanks(
+def add_blank_negatives(
     table: RewardDataset, parts: Mapping[Part, AnyArray], seed: int, scratch: Path | None = None
 ) -> tuple[RewardDataset, dict[Part, AnyArray]]:
     """The same with some training frames that show nothing, as failures: a camera that is covered, dark or broken must

@@ -1,7 +1,7 @@
 """The encoder's features of the images to learn from: computed in every step, or once and kept.
 
-An encoder that learns runs in every step (`Live`). One that stands still, or whose first part does, is run once over
-every image and a few augmented copies of it (`Kept`), after which an epoch is a matrix product or two.
+An encoder that learns runs in every step (`OnlineFeatures`). One that is frozen, or whose first part is, runs once over
+every image and a few augmented copies of it (`CachedFeatures`), after which an epoch is a matrix product or two.
 """
 
 import time
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from plaudit.data.journal import write_atomic
-from plaudit.judges.classifier.augment import Changes
+from plaudit.judges.classifier.augment import AugmentParams
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import Part, RewardDataset
-from plaudit.judges.classifier.devices import device_of, placed, precision
 from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.classifier.network import build_classifier, classifier_config
+from plaudit.judges.devices import autocast_bf16, resolve_device, to_channels_last
 from plaudit.types import AnyArray, FloatArray
 
 CHUNK = 256  # images encoded at a time
@@ -28,7 +28,7 @@ KEEP_EVERY = 20.0  # seconds between checkpoints
 Track = Callable[[str], Callable[[Any], Any]]
 
 
-class Grids(Protocol):
+class FeatureSource(Protocol):
     """Where the encoder's features of the table's rows come from."""
 
     def draw(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
@@ -40,7 +40,7 @@ class Grids(Protocol):
         ...
 
 
-class Live:
+class OnlineFeatures:
     """Encodes in every step, so that the encoder can learn."""
 
     def __init__(self, model: BinaryRewardClassifier, table: RewardDataset, config: RewardTrainConfig):
@@ -49,7 +49,7 @@ class Live:
 
     def draw(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
         batch, moments = windows.shape
-        changes = Changes.draw(batch, self._augment, rng)[torch.arange(batch).repeat_interleave(moments)]
+        changes = AugmentParams.draw(batch, self._augment, rng)[torch.arange(batch).repeat_interleave(moments)]
         rows = windows.reshape(-1)
         return {c: self._model.encode(changes.apply(self._pixels(c, rows))) for c in self._model.config.cameras}
 
@@ -60,7 +60,7 @@ class Live:
         return torch.from_numpy(np.take(self._table.images[camera], rows, axis=0)).to(self._device)
 
 
-class Kept:
+class CachedFeatures:
     """A frozen encoder's features of every image and of some augmented copies, computed once for all members."""
 
     def __init__(self, grids: Mapping[str, Tensor], place: Tensor, device: torch.device):
@@ -92,16 +92,16 @@ def _near(kept: Tensor, device: torch.device) -> Tensor:
     return kept.to(device)
 
 
-def keep_grids(
+def cache_features(
     table: RewardDataset, parts: Mapping[Part, AnyArray], config: RewardTrainConfig, work: Path, track: Track
-) -> Kept:
+) -> CachedFeatures:
     """Run the encoder over the images it will be asked for: all views of those to learn from, the others as they are.
 
     Goes on where an earlier try stopped.
     """
-    device = device_of(config.device)
+    device = resolve_device(config.device)
     model = build_classifier(classifier_config(config, table), config, 0)
-    placed(model, device).eval()
+    to_channels_last(model, device).eval()
     learned = np.unique(table.windows(parts["train"], model.config.moments, model.config.history_stride))
     measured = np.union1d(np.concatenate([parts["validation"], parts["test"]]), learned)
     wanted = [measured, *[learned] * (config.views - 1)]
@@ -114,7 +114,7 @@ def keep_grids(
         pixels = torch.from_numpy(table.images[camera][rows]).to(device)
         if view:
             pixels = changes[view][torch.from_numpy(rows)].apply(pixels)
-        with torch.inference_mode(), precision(device):
+        with torch.inference_mode(), autocast_bf16(device):
             return model.encode(pixels).half().cpu()
 
     chunks = [(view, rows[i : i + CHUNK]) for view, rows in enumerate(wanted) for i in range(0, len(rows), CHUNK)]
@@ -128,7 +128,7 @@ def keep_grids(
         finally:
             pieces.keep()
         found[camera] = torch.from_numpy(pieces.array)
-    return Kept(found, torch.from_numpy(place), device)
+    return CachedFeatures(found, torch.from_numpy(place), device)
 
 
 class _Pieces:
@@ -153,19 +153,21 @@ class _Pieces:
         self._saved = time.monotonic()
 
 
-def _changes(table: RewardDataset, config: RewardTrainConfig, view: int) -> Changes:
+def _changes(table: RewardDataset, config: RewardTrainConfig, view: int) -> AugmentParams:
     """For each row; with a history all rows of an episode are changed alike, so that what moves in it really moved."""
     rng = torch.Generator().manual_seed(config.seed * 1009 + view)
-    drawn = Changes.draw(len(table), config.augment, rng)
+    drawn = AugmentParams.draw(len(table), config.augment, rng)
     return drawn[torch.from_numpy(table.first)] if config.history else drawn
 
 
-def judge_rows(model: BinaryRewardClassifier, grids: Grids, table: RewardDataset, rows: AnyArray) -> FloatArray:
+def predict_logits(
+    model: BinaryRewardClassifier, grids: FeatureSource, table: RewardDataset, rows: AnyArray
+) -> FloatArray:
     """Logits [n, outputs] of rows, which are whole episodes: each frame is looked at once, whatever the history."""
     shape = model.config
     device = next(model.parameters()).device
     model.eval()
-    with torch.inference_mode(), precision(device):
+    with torch.inference_mode(), autocast_bf16(device):
         looks = torch.cat([_look(model, grids, table, rows[i : i + CHUNK]) for i in range(0, len(rows), CHUNK)])
         place = np.zeros(len(table), np.int64)
         place[rows] = np.arange(len(rows))
@@ -174,7 +176,7 @@ def judge_rows(model: BinaryRewardClassifier, grids: Grids, table: RewardDataset
     return torch.cat(pieces).float().cpu().numpy()
 
 
-def _look(model: BinaryRewardClassifier, grids: Grids, table: RewardDataset, rows: AnyArray) -> Tensor:
+def _look(model: BinaryRewardClassifier, grids: FeatureSource, table: RewardDataset, rows: AnyArray) -> Tensor:
     device = next(model.parameters()).device
     state = torch.from_numpy(table.state[rows]).to(device) if model.config.state_dim else None
     return model.look(grids.clean(rows), state)

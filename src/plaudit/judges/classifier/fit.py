@@ -24,45 +24,55 @@ import torch
 from plaudit import __version__
 from plaudit.data.store import Store
 from plaudit.judges.calibration import EnsembleCalibration, choose_threshold, fit_ensemble
-from plaudit.judges.classifier.checkpoint import DataFacts, ModelFacts, RewardModel, threshold_facts
+from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo, threshold_facts
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.dataset import PARTS, Part, RewardDataset, read_frames, split, thinned, with_blanks
-from plaudit.judges.classifier.features import Grids, Track, keep_grids
+from plaudit.judges.classifier.dataset import (
+    PARTS,
+    Part,
+    RewardDataset,
+    add_blank_negatives,
+    read_frames,
+    split,
+    subsample,
+)
+from plaudit.judges.classifier.features import FeatureSource, Track, cache_features
 from plaudit.judges.classifier.network import classifier_config
-from plaudit.judges.classifier.training import Epoch, Member, train_member
+from plaudit.judges.classifier.training import EnsembleMember, EpochMetrics, train_member
 from plaudit.judges.controls import ControlResult, failed, run_controls
 from plaudit.judges.cutoffs import fit_cutoff_offset
 from plaudit.judges.metrics import JudgeMetrics, compute_metrics
-from plaudit.judges.scored import JudgedFrame, Scored, side_by_side, worst_frames
+from plaudit.judges.scored import EpisodePrediction, FramePrediction, largest_errors, side_by_side
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, FloatArray
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class TrainResult:
     """A model and everything that was found out about it."""
 
     model: RewardModel
     scores: JudgeMetrics
     controls: Sequence[ControlResult]
-    tested: Sequence[Scored]
-    worst: Sequence[JudgedFrame]  # among those tested
-    curve: Sequence[Epoch]  # of all members, one after the other
+    tested: Sequence[EpisodePrediction]
+    worst: Sequence[FramePrediction]  # among those tested
+    curve: Sequence[EpochMetrics]  # of all members, one after the other
     optimizers: Sequence[Mapping[str, Any]]  # the state of each member's, after its last epoch
 
 
-def fit(store: Store, config: RewardTrainConfig, work: Path, watch: Callable[[Epoch], bool], track: Track) -> Fitted:
+def fit(
+    store: Store, config: RewardTrainConfig, work: Path, watch: Callable[[EpochMetrics], bool], track: Track
+) -> TrainResult:
     """Train and measure; what takes long is kept in `work`, where the same call goes on after a stop."""
     begun = time.monotonic()
     scratch = existing_parent(work)
     table = read_frames(store, config.image_keys, config.image_size, config.sources, track("reading"), scratch)
     parts = split(table, config.seed, config.validation_share, config.test_share)
-    parts["train"] = thinned(table, parts["train"], config.train_fps)
-    table, parts = with_blanks(table, parts, config.seed, scratch)
+    parts["train"] = subsample(table, parts["train"], config.train_fps)
+    table, parts = add_blank_negatives(table, parts, config.seed, scratch)
     _prepare(work, config, table)
-    kept = keep_grids(table, parts, config, work, track) if config.frozen else None
-    trained: list[tuple[Member, Grids]] = []
-    curve: list[Epoch] = []
+    kept = cache_features(table, parts, config, work, track) if config.frozen else None
+    trained: list[tuple[EnsembleMember, FeatureSource]] = []
+    curve: list[EpochMetrics] = []
     for number in range(config.members):
         member, grids, epochs = train_member(number, config, table, parts, kept, work, watch)
         trained.append((member, grids))
@@ -90,10 +100,10 @@ def _measured(
     config: RewardTrainConfig,
     table: RewardDataset,
     parts: Mapping[Part, AnyArray],
-    trained: Sequence[tuple[Member, Grids]],
-    curve: Sequence[Epoch],
+    trained: Sequence[tuple[EnsembleMember, FeatureSource]],
+    curve: Sequence[EpochMetrics],
     seconds: float,
-) -> Fitted:
+) -> TrainResult:
     network = RewardModel([m.model for m, _ in trained], _unmeasured(config, table, parts, len(trained)), config.device)
     logits = {part: _logits(store, network, table, parts[part]) for part in PARTS[1:]}
     chosen, tested = parts["validation"], parts["test"]
@@ -123,14 +133,14 @@ def _measured(
     told = {"controls": tuple(asdict(c) for c in controls), "problems": tuple(failed(controls))}
     model.facts = model.facts.model_copy(update=told)
     optimizers = [member.optimizer.state_dict() for member, _ in trained]
-    return Fitted(model, scores, controls, held_out, _worst(table, tested, held_out), curve, optimizers)
+    return TrainResult(model, scores, controls, held_out, _worst(table, tested, held_out), curve, optimizers)
 
 
 def _unmeasured(
     config: RewardTrainConfig, table: RewardDataset, parts: Mapping[Part, AnyArray], members: int
-) -> ModelFacts:
+) -> RewardModelConfig:
     """What is known of a model before anything was asked of it."""
-    return ModelFacts(
+    return RewardModelConfig(
         classifier=classifier_config(config, table),
         shared_encoder=config.frozen and not config.split,
         calibration=((1.0, 0.0),) * members,
@@ -163,15 +173,15 @@ def _episodes(table: RewardDataset, rows: AnyArray) -> list[int]:
 
 def _scored(
     table: RewardDataset, rows: AnyArray, calibration: EnsembleCalibration, logits: Sequence[FloatArray]
-) -> list[Scored]:
+) -> list[EpisodePrediction]:
     """Episode by episode."""
     probability, mine = calibration(logits), table.episode[rows]
-    return [Scored(probability[mine == i], table.truth[rows[mine == i]], int(i)) for i in np.unique(mine)]
+    return [EpisodePrediction(probability[mine == i], table.truth[rows[mine == i]], int(i)) for i in np.unique(mine)]
 
 
-def _data_facts(table: RewardDataset, parts: Mapping[Part, AnyArray], config: RewardTrainConfig) -> DataFacts:
+def _data_facts(table: RewardDataset, parts: Mapping[Part, AnyArray], config: RewardTrainConfig) -> TrainingDataInfo:
     episodes = {part: np.unique(table.episode[rows]) for part, rows in parts.items()}
-    return DataFacts(
+    return TrainingDataInfo(
         fingerprint=table.fingerprint,
         episodes={part: int((ids >= 0).sum()) for part, ids in episodes.items()},
         frames={part: int((~np.isnan(table.truth[rows])).sum()) for part, rows in parts.items()},
@@ -190,12 +200,12 @@ def _controls(
     return run_controls(lambda episode: model.judge(episode).success_prob, found, model.threshold, seed=config.seed)
 
 
-def _worst(table: RewardDataset, rows: AnyArray, scored: Sequence[Scored]) -> list[JudgedFrame]:
+def _worst(table: RewardDataset, rows: AnyArray, scored: Sequence[EpisodePrediction]) -> list[FramePrediction]:
     first = {int(episode): int(row) for row, episode in zip(rows[::-1], table.episode[rows][::-1])}
     shown = []
-    for episode, place in worst_frames(scored):
+    for episode, place in largest_errors(scored):
         row = first[episode.episode] + place  # an episode's rows lie together
         said = float(episode.probability[place])
         image = side_by_side([table.images[camera][row] for camera in sorted(table.images)])
-        shown.append(JudgedFrame(episode.episode, int(table.frame[row]), float(episode.truth[place]), said, image))
+        shown.append(FramePrediction(episode.episode, int(table.frame[row]), float(episode.truth[place]), said, image))
     return shown

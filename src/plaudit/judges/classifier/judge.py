@@ -15,6 +15,7 @@ from torch import Tensor
 from plaudit.errors import BadFile, JudgeError, PlauditError
 from plaudit.judges.calibration import PlattScaling, fingerprint_of
 from plaudit.judges.classifier.checkpoint import RewardModel
+from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.config import JUDGE_FILE, JudgeConfig, load_judge_config
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, BoolArray, Episode, JudgeId, Observation, Scores
@@ -116,7 +117,7 @@ class ClassifierJudgeConfig(JudgeConfig):
     device: str = "auto"
 
     def build(self) -> ClassifierJudge:
-        model = RewardModel.load(self.model, self.device, force=self.force)
+        model = load_reward_model(self.model, self.device, force=self.force)
         asked = self.resolved()
         return ClassifierJudge(model, asked.rule, asked.calibration)
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from plaudit.config import Config
 from plaudit.errors import JudgeError
-from plaudit.judges.classifier.encoders import SplitEncoder, grid_of, normalise
+from plaudit.judges.classifier.encoders import SplitEncoder, feature_map_size, normalise
 from plaudit.registry import ENCODER_REGISTRY
 
 Size = tuple[PositiveInt, PositiveInt]  # height, width
@@ -145,7 +145,7 @@ class BinaryRewardClassifier(nn.Module):
         config, encoder = self.config, self.encoder
         if config.head != "serl":
             return nn.Flatten()
-        grid = (1, 1) if config.average_first else grid_of(encoder, config.image_size or size)
+        grid = (1, 1) if config.average_first else feature_map_size(encoder, config.image_size or size)
         return nn.Sequential(
             SpatialLearnedEmbeddings(encoder.channels, grid, config.num_spatial_blocks),
             nn.Dropout(config.dropout),

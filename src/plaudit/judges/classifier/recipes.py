@@ -1,6 +1,6 @@
 """What `plaudit train-reward` is told, in our words or in those of the stacks that people come from.
 
-    encoder: {type: resnet10, weights: resnet10_params.pkl}    ours: the keys of RewardTrainConfig, and of RewardRecipe
+    encoder: {type: resnet10, weights: resnet10_params.pkl}    ours: the keys of RewardTrainConfig, and RewardTrainJob
     data: [episodes]
 
     reward_training: {enabled, only, data_path, epochs, ...}    the ManiSkill recipes of RLinf
@@ -9,8 +9,8 @@
 
     --positive-dir, --negative-dir, ...                         the flags of RLinf's train_reward_model
 
-Each is translated into one `RewardRecipe`; a key that has no translation is refused with what to write instead. Nothing
-is downloaded: a name of the hub is not a file.
+Each is translated into one `RewardTrainJob`; a key that has no translation is refused with what to write instead.
+Nothing is downloaded: a name of the hub is not a file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from plaudit.trust import from_file
 from plaudit.untrusted import read_json_object
 
 PUBLISHED = ("helper2424/resnet10", "lerobot/resnet10")  # ResNet-10 on the hub
-FOLDERS_DEFAULTS: Mapping[str, Any] = {  # of RLinf's train_reward_model
+RLINF_DEFAULTS: Mapping[str, Any] = {  # of RLinf's train_reward_model
     "encoder": {"type": "resnet10"},
     "image_keys": ["base_camera"],
     "image_size": [64, 64],
@@ -42,7 +42,7 @@ _BLOCKS = ("reward_training", "reward_model", "policy", "dataset")  # of other s
 Tree = dict[str, Any]
 
 
-class RewardRecipe(RewardTrainConfig):
+class RewardTrainJob(RewardTrainConfig):
     """A training, where its episodes are and where the model goes."""
 
     data: tuple[Path, ...] = ()  # a store; or data sets of other layouts, such as two folders of .npy
@@ -77,12 +77,12 @@ class RewardRecipe(RewardTrainConfig):
             )
 
 
-def read_recipe(
+def load_reward_train_job(
     path: Path | None, flags: Mapping[str, Any], overrides: Sequence[str] = (), *, folders: bool = False
-) -> tuple[RewardRecipe, list[str]]:
+) -> tuple[RewardTrainJob, list[str]]:
     """From a config file, flags of the command line and `a.b=c` overrides, of which the later win; and what to tell.
 
-    flags: keys of `RewardRecipe`, in plain values
+    flags: keys of `RewardTrainJob`, in plain values
     folders: whether the flags are those of RLinf's train_reward_model, and so what is not said is as it is there
     """
     file_tree, _ = read_tree(path, [])
@@ -97,7 +97,7 @@ def read_recipe(
         with from_file(path, [asked, theirs]):
             tree = merged(_translated(merged(file_tree, theirs), notes), asked)
             _check_names(tree)
-            recipe = parse(RewardRecipe, _completed(_of_folders(tree) if folders else tree))
+            recipe = parse(RewardTrainJob, _completed(_of_folders(tree) if folders else tree))
     except ConfigError as error:
         told = {**asked, **theirs}
         raise ConfigError(
@@ -125,7 +125,7 @@ def encoder_of(backbone: str) -> Tree:
 
 def _of_folders(tree: Tree) -> Tree:
     """What is not said is as in RLinf, which freezes an encoder that comes with weights."""
-    tree = merged(dict(FOLDERS_DEFAULTS), tree)
+    tree = merged(dict(RLINF_DEFAULTS), tree)
     tree.setdefault("latent_dim", tree["hidden_dim"])
     encoder = tree["encoder"]
     if isinstance(encoder, dict) and encoder.get("weights") is not None:
@@ -151,7 +151,7 @@ def _check_names(tree: Tree) -> None:
         raise ConfigError([((key,), f"key '{key}' goes by another name here; {hint}") for key, hint in strange])
 
 
-def _notes(recipe: RewardRecipe) -> list[str]:
+def _notes(recipe: RewardTrainJob) -> list[str]:
     encoder = recipe.encoder
     if encoder.type != "resnet10" or encoder.pretrained:
         return []
@@ -260,7 +260,7 @@ class LerobotClassifier(Config):
         return {"type": "transformers", "name": self.model_name}
 
     def ours(self) -> Tree:
-        """By the keys of `RewardRecipe`."""
+        """By the keys of `RewardTrainJob`."""
         names = {"dropout_rate": "dropout", "image_embedding_pooling_dim": "num_spatial_blocks", "learning_rate": "lr"}
         same = ("num_cameras", "hidden_dim", "latent_dim", "weight_decay")
         return {

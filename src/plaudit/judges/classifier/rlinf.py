@@ -26,11 +26,16 @@ from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, parse
 from plaudit.data.journal import write_atomic
 from plaudit.errors import BadFile, ConfigError
-from plaudit.judges.classifier.checkpoint import DataFacts, ModelFacts, RewardModel, fill
-from plaudit.judges.classifier.encoders import Encoder, grid_of
+from plaudit.judges.classifier.checkpoint import (
+    RewardModel,
+    RewardModelConfig,
+    TrainingDataInfo,
+    load_state_dict_strict,
+)
+from plaudit.judges.classifier.encoders import Encoder, feature_map_size
 from plaudit.judges.classifier.encoders.resnet import BLOCKS, Arch, ResnetConfig
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
-from plaudit.judges.classifier.fit import Fitted
+from plaudit.judges.classifier.fit import TrainResult
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.torch_file import read_torch
 from plaudit.trust import from_file
@@ -38,7 +43,7 @@ from plaudit.trust import from_file
 LARGEST = 256  # pixels of an edge that is thought of
 
 
-class PtConfig(Config):
+class RLinfRewardConfig(Config):
     """What RLinf's configs say of a checkpoint; None where they do not."""
 
     image_keys: tuple[str, ...] | None = None
@@ -53,7 +58,7 @@ class PtConfig(Config):
     pretrained_encoder_path: Path | None = None  # the checkpoint's own weights count
 
 
-def save_pt(path: Path, fitted: Fitted) -> None:
+def save_rlinf_checkpoint(path: Path, fitted: TrainResult) -> None:
     """One network, as it was after its best epoch; the optimiser as it was after the last."""
     (member,) = fitted.model.members
     best = next(epoch for epoch in reversed(fitted.curve) if epoch.best)
@@ -71,9 +76,9 @@ def save_pt(path: Path, fitted: Fitted) -> None:
     write_atomic(path, file.getvalue())
 
 
-def load_pt(path: Path, config: Mapping[str, Any] | None = None, device: str = "auto") -> RewardModel:
+def load_rlinf_checkpoint(path: Path, config: Mapping[str, Any] | None = None, device: str = "auto") -> RewardModel:
     """
-    config: of RLinf's files, what `PtConfig` has
+    config: of RLinf's files, what `RLinfRewardConfig` has
     """
     if not path.is_file():
         raise BadFile(path, "there is no such file; 'plaudit train-reward --output-checkpoint' makes one")
@@ -83,7 +88,7 @@ def load_pt(path: Path, config: Mapping[str, Any] | None = None, device: str = "
         raise BadFile(path, "this is no checkpoint of a reward model: it has no model_state_dict of tensors")
     if "plaudit" in tree:
         return _ours(path, tree["plaudit"], tensors, device)
-    told = parse(PtConfig, config or {})
+    told = parse(RLinfRewardConfig, config or {})
     bare = {_without_wrappers(name): tensor for name, tensor in tensors.items()}
     if "backbone.conv1.weight" in bare:
         return _rlinf_resnet(path, bare, told, device)
@@ -103,16 +108,16 @@ def _ours(path: Path, described: Any, tensors: Mapping[str, Tensor], device: str
         raise BadFile(path, "its description is no mapping of keys to values; train or copy the model again")
     try:
         with from_file(path):
-            facts = parse(ModelFacts, described)
+            facts = parse(RewardModelConfig, described)
     except ConfigError as error:
         raise BadFile(path, f"its description does not fit this version of plaudit: {error}") from error
     with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), path):
         member = BinaryRewardClassifier(facts.classifier, facts.classifier.encoder.build(pretrained=False))
-    fill(member, tensors, path)
+    load_state_dict_strict(member, tensors, path)
     return RewardModel([member], facts, device)
 
 
-def _rlinf(path: Path, tensors: Mapping[str, Tensor], config: PtConfig, device: str) -> RewardModel:
+def _rlinf(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardConfig, device: str) -> RewardModel:
     cameras = list(dict.fromkeys(n.split(".")[1] for n in tensors if n.startswith("encoders.")))  # in their order
     if not cameras:
         first = ", ".join(f"'{name}'" for name in list(tensors)[:3])
@@ -132,7 +137,7 @@ def _rlinf(path: Path, tensors: Mapping[str, Tensor], config: PtConfig, device: 
     if not shape.average_first:
         _check_size(path, encoder, size, (kernel.shape[1], kernel.shape[2]))
     member = BinaryRewardClassifier(shape, encoder)
-    fill(member, _renamed(tensors, cameras, shape.latent_dim), path)
+    load_state_dict_strict(member, _renamed(tensors, cameras, shape.latent_dim), path)
     found = {
         "use_pretrain": not shape.average_first,
         "hidden_dim": shape.hidden_dim,
@@ -142,7 +147,7 @@ def _rlinf(path: Path, tensors: Mapping[str, Tensor], config: PtConfig, device: 
     return RewardModel([member], _unmeasured(shape), device, _notes(found, config))
 
 
-def _rlinf_resnet(path: Path, tensors: Mapping[str, Tensor], config: PtConfig, device: str) -> RewardModel:
+def _rlinf_resnet(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardConfig, device: str) -> RewardModel:
     """torchvision's ResNet, whose last layer gives the logit: one Linear, or two around a ReLU and a Dropout."""
     (camera,) = _one_camera(path, config)
     size = (128, 128) if config.image_size is None else config.image_size[1:]
@@ -162,13 +167,13 @@ def _rlinf_resnet(path: Path, tensors: Mapping[str, Tensor], config: PtConfig, d
     for name, tensor in tensors.items():
         theirs = next((place for place in places if name.startswith(place)), "")
         ours[places.get(theirs, "") + name.removeprefix(theirs)] = tensor
-    fill(member, ours, path)
+    load_state_dict_strict(member, ours, path)
     notes = [f"it is taken to see camera '{camera}' in {size[0]}x{size[1]}; its file does not say"]
     notes += _notes({"arch": arch, "hidden_dim": hidden}, config)
     return RewardModel([member], _unmeasured(shape), device, notes)
 
 
-def _one_camera(path: Path, config: PtConfig) -> tuple[str, ...]:
+def _one_camera(path: Path, config: RLinfRewardConfig) -> tuple[str, ...]:
     cameras = config.image_keys or ("main",)  # RLinf's `main_images`, as our import calls it
     if len(cameras) > 1:
         raise BadFile(path, f"this model sees one camera, not {', '.join(cameras)}; name one in image_keys")
@@ -191,7 +196,8 @@ def _arch(path: Path, tensors: Mapping[str, Tensor]) -> Arch:
 
 
 def _renamed(tensors: Mapping[str, Tensor], cameras: list[str], latent: int) -> dict[str, Tensor]:
-    """By our names; those without one keep theirs, for `fill` to refuse. Our cameras are in alphabetical order."""
+    """By our names; those without one keep theirs, for `load_state_dict_strict` to refuse. Our cameras are in
+    alphabetical order."""
     ours: dict[str, Tensor] = {}
     parts = {"pooling_layer.kernel": "0.kernel", "mlp.0.": "2.", "mlp.1.": "3."}
     for name, tensor in tensors.items():
@@ -242,7 +248,7 @@ def _equal(one: Tensor, other: Tensor | None) -> bool:
 
 
 def _check_size(path: Path, encoder: Encoder, size: tuple[int, int], grid: tuple[int, int]) -> None:
-    found = grid_of(encoder, size)
+    found = feature_map_size(encoder, size)
     if found == grid:
         return
     heights, widths = (sizes_for_grid(encoder, cells) for cells in grid)
@@ -261,13 +267,13 @@ def sizes_for_grid(encoder: Encoder, cells: int) -> tuple[int, int]:
     edges = range(1, LARGEST + 1)
 
     def cells_of(edge: int) -> int:
-        return grid_of(encoder, (edge, edge))[0]
+        return feature_map_size(encoder, (edge, edge))[0]
 
     return edges[bisect_left(edges, cells, key=cells_of)], edges[bisect_right(edges, cells, key=cells_of) - 1]
 
 
-def _unmeasured(shape: ClassifierConfig) -> ModelFacts:
-    return ModelFacts(
+def _unmeasured(shape: ClassifierConfig) -> RewardModelConfig:
+    return RewardModelConfig(
         classifier=shape,
         shared_encoder=True,
         calibration=((1.0, 0.0),),
@@ -275,12 +281,12 @@ def _unmeasured(shape: ClassifierConfig) -> ModelFacts:
         scores={},
         controls=(),
         problems=(),
-        data=DataFacts(fingerprint="unknown", episodes={}, frames={}, sources=()),
+        data=TrainingDataInfo(fingerprint="unknown", episodes={}, frames={}, sources=()),
         training={},
     )
 
 
-def _notes(found: Mapping[str, Any], config: PtConfig) -> list[str]:
+def _notes(found: Mapping[str, Any], config: RLinfRewardConfig) -> list[str]:
     """Where the config and the checkpoint disagree, and which was believed."""
     said = {name: getattr(config, name) for name in found}
     wrong = [

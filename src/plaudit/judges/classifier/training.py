@@ -22,15 +22,15 @@ from plaudit.checkpoint import Checkpointed, load_checkpoint, save_checkpoint
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import Part, RewardDataset
-from plaudit.judges.classifier.devices import device_of, placed, precision
-from plaudit.judges.classifier.features import KEEP_EVERY, Grids, Kept, Live, judge_rows
+from plaudit.judges.classifier.features import KEEP_EVERY, CachedFeatures, FeatureSource, OnlineFeatures, predict_logits
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.network import build_classifier, classifier_config, seed_of
+from plaudit.judges.devices import autocast_bf16, resolve_device, to_channels_last
 from plaudit.types import AnyArray, FloatArray
 
 
 @dataclass(frozen=True)
-class Epoch:
+class EpochMetrics:
     """What a training tells whoever watches."""
 
     member: int
@@ -42,24 +42,24 @@ class Epoch:
     seconds: float
 
 
-class Stopped(Exception):
+class TrainingInterrupted(Exception):
     """Whoever watches wants no further epoch. What was done is in the work folder."""
 
 
-class Member(Checkpointed):
+class EnsembleMember(Checkpointed):
     """One classifier in training, and the best it has been."""
 
     def __init__(
         self, number: int, shape: ClassifierConfig, config: RewardTrainConfig, table: RewardDataset, steps: int
     ):
         """steps: gradient steps of the whole training, which the learning rate's cosine spans"""
-        self.device = device_of(config.device)
+        self.device = resolve_device(config.device)
         seed = seed_of(config, number)
         model = build_classifier(shape, config, number)
         if shape.state_dim:
             model.state_mean.copy_(torch.from_numpy(table.state.mean(axis=0)))
             model.state_std.copy_(torch.from_numpy(np.maximum(table.state.std(axis=0), 1e-3)))
-        placed(model, self.device)
+        to_channels_last(model, self.device)
         self.net = nn.ModuleDict({"now": model, "best": copy.deepcopy(model)})
         self.model = model
         self.config, self.table = config, table
@@ -81,13 +81,13 @@ class Member(Checkpointed):
         rate = config.lr * (config.encoder_lr if config.encoder.pretrained else 1.0)
         return [{"params": rest}, *([{"params": learning, "lr": rate}] if learning else [])]
 
-    def learn(self, grids: Grids, rows: AnyArray) -> tuple[float, float]:
+    def learn(self, grids: FeatureSource, rows: AnyArray) -> tuple[float, float]:
         """One epoch over balanced batches of the training rows; the mean loss and accuracy."""
         self.model.train()
         losses, right = [], []
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.dropout_seed + 7919 * self.version)
-            for batch in _balanced(self.table.truth, rows, self.config.batch_size, self.rng):
+            for batch in balanced_batches(self.table.truth, rows, self.config.batch_size, self.rng):
                 self._cool()
                 logits = self._logits(grids, batch)
                 truth = torch.from_numpy(self.table.truth[batch]).to(self.device)
@@ -109,11 +109,11 @@ class Member(Checkpointed):
                 f"{self.config.lr:g}) or look at the images (plaudit data sheet)"
             )
 
-    def _logits(self, grids: Grids, batch: AnyArray) -> Tensor:
+    def _logits(self, grids: FeatureSource, batch: AnyArray) -> Tensor:
         shape = self.model.config
         windows = self.table.windows(batch, shape.moments, shape.history_stride)
         state = torch.from_numpy(self.table.state[windows.reshape(-1)]).to(self.device) if shape.state_dim else None
-        with precision(self.device):
+        with autocast_bf16(self.device):
             looks = self.model.look(grids.draw(windows, self.rng), state)
             return self.model.verdict(looks.unflatten(0, (-1, shape.moments))).float()
 
@@ -134,10 +134,10 @@ class Member(Checkpointed):
             group["lr"] = rate * share
         self.step += 1
 
-    def validate(self, grids: Grids, rows: AnyArray) -> float:
+    def validate(self, grids: FeatureSource, rows: AnyArray) -> float:
         """The loss on frames as they are and as many as there are; keeps the model if it is the best so far."""
         judged = rows[~np.isnan(self.table.truth[rows])]
-        logits = judge_rows(self.model, grids, self.table, rows)[np.isin(rows, judged), 0]
+        logits = predict_logits(self.model, grids, self.table, rows)[np.isin(rows, judged), 0]
         truth = torch.from_numpy(self.table.truth[judged])
         loss = float(F.binary_cross_entropy_with_logits(torch.from_numpy(logits), truth))
         self._check(loss, self.version)
@@ -152,7 +152,7 @@ class Member(Checkpointed):
         assert isinstance(found, BinaryRewardClassifier)
         return found
 
-    def save(self, folder: Path, curve: list[Epoch]) -> None:
+    def save(self, folder: Path, curve: list[EpochMetrics]) -> None:
         """Among the checkpoints in a folder; it replaces those before it."""
         here, before = folder / f"{self.version:06d}", _checkpoints(folder)
         if here in before:
@@ -162,14 +162,14 @@ class Member(Checkpointed):
         for old in before:
             shutil.rmtree(old)
 
-    def load(self, folder: Path) -> list[Epoch]:
+    def load(self, folder: Path) -> list[EpochMetrics]:
         """The newest checkpoint of a folder; returns the curve so far, [] where there is none."""
         found = _checkpoints(folder)
         if not found:
             return []
         facts = load_checkpoint(found[-1], self)
         self.best_loss, self.best_epoch, self.step = facts["best_loss"], facts["best_epoch"], facts["step"]
-        return [Epoch(**epoch) for epoch in facts["curve"]]
+        return [EpochMetrics(**epoch) for epoch in facts["curve"]]
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -181,37 +181,37 @@ def train_member(
     config: RewardTrainConfig,
     table: RewardDataset,
     parts: Mapping[Part, AnyArray],
-    kept: Kept | None,
+    kept: CachedFeatures | None,
     work: Path,
-    watch: Callable[[Epoch], bool],
-) -> tuple[Member, Grids, list[Epoch]]:
+    watch: Callable[[EpochMetrics], bool],
+) -> tuple[EnsembleMember, FeatureSource, list[EpochMetrics]]:
     """Train one classifier, from where an earlier try stopped; with a frozen encoder on what was kept of the images."""
     learnable = parts["train"]
     steps = config.epochs * math.ceil(len(learnable) / config.batch_size)
-    member = Member(number, classifier_config(config, table), config, table, steps)
+    member = EnsembleMember(number, classifier_config(config, table), config, table, steps)
     checkpoints = work / f"member_{number}"
     curve = member.load(checkpoints)
-    grids = Live(member.model, table, config) if kept is None else kept
+    grids = OnlineFeatures(member.model, table, config) if kept is None else kept
     seconds = curve[-1].seconds if curve else 0.0
     since, saved = time.monotonic() - seconds, time.monotonic()
     while member.version < config.epochs and member.version - member.best_epoch < config.patience:
         loss, right = member.learn(grids, learnable)
         held = member.validate(grids, parts["validation"])
         new_best = member.best_epoch == member.version
-        curve.append(Epoch(number, member.version, loss, right, held, new_best, time.monotonic() - since))
+        curve.append(EpochMetrics(number, member.version, loss, right, held, new_best, time.monotonic() - since))
         going = watch(curve[-1])
         if not going or time.monotonic() - saved > KEEP_EVERY:
             member.save(checkpoints, curve)
             saved = time.monotonic()
         if not going:
-            raise Stopped
+            raise TrainingInterrupted
     if number < config.members - 1:  # so that a stop in the next one does not cost this one
         member.save(checkpoints, curve)
     member.model.load_state_dict(member.best.state_dict())
     return member, grids, curve
 
 
-def _balanced(truth: FloatArray, rows: AnyArray, size: int, rng: torch.Generator) -> Iterator[AnyArray]:
+def balanced_batches(truth: FloatArray, rows: AnyArray, size: int, rng: torch.Generator) -> Iterator[AnyArray]:
     """Batches of half successes and half failures; together as many frames as there are."""
     kinds = [rows[truth[rows] == value] for value in (1, 0)]
     for _ in range(math.ceil(len(rows) / size)):

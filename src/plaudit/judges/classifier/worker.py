@@ -21,6 +21,7 @@ from plaudit.data.transfer import new_folder
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConfig
+from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.model import Size
 from plaudit.judges.classifier.swift import Execution
 from plaudit.judges.config import JUDGE_FILE
@@ -99,7 +100,7 @@ class RewardWorker:
         if self._judge is not None:
             return
         config = self.config
-        model = RewardModel.load(config.checkpoint_path, config.device, force=config.force)
+        model = load_reward_model(config.checkpoint_path, config.device, force=config.force)
         model.to_device(config.device, config.execution)
         model.mini_batch = config.micro_batch_size
         self._judge = ClassifierJudge(model, ClassifierJudgeConfig(model=config.checkpoint_path).resolved().rule)
@@ -129,7 +130,7 @@ class RewardWorker:
         """The model's folder, as `step_<step>` in `path`; one that is there already is not touched."""
         folder = Path(path) / f"step_{step}"
         with new_folder(folder) as part:
-            self.judge.model.save(part)
+            self.judge.model.save_pretrained(part)
             for name in ("report.html", JUDGE_FILE):
                 if (self.config.checkpoint_path / name).is_file():
                     shutil.copy(self.config.checkpoint_path / name, part)

@@ -1,15 +1,18 @@
-"""A vision-language model that judges episodes frame by frame, in this process or behind an endpoint.
+"""A vision-language model that judges episodes frame by frame, in this process or behind a server.
 
-config.py      what a user sets
-prompt.py      what is asked, as a chat; the same for both backends
-images.py      frames to the size the model sees, to patches, to data: URLs
+config.py        what a user sets
+judge.py         the judge and its config
+prompt.py        what is asked, as a chat; the same for all backends
+images.py        frames to the size the model sees, to patches, to data: URLs
+backend.py       what a backend does: score frames, explain episodes
 
-local.py       in this process: batches by token budget, out of memory, reasoning
-  loading.py     a folder of the hub to weights, tokenizer and fingerprint
-  layout.py      a chat to tokens and positions, and where each answer is read
-  vision.py      frames to features
-  decoder.py     tokens and features to log-odds, all frames of many episodes in one pass
+local.py         a Qwen3-VL in this process: batches by tokens, out of memory, explanations
+  loading.py       a folder of the hub to weights, tokenizer and fingerprint
+  chat_template.py a chat to tokens and positions, and where each answer is read
+  vision.py        frames to features
+  decoder.py       tokens and features to logits, all frames of many episodes in one pass
+processor.py     any other model, by transformers' own processor and forward
+endpoint.py      any server that speaks the OpenAI protocol
 
-endpoint.py    through any server that speaks the OpenAI protocol
-audit.py       its reasons in words, for a person
+explain.py       explanations in words, for people
 """

@@ -1,4 +1,4 @@
-"""The half of a Qwen3-VL that answers: tokens and features to log-odds, in one pass over all episodes of a batch.
+"""The half of a Qwen3-VL that answers: tokens and features to logits, in one pass over all episodes of a batch.
 
 The weights are transformers' own, the mathematics too; left out is what scoring does not need: no cache, no mask (see
 `attention`), no words but yes and no, and those only where an answer is read.
@@ -56,7 +56,7 @@ class Decoder:
                 x.flatten(0, 1)[places] += features.deep[number]
         return x
 
-    def log_odds(self, x: Tensor, answers: Tensor) -> Tensor:
+    def logits(self, x: Tensor, answers: Tensor) -> Tensor:
         """[A] log P(yes) - log P(no) of the word after each of these tokens; what all words sum to cancels out."""
         return self.compared(F.rms_norm(x.flatten(0, 1)[answers], x.shape[-1:], self._model.norm.weight, self._eps))
 

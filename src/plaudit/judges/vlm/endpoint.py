@@ -27,60 +27,59 @@ import torch
 from pydantic import BaseModel, ValidationError
 
 from plaudit.errors import JudgeError, MissingExtra, PlauditError
-from plaudit.judges.vlm.config import VlmConfig
+from plaudit.judges.vlm.backend import VlmBackend
+from plaudit.judges.vlm.config import VlmSettings
 from plaudit.judges.vlm.images import data_url, resized, size_of
 from plaudit.judges.vlm.prompt import (
-    FORMS,
-    Asked,
+    ANSWER_TOKENS,
+    Explanation,
+    FramePrompt,
     Image,
     Message,
-    Reasoned,
-    answer_of,
-    ask,
-    asked_words,
+    build_prompt,
     conversation,
-    reasoning,
+    explanation_prompt,
+    parse_answer,
+    prompt_fingerprint,
 )
 from plaudit.types import Episode, FloatArray
 
-LISTED = 20  # the most that the protocol allows
+TOP_LOGPROBS = 20  # the most that the protocol allows
 
 
-class Word(BaseModel):
+# What we read of a chat completion. The client's own types are not checked against what a server sends.
+class TokenLogprob(BaseModel):
+    """A token that could come next."""
+
     token: str
     logprob: float
 
 
-class Place(BaseModel):
-    top_logprobs: list[Word]
+class _Position(BaseModel):
+    top_logprobs: list[TokenLogprob]
 
 
-class Logprobs(BaseModel):
-    content: list[Place] | None = None
+class _Logprobs(BaseModel):
+    content: list[_Position] | None = None
 
 
-class Said(BaseModel):
+class _Message(BaseModel):
     content: str | None = None
 
 
-class Choice(BaseModel):
-    message: Said
-    logprobs: Logprobs | None = None
+class _Choice(BaseModel):
+    message: _Message
+    logprobs: _Logprobs | None = None
 
 
-class Reply(BaseModel):
-    """What we read of a chat completion."""
-
-    choices: list[Choice]
+class _Completion(BaseModel):
+    choices: list[_Choice]
 
 
-class EndpointScorer:
-    """A `Backend` of `VlmJudge`."""
+class OpenAIBackend(VlmBackend):
+    """A `VlmBackend` of a model behind a server."""
 
-    source = "vlm"
-    notes: tuple[str, ...] = ()
-
-    def __init__(self, config: VlmConfig):
+    def __init__(self, config: VlmSettings):
         assert config.endpoint is not None
         self.config, self.endpoint = config, config.endpoint
         self._openai = _openai()
@@ -92,81 +91,82 @@ class EndpointScorer:
             # The frames and the key are for this server, and not for one that it names.
             http_client=self._openai.DefaultHttpxClient(follow_redirects=False),
         )
-        # An endpoint does not tell its weights, so its name for them has to do.
-        facts = ["openai", config.model, self.endpoint.image_format, asked_words(config)]
-        self.fingerprint = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+        # A server does not tell its weights, so its name for them has to do.
+        parts = ["openai", config.model, self.endpoint.image_format, prompt_fingerprint(config)]
+        self.fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[FloatArray | PlauditError]:
+        """The logit of success of each observed frame, each of a request of its own."""
         parallel = self.endpoint.parallel
-        with ThreadPoolExecutor(parallel) as asking, ThreadPoolExecutor(parallel) as looking:
-            return list(looking.map(partial(self._score, asking), episodes))
+        with ThreadPoolExecutor(parallel) as requests, ThreadPoolExecutor(parallel) as workers:
+            return list(workers.map(partial(self._score, requests), episodes))
 
-    def _score(self, asking: Executor, episode: Episode) -> FloatArray | PlauditError:
+    def _score(self, requests: Executor, episode: Episode) -> FloatArray | PlauditError:
         try:
-            asked = ask(self.config, episode)
-            image = self._images(asked)
-            last = asking.submit(self._log_odds, asked, asked.moments, image).result()
-            others = asking.map(lambda moments: self._log_odds(asked, moments, image), range(1, asked.moments))
-            return asked.held(np.array([*others, last], np.float32))
+            prompt = build_prompt(self.config, episode)
+            image = self._images(prompt)
+            last = requests.submit(self._logit, prompt, prompt.num_frames, image).result()
+            others = requests.map(lambda count: self._logit(prompt, count, image), range(1, prompt.num_frames))
+            return prompt.expand(np.array([*others, last], np.float32))
         except PlauditError as error:
             return error
 
-    def _log_odds(self, asked: Asked, moments: int, image: Image) -> float:
-        """Of the last of so many moments."""
-        reply = self._complete(
-            conversation(asked, moments, image),
+    def _logit(self, prompt: FramePrompt, num_frames: int, image: Image) -> float:
+        """Of the last of the first `num_frames` frames."""
+        completion = self._complete(
+            conversation(prompt, num_frames, image),
             max_tokens=1,
             temperature=1.0,
             top_p=1.0,
             logprobs=True,
-            top_logprobs=LISTED,
+            top_logprobs=TOP_LOGPROBS,
         )
-        logprobs = reply.choices[0].logprobs
+        logprobs = completion.choices[0].logprobs
         if logprobs is None or not logprobs.content or not logprobs.content[0].top_logprobs:
             raise JudgeError(
                 f"{self.endpoint.base_url} gave an answer without log-probabilities; start the server with them "
-                f"(vLLM: --max-logprobs {LISTED})"
+                f"(vLLM: --max-logprobs {TOP_LOGPROBS})"
             )
-        return log_odds_of(logprobs.content[0].top_logprobs, int(asked.shown[moments - 1]))
+        return logit_of(logprobs.content[0].top_logprobs, int(prompt.frame_indices[num_frames - 1]))
 
-    def reason(self, episode: Episode) -> Reasoned:
-        """Ask for words, about the last frame; for audits."""
+    def explain(self, episode: Episode) -> Explanation:
+        """Ask for words about the last frame, for people."""
         try:
-            asked = ask(self.config, episode)
-            messages = reasoning(asked, self.config.reason_question, self._images(asked))
-            reply = self._complete(messages, max_tokens=self.config.reason_tokens, temperature=0.0)
+            prompt = build_prompt(self.config, episode)
+            messages = explanation_prompt(prompt, self.config.explain_prompt, self._images(prompt))
+            completion = self._complete(messages, max_tokens=self.config.max_new_tokens, temperature=0.0)
         except PlauditError as error:
-            return Reasoned("", None, str(error))
-        return answer_of(reply.choices[0].message.content or "")
+            return Explanation("", None, str(error))
+        return parse_answer(completion.choices[0].message.content or "")
 
-    def _images(self, asked: Asked) -> Image:
+    def _images(self, prompt: FramePrompt) -> Image:
         urls = {
-            camera: [data_url(frame, self.endpoint.image_format) for frame in self._to_size(asked, camera)]
-            for camera in asked.frames
+            camera: [data_url(frame, self.endpoint.image_format) for frame in self._resized(prompt, camera)]
+            for camera in prompt.frames
         }
-        return lambda camera, moment: {"type": "image_url", "image_url": {"url": urls[camera][moment]}}
+        return lambda camera, number: {"type": "image_url", "image_url": {"url": urls[camera][number]}}
 
-    def _to_size(self, asked: Asked, camera: str) -> Any:
-        frames = torch.from_numpy(asked.pictures(camera))
+    def _resized(self, prompt: FramePrompt, camera: str) -> Any:
+        frames = torch.from_numpy(prompt.images(camera))
         return resized(frames, size_of(frames.shape, self.config.image_size)).contiguous().numpy()
 
-    def _complete(self, messages: list[Message], **options: Any) -> Reply:
-        with self._sentences():
+    def _complete(self, messages: list[Message], **options: Any) -> _Completion:
+        with self._request_errors():
             raw = self._client.chat.completions.with_raw_response.create(
                 model=self.config.model, messages=messages, **options
             )
         try:
-            reply = Reply.model_validate_json(raw.content)
+            completion = _Completion.model_validate_json(raw.content)
         except ValidationError as error:
             raise JudgeError(
                 f"{self.endpoint.base_url} answered what is no chat completion: {raw.text[:80]!r}"
             ) from error
-        if not reply.choices:
+        if not completion.choices:
             raise JudgeError(f"{self.endpoint.base_url} answered with no choices")
-        return reply
+        return completion
 
     @contextmanager
-    def _sentences(self) -> Iterator[None]:
+    def _request_errors(self) -> Iterator[None]:
         """What went wrong, after all tries, and what to do."""
         url, times, openai = self.endpoint.base_url, self.endpoint.retries + 1, self._openai
         try:
@@ -192,10 +192,10 @@ class EndpointScorer:
             raise JudgeError(f"{url} answered HTTP {error.status_code}: {_first_line(error)}") from error
 
 
-def log_odds_of(listed: Sequence[Word], frame: int) -> float:
-    """log P(yes) - log P(no) out of the likeliest words."""
+def logit_of(listed: Sequence[TokenLogprob], frame: int) -> float:
+    """log P(yes) - log P(no) out of the likeliest tokens."""
     least = min(word.logprob for word in listed)
-    found = {word: [other.logprob for other in listed if other.token in forms] for word, forms in FORMS.items()}
+    found = {word: [other.logprob for other in listed if other.token in forms] for word, forms in ANSWER_TOKENS.items()}
     if not any(found.values()):
         likeliest = ", ".join(repr(word.token) for word in sorted(listed, key=lambda word: -word.logprob)[:3])
         raise JudgeError(

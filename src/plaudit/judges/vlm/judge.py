@@ -1,35 +1,26 @@
-"""A vision-language model as a judge: its log-odds of yes and no, frame by frame, calibrated."""
+"""A vision-language model as a judge: its logits of yes against no, frame by frame, calibrated."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
 from plaudit.errors import PlauditError
 from plaudit.judges.calibration import PlattScaling, fingerprint_of
+from plaudit.judges.vlm.backend import VlmBackend
+from plaudit.judges.vlm.config import VlmSettings
+from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule
 from plaudit.types import Episode, FloatArray, JudgeId, Scores
 
 SOURCE = "vlm"
 
 
-class Backend(Protocol):
-    """Where the model runs: in this process, or behind an endpoint."""
-
-    fingerprint: str  # of weights, question, cameras, size and precision
-    notes: tuple[str, ...]
-
-    def score(self, episodes: Sequence[Episode]) -> Sequence[FloatArray | PlauditError]:
-        """Log-odds of success of each recorded frame."""
-        ...
-
-
 class VlmJudge:
     """A `Judge`. It is causal, but too slow to be asked while a robot moves."""
 
-    def __init__(self, backend: Backend, rule: DecisionRule, calibration: PlattScaling | None = None):
+    def __init__(self, backend: VlmBackend, rule: DecisionRule, calibration: PlattScaling | None = None):
         self.backend, self.rule = backend, rule
-        self.warnings = tuple(backend.notes)
+        self.warnings = backend.warnings
         self.uncalibrated = backend.fingerprint
         self.id = JudgeId(SOURCE, fingerprint_of(backend.fingerprint, calibration), rule.key())
         self._calibration = calibration or PlattScaling()
@@ -41,7 +32,27 @@ class VlmJudge:
             for episode, answer in zip(episodes, self.backend.score(episodes), strict=True)
         ]
 
-    def _scores(self, episode: Episode, log_odds: FloatArray) -> Scores:
+    def _scores(self, episode: Episode, logits: FloatArray) -> Scores:
         prob = np.full(episode.steps + 1, np.nan, np.float32)
-        prob[episode.recorded] = self._calibration(log_odds)
+        prob[episode.recorded] = self._calibration(logits)
         return Scores(prob)
+
+
+@JUDGE_REGISTRY.register("vlm")
+class VlmJudgeConfig(VlmSettings):
+    """The settings, and how a judge is built from them."""
+
+    def build(self) -> VlmJudge:
+        """The judge, with its model loaded or its client ready."""
+        return VlmJudge(self.load_backend(), self.rule, self.calibration)
+
+    def load_backend(self) -> VlmBackend:
+        """The model by itself: `score` for logits, `explain` for words."""
+        # Imported here: a config is read where there may be no torch.
+        if self.backend == "openai":
+            from plaudit.judges.vlm.endpoint import OpenAIBackend
+
+            return OpenAIBackend(self)
+        from plaudit.judges.vlm.local import load_local_backend
+
+        return load_local_backend(self)

@@ -1,6 +1,8 @@
-"""A folder of the hub to a model that is known to be a Qwen3-VL, its tokenizer, its chat template and a fingerprint."""
+"""A folder of the hub to a model, its tokenizer or processor, its chat template and a fingerprint."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -10,12 +12,14 @@ from typing import Any
 import torch
 
 from plaudit.errors import JudgeError, MissingExtra
+from plaudit.judges.devices import resolve_device
 from plaudit.judges.vlm.attention import attention_on
-from plaudit.judges.vlm.config import VlmConfig
+from plaudit.judges.vlm.config import VlmSettings
 from plaudit.judges.vlm.images import MERGE, PATCH, TIMES
+from plaudit.judges.vlm.prompt import ANSWER_TOKENS
 from plaudit.untrusted import read_json_object, understood
 
-# What `vision` and `decoder` take for granted; it is so in every Qwen3-VL there is.
+# What our own forward (vision.py, decoder.py) takes for granted; it is so in every published Qwen3-VL.
 KNOWN: dict[str, dict[str, Any]] = {
     "text_config": {"hidden_act": "silu", "attention_bias": False},
     "vision_config": {
@@ -29,24 +33,57 @@ SAMPLES, SAMPLE = 16, 1 << 16  # places of a file that its fingerprint looks at,
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
-    model: Any  # a Qwen3VLForConditionalGeneration, on its device
-    tokenizer: Any
+class LoadedVlm:
+    """A model that is ready to run."""
+
+    model: Any  # on its device
+    processor: Any  # a tokenizer, for a Qwen3-VL; transformers' processor for others
     template: str  # of chats, jinja
-    fingerprint: str  # of weights, tokenizer and template
+    fingerprint: str  # of weights, preprocessing and template
 
 
-def load_model(config: VlmConfig, device: torch.device, dtype: torch.dtype) -> Loaded:
+def load_description(config: VlmSettings) -> Any:
+    """The model's own config, as transformers reads it."""
+    return _from_hub(config, _transformers().AutoConfig)
+
+
+def unknown_part(name: str, described: Any) -> str | None:
+    """Why our own forward cannot run this model; None where it can."""
+    if described.model_type != "qwen3_vl":
+        return f"'{name}' is a '{described.model_type}' and no Qwen3-VL"
+    for part, facts in KNOWN.items():
+        for fact, known in facts.items():
+            found = getattr(getattr(described, part), fact)
+            if found != known:
+                return f"'{name}' has {part}.{fact} {found}, where every published Qwen3-VL has {known}"
+    return None
+
+
+def load_qwen3_vl(config: VlmSettings) -> LoadedVlm:
+    """A Qwen3-VL and its tokenizer; its images are prepared by images.py."""
     transformers = _transformers()
-    described = _from_hub(config, transformers.AutoConfig)
-    check_known(config.model, described)
     tokenizer = _from_hub(config, transformers.AutoTokenizer)
-    folder = _folder(config)
-    template = _template(folder, tokenizer)
+    template = _template(_folder(config), tokenizer)
+    model = _load_model(config, transformers.Qwen3VLForConditionalGeneration)
+    return LoadedVlm(model, tokenizer, template, fingerprint_of(_folder(config), template))
+
+
+def load_any_vlm(config: VlmSettings) -> LoadedVlm:
+    """Any model of transformers that takes images and answers in text, with its processor."""
+    transformers = _transformers()
+    processor = _from_hub(config, transformers.AutoProcessor)
+    template = getattr(processor, "chat_template", None) or _template(_folder(config), processor.tokenizer)
+    model = _load_model(config, transformers.AutoModelForImageTextToText)
+    return LoadedVlm(model, processor, template, fingerprint_of(_folder(config), template))
+
+
+def _load_model(config: VlmSettings, loader: Any) -> Any:
+    device = resolve_device(config.device)
+    usual = torch.bfloat16 if device.type == "cuda" else torch.float32
     model, report = _from_hub(
         config,
-        transformers.Qwen3VLForConditionalGeneration,
-        dtype=dtype,
+        loader,
+        dtype=usual if config.dtype == "auto" else getattr(torch, config.dtype),
         attn_implementation=attention_on(device, config.attention),
         output_loading_info=True,
     )
@@ -59,42 +96,26 @@ def load_model(config: VlmConfig, device: torch.device, dtype: torch.dtype) -> L
         raise JudgeError(
             f"the weights of '{config.model}' do not fit on {device}; free some memory there, or take a smaller model"
         ) from error
-    return Loaded(model.eval().requires_grad_(False), tokenizer, template, fingerprint_of(folder, template))
+    return model.eval().requires_grad_(False)
 
 
-def device_on(name: str) -> torch.device:
-    try:
-        device = torch.device(name if name != "auto" else ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError as error:
-        raise JudgeError(
-            f"the judge's device '{name}' is none that torch knows; set auto, cuda, cuda:1 or cpu"
-        ) from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise JudgeError(
-            f"the judge's device is '{name}', and torch sees no CUDA GPU here; set device: cpu, which takes minutes an "
-            "episode for an 8B model, or backend: openai for a server elsewhere"
-        )
-    return device
+def answer_token_ids(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The single tokens that spell yes, and those that spell no."""
+    return _token_ids(tokenizer, "yes"), _token_ids(tokenizer, "no")
 
 
-def check_known(name: str, described: Any) -> None:
-    """Whether this is a network that we know how to run."""
-    if described.model_type != "qwen3_vl":
-        raise JudgeError(
-            f"'{name}' is a '{described.model_type}' and no Qwen3-VL, the only kind that is run in this process; "
-            "serve it with vLLM and set backend: openai"
-        )
-    for part, facts in KNOWN.items():
-        for fact, known in facts.items():
-            found = getattr(getattr(described, part), fact)
-            if found != known:
-                raise JudgeError(f"'{name}' has {part}.{fact} {found}, where every Qwen3-VL known here has {known}")
+def _token_ids(tokenizer: Any, word: str) -> list[int]:
+    spelled = [tokenizer(form, add_special_tokens=False)["input_ids"] for form in ANSWER_TOKENS[word]]
+    single = sorted({ids[0] for ids in spelled if len(ids) == 1})
+    if not single:
+        raise JudgeError(f"this model's tokenizer has no single token for '{word}', so its answer cannot be read")
+    return single
 
 
 def fingerprint_of(folder: Path, template: str) -> str:
     """Cheap for tens of gigabytes: of every file of weights its size, its table of tensors and samples of its bytes."""
     digest = hashlib.sha256(template.encode())
-    for name in ("config.json", "tokenizer.json"):
+    for name in ("config.json", "tokenizer.json", "processor_config.json", "preprocessor_config.json"):
         if (folder / name).is_file():
             digest.update((folder / name).read_bytes())
     for path in sorted(folder.glob("*.safetensors")):
@@ -108,20 +129,27 @@ def fingerprint_of(folder: Path, template: str) -> str:
     return digest.hexdigest()
 
 
-def _from_hub(config: VlmConfig, loader: Any, **options: Any) -> Any:
-    try:
+def _from_hub(config: VlmSettings, loader: Any, **options: Any) -> Any:
+    with _load_errors(config.model):
         return loader.from_pretrained(
             config.model, local_files_only=not config.allow_download, trust_remote_code=False, **options
         )
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split("\n")[0].split())
+
+
+@contextmanager
+def _load_errors(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        reason = " ".join(next((line for line in str(error).splitlines() if line.strip()), "").split())
         raise JudgeError(
-            f"transformers cannot load '{config.model}' ({reason}); name a folder with config.json, tokenizer and "
-            "weights, or set allow_download: true for a model of the hub; models with code of their own are not run"
+            f"transformers cannot load '{name}' ({reason}); name a folder with config.json, tokenizer and "
+            "weights, or set allow_download: true for a model of the hub; models with code of their own are not run, "
+            "serve such a model with vLLM and set backend: openai"
         ) from error
 
 
-def _folder(config: VlmConfig) -> Path:
+def _folder(config: VlmSettings) -> Path:
     if Path(config.model).is_dir():
         return Path(config.model)
     cached_file = import_module("transformers.utils").cached_file

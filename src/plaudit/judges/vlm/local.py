@@ -1,18 +1,20 @@
 """A Qwen3-VL in this process. All frames of an episode are scored in one pass, and many episodes together.
 
-    wait = all that can be asked about, longest first
-    while wait:
-        score as many as the token budget holds      # about the same length, so little is filled up
+    waiting = all episodes that can be scored, longest first
+    while waiting:
+        score as many as max_batch_tokens allows     # about the same length, so little is padding
         out of memory? half as many, from now on     # one alone that does not fit gets an error
 
-An episode that fails keeps its error; the others go on.
+An episode that fails keeps its error; the others go on. The forward is our own, about twice as fast as transformers'
+(docs/log.md); a version of transformers whose modules it does not know runs the same tokens through transformers' own
+forward, and any other model is run by processor.py.
 """
 
 import hashlib
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
 
 import numpy as np
 import torch
@@ -20,113 +22,159 @@ from torch import Tensor
 
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges.vlm.attention import attend_by, attention_on
-from plaudit.judges.vlm.config import VlmConfig
+from plaudit.judges.vlm.backend import VlmBackend
+from plaudit.judges.vlm.chat_template import ChatTemplate, IntArray, Layout, image
+from plaudit.judges.vlm.config import VlmSettings
 from plaudit.judges.vlm.decoder import Decoder
 from plaudit.judges.vlm.images import PATCH, Size, patches, resized, size_of
-from plaudit.judges.vlm.layout import IntArray, Layout, Writer, image
-from plaudit.judges.vlm.loading import Loaded, device_on, load_model
-from plaudit.judges.vlm.prompt import FORMS, Asked, Reasoned, answer_of, ask, asked_words, reasoning
+from plaudit.judges.vlm.loading import (
+    LoadedVlm,
+    answer_token_ids,
+    load_any_vlm,
+    load_description,
+    load_qwen3_vl,
+    unknown_part,
+)
+from plaudit.judges.vlm.processor import ProcessorBackend, check_finite, generate
+from plaudit.judges.vlm.prompt import (
+    Explanation,
+    FramePrompt,
+    build_prompt,
+    explanation_prompt,
+    parse_answer,
+    prompt_fingerprint,
+)
 from plaudit.judges.vlm.vision import Features, Vision
 from plaudit.types import AnyArray, Episode, FloatArray
 
+_log = logging.getLogger(__name__)
+
+
+def load_local_backend(config: VlmSettings) -> VlmBackend:
+    """The model in this process, by our own forward where it is a Qwen3-VL, by transformers' where it is not."""
+    reason = unknown_part(config.model, load_description(config))
+    backend = (
+        Qwen3VLBackend(config, load_qwen3_vl(config))
+        if reason is None
+        else ProcessorBackend(config, load_any_vlm(config), reason)
+    )
+    for warning in backend.warnings:
+        _log.info("%s", warning)
+    return backend
+
 
 @dataclass(frozen=True, eq=False)
-class Job:
-    """An episode that can be asked about."""
+class PackedEpisode:
+    """An episode as tokens and images."""
 
     number: int  # its place in the list
-    asked: Asked
+    prompt: FramePrompt
     sizes: Sequence[Size]  # of its cameras' images, as the model sees them
     layout: Layout
 
 
-class LocalScorer:
-    """A `Backend` of `VlmJudge`. Build with `load`, or of a model that is there."""
+class Qwen3VLBackend(VlmBackend):
+    """A `VlmBackend` of a Qwen3-VL in this process."""
 
-    source = "vlm"
-
-    def __init__(self, config: VlmConfig, loaded: Loaded):
+    def __init__(self, config: VlmSettings, loaded: LoadedVlm):
         self.config, self.model = config, loaded.model
         self.device: torch.device = loaded.model.device
-        self.budget = config.token_budget
-        self._tokenizer = loaded.tokenizer
-        self._writer = Writer(loaded.tokenizer, loaded.template)
+        self.max_batch_tokens = config.max_batch_tokens
+        self._tokenizer = loaded.processor
+        self._chat_template = ChatTemplate(loaded.processor, loaded.template)
+        self._yes, self._no = answer_token_ids(loaded.processor)
         attend = attend_by(attention_on(self.device, config.attention))
-        yes, no = (_tokens(loaded.tokenizer, word) for word in ("yes", "no"))
-        self.vision = Vision(loaded.model.model.visual, attend, config.compile)
-        self.decoder = Decoder(loaded.model, yes, no, attend, config.compile)
-        facts = [loaded.fingerprint, str(loaded.model.dtype), asked_words(config)]
-        self.fingerprint = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
-        on_cpu = config.device == "auto" and self.device.type == "cpu"
-        self.notes: tuple[str, ...] = (
-            ("torch sees no CUDA GPU here, so the model runs on the processor",) if on_cpu else ()
-        )
-
-    @classmethod
-    def load(cls, config: VlmConfig) -> Self:
-        device = device_on(config.device)
-        usual = torch.bfloat16 if device.type == "cuda" else torch.float32
-        dtype: torch.dtype = usual if config.dtype == "auto" else getattr(torch, config.dtype)
-        return cls(config, load_model(config, device, dtype))
+        warnings = []
+        try:
+            self.vision = Vision(loaded.model.model.visual, attend, config.compile)
+            self.decoder = Decoder(loaded.model, self._yes, self._no, attend, config.compile)
+            self._own_forward_known = True
+        except AttributeError as error:  # of a module that this version of transformers calls otherwise
+            warnings.append(f"this version of transformers is not known here ({error}), so its own forward is used")
+            self._own_forward_known = False
+        if config.device == "auto" and self.device.type == "cpu":
+            warnings.append("torch sees no CUDA GPU here, so the model runs on the processor")
+        self.warnings = tuple(warnings)
+        parts = [loaded.fingerprint, str(loaded.model.dtype), prompt_fingerprint(config)]
+        self.fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[FloatArray | PlauditError]:
-        said: dict[int, FloatArray | PlauditError] = {}
-        waiting: list[Job] = []
+        """The logit of success of each observed frame, many episodes in one pass."""
+        found: dict[int, FloatArray | PlauditError] = {}
+        waiting: list[PackedEpisode] = []
         for number, episode in enumerate(episodes):
             try:
-                waiting.append(self.job(number, episode))
+                waiting.append(self.pack(number, episode))
             except PlauditError as error:
-                said[number] = error
-        waiting.sort(key=lambda job: job.layout.tokens, reverse=True)
+                found[number] = error
+        waiting.sort(key=lambda packed: packed.layout.tokens, reverse=True)
         while waiting:
             longest = waiting[0].layout.tokens
-            batch = waiting[: max(1, self.budget // longest)]
-            scores = self._scores(batch)
-            if scores is None and len(batch) > 1:
-                self.budget = len(batch) // 2 * longest
+            batch = waiting[: max(1, self.max_batch_tokens // longest)]
+            logits = self._logits(batch)
+            if logits is None and len(batch) > 1:
+                self.max_batch_tokens = len(batch) // 2 * longest
                 continue
-            for place, job in enumerate(batch):
-                said[job.number] = _too_large(job, self.device) if scores is None else _checked(job, scores[place])
+            for place, packed in enumerate(batch):
+                found[packed.number] = (
+                    _too_large(packed, self.device) if logits is None else check_finite(packed.prompt, logits[place])
+                )
             del waiting[: len(batch)]
-        return [said[number] for number in range(len(episodes))]
+        return [found[number] for number in range(len(episodes))]
 
-    def job(self, number: int, episode: Episode) -> Job:
-        asked = ask(self.config, episode)
-        sizes = [size_of(images.shape, self.config.image_size) for images in asked.frames.values()]
-        layout = self._writer.layout(asked, sizes)
+    def pack(self, number: int, episode: Episode) -> PackedEpisode:
+        """An episode as tokens; an error where it is too long for the model."""
+        prompt = build_prompt(self.config, episode)
+        sizes = [size_of(images.shape, self.config.image_size) for images in prompt.frames.values()]
+        layout = self._chat_template.layout(prompt, sizes)
         context: int = self.model.config.text_config.max_position_embeddings
         if layout.tokens > context:
             raise JudgeError(
-                f"{asked.moments} frames make {layout.tokens:,} tokens, this model takes {context:,}; set a stride"
+                f"{prompt.num_frames} frames make {layout.tokens:,} tokens, this model takes {context:,}; set a "
+                "frame_stride"
             )
-        return Job(number, asked, sizes, layout)
+        return PackedEpisode(number, prompt, sizes, layout)
 
-    def _scores(self, batch: Sequence[Job]) -> list[FloatArray] | None:
-        """Of each job's moments; None where memory was not enough."""
+    def _logits(self, batch: Sequence[PackedEpisode]) -> list[FloatArray] | None:
+        """Of each episode's frames; None where memory was not enough."""
         try:
-            said = self.forward(batch).cpu().numpy()
+            logits = self.forward(batch).cpu().numpy()
         except torch.OutOfMemoryError:
-            said = None
-        if said is None:  # out here, where the failed pass is no longer held by its exception
+            logits = None
+        if logits is None:  # out here, where the failed pass is no longer held by its exception
             torch.cuda.empty_cache()
             return None
-        return np.split(said, np.cumsum([job.asked.moments for job in batch])[:-1])
+        return np.split(logits, np.cumsum([packed.prompt.num_frames for packed in batch])[:-1])
 
     @torch.inference_mode()
-    def forward(self, batch: Sequence[Job]) -> Tensor:
-        """[A] log-odds of all moments of all jobs, one after the other."""
-        ids, positions, answers = filled([job.layout for job in batch])
-        features, places = self.look(batch, ids.shape[1])
-        x = self.decoder.read(self._there(ids), self._there(positions), self._there(places), features)
-        return self.decoder.log_odds(x, self._there(answers))
+    def forward(self, batch: Sequence[PackedEpisode]) -> Tensor:
+        """[A] logits of all frames of all episodes, one after the other."""
+        if not self._own_forward_known:
+            return self._transformers_forward(batch)
+        ids, positions, answers = pad_batch([packed.layout for packed in batch])
+        features, places = self.encode_images(batch, ids.shape[1])
+        x = self.decoder.read(self._to_device(ids), self._to_device(positions), self._to_device(places), features)
+        return self.decoder.logits(x, self._to_device(answers))
 
-    def look(self, batch: Sequence[Job], length: int) -> tuple[Features, IntArray]:
+    def _transformers_forward(self, batch: Sequence[PackedEpisode]) -> Tensor:
+        """The same by transformers, one episode after the other."""
+        found = []
+        for packed in batch:
+            inputs = self._inputs(packed.layout.ids, packed.prompt, packed.sizes)
+            keep = self._to_device(packed.layout.answer_positions)
+            logits = self.model(**inputs, logits_to_keep=keep, use_cache=False).logits[0].float()
+            found.append(logits[:, self._yes].logsumexp(1) - logits[:, self._no].logsumexp(1))
+        return torch.cat(found)
+
+    def encode_images(self, batch: Sequence[PackedEpisode], length: int) -> tuple[Features, IntArray]:
         """Features of all frames, and which of the tokens each stands for; images of a size go together."""
         frames: dict[Size, list[Tensor]] = defaultdict(list)
         places: dict[Size, list[IntArray]] = defaultdict(list)
-        for row, job in enumerate(batch):
-            for camera, size, place in zip(job.asked.frames, job.sizes, job.layout.places, strict=True):
-                frames[size].append(resized(self._there(job.asked.pictures(camera)), size))
+        for row, packed in enumerate(batch):
+            for camera, size, place in zip(
+                packed.prompt.frames, packed.sizes, packed.layout.image_positions, strict=True
+            ):
+                frames[size].append(resized(self._to_device(packed.prompt.images(camera)), size))
                 places[size].append(row * length + place.ravel())
         seen = [self.vision(torch.cat(images)) for images in frames.values()]
         deep = [torch.cat(parts) for parts in zip(*(features.deep for features in seen), strict=True)]
@@ -135,83 +183,60 @@ class LocalScorer:
             np.concatenate([place for group in places.values() for place in group]),
         )
 
-    def reason(self, episode: Episode) -> Reasoned:
-        """Ask for words, about the last frame; for audits."""
+    def explain(self, episode: Episode) -> Explanation:
+        """Generate words about the last frame, for people."""
         try:
-            return answer_of(self._generate(ask(self.config, episode)))
+            inputs = self.explanation_inputs(build_prompt(self.config, episode))
+            with torch.inference_mode():
+                return parse_answer(generate(self.model, self._tokenizer, inputs, self.config.max_new_tokens))
         except PlauditError as error:
-            return Reasoned("", None, str(error))
+            return Explanation("", None, str(error))
         except torch.OutOfMemoryError:
-            return Reasoned("", None, f"its frames do not fit into the memory of {self.device}; set a stride")
+            return Explanation("", None, f"its frames do not fit into the memory of {self.device}; set a frame_stride")
 
-    @torch.inference_mode()
-    def _generate(self, asked: Asked) -> str:
-        inputs = self.inputs(asked)
-        written = self.model.generate(
-            **inputs,
-            generation_config=type(self.model.generation_config)(
-                max_new_tokens=self.config.reason_tokens,
-                do_sample=False,
-                eos_token_id=self._tokenizer.eos_token_id,
-                pad_token_id=self._tokenizer.pad_token_id,
-            ),
-        )
-        return self._tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-
-    def inputs(self, asked: Asked) -> dict[str, Tensor]:
+    def explanation_inputs(self, prompt: FramePrompt) -> dict[str, Tensor]:
         """Of transformers' own forward, for a chat that asks for words."""
-        sizes = [size_of(images.shape, self.config.image_size) for images in asked.frames.values()]
-        text = self._writer.render(reasoning(asked, self.config.reason_question, image))
-        ids = self._there(self._writer.piece(text, sizes * asked.moments).ids)[None]
-        pictures = [
-            patches(resized(self._there(asked.pictures(camera)), size), self.model.dtype)
-            for camera, size in zip(asked.frames, sizes, strict=True)
+        sizes = [size_of(images.shape, self.config.image_size) for images in prompt.frames.values()]
+        text = self._chat_template.render(explanation_prompt(prompt, self.config.explain_prompt, image))
+        return self._inputs(self._chat_template.piece(text, sizes * prompt.num_frames).ids, prompt, sizes)
+
+    def _inputs(self, tokens: IntArray, prompt: FramePrompt, sizes: Sequence[Size]) -> dict[str, Tensor]:
+        """Of transformers' own forward: these tokens and the frames that are shown."""
+        ids = self._to_device(tokens)[None]
+        cameras = [
+            patches(resized(self._to_device(prompt.images(camera)), size), self.model.dtype)
+            for camera, size in zip(prompt.frames, sizes, strict=True)
         ]
         grids = [(1, height // PATCH, width // PATCH) for height, width in sizes]
         return {
             "input_ids": ids,
             "attention_mask": torch.ones_like(ids),
-            "mm_token_type_ids": (ids == self._writer.image_id).int(),
-            "pixel_values": torch.cat([shot for moment in zip(*pictures, strict=True) for shot in moment]),
-            "image_grid_thw": torch.tensor(grids * asked.moments).to(self.device),
+            "mm_token_type_ids": (ids == self._chat_template.image_id).int(),
+            "pixel_values": torch.cat([image for frame in zip(*cameras, strict=True) for image in frame]),
+            "image_grid_thw": torch.tensor(grids * prompt.num_frames).to(self.device),
         }
 
-    def _there(self, values: AnyArray) -> Tensor:
+    def _to_device(self, values: AnyArray) -> Tensor:
         return torch.from_numpy(values).to(self.device, non_blocking=True)
 
 
-def filled(layouts: Sequence[Layout]) -> tuple[IntArray, IntArray, IntArray]:
-    """Token ids [B, L] and positions [3, B, L], filled up at their ends; answers [A], each a place among the B x L."""
+def pad_batch(layouts: Sequence[Layout]) -> tuple[IntArray, IntArray, IntArray]:
+    """Token ids [B, L] and positions [3, B, L], padded at their ends; answers [A], each a place among the B x L."""
     length = max(layout.tokens for layout in layouts)
     ids = np.zeros((len(layouts), length), np.int64)
     positions = np.zeros((3, len(layouts), length), np.int64)
     for row, layout in enumerate(layouts):
         ids[row, : layout.tokens] = layout.ids
         positions[:, row, : layout.tokens] = layout.positions
-    return ids, positions, np.concatenate([row * length + layout.answers for row, layout in enumerate(layouts)])
+    return (
+        ids,
+        positions,
+        np.concatenate([row * length + layout.answer_positions for row, layout in enumerate(layouts)]),
+    )
 
 
-def _tokens(tokenizer: Any, word: str) -> list[int]:
-    """The single tokens that spell it."""
-    spelled = [tokenizer(form, add_special_tokens=False)["input_ids"] for form in FORMS[word]]
-    single = sorted({ids[0] for ids in spelled if len(ids) == 1})
-    if not single:
-        raise JudgeError(f"this model's tokenizer has no single token for '{word}', so its answer cannot be read")
-    return single
-
-
-def _checked(job: Job, log_odds: FloatArray) -> FloatArray | PlauditError:
-    bad = np.flatnonzero(~np.isfinite(log_odds))
-    if len(bad):
-        frame = job.asked.shown[bad[0]]
-        return JudgeError(
-            f"the model's answer at frame {frame} is not a number ({len(bad)} in all); try dtype: float32"
-        )
-    return job.asked.held(log_odds)
-
-
-def _too_large(job: Job, device: torch.device) -> JudgeError:
+def _too_large(packed: PackedEpisode, device: torch.device) -> JudgeError:
     return JudgeError(
-        f"{job.asked.moments} frames ({job.layout.tokens:,} tokens) do not fit into the memory of {device}; "
-        "set a stride, fewer cameras or a smaller image_size"
+        f"{packed.prompt.num_frames} frames ({packed.layout.tokens:,} tokens) do not fit into the memory of {device}; "
+        "set a frame_stride, fewer cameras or a smaller image_size"
     )

@@ -1,4 +1,4 @@
-"""What is asked of a model about an episode, as a chat; both backends ask the same.
+"""What a model is asked about an episode, as a chat; all backends ask the same.
 
     system      A robot works on a task, and you see it frame by frame. The task: lift the red cube
     user        [frame 0] Is the task complete in this frame? Answer Yes or No.
@@ -11,7 +11,7 @@ pass over the whole has every score in it; and it is a chat that any server rend
 endpoint that is sent the prefixes one by one gives the same numbers. (Rejected: filling in "No" as the answers before,
 which a model goes on repeating, and questions inside of one user turn, where no endpoint can be stopped.)
 
-The score is log P(yes) - log P(no), each summed over the single tokens that spell the word: see `FORMS`.
+The score is log P(yes) - log P(no), each summed over the single tokens that spell the word: see `ANSWER_TOKENS`.
 """
 
 import re
@@ -23,14 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plaudit.errors import JudgeError
-from plaudit.judges.vlm.config import VlmConfig
+from plaudit.judges.vlm.config import VlmSettings
 from plaudit.types import ByteArray, Episode, FloatArray
 
 Message = dict[str, Any]
-Image = Callable[[str, int], Message]  # camera, moment -> the part of a message that is the image
+Image = Callable[[str, int], Message]  # camera, number of the frame -> the part of a message that is the image
 
 # How a tokenizer may spell the words in one token.
-FORMS = {
+ANSWER_TOKENS = {
     "yes": ("Yes", "yes", "YES", " Yes", " yes", " YES"),
     "no": ("No", "no", "NO", " No", " no", " NO"),
 }
@@ -41,39 +41,41 @@ _ANSWER = re.compile(r"(?:^|answer)\W*(yes|no)\W*(?:</answer>)?\W*$", re.IGNOREC
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """One episode, ready to be asked about."""
+class FramePrompt:
+    """One episode as a prompt: what is asked, and the frames that are shown."""
 
-    instruction: str
+    system_prompt: str
     question: str
     frames: Mapping[str, ByteArray]  # camera -> uint8 [R, H, W, 3], all recorded ones; often still on disk
-    shown: NDArray[np.int64]  # [F] which of these are shown
+    frame_indices: NDArray[np.int64]  # [F] which of these are shown
 
     @property
-    def moments(self) -> int:
-        return len(self.shown)
+    def num_frames(self) -> int:
+        """Frames that are shown, of each camera."""
+        return len(self.frame_indices)
 
-    def pictures(self, camera: str) -> ByteArray:
-        """[F, H, W, 3], a copy."""
-        return self.frames[camera][self.shown]
+    def images(self, camera: str) -> ByteArray:
+        """[F, H, W, 3] the frames that are shown, a copy."""
+        return self.frames[camera][self.frame_indices]
 
-    def held(self, log_odds: FloatArray) -> FloatArray:
-        """Of every recorded frame, from those of the frames shown: the number of the last one before."""
-        recorded = len(next(iter(self.frames.values())))
-        last = np.searchsorted(self.shown, np.arange(recorded), side="right") - 1
-        return log_odds[last].astype(np.float32)
+    def expand(self, logits: FloatArray) -> FloatArray:
+        """Of every observed frame, from the frames that are shown: the logit of the last one before it."""
+        observed = len(next(iter(self.frames.values())))
+        last = np.searchsorted(self.frame_indices, np.arange(observed), side="right") - 1
+        return logits[last].astype(np.float32)
 
 
 @dataclass(frozen=True)
-class Reasoned:
-    """What a model says in words. Never a reward: for a person who wants to know why."""
+class Explanation:
+    """What a model says in words, for people. It is never a label."""
 
     text: str
     answer: bool | None  # whether it calls the episode's last frame a success; None where it gave no answer
     error: str | None = None  # why there is no answer
 
 
-def ask(config: VlmConfig, episode: Episode) -> Asked:
+def build_prompt(config: VlmSettings, episode: Episode) -> FramePrompt:
+    """The prompt of an episode; an error where the episode has no task or no camera."""
     task = (config.task or episode.task).strip()
     if not task:
         raise JudgeError("this episode has no task text; give it one, or set task: in the judge's config")
@@ -85,17 +87,17 @@ def ask(config: VlmConfig, episode: Episode) -> Asked:
         raise JudgeError("this episode has no camera, so there is nothing to look at")
     frames = {camera: _camera(episode, camera)[episode.recorded] for camera in config.cameras or episode.frames}
     last = len(next(iter(frames.values()))) - 1
-    return Asked(
-        instruction=config.instruction.replace("{task}", task),
+    return FramePrompt(
+        system_prompt=config.system_prompt.replace("{task}", task),
         question=config.question.replace("{task}", task),
         frames=frames,
-        shown=np.union1d(np.arange(0, last, config.stride), last),
+        frame_indices=np.union1d(np.arange(0, last, config.frame_stride), last),
     )
 
 
-def asked_words(config: VlmConfig) -> str:
-    """All of a config that decides what is asked and seen, for a fingerprint; the task itself is in the episode."""
-    settings = {"task", "success_criteria", "instruction", "question", "cameras", "image_size", "stride"}
+def prompt_fingerprint(config: VlmSettings) -> str:
+    """Everything in a config that decides what is asked and seen; the task itself is in the episode."""
+    settings = {"task", "success_criteria", "system_prompt", "question", "cameras", "image_size", "frame_stride"}
     return config.model_dump_json(include=settings)
 
 
@@ -108,28 +110,29 @@ def _camera(episode: Episode, camera: str) -> ByteArray:
     return episode.frames[camera]
 
 
-def conversation(asked: Asked, moments: int, image: Image) -> list[Message]:
-    """The chat up to the question after the last of so many moments."""
-    messages: list[Message] = [{"role": "system", "content": asked.instruction}]
-    for moment in range(moments):
-        if moment:
+def conversation(prompt: FramePrompt, num_frames: int, image: Image) -> list[Message]:
+    """The chat up to the question after the last of the first `num_frames` frames."""
+    messages: list[Message] = [{"role": "system", "content": prompt.system_prompt}]
+    for number in range(num_frames):
+        if number:
             messages.append({"role": "assistant", "content": ""})
-        parts = [*_pictures(asked.frames, moment, image), _text(asked.question)]
+        parts = [*_images(prompt.frames, number, image), _text(prompt.question)]
         messages.append({"role": "user", "content": parts})
     return messages
 
 
-def reasoning(asked: Asked, question: str, image: Image) -> list[Message]:
+def explanation_prompt(prompt: FramePrompt, question: str, image: Image) -> list[Message]:
     """The chat that asks for words: all frames in one turn, and one question."""
-    parts = [part for moment in range(asked.moments) for part in _pictures(asked.frames, moment, image)]
+    parts = [part for number in range(prompt.num_frames) for part in _images(prompt.frames, number, image)]
     return [
-        {"role": "system", "content": asked.instruction},
+        {"role": "system", "content": prompt.system_prompt},
         {"role": "user", "content": [*parts, _text(question)]},
     ]
 
 
-def _pictures(cameras: Iterable[str], moment: int, image: Image) -> list[Message]:
-    named = [(_text(f"{camera}:"), image(camera, moment)) for camera in cameras]
+def _images(cameras: Iterable[str], number: int, image: Image) -> list[Message]:
+    """The images of one frame; with several cameras, each behind its name."""
+    named = [(_text(f"{camera}:"), image(camera, number)) for camera in cameras]
     return [part for name, picture in named for part in ((name, picture) if len(named) > 1 else (picture,))]
 
 
@@ -137,11 +140,11 @@ def _text(text: str) -> Message:
     return {"type": "text", "text": text}
 
 
-def answer_of(text: str) -> Reasoned:
+def parse_answer(text: str) -> Explanation:
     """Read the answer at the end of what was generated."""
     found = _ANSWER.search(text.strip())
     if found is None:
-        return Reasoned(
+        return Explanation(
             text, None, f"the model's text does not end in 'Answer: Yes' or 'Answer: No': ...{text[-80:]!r}"
         )
-    return Reasoned(text, found[1].lower() == "yes")
+    return Explanation(text, found[1].lower() == "yes")

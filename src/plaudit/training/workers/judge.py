@@ -20,7 +20,7 @@ from plaudit.errors import EpisodeGone, WorkerLost
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.config import JudgeConfig
 from plaudit.judges.labeling import BATCH, label_mapping
-from plaudit.judges.vlm.config import VlmConfig
+from plaudit.judges.vlm.judge import VlmJudgeConfig
 from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.training.handles import Handle
@@ -56,7 +56,7 @@ class JudgeBundle:
             paths = sorted(config.model.rglob("*")) if config.model.is_dir() else [config.model]
             files = {str(path.relative_to(root)): path.read_bytes() for path in paths if path.is_file()}
             tree["model"] = "" if config.model.is_dir() else config.model.name  # among the files
-        elif isinstance(config, VlmConfig) and Path(config.model).is_dir():  # and no id of the hub
+        elif isinstance(config, VlmJudgeConfig) and Path(config.model).is_dir():  # and no id of the hub
             tree["model"] = str(Path(config.model).absolute())
         digest = hashlib.sha256(repr(sorted(tree.items())).encode())
         for name, data in files.items():

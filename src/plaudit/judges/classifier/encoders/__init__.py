@@ -77,7 +77,7 @@ def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return (rows - mean.repeat(width)).div_(std.repeat(width)).unflatten(2, (width, 3)).permute(0, 3, 1, 2)
 
 
-def grid_of(encoder: Encoder, size: tuple[int, int]) -> tuple[int, int]:
+def feature_map_size(encoder: Encoder, size: tuple[int, int]) -> tuple[int, int]:
     """(h, w) of the features of images of (H, W); found by trying."""
     try:
         shape = features_of(encoder, size)

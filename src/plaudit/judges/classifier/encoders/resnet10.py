@@ -1,8 +1,8 @@
 """SERL's ResNet-10: five million parameters, pretrained on ImageNet, the usual eye of a reward on a real robot.
 
 A ResNet of one basic block a stage, with group norm in place of batch norm, so that it does the same in training and
-at run time. It was published by three hands with three sets of names; `load_published` reads them all, by what is in
-the file:
+at run time. It was published by three hands with three sets of names; `load_pretrained_resnet10` reads them all, by
+what is in the file:
 
     SERL         resnet10_params.pkl      a flax pickle, kernels [H, W, in, out]
     helper2424   model.safetensors        three generations, which put `.conv` and `.group_norm` into some names
@@ -108,7 +108,7 @@ class ResNetEncoderWrapper(Resnet10):
         """pretrained_encoder_path: one of the published files; None: random weights"""
         super().__init__(padding, normalise)
         if pretrained_encoder_path is not None:
-            self.load_state_dict(load_published(Path(pretrained_encoder_path)))
+            self.load_state_dict(load_pretrained_resnet10(Path(pretrained_encoder_path)))
 
 
 class BasicBlock(nn.Module):
@@ -139,7 +139,7 @@ def _norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(4, channels, eps=1e-5)
 
 
-def load_published(path: Path) -> dict[str, Tensor]:
+def load_pretrained_resnet10(path: Path) -> dict[str, Tensor]:
     """The state of a `Resnet10`, out of any of the published files."""
     found = read_tensors(path)
     with torch.device("meta"):
@@ -156,7 +156,7 @@ def load_published(path: Path) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True)
-class _Naming:
+class WeightNaming:
     """How one of the publishers called our tensors."""
 
     name_of: Callable[[str], str]  # of 'layer2.0.bn1.weight', and so on
@@ -206,9 +206,9 @@ def _in_flax(shape: Shape) -> Shape:
 
 
 _NAMINGS = (
-    _Naming(_serl, skip=("output_head/",), flax=True),
-    *(_Naming(_helper2424(conv, norm)) for conv in ("", ".conv") for norm in ("", ".group_norm")),
-    _Naming(lambda ours: ours, skip=("fc.",)),
+    WeightNaming(_serl, skip=("output_head/",), flax=True),
+    *(WeightNaming(_helper2424(conv, norm)) for conv in ("", ".conv") for norm in ("", ".group_norm")),
+    WeightNaming(lambda ours: ours, skip=("fc.",)),
 )
 
 

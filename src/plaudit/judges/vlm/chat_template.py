@@ -1,6 +1,6 @@
 """A chat about an episode as tokens: which, at which positions, where its frames go and where its answers are read.
 
-The model's own template is asked to render chats of one, two and three moments. What each adds to the one before must
+The model's own template is asked to render chats of one, two and three frames. What each adds to the one before must
 be the same text; then a chat of any length is its head and so many copies of that step, which are tokenized once a task
 and laid out by numpy. Both end at a control token, where no tokenizer merges across, so the pieces' tokens are the
 whole's.
@@ -20,20 +20,24 @@ from numpy.typing import NDArray
 
 from plaudit.errors import JudgeError
 from plaudit.judges.vlm.images import TOKEN, Size
-from plaudit.judges.vlm.prompt import Asked, Message, conversation
+from plaudit.judges.vlm.prompt import FramePrompt, Message, conversation
 
 IntArray = NDArray[np.int64]
 IMAGE = "<|image_pad|>"
+UNSTABLE_TEMPLATE = (
+    "this model's chat template changes turns once others follow (a template for thinking does), so frames cannot be "
+    "scored in one pass; use an Instruct model"
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """L tokens of a chat about F moments."""
+    """L tokens of a chat about F frames."""
 
     ids: IntArray  # [L]
     positions: IntArray  # [3, L]
-    places: Sequence[IntArray]  # of each camera [F, n], which tokens stand for its frames
-    answers: IntArray  # [F] the token after which each answer is read
+    image_positions: Sequence[IntArray]  # of each camera [F, n], which tokens stand for its frames
+    answer_positions: IntArray  # [F] the token after which each answer is read
 
     @property
     def tokens(self) -> int:
@@ -46,12 +50,12 @@ class Piece:
 
     ids: IntArray  # [l]
     positions: IntArray  # [3, l]
-    places: Sequence[IntArray]  # of each image [n]
+    image_positions: Sequence[IntArray]  # of each image [n]
     advance: int  # by how much positions go on after it
 
 
-class Writer:
-    """Lays out chats for one tokenizer."""
+class ChatTemplate:
+    """Turns chats into tokens, for one tokenizer and its template."""
 
     def __init__(self, tokenizer: Any, template: str):
         self._tokenizer, self._template = tokenizer, template
@@ -59,29 +63,30 @@ class Writer:
         self._pieces = lru_cache(maxsize=64)(self._cut)  # most episodes of a store have the same task
         self._cut("", "", ("camera",), ((TOKEN, TOKEN),))  # a template that will not do is told of before any episode
 
-    def layout(self, asked: Asked, sizes: Sequence[Size]) -> Layout:
-        """sizes: of the cameras' images, as the model sees them"""
-        head, step = self._pieces(asked.instruction, asked.question, tuple(asked.frames), tuple(sizes))
-        more = np.arange(asked.moments - 1)  # steps after the head
+    def layout(self, prompt: FramePrompt, sizes: Sequence[Size]) -> Layout:
+        """The tokens of a chat. sizes: of the cameras' images, as the model sees them"""
+        head, step = self._pieces(prompt.system_prompt, prompt.question, tuple(prompt.frames), tuple(sizes))
+        more = np.arange(prompt.num_frames - 1)  # steps after the head
         starts = len(head.ids) + more * len(step.ids)
         later = (head.advance + more * step.advance)[:, None] + step.positions[:, None, :]  # [3, F-1, l]
         return Layout(
             ids=np.concatenate([head.ids, np.tile(step.ids, len(more))]),
             positions=np.concatenate([head.positions, later.reshape(3, -1)], axis=1),
-            places=[
+            image_positions=[
                 np.concatenate([first[None], starts[:, None] + next_])
-                for first, next_ in zip(head.places, step.places, strict=True)
+                for first, next_ in zip(head.image_positions, step.image_positions, strict=True)
             ],
-            answers=np.concatenate([[len(head.ids)], starts + len(step.ids)]) - 1,
+            answer_positions=np.concatenate([[len(head.ids)], starts + len(step.ids)]) - 1,
         )
 
     def render(self, messages: list[Message]) -> str:
+        """The text of a chat, up to where the model answers."""
         return self._tokenizer.apply_chat_template(
             messages, chat_template=self._template, tokenize=False, add_generation_prompt=True
         )
 
     def piece(self, text: str, sizes: Sequence[Size]) -> Piece:
-        """sizes: of the images in it, in order"""
+        """The tokens of a text. sizes: of the images in it, in order"""
         ids = np.array(self._tokenizer(text, add_special_tokens=False)["input_ids"], np.int64)
         assert np.count_nonzero(ids == self.image_id) == len(sizes)
         grids = iter([(height // TOKEN, width // TOKEN) for height, width in sizes])
@@ -97,16 +102,15 @@ class Writer:
         return Piece(np.repeat(ids, counts), np.concatenate(columns, axis=1), places, now)
 
     def _cut(
-        self, instruction: str, question: str, cameras: tuple[str, ...], sizes: tuple[Size, ...]
+        self, system_prompt: str, question: str, cameras: tuple[str, ...], sizes: tuple[Size, ...]
     ) -> tuple[Piece, Piece]:
-        asked = Asked(instruction, question, dict.fromkeys(cameras, np.zeros((0, 1, 1, 3), np.uint8)), np.arange(0))
-        one, two, three = (self.render(conversation(asked, moments, image)) for moments in (1, 2, 3))
+        """What a chat begins with, up to the first answer, and what each further frame adds."""
+        no_frames = dict.fromkeys(cameras, np.zeros((0, 1, 1, 3), np.uint8))
+        prompt = FramePrompt(system_prompt, question, no_frames, np.arange(0))
+        one, two, three = (self.render(conversation(prompt, count, image)) for count in (1, 2, 3))
         whole = all(longer.startswith(shorter) for shorter, longer in pairwise((one, two, three)))
         if not whole or three[len(two) :] != two[len(one) :] or not two[len(one) :].startswith("<|"):
-            raise JudgeError(
-                "this model's chat template changes turns once others follow (a template for thinking does), so frames "
-                "cannot be scored in one pass; use an Instruct model"
-            )
+            raise JudgeError(UNSTABLE_TEMPLATE)
         if one.count(IMAGE) != len(cameras):
             raise JudgeError(
                 f"this model's chat template shows {one.count(IMAGE)} images where {len(cameras)} were given"
@@ -114,6 +118,6 @@ class Writer:
         return self.piece(one, sizes), self.piece(two[len(one) :], sizes)
 
 
-def image(camera: str, moment: int) -> Message:
-    """As a part of a message, where the pixels come separately."""
+def image(camera: str, number: int) -> Message:
+    """An image as a part of a message, where the pixels come separately."""
     return {"type": "image"}

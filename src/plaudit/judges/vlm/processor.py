@@ -1,0 +1,147 @@
+"""Any vision-language model of transformers, by transformers' own processor and forward.
+
+The fallback for models that our own forward (local.py) does not know. It is slower: one episode at a time, and images
+go through the model's own preprocessing. All frames of an episode are still scored in one pass, so the chat template
+has to leave earlier turns as they are: chats of one, two and three frames have to grow by the same tokens.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image as PilImage
+from torch import Tensor
+
+from plaudit.errors import JudgeError, PlauditError
+from plaudit.judges.vlm.backend import VlmBackend
+from plaudit.judges.vlm.chat_template import UNSTABLE_TEMPLATE, image
+from plaudit.judges.vlm.config import VlmSettings
+from plaudit.judges.vlm.images import resized, size_of
+from plaudit.judges.vlm.loading import LoadedVlm, answer_token_ids
+from plaudit.judges.vlm.prompt import (
+    Explanation,
+    FramePrompt,
+    Message,
+    build_prompt,
+    conversation,
+    explanation_prompt,
+    parse_answer,
+    prompt_fingerprint,
+)
+from plaudit.types import Episode, FloatArray
+
+
+class ProcessorBackend(VlmBackend):
+    """A `VlmBackend` of any model that transformers can run."""
+
+    def __init__(self, config: VlmSettings, loaded: LoadedVlm, warning: str):
+        """warning: why this model is not run by our own forward"""
+        self.config, self.model = config, loaded.model
+        self.device: torch.device = loaded.model.device
+        self.warnings = (f"{warning}; transformers' own forward scores its frames, one episode at a time",)
+        self._processor, self._template = loaded.processor, loaded.template
+        self._yes, self._no = answer_token_ids(loaded.processor.tokenizer)
+        parts = ["processor", loaded.fingerprint, str(loaded.model.dtype), prompt_fingerprint(config)]
+        self.fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    def score(self, episodes: Sequence[Episode]) -> Sequence[FloatArray | PlauditError]:
+        """The logit of success of each observed frame."""
+        return [self._score(episode) for episode in episodes]
+
+    def _score(self, episode: Episode) -> FloatArray | PlauditError:
+        try:
+            prompt = build_prompt(self.config, episode)
+            logits = self._forward(prompt).cpu().numpy()
+        except PlauditError as error:
+            return error
+        except torch.OutOfMemoryError:
+            return JudgeError(
+                f"its frames do not fit into the memory of {self.device}; set a frame_stride, fewer cameras or a "
+                "smaller image_size"
+            )
+        return check_finite(prompt, logits)
+
+    @torch.inference_mode()
+    def _forward(self, prompt: FramePrompt) -> Tensor:
+        """[F] logits of the frames that are shown."""
+        images = self._images(prompt)
+        inputs = self._inputs(conversation(prompt, prompt.num_frames, image), images)
+        answers = self._answer_positions(prompt, images, inputs["input_ids"][0].tolist())
+        keep = torch.tensor(answers, device=self.device)
+        logits = self.model(**inputs, logits_to_keep=keep, use_cache=False).logits[0].float()
+        return logits[:, self._yes].logsumexp(1) - logits[:, self._no].logsumexp(1)
+
+    def _answer_positions(self, prompt: FramePrompt, images: Sequence[Any], ids: list[int]) -> list[int]:
+        """The token after which each answer is read: each chat has to begin with the one that is a frame shorter."""
+        count = prompt.num_frames
+        shorter = [
+            self._inputs(conversation(prompt, frames, image), images[: frames * len(prompt.frames)])["input_ids"][0]
+            for frames in range(1, min(count, 3))
+        ]
+        chats = [*(chat.tolist() for chat in shorter), ids]
+        first = len(chats[0])
+        step = len(chats[1]) - first if count > 1 else 0
+        ends = [first + step * number for number in range(count)]
+        if ends[-1] != len(ids) or any(ids[: len(chat)] != chat for chat in chats):
+            raise JudgeError(UNSTABLE_TEMPLATE)
+        return [end - 1 for end in ends]
+
+    def explain(self, episode: Episode) -> Explanation:
+        """Generate words about the last frame, for people."""
+        try:
+            return parse_answer(self._generate(build_prompt(self.config, episode)))
+        except PlauditError as error:
+            return Explanation("", None, str(error))
+        except torch.OutOfMemoryError:
+            return Explanation("", None, f"its frames do not fit into the memory of {self.device}; set a frame_stride")
+
+    @torch.inference_mode()
+    def _generate(self, prompt: FramePrompt) -> str:
+        messages = explanation_prompt(prompt, self.config.explain_prompt, image)
+        inputs = self._inputs(messages, self._images(prompt))
+        return generate(self.model, self._processor.tokenizer, inputs, self.config.max_new_tokens)
+
+    def _images(self, prompt: FramePrompt) -> list[Any]:
+        """In the order of the chat: all cameras of a frame, then the next frame."""
+        cameras = []
+        for camera in prompt.frames:
+            frames = torch.from_numpy(prompt.images(camera))
+            cameras.append(resized(frames, size_of(frames.shape, self.config.image_size)).contiguous().numpy())
+        return [PilImage.fromarray(frame) for frames in zip(*cameras, strict=True) for frame in frames]
+
+    def _inputs(self, messages: list[Message], images: Sequence[Any]) -> dict[str, Tensor]:
+        text = self._processor.apply_chat_template(
+            messages, chat_template=self._template, tokenize=False, add_generation_prompt=True
+        )
+        found = self._processor(text=[text], images=list(images), return_tensors="pt", add_special_tokens=False)
+        return {
+            name: values.to(self.device, self.model.dtype if values.is_floating_point() else values.dtype)
+            for name, values in found.items()
+        }
+
+
+def check_finite(prompt: FramePrompt, logits: FloatArray) -> FloatArray | PlauditError:
+    """The logits of all observed frames; an error where one is not a number."""
+    bad = np.flatnonzero(~np.isfinite(logits))
+    if len(bad):
+        frame = prompt.frame_indices[bad[0]]
+        return JudgeError(
+            f"the model's answer at frame {frame} is not a number ({len(bad)} in all); try dtype: float32"
+        )
+    return prompt.expand(logits)
+
+
+def generate(model: Any, tokenizer: Any, inputs: dict[str, Tensor], max_new_tokens: int) -> str:
+    """The likeliest text after a chat."""
+    written = model.generate(
+        **inputs,
+        generation_config=type(model.generation_config)(
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        ),
+    )
+    return tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
