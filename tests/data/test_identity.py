@@ -124,3 +124,32 @@ def test_a_disk_that_fails_during_a_repair_is_told_in_a_sentence(tmp_path, monke
             check(folder, repair=True)
     assert (folder / "labels").read_bytes() == bytes(data)
     assert check(folder, repair=True).ok
+
+
+@pytest.mark.parametrize("name", ["segments/000000/steps.bin", "segments/000000"])
+def test_a_writer_follows_a_file_that_was_replaced_by_a_copy(tmp_path, name):
+    folder = filled(tmp_path / "s")
+    with Store.open(folder, write=True) as writer:
+        writer.append(counting_episode(4, first=30))  # its files are open from here on
+        (folder / name).rename(tmp_path / "old")
+        copy = shutil.copytree if (tmp_path / "old").is_dir() else shutil.copy
+        copy(tmp_path / "old", folder / name)
+        assert writer.append(counting_episode(4, first=40)) == 4
+    assert same_episode(Store.open(folder).episode(4), counting_episode(4, first=40))
+    assert check(folder).ok
+
+
+def test_a_forked_process_locks_the_ledger_anew(tmp_path):
+    """A fork inherits the descriptors of its parent, and with them the parent's locks."""
+    folder = filled(tmp_path / "s", count=1)
+    ledger = Store.open(folder).ledger
+    ledger.append(0, LABELS)
+    child = os.fork()
+    try:
+        for _ in range(100):
+            ledger.append(0, LABELS)
+    finally:
+        if child == 0:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(Store.open(folder).ledger) == 202

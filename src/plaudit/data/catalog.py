@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from plaudit.data.disk import Folder
@@ -37,13 +37,16 @@ class Catalog:
         self._ends: dict[int, int] = {}  # segment -> the row after the last that an episode has
         self._unordered: set[int] = set()  # segments whose episodes do not stand in the order of their rows
 
-    def follow(self, lines: Iterable[Record]) -> list[Segment]:
-        """Take journal lines in, in order; returns the segments that nothing lives in any more."""
+    def follow(self, lines: Iterable[Record], own: Mapping[int, Place] | None = None) -> list[Segment]:
+        """Take journal lines in, in order; returns the segments that nothing lives in any more.
+
+        own: id -> place, of lines that this process wrote and need not be looked at again
+        """
         empty: list[Segment] = []
         for line in lines:
             self.revision += 1
             try:
-                empty += self._follow(line)
+                empty += self._follow(line, own or {})
             except StoreError:
                 raise
             except (KeyError, TypeError, ValueError) as error:
@@ -54,10 +57,10 @@ class Catalog:
         self._check_no_overlap()
         return empty
 
-    def _follow(self, line: Record) -> list[Segment]:
+    def _follow(self, line: Record, own: Mapping[int, Place]) -> list[Segment]:
         match line["op"]:
             case "episode":
-                self._add(line)
+                self._add(own[line["id"]] if line["id"] in own else place_of(line))
             case "segment":
                 self._describe(segment_number(line), Schema.from_json(line["schema"]))
             case "evict" | "drop":
@@ -117,18 +120,17 @@ class Catalog:
         if self._schemas.setdefault(number, schema) != schema:
             raise ValueError(f"segment {number} is described twice, and differently")
 
-    def _add(self, line: Record) -> None:
-        place = place_of(line)
+    def _add(self, place: Place) -> None:
         if place.id in self.places or place.id in self.missing:
             raise ValueError(f"episode {place.id} stands there twice")
-        self.next_id = max(self.next_id, line["id"] + 1)
+        self.next_id = max(self.next_id, place.id + 1)
         self.next_segment = max(self.next_segment, place.segment + 1)
         self._alive[place.segment] += 1
         if place.segment not in self.segments:
             try:
                 segment = self._open(place.segment)
             except FileNotFoundError:  # evicted since, and the line that says so comes later; or lost
-                self.missing[line["id"]] = self.root.path / segment_name(place.segment)
+                self.missing[place.id] = self.root.path / segment_name(place.segment)
                 return
             self.segments[place.segment] = segment
             self.growing[segment.schema] = place.segment
@@ -138,7 +140,7 @@ class Catalog:
             self._unordered.add(place.segment)
         self._ends[place.segment] = max(place.end, self._ends.get(place.segment, 0))
         segment.rows = max(segment.rows, place.end)
-        self.places[line["id"]] = place
+        self.places[place.id] = place
         self.nbytes += self.size(place)
 
     def _check_no_overlap(self) -> None:

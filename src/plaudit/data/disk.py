@@ -43,6 +43,7 @@ class Folder:
         except OSError as error:
             raise StoreError(f"{path} cannot be opened: {_reason(error)}") from error
         weakref.finalize(self, os.close, self.descriptor)
+        self._identity = identity(os.fstat(self.descriptor))
 
     def check_same(self) -> None:
         """Raise where the path leads to something else than what was opened."""
@@ -53,7 +54,7 @@ class Folder:
                 f"{self.path} is not there any more ({_reason(error)}): it was moved or removed while it was open; "
                 "nothing was written, open it where it is now"
             ) from error
-        if not os.path.samestat(there, os.fstat(self.descriptor)):
+        if identity(there) != self._identity:
             raise StoreError(
                 f"the folder at {self.path} is not the one that was opened: it was moved and another put in its place; "
                 "nothing was written, open the one that is meant"
@@ -68,7 +69,7 @@ class Folder:
         folder, _, last = name.rpartition("/")
         above = self._open_folder(folder) if folder else self.descriptor  # by hand: files are opened a thousand times
         try:
-            self._check_file(name, os.stat(last, dir_fd=above, follow_symlinks=False), alone)
+            self.check_file(name, os.stat(last, dir_fd=above, follow_symlinks=False), alone)
             # Not following and not blocking: what stands there may have been exchanged since it was looked at.
             descriptor = os.open(last, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=above)
         except FileNotFoundError:
@@ -79,7 +80,7 @@ class Folder:
             if folder:
                 os.close(above)
         try:
-            self._check_file(name, os.fstat(descriptor), alone)
+            self.check_file(name, os.fstat(descriptor), alone)
         except BaseException:
             os.close(descriptor)
             raise
@@ -180,7 +181,10 @@ class Folder:
     def _above(self, name: str) -> Iterator[tuple[int, str]]:
         """The open folder that a name lies in, and the last part of the name."""
         above, _, last = name.rpartition("/")
-        with self._folder(above or ".") as descriptor:
+        if not above:
+            yield self.descriptor, last
+            return
+        with self._folder(above) as descriptor:
             yield descriptor, last
 
     @contextmanager
@@ -210,11 +214,8 @@ class Folder:
             above = descriptor
         return descriptor
 
-    def check_not_shared(self, name: str, descriptor: int) -> None:
-        """Raise where an open file has a second name."""
-        self._check_file(name, os.fstat(descriptor), alone=True)
-
-    def _check_file(self, name: str, found: os.stat_result, alone: bool) -> None:
+    def check_file(self, name: str, found: os.stat_result, alone: bool) -> None:
+        """Raise where it is no regular file, or has a second name and must be `alone`."""
         if not stat.S_ISREG(found.st_mode):
             raise ForeignFile(
                 f"{self.path / name} is {kind_of(found.st_mode)} and not a file; it was not opened: put the file "
@@ -226,6 +227,48 @@ class Folder:
                 f"show too; nothing was written: copy the store, or run 'plaudit data check {self.path} --repair', "
                 "which puts a copy in its place"
             )
+
+
+class WritableFile:
+    """A file that a writer comes back to: kept open, and looked up by its name before each use.
+
+    Opening a file takes ten system calls (its folders, none of them through a link); to see that its name still leads
+    to the file that is open takes one.
+    """
+
+    def __init__(self, folder: Folder, name: str, flags: int, *, may_be_shared: bool = False):
+        """flags, may_be_shared: as for `Folder.open`"""
+        self.name = name
+        self.descriptor = -1
+        self._folder, self._flags, self._may_be_shared = folder, flags, may_be_shared
+        self._identity, self._process = (0, 0), 0
+        self._close = lambda: None
+
+    def open(self) -> os.stat_result:
+        """Make `descriptor` that of the file which has the name now, and return what the disk says of it."""
+        if self.descriptor >= 0 and self._process == os.getpid():  # a fork would share the locks on it
+            try:
+                there = os.stat(self.name, dir_fd=self._folder.descriptor, follow_symlinks=False)
+            except FileNotFoundError:
+                there = None
+            if there is not None and identity(there) == self._identity:
+                self._folder.check_file(self.name, there, alone=not self._may_be_shared)
+                return there
+        self.close()
+        self.descriptor = self._folder.open(self.name, self._flags, may_be_shared=self._may_be_shared)
+        self._close = weakref.finalize(self, os.close, self.descriptor)
+        there = os.fstat(self.descriptor)
+        self._identity, self._process = identity(there), os.getpid()
+        return there
+
+    def close(self) -> None:
+        self._close()
+        self.descriptor = -1
+
+
+def identity(status: os.stat_result) -> tuple[int, int]:
+    """What tells a file from every other while it is open."""
+    return status.st_dev, status.st_ino
 
 
 def read_at(descriptor: int, offset: int, size: int) -> bytes:

@@ -28,10 +28,10 @@ import os
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-from plaudit.data.disk import Folder, read_at, sync_file, told, write_at
+from plaudit.data.disk import Folder, WritableFile, identity, read_at, sync_file, told, write_at
 from plaudit.data.disk import disk_error as disk_error  # for who keeps files of their own
 from plaudit.data.disk import sync as sync
 from plaudit.data.disk import uninterrupted as uninterrupted
@@ -67,6 +67,7 @@ class Held:
         with _missed(path):
             self.descriptor = folder.open(path.name, os.O_RDONLY)
         weakref.finalize(self, os.close, self.descriptor)
+        self.identity = identity(os.fstat(self.descriptor))
 
     def record(self, offset: int, length: int) -> Record:
         """What the line says that stands there, without its end; compared with its checksum."""
@@ -96,6 +97,8 @@ class Journal:
         self._offset = 0  # bytes read so far, always at the start of a line
         self._chain = 0
         self._head: Head | None = None
+        self._file = WritableFile(self.folder, path.name, os.O_RDWR, may_be_shared=True)
+        self._head_file = WritableFile(self.folder, head_name(path.name), os.O_RDWR | os.O_CREAT)
         self.tell: Tell | None = None  # who wants to know where each record stands; nobody may `rewrite` then
         # Held, so that no other file gets its number on the disk while this object knows it by that.
         self.held = Held(path, self.folder)
@@ -115,7 +118,7 @@ class Journal:
         """The records that came since the last call."""
         if self._offset == 0 and self._counted:  # before the lines: it never leads them
             self._head = read_head(self.folder, self.path.name)
-        self._check_same(self.held.descriptor)
+        self._check_same()
         return self._catch_up(self.held.descriptor)
 
     def append(self, records: Iterable[Record], *, alone: bool = False) -> list[Record]:
@@ -124,13 +127,10 @@ class Journal:
         alone: nobody else may have; where somebody has, nothing is written
         """
         self.folder.check_same()
-        with ExitStack() as files, _missed(self.path):
-            file = files.enter_context(self.folder.opened(self.path.name, os.O_RDWR, may_be_shared=True))
-            self._lock(file)
-            head = -1
+        with self._locked() as file:
             if self._counted:
-                head = files.enter_context(self.folder.opened(head_name(self.path.name), os.O_RDWR | os.O_CREAT))
-                self._head = read_open_head(head)
+                self._head_file.open()
+                self._head = read_open_head(self._head_file.descriptor)
             others = self._catch_up(file)
             if others and alone:
                 raise StoreError(f"{self.path}: another process wrote here; nothing was written, open the store again")
@@ -149,7 +149,7 @@ class Journal:
             self._tell_own(records, lines)
             self._went_on(lines)
             if self._counted:
-                self._head = write_head(head, self.count, self._chain, self._head)
+                self._head = write_head(self._head_file.descriptor, self.count, self._chain, self._head)
             return others
 
     def settle(self) -> tuple[list[Record], list[str]]:
@@ -157,8 +157,7 @@ class Journal:
 
         Returns what others had appended, and what was done.
         """
-        with _missed(self.path), self.folder.opened(self.path.name, os.O_RDWR, may_be_shared=True) as file:
-            self._lock(file)
+        with self._locked() as file:
             others, said = self._catch_up(file), self._set_tail_aside(file)
             if self._counted and self.facts is not None and read_head(self.folder, self.path.name) is None:
                 replace_head(self.folder, self.path.name, self.count, self._chain)
@@ -169,7 +168,7 @@ class Journal:
         """Replace the file by one that says these records and no others; numbers go on."""
         with self.folder.opened(self.path.name, os.O_RDONLY) as old:
             fcntl.flock(old, fcntl.LOCK_EX)
-            self._check_same(old)
+            self._check_same(os.fstat(old))
             assert self.tell is None, "somebody remembers where the old lines stand"
             lines = number_anew([{FACTS: self.facts or self._new_facts}, *records], self.count + 1, self._chain)
             if max(map(len, lines)) > MOST_LINE:  # a foreign line, which was shorter in its own spelling: it stays
@@ -282,22 +281,32 @@ class Journal:
         sync_file(file)
         return [f"{said} were set aside in {aside.path}; {counted}"]
 
-    def _lock(self, file: int) -> None:
-        """Wait until nobody else writes, and see whether one may.
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """The file, open for writing, once nobody else writes to it; JournalMissing or Replaced where it is not there.
 
         A repair gives the old file a second name before it puts another in its place, so names are counted last.
         """
+        with _missed(self.path):
+            opened = self._file.open()
+        file = self._file.descriptor
         fcntl.flock(file, fcntl.LOCK_EX)
-        self._check_same(file)
-        self.folder.check_not_shared(self.path.name, file)
+        try:
+            self.folder.check_file(self.path.name, self._check_same(opened), alone=True)
+            yield file
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)
 
-    def _check_same(self, file: int) -> None:
-        """This is the file that was read so far, and it still lies under its name."""
+    def _check_same(self, opened: os.stat_result | None = None) -> os.stat_result:
+        """The file that was read so far still lies under its name; what the disk says of that name.
+
+        opened: another descriptor's, which is to be of the same file
+        """
         with _missed(self.path):
             there = self.folder.stat(self.path.name)
-        mine = os.fstat(self.held.descriptor)
-        if not (os.path.samestat(there, mine) and os.path.samestat(os.fstat(file), mine)):
+        if not (identity(there) == self.held.identity == identity(opened or there)):
             raise Replaced(f"{self.path} was replaced while it was open; open the store again")
+        return there
 
 
 def damaged(path: Path, what: str) -> StoreDamaged:

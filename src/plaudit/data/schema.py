@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -39,12 +39,15 @@ class Schema:
 
     @classmethod
     def of(cls, episode: Episode) -> Self:
-        return cls(
-            cameras=tuple(sorted((c, f.shape[1], f.shape[2]) for c, f in episode.frames.items())),
-            state_dim=episode.state.shape[1],
-            action_dim=episode.actions.shape[1],
-            privileged=tuple(sorted((n, _little(v.dtype), v.shape[1:]) for n, v in episode.privileged.items())),
-        )
+        """What an episode needs; the same object for episodes that are alike."""
+        cameras = tuple(sorted((c, f.shape[1], f.shape[2]) for c, f in episode.frames.items()))
+        privileged = tuple(sorted((n, _little(v.dtype), v.shape[1:]) for n, v in episode.privileged.items()))
+        return cls._of(cameras, episode.state.shape[1], episode.actions.shape[1], privileged)
+
+    @classmethod
+    @lru_cache(64)
+    def _of(cls, cameras: Any, state_dim: int, action_dim: int, privileged: Any) -> Self:
+        return cls(cameras, state_dim, action_dim, privileged)
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:

@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from plaudit.data.disk import CHUNK, Folder, sync_file, write_at
+from plaudit.data.disk import CHUNK, Folder, WritableFile, sync_file, write_at
 from plaudit.data.quarantine import Entry
 from plaudit.data.schema import STEPS, Schema, camera_column
 from plaudit.data.sealed import parse, seal, unseal
@@ -47,6 +47,8 @@ class Segment:
         self.schema = schema
         self.rows = 0
         self._root = root
+        self._names = {column: f"{self.name}/{quote(column, safe='.')}.bin" for column in schema.columns}
+        self._files = {column: WritableFile(root, name, os.O_WRONLY) for column, name in self._names.items()}
         self._touched: set[str] = set()  # columns written since `commit`
         self._mapped: tuple[int, dict[str, AnyArray]] = (-1, {})  # rows, column -> map of that many
 
@@ -56,7 +58,7 @@ class Segment:
         root.mkdir(segment.name)
         try:
             for column in schema.columns:
-                with root.opened(segment._file(column), os.O_WRONLY | os.O_CREAT | os.O_EXCL):
+                with root.opened(segment._names[column], os.O_WRONLY | os.O_CREAT | os.O_EXCL):
                     pass
             segment.write_schema()
             root.sync("segments")
@@ -100,11 +102,13 @@ class Segment:
             return f"{path} is damaged"
         return "" if same else f"{path} says something else than the journal"
 
-    def file(self, column: str) -> Path:
-        return self._root.path / self._file(column)
+    @property
+    def nbytes(self) -> int:
+        """Of the rows that count."""
+        return self.rows * self.schema.row_bytes
 
-    def _file(self, column: str) -> str:
-        return f"{self.name}/{quote(column, safe='.')}.bin"
+    def file(self, column: str) -> Path:
+        return self._root.path / self._names[column]
 
     def write(self, episode: Episode) -> dict[str, int]:
         """Put an episode after the last row, unsynced; returns the checksum of each column's part."""
@@ -112,15 +116,15 @@ class Segment:
         for column, array in self._rows_of(episode).items():
             data = array.reshape(-1).view(np.uint8).data
             at = self.rows * (data.nbytes // len(array))
-            with self._root.opened(self._file(column), os.O_WRONLY) as file:
-                size = os.fstat(file).st_size
-                if size != at:  # another writer's, or a file that was cut: neither is written over
-                    raise StoreError(
-                        f"{self.file(column)} has {size:,} bytes where this writer left {at:,}; nothing was written, "
-                        "open the store again"
-                    )
-                self._touched.add(column)
-                write_at(file, data, at)
+            file = self._files[column]
+            size = file.open().st_size
+            if size != at:  # another writer's, or a file that was cut: neither is written over
+                raise StoreError(
+                    f"{self.file(column)} has {size:,} bytes where this writer left {at:,}; nothing was written, "
+                    "open the store again"
+                )
+            self._touched.add(column)
+            write_at(file.descriptor, data, at)
             checksums[column] = zlib.crc32(data)
         self.rows += episode.steps + 1
         return checksums
@@ -135,9 +139,14 @@ class Segment:
         return {STEPS: steps} | {camera_column(c): np.ascontiguousarray(f) for c, f in episode.frames.items()}
 
     def sync(self) -> None:
-        for column in self.schema.columns:
-            with self._root.opened(self._file(column), os.O_RDONLY) as file:
-                sync_file(file)
+        """Wait until what was written since `commit` would survive a power cut."""
+        for column in self._touched:
+            sync_file(self._files[column].descriptor)
+
+    def close(self) -> None:
+        """Close the files; the next `write` opens them again."""
+        for file in self._files.values():
+            file.close()
 
     def commit(self) -> int:
         """What was written so far is not taken back any more; returns how many rows that is."""
@@ -148,7 +157,7 @@ class Segment:
         """Take back what was written here since `commit`, beyond `rows`; it was acknowledged to nobody."""
         for column in self._touched:
             size = rows * self.schema.bytes_of(column)
-            with self._root.opened(self._file(column), os.O_RDWR) as file:
+            with self._root.opened(self._names[column], os.O_RDWR) as file:
                 if os.fstat(file).st_size > size:
                     os.ftruncate(file, size)
         self.rows = rows
@@ -166,14 +175,14 @@ class Segment:
     @property
     def is_shared(self) -> bool:
         """Whether a file has a second name somewhere: nothing is added to it, and nothing cut."""
-        files = [self._file(column) for column in self.schema.columns]
+        files = [self._names[column] for column in self.schema.columns]
         return any(self._root.exists(file) and self._root.stat(file).st_nlink > 1 for file in files)
 
     def _extra_bytes(self) -> list[int]:
         found: list[int] = []
         for column in self.schema.columns:
-            there = self._root.exists(self._file(column))
-            size = self._root.stat(self._file(column)).st_size if there else -1
+            there = self._root.exists(self._names[column])
+            size = self._root.stat(self._names[column]).st_size if there else -1
             found.append(size - self.rows * self.schema.bytes_of(column))
         return found
 
@@ -181,15 +190,15 @@ class Segment:
         """Put the leftovers there. The files are cut once all of it is safe: see `cut`."""
         for column in self.schema.columns:
             size = self.rows * self.schema.bytes_of(column)
-            if self._root.exists(self._file(column)) and self._root.stat(self._file(column)).st_size > size:
-                with self._root.opened(self._file(column), os.O_RDONLY) as file:
-                    entry.tail(self._file(column), file, size)
+            if self._root.exists(self._names[column]) and self._root.stat(self._names[column]).st_size > size:
+                with self._root.opened(self._names[column], os.O_RDONLY) as file:
+                    entry.tail(self._names[column], file, size)
 
     def cut(self) -> None:
         """Remove leftovers that were set aside."""
         for column in self.schema.columns:
-            if self._root.exists(self._file(column)):
-                with self._root.opened(self._file(column), os.O_RDWR) as file:
+            if self._root.exists(self._names[column]):
+                with self._root.opened(self._names[column], os.O_RDWR) as file:
                     if os.fstat(file).st_size > self.rows * self.schema.bytes_of(column):
                         os.ftruncate(file, self.rows * self.schema.bytes_of(column))
 
@@ -223,7 +232,7 @@ class Segment:
     @contextmanager
     def _reading(self, column: str) -> Iterator[int]:
         try:
-            file = self._root.open(self._file(column), os.O_RDONLY)
+            file = self._root.open(self._names[column], os.O_RDONLY)
         except FileNotFoundError:
             if self._root.exists(self.name):  # whole folders are evicted, under another name first
                 raise StoreDamaged(
@@ -255,6 +264,7 @@ class Segment:
 
     def remove(self) -> None:
         """Give the disk space back. Maps that readers hold stay valid until they let go."""
+        self.close()
         gone = self.name + GONE
         if self._root.exists(self.name):  # else an earlier try got this far
             in_the_way = self._root.exists(gone) and not self._root.remove_empty_folder(gone)

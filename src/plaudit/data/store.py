@@ -162,6 +162,8 @@ class Store:
 
     def close(self) -> None:
         """Let another process write. What was appended is on disk already."""
+        for segment in self.segments:
+            segment.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -321,7 +323,10 @@ class Store:
                 if isinstance(error, OSError):
                     raise disk_error(error, self.folder, "this episode was not stored") from error
                 raise
-            self._leave(self._catalog.follow(lines))
+            self._leave(self._catalog.follow(lines, {place.id: place for place in new}))
+            for number, segment in self._catalog.segments.items():
+                if new and number != new[-1].segment:  # one stays open for the next append, not one a schema
+                    segment.close()
             self._compact()
             return [place.id for place in new]
 
@@ -392,6 +397,6 @@ class Store:
         if self.capacity_episodes is not None and len(self):
             limit = min(limit, self.nbytes / len(self) * self.capacity_episodes / SEGMENTS_PER_CAPACITY)
         number = self._catalog.growing.get(schema)
-        if number is None or self.segment(number).rows * schema.row_bytes >= limit:
+        if number is None or self.segment(number).nbytes >= limit:
             return self._catalog.start_segment(schema), True
         return number, False
