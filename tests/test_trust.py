@@ -184,6 +184,44 @@ def test_passwords_and_keys_are_left_out_of_urls():
     assert shown_url("a monkey=1 and me@here") == "a monkey=1 and me@here"
 
 
+class Server(Config):
+    api_key: str = ""
+    timeout_s: float = 1.0
+    headers: str = ""
+
+
+SECRET = "sk-proj-0123456789abcdefghij"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "api_key: [mellon]",
+        "api_key: 5550123",
+        f"timeout_s: {SECRET}",
+        "headers: {password: mellon}",
+        "headers: {Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.mellon, x_api_key: mellon}",
+        "timeout_s: http://me:mellon@server",
+    ],
+)
+def test_a_setting_of_a_wrong_type_that_looks_like_a_secret_is_not_repeated(tmp_path, text):
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"\*\*\*") as error:
+        load(Server, tmp_path / "c.yaml")
+    assert not any(secret in str(error.value) for secret in ("mellon", "5550123", SECRET))
+
+
+def test_other_settings_of_a_wrong_type_are_repeated(tmp_path):
+    with pytest.raises(ConfigError, match="key 'timeout_s' is \"soon\""):
+        load(Server, None, ["timeout_s=soon"])
+
+
+def test_a_key_in_place_of_the_variable_that_holds_it_is_not_repeated(tmp_path):
+    path = written(tmp_path, "judge.yaml", vlm("http://localhost:1/v1", f", api_key_env: {SECRET}"))
+    with pytest.raises(ConfigError, match=r"environment variable \*\*\*"):
+        load_judge_config(path, None)
+
+
 def test_a_server_that_names_another_is_not_followed():
     with ChatServer(None) as server, ChatServer(None) as other:
         server.faults.append((307, {"Location": f"{other.url}/chat/completions"}, ""))

@@ -24,7 +24,7 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails
 
 from plaudit.errors import ConfigError, ContractError, nearest
-from plaudit.trust import from_file
+from plaudit.trust import from_file, hide_secrets
 from plaudit.untrusted import check_yaml, shown
 from plaudit.yaml_file import UNREADABLE, filled, first_line, read_yaml
 
@@ -166,8 +166,11 @@ def _overrides(overrides: Sequence[str]) -> Any:
             tree = OmegaConf.merge(tree, OmegaConf.from_dotlist([override]))
             OmegaConf.to_container(tree)
         except UNREADABLE as error:
-            said = override if len(override) <= 80 else f"{override[:77]}..."
-            raise ConfigError([((), f"command line: '{said}' cannot be read: {first_line(error)}")]) from error
+            text = hide_secrets(override)
+            text = text if len(text) <= 80 else f"{text[:77]}..."
+            raise ConfigError(
+                [((), f"command line: '{text}' cannot be read: {hide_secrets(first_line(error))}")]
+            ) from error
     return tree
 
 
@@ -241,9 +244,10 @@ def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location
     if kind == "missing":
         return [(where, f"key '{key}' is missing; it has no default")]
     if inner is not None:
-        return [(where, f"key '{key}': {inner}" if where else str(inner))]  # a mistake of the whole has no key
+        message = hide_secrets(str(inner))
+        return [(where, f"key '{key}': {message}" if where else message)]  # a mistake of the whole has no key
     found = json.dumps(detail["input"], default=str)
-    found = found if len(found) <= LONGEST else shown(detail["input"])
+    found = hide_secrets(found if len(found) <= LONGEST else shown(detail["input"]), key)
     return [(where, f"key '{key}' is {found}: {detail['msg'][:300].lower()}")]
 
 

@@ -124,8 +124,8 @@ def check_key_variable(name: str) -> str:
     source = _source.get()
     if source is not None and name not in source.typed and name not in KEYS:
         raise NotAllowed(
-            f"{source.path.name} asks for the environment variable {name}; a file may name {', '.join(KEYS)} and no "
-            "other: use one of these, or write this key on the command line"
+            f"{source.path.name} asks for the environment variable {hide_secrets(name)}; a file may name "
+            f"{', '.join(KEYS)} and no other: use one of these, or write this key on the command line"
         )
     return name
 
@@ -152,6 +152,30 @@ _USER = re.compile(r"(?<=://)[^/?#\s@]*@")
 _KEY = re.compile(
     r"(?i)(?<=[?&;])([\w.~-]*(?:key|token|secret|passw\w*|pwd|auth\w*|sig|signature|credential)s?)=[^&;#\s'\"]+"
 )
+
+
+# Names of settings that hold a secret, and what the keys of well-known services look like.
+_SECRET_NAME = re.compile(
+    r"(?i)api_?key|access_?key|private_?key|secret|passw|passphrase|credential|(^|_)(auth_)?token$"
+)
+_SECRET = re.compile(r"(?<![\w-])(?:sk-|hf_|nvapi-|gh[opsu]_|github_pat_|glpat-|xox[abp]-|AKIA|eyJ)[\w.~+/-]{12,}=*")
+_NAMED = re.compile(r"""(["']?)([\w.-]+)\1(\s*[:=]\s*)("(?:[^"\\]|\\.)*"|'[^']*'|[^\s,;&}\])]+)""")
+
+
+def hide_secrets(text: str, name: str = "") -> str:
+    """The same without what looks like a password or a key, for messages that repeat somebody's settings.
+
+    name: of the setting whose value this is, "judge.api_key"
+
+    >>> hide_secrets('"abc"', "judge.api_key"), hide_secrets('{"password": "abc", "n": 1}')
+    ('***', '{"password": ***, "n": 1}')
+    >>> hide_secrets("sk-abcdefghijklmnop is no number")
+    '*** is no number'
+    """
+    if _SECRET_NAME.search(name.rpartition(".")[2]):
+        return "***"
+    text = _NAMED.sub(lambda m: f"{m[1]}{m[2]}{m[1]}{m[3]}***" if _SECRET_NAME.search(m[2]) else m[0], text)
+    return shown_url(_SECRET.sub("***", text))
 
 
 def shown_url(text: str) -> str:
