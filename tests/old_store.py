@@ -12,8 +12,13 @@ from plaudit.data.schema import Schema
 from plaudit.types import Episode, Labels
 
 
-def write_old_store(folder: Path, episodes: list[Episode], labels: Labels, **capacity: int) -> Path:
-    """All of one shape, each with the same labels."""
+def write_old_store(
+    folder: Path, episodes: list[Episode], labels: Labels, *, rewards: list[float] | None = None, **capacity: int
+) -> Path:
+    """All of one shape, each with the same labels.
+
+    rewards: of each step; 1 for success when not given
+    """
     segment = folder / "segments/000000"
     segment.mkdir(parents=True)
     limits = {"capacity_episodes": None, "capacity_bytes": None, **capacity}
@@ -31,7 +36,7 @@ def write_old_store(folder: Path, episodes: list[Episode], labels: Labels, **cap
             frames_file.write(columns["camera.front"])
             checksums = {name: zlib.crc32(data) for name, data in columns.items()}
             _add(folder / "journal", _episode_line(number, row, episode, checksums))
-            _add(folder / "labels", _label_line(number, labels))
+            _add(folder / "labels", _label_line(number, labels, rewards))
             row += episode.steps + 1
     return folder
 
@@ -42,8 +47,9 @@ def _episode_line(number: int, row: int, episode: Episode, checksums: dict[str, 
     return {**place, "time": 1.0, **facts, "repeated": episode.repeated, "origin": None, "meta": dict(episode.meta)}
 
 
-def _label_line(number: int, labels: Labels) -> dict[str, Any]:
-    data = labels.targets[1:].astype("<f4").tobytes() + labels.success[1:].astype("u1").tobytes()
+def _label_line(number: int, labels: Labels, rewards: list[float] | None) -> dict[str, Any]:
+    reward = labels.targets[1:] if rewards is None else np.array(rewards)
+    data = reward.astype("<f4").tobytes() + labels.success[1:].astype("u1").tobytes()
     return {
         "episode": number,
         "source": labels.judge.source,

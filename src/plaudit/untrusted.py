@@ -191,7 +191,7 @@ def parse_json(data: bytes, values: int = MAX_VALUES) -> Any:
         raise ValueError(f"{len(data):,} bytes of JSON where at most {MAX_JSON:,} are read")
     check_json(data, values)
     tree = json.loads(data.decode())
-    if re.search(rb"\\u[dD][89a-fA-F]", data):
+    if b"\\u" in data and re.search(rb"\\u[dD][89a-fA-F]", data):
         json.dumps(tree, ensure_ascii=False).encode()  # halves of characters cannot be written anywhere
     return tree
 

@@ -2,14 +2,20 @@
 
 import os
 from contextlib import suppress
+from io import StringIO
 
+import numpy as np
 import pytest
 
 from conftest import counting_episode, same_episode
 from old_store import write_old_store
 from plaudit.data.check import check
+from plaudit.data.replay import Replay
+from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
 from plaudit.errors import StoreDamaged
+from plaudit.plain import PlainConsole
+from plaudit.report.tables import store_table
 from plaudit.types import Labels
 
 EPISODES = [counting_episode(4, first=10 * i) for i in range(5)]
@@ -109,3 +115,22 @@ def test_a_schema_that_is_wrong_is_noticed_before_anything_is_cut_or_migrated(ol
     assert contents(old) == before
     with pytest.raises(StoreDamaged, match="episode 0 is damaged"):
         Store.open(old).episode(0)
+
+
+@pytest.mark.parametrize("migrated", [False, True])
+def test_dense_rewards_of_an_old_ledger_are_learned_from_and_told(tmp_path, migrated):
+    old = write_old_store(tmp_path / "old", EPISODES, LABELS, rewards=[-0.4, -0.3, 0.2, 1.0])
+    if migrated:
+        Store.open(old, write=True).close()
+    store = Store.open(old)
+    assert store.ledger.newest(0).recorded_rewards().tolist() == pytest.approx([-0.4, -0.3, 0.2, 1.0])
+    batch = Replay(store, reward=RewardConfig(env_reward="dense"), end_on_success=False, seed=0).sample(50)
+    expected = np.array([-0.4, -0.3, 0.2, 1.0])[batch.step]
+    np.testing.assert_allclose(batch.reward, expected, rtol=1e-6)
+    text = StringIO()
+    PlainConsole(file=text).print(*store_table(store))
+    assert "5 episodes, recorded by an earlier version" in text.getvalue()
+
+
+def test_rewards_that_say_no_more_than_success_are_not_told(old):
+    assert Store.open(old).ledger.newest(0).recorded_rewards() is None

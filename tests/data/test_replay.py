@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import weakref
@@ -10,7 +11,7 @@ from plaudit.data.batch import BufferPool, to_tensordict, to_torch
 from plaudit.data.replay import Replay
 from plaudit.data.steps import Returns, n_step_returns
 from plaudit.data.store import Store
-from plaudit.errors import DataError, MissingExtra
+from plaudit.errors import DataError, MissingExtra, StoreDamaged
 from plaudit.types import Episode, Labels
 from waiting import stretch, wait_until
 
@@ -258,7 +259,7 @@ def test_a_long_run_of_evictions_does_not_grow_the_table(tmp_path):
     table = replay._tables[0]
     assert len(replay) == 30
     assert table._used <= 60
-    assert len(table.columns) <= 17
+    assert len(table._maps) <= 17
 
 
 def test_only_the_cameras_asked_for_are_gathered(tmp_path):
@@ -365,3 +366,16 @@ def test_labels_of_another_length_are_named(tmp_path):
     store.ledger.append(0, Labels.from_cutoff(steps=3, cutoff=None, source="human"))
     with pytest.raises(DataError, match="labels of episode 0 cover 3 steps, it has 4; label it again"):
         Replay(store)
+
+
+@pytest.mark.parametrize("name", ["steps.bin", "camera.front.bin"])
+def test_a_file_that_is_cut_while_it_is_sampled_is_an_error_and_no_signal(tmp_path, name):
+    store = labelled_store(tmp_path / "s", *(counting_episode(40, first=i, size=(32, 32)) for i in range(4)), cutoff=2)
+    reader = Store.open(store.folder)
+    replay = Replay(reader, seed=0)
+    replay.sample(64)
+    os.truncate(store.folder / "segments/000000" / name, 0)
+    with pytest.raises(StoreDamaged, match=rf"{name} has 0 bytes where the journal promises"):
+        replay.sample(64)
+    with pytest.raises(StoreDamaged, match=r"is missing or cut short|has 0 bytes"):
+        reader.episode(0)

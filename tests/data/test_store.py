@@ -4,11 +4,17 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from conftest import counting_episode, same_episode
+from conftest import counting_episode, labelled_store, same_episode
+from plaudit.data.check import check
+from plaudit.data.failures import Failures
+from plaudit.data.replay import Replay
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError, StoreDamaged, StoreError, StoreFull, StoreLocked
 from plaudit.types import Episode, Origin
@@ -221,15 +227,23 @@ def test_a_disk_that_fails_at_any_call_loses_nothing(tmp_path, monkeypatch, call
     assert same_episode(found.episode(found.ids[-1]), rich_episode(9))
 
 
-def test_a_small_disk_that_fills_up_gives_a_clear_error_and_loses_nothing(tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)], capture_output=True, text=True)
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A disk of 2 MB, which only root may mount."""
+    folder.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)], capture_output=True, text=True
+    )
     if mount.returncode:
-        pytest.skip(
-            f"only root may mount a disk of 2 MB ({mount.stderr.strip()}); the injected failures above still ran"
-        )
+        pytest.skip(f"only root may mount a disk ({mount.stderr.strip()})")
     try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_small_disk_that_fills_up_gives_a_clear_error_and_loses_nothing(tmp_path):
+    with small_disk(tmp_path / "disk") as disk:
         store = Store.create(disk / "store")
         stored: dict[int, Episode] = {}
         with pytest.raises(StoreFull, match=r"is full .*this episode was not stored, all earlier ones are intact"):
@@ -240,8 +254,42 @@ def test_a_small_disk_that_fills_up_gives_a_clear_error_and_loses_nothing(tmp_pa
         assert all(same_episode(Store.open(store.folder).episode(i), e) for i, e in stored.items())
         store.close()
         assert Store.open(store.folder, write=True).ids == list(stored)
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_store_on_a_read_only_disk_can_be_read_and_checked_and_says_what_it_cannot(tmp_path):
+    with small_disk(tmp_path / "disk") as disk:
+        labelled_store(disk / "store", counting_episode(4), counting_episode(4, first=9), cutoff=2).close()
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        store = Store.open(disk / "store")
+        assert same_episode(store.episode(1), counting_episode(4, first=9))
+        assert len(Replay(store).sample(8).reward) == 8
+        assert check(disk / "store").ok
+        assert Failures(store.ledger).standing() == []
+        for attempt in (
+            lambda: Store.open(disk / "store", write=True),
+            lambda: check(disk / "store", repair=True),
+            lambda: store.ledger.restore(0, 1),
+            lambda: Store.create(disk / "another"),
+        ):
+            with pytest.raises(StoreError, match="read-only file system"):
+                attempt()
+
+
+def test_a_file_without_permission_is_named_and_nothing_is_written_off(tmp_path, monkeypatch):
+    labelled_store(tmp_path / "s", counting_episode(4), cutoff=2).close()
+    store, real = Store.open(tmp_path / "s"), os.open
+
+    def forbidden(path, *args, **kwargs):
+        if path == "steps.bin":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", forbidden)
+    for attempt in (lambda: store.episode(0), lambda: Replay(store), lambda: check(tmp_path / "s", repair=True)):
+        with pytest.raises(StoreError, match=r"steps.bin cannot be read: permission denied"):
+            attempt()
+    monkeypatch.undo()
+    assert check(tmp_path / "s").episodes == 1
 
 
 class Interrupted(Exception):

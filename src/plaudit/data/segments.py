@@ -19,6 +19,7 @@ import re
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote
@@ -50,7 +51,7 @@ class Segment:
         self._names = {column: f"{self.name}/{quote(column, safe='.')}.bin" for column in schema.columns}
         self._files = {column: WritableFile(root, name, os.O_WRONLY) for column, name in self._names.items()}
         self._touched: set[str] = set()  # columns written since `commit`
-        self._mapped: tuple[int, dict[str, AnyArray]] = (-1, {})  # rows, column -> map of that many
+        self._mapped: tuple[int, dict[str, MappedColumn]] = (-1, {})  # rows, column -> map of that many
 
     @classmethod
     def create(cls, root: Folder, number: int, schema: Schema) -> Self:
@@ -204,30 +205,31 @@ class Segment:
 
     def column(self, name: str) -> AnyArray:
         """[rows, ...] a read-only map that covers every row that counts."""
+        return self.mapped_column(name).checked()
+
+    def mapped_column(self, name: str) -> "MappedColumn":
+        """The same with its file: whoever keeps it checks it again before each use."""
         rows = self.rows  # another thread may append, or map, meanwhile: look at each field once
         mapped = self._mapped
         if mapped[0] < rows:
             mapped = self._mapped = (rows, {column: self._map(column, rows) for column in self.schema.columns})
         return mapped[1][name]
 
-    def _map(self, column: str, rows: int) -> AnyArray:
+    def _map(self, column: str, rows: int) -> "MappedColumn":
         dtype, shape = self.schema.columns[column]
         needed = rows * self.schema.bytes_of(column)
         with self._reading(column) as file:
             size = os.fstat(file).st_size
             if size < needed:
-                raise StoreDamaged(
-                    f"{self.file(column)} has {size:,} bytes where the journal promises {needed:,}; "
-                    f"run 'plaudit data check {self._root.path} --repair' to set the lost episodes aside"
-                )
+                raise cut_short(self.file(column), size, needed)
             if needed == 0:
-                return np.zeros((rows, *shape), dtype)
+                return MappedColumn(self.file(column), np.zeros((rows, *shape), dtype), None)
             try:
                 mapped = mmap.mmap(file, needed, prot=mmap.PROT_READ)
             except (OSError, OverflowError) as error:
                 raise StoreError(f"{self.file(column)} cannot be mapped into memory: {error}") from error
             # A plain ndarray over the map: indexing a np.memmap costs more than the copy of a small frame.
-            return np.frombuffer(mapped, dtype).reshape(rows, *shape)
+            return MappedColumn(self.file(column), np.frombuffer(mapped, dtype).reshape(rows, *shape), mapped)
 
     @contextmanager
     def _reading(self, column: str) -> Iterator[int]:
@@ -240,6 +242,8 @@ class Segment:
                     f"'plaudit data check {self._root.path} --repair' to write its episodes off"
                 ) from None
             raise EpisodeGone(f"{self.folder} was evicted by the writer just now; refresh the store") from None
+        except OSError as error:  # no permission, say: that is no damage, and nothing to write off
+            raise StoreError(f"{self.file(column)} cannot be read: {(error.strerror or str(error)).lower()}") from error
         try:
             yield file
         finally:
@@ -275,6 +279,29 @@ class Segment:
         if self._root.is_folder(gone):
             remove_files(self._root, gone)
         self._root.sync("segments")
+
+
+@dataclass(frozen=True)
+class MappedColumn:
+    """A column of a segment, mapped into memory: reading beyond the end of a file that was cut kills the process."""
+
+    path: Path
+    array: AnyArray
+    file: mmap.mmap | None  # None: no bytes
+
+    def checked(self) -> AnyArray:
+        """The array, once its file is known to be as long as it was: one system call."""
+        if self.file is not None and (size := self.file.size()) < len(self.file):
+            raise cut_short(self.path, size, len(self.file))
+        return self.array
+
+
+def cut_short(path: Path, size: int, promised: int) -> StoreDamaged:
+    """The error for a column's file that is shorter than the journal says."""
+    return StoreDamaged(
+        f"{path} has {size:,} bytes where the journal promises {promised:,}; run 'plaudit data check "
+        f"{path.parents[2]} --repair' to set the lost episodes aside"
+    )
 
 
 def segment_name(number: int) -> str:

@@ -5,7 +5,7 @@ return, its discount, how far its next observation lies, and whether it may be s
 row numbers and gathers, and a new verdict on an old episode rewrites that episode's rows and nothing else.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -14,6 +14,7 @@ import numpy as np
 from plaudit.data.catalog import Place
 from plaudit.data.rewards import RewardConfig, compute_episode_rewards
 from plaudit.data.schema import STEPS, camera_column
+from plaudit.data.segments import MappedColumn
 from plaudit.data.store import Store
 from plaudit.errors import DataError, EpisodeGone
 from plaudit.types import AnyArray, BoolArray, FloatArray
@@ -55,7 +56,7 @@ class StepTable:
         self.returns = returns
         self.sources = sources
         self.cameras = cameras
-        self.columns: dict[int, dict[str, AnyArray]] = {}  # segment -> column -> map; outlives an eviction
+        self._maps: dict[int, dict[str, MappedColumn]] = {}  # segment -> column -> map; outlives an eviction
         self.shapes: dict[str, tuple[int, ...]] = {}  # column or "state", "action" -> shape of one row
         self._rows = np.zeros(0, _ROW)
         self._used = 0
@@ -99,17 +100,26 @@ class StepTable:
         new = numbers[~self._rows["verified"][numbers]]
         if not len(new):
             return
-        columns = [STEPS, *(camera_column(c) for c in self.shapes if c not in ("state", "action"))]
         for episode_id in np.unique(self._rows["episode"][new]).tolist():
             with suppress(EpisodeGone):  # evicted since; the maps that are held keep what was there
-                self.store.verify(episode_id, columns)
+                self.store.verify(episode_id, self._columns)
             self._rows["verified"][self._blocks[episode_id]] = True
+
+    def arrays(self, segments: Iterable[int]) -> dict[int, dict[str, AnyArray]]:
+        """segment -> column -> [rows, ...]; StoreDamaged where a file was cut since it was mapped."""
+        return {number: {name: self._maps[number][name].checked() for name in self._columns} for number in segments}
+
+    @property
+    def _columns(self) -> list[str]:
+        """Those that a batch is made of."""
+        return [STEPS, *(camera_column(c) for c in self.shapes if c not in ("state", "action"))]
 
     def _label(self, episode_id: int) -> None:
         place = self.store.place(episode_id)
-        labels = self.store.ledger.labels(episode_id, self.sources)
-        if labels is None:  # only by judges that are not asked here
+        version = self.store.ledger.newest(episode_id, self.sources)
+        if version is None:  # only by judges that are not asked here
             return
+        labels = version.labels()
         if labels.steps != place.steps:
             raise DataError(
                 f"{self.store.folder}: the labels of episode {episode_id} cover {labels.steps} steps, "
@@ -127,7 +137,10 @@ class StepTable:
         line = place.line
         done[-1] |= line["terminated"] and self.returns.end_as_recorded
         config = self.returns.reward
-        env_info = self.store.episode(episode_id).privileged if config.reads_env else {}
+        env_info = dict(self.store.episode(episode_id).privileged) if config.reads_env else {}
+        if config.env_reward == "dense" and "reward" not in env_info:  # one of an earlier version kept it in its labels
+            recorded = version.recorded_rewards()
+            env_info |= {} if recorded is None else {"reward": recorded}
         reward = compute_episode_rewards(labels, env_info, config, self.returns.gamma)
         block["reward"], block["discount"], block["span"] = n_step_returns(reward, done, self.returns)
         block["valid"] = _usable(block, line["repeated"]) & (steps <= end)
@@ -149,8 +162,8 @@ class StepTable:
 
     def _map(self, episode_id: int, place: Place) -> None:
         """Hold on to the columns of an episode's segment, so that an eviction can't take them from under a sample."""
-        held = self.columns.get(place.segment)
-        if held is not None and len(held[STEPS]) >= place.row + place.rows:
+        held = self._maps.get(place.segment)
+        if held is not None and len(held[STEPS].array) >= place.row + place.rows:
             return
         segment = self.store.segment(place.segment)
         shapes = {c: (h, w, 3) for c, h, w in segment.schema.cameras if self.cameras is None or c in self.cameras}
@@ -165,7 +178,7 @@ class StepTable:
                 f"{self.store.folder}: episode {episode_id} has {_describe(found)} where others have "
                 f"{_describe(self.shapes)}; a batch needs one shape: keep them in separate stores or name the cameras"
             )
-        self.columns[place.segment] = {name: segment.column(name) for name in segment.schema.columns}
+        self._maps[place.segment] = {name: segment.mapped_column(name) for name in segment.schema.columns}
 
     def _compact(self) -> None:
         kept = [self._rows[block] for block in self._blocks.values()]
@@ -175,7 +188,7 @@ class StepTable:
         self._used = len(self._rows)
         self._valid = None
         alive = set(np.unique(self._rows["segment"]).tolist())
-        self.columns = {number: maps for number, maps in self.columns.items() if number in alive}
+        self._maps = {number: maps for number, maps in self._maps.items() if number in alive}
 
 
 def n_step_returns(reward: FloatArray, done: BoolArray, returns: Returns) -> tuple[FloatArray, FloatArray, AnyArray]:

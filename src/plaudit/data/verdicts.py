@@ -22,7 +22,7 @@ import numpy as np
 
 from plaudit.data.journal import Held, Record, damaged
 from plaudit.data.places import MOST_ID, is_time, is_whole
-from plaudit.types import JudgeId, Labels, Scores
+from plaudit.types import FloatArray, JudgeId, Labels, Scores
 from plaudit.untrusted import shown
 
 FORMAT = 2  # of a line; the first had none
@@ -80,6 +80,17 @@ class Version:
             raise damaged(
                 self._file.path, f"version {self.number} of episode {self.episode}'s labels makes no sense ({error})"
             ) from error
+
+    def recorded_rewards(self) -> FloatArray | None:
+        """[T] rewards that the first format kept with the labels; None where they say no more than success does.
+
+        Labels hold no rewards any more; `reward.env_reward=dense` learns from these where the episode has no other.
+        """
+        line = self.line
+        try:
+            return _recorded_rewards(line)
+        except _MAKES_NO_SENSE as error:
+            raise damaged(self._file.path, f"the rewards of episode {self.episode} make no sense ({error})") from error
 
     @property
     def judge(self) -> JudgeId:
@@ -304,6 +315,14 @@ def _unpack_1(line: Record) -> Labels:
         time=line["time"],
         note=line["note"],
     )
+
+
+def _recorded_rewards(line: Record) -> FloatArray | None:
+    if line.get("format", 1) != 1:
+        return None
+    rewards = np.frombuffer(_data(line, (9 if line["probability"] else 5) * line["steps"]), "<f4", line["steps"])
+    given = rewards[~np.isnan(rewards)]
+    return None if ((given == 0) | (given == 1)).all() else rewards
 
 
 def _data(line: Record, size: int) -> bytes:

@@ -47,6 +47,7 @@ def store_table(store: Store) -> list[Any]:
         "labelled": _by(judges),
         **_unless_empty("not judged", _by(failures)),
         "successes": f"{succeeded} of {labelled}" if labelled else "-",
+        **_unless_empty("dense rewards", _recorded_rewards(store)),
         "tasks": ", ".join(sorted({line["task"] for line in lines if line["task"]})) or "-",
     }
     kinds = Counter(
@@ -66,6 +67,12 @@ def store_table(store: Store) -> list[Any]:
             robot or "-",
         )
     return [_facts(f"{store.folder}: plaudit store", facts), table]
+
+
+def _recorded_rewards(store: Store) -> str:
+    """Rewards of an earlier version, which are no part of labels any more: how many, and who reads them."""
+    count = sum(v.recorded_rewards() is not None for i in store.ids if (v := store.ledger.newest(i)))
+    return f"{count} episodes, recorded by an earlier version; reward.env_reward=dense uses them" if count else ""
 
 
 def episode_table(store: Store, episode_id: int) -> list[Any]:
