@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails
 
-from plaudit.errors import ConfigError, ContractError, nearest
+from plaudit.errors import ConfigError, ContractError, did_you_mean
 from plaudit.trust import from_file, hide_secrets
 from plaudit.untrusted import check_yaml, shown
 from plaudit.yaml_file import UNREADABLE, filled, first_line, read_yaml
@@ -240,7 +240,7 @@ def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location
             ((*where, *deeper), sentence.replace("key '", f"key '{key}.", 1)) for deeper, sentence in inner.problems
         ]
     if kind == "extra_forbidden":
-        return [(where, f"unknown key '{key}'; {nearest(str(where[-1])[:LONGEST], _keys_at(cls, where[:-1]))}")]
+        return [(where, f"unknown key '{key}'; {did_you_mean(str(where[-1])[:LONGEST], _keys_at(cls, where[:-1]))}")]
     if kind == "missing":
         return [(where, f"key '{key}' is missing; it has no default")]
     if inner is not None:

@@ -195,7 +195,7 @@ class StoreFull(StoreError):
     """The disk is full. This episode was not stored; all earlier ones are intact."""
 
 
-def nearest(name: str, choices: Iterable[str]) -> str:
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """The end of an error message: the choice most similar to `name`, or all choices when none is similar."""
     choices = sorted(choices)
     close = get_close_matches(name, choices, n=1, cutoff=0.6)

@@ -30,7 +30,7 @@ from pydantic import BaseModel, GetCoreSchemaHandler, SerializerFunctionWrapHand
 from pydantic_core import CoreSchema, core_schema
 
 from plaudit.config import LONGEST, config_from_init, parse
-from plaudit.errors import ContractError, UnknownName, nearest
+from plaudit.errors import ContractError, UnknownName, did_you_mean
 from plaudit.protocols import InferenceEngine, Learner, Policy, Robot, VecEnv
 from plaudit.trust import check_code
 
@@ -192,7 +192,7 @@ class Registry:
         classes = {dotted_path(cls): cls for cls in found}
         if not classes:
             short = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
-            raise UnknownName(f"there is no {self.kind} '{short}'; {nearest(short, self.names())}")
+            raise UnknownName(f"there is no {self.kind} '{short}'; {did_you_mean(short, self.names())}")
         if len(classes) > 1:
             raise self._twice(name, *classes)
         return found[-1]  # the newest, where a module was imported again

@@ -16,7 +16,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from plaudit.errors import BadFile, ConfigError, nearest
+from plaudit.errors import BadFile, ConfigError, did_you_mean
 from plaudit.trust import PLACES
 from plaudit.untrusted import MAX_JSON, MAX_YAML, check_yaml, parse_json, read_own, shown
 
@@ -41,7 +41,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
         beside = [p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml", ".json")]
         where = path.parent.absolute()
         none = f"{where} has no YAML or JSON file" if where.is_dir() else f"there is no folder {where} either"
-        advice = nearest(path.name, beside) if beside else none
+        advice = did_you_mean(path.name, beside) if beside else none
         raise ConfigError([((), f"{path}: there is no such file; {advice}")])
     try:
         tree = _parsed(path)

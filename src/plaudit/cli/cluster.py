@@ -46,11 +46,11 @@ def cluster_start(
     from plaudit.cluster.launch import Start, start
     from plaudit.cluster.state import default_folder
     from plaudit.cluster.tables import next_steps
-    from plaudit.errors import ClusterError, nearest
+    from plaudit.errors import ClusterError, did_you_mean
 
     unknown = [name for name in role if name not in ROLES]
     if unknown:
-        raise ClusterError(f"unknown role '{unknown[0]}'; {nearest(unknown[0], ROLES)}")
+        raise ClusterError(f"unknown role '{unknown[0]}'; {did_you_mean(unknown[0], ROLES)}")
     state = start(
         Start(
             tuple(name for name in ROLES if name in set[str](role)),

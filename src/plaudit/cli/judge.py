@@ -17,7 +17,7 @@ from plaudit.cli.label import (
     named_store,
     tell_failed,
 )
-from plaudit.errors import DataError, TargetNotEmpty, nearest
+from plaudit.errors import DataError, TargetNotEmpty, did_you_mean
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
@@ -111,7 +111,7 @@ def _of_ledger(
     if not verdicts:
         judges = {version.source for i in truths for version in store.ledger.history(i)} - {source}
         raise DataError(
-            f"'{source}' has labelled none of the {len(truths)} episodes to compare; {nearest(source, judges)}"
+            f"'{source}' has labelled none of the {len(truths)} episodes to compare; {did_you_mean(source, judges)}"
         )
     found = compare(
         store,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from plaudit.cli.common import AllowCode, AllowHost, fitting_bar, out
-from plaudit.errors import DataError, PolicyError, TargetNotEmpty, nearest
+from plaudit.errors import DataError, PolicyError, TargetNotEmpty, did_you_mean
 
 
 def train_policy(
@@ -69,7 +69,7 @@ def _spaces(store: Any, cameras: list[str] | None) -> dict[str, Any]:
     episode = store.episode(store.ids[0])
     for camera in cameras or ():
         if camera not in episode.frames:
-            raise DataError(f"camera '{camera}' is not in {store.folder}; {nearest(camera, episode.frames)}")
+            raise DataError(f"camera '{camera}' is not in {store.folder}; {did_you_mean(camera, episode.frames)}")
     chosen = episode.frames if cameras is None else cameras
     return {
         "state_dim": episode.state.shape[1],

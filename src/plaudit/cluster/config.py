@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from plaudit.config import Config
-from plaudit.errors import nearest
+from plaudit.errors import did_you_mean
 
 Part = Literal["trainer", "replay", "state", "env", "labeler"]
 Role = Literal["training", "inference", "labeling"]
@@ -88,7 +88,9 @@ def _field(config: Config, name: str) -> Any:
 
 def _part_of(component: str) -> Part:
     if component not in COMPONENTS:
-        raise ValueError(f"unknown component '{component}' in component_placement; {nearest(component, COMPONENTS)}")
+        raise ValueError(
+            f"unknown component '{component}' in component_placement; {did_you_mean(component, COMPONENTS)}"
+        )
     return COMPONENTS[component]
 
 

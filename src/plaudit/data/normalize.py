@@ -17,7 +17,7 @@ import numpy as np
 from plaudit.data.journal import write_atomic
 from plaudit.data.store import Store
 from plaudit.data.unpickle import load_pickle
-from plaudit.errors import BadFile, DataError, nearest
+from plaudit.errors import BadFile, DataError, did_you_mean
 from plaudit.types import AnyArray, FloatArray
 from plaudit.untrusted import MAX_JSON, parse_json, read_own, shown
 
@@ -78,7 +78,7 @@ class Normalizer:
 
     def _named(self, key: str) -> Stats:
         if key not in self.stats:
-            raise DataError(f"there are no statistics of '{key}'; {nearest(key, self.stats)}")
+            raise DataError(f"there are no statistics of '{key}'; {did_you_mean(key, self.stats)}")
         return self.stats[key]
 
     @classmethod

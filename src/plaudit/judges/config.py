@@ -20,7 +20,7 @@ from pydantic import Field
 
 from plaudit.config import Config, place_of, read_tree
 from plaudit.data.journal import write_atomic
-from plaudit.errors import ConfigError, NotAllowed, UnknownName, nearest
+from plaudit.errors import ConfigError, NotAllowed, UnknownName, did_you_mean
 from plaudit.judges.calibration import PlattScaling
 from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY
@@ -125,7 +125,7 @@ def _check_kind(kind: Any, path: Path | None) -> None:
             "plaudit judge eval STORE --judge ledger --source human"
         )
     if ":" not in kind and kind not in known:
-        raise UnknownName(f"there is no judge '{kind}'; {nearest(kind, known)}")
+        raise UnknownName(f"there is no judge '{kind}'; {did_you_mean(kind, known)}")
 
 
 def build_judge(config: JudgeConfig, decode: Decode | None = None) -> Judge:

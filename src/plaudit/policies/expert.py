@@ -13,7 +13,7 @@ import numpy as np
 
 from plaudit.envs.panda.scene import ACTION_SCALE, CUBE_HALF_SIZE
 from plaudit.envs.panda.tasks import Lift, TaskState
-from plaudit.errors import EnvError, nearest
+from plaudit.errors import EnvError, did_you_mean
 from plaudit.types import AnyArray, FloatArray, Observation
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def check_script(outcomes: Sequence[str], noise: float) -> None:
         raise EnvError(f"name at least one outcome of {', '.join(OUTCOMES)}")
     for outcome in outcomes:
         if outcome not in OUTCOMES:
-            raise EnvError(f"there is no outcome '{outcome}'; {nearest(outcome, OUTCOMES)}")
+            raise EnvError(f"there is no outcome '{outcome}'; {did_you_mean(outcome, OUTCOMES)}")
     if noise < 0:
         raise EnvError(f"noise is {noise}; it is a standard deviation, 0 or more")
 

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field
 from plaudit.config import Config, load, read_tree
 from plaudit.data.journal import write_atomic
 from plaudit.data.normalize import Normalizer
-from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, nearest
+from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
 from plaudit.policies.config import NetworkPolicyConfig
 from plaudit.policies.weights import read_weights, write_weights
 from plaudit.protocols import Policy
@@ -142,7 +142,7 @@ def _check_components(path: Path, cls: type[BaseModel], file: PolicyFile, files:
         where = ("model", "component_config_paths", name)
         if name not in cls.model_fields:
             raise ConfigError(
-                [(where, f"{path}: policy '{kind}' has no component '{name}'; {nearest(name, sections)}")]
+                [(where, f"{path}: policy '{kind}' has no component '{name}'; {did_you_mean(name, sections)}")]
             )
         if name in file.policy:
             raise ConfigError([(where, f"{path}: component '{name}' has a file and stands under 'policy'; keep one")])

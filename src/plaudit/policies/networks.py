@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plaudit.data.normalize import Normalizer as AffineNormalizer
-from plaudit.errors import PolicyError, nearest
+from plaudit.errors import PolicyError, did_you_mean
 from plaudit.protocols import Normalizer
 from plaudit.types import AnyArray, EnvSpec, Observation, PolicyWeights
 
@@ -187,7 +187,7 @@ def _check_observation(env_spec: EnvSpec, observation: Observation) -> None:
         if camera not in observation.images:
             raise PolicyError(
                 f"this policy uses camera '{camera}', which the observation lacks; "
-                f"{nearest(camera, observation.images)}"
+                f"{did_you_mean(camera, observation.images)}"
             )
         shape = observation.images[camera].shape
         if shape != (*size, 3):
@@ -213,10 +213,10 @@ def load_components(components: Mapping[str, nn.Module], weights: PolicyWeights)
     what = f"weights of version {weights.version}"
     for name in own:
         if name not in weights.tensors:
-            raise PolicyError(f"{what} lack '{name}' of this policy; {nearest(name, weights.tensors)}")
+            raise PolicyError(f"{what} lack '{name}' of this policy; {did_you_mean(name, weights.tensors)}")
     for name, array in weights.tensors.items():
         if name not in own:
-            raise PolicyError(f"{what} have '{name}', which this policy has no place for; {nearest(name, own)}")
+            raise PolicyError(f"{what} have '{name}', which this policy has no place for; {did_you_mean(name, own)}")
         if array.shape != tuple(own[name].shape):
             raise PolicyError(f"{what}: '{name}' is {list(array.shape)}, this policy's is {list(own[name].shape)}")
         if not np.isfinite(array).all():

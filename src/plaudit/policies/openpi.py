@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from plaudit.errors import MissingExtra, PolicyError, nearest
+from plaudit.errors import MissingExtra, PolicyError, did_you_mean
 from plaudit.policies.config import OpenpiConfig, ServerConfig
 from plaudit.policies.guidance import blend_with_previous
 from plaudit.protocols import Normalizer
@@ -78,7 +78,7 @@ class OpenpiPolicy:
         message: dict[str, Any] = {}
         for camera, key in config.image_keys.items():
             if camera not in observation.images:
-                raise PolicyError(f"image_keys has camera '{camera}'; {nearest(camera, observation.images)}")
+                raise PolicyError(f"image_keys has camera '{camera}'; {did_you_mean(camera, observation.images)}")
             image = observation.images[camera]
             message[key] = image if config.image_size is None else with_bars(image, config.image_size)
         if config.state_key is not None:
@@ -90,7 +90,9 @@ class OpenpiPolicy:
     def _chunk(self, answer: Mapping[str, Any]) -> FloatArray:
         config = self.config
         if config.action_key not in answer:
-            raise PolicyError(f"the server's answer has no '{config.action_key}'; {nearest(config.action_key, answer)}")
+            raise PolicyError(
+                f"the server's answer has no '{config.action_key}'; {did_you_mean(config.action_key, answer)}"
+            )
         actions = np.asarray(answer[config.action_key])
         horizon = config.horizon or (len(actions) if actions.ndim else 0)
         if actions.ndim != 2 or len(actions) < max(horizon, 1) or actions.shape[1] < config.action_dim:

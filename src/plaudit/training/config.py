@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from plaudit.config import Config, Seed, load, refuse_other_names, spelled_out
 from plaudit.data.rewards import RewardConfig
-from plaudit.errors import nearest
+from plaudit.errors import did_you_mean
 from plaudit.learners.config import OffPolicyConfig
 from plaudit.registry import ENV_REGISTRY, LEARNER_REGISTRY
 from plaudit.rule import DecisionRule, PartialRule
@@ -192,7 +192,7 @@ class TrainConfig(Config):
         for camera in self.policy_cameras or ():
             if camera not in there:
                 raise ValueError(
-                    f"policy_cameras has '{camera}', which the environment does not show; {nearest(camera, there)}"
+                    f"policy_cameras has '{camera}', which the environment does not show; {did_you_mean(camera, there)}"
                 )
         return self
 
@@ -221,7 +221,7 @@ class TrainConfig(Config):
             raise ValueError("collect keeps what cameras see; write 'env.obs: both' (and 'policy_cameras: []')")
         for camera in self.collect.cameras or ():
             if camera not in self.env.cameras:
-                known = nearest(camera, self.env.cameras)
+                known = did_you_mean(camera, self.env.cameras)
                 raise ValueError(f"collect.cameras has '{camera}', which the environment does not show; {known}")
         return self
 

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from plaudit.config import Config, Seed, load, spelled_out
-from plaudit.errors import nearest
+from plaudit.errors import did_you_mean
 from plaudit.judges.config import HUMAN
 from plaudit.judges.simulator import SimulatorJudgeConfig
 from plaudit.learners.config import OffPolicyConfig
@@ -219,7 +219,7 @@ def load_online(
                 tree[key] = {"type": tree[key]}
         return _with_robot({**tree, **named}, robot_files or {})
 
-    full = [spelled_out(one, SHORT, f"learner=sac; {nearest(one, SHORT)}") for one in overrides]
+    full = [spelled_out(one, SHORT, f"learner=sac; {did_you_mean(one, SHORT)}") for one in overrides]
     return _completed(load(cls, path, full, translate))
 
 

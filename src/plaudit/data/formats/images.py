@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from plaudit.errors import BadFile, DataError, nearest
+from plaudit.errors import BadFile, DataError, did_you_mean
 from plaudit.types import AnyArray, ByteArray
 from plaudit.untrusted import Root
 
@@ -68,7 +68,8 @@ def choose(cameras: Sequence[str], known: Sequence[str], where: str) -> list[str
     for camera in cameras:
         if camera not in known:
             raise DataError(
-                f"camera '{camera}' is not in {where}; it has: {', '.join(known) or 'none'}. {nearest(camera, known)}"
+                f"camera '{camera}' is not in {where}; it has: {', '.join(known) or 'none'}. "
+                f"{did_you_mean(camera, known)}"
             )
     return list(cameras) or list(known)
 

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from pydantic import PositiveInt, field_validator
 
 from plaudit.config import Config
-from plaudit.errors import EnvError, InvalidAction, MissingExtra, UnknownName, nearest
+from plaudit.errors import EnvError, InvalidAction, MissingExtra, UnknownName, did_you_mean
 from plaudit.types import AnyArray, BoolArray, FloatArray, Observation
 
 Size = tuple[int, int]  # H, W
@@ -44,7 +44,7 @@ class AdapterConfig(Config):
             raise ValueError("name at least one camera; to have no images, leave it out and set obs to 'state'")
         for camera in cameras:
             if cls.available_cameras and camera not in cls.available_cameras:
-                raise ValueError(f"there is no camera '{camera}'; {nearest(camera, cls.available_cameras)}")
+                raise ValueError(f"there is no camera '{camera}'; {did_you_mean(camera, cls.available_cameras)}")
             if camera == "state" or cameras.count(camera) > 1:
                 raise ValueError(f"camera '{camera}' needs a name of its own: it is taken")
         return cameras
@@ -209,4 +209,4 @@ def _version_tuple(release: str) -> tuple[int, ...]:
 def check_id(id: str, available: list[str]) -> None:
     """Raise `UnknownName` unless the simulator has an environment of this id."""
     if id not in available:
-        raise UnknownName(f"there is no environment '{id}'; {nearest(id, available)}")
+        raise UnknownName(f"there is no environment '{id}'; {did_you_mean(id, available)}")

@@ -15,7 +15,7 @@ from pydantic import field_validator
 
 from plaudit.envs import gl
 from plaudit.envs.adapters.base import AdaptedEnv, AdapterConfig, check_mujoco, load_simulator
-from plaudit.errors import nearest
+from plaudit.errors import did_you_mean
 from plaudit.types import AnyArray
 
 _PICK_CUBE, _ARRANGE_BOXES = "pick up the cube", "put each box on the target of its color"
@@ -46,7 +46,7 @@ class GymHilConfig(AdapterConfig):
     @classmethod
     def _check_id(cls, id: str) -> str:
         if id not in TASKS:
-            raise ValueError(f"there is no environment '{id}'; {nearest(id, TASKS)}")
+            raise ValueError(f"there is no environment '{id}'; {did_you_mean(id, TASKS)}")
         return id
 
     def make(self) -> AdaptedEnv:

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field, PositiveFloat
 from plaudit.envs import gl
 from plaudit.envs.adapters.base import AdaptedEnv, AdapterConfig, Size
 from plaudit.envs.adapters.mujoco_cameras import FREE_CAMERA, MujocoCameras
-from plaudit.errors import EnvError, UnknownName, nearest
+from plaudit.errors import EnvError, UnknownName, did_you_mean
 from plaudit.trust import check_code
 from plaudit.types import AnyArray
 
@@ -94,7 +94,7 @@ class GymnasiumConfig(AdapterConfig):
                 self.id, max_episode_steps=self.max_steps, disable_env_checker=True, **render_mode, **self.options
             )
         except gym.error.UnregisteredEnv as error:
-            suggestion = nearest(self.id, gym.registry)
+            suggestion = did_you_mean(self.id, gym.registry)
             hint = suggestion if suggestion.startswith("did") else "gymnasium.pprint_registry() prints those there are"
             raise UnknownName(f"there is no environment '{self.id}'; {hint}") from error
         except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
@@ -112,12 +112,14 @@ class GymnasiumConfig(AdapterConfig):
             raise EnvError(f"{self.id} renders one view; name one camera, not {', '.join(self.cameras)}")
         for camera in self.images if not rendered else ():
             if camera not in own_images:
-                raise UnknownName(f"{self.id} has no image '{camera}' to observe; {nearest(camera, own_images)}")
+                raise UnknownName(f"{self.id} has no image '{camera}' to observe; {did_you_mean(camera, own_images)}")
 
     def _is_success(self, info: Mapping[str, Any]) -> bool:
         if self.success_key is not None:
             if self.success_key not in info:
-                raise EnvError(f"the info of {self.id} has no '{self.success_key}'; {nearest(self.success_key, info)}")
+                raise EnvError(
+                    f"the info of {self.id} has no '{self.success_key}'; {did_you_mean(self.success_key, info)}"
+                )
             return bool(info[self.success_key])
         return next((bool(info[key]) for key in SUCCESS_KEYS if key in info), False)
 

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from plaudit.envs.adapters.base import AdaptedEnv, AdapterConfig, check_id, load_simulator
-from plaudit.errors import UnknownName, nearest
+from plaudit.errors import UnknownName, did_you_mean
 from plaudit.types import AnyArray
 
 OBS_MODES = {"state": "state", "pixels": "rgb", "both": "rgb+state"}  # ours -> ManiSkill's
@@ -62,7 +62,7 @@ class ManiSkillConfig(AdapterConfig):
             if self.sensors.get(camera, camera) not in sensors:
                 our_names = {sensor: name for name, sensor in self.sensors.items()}
                 available = [our_names.get(sensor, sensor) for sensor in map(str, sensors)]
-                raise UnknownName(f"{self.id} has no camera '{camera}'; {nearest(camera, available)}")
+                raise UnknownName(f"{self.id} has no camera '{camera}'; {did_you_mean(camera, available)}")
         inner: Any = simulator.unwrapped
         return AdaptedEnv(
             single,

@@ -26,7 +26,7 @@ from gymnasium.vector.utils import batch_space
 
 from plaudit.envs.panda.scene import STATE_LIMIT
 from plaudit.envs.panda.vec_env import PandaVecEnv
-from plaudit.errors import EnvError, InvalidAction, nearest
+from plaudit.errors import EnvError, InvalidAction, did_you_mean
 from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray, Observation
 
 Obs = dict[str, AnyArray]
@@ -192,9 +192,9 @@ class PandaGymVectorEnv(VectorEnv[Obs, FloatArray, AnyArray]):
 
 def _check(reward: str, render_mode: str | None) -> None:
     if reward not in ("sparse", "dense"):
-        raise EnvError(f"there is no reward '{reward}'; {nearest(reward, ('sparse', 'dense'))}")
+        raise EnvError(f"there is no reward '{reward}'; {did_you_mean(reward, ('sparse', 'dense'))}")
     if render_mode is not None and render_mode not in _RENDER_MODES:
-        raise EnvError(f"there is no render_mode '{render_mode}'; {nearest(render_mode, _RENDER_MODES)}")
+        raise EnvError(f"there is no render_mode '{render_mode}'; {did_you_mean(render_mode, _RENDER_MODES)}")
 
 
 def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
@@ -202,7 +202,7 @@ def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
         return mode
     modes = {member.value: member for member in AutoresetMode}
     if mode not in modes:
-        raise EnvError(f"there is no autoreset_mode '{mode}'; {nearest(mode, modes)}")
+        raise EnvError(f"there is no autoreset_mode '{mode}'; {did_you_mean(mode, modes)}")
     return modes[mode]
 
 

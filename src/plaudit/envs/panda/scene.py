@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from plaudit.errors import EnvError, nearest
+from plaudit.errors import EnvError, did_you_mean
 
 if TYPE_CHECKING:
     from plaudit.envs.panda.mujoco_batch import Model
@@ -154,7 +154,7 @@ def check_cameras(cameras: Sequence[str]) -> None:
         raise EnvError(f"name at least one camera of {', '.join(CAMERAS)}; to have no images, set obs to 'state'")
     for camera in cameras:
         if camera not in CAMERAS:
-            raise EnvError(f"there is no camera '{camera}'; {nearest(camera, CAMERAS)}")
+            raise EnvError(f"there is no camera '{camera}'; {did_you_mean(camera, CAMERAS)}")
         if list(cameras).count(camera) > 1:
             raise EnvError(f"camera '{camera}' is named twice")
 

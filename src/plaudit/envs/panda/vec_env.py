@@ -32,7 +32,7 @@ from plaudit.envs.panda.scene import (
     scene_model,
 )
 from plaudit.envs.panda.tasks import TASKS, TaskState
-from plaudit.errors import EnvError, InvalidAction, nearest
+from plaudit.errors import EnvError, InvalidAction, did_you_mean
 from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray, Observation
 
 Obs = Literal["state", "pixels", "both"]
@@ -225,4 +225,4 @@ class PandaVecEnv:
 
 def _check_choice(what: str, value: str, choices: Sequence[str] | Mapping[str, object]) -> None:
     if value not in choices:
-        raise EnvError(f"there is no {what} '{value}'; {nearest(value, choices)}")
+        raise EnvError(f"there is no {what} '{value}'; {did_you_mean(value, choices)}")

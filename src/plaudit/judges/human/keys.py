@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from plaudit.errors import DataError, nearest
+from plaudit.errors import DataError, did_you_mean
 from plaudit.judges.human.session import Session
 
 
@@ -78,7 +78,7 @@ def _act_of(token: str) -> Callable[[Session], None]:
     if kind == "=" and number.isdigit():
         return lambda session: session.show(int(number))
     if token not in BY_KEY:
-        raise DataError(f"the key script says '{token}', which no key is called; {nearest(token, BY_KEY)}")
+        raise DataError(f"the key script says '{token}', which no key is called; {did_you_mean(token, BY_KEY)}")
     return BY_KEY[token].do or _only_in_a_window
 
 

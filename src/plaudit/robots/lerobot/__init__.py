@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import Field, PositiveFloat
 
 from plaudit.config import Config
-from plaudit.errors import MissingPackage, RobotError, UnknownName, nearest
+from plaudit.errors import MissingPackage, RobotError, UnknownName, did_you_mean
 from plaudit.robots.lerobot.driver import LeRobotRobot
 from plaudit.trust import CodeName
 
@@ -77,4 +77,4 @@ def _import_choice(package: Any, base: Any, name: str, kind: str) -> None:
             except ImportError:
                 continue  # another robot, whose packages are not installed
     if name not in base.get_known_choices():
-        raise UnknownName(f"lerobot has no {kind} '{name}'; {nearest(name, base.get_known_choices())}")
+        raise UnknownName(f"lerobot has no {kind} '{name}'; {did_you_mean(name, base.get_known_choices())}")

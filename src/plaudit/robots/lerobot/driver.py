@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from plaudit.errors import InvalidCommand, RobotError, nearest
+from plaudit.errors import InvalidCommand, RobotError, did_you_mean
 from plaudit.robots.rate import Rate
 from plaudit.types import AnyArray, FloatArray, Observation
 
@@ -38,7 +38,7 @@ class LeRobotRobot:
         for name in start_pose or {}:
             if name not in actions:
                 raise RobotError(
-                    f"start_pose names '{name}', which {robot.name} does not take; {nearest(name, actions)}"
+                    f"start_pose names '{name}', which {robot.name} does not take; {did_you_mean(name, actions)}"
                 )
         self._robot, self._rate = robot, Rate(fps, realtime=realtime)
         self._start_pose, self._start_seconds = start_pose, start_seconds

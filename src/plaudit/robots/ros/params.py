@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from plaudit.config import Config, ModelT, parse, read_tree
-from plaudit.errors import ConfigError, nearest
+from plaudit.errors import ConfigError, did_you_mean
 from plaudit.robots.transport.messages import COMPRESSED_IMAGE, IMAGE
 from plaudit.trust import from_file
 from plaudit.types import FloatArray
@@ -126,7 +126,12 @@ class RuntimeTopics(Config):
         for camera in params.camera_names:
             if camera not in self.cameras:
                 raise ConfigError(
-                    [(("cameras",), f"camera '{camera}' of camera_names has no topic; {nearest(camera, self.cameras)}")]
+                    [
+                        (
+                            ("cameras",),
+                            f"camera '{camera}' of camera_names has no topic; {did_you_mean(camera, self.cameras)}",
+                        )
+                    ]
                 )
 
 

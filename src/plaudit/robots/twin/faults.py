@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plaudit.errors import RobotError, nearest
+from plaudit.errors import RobotError, did_you_mean
 from plaudit.robots.transport import Transport
 
 FAULT_TOPIC = "/twin/fault"
@@ -54,7 +54,7 @@ class Fault:
         rest, _, at = text.partition("@")
         kind, _, value = rest.partition("=")
         if kind not in FAULTS:
-            raise RobotError(f"a twin has no fault '{kind}'; {nearest(kind, FAULTS)}")
+            raise RobotError(f"a twin has no fault '{kind}'; {did_you_mean(kind, FAULTS)}")
         try:
             fault = cls(kind, value, float(at or 0))
             if kind in TIMED_FAULTS:

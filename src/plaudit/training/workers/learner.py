@@ -20,7 +20,7 @@ from plaudit.contracts import missing_members
 from plaudit.data.batch import to_torch
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import Replay
-from plaudit.errors import ContractError, PolicyError, nearest
+from plaudit.errors import ContractError, PolicyError, did_you_mean
 from plaudit.learners.threads import torch_threads
 from plaudit.policies.loader import PolicySpec, load_policy
 from plaudit.policies.networks import load_components
@@ -266,12 +266,12 @@ def _differences(theirs: Shapes, mine: Shapes, parts: set[str]) -> list[str]:
     if not parts:
         return ["it has no component that learns; write act_with=policy to let it act while the learner watches"]
     for part in sorted(parts - known):
-        wrong.append(f"component '{part}' is not one of the learner's; {nearest(part, known)}")
+        wrong.append(f"component '{part}' is not one of the learner's; {did_you_mean(part, known)}")
     for name in sorted(n for n in {*theirs, *mine} if n.partition("/")[0] in parts & known):
         if name not in mine:
-            wrong.append(f"'{name}' has no place in the learner; {nearest(name, mine)}")
+            wrong.append(f"'{name}' has no place in the learner; {did_you_mean(name, mine)}")
         elif name not in theirs:
-            wrong.append(f"'{name}' of the learner is missing; {nearest(name, theirs)}")
+            wrong.append(f"'{name}' of the learner is missing; {did_you_mean(name, theirs)}")
         elif theirs[name] != mine[name]:
             wrong.append(f"'{name}' is {list(theirs[name])}, the learner's is {list(mine[name])}")
     return wrong

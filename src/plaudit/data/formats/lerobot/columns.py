@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plaudit.data.formats.lerobot.layout import BOOKKEEPING, INTERVENTION, LABELS, PRIVILEGED
-from plaudit.errors import BadFile, nearest
+from plaudit.errors import BadFile, did_you_mean
 from plaudit.types import AnyArray
 
 NUMBERS = (
@@ -36,7 +36,7 @@ def chosen_columns(features: Features, usual: str, asked: Sequence[str], info: P
     numbers = [name for name in features if _is_numbers(features[name])]
     for name in asked:
         if name not in numbers:
-            raise BadFile(info, f"'{name}' is no column of numbers here; {nearest(name, numbers)}")
+            raise BadFile(info, f"'{name}' is no column of numbers here; {did_you_mean(name, numbers)}")
     return list(asked) or [name for name in (usual,) if name in features]
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.config import Config
-from plaudit.errors import JudgeError, MissingExtra, MissingPackage, UnknownName, nearest
+from plaudit.errors import JudgeError, MissingExtra, MissingPackage, UnknownName, did_you_mean
 from plaudit.judges.classifier.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels, features_of
 from plaudit.trust import Download
 from plaudit.untrusted import read_json_object
@@ -52,14 +52,14 @@ class TorchvisionConfig(Config):
         models = _torchvision()
         known = models.list_models(module=models)
         if self.name not in known:
-            raise UnknownName(f"torchvision has no image network '{self.name}'; {nearest(self.name, known)}")
+            raise UnknownName(f"torchvision has no image network '{self.name}'; {did_you_mean(self.name, known)}")
         weights = self._weights(models) if pretrained and self.weights is not None else None
         return TorchvisionEncoder(self.name, models.get_model(self.name, weights=weights))
 
     def _weights(self, models: ModuleType) -> Any:
         published = models.get_model_weights(self.name)
         if self.weights not in published.__members__:
-            suggestion = nearest(str(self.weights), published.__members__)
+            suggestion = did_you_mean(str(self.weights), published.__members__)
             raise UnknownName(f"torchvision has no weights '{self.weights}' of {self.name}; {suggestion}")
         weights = published[self.weights]
         file = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(weights.url).path).name
