@@ -21,19 +21,18 @@ import numpy as np
 from rosbags.typesys import Stores, get_typestore
 
 from bars import Bars
-from plaudit.data.normalize import Normalizer
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.rate import Rate
 from plaudit.robots.transport import ZenohConfig
 from plaudit.robots.transport.messages import IMAGE, decode_image, encode_image
 from plaudit.robots.twin.log import compare_episode
 from plaudit.robots.twin.process import TwinProcess
-from plaudit.rollout.loop import FAULT, run_episode
 from plaudit.types import FloatArray, Observation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from twins import Waves, free_endpoint  # of the tests
+from driving import drive  # of the tests
+from twins import Waves, free_endpoint
 
 FAULTS = ("kill", "freeze", "late=400", "back=5000", "repeat=head", "size=left", "nan", "joints", "garbage=right")
 bars = Bars()
@@ -87,8 +86,9 @@ def measure_episode(folder: Path, name: str, steps: int) -> None:
     with TwinProcess(config, folder / f"{name}.jsonl") as twin, config.build() as robot:
         timed: Any = Timed(robot)
         begun = time.monotonic()
-        episode = run_episode(timed, Waves(params.start_pose, slowness=20), Normalizer({}), steps=steps, task="wave")
+        episode, failure = drive(timed, Waves(params.start_pose, slowness=20), max_steps=steps, task="wave")
         seconds = time.monotonic() - begun
+        assert episode is not None
         dropped = sum(sum(reasons.values()) for reasons in robot.sensors.dropped().values())
     match = compare_episode(episode, twin.log(), params.proprio_fields)
     ms = {what: 1e3 * np.percentile(spent, (50, 99)) for what, spent in timed.spent.items()}
@@ -98,7 +98,7 @@ def measure_episode(folder: Path, name: str, steps: int) -> None:
         f"ms, median and 99%: "
         f"observe {ms['observe'][0]:.3f} {ms['observe'][1]:.3f}, act {ms['act'][0]:.3f} {ms['act'][1]:.3f}"
     )
-    for sentence in (*match.mismatches[:3], *([episode.meta[FAULT]] if FAULT in episode.meta else [])):
+    for sentence in (*match.mismatches[:3], *([failure] if failure else [])):
         print(f"  {sentence}")
     bars.exactly(f"robots_{name}_steps", episode.steps, steps)
     bars.exactly(f"robots_{name}_wrong", len(match.mismatches), 0)
@@ -112,10 +112,11 @@ def measure_faults(folder: Path, faults: tuple[str, ...]) -> None:
         with TwinProcess(config, folder / "faults.jsonl") as twin, config.build() as robot:
             strike = lambda twin=twin, fault=fault: twin.inject(fault)  # noqa: E731
             policy = Waves(config.params().start_pose, at=10, then=strike, slowness=20)
-            episode = run_episode(robot, policy, Normalizer({}), steps=5000, task="wave")
+            episode, failure = drive(robot, policy, max_steps=5000, task="wave")
+            assert episode is not None
         wrong = compare_episode(episode, twin.log(), ("position",)).mismatches
-        kept += FAULT in episode.meta and episode.steps >= 10 and not wrong
-        print(f"{fault}: {episode.steps} steps kept; {episode.meta.get(FAULT, 'nothing was noticed')[:150]}")
+        kept += bool(failure) and episode.steps >= 10 and not wrong
+        print(f"{fault}: {episode.steps} steps kept; {(failure or 'nothing was noticed')[:150]}")
     bars.exactly("robots_faults_told_and_kept", kept, len(faults))
 
 

@@ -115,7 +115,7 @@ def drive(policy: PolicySpec, way: str, delay: int, episodes: int) -> Cell:
         cell = Cell(
             success=float(np.mean([end["success"] for end in ends])),
             jerk=float(np.mean([end["jerk"] for end in ends])),
-            timing=engine.timing,
+            timing=engine.latency,
         )
     late, took = 1e3 * cell.timing.late, 1e3 * cell.timing.took
     print(
@@ -129,7 +129,9 @@ def drive(policy: PolicySpec, way: str, delay: int, episodes: int) -> Cell:
 
 
 def judge(cells: dict[tuple[str, int], Cell], success: bool) -> None:
-    live = LatencyStats.joined([cell.timing for (way, delay), cell in cells.items() if way != "sequential" and delay])
+    live = LatencyStats.concatenate(
+        [cell.timing for (way, delay), cell in cells.items() if way != "sequential" and delay]
+    )
     print(f"lateness of {live.ticks:,} ticks: " + ", ".join(f"{n} {c:,}" for n, c in live.histogram() if c))
     bars.at_most("rtc_missed_ticks", float(live.missed.sum()), 0)
     bars.at_most("rtc_jitter_p999_ms", float(np.percentile(1e3 * live.late, 99.9)), 2.0)
@@ -178,9 +180,9 @@ def measure_tick(steps: int) -> None:
     """Three cameras of 240x320 at 50 Hz, and a policy that refuses frames which are not where control put them."""
     with Rtc(GalleryConfig(), StaringConfig(), InferenceConfig(max_episode_steps=steps)) as engine:
         (episode,) = engine.episodes(1)
-        timing = engine.timing
+        timing = engine.latency
     assert episode.steps == steps, episode.meta
-    spent = 1e3 * timing.spent
+    spent = 1e3 * timing.overhead
     frames = sum(f.nbytes for f in episode.frames.values()) / (steps + 1) / 1e6
     print(
         f"our code a tick, three 240x320 cameras ({frames:.2f} MB): {np.median(spent):.3f} ms, p99 "

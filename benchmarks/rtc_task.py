@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.config import Config
-from plaudit.policies.config import FlowConfig
+from plaudit.policies.config import FlowConfig, PolicyConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import Normalizer, Policy
+from plaudit.robots.config import RobotConfig
 from plaudit.types import AnyArray, FloatArray, Observation, PolicyWeights
 
 RATE = 50.0  # commands a second
@@ -126,7 +126,7 @@ def chunks_of(world: World, rng: np.random.Generator) -> FloatArray:
     return np.stack(commands, axis=1).astype(np.float32)
 
 
-class ChaseConfig(Config):
+class ChaseConfig(RobotConfig):
     """The robot."""
 
     def build(self) -> "Chase":
@@ -139,6 +139,7 @@ class Chase:
     def __init__(self) -> None:
         self.cameras: Mapping[str, tuple[int, int]] = {}
         self._command: AnyArray | None = None
+        self.last_command: FloatArray | None = None
 
     def reset(self, seed: int | None = None) -> Observation:
         self._world, self._command = World.starts(1, np.random.default_rng(seed)), None
@@ -147,6 +148,7 @@ class Chase:
 
     def act(self, action: FloatArray) -> None:
         """Time begins with the first command."""
+        self.last_command = action
         if self._command is None:
             self._begun, self._made = time.monotonic(), 0
         self._run()
@@ -187,7 +189,7 @@ class Chase:
         return Observation({}, self._world.state[0])
 
 
-class SlowedConfig(Config):
+class SlowedConfig(PolicyConfig):
     """A policy whose inference takes as long as it is told to, as on a slow GPU: most of that is waiting."""
 
     policy: PolicySpec
@@ -234,7 +236,7 @@ def flow_config() -> FlowConfig:
     )
 
 
-class GalleryConfig(Config):
+class GalleryConfig(RobotConfig):
     """A robot that shows three still pictures, and writes that it moved or was held into a file."""
 
     log: Path | None = None
@@ -249,6 +251,7 @@ class Gallery:
     def __init__(self, log: Path | None):
         self.cameras: Mapping[str, tuple[int, int]] = dict.fromkeys(("head", "left", "right"), (240, 320))
         self._log, self._moved = log, False
+        self.last_command: FloatArray | None = None
         self._shown = {camera: np.full((*size, 3), 7, np.uint8) for camera, size in self.cameras.items()}
 
     def reset(self, seed: int | None = None) -> Observation:
@@ -257,7 +260,7 @@ class Gallery:
     def act(self, action: FloatArray) -> None:
         if not self._moved:
             self._write("moved")
-        self._moved = True
+        self.last_command, self._moved = action, True
 
     def observe(self) -> Observation:
         return Observation(self._shown, np.zeros(self.state_dim, np.float32))
@@ -275,7 +278,7 @@ class Gallery:
                 log.write(f"{word}\n")
 
 
-class StaringConfig(Config):
+class StaringConfig(PolicyConfig):
     """A policy that looks at every frame and moves nothing, without torch."""
 
     def build(self) -> "Staring":

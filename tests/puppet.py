@@ -11,12 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from plaudit.config import Config
+from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Normalizer
+from plaudit.robots.config import RobotConfig
+from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import AnyArray, FloatArray, Observation, PolicyWeights
 
 
-class PuppetConfig(Config):
+class PuppetConfig(RobotConfig):
     log: Path
     fps: float = 100.0
     size: tuple[int, int] = (4, 6)
@@ -24,6 +26,7 @@ class PuppetConfig(Config):
     nan_at: int = -1  # commands after which its state is NaN
     succeeds_at: int = -1
     deaf: int = 0  # times that `hold` raises
+    tells_builds: bool = False  # whether it logs that it was built
     tells_modules: bool = False  # whether it logs the modules that its process imported
 
     def build(self) -> "Puppet":
@@ -39,6 +42,9 @@ class Puppet:
         self._config, self.fps = config, config.fps
         self.cameras = {"front": config.size, "wrist": config.size}
         self._count, self._deaf = 0, config.deaf
+        self.last_command: FloatArray | None = None
+        if config.tells_builds:
+            self._write("built")
 
     def reset(self, seed: int | None = None) -> Observation:
         self._count = 0
@@ -49,6 +55,7 @@ class Puppet:
         if self._count == self._config.fails_at:
             raise OSError("a wire came off")
         self._count += 1
+        self.last_command = action
         self._write("act " + " ".join(f"{number:g}" for number in action))
 
     def observe(self) -> Observation:
@@ -74,7 +81,7 @@ class Puppet:
             log.write(line + "\n")
 
 
-class CounterConfig(Config):
+class CounterConfig(PolicyConfig):
     horizon: int = 100
     took: float = 0.0  # s
     stuck_after: int = -1  # chunks, after which it hangs
@@ -141,7 +148,7 @@ def received(log: Path) -> FloatArray:
     return np.array([line.split()[1:] for line in lines(log, "act")], np.float32)
 
 
-class HandConfig(Config):
+class HandConfig(TeleopConfig):
     """A person who teleoperates from tick `first` to tick `last`."""
 
     first: int

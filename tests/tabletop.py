@@ -31,6 +31,7 @@ class Tabletop:
         self._open = 1.0
         self._holding = False
         self._background = (0, 0, 0)
+        self.last_command: FloatArray | None = None
 
     def reset(self, seed: int | None = None) -> Observation:
         rng = np.random.default_rng(seed)
@@ -41,6 +42,7 @@ class Tabletop:
         return self.observe()
 
     def act(self, action: FloatArray) -> None:
+        self.last_command = action
         self._gripper = np.clip(self._gripper + np.clip(action[:2], -SPEED, SPEED), [0.05, TABLE], [0.95, 0.95])
         closing = action[2] > 0
         self._open = float(np.clip(self._open + (-0.34 if closing else 0.34), 0, 1))

@@ -101,7 +101,7 @@ WITHOUT_TORCH = [
     "data.normalize",
     "data.store",
     "data.replay",
-    "rollout.loop",
+    "rollout.sequential",
     "judges.controls",
     "judges.metrics",  # and calibration and cutoffs, which it imports
     "rollout.control",

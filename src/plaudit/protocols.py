@@ -1,11 +1,10 @@
-"""The verbs: what a robot, a policy, a judge and a learner must do, and the loop that asks them to.
+"""The interfaces of what a user may plug in, and the loop that calls them.
 
-    while True:
-        episode = run_episode(robot, policy)             # rollout: numpy only, real time
+    for episode in engine.episodes(1000):                # robot and policy, in real time; numpy only
         episode_id = store.append(episode)               # on disk before anything else happens
         ledger.append(episode_id, label_episodes(judge, [episode])[0])  # now, or days later
         learner.update(replay.sample(256))
-        policy.load_weights(learner.weights())           # the robot acts with what was learned
+        engine.push(learner.weights())                   # the next episode acts with what was learned
 
 A plugin is a class with these methods; it inherits nothing. `plaudit.contracts` has a check for each.
 """
@@ -15,27 +14,33 @@ from typing import Any, Protocol, runtime_checkable
 
 from plaudit.errors import PlauditError
 from plaudit.rule import DecisionRule
-from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, JudgeId, Observation, PolicyWeights, Scores
+from plaudit.types import AnyArray, BoolArray, EnvSpec, Episode, FloatArray, JudgeId, Observation, PolicyWeights, Scores
 
 
 @runtime_checkable
 class Robot(Protocol):
-    """Something that moves, or a simulation of it.
+    """A robot, or a simulation of one. `plaudit.rollout.control.ControlStep` calls it, once a tick:
 
-    with robot:
-        observation = robot.reset()
-        while not done:
-            robot.act(policy.predict(observation)[0])
-            observation = robot.observe()
+    observation = robot.reset()
+    while not done:
+        robot.act(policy.predict(observation, normalizer)[0])
+        observation = robot.observe()
+    robot.hold()
     """
 
     cameras: Mapping[str, tuple[int, int]]  # name -> (H, W)
     state_dim: int
     action_dim: int
-    fps: float
+    fps: float  # control steps per second
+
+    @property
+    def last_command(self) -> FloatArray | None:
+        """[A] what the last `act` really sent, after the robot's own limits: this is recorded. None before the first
+        command of an episode; a plain attribute does."""
+        ...
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Go to the start; a simulation with the same seed starts the same, a real robot ignores it."""
+        """Move to the start; a simulation with the same seed starts the same, a real robot ignores it."""
         ...
 
     def act(self, action: FloatArray) -> None:
@@ -47,31 +52,22 @@ class Robot(Protocol):
         ...
 
     def privileged(self) -> Mapping[str, AnyArray]:
-        """What only a simulation knows of the last action: success, grasp, ...; a real robot returns {}."""
+        """What only a simulation knows about the last step: success, grasp, ...; a real robot returns {}."""
         ...
 
     def hold(self) -> None:
-        """Stay where you are: called on every way out of the loop."""
-        ...
-
-
-@runtime_checkable
-class ToldCommand(Protocol):
-    """A robot that may send less than `act` asked for, and says what it sent: that is what gets recorded."""
-
-    @property
-    def command(self) -> FloatArray | None:
-        """[A] what was sent last, in the units of `act`; None before anything was."""
+        """Stay where it is: called however an episode ends."""
         ...
 
 
 @runtime_checkable
 class VecEnv(Protocol):
     """N copies of a simulated task, stepped together; arrays of an observation have a leading N.
+    `plaudit.rollout.vector.collect_rollout` calls it:
 
-    observation = simulation.reset(seeds)
-    for _ in range(simulation.max_steps):
-        observation, known = simulation.step(act(observation), active)
+    observation = env.reset(seeds)
+    for _ in range(env.max_steps):
+        observation, info = env.step(act(observation), active)
     """
 
     num_envs: int
@@ -83,32 +79,41 @@ class VecEnv(Protocol):
     task: str  # the instruction, in words
 
     def reset(self, seeds: Sequence[int]) -> Observation:
-        """Start all of them; the same seed starts the same, whatever the others do."""
+        """Start an episode from each seed; the same seed starts the same, whatever the others do."""
         ...
 
     def step(self, actions: AnyArray, active: BoolArray) -> tuple[Observation, Mapping[str, AnyArray]]:
         """Send actions [N, A], within [-1, 1], to those that are still active, [N].
 
-        Returns what is seen of all, and what only a simulation knows, [N] each: `success`, and where there are such
-        things `reward` (its own), `shaping` (the same without anything paid for success, for a judge to add to),
-        `failure` (it cannot go on) and others.
+        Returns the observations, and an info of [N] each: `success`, and optionally `reward` (its own), `shaping` (the
+        same without the reward of success, for a judge to add to), `failure` (the episode cannot go on) and others.
         """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free what it holds."""
+        ...
 
 
 @runtime_checkable
 class Normalizer(Protocol):
-    """Numpy in, numpy out; a policy is handed one and applies it inside."""
+    """Between the robot's units and a policy's, in numpy; a policy receives one and applies it inside."""
 
-    def normalize_state(self, state: FloatArray) -> FloatArray: ...
+    def normalize_state(self, state: FloatArray) -> FloatArray:
+        """States [..., S]."""
+        ...
 
-    def normalize_image(self, image: AnyArray) -> FloatArray: ...
+    def normalize_image(self, image: AnyArray) -> FloatArray:
+        """Images, uint8 [..., H, W, 3]."""
+        ...
 
-    def normalize_action(self, action: FloatArray) -> FloatArray: ...
+    def normalize_action(self, action: FloatArray) -> FloatArray:
+        """Actions [..., A]."""
+        ...
 
-    def denormalize_action(self, action: FloatArray) -> FloatArray: ...
+    def denormalize_action(self, action: FloatArray) -> FloatArray:
+        """The inverse of `normalize_action`."""
+        ...
 
 
 @runtime_checkable
@@ -134,15 +139,15 @@ class Policy(Protocol):
         ...
 
     def warmup(self) -> None:
-        """Run once what is slow the first time."""
+        """Run once, so that the first `predict` of an episode is not slow."""
         ...
 
     def freeze_all_model_params(self) -> None:
-        """No gradients from here on."""
+        """Turn gradients off."""
         ...
 
     def load_weights(self, weights: PolicyWeights) -> None:
-        """Take the learner's newest."""
+        """Replace the parameters of the components."""
         ...
 
 
@@ -157,18 +162,26 @@ class InferenceEngine(Protocol):
 
     An engine of your own is registered like a policy (`INFERENCE_REGISTRY`), takes the configs of robot, policy and
     teleoperator and a `config: InferenceConfig` (or a class derived from it), and is chosen by
-    `--inference_algorithm my_module:MyEngine`.
+    `--inference_algorithm my_module:MyEngine`. The robot is connected when the engine is made, once. The policy may be
+    None: then `load_policy` comes later, when a policy could be made for `env_spec`.
     """
 
+    env_spec: EnvSpec  # of the robot
+    priority: str  # of the process that controls it, in words
+
     @property
-    def timing(self) -> Any:
-        """`plaudit.rollout.timing.Timing` of all episodes so far."""
+    def latency(self) -> Any:
+        """`plaudit.rollout.timing.LatencyStats` of the episodes so far."""
+        ...
+
+    def load_policy(self, policy: Any) -> None:
+        """Build a policy from its config, where it was not given from the start."""
         ...
 
     def episodes(self, count: int, *, task: str = "", seed: int | None = None) -> Iterator[Episode]:
         """Run `count` episodes and yield what was recorded.
 
-        When something fails, the episode so far is yielded first, marked with `meta["ended"]`; then the error is
+        When something fails, the episode so far is yielded first, with the reason in `meta["ended"]`; then the error is
         raised. Ctrl-C does the same. The robot holds before either.
         seed: of the first; a simulation starts from it, and the next episode from the next
         """
@@ -184,6 +197,24 @@ class InferenceEngine(Protocol):
 
     def close(self) -> None:
         """The robot holds, and nothing is left running."""
+        ...
+
+
+@runtime_checkable
+class Teleoperator(Protocol):
+    """Where a human's commands come from; while there is one, the policy's is not sent.
+
+    The process that controls the robot asks it at every tick, so it must not wait for anything.
+    """
+
+    relative: bool  # whether a command is added to the last one (targets), or sent as it is (velocities)
+
+    def command(self) -> FloatArray | None:
+        """[A], or None to leave control to the policy. Returns at once."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds."""
         ...
 
 
@@ -248,7 +279,7 @@ class Learner(Protocol):
     on_policy: bool
     config: Any  # that built it
     version: int  # updates made
-    env_spec: Any  # that it was built for, `plaudit.types.EnvSpec`
+    env_spec: EnvSpec  # that it was built for
     device: Any  # torch.device
     pretrain_updates: int  # with demonstrations alone, where there are some, before the first episode
     rng: Any  # torch.Generator of all that it samples

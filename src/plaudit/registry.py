@@ -31,7 +31,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from plaudit.config import LONGEST, config_from_init, parse
 from plaudit.errors import ContractError, UnknownName, did_you_mean
-from plaudit.protocols import InferenceEngine, Learner, Policy, Robot, VecEnv
+from plaudit.protocols import InferenceEngine, Learner, Policy, Robot, Teleoperator, VecEnv
 from plaudit.trust import check_code
 
 ClassT = TypeVar("ClassT", bound=type)
@@ -300,6 +300,7 @@ TELEOP_REGISTRY = Registry(
         "gamepad": "plaudit.rollout.teleop:GamepadConfig",
         "topic": "plaudit.rollout.teleop:TopicConfig",
     },
+    protocol=Teleoperator,
     context=("action_dim",),
 )
 INFERENCE_REGISTRY = Registry(

@@ -102,7 +102,7 @@ def test_it_holds_the_measured_position_or_the_last_command_when_that_is_too_old
         wait_until(lambda: min(robot.sensors.ages().values()) > robot.sensors.silent_after)
         robot.act(position + 0.01)
         robot.hold()
-        assert commands[-1].position == pytest.approx(robot.command)
+        assert commands[-1].position == pytest.approx(robot.last_command)
         with pytest.raises(
             RobotSilent, match=r"igris_b: the joint stream \(/igris_b/joint_states\) has sent no valid message for"
         ):
@@ -125,7 +125,7 @@ def test_history_is_laid_end_to_end_the_newest_last(tmp_path):
         assert np.array_equal(first.state, np.tile(first.state[-24:], 3))
         seen = [first]
         for _ in range(4):
-            robot.act(robot.command if robot.command is not None else first.state[-24:])
+            robot.act(robot.last_command if robot.last_command is not None else first.state[-24:])
             seen.append(robot.observe())
         parts = [one.state.reshape(3, 24) for one in seen]
         assert np.array_equal(parts[4][1], parts[3][2]) and np.array_equal(parts[4][0], parts[2][2])

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from counting import CountingSimulation
+from driving import drive
 from plaudit.contracts import check_robot
-from plaudit.data.normalize import Normalizer
 from plaudit.errors import InvalidCommand, RobotError
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.sim import SimRobot
-from plaudit.rollout.loop import run_episode
 from twins import Waves
 
 LIFT = {"type": "lift", "obs": "both", "cameras": ["front", "wrist"], "image_size": [16, 20], "num_threads": 1}
@@ -24,8 +23,7 @@ def test_a_simulated_task_keeps_the_robots_contract(env):
 
 def test_privileged_values_are_recorded_and_may_end_the_episode():
     robot = SimRobot(CountingSimulation(1), realtime=False)
-    ended = {"stop": lambda info: bool(info["success"])}
-    episode = run_episode(robot, Waves([0.0]), Normalizer({}), steps=9, task="count", seed=3, **ended)
+    episode, _ = drive(robot, Waves([0.0]), max_steps=9, seed=3, stop_on="success")
     assert episode.steps == 3 and episode.terminated
     assert episode.success.tolist() == [False, False, True] and episode.state[:, 1].tolist() == [0, 1, 2, 3]
 

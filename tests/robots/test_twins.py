@@ -6,12 +6,11 @@ import signal
 import numpy as np
 import pytest
 
-from plaudit.data.normalize import Normalizer
+from driving import drive
 from plaudit.data.store import Store
 from plaudit.robots.twin.frames import read_stamp, render_frame
 from plaudit.robots.twin.log import compare_episode
 from plaudit.robots.twin.process import TwinProcess
-from plaudit.rollout.loop import FAULT, run_episode
 from slow import slow_but
 from twins import Waves, wait_for_silence, zenoh_config
 from waiting import stretch, wait_until
@@ -30,7 +29,8 @@ def twin(config, tmp_path_factory):
 
 def wave(robot, steps, at=-1, then=lambda: None):
     """Drive the robot for so many steps; before step `at`, call `then`."""
-    return run_episode(robot, Waves(robot.params.start_pose, at, then), Normalizer({}), steps=steps, task="wave")
+    episode, _ = drive(robot, Waves(robot.params.start_pose, at, then), max_steps=steps, task="wave")
+    return episode
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_every_frame_and_state_of_an_episode_is_in_the_twins_log(tmp_path, name,
         episode = wave(robot, steps=60)
     comparison = compare_episode(episode, twin.log(), fields)
     assert (comparison.num_frames, comparison.num_states, comparison.mismatches) == (3 * 61, 61, ())
-    assert FAULT not in episode.meta and episode.steps == 60
+    assert episode.meta["ended"] == "steps" and episode.steps == 60
     targets = {tuple(np.float32(entry["target"])) for entry in twin.log()}
     assert targets & {tuple(action) for action in episode.actions}
 
@@ -92,12 +92,12 @@ def check_fault(config, twin, fault, message):
         wait_until(lambda: twin.last_entry()["holding"] or commanded(twin, robot))
         twin.inject("none")
     assert 5 <= episode.steps < 5000 and not episode.terminated
-    assert re.search(message, episode.meta[FAULT]), episode.meta[FAULT]
+    assert re.search(message, episode.meta["ended"]), episode.meta["ended"]
     assert not compare_episode(episode, twin.log(), ("position",)).mismatches
 
 
 def commanded(twin, robot):
-    return np.allclose(twin.last_entry()["target"], robot.command, atol=1e-6)
+    return np.allclose(twin.last_entry()["target"], robot.last_command, atol=1e-6)
 
 
 def test_messages_out_of_order_are_dropped_and_counted_and_the_robot_goes_on(config, twin):
@@ -105,7 +105,7 @@ def test_messages_out_of_order_are_dropped_and_counted_and_the_robot_goes_on(con
         episode = wave(robot, steps=40, at=5, then=lambda: twin.inject("shuffle"))
         twin.inject("none")
         dropped = robot.sensors.dropped()["/igris_b/joint_states"]
-    assert episode.steps == 40 and FAULT not in episode.meta
+    assert episode.steps == 40 and episode.meta["ended"] == "steps"
     assert dropped["out of order"] > 0
     assert not compare_episode(episode, twin.log(), ("position",)).mismatches
 
@@ -120,10 +120,10 @@ def test_a_process_that_is_stopped_and_continues_is_reported_and_can_be_driven_a
         patience = robot.sensors.silent_after
         episode = wave(robot, steps=5000, at=5, then=suspend)
         twin.send_signal(signal.SIGCONT)
-        assert "has sent no valid message for" in episode.meta[FAULT] and episode.steps >= 5
+        assert "has sent no valid message for" in episode.meta["ended"] and episode.steps >= 5
         robot.sensors.silent_after = patience
         again = wave(robot, steps=5)
-    assert again.steps == 5 and FAULT not in again.meta
+    assert again.steps == 5 and again.meta["ended"] == "steps"
 
 
 @pytest.mark.slow
@@ -143,7 +143,10 @@ def test_a_twin_that_is_killed_and_started_again_can_be_driven_again_and_both_ep
         again = wave(robot, steps=5)
     with Store.create(tmp_path / "store") as store:
         ids = store.extend([killed, again])
-        assert "no valid message for" in store.episode(ids[0]).meta[FAULT] and FAULT not in store.episode(ids[1]).meta
+        assert (
+            "no valid message for" in store.episode(ids[0]).meta["ended"]
+            and store.episode(ids[1]).meta["ended"] == "steps"
+        )
 
 
 def test_a_twin_without_commands_holds(config, twin):

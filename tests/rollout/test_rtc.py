@@ -1,4 +1,4 @@
-"""Two processes that drive a puppet: what is sent, record_episodes and measured while nothing goes wrong."""
+"""Two processes that drive a puppet: what is sent, recorded and measured while nothing goes wrong."""
 
 import sys
 import threading
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from plaudit.data.store import Store
+from plaudit.errors import RolloutError
 from plaudit.rollout.engine import InferenceConfig, record_episodes
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential
@@ -51,7 +52,7 @@ def test_episodes_go_on_from_seed_to_seed_and_earlier_ones_stay_what_they_were(k
             assert store.episode(0).actions[:, 0].tolist() == [0, 1, 2, 3]
     assert [episode.meta["seed"] for episode in episodes] == [3, 4]
     assert all(episode.state[:, 0].tolist() == [0, 1, 2, 3, 4] for episode in episodes)
-    assert engine.timing.ticks == 12
+    assert engine.latency.ticks == 12
 
 
 @both
@@ -124,7 +125,7 @@ def test_the_delay_is_measured_in_steps_and_told_to_the_policy(log):
     config = InferenceConfig(max_episode_steps=60, execution_horizon=10)
     with Rtc(PuppetConfig(log=log), CounterConfig(took=0.2), config) as engine:
         (episode,) = engine.episodes(1)
-    assert engine.timing.delay[1:].min() >= 4  # of 20 on a quiet machine, whose ticks are 10 ms
+    assert engine.latency.delay[1:].min() >= 4  # of 20 on a quiet machine, whose ticks are 10 ms
     assert episode.actions[-1, 1] >= 5
     assert episode.actions[:, 0].tolist() == list(range(60))  # and each command stands at its step all the same
 
@@ -141,7 +142,7 @@ def test_where_a_chunk_runs_out_the_robot_gets_what_is_safe(log, idle, sent):
     config = InferenceConfig(max_episode_steps=7, idle_action=idle)
     with Rtc(PuppetConfig(log=log), CounterConfig(horizon=4, took=2.0), config) as engine:
         (episode,) = engine.episodes(1)
-    assert engine.timing.held.tolist() == [False] * 4 + [True] * 3
+    assert engine.latency.held.tolist() == [False] * 4 + [True] * 3
     assert episode.actions[:, 0].tolist() == [0, 1, 2, 3, sent, sent, sent]
     assert np.array_equal(episode.actions, received(log))
 
@@ -168,3 +169,15 @@ def test_a_config_that_no_other_process_finds_is_refused(log, monkeypatch):
     monkeypatch.setattr(PuppetConfig, "__module__", "__main__")
     with pytest.raises(RuntimeError, match="put it into a module of its own"):
         Rtc(PuppetConfig(log=log), CounterConfig())
+
+
+@both
+def test_a_policy_may_come_after_the_robot_which_is_connected_once(log, kind):
+    config = PuppetConfig(log=log, tells_builds=True)
+    with kind(config, None, InferenceConfig(max_episode_steps=3)) as engine:
+        assert (engine.env_spec.state_dim, engine.env_spec.action_dim) == (1, 2)
+        with pytest.raises(RolloutError, match="has no policy yet"):
+            next(engine.episodes(1))
+        engine.load_policy(CounterConfig())
+        (episode,) = engine.episodes(1)
+    assert episode.steps == 3 and lines(log, "built") == ["built"]

@@ -141,7 +141,7 @@ def test_a_policy_that_hangs_lets_the_robot_be_stopped(log):
     with Rtc(PuppetConfig(log=log), CounterConfig(horizon=4, stuck_after=1), config) as engine:
         threading.Thread(target=stop).start()
         (episode,) = engine.episodes(1)
-    assert episode.meta["ended"] == "stopped" and engine.timing.held.sum() > 0
+    assert episode.meta["ended"] == "stopped" and engine.latency.held.sum() > 0
     assert_kept_and_held(episode, log)
     assert all(map(gone, engine.pids.values()))
 

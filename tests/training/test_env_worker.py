@@ -87,6 +87,21 @@ def test_weights_that_come_while_it_moves_are_acted_with_in_the_same_episode(tmp
     assert version == 2 and 4 <= step <= 11  # 0.5 s and a look later, at 10 Hz
 
 
+def test_a_robot_is_connected_once_to_be_described_and_driven(tmp_path, monkeypatch):
+    built, build = [], glow.GlowConfig.build
+    monkeypatch.setattr(glow.GlowConfig, "build", lambda config, count: built.append(count) or build(config, count))
+    config, shelf = make_config(tmp_path), Shelf()
+    env = EnvWorker(config, LocalHandle("replay buffer", shelf), LocalHandle("state manager", Publisher()))
+    try:
+        assert (env.describe().state_dim, env.describe().action_dim) == (2, 1)
+        with pytest.raises(WorkerLost):
+            env.rollout(seed=3)
+        env.load_policy(POLICY)
+        assert env.rollout(seed=3).steps == 12 and built == [1]
+    finally:
+        env.close()
+
+
 def test_an_episode_that_could_not_be_handed_over_is_handed_over_next(tmp_path):
     shelf = Shelf(failures=2)
     with worker(make_config(tmp_path), shelf, Publisher()) as env:

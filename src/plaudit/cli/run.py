@@ -117,7 +117,7 @@ def _drive(engine: Any, store: Any, steps: int, episodes: int, task: str, seed: 
             ended, left = episode.meta["ended"], f"; {episodes - done} to go" if done < episodes else ""
             out.print(f"episode {number}: {episode.steps:,} steps, ended by: {ended}{left}")
     finally:
-        _show(engine.timing)
+        _show(engine.latency)
         added = store.ids[before:]
         ends = ", ".join(sorted({str(store.place(i).line["meta"]["ended"]) for i in added}))
         versions = sorted({store.place(i).line["meta"]["weights"] for i in added})

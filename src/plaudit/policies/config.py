@@ -16,9 +16,9 @@ Guidance = Literal["vjp", "identity", "blend"]
 
 
 class PolicyConfig(Config):
-    """Base of the configs that come with Plaudit; one of your own needs only a `build()`."""
+    """Base of the configs of policies; one of your own needs only a `build()`."""
 
-    policy_class: ClassVar[str]  # "module:Class", made with the config alone
+    policy_class: ClassVar[str]  # "module:Class", constructed with the config
 
     def build(self) -> Any:
         """The `Policy`, with the weights that its seed gives."""

@@ -25,7 +25,7 @@ from plaudit.config import Config, load, read_tree
 from plaudit.data.journal import write_atomic
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
-from plaudit.policies.config import NetworkPolicyConfig
+from plaudit.policies.config import NetworkPolicyConfig, PolicyConfig
 from plaudit.policies.weights import read_weights, write_weights
 from plaudit.protocols import Policy
 from plaudit.registry import POLICY_REGISTRY
@@ -50,7 +50,7 @@ class PolicyFile(Config):
     normalizer: Path | None = None
 
 
-class PolicySpec(Config):
+class PolicySpec(PolicyConfig):
     """All it takes to build a policy in any process of this machine; it crosses to one as JSON."""
 
     policy: dict[str, Any]  # with its components

@@ -1,9 +1,9 @@
-"""Ticks at a fixed rate, and asking the machine for punctuality.
+"""Ticks at a fixed rate, and the process priority that keeps them punctual.
 
-A tick has an absolute deadline, so that one that is late does not make the next ones late. The clock sleeps until just
-before it and looks at the time for the rest: a sleep ends some tens of microseconds late at best, and on a machine that
-saves power a millisecond. A deadline that passed a whole period ago is counted as missed and left out: a robot that was
-kept waiting must not be sent the lost commands in a burst.
+A tick has an absolute deadline, so that a late tick does not delay the next ones. The rate limiter sleeps until just
+before the deadline and polls the clock for the rest: a sleep ends some tens of microseconds late at best, and a
+millisecond late on a machine that saves power. A deadline that passed a whole period ago is counted as missed and
+skipped: a robot that was kept waiting must not receive the lost commands in a burst.
 """
 
 import gc
@@ -13,24 +13,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-SPIN = 0.0005  # s before a deadline that are not slept
+SPIN_S = 0.0005  # before a deadline, polled instead of slept
 PRIORITY = 20  # of 99: above all ordinary work, below the kernel's own threads
 
 
 class RateLimiter:
-    """late, missed = clock.wait()"""
+    """late, missed = rate_limiter.wait()"""
 
-    def __init__(self, rate: float):
-        """rate: ticks a second; the first is now"""
-        self.period = 1 / rate
+    def __init__(self, hz: float):
+        """hz: ticks per second; the first is now"""
+        self.period = 1 / hz
         self._next = time.monotonic()
 
     def wait(self) -> tuple[float, int]:
-        """Until the next tick: how late it begins, s, and how many before it were missed."""
+        """Wait for the next tick; returns how late it begins, in s, and how many before it were missed."""
         now = time.monotonic()
         missed = max(int((now - self._next) / self.period), 0)
         self._next += missed * self.period
-        rest = self._next - now - SPIN
+        rest = self._next - now - SPIN_S
         if rest > 0:
             time.sleep(rest)
         while (now := time.monotonic()) < self._next:
@@ -41,18 +41,19 @@ class RateLimiter:
 
 
 class NoRateLimiter:
-    """Every tick is now: for a simulation that nobody watches."""
+    """Every tick is now: for a simulation that runs as fast as it can."""
 
     def wait(self) -> tuple[float, int]:
+        """Return at once."""
         return 0.0, 0
 
 
 def set_realtime_priority(cpu: int | None = None) -> str:
-    """Ask for the processor before others get it; returns what was granted, in words.
+    """Ask the kernel to run this process before others; returns what was granted, in words.
 
-    cpu: the core to stay on, and the only one
+    cpu: the core to pin it to
     """
-    granted = _priority()
+    granted = _raise_priority()
     if cpu is None:
         return granted
     try:
@@ -63,12 +64,12 @@ def set_realtime_priority(cpu: int | None = None) -> str:
 
 
 def set_high_priority() -> None:
-    """Ahead of other programs where that is permitted, and behind whoever is punctual."""
+    """Ahead of other programs where that is permitted, behind processes with real-time priority."""
     with suppress(PermissionError):
         os.nice(-10)
 
 
-def _priority() -> str:
+def _raise_priority() -> str:
     """Of all threads of this process: one that waits for a camera holds Python's lock for a moment when it wakes, and
     when another program gets the processor in that moment, control waits for both."""
     threads = [int(thread.name) for thread in Path("/proc/self/task").iterdir()]
@@ -88,7 +89,7 @@ def _priority() -> str:
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """For as long as a robot moves: a full collection takes longer than a tick may. Then as the process had it."""
+    """No garbage collection while a robot moves: a full one takes longer than a tick may. Restored afterwards."""
     enabled, frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.collect()
     if not frozen:

@@ -1,60 +1,67 @@
-"""The process that controls the robot: a tick at a fixed rate, whatever else happens. No torch, and no waiting.
+"""The process that controls the robot: one tick at a fixed rate, whatever else happens. No torch, and no waiting.
 
-    every tick:  observe -> record -> tell inference -> take a new chunk if one is there -> send a command
+    every tick:  observe -> record -> notify inference -> take a new chunk if there is one -> send a command
 
-A chunk's commands are numbered by steps, from the observation it was inferred from, so one that arrives late is entered
-where it belongs and not at its beginning. Where there is no command for a step, the last one is sent again.
+The commands of a chunk are numbered by steps, from the observation it was inferred from, so a chunk that arrives late
+is entered where it belongs and not at its beginning. Where there is no command for a step, the idle action is sent.
 
-An episode begins with the first chunk: until it is there the robot stands where its reset left it, and no clock runs.
+An episode begins with the first chunk: until then the robot stays where its reset left it, and no time is counted.
 """
 
 import os
 import select
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from typing import TypeVar
+
+import numpy as np
 
 from plaudit.errors import RolloutError
-from plaudit.protocols import Robot
+from plaudit.protocols import Robot, Teleoperator
+from plaudit.robots.config import RobotConfig
 from plaudit.rollout.clock import RateLimiter, gc_disabled, set_realtime_priority
-from plaudit.rollout.driver import ControlStep
-from plaudit.rollout.engine import InferenceConfig, RobotConfig, enter_if_context, error_message, robot_spec
-from plaudit.rollout.memory import ActionChunk, EpisodeBuffer
-from plaudit.rollout.processes import GRACE, ParentGone, exit_with_parent, print_error, receive, receive_block, send
+from plaudit.rollout.engine import InferenceConfig, enter_if_context, error_message, robot_spec
+from plaudit.rollout.memory import NO_ACTION, TELEOP, ActionChunk, EpisodeBuffer
+from plaudit.rollout.processes import GRACE_S, ParentGone, exit_with_parent, print_error, receive, receive_block, send
 from plaudit.rollout.teleop import TeleopConfig
-from plaudit.types import AnyArray, EnvSpec
+from plaudit.types import HUMAN, POLICY, AnyArray, EnvSpec, FloatArray, Observation
 
 END_OF_EPISODE = -1  # on the pipe of ticks: no more rows in this episode
 TICK_BYTES = 8
+POLL_S = 0.0005  # between looks for the first chunk
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class StartEpisode:
-    """One episode, please. The block comes behind it."""
+    """To control: run one episode. Its block follows."""
 
-    steps: int
+    max_steps: int
     seed: int | None
 
 
 @dataclass(frozen=True)
 class StopEpisode:
-    """No further; why, in words."""
+    """To control: end the episode; why, in words."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The robot is there."""
+    """From control: the robot is connected."""
 
     env_spec: EnvSpec
-    priority: str  # what the machine granted, in words
+    priority: str  # that the machine granted, in words
 
 
 @dataclass(frozen=True, eq=False)
 class EpisodeDone:
-    """An episode's end, after the robot was told to hold."""
+    """From control: an episode has ended, and the robot was told to hold."""
 
     ended: str  # "steps", the flag that turned true, why it was stopped, or what failed
     failed: bool = False
@@ -62,126 +69,236 @@ class EpisodeDone:
     privileged: dict[str, list[AnyArray]] = field(default_factory=dict)
 
 
+class ControlStep:
+    """One tick of a robot, in either engine: observe, choose the command, limit it, send it, record it.
+
+    control.begin(buffer, seed)
+    for step in range(max_steps):
+        control.begin_tick(*rate_limiter.wait())
+        if step and control.observe(step):       # the result of the previous command
+            break
+        control.act(step, chunk)
+
+    The first command of an episode may be anything: it is the policy's. Every later one differs from the one before by
+    at most `max_action_delta`, so neither a human who lets go nor a chunk that arrives late makes the robot jump.
+    """
+
+    def __init__(self, robot: Robot, teleop: Teleoperator | None, config: InferenceConfig):
+        self._robot, self._teleop, self._config = robot, teleop, config
+        self._zero = np.zeros(robot.action_dim, np.float32)
+        self._max_delta = _max_delta(config.max_action_delta, robot.action_dim)
+        self.privileged: dict[str, list[AnyArray]] = {}  # name -> one value per step
+
+    def begin(self, buffer: EpisodeBuffer, seed: int | None) -> None:
+        """Reset the robot and record its first observation."""
+        self.privileged = {}
+        self._buffer = buffer
+        self._last: FloatArray | None = None
+        self._record(0, self._robot.reset(seed))
+
+    def begin_tick(self, late: float, missed: int) -> None:
+        """A tick begins. late: s; missed: ticks before it that did not happen"""
+        self._began, self._untimed_s = time.perf_counter(), 0.0
+        self._late, self._missed = late, missed
+
+    def untimed(self, call: Callable[[], Answer]) -> Answer:
+        """Call code that is not ours: its time does not count as our overhead."""
+        began = time.perf_counter()
+        answer = call()
+        self._untimed_s += time.perf_counter() - began
+        return answer
+
+    def observe(self, row: int) -> bool:
+        """Record the result of the last command; returns whether it ends the episode."""
+        observation = self.untimed(self._robot.observe)
+        info = self.untimed(self._robot.privileged)
+        self._record(row, observation)
+        for name, value in info.items():
+            self.privileged.setdefault(name, []).append(value)
+        flag = self._config.stop_on
+        if flag and flag not in info:
+            raise RolloutError(f"this robot reports no '{flag}'; it reports: {', '.join(info) or 'nothing'}")
+        return bool(flag) and bool(info[flag])
+
+    def act(self, step: int, chunk: ActionChunk) -> None:
+        """Send a human's command, else the chunk's, else the idle action."""
+        planned = chunk.action_at(step)
+        human = None if self._teleop is None else self.untimed(self._teleop.command)
+        if human is not None:
+            command, mode, source = self._teleop_action(human, planned), HUMAN, TELEOP
+        elif planned is not None:
+            command, mode, source = planned, POLICY, chunk.start_step
+        else:
+            command, mode, source = self._idle_action(), POLICY, NO_ACTION
+        command = self._rate_limited(command)
+        self.untimed(lambda: self._robot.act(command))
+        self._last = self._sent()
+        self._buffer.add_command(step, self._last, mode, source, self._late, self._missed)
+        self._buffer.overhead[step] = time.perf_counter() - self._began - self._untimed_s
+
+    def _record(self, row: int, observation: Observation) -> None:
+        if not np.isfinite(observation.state).all():
+            raise RolloutError(f"the robot's state holds NaN or infinity after {row} commands")
+        self._buffer.add_observation(row, observation, time.monotonic())
+
+    def _sent(self) -> FloatArray:
+        sent = self._robot.last_command
+        if sent is None:
+            raise RolloutError("the robot's last_command is None after act(); it must be what was sent")
+        return sent
+
+    def _teleop_action(self, command: FloatArray, planned: FloatArray | None) -> FloatArray:
+        if command.shape != self._zero.shape or not np.isfinite(command).all():
+            raise RolloutError(f"a teleoperator's command must be {len(self._zero)} finite numbers, got {command}")
+        assert self._teleop is not None
+        if not self._teleop.relative:
+            return command
+        start = planned if self._last is None else self._last
+        assert start is not None, "an episode begins with a chunk"
+        return start + command
+
+    def _idle_action(self) -> FloatArray:
+        assert self._last is not None, "an episode begins with a chunk"
+        return self._zero if self._config.idle_action == "zero" else self._last
+
+    def _rate_limited(self, command: FloatArray) -> FloatArray:
+        """A new array: the robot may keep it."""
+        if self._max_delta is None or self._last is None:
+            return command.astype(np.float32)
+        return (self._last + np.clip(command - self._last, -self._max_delta, self._max_delta)).astype(np.float32)
+
+
+def _max_delta(setting: float | tuple[float, ...] | None, action_dim: int) -> FloatArray | None:
+    if setting is None:
+        return None
+    limit = np.asarray(setting, np.float32)
+    if limit.shape not in ((), (action_dim,)) or not (limit > 0).all():
+        raise RolloutError(f"max_action_delta must be one positive number, or one for each of {action_dim} joints")
+    return limit
+
+
 def main(
     parent: Connection, ticks: int, robot_config: RobotConfig, config: InferenceConfig, teleop: TeleopConfig | None
 ) -> None:
-    """The process.
+    """The control process.
 
-    ticks: a pipe's end; the numbers of rows go into it
+    ticks: a pipe's end, into which the numbers of recorded rows are written
     """
-    exit_with_parent(parent, GRACE)
+    exit_with_parent(parent, GRACE_S)
     os.set_inheritable(ticks, False)
     os.set_blocking(ticks, False)
     try:
         with ExitStack() as stack:
             robot = enter_if_context(robot_config.build(), stack)
             stack.callback(robot.hold)
-            person = None if teleop is None else teleop.build(robot.action_dim)
-            if person is not None:
-                stack.callback(person.close)
-            env_spec = robot_spec(robot, config.name, config.control_hz)
-            control = ControlProcess(robot, ControlStep(robot, person, config), env_spec, config, parent, ticks)
+            teleoperator = None if teleop is None else teleop.build(robot.action_dim)
+            if teleoperator is not None:
+                stack.callback(teleoperator.close)
+            env_spec = robot_spec(robot, config)
+            control = ControlProcess(robot, teleoperator, env_spec, config, parent, ticks)
             send(parent, Ready(env_spec, set_realtime_priority(config.control_cpu)))
             control.serve()
-    except Exception as error:  # noqa: BLE001 - the parent says it
+    except Exception as error:  # noqa: BLE001 - the parent reports it
         print_error(error)
         send(parent, EpisodeDone(error_message(error), failed=True))
 
 
 def hold(_: Connection, robot_config: RobotConfig) -> None:
-    """A process for when the other was killed: a robot of the same config is told to stay where it is."""
+    """A process for when the control process was killed: connects to the robot anew and tells it to hold."""
     with ExitStack() as stack:
         robot = enter_if_context(robot_config.build(), stack)
         with suppress(Exception):
-            robot.observe()  # one that has just been made does not know yet where it is
+            robot.observe()  # a robot that was just connected has not measured its position yet
         robot.hold()
 
 
 class ControlProcess:
-    """Episodes, one after the other, as they are ordered."""
+    """Runs episodes, one after the other, as the parent asks for them."""
 
     def __init__(
         self,
         robot: Robot,
-        driver: ControlStep,
+        teleop: Teleoperator | None,
         env_spec: EnvSpec,
         config: InferenceConfig,
         parent: Connection,
         ticks: int,
     ):
-        self._robot, self._driver, self._body, self._config = robot, driver, env_spec, config
+        self._robot, self._env_spec, self._config = robot, env_spec, config
+        self._control = ControlStep(robot, teleop, config)
         self._parent, self._ticks = parent, ticks
-        self._said = select.poll()  # the parent's socket; asked at every tick, and this is the cheapest way to
-        self._said.register(parent.fileno(), select.POLLIN)
+        self._messages = select.poll()  # of the parent; asked at every tick, and this is the cheapest way to
+        self._messages.register(parent.fileno(), select.POLLIN)
 
     def serve(self) -> None:
+        """Until the parent closes its socket or an episode fails."""
         while True:
-            order = receive(self._parent)
-            if isinstance(order, StopEpisode):
+            message = receive(self._parent)
+            if isinstance(message, StopEpisode):
                 continue  # of an episode that ended by itself meanwhile
-            memory = EpisodeBuffer.attach(receive_block(self._parent), self._body, order.steps)
+            buffer = EpisodeBuffer.attach(receive_block(self._parent), self._env_spec, message.max_steps)
             with gc_disabled():
-                over = self._episode(memory, order)
-            self._tell(END_OF_EPISODE)
-            send(self._parent, over)
-            if over.failed:
+                done = self._run_episode(buffer, message.seed)
+            self._notify(END_OF_EPISODE)
+            send(self._parent, done)
+            if done.failed:
                 return
 
-    def _episode(self, memory: EpisodeBuffer, order: StartEpisode) -> EpisodeDone:
+    def _run_episode(self, buffer: EpisodeBuffer, seed: int | None) -> EpisodeDone:
         try:
-            ended, terminated = self._drive(memory, order)
-            return EpisodeDone(ended, False, terminated, self._driver.privileged)
+            ended, terminated = self._drive(buffer, seed)
+            return EpisodeDone(ended, False, terminated, self._control.privileged)
         except Exception as error:  # noqa: BLE001 - of a robot's driver, which may raise anything
             print_error(error)
-            return EpisodeDone(error_message(error), True, False, self._driver.privileged)
+            return EpisodeDone(error_message(error), True, False, self._control.privileged)
         finally:
-            with suppress(Exception):  # what raised above may raise again; `main` has the last word
+            with suppress(Exception):  # what raised above may raise again; `main` calls hold() once more
                 self._robot.hold()
 
-    def _drive(self, memory: EpisodeBuffer, order: StartEpisode) -> tuple[str, bool]:
-        """Why it ended, and whether the task did."""
-        self._driver.begin(memory, order.seed)
-        self._tell(0)
-        chunk = self._first_chunk(memory)
+    def _drive(self, buffer: EpisodeBuffer, seed: int | None) -> tuple[str, bool]:
+        """Returns why the episode ended, and whether that terminated the task."""
+        self._control.begin(buffer, seed)
+        self._notify(0)
+        chunk = self._first_chunk(buffer)
         if isinstance(chunk, StopEpisode):
             return chunk.reason, False
-        clock = RateLimiter(self._body.fps)
-        for step in range(order.steps + 1):
-            self._driver.wake(*clock.wait())
+        rate_limiter = RateLimiter(self._env_spec.fps)
+        for step in range(buffer.max_steps + 1):
+            self._control.begin_tick(*rate_limiter.wait())
             if step:
-                done = self._driver.observe(step)
-                self._tell(step)
-                if done:
+                terminated = self._control.observe(step)
+                self._notify(step)
+                if terminated:
                     return self._config.stop_on, True
-            if step == order.steps:
+            if step == buffer.max_steps:
                 break
-            stop = self._stop()
+            stop = self._stop_message()
             if stop is not None:
                 return stop.reason, False
-            chunk = memory.chunk_slot.take() or chunk
-            self._driver.send(step, chunk)
+            chunk = buffer.chunk_slot.take() or chunk
+            self._control.act(step, chunk)
         return "steps", False
 
-    def _first_chunk(self, memory: EpisodeBuffer) -> ActionChunk | StopEpisode:
-        until = time.monotonic() + self._config.startup_timeout_s
-        while time.monotonic() < until:
-            chunk = memory.chunk_slot.take()
+    def _first_chunk(self, buffer: EpisodeBuffer) -> ActionChunk | StopEpisode:
+        deadline = time.monotonic() + self._config.startup_timeout_s
+        while time.monotonic() < deadline:
+            chunk = buffer.chunk_slot.take()
             if chunk is not None:
                 return chunk
-            if (stop := self._stop()) is not None:
+            if (stop := self._stop_message()) is not None:
                 return stop
-            time.sleep(0.0005)
+            time.sleep(POLL_S)
         raise RolloutError(f"no chunk came in {self._config.startup_timeout_s:g} s")
 
-    def _stop(self) -> StopEpisode | None:
-        if not self._said.poll(0):
+    def _stop_message(self) -> StopEpisode | None:
+        if not self._messages.poll(0):
             return None
         try:
             return receive(self._parent)
         except ParentGone:
             return StopEpisode("the process that started this one is gone")
 
-    def _tell(self, row: int) -> None:
-        """Inference, if it is there; if not, or if it is thousands of rows behind, the robot is driven all the same."""
+    def _notify(self, row: int) -> None:
+        """Tell inference of a row; where it is gone, or thousands of rows behind, control continues all the same."""
         with suppress(BrokenPipeError, BlockingIOError):
             os.write(self._ticks, row.to_bytes(TICK_BYTES, "little", signed=True))

@@ -1,4 +1,4 @@
-"""Inference engines: what drives a robot with a policy, episode after episode, and what all of them have in common.
+"""Inference engines: what runs a policy on a robot, episode after episode, and what all of them have in common.
 
     with Rtc(robot, policy, config) as engine:           # configs: each is built in the process where it runs
         for episode in engine.episodes(10):
@@ -6,16 +6,18 @@
             engine.push(learner.weights())               # the next episode acts with them
 
 `Rtc` (rollout/rtc.py) infers in one process while another controls; `Sequential` (rollout/sequential.py) does one after
-the other, and its robot waits meanwhile. Both check a chunk before it is used, accept teleoperation, limit how fast a
-command may change, record what was really sent, and tell the robot to hold on every way out.
+the other, and its robot waits meanwhile. Both validate a chunk before it is used, accept teleoperation, limit how fast
+a command may change, record what was really sent, and tell the robot to hold however an episode ends.
 
-`load_run` makes what `plaudit run` runs: names and `a.b=c` overrides in, a config of everything but the policy out.
+`load_run` reads what `plaudit run` runs: names and `a.b=c` overrides in, a config of everything but the policy out.
 """
 
+import threading
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -24,23 +26,14 @@ from plaudit.config import Config, load
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError, RolloutError
-from plaudit.protocols import InferenceEngine, Policy, Robot
+from plaudit.protocols import InferenceEngine, Robot
 from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
-from plaudit.robots.ros import RosRobotConfig
+from plaudit.robots.config import RobotConfig
 from plaudit.rollout.memory import MAX_CHUNK
-from plaudit.types import EnvSpec, FloatArray
+from plaudit.rollout.timing import MAX_EPISODES, LatencyStats
+from plaudit.types import EnvSpec, Episode, FloatArray
 
-
-class RobotConfig(Protocol):
-    """A config of `ROBOT_REGISTRY`."""
-
-    def build(self) -> Robot: ...
-
-
-class PolicyConfig(Protocol):
-    """A config of `POLICY_REGISTRY`."""
-
-    def build(self) -> Policy: ...
+Outcome = tuple[Episode | None, BaseException | None]  # what was recorded of an episode, and what ended it early
 
 
 class InferenceConfig(Config):
@@ -62,25 +55,69 @@ class InferenceConfig(Config):
     startup_timeout_s: float = Field(default=120.0, gt=0)  # for building robot and policy, and for a first chunk
 
     def load_normalizer(self, env_spec: EnvSpec) -> Normalizer:
+        """Read the statistics; without any, the identity."""
         if self.normalizer is None:
             return Normalizer.identity(env_spec.state_dim, env_spec.action_dim)
         return Normalizer.load(self.normalizer)
 
 
+InferenceT = TypeVar("InferenceT", bound=InferenceConfig)
+
+
+class EngineBase:
+    """What both engines share: episodes one after the other, their latencies, and the way to stop."""
+
+    def __init__(self) -> None:
+        self._latencies: deque[LatencyStats] = deque(maxlen=MAX_EPISODES)
+        self._stopping = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def latency(self) -> LatencyStats:
+        """Of the newest episodes."""
+        return LatencyStats.concatenate(self._latencies)
+
+    def episodes(self, count: int, *, task: str = "", seed: int | None = None) -> Iterator[Episode]:
+        """See `plaudit.protocols.InferenceEngine`."""
+        for number in range(count):
+            episode, error = self._run_episode(task, None if seed is None else seed + number)
+            if episode is not None:
+                yield episode
+            if error is not None:
+                raise error
+            if self._stopping.is_set():
+                return
+
+    def stop(self) -> None:
+        """End the current episode, from another thread; it is yielded, and it is the last."""
+        self._stopping.set()
+
+    def close(self) -> None:
+        """The robot holds, and nothing is left running."""
+        raise NotImplementedError
+
+    def _run_episode(self, task: str, seed: int | None) -> Outcome:
+        raise NotImplementedError
+
+
 def record_episodes(
-    executor: InferenceEngine, store: Store, count: int, *, task: str = "", seed: int | None = None
+    engine: InferenceEngine, store: Store, count: int, *, task: str = "", seed: int | None = None
 ) -> Iterator[int]:
-    """Drive and store, and tell the number of each episode that is. What fails is raised after what was recorded is
-    stored."""
-    for episode in executor.episodes(count, task=task, seed=seed):
+    """Run and store episodes; yields the id of each. An error is raised after what was recorded is stored."""
+    for episode in engine.episodes(count, task=task, seed=seed):
         yield store.append(episode)
 
 
 def validate_chunk(chunk: Any, action_dim: int) -> FloatArray:
     """A policy's answer, if it can be sent to a robot."""
     if not isinstance(chunk, np.ndarray) or chunk.ndim != 2 or chunk.shape[1] != action_dim or not len(chunk):
-        what = list(chunk.shape) if isinstance(chunk, np.ndarray) else type(chunk).__name__
-        raise RolloutError(f"the policy must return actions [H, {action_dim}], it returned {what}")
+        returned = list(chunk.shape) if isinstance(chunk, np.ndarray) else type(chunk).__name__
+        raise RolloutError(f"the policy must return actions [H, {action_dim}], it returned {returned}")
     if len(chunk) > MAX_CHUNK:
         raise RolloutError(f"the policy returned {len(chunk)} actions at once; {MAX_CHUNK} are the most")
     bad = np.flatnonzero(~np.isfinite(chunk).all(axis=1))
@@ -91,29 +128,26 @@ def validate_chunk(chunk: Any, action_dim: int) -> FloatArray:
     return chunk.astype(np.float32, copy=False)
 
 
-def robot_spec(robot: Robot, name: str = "", control_hz: float | None = None) -> EnvSpec:
-    """The sizes of a robot, under a name and at a rate of its own or given ones."""
-    fps = float(control_hz or robot.fps)
-    return EnvSpec(robot.state_dim, robot.action_dim, dict(robot.cameras), fps, name or type(robot).__name__)
+def robot_spec(robot: Robot, config: InferenceConfig) -> EnvSpec:
+    """The robot's sizes, with the name and the rate that the config sets."""
+    fps, name = float(config.control_hz or robot.fps), config.name or type(robot).__name__
+    return EnvSpec(int(robot.state_dim), int(robot.action_dim), dict(robot.cameras), fps, name)
 
 
 def enter_if_context(robot: Robot, stack: ExitStack) -> Robot:
-    """One that has to be closed is, with the stack."""
+    """A robot that has to be closed is closed with the stack."""
     return stack.enter_context(robot) if isinstance(robot, AbstractContextManager) else robot
 
 
 def error_message(error: BaseException) -> str:
-    """For who does not see the traceback."""
+    """An error in one line, for a reader who does not see the traceback."""
     return str(error) if isinstance(error, PlauditError) else f"{type(error).__name__}: {error}"
 
 
-InferenceT = TypeVar("InferenceT", bound="InferenceConfig")
-
-
-def check_algorithm(algorithm: str, executor: InferenceConfig) -> None:
-    """Whether there is such an algorithm, and whether it can run as the settings say."""
+def check_algorithm(algorithm: str, config: InferenceConfig) -> None:
+    """Whether there is such an algorithm, and whether it can run with these settings."""
     INFERENCE_REGISTRY.get(algorithm)
-    if algorithm == "rtc" and not executor.realtime:
+    if algorithm == "rtc" and not config.realtime:
         raise ValueError("rtc controls in real time; write executor.realtime=true, or take algorithm 'sequential'")
 
 
@@ -135,12 +169,12 @@ class RunConfig(Config):
         return INFERENCE_REGISTRY.name_of(self.executor)
 
     @model_validator(mode="after")
-    def _it_can_be_driven(self) -> Self:
+    def _check_algorithm(self) -> Self:
         check_algorithm(self.algorithm, self.executor)
         return self
 
-    def start(self, policy: PolicyConfig) -> InferenceEngine:
-        """The engine, with robot and policy ready."""
+    def start(self, policy: Any | None) -> InferenceEngine:
+        """The engine, with the robot connected. policy: its config; None: loaded later, by `load_policy`"""
         return self.executor.build(self.robot, policy, self.teleop)
 
 
@@ -151,40 +185,34 @@ def load_run(
     algorithm: str,
     teleop: str,
     robot_files: Mapping[str, Path | None],
-    **executor: Any,
+    **settings: Any,
 ) -> RunConfig:
     """
     overrides: robot.x=y, teleop.x=y, executor.x=y; they win
     teleop: a name, or "none"
     robot_files: key of the robot -> file
-    executor: its settings
+    settings: of `InferenceConfig`
     """
-    known = ROBOT_REGISTRY.get(robot).model_fields
-    of_robot: dict[str, Any] = {key: str(path.absolute()) for key, path in robot_files.items() if path is not None}
-    if "realtime" in known:  # robots that can keep a rate by themselves are not to: the executor does
-        of_robot["realtime"] = False
+    files = {key: str(path.absolute()) for key, path in robot_files.items() if path is not None}
+    # The engine keeps the rate, so a robot that can keep it must not.
+    unpaced = {"realtime": False} if issubclass(ROBOT_REGISTRY.get(robot), RobotConfig) else {}
 
     def translate(tree: dict[str, Any]) -> dict[str, Any]:
-        body = {"type": robot, **of_robot, **tree.get("robot", {})}
-        person = {"type": teleop, **({"robot": body} if teleop == "topic" else {}), **tree.pop("teleop", {})}
+        robot_tree = {"type": robot, **files, **unpaced, **tree.get("robot", {})}
+        shared = {"robot": robot_tree} if teleop == "topic" else {}  # the commands come over the robot's own transport
+        teleop_tree = {"type": teleop, **shared, **tree.pop("teleop", {})}
         return {
             **tree,
-            **({} if teleop == "none" else {"teleop": person}),
-            "robot": body,
-            "executor": {"name": robot, **executor, **tree.get("executor", {}), "type": algorithm},
+            **({} if teleop == "none" else {"teleop": teleop_tree}),
+            "robot": robot_tree,
+            "executor": {"name": robot, **settings, **tree.get("executor", {}), "type": algorithm},
         }
 
     config = load(RunConfig, None, overrides, translate)
     return config.model_copy(update={"executor": with_params(config.executor, config.robot)})
 
 
-def with_params(how: InferenceT, robot: Any) -> InferenceT:
-    """What a robot's own file says of policies fills in what nobody else did."""
-    if not isinstance(robot, RosRobotConfig):
-        return how
-    params = robot.params()
-    filled = {
-        "execution_horizon": how.execution_horizon or params.policy_update_period,
-        "normalizer": how.normalizer or params.norm_stats_file_path,
-    }
-    return how.model_copy(update=filled)
+def with_params(config: InferenceT, robot: Any) -> InferenceT:
+    """The settings, with those that the user left open filled in by the robot's own files."""
+    defaults = robot.inference_defaults() if isinstance(robot, RobotConfig) else {}
+    return config.model_copy(update={key: value for key, value in defaults.items() if getattr(config, key) is None})

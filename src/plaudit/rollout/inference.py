@@ -1,7 +1,7 @@
-"""The process that infers: looks at the newest observation, and has the next chunk ready before the last one runs out.
+"""The process that infers: it observes the newest row, and has the next chunk ready before the current one runs out.
 
-This is the loop of real-time chunking (arXiv 2506.07339): wait until `execute` steps of the chunk at hand have been
-asked for, take the newest observation, infer with the steps in mind that will have run by then, publish. How many those
+This is the loop of real-time chunking (arXiv 2506.07339): wait until `execution_horizon` steps of the current chunk
+have run, take the newest observation, infer with the steps in mind that will have run by then, publish. How many those
 will be is measured: every command is recorded with the chunk it came from, so the delay of a chunk is the number of its
 first command. The next one is expected to take as long as the slowest of the last few.
 
@@ -24,64 +24,66 @@ from typing import Any
 import numpy as np
 
 from plaudit.errors import RolloutError
+from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Policy
 from plaudit.rollout.clock import set_high_priority
 from plaudit.rollout.control import END_OF_EPISODE
-from plaudit.rollout.engine import InferenceConfig, PolicyConfig, error_message, validate_chunk
+from plaudit.rollout.engine import InferenceConfig, error_message, validate_chunk
 from plaudit.rollout.memory import ActionChunk, EpisodeBuffer, SharedBlock, padded
 from plaudit.rollout.processes import ParentGone, exit_with_parent, print_error, receive, receive_block, send
 from plaudit.types import HUMAN, EnvSpec, PolicyWeights
 
 READY = "ready"
-GONE = 1.0  # s after its parent that this process ends, in the middle of an inference if need be
+GRACE_S = 1.0  # after its parent that this process ends, in the middle of an inference if need be
 
 
 @dataclass(frozen=True)
 class StartInference:
-    """One episode to infer for. The block comes behind it."""
+    """To inference: an episode to infer for. Its block follows."""
 
     env_spec: EnvSpec
-    steps: int
+    max_steps: int
 
 
 @dataclass(frozen=True)
 class WeightsMessage:
-    """New weights. The block comes behind it."""
+    """To inference: new weights. Their block follows."""
 
     version: int
-    places: Mapping[str, tuple[tuple[int, ...], str]]  # tensor -> shape and type, in the block's order
+    layout: Mapping[str, tuple[tuple[int, ...], str]]  # tensor -> shape and dtype, in the block's order
     size: int  # bytes
-    now: bool
+    now: bool  # for the next chunk, not only for the next episode
 
     @classmethod
     def of(cls, weights: PolicyWeights, now: bool) -> tuple["WeightsMessage", SharedBlock]:
+        """The message, and a block with a copy of the tensors."""
         tensors = {name: np.asarray(tensor) for name, tensor in weights.tensors.items()}
         size = sum(padded(tensor.nbytes) for tensor in tensors.values())
         block = SharedBlock.allocate(max(size, 1))
         for tensor in tensors.values():
             block.array(tensor.shape, tensor.dtype)[...] = tensor
-        places = {name: (tensor.shape, tensor.dtype.str) for name, tensor in tensors.items()}
-        return cls(weights.version, places, block.size, now), block
+        layout = {name: (tensor.shape, tensor.dtype.str) for name, tensor in tensors.items()}
+        return cls(weights.version, layout, block.size, now), block
 
     def unpack(self, descriptor: int) -> PolicyWeights:
-        """As views of the block, which they keep alive."""
+        """The weights, as views of the block, which they keep alive."""
         block = SharedBlock(descriptor, self.size)
-        return PolicyWeights(self.version, {name: block.array(*place) for name, place in self.places.items()})
+        return PolicyWeights(self.version, {name: block.array(*place) for name, place in self.layout.items()})
 
 
 @dataclass(frozen=True)
 class InferenceFailed:
-    """The policy, or what leads to it; a sentence."""
+    """From inference: the policy raised."""
 
-    sentence: str
+    reason: str
 
 
 def main(parent: Connection, ticks: int, policy_config: PolicyConfig, config: InferenceConfig) -> None:
-    """The process.
+    """The inference process.
 
-    ticks: a pipe's end; the numbers of rows come out of it
+    ticks: a pipe's end, from which the numbers of recorded rows are read
     """
-    exit_with_parent(parent, GONE)
+    exit_with_parent(parent, GRACE_S)
     os.set_inheritable(ticks, False)
     os.set_blocking(ticks, False)
     try:
@@ -92,119 +94,118 @@ def main(parent: Connection, ticks: int, policy_config: PolicyConfig, config: In
         set_high_priority()
         send(parent, READY)
         inference.serve()
-    except Exception as error:  # noqa: BLE001 - the parent says it
+    except Exception as error:  # noqa: BLE001 - the parent reports it
         print_error(error)
         send(parent, InferenceFailed(error_message(error)))
 
 
 class InferenceProcess:
-    """Chunks, for as long as an episode lasts."""
+    """Infers chunks for as long as an episode lasts, episode after episode."""
 
     def __init__(self, policy: Policy, config: InferenceConfig, parent: Connection, ticks: int):
         self._policy, self._config = policy, config
         self._parent, self._ticks = parent, ticks
-        self._news = select.poll()
+        self._incoming = select.poll()
         for descriptor in (parent.fileno(), ticks):
-            self._news.register(descriptor, select.POLLIN)
-        self._told: list[int] = []  # rows, not looked at yet
+            self._incoming.register(descriptor, select.POLLIN)
+        self._rows: list[int] = []  # that control has recorded since the last look
         self._delays: deque[int] = deque(maxlen=config.delay_window)
-        self._waiting: PolicyWeights | None = None  # for the next episode
+        self._pending_weights: PolicyWeights | None = None  # for the next episode
         self._version = 0  # of the weights; 0: as they were built
-        self._watch: tuple[StartInference, int] | None = None  # the next episode, and its block
+        self._next: tuple[StartInference, int] | None = None  # the next episode, and its block
 
     def serve(self) -> None:
+        """Until the parent closes its socket."""
         while True:
-            while self._watch is None:
-                self._take(receive(self._parent))
-            watch, descriptor = self._watch
-            self._normalizer = self._config.load_normalizer(watch.env_spec)
-            self._watch = None
-            if self._waiting is not None:
-                self._load(self._waiting)
-            self._episode(EpisodeBuffer.attach(descriptor, watch.env_spec, watch.steps))
+            while self._next is None:
+                self._handle(receive(self._parent))
+            start, descriptor = self._next
+            self._normalizer = self._config.load_normalizer(start.env_spec)
+            self._next = None
+            if self._pending_weights is not None:
+                self._load(self._pending_weights)
+            self._run_episode(EpisodeBuffer.attach(descriptor, start.env_spec, start.max_steps))
 
-    def _episode(self, memory: EpisodeBuffer) -> None:
+    def _run_episode(self, buffer: EpisodeBuffer) -> None:
         chunk: ActionChunk | None = None
-        ready = time.monotonic()  # since when nothing else is to be done
-        row = self._newest()
+        idle_since = time.monotonic()
+        row = self._newest_row()
         while row != END_OF_EPISODE:
-            due = 0 if chunk is None else chunk.row + self._least(len(chunk.actions))
+            due = 0 if chunk is None else chunk.start_step + self._execution_horizon(len(chunk.actions))
             if row >= due:
-                begun = time.monotonic()
-                chunk = self._infer(memory, row, chunk)
-                memory.chunk_slot.put(chunk)
-                late = begun - max(memory.seen_at[due], ready)
-                ready = time.monotonic()
-                memory.infer(row, late, ready - begun, self._version)
-            row = self._newest()
+                began = time.monotonic()
+                chunk = self._infer(buffer, row, chunk)
+                buffer.chunk_slot.put(chunk)
+                start_late = began - max(buffer.observed_at[due], idle_since)
+                idle_since = time.monotonic()
+                buffer.add_inference(row, start_late, idle_since - began, self._version)
+            row = self._newest_row()
 
-    def _infer(self, memory: EpisodeBuffer, row: int, before: ActionChunk | None) -> ActionChunk:
-        observation = memory.observation(row)
-        begun = time.monotonic()
-        if before is None or not self._goes_on(memory, row, before):
+    def _infer(self, buffer: EpisodeBuffer, row: int, previous: ActionChunk | None) -> ActionChunk:
+        observation = buffer.observation(row)
+        began = time.monotonic()
+        if previous is None or not self._continues(buffer, row, previous):
             actions = self._policy.predict(observation, self._normalizer)
-            if not self._delays:  # a guess, until one is measured
-                self._delays.append(ceil((time.monotonic() - begun) * memory.env_spec.fps))
+            if not self._delays:  # an estimate, until one is measured
+                self._delays.append(ceil((time.monotonic() - began) * buffer.env_spec.fps))
         else:
-            self._measure(memory, row, before)
+            self._measure_delay(buffer, row, previous)
             actions = self._policy.guided_inference(
-                observation, self._normalizer, before.actions, max(self._delays), row - before.row
+                observation, self._normalizer, previous.actions, max(self._delays), row - previous.start_step
             )
-        actions = validate_chunk(actions, memory.env_spec.action_dim)
+        actions = validate_chunk(actions, buffer.env_spec.action_dim)
         if len(actions) == 1:
             raise RolloutError("a chunk of one action is over before the next is there; use sequential for this policy")
         return ActionChunk(actions, row)
 
-    def _goes_on(self, memory: EpisodeBuffer, row: int, before: ActionChunk) -> bool:
-        """Whether what the robot does next is still what the chunk before says: not when it ran out, not when a person
-        drives."""
-        left = before.row + len(before.actions) - row
-        return self._config.guidance and left > 0 and memory.control_mode[row - 1] != HUMAN
+    def _continues(self, buffer: EpisodeBuffer, row: int, previous: ActionChunk) -> bool:
+        """Whether the robot still follows the previous chunk: not when it has run out, not during teleoperation."""
+        left = previous.start_step + len(previous.actions) - row
+        return self._config.guidance and left > 0 and buffer.control_mode[row - 1] != HUMAN
 
-    def _measure(self, memory: EpisodeBuffer, row: int, before: ActionChunk) -> None:
-        used = np.flatnonzero(memory.source[before.row : row] == before.row)
-        if len(used) and before.row:  # the first chunk of an episode was waited for
+    def _measure_delay(self, buffer: EpisodeBuffer, row: int, previous: ActionChunk) -> None:
+        used = np.flatnonzero(buffer.source[previous.start_step : row] == previous.start_step)
+        if len(used) and previous.start_step:  # control waited for the first chunk of the episode
             self._delays.append(int(used[0]))
 
-    def _least(self, horizon: int) -> int:
+    def _execution_horizon(self, horizon: int) -> int:
         """Steps of a chunk before the next inference."""
         return self._config.execution_horizon or max(horizon // 2, 1)
 
-    def _newest(self) -> int:
-        """Wait for the next row; returns the newest that control has told of, or OVER. Messages are taken meanwhile."""
+    def _newest_row(self) -> int:
+        """Wait for the next row; returns the newest one, or END_OF_EPISODE. Messages are handled meanwhile."""
         while True:
-            for descriptor, _ in self._news.poll(0 if self._told else None):
+            for descriptor, _ in self._incoming.poll(0 if self._rows else None):
                 if descriptor == self._ticks:
-                    self._read()
+                    self._read_rows()
                 else:
-                    self._take(receive(self._parent))
-            if self._told:
+                    self._handle(receive(self._parent))
+            if self._rows:
                 break
-        if END_OF_EPISODE in self._told:  # what comes behind it is of the next episode
-            self._told = self._told[self._told.index(END_OF_EPISODE) + 1 :]
+        if END_OF_EPISODE in self._rows:  # rows behind it belong to the next episode
+            self._rows = self._rows[self._rows.index(END_OF_EPISODE) + 1 :]
             return END_OF_EPISODE
-        *_, newest = self._told
-        self._told = []
+        newest, self._rows = self._rows[-1], []
         return newest
 
-    def _read(self) -> None:
-        told = os.read(self._ticks, 1 << 16)
-        if not told:
-            raise ParentGone  # control is, and so will we be
-        self._told += np.frombuffer(told, "<i8").tolist()
+    def _read_rows(self) -> None:
+        data = os.read(self._ticks, 1 << 16)
+        if not data:
+            raise ParentGone  # control is gone, and the parent ends this process too
+        self._rows += np.frombuffer(data, "<i8").tolist()
 
-    def _take(self, message: Any) -> None:
+    def _handle(self, message: Any) -> None:
         descriptor = receive_block(self._parent)
         if isinstance(message, StartInference):
-            self._watch = message, descriptor
+            self._next = message, descriptor
             return
         weights = message.unpack(descriptor)
         if message.now:
             self._load(weights)
         else:
-            self._waiting = weights
+            self._pending_weights = weights
 
     def _load(self, weights: PolicyWeights) -> None:
         self._policy.load_weights(weights)
         self._version = weights.version
-        self._waiting = None
+        self._pending_weights = None

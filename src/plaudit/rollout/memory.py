@@ -1,20 +1,20 @@
-"""Where an episode is recorded while it happens: one block of memory an episode, open in three processes.
+"""The memory that an episode is recorded in while it runs: one block per episode, shared by three processes.
 
     control process    writes each observation and each command where the finished episode will have it
-    inference process  reads frames as views of the same bytes; writes the newest chunk and what it timed
-    parent             made the block, and hands it out as an `Episode` that owns it
+    inference process  reads frames as views of the same bytes; writes the newest chunk and its latencies
+    parent             allocates the block and returns it as an `Episode` that owns it
 
-A row is written once and never again, so whoever was told of row n may look at it for as long as it likes: there is no
-ring to be overtaken in, no slot to pin and no copy but the one out of the camera's buffer. Nothing is allocated while
-the robot moves: the block is as long as the longest episode, and its pages are there before the first tick (a copy of
-three 240x320 frames takes 0.04 ms into such pages, 0.4 ms into pages that have yet to be found).
+A row is written once and never again, so a reader that was told of row n may use it for as long as it likes: there is
+no ring to be overtaken in, no slot to pin and no copy but the one out of the camera's buffer. Nothing is allocated
+while the robot moves: the block has room for the longest episode, and its pages are mapped before the first tick (a
+copy of three 240x320 frames takes 0.04 ms into mapped pages, 0.4 ms into others).
 
-The memory has no name: it is an anonymous file (memfd) that travels as a descriptor over a socket. When its last
-process is gone, so is it, whatever that process died of. (Rejected: `multiprocessing.shared_memory`, whose names
-outlive a SIGKILL; a ring of slots, which needs pins, and a second copy to record from.)
+The memory has no name: it is an anonymous file (memfd) whose descriptor is sent over a socket. It disappears with its
+last process, however that process ended. (Rejected: `multiprocessing.shared_memory`, whose names outlive a SIGKILL; a
+ring of slots, which needs pins, and a second copy to record from.)
 
-Each number has one writer. What a reader may rely on was written before a message that it got: a row's number on the
-pipe of ticks, or the lock of the mailbox. The system call in between is what makes that hold on every processor.
+Each number has one writer. A reader may rely on what was written before a message that it received: a row's number on
+the pipe of ticks, or the lock of the chunk slot. The system call in between makes that hold on every processor.
 """
 
 import fcntl
@@ -33,20 +33,21 @@ from plaudit.types import AnyArray, EnvSpec, Episode, FloatArray, Observation
 ALIGNMENT = 64  # bytes between places where an array may begin
 MAX_CHUNK = 512  # actions
 NO_ACTION = -1  # in `source`: no chunk had a command for this step
-TELEOP = -2  # in `source`: a person's
+TELEOP = -2  # in `source`: a human's command
 
 
 class SharedBlock:
     """Memory without a name, and arrays in it."""
 
     def __init__(self, descriptor: int, size: int):
-        """Takes over the descriptor. Every page is made ready here: this is slow, and later is not."""
+        """Takes over the descriptor. Maps every page here, which is slow, so that later access is not."""
         self.descriptor, self.size = descriptor, size
         self._map = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         self._used = 0
 
     @classmethod
     def allocate(cls, size: int) -> "SharedBlock":
+        """A new block of `size` bytes."""
         descriptor = os.memfd_create("plaudit", os.MFD_CLOEXEC)
         try:
             os.posix_fallocate(descriptor, 0, size)
@@ -58,7 +59,7 @@ class SharedBlock:
         return cls(descriptor, size)
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> AnyArray:
-        """The next one; who asks for the same ones in the same order finds them in the same places."""
+        """The next array; processes that ask for the same ones in the same order get the same places."""
         array = np.ndarray(shape, dtype, buffer=self._map, offset=self._used)
         self._used += padded(array.nbytes)
         return array
@@ -68,61 +69,65 @@ class SharedBlock:
 
 
 class EpisodeBuffer:
-    """One episode of at most `steps` actions."""
+    """One episode of at most `max_steps` actions."""
 
-    def __init__(self, block: SharedBlock, env_spec: EnvSpec, steps: int):
-        self.block, self.env_spec, self.steps = block, env_spec, steps
-        array, rows = block.array, steps + 1
+    def __init__(self, block: SharedBlock, env_spec: EnvSpec, max_steps: int):
+        self.block, self.env_spec, self.max_steps = block, env_spec, max_steps
+        array, rows = block.array, max_steps + 1
         # Written by the control process.
-        self._progress = array((2,), np.int64)  # rows seen, commands sent
+        self._progress = array((2,), np.int64)  # observations and commands so far
         self.state = array((rows, env_spec.state_dim), np.float32)
-        self.actions = array((steps, env_spec.action_dim), np.float32)
-        self.control_mode = array((steps,), np.uint8)
-        self.source = array((steps,), np.int32)  # the row that a command's chunk was inferred from, HELD or BY_HAND
-        self.seen_at = array((rows,), np.float64)  # of CLOCK_MONOTONIC, s
-        self.late = array((steps,), np.float32)  # s, from when a tick should have begun to when it did
-        self.missed = array((steps,), np.int32)  # ticks before this one that did not happen
-        self.spent = array((steps,), np.float32)  # s, in our own code: all but the robot's and the person's
+        self.actions = array((max_steps, env_spec.action_dim), np.float32)
+        self.control_mode = array((max_steps,), np.uint8)
+        self.source = array((max_steps,), np.int32)  # row that a command was inferred from, or NO_ACTION, or TELEOP
+        self.observed_at = array((rows,), np.float64)  # of CLOCK_MONOTONIC, s
+        self.late = array((max_steps,), np.float32)  # s, from when a tick should have begun to when it did
+        self.missed = array((max_steps,), np.int32)  # ticks before this one that did not happen
+        self.overhead = array((max_steps,), np.float32)  # s, in our own code, not the robot's
         self.frames = {camera: array((rows, *size, 3), np.uint8) for camera, size in env_spec.cameras.items()}
         # Written by the inference process.
         self.chunk_slot = ChunkSlot(block, array((4,), np.int64), array((MAX_CHUNK, env_spec.action_dim), "f4"))
         self._inferred = array((1,), np.int64)
-        self.asked = array((rows,), np.int32)  # the row that inference i looked at
+        self.inferred_from = array((rows,), np.int32)  # the row that inference i observed
         self.start_late = array((rows,), np.float32)  # s, from when it could have begun
         self.took = array((rows,), np.float32)  # s
-        self.weights = array((rows,), np.int64)  # the version it used
+        self.weights = array((rows,), np.int64)  # the version of the weights it used
 
     @classmethod
-    def allocate(cls, env_spec: EnvSpec, steps: int) -> "EpisodeBuffer":
-        return cls(SharedBlock.allocate(buffer_size(env_spec, steps)), env_spec, steps)
+    def allocate(cls, env_spec: EnvSpec, max_steps: int) -> "EpisodeBuffer":
+        """A new one."""
+        return cls(SharedBlock.allocate(buffer_size(env_spec, max_steps)), env_spec, max_steps)
 
     @classmethod
-    def attach(cls, descriptor: int, env_spec: EnvSpec, steps: int) -> "EpisodeBuffer":
+    def attach(cls, descriptor: int, env_spec: EnvSpec, max_steps: int) -> "EpisodeBuffer":
         """The same memory in another process."""
-        return cls(SharedBlock(descriptor, buffer_size(env_spec, steps)), env_spec, steps)
+        return cls(SharedBlock(descriptor, buffer_size(env_spec, max_steps)), env_spec, max_steps)
 
     @property
-    def rows(self) -> int:
+    def num_observations(self) -> int:
         """Observations so far."""
         return int(self._progress[0])
 
     @property
-    def sent(self) -> int:
+    def num_commands(self) -> int:
         """Commands so far."""
         return int(self._progress[1])
 
     @property
-    def inferences(self) -> int:
+    def num_inferences(self) -> int:
+        """Inferences so far."""
         return int(self._inferred[0])
 
-    def see(self, row: int, observation: Observation, at: float) -> None:
+    def add_observation(self, row: int, observation: Observation, at: float) -> None:
+        """Record what the robot observed after `row` commands. at: s, of CLOCK_MONOTONIC"""
         for camera, frames in self.frames.items():
             frames[row] = observation.images[camera]
         self.state[row] = observation.state
-        self.seen_at[row] = at
+        self.observed_at[row] = at
         self._progress[0] = row + 1
 
-    def send(self, step: int, command: FloatArray, mode: int, source: int, late: float, missed: int) -> None:
+    def add_command(self, step: int, command: FloatArray, mode: int, source: int, late: float, missed: int) -> None:
+        """Record what was sent, who sent it (`control_mode`), where it came from, and how punctual its tick was."""
         self.actions[step] = command
         self.control_mode[step] = mode
         self.source[step] = source
@@ -130,25 +135,30 @@ class EpisodeBuffer:
         self.missed[step] = missed
         self._progress[1] = step + 1
 
-    def infer(self, row: int, late: float, took: float, weights: int) -> None:
-        number = self.inferences
-        self.asked[number], self.start_late[number] = row, late
+    def add_inference(self, row: int, start_late: float, took: float, weights: int) -> None:
+        """Record one inference: the row it observed, its latencies in s, the version of the weights."""
+        number = self.num_inferences
+        self.inferred_from[number], self.start_late[number] = row, start_late
         self.took[number], self.weights[number] = took, weights
         self._inferred[0] = number + 1
 
     def observation(self, row: int) -> Observation:
-        """Views; they stay what they are."""
+        """Views of a row, which never changes."""
         return Observation({camera: frames[row] for camera, frames in self.frames.items()}, self.state[row])
 
-    def weights_facts(self) -> dict[str, Any]:
-        """For an episode's meta: the version, and where another took over, [step, version]."""
-        versions, rows = self.weights[: self.inferences].tolist(), self.asked[: self.inferences].tolist()
+    def weights_meta(self) -> dict[str, Any]:
+        """For an episode's meta: the version of the weights, and each change of it, [step, version]."""
+        count = self.num_inferences
+        versions, rows = self.weights[:count].tolist(), self.inferred_from[:count].tolist()
         changes = [[row, new] for row, old, new in zip(rows[1:], versions, versions[1:]) if new != old]
         return {"weights": versions[0] if versions else 0, **({"weights_changed": changes} if changes else {})}
 
-    def episode(self, privileged: Mapping[str, AnyArray], **facts: Any) -> Episode | None:
-        """What was sent and what came of it, as views; None before anything did. It keeps the block alive."""
-        steps = min(self.sent, self.rows - 1)
+    def episode(self, privileged: Mapping[str, AnyArray], **fields: Any) -> Episode | None:
+        """The episode so far, as views that keep the block alive; None before the first command's result.
+
+        fields: of the episode: task, terminated, meta
+        """
+        steps = min(self.num_commands, self.num_observations - 1)
         if steps < 1:
             return None
         return Episode.of(
@@ -159,72 +169,76 @@ class EpisodeBuffer:
             privileged={name: values[:steps] for name, values in privileged.items()},
             fps=self.env_spec.fps,
             robot=self.env_spec.name,
-            **facts,
+            **fields,
         )
 
 
 @dataclass(frozen=True, eq=False)
 class ActionChunk:
-    """Commands for the steps from `row` on."""
+    """Commands for the steps from `start_step` on, inferred from the observation of that step."""
 
     actions: FloatArray  # [H, A]
-    row: int  # of the observation they were inferred from
+    start_step: int
 
-    def at(self, step: int) -> FloatArray | None:
-        return self.actions[step - self.row] if step - self.row < len(self.actions) else None
+    def action_at(self, step: int) -> FloatArray | None:
+        """[A], or None where the chunk has run out."""
+        index = step - self.start_step
+        return self.actions[index] if index < len(self.actions) else None
 
 
 class ChunkSlot:
-    """The newest chunk, on its way from inference to control, behind a lock that neither can be stuck at.
+    """The newest chunk, from inference to control, behind a lock on which neither can hang.
 
-    It is a record lock on the block's own descriptor: the kernel takes it away from a process that dies, which no
-    lock in memory knows how to do, and a reader may try it without waiting. Who writes waits for microseconds at
-    most. Who reads does not wait: it goes on with the chunk it has and looks again at its next tick. A writer that
-    was killed half way left `begun` ahead of `done`, and its chunk is not taken.
+    It is a record lock on the block's own descriptor: the kernel releases it when its process dies, which no lock in
+    memory can do, and a reader may try it without waiting. The writer waits for microseconds at most. The reader does
+    not wait: it continues with its current chunk and tries again at its next tick. A writer that was killed while
+    writing leaves `begun` ahead of `done`, and its chunk is not taken.
     """
 
     def __init__(self, block: SharedBlock, head: AnyArray, values: AnyArray):
-        self._block, self._head, self._values = block, head, values  # head: begun, done, row, length
+        self._block, self._head, self._values = block, head, values  # head: begun, done, start_step, length
         self._taken = 0
 
     def put(self, chunk: ActionChunk) -> None:
+        """Replace the chunk."""
         length = len(chunk.actions)
         with self._locked(fcntl.LOCK_EX):
             self._head[0] += 1
             self._values[:length] = chunk.actions
-            self._head[2:] = chunk.row, length
+            self._head[2:] = chunk.start_step, length
             self._head[1] = self._head[0]
 
     def take(self) -> ActionChunk | None:
-        """One that was not taken yet; None also while it is being written."""
+        """A chunk that was not taken yet; None also while one is being written."""
         if self._head[1] == self._taken:
             return None
         try:
             with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
-                begun, done, row, length = self._head.tolist()
+                begun, done, start_step, length = self._head.tolist()
                 if begun != done:
                     return None
                 self._taken = done
-                return ActionChunk(self._values[:length].copy(), row)
+                return ActionChunk(self._values[:length].copy(), start_step)
         except BlockingIOError:
             return None
 
     @contextmanager
-    def _locked(self, how: int) -> Iterator[None]:
-        fcntl.lockf(self._block.descriptor, how, 1)
+    def _locked(self, operation: int) -> Iterator[None]:
+        fcntl.lockf(self._block.descriptor, operation, 1)
         try:
             yield
         finally:
             fcntl.lockf(self._block.descriptor, fcntl.LOCK_UN, 1)
 
 
-def buffer_size(env_spec: EnvSpec, steps: int) -> int:
+def buffer_size(env_spec: EnvSpec, max_steps: int) -> int:
     """Bytes that an episode may take."""
-    rows = steps + 1
+    rows = max_steps + 1
     frames = sum(padded(rows * height * width * 3) for height, width in env_spec.cameras.values())
-    a_step = 4 * (env_spec.state_dim + env_spec.action_dim) + 64
-    return frames + rows * a_step + MAX_CHUNK * env_spec.action_dim * 4 + 20 * ALIGNMENT
+    step_bytes = 4 * (env_spec.state_dim + env_spec.action_dim) + 64
+    return frames + rows * step_bytes + MAX_CHUNK * env_spec.action_dim * 4 + 20 * ALIGNMENT
 
 
 def padded(size: int) -> int:
+    """Bytes up to the next place where an array may begin."""
     return -(-size // ALIGNMENT) * ALIGNMENT

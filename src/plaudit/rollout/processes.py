@@ -1,11 +1,11 @@
-"""Processes of our own: how they are started, how they end with us, how blocks of memory are handed to them.
+"""Child processes: how they are started, how they end with their parent, how blocks of memory are sent to them.
 
-A child is a fresh interpreter that runs one function of this package and is spoken to over a socket. (Rejected:
+A child is a fresh interpreter that runs one function of this package and receives messages over a socket. (Rejected:
 `multiprocessing`, which imports the caller's main script in each child. A script that trains imports torch, and the
-process that controls a robot must not. It also leaves a helper process of its own behind us when we are killed.)
+process that controls a robot must not. It also leaves a process of its own behind when the parent is killed.)
 
 When the parent dies, its end of the socket closes, and a thread in the child sees that even while the child computes.
-A child never hears Ctrl-C, which is for its parent to handle; it keeps the terminal, which a person may be typing at.
+A child ignores Ctrl-C, which its parent handles; it keeps the terminal, at which a human may be typing.
 """
 
 import importlib
@@ -31,20 +31,20 @@ BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from plaudit.rollout.processes import child_main; child_main(int(sys.argv[1]))"
 )
-GRACE = 5.0  # s that a child may take to end in good order
+GRACE_S = 5.0  # that a child may take to end in good order
 
 
 class ParentGone(BaseException):
-    """In a child: who started it has ended, or has no more use for it. No error, and nothing that a plugin catches."""
+    """In a child: its parent has ended, or closed the socket. Not an error, and nothing that a plugin catches."""
 
 
 class ChildProcess:
-    """A process that runs `target(connection, *arguments)` and whose end we hear of."""
+    """A process that runs `target(connection, *arguments)`."""
 
     def __init__(self, name: str, target: str, *arguments: Any, descriptors: tuple[int, ...] = ()):
         """
         target: "module:function"
-        descriptors: that it inherits, under the same numbers
+        descriptors: files that it inherits, under the same numbers
         """
         for argument in arguments:
             if type(argument).__module__ == "__main__":
@@ -54,7 +54,7 @@ class ChildProcess:
                 )
         self.name = name
         ours, theirs = socket.socketpair()
-        with theirs, _deaf():
+        with theirs, _ignore_interrupts():
             self._process = subprocess.Popen(
                 [sys.executable, "-c", BOOT, str(theirs.fileno()), json.dumps(sys.path)],
                 pass_fds=(theirs.fileno(), *descriptors),
@@ -62,33 +62,34 @@ class ChildProcess:
             )
         self.pid = self._process.pid
         self.connection = Connection(ours.detach())
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self.send((target, arguments))
 
     def send(self, message: Any, block: int | None = None) -> None:
-        """Send a message, and a block's descriptor after it; to a child that is gone, nothing."""
-        with self._guard, suppress(OSError):
+        """Send a message, followed by a block's descriptor; does nothing when the child is gone."""
+        with self._lock, suppress(OSError):
             self.connection.send(message)
             if block is not None:
                 send_handle(self.connection, block, self.pid)
 
     @property
     def alive(self) -> bool:
+        """Whether it still runs."""
         return self._process.poll() is None
 
     def exit_reason(self) -> str:
-        """What it died of."""
+        """Why it ended, in words."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(GRACE)
+            self._process.wait(GRACE_S)
         code = self._process.returncode
         if code is not None and code < 0:
             return f"the {self.name} process was killed by {signal.Signals(-code).name}"
         return f"the {self.name} process ended with exit code {code}; see what it printed"
 
-    def end(self, grace: float = GRACE, hang_up: bool = True) -> bool:
-        """Wait until it is gone, and see to it that it is; returns whether it went in good order.
+    def end(self, grace: float = GRACE_S, hang_up: bool = True) -> bool:
+        """Wait until it has ended, and kill it after `grace` seconds; returns whether it ended in good order.
 
-        hang_up: tell it to go; else it goes when its work is done
+        hang_up: close the socket, which ends it; else it ends when its work is done
         """
         if hang_up:
             self.connection.close()
@@ -102,7 +103,7 @@ class ChildProcess:
 
 
 def child_main(descriptor: int) -> None:
-    """What a child runs first."""
+    """The first function that a child runs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.set_inheritable(descriptor, False)
@@ -114,7 +115,7 @@ def child_main(descriptor: int) -> None:
 
 
 def exit_with_parent(connection: Connection, grace: float) -> None:
-    """From here on this process ends `grace` seconds after its parent, whatever it is doing."""
+    """Make this process end `grace` seconds after its parent, whatever it is doing."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -129,7 +130,7 @@ def exit_with_parent(connection: Connection, grace: float) -> None:
 
 
 def receive(connection: Connection) -> Any:
-    """The next message of the parent; `Gone` when there will be none."""
+    """The parent's next message; raises `ParentGone` when there will be none."""
     try:
         return connection.recv()
     except (EOFError, ConnectionResetError):
@@ -137,25 +138,25 @@ def receive(connection: Connection) -> Any:
 
 
 def receive_block(connection: Connection) -> int:
-    """The descriptor that was sent after a message."""
+    """The descriptor of a block, which was sent after a message."""
     return recv_handle(connection)
 
 
 def send(connection: Connection, message: Any) -> None:
-    """Whoever is still there."""
+    """Send a message; does nothing when the other end is gone."""
     with suppress(OSError):
         connection.send(message)
 
 
 def print_error(error: BaseException) -> None:
-    """Where somebody may see it: the parent gets the sentence only."""
+    """Print the traceback of an unexpected error: the parent only gets a message."""
     if not isinstance(error, PlauditError):
         traceback.print_exception(error)
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """A process started in this block never hears Ctrl-C, not even while it imports; here it is heard afterwards."""
+def _ignore_interrupts() -> Iterator[None]:
+    """A process started in this block ignores Ctrl-C, even while it imports; this one receives it afterwards."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,26 +1,25 @@
-"""One after the other in one process: read, infer, act out the chunk, and again.
+"""Inference and control in turn, in one process: observe, infer, execute the chunk, and again.
 
 The robot gets no command while the policy infers. Those ticks are counted as missed, in the table and in the episode's
-meta, because nothing of this can be seen in the recorded steps: they follow each other as if no time had passed.
+meta, because they cannot be seen in the recorded steps, which follow each other as if no time had passed.
 """
 
-import threading
 import time
-from collections import deque
-from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
-from typing import Self
 
 import numpy as np
 
 from plaudit.errors import RolloutError
+from plaudit.policies.config import PolicyConfig
+from plaudit.protocols import Policy
 from plaudit.registry import INFERENCE_REGISTRY
+from plaudit.robots.config import RobotConfig
 from plaudit.rollout.clock import NoRateLimiter, RateLimiter, gc_disabled
-from plaudit.rollout.driver import ControlStep
+from plaudit.rollout.control import ControlStep
 from plaudit.rollout.engine import (
+    EngineBase,
     InferenceConfig,
-    PolicyConfig,
-    RobotConfig,
+    Outcome,
     enter_if_context,
     error_message,
     robot_spec,
@@ -28,135 +27,123 @@ from plaudit.rollout.engine import (
 )
 from plaudit.rollout.memory import ActionChunk, EpisodeBuffer
 from plaudit.rollout.teleop import TeleopConfig
-from plaudit.rollout.timing import KEPT, LatencyStats
-from plaudit.types import Episode, PolicyWeights
+from plaudit.rollout.timing import LatencyStats
+from plaudit.types import PolicyWeights
 
 
 @INFERENCE_REGISTRY.register("sequential")
-class Sequential:
+class Sequential(EngineBase):
     """An `InferenceEngine` in the process that makes it."""
 
     def __init__(
         self,
         robot: RobotConfig,
-        policy: PolicyConfig,
+        policy: PolicyConfig | None,
         config: InferenceConfig = InferenceConfig(),  # noqa: B008 - frozen
         teleop: TeleopConfig | None = None,
     ):
+        super().__init__()
         self._config = config
-        self._policy = policy.build()
-        self._policy.freeze_all_model_params()
-        self._policy.warmup()
+        self._policy: Policy | None = None
+        if policy is not None:
+            self.load_policy(policy)  # before the robot is connected: a policy that fails leaves it alone
         with ExitStack() as stack:
             self._robot = enter_if_context(robot.build(), stack)
             stack.callback(self._robot.hold)
-            person = None if teleop is None else teleop.build(self._robot.action_dim)
-            if person is not None:
-                stack.callback(person.close)
-            self._driver = ControlStep(self._robot, person, config)
-            self.env_spec, self.priority = robot_spec(self._robot, config.name, config.control_hz), "ordinary priority"
+            teleoperator = None if teleop is None else teleop.build(self._robot.action_dim)
+            if teleoperator is not None:
+                stack.callback(teleoperator.close)
+            self._control = ControlStep(self._robot, teleoperator, config)
+            self.env_spec, self.priority = robot_spec(self._robot, config), "ordinary priority"
             self._normalizer = config.load_normalizer(self.env_spec)
             self._open = stack.pop_all()
-        self._parts: deque[LatencyStats] = deque(maxlen=KEPT)
-        self._stopping = threading.Event()
-        self._new: tuple[PolicyWeights, bool] | None = None  # and whether they are for the next chunk already
+        self._pushed: tuple[PolicyWeights, bool] | None = None  # and whether they are for the next chunk already
         self._version = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def timing(self) -> LatencyStats:
-        return LatencyStats.joined(self._parts)
-
-    def episodes(self, count: int, *, task: str = "", seed: int | None = None) -> Iterator[Episode]:
-        for number in range(count):
-            self._take_weights(between=True)
-            episode, trouble = self._episode(task, None if seed is None else seed + number)
-            if episode is not None:
-                yield episode
-            if trouble is not None:
-                raise trouble
-            if self._stopping.is_set():
-                return
+    def load_policy(self, policy: PolicyConfig) -> None:
+        """Build the policy and run it once."""
+        built: Policy = policy.build()
+        built.freeze_all_model_params()
+        built.warmup()
+        self._policy = built
 
     def push(self, weights: PolicyWeights, now: bool = False) -> None:
-        self._new = weights, now
-
-    def stop(self) -> None:
-        self._stopping.set()
+        """New weights for the next episode, or with `now` for the next chunk."""
+        self._pushed = weights, now
 
     def close(self) -> None:
-        """The robot holds; asked twice, does nothing."""
+        """The robot holds and is closed; calling it twice does nothing."""
         self._open.close()
 
-    def _episode(self, task: str, seed: int | None) -> tuple[Episode | None, BaseException | None]:
-        """What was recorded, and what went wrong; the robot holds."""
-        memory = EpisodeBuffer.allocate(self.env_spec, self._config.max_episode_steps)
-        terminated, trouble = False, None
+    def _run_episode(self, task: str, seed: int | None) -> Outcome:
+        policy = self._policy
+        if policy is None:
+            raise RolloutError("this engine has no policy yet; load_policy() comes first")
+        self._load_pushed(policy, between_episodes=True)
+        buffer = EpisodeBuffer.allocate(self.env_spec, self._config.max_episode_steps)
+        terminated, failure = False, None
         try:
             with gc_disabled() if self._config.realtime else nullcontext():
-                ended = self._drive(memory, seed)
+                ended = self._drive(policy, buffer, seed)
             terminated = ended == self._config.stop_on
         except KeyboardInterrupt as error:
-            ended, trouble = "interrupted", error
+            ended, failure = "interrupted", error
         except Exception as error:  # noqa: BLE001 - of a robot or a policy, which may raise anything
-            ended = error_message(error)
-            trouble = RolloutError(ended)
-            trouble.__cause__ = error
+            ended, failure = error_message(error), _rollout_error(error)
         finally:
-            refused = self._hold()
-        if refused is not None:
-            ended = f"{ended}; and the robot could not be told to hold: {error_message(refused)}"
-            if not isinstance(trouble, KeyboardInterrupt):
-                trouble = RolloutError(ended)
-                trouble.__cause__ = refused
-        timing = LatencyStats.of(memory)
-        self._parts.append(timing)
-        privileged = {name: np.stack(values) for name, values in self._driver.privileged.items()}
-        facts = {"ended": ended, "missed_ticks": int(timing.missed.sum()), **memory.weights_facts()}
-        meta = {**({} if seed is None else {"seed": seed}), **facts}
-        return memory.episode(privileged, task=task, terminated=terminated, meta=meta), trouble
+            hold_error = self._hold()
+        if hold_error is not None:
+            ended = f"{ended}; and the robot could not be told to hold: {error_message(hold_error)}"
+            if not isinstance(failure, KeyboardInterrupt):
+                failure = _rollout_error(hold_error, ended)
+        latency = LatencyStats.of(buffer)
+        self._latencies.append(latency)
+        privileged = {name: np.stack(values) for name, values in self._control.privileged.items()}
+        meta = {} if seed is None else {"seed": seed}
+        meta |= {"ended": ended, "missed_ticks": int(latency.missed.sum()), **buffer.weights_meta()}
+        return buffer.episode(privileged, task=task, terminated=terminated, meta=meta), failure
 
     def _hold(self) -> Exception | None:
-        """Tell the robot to; returns why that was not possible: what it recorded must not be lost with it."""
+        """Tell the robot to; returns what that raised, because the episode must not be lost with it."""
         try:
             self._robot.hold()
         except Exception as error:  # noqa: BLE001 - of a robot, which may raise anything
             return error
         return None
 
-    def _drive(self, memory: EpisodeBuffer, seed: int | None) -> str:
-        """Returns why it ended."""
-        self._driver.begin(memory, seed)
-        chunk = self._infer(memory, 0)
-        clock = RateLimiter(self.env_spec.fps) if self._config.realtime else NoRateLimiter()
-        for step in range(memory.steps + 1):
-            self._driver.wake(*clock.wait())
-            if step and self._driver.observe(step):
+    def _drive(self, policy: Policy, buffer: EpisodeBuffer, seed: int | None) -> str:
+        """Returns why the episode ended."""
+        self._control.begin(buffer, seed)
+        chunk = self._infer(policy, buffer, 0)
+        rate_limiter = RateLimiter(self.env_spec.fps) if self._config.realtime else NoRateLimiter()
+        for step in range(buffer.max_steps + 1):
+            self._control.begin_tick(*rate_limiter.wait())
+            if step and self._control.observe(step):
                 return self._config.stop_on
-            if step == memory.steps:
+            if step == buffer.max_steps:
                 break
             if self._stopping.is_set():
                 return "stopped"
-            if step - chunk.row >= min(self._config.execution_horizon or len(chunk.actions), len(chunk.actions)):
-                chunk = self._driver.elsewhere(lambda row=step: self._infer(memory, row))
-            self._driver.send(step, chunk)
+            if step - chunk.start_step >= min(self._config.execution_horizon or len(chunk.actions), len(chunk.actions)):
+                chunk = self._control.untimed(lambda row=step: self._infer(policy, buffer, row))
+            self._control.act(step, chunk)
         return "steps"
 
-    def _infer(self, memory: EpisodeBuffer, row: int) -> ActionChunk:
-        self._take_weights(between=False)
-        begun = time.monotonic()
-        actions = self._policy.predict(memory.observation(row), self._normalizer)
-        memory.infer(row, begun - memory.seen_at[row], time.monotonic() - begun, self._version)
+    def _infer(self, policy: Policy, buffer: EpisodeBuffer, row: int) -> ActionChunk:
+        self._load_pushed(policy, between_episodes=False)
+        began = time.monotonic()
+        actions = policy.predict(buffer.observation(row), self._normalizer)
+        buffer.add_inference(row, began - buffer.observed_at[row], time.monotonic() - began, self._version)
         return ActionChunk(validate_chunk(actions, self.env_spec.action_dim), row)
 
-    def _take_weights(self, between: bool) -> None:
-        """Those that were pushed, if they are for now."""
-        if self._new is not None and (between or self._new[1]):
-            weights, self._new = self._new[0], None
-            self._policy.load_weights(weights)
+    def _load_pushed(self, policy: Policy, *, between_episodes: bool) -> None:
+        if self._pushed is not None and (between_episodes or self._pushed[1]):
+            weights, self._pushed = self._pushed[0], None
+            policy.load_weights(weights)
             self._version = weights.version
+
+
+def _rollout_error(cause: Exception, message: str | None = None) -> RolloutError:
+    error = RolloutError(message or error_message(cause))
+    error.__cause__ = cause
+    return error

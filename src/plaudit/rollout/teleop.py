@@ -1,10 +1,10 @@
-"""A person's hand on the robot: while there is a command of theirs, the policy's is not sent.
+"""Teleoperation: while a human sends a command, the policy's is not sent.
 
-    teleop = KeyboardTeleop(...)
-    command = teleop.command()        # every tick; None: the policy drives
+    teleop = KeyboardConfig().build(action_dim)
+    command = teleop.command()        # every tick; None: the policy's command is sent
 
-A teleop is asked at every tick by the process that controls the robot, so it may not wait for anything: it reads what
-has come in since and answers. Whoever acts is recorded in `control_mode`, step by step; the episode goes on.
+The process that controls the robot asks for a command at every tick, so a teleoperator must not wait: it reads what has
+come in since and answers. `control_mode` records who acted, step by step, and the episode continues.
 
 A new kind is a config class with `build(action_dim)` under a name of `TELEOP_REGISTRY`, or a dotted path.
 """
@@ -16,53 +16,45 @@ import time
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from plaudit.config import Config
 from plaudit.errors import RolloutError
+from plaudit.protocols import Teleoperator
 from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.teleop import TopicTeleop
 from plaudit.types import FloatArray
 
-TERMINAL = "/dev/tty"  # not stdin, which a child of ours has not got
+TERMINAL = "/dev/tty"  # not stdin, which the control process does not have
 EVENT = struct.Struct("=IhBB")  # of a joystick device: time in ms, value, kind, number
 BUTTON, AXIS, FULL = 1, 2, 32767
 
 
-class Teleoperator(Protocol):
-    """Where a person's commands come from."""
+class TeleopConfig(Config):
+    """Base of the configs of teleoperators; one of your own needs only a `build()`."""
 
-    relative: bool  # whether a command is added to the one sent before it (targets), or sent as it is (velocities)
-
-    def command(self) -> FloatArray | None:
-        """[A], or None for the policy to go on. Returns at once."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class TeleopConfig(Protocol):
-    """A config of `TELEOP_REGISTRY`."""
-
-    def build(self, action_dim: int) -> Teleoperator: ...
+    def build(self, action_dim: int) -> Teleoperator:
+        """Open the device, in the process that controls the robot."""
+        raise NotImplementedError(f"{type(self).__name__} has no build()")
 
 
 @TELEOP_REGISTRY.register("keyboard")
-class KeyboardConfig(Config):
-    """Two keys a joint: one up, one down; the space bar takes over and moves nothing."""
+class KeyboardConfig(TeleopConfig):
+    """Two keys per joint, one up and one down; the space bar takes control without moving."""
 
     type: Literal["keyboard"] = "keyboard"
-    keys: tuple[str, ...] = ("qa", "ws", "ed", "rf", "tg", "yh", "uj")  # one pair a joint, from joint `first_joint` on
+    keys: tuple[str, ...] = ("qa", "ws", "ed", "rf", "tg", "yh", "uj")  # a pair per joint, from joint `first_joint` on
     first_joint: int = Field(default=0, ge=0)
     step_size: float = Field(default=0.01, gt=0)  # in the robot's units: added every tick (relative), or sent as it is
     relative: bool = True
     key_timeout_s: float = Field(default=0.6, gt=0)  # a key counts as held so long: terminals report no release
 
     def build(self, action_dim: int) -> "KeyboardTeleop":
+        """Open the terminal."""
         return KeyboardTeleop(self, action_dim)
 
 
@@ -86,6 +78,7 @@ class KeyboardTeleop:
         tty.setcbreak(self._terminal, termios.TCSANOW)  # Ctrl-C still interrupts
 
     def command(self) -> FloatArray | None:
+        """[A], or None while nothing is pressed."""
         now = time.monotonic()
         with suppress(BlockingIOError):
             for key in os.read(self._terminal, 64).decode(errors="ignore"):
@@ -95,13 +88,14 @@ class KeyboardTeleop:
         return sum((self._moves[key] for key in self._pressed_at), self._moves[" "]) if self._pressed_at else None
 
     def close(self) -> None:
+        """Restore the terminal."""
         termios.tcsetattr(self._terminal, termios.TCSANOW, self._before)
         os.close(self._terminal)
 
 
 @TELEOP_REGISTRY.register("gamepad")
-class GamepadConfig(Config):
-    """Sticks move joints while a button is held down; let go of it, and the policy goes on."""
+class GamepadConfig(TeleopConfig):
+    """Sticks move joints while a button is held; the policy continues when it is released."""
 
     type: Literal["gamepad"] = "gamepad"
     device: str = "/dev/input/js0"  # of Linux's joystick interface
@@ -113,11 +107,12 @@ class GamepadConfig(Config):
     deadzone: float = Field(default=0.1, ge=0, lt=1)  # deflection that counts as none
 
     def build(self, action_dim: int) -> "GamepadTeleop":
+        """Open the device."""
         return GamepadTeleop(self, action_dim)
 
 
 class GamepadTeleop:
-    """Reads the device itself: eight bytes an event, and no library."""
+    """Reads Linux's joystick device directly: eight bytes per event."""
 
     def __init__(self, config: GamepadConfig, action_dim: int):
         self.relative = config.relative
@@ -130,6 +125,7 @@ class GamepadTeleop:
             raise RolloutError(f"{config.device}: {error.strerror}; is a gamepad plugged in?") from error
 
     def command(self) -> FloatArray | None:
+        """[A], or None while nothing is pressed."""
         with suppress(BlockingIOError):
             events = os.read(self._device, 64 * EVENT.size)
             for _, value, kind, number in EVENT.iter_unpack(events[: len(events) // EVENT.size * EVENT.size]):
@@ -147,20 +143,22 @@ class GamepadTeleop:
         return command
 
     def close(self) -> None:
+        """Close the device."""
         os.close(self._device)
 
 
 @TELEOP_REGISTRY.register("topic")
-class TopicConfig(Config):
-    """What a leader arm, or anything else that speaks ROS 2, publishes on the robot's `teleop` topic."""
+class TopicConfig(TeleopConfig):
+    """Commands that a leader arm, or another ROS 2 node, publishes on the robot's `teleop` topic."""
 
     type: Literal["topic"] = "topic"
-    robot: Annotated[Any, ROBOT_REGISTRY.field]  # whose joints and topics they are
+    robot: Annotated[Any, ROBOT_REGISTRY.field]  # whose joints, topics and transport it uses
     timeout_s: float = Field(default=0.25, gt=0)  # that a command is valid for
 
     def build(self, action_dim: int) -> TopicTeleop:
+        """Subscribe to the topic over the robot's transport."""
         if not isinstance(self.robot, RosRobotConfig):
-            raise RolloutError("teleop by topic is for robots that speak ROS 2; this one does not")
+            raise RolloutError("teleop by topic is for ROS 2 robots; this is not one")
         topic, joints = self.robot.topics().teleop, self.robot.params().joint_names
         if topic is None:
             raise RolloutError("the robot's topics name none for teleop; add the key 'teleop' to them")
@@ -169,7 +167,7 @@ class TopicConfig(Config):
 
 @contextmanager
 def restore_terminal() -> Iterator[None]:
-    """However the process that reads the keyboard dies, the terminal echoes again afterwards."""
+    """Restore the terminal's settings, however the process that reads the keyboard ends."""
     try:
         terminal = os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY)
     except OSError:  # there is none

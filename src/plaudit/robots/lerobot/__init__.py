@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat
 
-from plaudit.config import Config
 from plaudit.errors import MissingPackage, RobotError, UnknownName, did_you_mean
+from plaudit.robots.config import RobotConfig
 from plaudit.robots.lerobot.driver import LeRobotRobot
 from plaudit.trust import CodeName
 
 
-class LeRobotConfig(Config):
+class LeRobotConfig(RobotConfig):
     """The config of a robot that lerobot drives."""
 
     type: Literal["lerobot"] = "lerobot"
@@ -32,7 +32,6 @@ class LeRobotConfig(Config):
     fps: PositiveFloat = 30.0  # control steps per second
     start_pose: Mapping[str, float] | None = None  # action feature -> where reset() moves to; None: it stays
     start_seconds: PositiveFloat = 3.0  # how long that motion takes
-    realtime: bool = True  # observe() keeps the rate; False where the caller does
 
     def build(self) -> LeRobotRobot:
         """Connect to the robot: its motors hold, its cameras run."""

@@ -72,6 +72,11 @@ class LeRobotRobot:
         self._rate.sleep()
         return self._get_observation()
 
+    @property
+    def last_command(self) -> FloatArray | None:
+        """[A] as lerobot sent it, after its own limits; None before the first command."""
+        return np.array([self._sent[name] for name in self.action_names], np.float32) if self._sent else None
+
     def privileged(self) -> Mapping[str, AnyArray]:
         """Nothing: this is not a simulation."""
         return {}

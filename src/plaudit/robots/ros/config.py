@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from pydantic import field_serializer
 
-from plaudit.config import Config, read_tree
+from plaudit.config import read_tree
+from plaudit.robots.config import RobotConfig
 from plaudit.robots.ros.driver import RosRobot
 from plaudit.robots.ros.params import RuntimeParams, RuntimeTopics, load_params, load_topics
 from plaudit.robots.transport import AnyTransport, ZenohConfig
@@ -14,7 +15,7 @@ from plaudit.robots.transport import AnyTransport, ZenohConfig
 _FILES = ("inference_runtime_params_config", "inference_runtime_topics_config")
 
 
-class RosRobotConfig(Config):
+class RosRobotConfig(RobotConfig):
     """A robot's folder derives its config class from this one and sets `folder` and `type`.
 
     A config that is saved, or sent to another process, contains the keys of the user's files instead of their paths,
@@ -27,7 +28,6 @@ class RosRobotConfig(Config):
     inference_runtime_params_config: Path | Mapping[str, Any] | None = None
     inference_runtime_topics_config: Path | Mapping[str, Any] | None = None
     transport: AnyTransport = ZenohConfig()
-    realtime: bool = True  # observe() keeps the rate HZ; False where the caller does
 
     def params(self) -> RuntimeParams:
         """Read the robot's params and the user's own."""
@@ -38,6 +38,11 @@ class RosRobotConfig(Config):
         topics = load_topics(self.folder, self.inference_runtime_topics_config)
         topics.check(self.params())
         return topics
+
+    def inference_defaults(self) -> Mapping[str, Any]:
+        """What the params say about policies."""
+        params = self.params()
+        return {"execution_horizon": params.policy_update_period, "normalizer": params.norm_stats_file_path}
 
     def build(self) -> RosRobot:
         """Subscribe to the robot's topics; nothing is sent yet."""

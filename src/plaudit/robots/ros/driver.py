@@ -43,12 +43,12 @@ class RosRobot:
         self._transport, self._rate = transport, Rate(params.HZ, realtime=realtime)
         self._low, self._high = params.limits
         self._encode = position_encoder(params.joint_names)
-        self._command: FloatArray | None = None
+        self.last_command: FloatArray | None = None  # after clipping
 
     def reset(self, seed: int | None = None) -> Observation:
         """Wait for every topic, move to the start pose if there is one, and start a new history."""
         self.sensors.restart()
-        self._command = None  # the robot may have been moved since
+        self.last_command = None  # the robot may have been moved since
         if self.params.start_pose is not None:
             self._move_to(np.array(self.params.start_pose, np.float32))
         self.sensors.clear_history()
@@ -77,13 +77,8 @@ class RosRobot:
         position = self.sensors.last_joint_position()
         if position is not None:
             self._send(position)
-        elif self._command is not None:
-            self._send(self._command)
-
-    @property
-    def command(self) -> FloatArray | None:
-        """[A] what was sent last, after clipping; None before anything was."""
-        return self._command
+        elif self.last_command is not None:
+            self._send(self.last_command)
 
     def close(self) -> None:
         """Close the transport."""
@@ -97,14 +92,16 @@ class RosRobot:
 
     def _limit_delta(self, action: FloatArray, max_delta: float) -> AnyArray:
         """Clip to at most `max_delta` rad from the last command, or from the measured positions before the first."""
-        previous = self.sensors.last_joint_position() if self._command is None else self._command
+        previous = self.sensors.last_joint_position() if self.last_command is None else self.last_command
         if previous is None:
             raise InvalidCommand(f"the joint positions of {self.name} are unknown, so it is not moved; reset() first")
         return np.clip(action, previous - max_delta, previous + max_delta)
 
     def _send(self, position: AnyArray) -> None:
-        self._command = np.clip(position, self._low, self._high).astype(np.float32)
-        self._transport.publish(self.topics.joint_commands, JOINT_STATE, self._encode(time.time_ns(), self._command))
+        self.last_command = np.clip(position, self._low, self._high).astype(np.float32)
+        self._transport.publish(
+            self.topics.joint_commands, JOINT_STATE, self._encode(time.time_ns(), self.last_command)
+        )
 
     def _move_to(self, pose: FloatArray) -> None:
         """Move the joints in a straight line, no faster than `start_speed`, and wait until they have arrived."""

@@ -14,23 +14,22 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import PositiveFloat
 
-from plaudit.config import Config
 from plaudit.errors import InvalidCommand, RobotError
 from plaudit.protocols import VecEnv
 from plaudit.registry import ENV_REGISTRY
+from plaudit.robots.config import RobotConfig
 from plaudit.robots.rate import Rate
 from plaudit.types import AnyArray, FloatArray, Observation
 
 MAX_SEED = 2**31  # of an episode that is started without one
 
 
-class SimRobotConfig(Config):
+class SimRobotConfig(RobotConfig):
     """The config of a simulated task in the place of a robot."""
 
     type: Literal["sim"] = "sim"
     env: Annotated[Any, ENV_REGISTRY.field]
     hz: PositiveFloat | None = None  # control steps per second; None: the environment's own
-    realtime: bool = True  # observe() keeps the rate; False: as fast as it goes
 
     def build(self) -> "SimRobot":
         """Build the environment and wrap it."""
@@ -50,7 +49,8 @@ class SimRobot:
         self._env = env
         self._rate = Rate(self.fps or 1.0, realtime=realtime)
         self._seeds = np.random.default_rng()
-        self._action: FloatArray | None = None
+        self.last_command: FloatArray | None = None
+        self._action: FloatArray | None = None  # of the next step
         self._observation: Observation | None = None
         self._privileged: Mapping[str, AnyArray] = {}
 
@@ -58,7 +58,8 @@ class SimRobot:
         """Start an episode from a seed, or from a random one."""
         seed = int(self._seeds.integers(MAX_SEED)) if seed is None else seed
         self._observation = _first(self._env.reset([seed]))
-        self._action, self._privileged = None, {"success": np.array(False)}
+        self.last_command = self._action = None
+        self._privileged = {"success": np.array(False)}
         self._rate.reset()
         return self._observation
 
@@ -66,7 +67,7 @@ class SimRobot:
         """Set the action of the next step, clipped to [-1, 1]."""
         if np.shape(action) != (self.action_dim,) or not np.isfinite(action).all():
             raise InvalidCommand(f"the simulation takes {self.action_dim} finite numbers, got {np.asarray(action)}")
-        self._action = np.clip(action, -1.0, 1.0).astype(np.float32)
+        self.last_command = self._action = np.clip(action, -1.0, 1.0).astype(np.float32)
 
     def observe(self) -> Observation:
         """Wait for the next tick and step the environment, if there is an action."""

@@ -1,9 +1,9 @@
 """A twin in a process of its own, as a context manager: for tests of a robot and for benchmarks.
 
 with TwinProcess(config, Path("sent.jsonl")) as twin, config.build() as robot:
-    episode = run_episode(robot, policy, normalizer, steps=1000, task="wave")
-    twin.inject("nan")
-assert not compare_episode(episode, twin.log(), config.params().proprio_fields).mismatches
+    robot.reset()
+    twin.inject("nan")                     # see plaudit.robots.twin.faults
+entries = twin.log()                       # what it sent, for plaudit.robots.twin.log.compare_episode
 """
 
 import os

@@ -9,7 +9,7 @@ next chunk.
 import threading
 import time
 import uuid
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -18,7 +18,6 @@ import numpy as np
 from plaudit.errors import RolloutError, TrainingError, WorkerLost
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine
-from plaudit.rollout.engine import RobotConfig, enter_if_context, robot_spec
 from plaudit.training.handles import Handle
 from plaudit.training.online_config import OnlineConfig
 from plaudit.training.replay_buffer import ReplayBuffer
@@ -71,22 +70,29 @@ class EnvWorker:
         self._config, self._replay, self._state, self._reader = config, replay, state, reader
         self._follows = config.act_with == "learner"  # or a policy that acts as it is
         self._executor: InferenceEngine | None = None
+        self._has_policy = False
         self._version = 0
         self._unsent: _Recorded | None = None
         self._failure: RolloutError | None = None  # of the robot, told once its last episode is safe
 
     def describe(self) -> EnvSpec:
-        """What the robot sees and does, before anything is made for it."""
-        return look_at(self._config.robot, self._config.executor.name)
+        """What the robot sees and does. It is connected here, once; its policy comes with `load_policy`."""
+        if self._executor is None:
+            self._executor = self._config.run.start(None)
+        return self._executor.env_spec
 
     def load_policy(self, policy: PolicySpec) -> None:
-        """Start what drives the robot with this policy. Once: asked again, nothing changes."""
-        if self._executor is not None:
+        """Let this policy drive the robot. Once: asked again, nothing changes."""
+        if self._has_policy:
             return
         if self._follows:
             start = self._state.call(StateManager.count_start, self._reader)
             policy = _explores_anew(policy, self._reader, start)
-        self._executor = self._config.run.start(policy)
+        if self._executor is None:
+            self._executor = self._config.run.start(policy)
+        else:
+            self._executor.load_policy(policy)
+        self._has_policy = True
 
     def close(self) -> None:
         """The robot holds."""
@@ -105,7 +111,7 @@ class EnvWorker:
         of the episode is handed over before that is told.
         """
         executor = self._executor
-        if executor is None:
+        if executor is None or not self._has_policy:
             raise WorkerLost("env", "its process was started again and has no policy yet")
         if self._unsent is None:
             if self._follows:
@@ -172,14 +178,6 @@ def _explores_anew(policy: PolicySpec, reader: str, start: int) -> PolicySpec:
         return policy
     mixed = np.random.SeedSequence([policy.policy["seed"], crc32(reader.encode()), start])
     return policy.model_copy(update={"policy": {**policy.policy, "seed": int(mixed.generate_state(1)[0])}})
-
-
-def look_at(robot: RobotConfig, name: str = "") -> EnvSpec:
-    """What a robot sees and how it is driven; it is built for that and closed again."""
-    with ExitStack() as stack:
-        built = enter_if_context(robot.build(), stack)
-        stack.callback(built.hold)
-        return robot_spec(built, name)
 
 
 def policy_env_spec(config: OnlineConfig, body: EnvSpec) -> EnvSpec:

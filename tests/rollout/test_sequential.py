@@ -3,9 +3,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from plaudit.data.normalize import Normalizer
+from driving import drive
 from plaudit.errors import RobotError
-from plaudit.rollout.loop import FAULT, run_episode
 from plaudit.types import Observation
 from tabletop import ScriptedLift, Tabletop
 
@@ -17,14 +16,14 @@ class Counter:
     state_dim, action_dim, fps = 1, 1, 10.0
 
     def __init__(self) -> None:
-        self.count, self.held = 0, 0
+        self.count, self.held, self.last_command = 0, 0, None
 
     def reset(self, seed=None):
         self.count = 0
         return self.observe()
 
     def act(self, action):
-        self.count += 1
+        self.count, self.last_command = self.count + 1, action
 
     def observe(self):
         return Observation({"front": np.full((4, 4, 3), self.count, np.uint8)}, np.array([self.count], np.float32))
@@ -33,7 +32,7 @@ class Counter:
         return {"success": np.array(self.count >= 5)}
 
     def hold(self):
-        self.held += 1
+        self.held = self.count
 
 
 class Chunks(ScriptedLift):
@@ -48,26 +47,24 @@ class Failing(ScriptedLift):
 
 def test_actions_and_observations_alternate_and_a_chunk_runs_to_its_end():
     robot = Counter()
-    episode = run_episode(robot, Chunks(), Normalizer({}), steps=7, task="count")
+    episode, _ = drive(robot, Chunks(), max_steps=7)
     assert episode.state[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
     assert episode.actions[:, 0].tolist() == [0, 0, 0, 3, 3, 3, 6]  # what the policy saw when the chunk began
     assert episode.success.tolist() == [False] * 4 + [True] * 3
-    assert not episode.terminated and robot.held == 1
+    assert not episode.terminated and robot.held == 7
 
 
-def test_the_loop_stops_where_it_is_told_to():
-    episode = run_episode(
-        Counter(), Chunks(), Normalizer({}), steps=50, task="count", stop=lambda known: bool(known["success"])
-    )
+def test_an_episode_ends_with_the_flag_it_is_to_stop_on():
+    episode, _ = drive(Counter(), Chunks(), max_steps=50, stop_on="success")
     assert episode.steps == 5
     assert episode.terminated
 
 
 def test_a_robot_is_told_to_hold_when_the_policy_fails():
     robot = Counter()
-    with pytest.raises(RuntimeError, match="broke"):
-        run_episode(robot, Failing(), Normalizer({}), steps=5, task="count")
-    assert robot.held == 1
+    robot.held = -1
+    assert drive(robot, Failing(), max_steps=5) == (None, "RuntimeError: the policy broke")
+    assert robot.held == 0
 
 
 @pytest.mark.parametrize(
@@ -75,7 +72,7 @@ def test_a_robot_is_told_to_hold_when_the_policy_fails():
 )
 def test_scripted_episodes_end_as_their_name_says(outcome, succeeds, grasps):
     for seed in range(20):
-        episode = run_episode(Tabletop(), ScriptedLift(outcome), Normalizer({}), steps=40, task="lift", seed=seed)
+        episode, _ = drive(Tabletop(), ScriptedLift(outcome), max_steps=40, seed=seed)
         assert bool(episode.success[-1]) == succeeds
         assert bool(episode.privileged["grasp"].any()) == grasps
 
@@ -91,20 +88,24 @@ class Failing4(Counter):
 
 def test_an_episode_that_the_robot_cuts_short_is_kept_up_to_there_with_the_reason():
     robot = Failing4()
-    episode = run_episode(robot, Chunks(), Normalizer({}), steps=50, task="count", seed=7)
+    episode, failure = drive(robot, Chunks(), max_steps=50, seed=7)
     assert episode.state[:, 0].tolist() == [0, 1, 2, 3] and episode.steps == 3
-    assert episode.meta == {"seed": 7, FAULT: "the camera is gone"}
-    assert not episode.terminated and robot.held == 1
+    assert episode.meta["ended"] == failure == "the camera is gone" and episode.meta["seed"] == 7
+    assert not episode.terminated and robot.held == 4
 
 
 def test_a_robot_that_cannot_be_told_to_hold_does_not_lose_the_episode():
     class Gone(Failing4):
-        def hold(self):
-            raise RobotError("no answer")
+        deaf = True
 
-    episode = run_episode(Gone(), Chunks(), Normalizer({}), steps=50, task="count")
+        def hold(self):
+            if self.deaf:
+                self.deaf = False
+                raise RobotError("no answer")
+
+    episode, failure = drive(Gone(), Chunks(), max_steps=50)
     assert episode.steps == 3
-    assert episode.meta[FAULT] == "the camera is gone; and it could not be told to hold: no answer"
+    assert failure == "the camera is gone; and the robot could not be told to hold: no answer"
 
 
 def test_a_robot_that_fails_before_the_first_step_leaves_no_episode_and_holds():
@@ -113,6 +114,6 @@ def test_a_robot_that_fails_before_the_first_step_leaves_no_episode_and_holds():
             raise RobotError("nobody is there")
 
     robot = Broken()
-    with pytest.raises(RobotError, match="nobody is there"):
-        run_episode(robot, Chunks(), Normalizer({}), steps=5, task="count")
-    assert robot.held == 1
+    robot.held = -1
+    assert drive(robot, Chunks(), max_steps=5) == (None, "nobody is there")
+    assert robot.held == 0
