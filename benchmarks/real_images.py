@@ -131,7 +131,7 @@ def compare(setting: str, config: RewardTrainConfig, data: Path, episodes: int) 
 
 def prepare(data: Path, folder: Path, indices: Collection[int]) -> None:
     """A store of these episodes, labelled up to where the bottle is let go."""
-    import_dataset(data, folder, track=lambda sources: [s for s in sources if s.index in indices])
+    import_dataset(data, folder, progress=lambda sources: [s for s in sources if s.index in indices])
     cutoffs, released = read(data, "cutoffs"), read(data, "released")
     store = Store.open(folder)
     for episode_id, episode in store:

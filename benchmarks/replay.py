@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from bars import Bars
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.types import Episode, Labels
 
@@ -106,7 +106,7 @@ def reopen_seconds(folder: Path, episodes: int) -> tuple[float, float]:
     store = Store.open(folder, write=True)
     opened = time.perf_counter() - start
     assert len(store) == episodes
-    Replay(store)
+    ReplaySampler(store)
     store.close()
     return opened, time.perf_counter() - start - opened
 
@@ -130,11 +130,11 @@ def run(root: Path, episodes: int, repeats: int) -> None:
     print(f"{episodes} episodes of {STEPS} steps, {len(CAMERAS)} cameras of {SIZE}x{SIZE}, batches of {BATCH}")
     store, write_ms = fill_store(root / "plaudit", episodes)
     peer, peer_write_ms = fill_torchrl(root / "torchrl", episodes)
-    replay = Replay(store, seed=0)
+    replay = ReplaySampler(store, seed=0)
     source = np.ones(replay.sample(BATCH).images["front"].nbytes * 2 * len(CAMERAS), np.uint8)
     target = np.zeros_like(source)
     floor = median_ms(lambda: np.copyto(target, source), repeats)
-    alone = Replay(store, seed=0, threads=1)
+    alone = ReplaySampler(store, seed=0, threads=1)
     ours_one = median_ms(lambda: alone.sample(BATCH), repeats)
     ours = median_ms(lambda: replay.sample(BATCH), repeats)
     cores = torch.get_num_threads()

@@ -17,7 +17,7 @@ import torch
 
 from bars import Bars
 from plaudit.data.batch import to_torch
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.types import Batch, Episode, Labels
 
@@ -69,7 +69,7 @@ def main() -> None:
         def check(batch: Batch[torch.Tensor]) -> None:
             errors.add_(wrong(batch))
 
-        replay = Replay(store, seed=0)
+        replay = ReplaySampler(store, seed=0)
         on_demand = (to_torch(replay.sample(BATCH), "cuda") for _ in iter(int, 1))
         pageable = measure(on_demand, count, check)
         ahead = replay.batches(BATCH, form="torch", device="cuda")

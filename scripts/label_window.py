@@ -49,7 +49,7 @@ def main(source: Path, target: Path) -> None:
     cutoffs = read_cutoffs(source / "cutoffs.json")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / source.name
-        import_dataset(source, folder, track=lambda sources: iter(sources[:EPISODES]))
+        import_dataset(source, folder, progress=lambda sources: iter(sources[:EPISODES]))
         store, rng = Store.open(folder), np.random.default_rng(4)
         for i in store.ids:
             store.ledger.extend([(i, made_up(store.place(i).steps, cutoffs[i], judge, rng)) for judge in JUDGES])

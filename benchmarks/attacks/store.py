@@ -23,7 +23,7 @@ import numpy as np
 from attacks.tally import Tally
 from plaudit.data.check import check
 from plaudit.data.ledger import Ledger
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError
 from plaudit.types import Episode, Labels
@@ -117,7 +117,7 @@ def read(folder: Path, outcome: Outcome) -> None:
 
 def sample(store: Store, outcome: Outcome) -> None:
     """Batches of the cameras-less columns: rows of both shapes fit in one."""
-    batch = Replay(store, cameras=(), seed=0).sample(64)
+    batch = ReplaySampler(store, cameras=(), seed=0).sample(64)
     for episode, step, state in zip(batch.episode.tolist(), batch.step.tolist(), batch.state):
         n = store.place(episode).line["meta"]["n"]
         if not np.array_equal(state, nth_episode(n).state[step]):

@@ -29,7 +29,7 @@ from attacks.store import EPISODES, Outcome, append, make, nth_episode, nth_labe
 from attacks.tally import Tally
 from plaudit.data.check import check
 from plaudit.data.failures import Failures
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
 from plaudit.plain import PlainConsole
@@ -221,7 +221,7 @@ def _steps(store: Path, data_set: Path | None, send: int) -> Found:
         "info": lambda: look(store),
         "check": lambda: outcome.said.extend(check(store).problems),
         "read": lambda: serve(store, outcome),
-        "replay": lambda: Replay(Store.open(store), cameras=(), seed=0).sample(64),
+        "replay": lambda: ReplaySampler(Store.open(store), cameras=(), seed=0).sample(64),
         "label": lambda: Store.open(store).ledger.append(0, nth_labels(0)),
         "fail": lambda: Failures(Store.open(store).ledger).append([(1, "no answer")], "vlm", "m"),
         "export": lambda: export_dataset(Store.open(store), store.parent / "export", "npy"),

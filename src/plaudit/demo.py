@@ -177,7 +177,7 @@ class Demo:
         env = PandaConfig(type="lift", obs="both", cameras=self.config.cameras)
         targets = EpisodeTargets(self.config.target_success, self.config.target_failure)
         with Store.open(self.data, write=True) if is_store(self.data) else Store.create(self.data) as store:
-            kept = collect(env, store, targets, seed=self.first_seed, track=self.display.track("collecting")).kept
+            kept = collect(env, store, targets, seed=self.first_seed, progress=self.display.track("collecting")).kept
         return f"{kept['success']} successes and {kept['failure']} failures, labeled by the simulator"
 
     def train_judge(self) -> str:

@@ -183,7 +183,7 @@ class Replaced(StoreError):
     """A journal was replaced after it was opened; it is read again from its start."""
 
 
-class EpisodeGone(StoreError):
+class EpisodeNotFound(StoreError):
     """An episode is not in the store: it was evicted, or never added."""
 
 

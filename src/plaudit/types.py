@@ -18,7 +18,7 @@ no transition through it, and nobody judges it.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, Self, TypeVar
 
@@ -31,6 +31,8 @@ FloatArray = NDArray[np.float32]
 ByteArray = NDArray[np.uint8]
 BoolArray = NDArray[np.bool_]
 AnyArray = NDArray[Any]
+
+ProgressFn = Callable[[Sequence[Any]], Iterable[Any]]  # goes through a sequence and shows how far it is; `iter`: silent
 
 Repeated = Literal["none", "first", "last"]
 

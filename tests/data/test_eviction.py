@@ -4,9 +4,9 @@ import pytest
 
 from conftest import counting_episode, labelled_store, same_episode
 from plaudit.data.check import check
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
-from plaudit.errors import EpisodeGone
+from plaudit.errors import EpisodeNotFound
 from plaudit.types import Labels
 
 
@@ -56,7 +56,7 @@ def test_a_reader_follows_over_a_journal_that_was_written_anew(tmp_path, short):
             assert reader.ids == store.ids and reader.revision > before
             assert same_episode(reader.episode(n), counting_episode(2, first=n))
             before = reader.revision
-    with pytest.raises(EpisodeGone):
+    with pytest.raises(EpisodeNotFound):
         reader.episode(0)
 
 
@@ -66,7 +66,7 @@ def test_replay_samples_on_while_the_journal_is_written_anew(tmp_path, short):
     for n in range(60):
         labels = Labels.from_cutoff(steps=3, cutoff=2, source="human")
         store.ledger.append(store.append(counting_episode(3, first=n)), labels)
-        replay = replay or Replay(Store.open(store.folder), seed=0)
+        replay = replay or ReplaySampler(Store.open(store.folder), seed=0)
         replay.refresh()
         batch = replay.sample(20)
         assert set(batch.episode.tolist()) <= set(store.ids)

@@ -789,7 +789,7 @@ def test_an_import_that_was_interrupted_goes_on_where_it_stopped(tmp_path):
             yield source
 
     with pytest.raises(KeyboardInterrupt):
-        import_dataset(tmp_path / "in", tmp_path / "s", track=interrupted)
+        import_dataset(tmp_path / "in", tmp_path / "s", progress=interrupted)
     assert len(Store.open(tmp_path / "s")) == 2
     report = import_dataset(tmp_path / "in", tmp_path / "s")
     assert (report.already_here, len(report.ids)) == (2, 2)

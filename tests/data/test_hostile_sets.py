@@ -27,7 +27,7 @@ from plaudit.data.formats.images import BadImage, decode_image
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
 from plaudit.data.unpickle import load_npy, load_pickle
-from plaudit.errors import BadFile, DataError, EpisodeGone
+from plaudit.errors import BadFile, DataError, EpisodeNotFound
 from plaudit.report.positives import save_positives
 from plaudit.untrusted import Root
 
@@ -275,7 +275,7 @@ def test_an_npy_header_without_end_is_refused(tmp_path, data):
 def test_a_range_of_ids_is_looked_up_and_not_written_out(tmp_path):
     store = labelled_store(tmp_path / "a", counting_episode(4), counting_episode(4), cutoff=3)
     assert chosen_ids(store, "0-1") == [0, 1]
-    with pytest.raises(EpisodeGone):
+    with pytest.raises(EpisodeNotFound):
         chosen_ids(store, "0-4000000000")
     with pytest.raises(DataError, match="takes ids like"):
         chosen_ids(store, "²")

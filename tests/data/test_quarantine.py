@@ -9,7 +9,7 @@ import pytest
 
 from conftest import counting_episode, labelled_store, same_episode
 from plaudit.data.check import check, empty_quarantine
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store, is_store
 from plaudit.errors import StoreDamaged, StoreError
 from plaudit.types import Labels
@@ -141,8 +141,8 @@ def test_bytes_that_rotted_are_never_served(folder):
             store.episode(1)
     assert same_episode(store.episode(2), counting_episode(4, first=20))
     with pytest.raises(StoreDamaged, match="episode 1 is damaged"):
-        Replay(store, seed=0).sample(100)
-    assert len(Replay(store, cameras=(), seed=0).sample(100).reward) == 100  # its states are sound
+        ReplaySampler(store, seed=0).sample(100)
+    assert len(ReplaySampler(store, cameras=(), seed=0).sample(100).reward) == 100  # its states are sound
 
 
 def test_a_column_that_somebody_deleted_is_missed(folder):
@@ -216,7 +216,7 @@ def test_a_check_looks_at_a_store_that_is_being_written(tmp_path):
             store.extend([counting_episode(4, first=i), counting_episode(4, size=(4, 4))])
             yield i
 
-    report = check(store.folder, track=while_checking)
+    report = check(store.folder, progress=while_checking)
     assert report.ok and report.lines == 8
     store.close()
     shutil.rmtree(store.folder)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conftest import counting_episode
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig, compute_episode_rewards
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
@@ -85,7 +85,7 @@ def test_replay_pays_as_it_is_told_and_a_change_of_mode_labels_nothing_anew(tmp_
         ({"reward_type": "continuous"}, [0.25, 0.5, 0.75]),
         ({"env_reward": "dense"}, [0.5, 0.25, 0.125]),
     ):
-        replay = Replay(store, reward=RewardConfig(**config), end_on_success=False, seed=0)
+        replay = ReplaySampler(store, reward=RewardConfig(**config), end_on_success=False, seed=0)
         batch = replay.sample(200)
         assert dict(zip(batch.step.tolist(), batch.reward.tolist())) == dict(enumerate(paid))
     assert len(store.ledger) == 1

@@ -14,7 +14,7 @@ import pytest
 from conftest import counting_episode, labelled_store, same_episode
 from plaudit.data.check import check
 from plaudit.data.failures import Failures
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError, StoreDamaged, StoreError, StoreFull, StoreLocked
 from plaudit.types import Episode, Origin
@@ -262,7 +262,7 @@ def test_a_store_on_a_read_only_disk_can_be_read_and_checked_and_says_what_it_ca
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         store = Store.open(disk / "store")
         assert same_episode(store.episode(1), counting_episode(4, first=9))
-        assert len(Replay(store).sample(8).reward) == 8
+        assert len(ReplaySampler(store).sample(8).reward) == 8
         assert check(disk / "store").ok
         assert Failures(store.ledger).standing() == []
         for attempt in (
@@ -285,7 +285,7 @@ def test_a_file_without_permission_is_named_and_nothing_is_written_off(tmp_path,
         return real(path, *args, **kwargs)
 
     monkeypatch.setattr(os, "open", forbidden)
-    for attempt in (lambda: store.episode(0), lambda: Replay(store), lambda: check(tmp_path / "s", repair=True)):
+    for attempt in (lambda: store.episode(0), lambda: ReplaySampler(store), lambda: check(tmp_path / "s", repair=True)):
         with pytest.raises(StoreError, match=r"steps.bin cannot be read: permission denied"):
             attempt()
     monkeypatch.undo()

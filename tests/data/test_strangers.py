@@ -18,7 +18,7 @@ from plaudit.data.disk import Folder
 from plaudit.data.failures import Failures
 from plaudit.data.head import replace_head
 from plaudit.data.lines import FACTS, MOST_LINE, decode, number_anew
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.sealed import seal, unseal
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset
@@ -445,7 +445,7 @@ def test_a_batch_that_no_memory_holds_is_told_in_a_sentence(folder):
         raise MemoryError
 
     with pytest.raises(DataError, match="a batch of 64 takes more memory than there is"):
-        Replay(Store.open(folder), allocate=no_memory).sample(64)
+        ReplaySampler(Store.open(folder), allocate=no_memory).sample(64)
 
 
 def test_a_label_waits_for_a_repair_that_keeps_the_old_ledger_under_a_second_name(folder):

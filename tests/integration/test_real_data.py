@@ -12,7 +12,7 @@ from lerobot_v21 import write_v21
 
 from plaudit.data.check import check
 from plaudit.data.cutoffs import label_store, read_cutoffs
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
 
@@ -78,7 +78,7 @@ def test_what_is_exported_comes_back(imported, tmp_path):
 
 
 def test_batches_come_out_of_it(imported):
-    batch = Replay(imported.store, seed=0).sample(256)
+    batch = ReplaySampler(imported.store, seed=0).sample(256)
     cutoff = np.array([imported.first_success[i] for i in imported.store.ids])[batch.episode]
     assert np.array_equal(batch.reward == 1, batch.step + 1 >= cutoff)
     for b in range(0, 256, 32):

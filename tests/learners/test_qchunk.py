@@ -11,7 +11,7 @@ from conftest import counting_episode, labelled_store
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import parse
 from plaudit.data.batch import to_torch
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.errors import ConfigError, DataError
 from plaudit.learners.qchunk import QChunk, QChunkConfig
 from plaudit.learners.sac import Sac, SacConfig
@@ -119,7 +119,7 @@ def test_windows_of_a_store_are_what_it_learns_from(tmp_path: Path):
     """Five steps, success at the fourth: chunks of three that reach it are paid, discounted, and nothing follows."""
     store = labelled_store(tmp_path / "store", counting_episode(steps=5), cutoff=4)
     learner = QChunk(QChunkConfig(**{**TINY, "horizon": 3}, gamma=0.5), SPACES)
-    batch = Replay(store, **learner.replay_options, seed=0).sample(100)
+    batch = ReplaySampler(store, **learner.replay_options, seed=0).sample(100)
     found = {t: (r, d, m.tolist()) for t, r, d, m in zip(batch.step, batch.reward, batch.discount, batch.action_mask)}
     assert found[0] == (0, 0.125, [True, True, True])
     assert found[1] == (0.25, 0, [True, True, True])

@@ -70,7 +70,7 @@ def test_an_interruption_keeps_what_is_recorded(tmp_path):
 
     with Store.create(tmp_path / "store") as store:
         with pytest.raises(KeyboardInterrupt):
-            record_demos(LIFT, store, episodes=9, noise=0.0, track=stop_after_two)
+            record_demos(LIFT, store, episodes=9, noise=0.0, progress=stop_after_two)
         assert len(store) == 2 and all(store.ledger.labels(i) for i in store.ids)
 
 

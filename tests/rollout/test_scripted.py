@@ -53,7 +53,7 @@ def test_an_interruption_keeps_what_is_collected(store: Store):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        collect(LIFT, store, EpisodeTargets(4, 4), track=stop_after_two)
+        collect(LIFT, store, EpisodeTargets(4, 4), progress=stop_after_two)
     assert len(store) == 2 and all(store.ledger.labels(i) for i in store.ids)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from conftest import counting_episode
 from plaudit.config import parse
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, JudgeError
 from plaudit.training.audit import Audit, AuditConfig, lot
@@ -187,11 +187,11 @@ def test_the_learner_never_sees_the_simulators_verdict(store):
     """Audited truth is on top in the ledger; a replay by the judge's source pays what the judge said."""
     several(store, 3, judged=True, true=False)
     several(store, 3, judged=False, true=True)
-    replay = Replay(store, sources=({"classifier"},), seed=0)
+    replay = ReplaySampler(store, sources=({"classifier"},), seed=0)
     before = {name: array.tolist() for name, array in replay.sample(64).leaves().items()}
     looked(store)
     assert all(store.ledger.newest(i).source == "simulator" for i in store.ids)
-    again = Replay(store, sources=({"classifier"},), seed=0)
+    again = ReplaySampler(store, sources=({"classifier"},), seed=0)
     after = again.sample(64)
     assert before == {name: array.tolist() for name, array in after.leaves().items()}
     end = after.step >= 2

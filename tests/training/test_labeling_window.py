@@ -13,7 +13,7 @@ import pytest
 from by_hand import counted_store
 from conftest import counting_episode
 from plaudit.data.store import Store
-from plaudit.errors import EpisodeGone
+from plaudit.errors import EpisodeNotFound
 from plaudit.judges.human.keys import replay
 from plaudit.judges.human.session import Session
 from plaudit.training.handles import LocalHandle
@@ -107,7 +107,7 @@ def test_a_verdict_on_an_episode_that_the_mirror_has_forgotten_comes_home_all_th
 
 def test_an_episode_that_was_evicted_at_home_is_not_offered(tmp_path):
     def gone(_: int):
-        raise EpisodeGone("evicted")
+        raise EpisodeNotFound("evicted")
 
     side = elsewhere(tmp_path / "mirror", gone, BY_HAND)
     side.offer([7])

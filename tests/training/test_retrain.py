@@ -12,7 +12,7 @@ import pytest
 from bright_square import STEPS
 from decoys import decoy, judge_all, play, played, weak_judge
 from plaudit.config import parse
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
@@ -125,7 +125,7 @@ def test_old_episodes_are_judged_again_on_top_and_what_was_said_before_stays(sto
 
 
 def test_the_learner_is_paid_by_the_new_judge_from_then_on(story):
-    replay = Replay(story.store, sources=({"classifier"},), seed=0)
+    replay = ReplaySampler(story.store, sources=({"classifier"},), seed=0)
     batch = replay.sample(512)
     decoys = (batch.episode >= 8) & (batch.episode < 24)
     assert batch.reward[decoys].max() == 0 and batch.reward[batch.episode < 8].max() == 1

@@ -14,7 +14,7 @@ from test_trainer import asked, curve, run
 
 from conftest import same_episode
 from glow import GlowConfig, bright_model, saved
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig, compute_episode_rewards
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, JudgeError, PlauditError
@@ -194,8 +194,8 @@ def test_the_end_of_a_demonstration_that_the_model_does_not_see_ends_nothing(tmp
     for i, episode in store:
         store.ledger.append(i, Labels.from_cutoff(steps=episode.steps, cutoff=None, source="classifier"))
         assert episode.terminated
-    assert (Replay(store, gamma=0.5, end_as_recorded=[False]).sample(200).discount == 0.5).all()
-    assert (Replay(store, gamma=0.5).sample(200).discount == 0).any()
+    assert (ReplaySampler(store, gamma=0.5, end_as_recorded=[False]).sample(200).discount == 0.5).all()
+    assert (ReplaySampler(store, gamma=0.5).sample(200).discount == 0).any()
 
 
 def test_demonstrations_without_success_in_the_models_eyes_are_told(tmp_path: Path, model: Any):
@@ -361,7 +361,7 @@ def test_the_ends_that_the_old_model_saw_are_no_ends_to_the_new(tmp_path: Path, 
     run(tmp_path / "run", f"{LEARNERS['sac']} reward.model={model(0.3)}" + HOPELESS)
     RunFolder.reopen(tmp_path / "run").hand_over(model(0.99))
     run(tmp_path / "run", rounds=1)
-    assert (Replay(Store.open(tmp_path / "run/episodes"), gamma=0.5).sample(200).discount == 0.5).all()
+    assert (ReplaySampler(Store.open(tmp_path / "run/episodes"), gamma=0.5).sample(200).discount == 0.5).all()
 
 
 def test_a_hand_over_that_makes_no_sense_is_refused_and_changes_nothing(tmp_path: Path, model: Any):

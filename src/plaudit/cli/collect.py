@@ -95,7 +95,7 @@ def collect_(
                 random_share=random_share,
                 linger=linger,
                 seed=seed,
-                track=progress("collecting"),
+                progress=progress("collecting"),
             )
         except KeyboardInterrupt:
             stop(f"interrupted; {len(opened) - before} episodes were added to {store}; run the same command to resume")

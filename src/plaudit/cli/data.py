@@ -194,7 +194,7 @@ def check(
         for sentence in empty_quarantine(store):
             tell("deleted", sentence)
     try:
-        report = run_check(store, repair=repair, track=progress("checking"))
+        report = run_check(store, repair=repair, progress=progress("checking"))
     except KeyboardInterrupt:
         stop("interrupted")
     for sentence in report.aside:

@@ -141,7 +141,7 @@ def env_record(
                 seed=seed,
                 keep_all=keep_all,
                 linger=linger,
-                track=progress("recording"),
+                progress=progress("recording"),
             )
         except KeyboardInterrupt:
             stop(f"interrupted; {len(opened) - before} episodes are in {store} and stay")

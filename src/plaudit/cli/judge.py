@@ -147,7 +147,7 @@ def _of_judge(
     sources = resolve_reference(asked, built.id.source)
     truths = load_reference_labels(store, sources, ids)
     wrong = control_task(config.uses_task, wrong_task)
-    found = evaluate(store, built, truths, wrong_task=wrong, with_controls=controls, track=progress("labeling"))
+    found = evaluate(store, built, truths, wrong_task=wrong, with_controls=controls, progress=progress("labeling"))
     facts = {
         "model": built.id.fingerprint or "-",
         "rule": built.rule.describe(),

@@ -88,7 +88,7 @@ def label_(
         return
     before = len(store.ledger)
     try:
-        done = label_store(store, asked, waiting, batch=batch, track=progress("labeling"))
+        done = label_store(store, asked, waiting, batch=batch, progress=progress("labeling"))
     except KeyboardInterrupt:
         stop(f"interrupted; {len(store.ledger) - before} episodes were labeled; run the same command to resume")
     _tell_result(store, asked, done, len(ids) - len(waiting))
@@ -130,8 +130,15 @@ def _few(ids: Sequence[int]) -> str:
 def _by_hand(folder: Path, options: "ReadOptions", order: Order, name: str, keys_log: Path | None) -> None:
     from plaudit.judges.human.run import label_by_hand
 
-    track = progress("importing")
-    done = label_by_hand(folder, order=order, name=name, keys_log=keys_log, track=track, say=out.print, options=options)
+    done = label_by_hand(
+        folder,
+        order=order,
+        name=name,
+        keys_log=keys_log,
+        progress=progress("importing"),
+        say=out.print,
+        options=options,
+    )
     begun = f", {done.drafts} begun and kept" if done.drafts else ""
     out.print(f"{done.count} episodes of {done.store} labelled by hand{begun}, {done.left} are left")
 

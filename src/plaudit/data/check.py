@@ -7,11 +7,10 @@ where it stands a second time, and writes off episodes whose arrays fail their c
 it leaves their bytes where they are.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from plaudit.data.disk import Folder, told
 from plaudit.data.failures import path_beside
@@ -24,9 +23,8 @@ from plaudit.data.quarantine import Quarantine
 from plaudit.data.sealed import mend_sealed, seal
 from plaudit.data.settings import MARKER, Settings, is_store, read_settings
 from plaudit.data.store import Store
-from plaudit.errors import EpisodeGone, ForeignFile, StoreDamaged, StoreError
-
-Track = Callable[[Sequence[Any]], Iterable[Any]]
+from plaudit.errors import EpisodeNotFound, ForeignFile, StoreDamaged, StoreError
+from plaudit.types import ProgressFn
 
 
 @dataclass
@@ -49,7 +47,7 @@ class Report:
         return not self.problems
 
 
-def check(folder: str | Path, *, repair: bool = False, track: Track = iter) -> Report:
+def check(folder: str | Path, *, repair: bool = False, progress: ProgressFn = iter) -> Report:
     """Verify a store; with `repair`, as its writer, also put right what can be."""
     folder = Path(folder)
     if not is_store(folder) and not (folder / "journal").is_file():
@@ -63,7 +61,7 @@ def check(folder: str | Path, *, repair: bool = False, track: Track = iter) -> R
         else:
             _look_at_files(root, report)
         if not report.problems:
-            _look_into(root, report, repair, track)
+            _look_into(root, report, repair, progress)
         report.aside = Quarantine(root).sentences()
     return report
 
@@ -168,12 +166,12 @@ def _values(records: list[Record], name: str, most: int) -> int:
     return max((line[name] for line in records if is_whole(line.get(name), 0, most)), default=0)
 
 
-def _look_into(root: Folder, report: Report, repair: bool, track: Track) -> None:
+def _look_into(root: Folder, report: Report, repair: bool, progress: ProgressFn) -> None:
     try:
         with Store.open(root.path, write=repair, write_off_missing=repair) as store:
             report.repaired += store.repaired
             _check_schemas(store, report, repair)
-            _check_arrays(store, report, repair, track)
+            _check_arrays(store, report, repair, progress)
             _check_labels(store, report)
             report.unexplained = [
                 f"{segment.folder}: {extra:,} bytes that no line speaks of, of an append that is under way or was cut "
@@ -198,16 +196,16 @@ def _check_schemas(store: Store, report: Report, repair: bool) -> None:
             report.problems.append(f"{problem}; --repair writes it again from the journal")
 
 
-def _check_arrays(store: Store, report: Report, repair: bool, track: Track) -> None:
+def _check_arrays(store: Store, report: Report, repair: bool, progress: ProgressFn) -> None:
     lost: list[int] = []
-    for episode_id in track(store.ids):
+    for episode_id in progress(store.ids):
         try:
             sentence = _damage(store, episode_id)
             if sentence:  # or it was evicted while it was read
                 store.refresh()
                 sentence = _damage(store, episode_id)
             size = store.nbytes_of(episode_id)
-        except EpisodeGone:
+        except EpisodeNotFound:
             continue
         report.episodes += not sentence
         report.nbytes += 0 if sentence else size

@@ -1,7 +1,7 @@
 """Replay: batches of transitions from labelled episodes on disk, indices first, then one gather a column.
 
-    replay = Replay(store, gamma=0.97)                       # one store
-    replay = Replay.mix(demos, online, ratio=0.5)            # RLPD: half of each batch from demonstrations
+    replay = ReplaySampler(store, gamma=0.97)                       # one store
+    replay = ReplaySampler.mix(demos, online, ratio=0.5)            # RLPD: half of each batch from demonstrations
     batch = replay.sample(256)                               # numpy
     for batch in replay.batches(256, form="torch", device="cuda"):   # filled ahead in the background
         ...
@@ -46,7 +46,7 @@ class _Picks:
     rows: AnyArray
 
 
-class Replay:
+class ReplaySampler:
     """Samples uniformly over the labelled steps of one or several stores."""
 
     def __init__(

@@ -30,7 +30,7 @@ from plaudit.data.disk import CHUNK, Folder, WritableFile, sync_file, write_at
 from plaudit.data.quarantine import Entry
 from plaudit.data.schema import STEPS, Schema, camera_column
 from plaudit.data.sealed import parse, seal, unseal
-from plaudit.errors import EpisodeGone, ForeignFile, StoreDamaged, StoreError
+from plaudit.errors import EpisodeNotFound, ForeignFile, StoreDamaged, StoreError
 from plaudit.types import AnyArray, Episode
 
 SCHEMA = "schema.json"
@@ -241,7 +241,7 @@ class Segment:
                     f"{self.file(column)} is missing; restore it from a backup, or run "
                     f"'plaudit data check {self._root.path} --repair' to write its episodes off"
                 ) from None
-            raise EpisodeGone(f"{self.folder} was evicted by the writer just now; refresh the store") from None
+            raise EpisodeNotFound(f"{self.folder} was evicted by the writer just now; refresh the store") from None
         except OSError as error:  # no permission, say: that is no damage, and nothing to write off
             raise StoreError(f"{self.file(column)} cannot be read: {(error.strerror or str(error)).lower()}") from error
         try:

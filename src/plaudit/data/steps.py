@@ -16,7 +16,7 @@ from plaudit.data.rewards import RewardConfig, compute_episode_rewards
 from plaudit.data.schema import STEPS, camera_column
 from plaudit.data.segments import MappedColumn
 from plaudit.data.store import Store
-from plaudit.errors import DataError, EpisodeGone
+from plaudit.errors import DataError, EpisodeNotFound
 from plaudit.types import AnyArray, BoolArray, FloatArray
 
 _ROW = np.dtype(
@@ -77,7 +77,7 @@ class StepTable:
             for episode_id in self._blocks.keys() - alive:
                 self._rows["valid"][self._blocks.pop(episode_id)] = False
             for episode_id in sorted(ledger.changed_since(self._versions) & alive):
-                with suppress(EpisodeGone):  # evicted while this loop runs
+                with suppress(EpisodeNotFound):  # evicted while this loop runs
                     self._label(episode_id)
             self._versions = versions
             self._valid = None
@@ -101,7 +101,7 @@ class StepTable:
         if not len(new):
             return
         for episode_id in np.unique(self._rows["episode"][new]).tolist():
-            with suppress(EpisodeGone):  # evicted since; the maps that are held keep what was there
+            with suppress(EpisodeNotFound):  # evicted since; the maps that are held keep what was there
                 self.store.verify(episode_id, self._columns)
             self._rows["verified"][self._blocks[episode_id]] = True
 

@@ -43,7 +43,7 @@ from plaudit.data.schema import STEPS, Schema, camera_column
 from plaudit.data.segments import Segment
 from plaudit.data.settings import MARKER, VERSION, Settings, read_settings
 from plaudit.data.settings import is_store as is_store
-from plaudit.errors import EpisodeGone, Replaced, SegmentMissing, StoreDamaged, StoreError
+from plaudit.errors import EpisodeNotFound, Replaced, SegmentMissing, StoreDamaged, StoreError
 from plaudit.types import Episode, Origin
 
 SEGMENT_BYTES = 4 << 30  # a new segment begins beyond this
@@ -180,7 +180,7 @@ class Store:
     def __iter__(self) -> Iterator[tuple[int, Episode]]:
         """Ids and episodes, oldest first; those evicted meanwhile are passed over."""
         for episode_id in self.ids:
-            with suppress(EpisodeGone):
+            with suppress(EpisodeNotFound):
                 yield episode_id, self.episode(episode_id)
 
     @property
@@ -221,13 +221,13 @@ class Store:
             ids = self.ids
             gone = "is no longer" if 0 <= episode_id < self._catalog.next_id else "was never"
             has = f"episodes {ids[0]} to {ids[-1]}" if ids else "no episodes"
-            raise EpisodeGone(f"episode {episode_id} {gone} in {self.folder}, which has {has}") from None
+            raise EpisodeNotFound(f"episode {episode_id} {gone} in {self.folder}, which has {has}") from None
 
     def segment(self, number: int) -> Segment:
         try:
             return self._catalog.segments[number]
         except KeyError:  # evicted by another thread since its number was looked up
-            raise EpisodeGone(f"segment {number} of {self.folder} was evicted just now") from None
+            raise EpisodeNotFound(f"segment {number} of {self.folder} was evicted just now") from None
 
     def episode(self, episode_id: int) -> Episode:
         """The episode as views of the files, whose bytes are verified the first time."""

@@ -7,19 +7,19 @@ exist.
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from plaudit.data.disk import told
-from plaudit.data.formats import Dataset, FormatName, Item, ReadOptions, WriteOptions, writer
+from plaudit.data.formats import writer
+from plaudit.data.formats.base import Dataset, FormatName, LabeledEpisode, ReadOptions, WriteOptions
 from plaudit.data.formats.decoding import decoded
 from plaudit.data.store import Store, is_store
 from plaudit.errors import DataError, TargetNotEmpty
-
-Track = Callable[[Sequence[Any]], Iterable[Any]]
+from plaudit.types import ProgressFn
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Imported:
 
 
 def import_dataset(
-    source: str | Path, store_folder: str | Path, options: ReadOptions | None = None, track: Track = iter
+    source: str | Path, store_folder: str | Path, options: ReadOptions | None = None, progress: ProgressFn = iter
 ) -> Imported:
     """Add every episode of `source` to a store, which is made if it does not exist."""
     if is_store(source):
@@ -46,7 +46,7 @@ def import_dataset(
             raise DataError("\n".join(dataset.problems))
         report = Imported(ignored=dataset.ignored, notes=dataset.notes)
         with Store.create(store_folder) if new else Store.open(store_folder, write=True) as store:
-            _take(dataset, store, report, track)
+            _take(dataset, store, report, progress)
     if new and not report.ids:
         shutil.rmtree(store_folder, ignore_errors=True)  # a link to a folder stays
         why = report.failed[0] if report.failed else "it has no episodes"
@@ -55,14 +55,14 @@ def import_dataset(
     return report
 
 
-def _take(dataset: Dataset, store: Store, report: Imported, track: Track) -> None:
+def _take(dataset: Dataset, store: Store, report: Imported, progress: ProgressFn) -> None:
     """Each episode in turn; one that fails is told and left out."""
     origins = (store.place(i).line["origin"] for i in store.ids)
     known: dict[str, list[tuple[int, str, int]]] = {}  # digest -> id, path and index of what was imported
     for i, origin in zip(store.ids, origins):
         if origin:
             known.setdefault(origin["digest"], []).append((i, origin["path"], origin["index"]))
-    for entry in track(dataset.sources):
+    for entry in progress(dataset.sources):
         try:
             digest = entry.digest()
             # Two episodes of one data set may be alike and are both imported; a copy of the data set is not.
@@ -97,18 +97,18 @@ def export_dataset(
     format: FormatName,
     options: WriteOptions | None = None,
     ids: Sequence[int] | None = None,
-    track: Track = iter,
+    progress: ProgressFn = iter,
 ) -> list[str]:
     """Write episodes, with their newest labels, into a folder that must not hold anything yet.
 
     Returns a sentence for whatever the layout has no place for.
     """
     chosen = store.ids if ids is None else ids
-    items = [Item(i, store.episode(i), store.ledger.labels(i)) for i in chosen]
+    items = [LabeledEpisode(i, store.episode(i), store.ledger.labels(i)) for i in chosen]
     if not items:
         raise DataError(f"{store.folder} has no episodes to export")
     with told(Path(target).parent, "the export was not written"), new_folder(target) as folder:
-        return writer(format)(folder, items, options or WriteOptions(), track)
+        return writer(format)(folder, items, options or WriteOptions(), progress)
 
 
 @contextmanager

@@ -27,12 +27,12 @@ from plaudit.judges.calibration import (
 )
 from plaudit.judges.config import CalibrationRecord
 from plaudit.judges.cutoffs import OnsetErrors, fit_cutoff_offset, onset_errors
-from plaudit.judges.labeling import BATCH, Track, batches
+from plaudit.judges.labeling import BATCH, batches
 from plaudit.judges.metrics import precision_recall
 from plaudit.judges.scored import EpisodePrediction
 from plaudit.protocols import Judge
 from plaudit.rule import DecisionRule, above_threshold
-from plaudit.types import FloatArray, Scores
+from plaudit.types import FloatArray, ProgressFn, Scores
 
 PARTS = 5
 FEWEST = 3  # episodes that show success, and that show failure
@@ -65,12 +65,12 @@ class CrossValResult:
 
 
 def score_episodes(
-    store: Store, judge: Judge, truths: Mapping[int, FloatArray], track: Track = iter
+    store: Store, judge: Judge, truths: Mapping[int, FloatArray], progress: ProgressFn = iter
 ) -> tuple[list[ScoredEpisode], dict[int, str]]:
     """A judge's numbers of these episodes, each asked for once; and those that it could not judge, and why."""
     found: list[ScoredEpisode] = []
     failed: dict[int, str] = {}
-    for ids in batches(track(list(truths)), BATCH):
+    for ids in batches(progress(list(truths)), BATCH):
         batch = {i: store.episode(i) for i in ids}
         for (episode_id, episode), said in zip(batch.items(), judge.score(list(batch.values())), strict=True):
             if not isinstance(said, Scores):

@@ -22,12 +22,12 @@ from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.controls import UNRELATED, Control, ControlResult, failed, make_controls, tally
 from plaudit.judges.cutoffs import OnsetErrors, onset_errors
-from plaudit.judges.labeling import BATCH, Track, batches, label_ids, label_mapping
+from plaudit.judges.labeling import BATCH, batches, label_ids, label_mapping
 from plaudit.judges.metrics import CalibrationCurve, JudgeMetrics, calibration_curve, compute_metrics
 from plaudit.judges.scored import EpisodePrediction, FramePrediction, largest_errors, side_by_side
 from plaudit.protocols import Judge
 from plaudit.rule import DecisionRule
-from plaudit.types import Episode, FloatArray, JudgeId, Labels
+from plaudit.types import Episode, FloatArray, JudgeId, Labels, ProgressFn
 
 BY_YES_AND_NO = DecisionRule(decode="per_frame")  # of labels that say only yes and no
 
@@ -72,7 +72,7 @@ def evaluate(
     wrong_task: str | None = None,
     with_controls: bool = True,
     batch: int = BATCH,
-    track: Track = iter,
+    progress: ProgressFn = iter,
 ) -> Evaluation:
     """
     truths: episode -> 1, 0 or NaN for each frame, see `load_reference_labels`
@@ -80,7 +80,7 @@ def evaluate(
     """
     verdicts: dict[int, Labels] = {}
     failures: dict[int, str] = {}
-    for ids in batches(track(list(truths)), batch):
+    for ids in batches(progress(list(truths)), batch):
         said, not_said = label_ids(store, judge, ids)
         verdicts |= said
         failures |= not_said

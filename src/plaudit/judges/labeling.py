@@ -10,7 +10,7 @@ on.
 """
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -19,17 +19,16 @@ from typing import Any, TypeVar
 from plaudit.data.failures import Failures
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
-from plaudit.errors import ContractError, EpisodeGone, JudgeError, PlauditError
+from plaudit.errors import ContractError, EpisodeNotFound, JudgeError, PlauditError
 from plaudit.protocols import Judge
 from plaudit.rule import DecisionRule, labels_from_scores
-from plaudit.types import Episode, JudgeId, Labels, Scores
+from plaudit.types import Episode, JudgeId, Labels, ProgressFn, Scores
 
 BATCH = 8  # episodes that are scored before their labels are written; a kill costs at most so many
 
 # Stands on the label of an episode that shows success before anything was done in it.
 REVIEW = "success from the first frame on, to be reviewed"
 
-Track = Callable[[Sequence[int]], Iterable[int]]
 ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT")
 Answer = Labels | PlauditError | None
@@ -123,11 +122,11 @@ def _is_current(ledger: Ledger, judge: JudgeId, episode_id: int, sources: set[st
 
 
 def label_store(
-    store: Store, judge: Judge, ids: Sequence[int], *, batch: int = BATCH, track: Track = iter
+    store: Store, judge: Judge, ids: Sequence[int], *, batch: int = BATCH, progress: ProgressFn = iter
 ) -> LabelStats:
     """Label these episodes into the store's ledger; see `stale_episodes` for those that need it."""
     stats = LabelStats()
-    for some in batches(track(ids), batch):
+    for some in batches(progress(ids), batch):
         _label_batch(store, judge, some, stats)
     return stats
 
@@ -152,7 +151,7 @@ def label_ids(store: Store, judge: Judge, ids: Sequence[int]) -> tuple[dict[int,
     for episode_id in ids:
         try:
             there[episode_id] = store.episode(episode_id)
-        except EpisodeGone as error:  # evicted since they were counted
+        except EpisodeNotFound as error:  # evicted since they were counted
             failed[episode_id] = str(error)
     labels, more = label_mapping(judge, there)
     return labels, failed | more

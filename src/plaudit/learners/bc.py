@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.checkpoint import Checkpointed
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import PolicyError
 from plaudit.learners.config import BCConfig
@@ -129,11 +129,11 @@ def train_flow_from_store(
 ) -> FlowBC:
     """Train on the labeled steps of a store; options are a BCConfig's."""
     config = BCConfig(**options)
-    replay = Replay(store, horizon=policy.config.horizon, cameras=tuple(policy.config.cameras), seed=config.seed)
+    replay = ReplaySampler(store, horizon=policy.config.horizon, cameras=tuple(policy.config.cameras), seed=config.seed)
     return _train(FlowBC(policy, normalizer, config), _windows(replay, policy, config), callback)
 
 
-def _windows(replay: Replay, policy: FlowPolicy, config: BCConfig) -> Iterator[ActionWindows]:
+def _windows(replay: ReplaySampler, policy: FlowPolicy, config: BCConfig) -> Iterator[ActionWindows]:
     for number in range(config.steps):
         windows = ActionWindows.of(replay.sample(config.batch_size))
         if number == 0:

@@ -1,10 +1,10 @@
 """Soft actor-critic for robots that have demonstrations: SAC (arXiv 1812.05905) as RLPD (2302.02948) runs it.
 
 What RLPD changes, and where to find it below: each batch is half demonstrations, half the robot's own experience
-(`Replay.mix` made it); critics have LayerNorm, against overestimation beyond the data (`CriticEnsemble`); the target is
-the minimum of a random subset of an ensemble (`_critic_loss`); several critic updates follow each step of the robot
-(`utd_ratio`, which the run's loop counts). As in HIL-SERL (2410.21845), the entropy is not part of the target. Reward
-and termination come from the labels alone: `target = reward + discount * value`.
+(`ReplaySampler.mix` made it); critics have LayerNorm, against overestimation beyond the data (`CriticEnsemble`); the
+target is the minimum of a random subset of an ensemble (`_critic_loss`); several critic updates follow each step of the
+robot (`utd_ratio`, which the run's loop counts). As in HIL-SERL (2410.21845), the entropy is not part of the target.
+Reward and termination come from the labels alone: `target = reward + discount * value`.
 """
 
 from collections.abc import Mapping

@@ -1,20 +1,18 @@
 """Every frame that is labelled a success, as a picture: what a reward model is about to learn, to be seen first."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from plaudit.data.store import Store
-from plaudit.types import Episode
+from plaudit.types import Episode, ProgressFn
 from plaudit.untrusted import file_name
-
-Track = Callable[[Sequence[int]], Iterable[int]]
 
 
 def save_positives(
-    store: Store, folder: Path, cameras: Sequence[str], sources: Collection[str], track: Track = iter
+    store: Store, folder: Path, cameras: Sequence[str], sources: Collection[str], progress: ProgressFn = iter
 ) -> int:
     """`positive_000001_frame049.png` and so on, into a folder that may be there; returns how many.
 
@@ -23,7 +21,7 @@ def save_positives(
     """
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
-    for episode_id in track(store.ids):
+    for episode_id in progress(store.ids):
         episode, labels = store.episode(episode_id), store.ledger.labels(episode_id, sources)
         if labels is None:
             continue

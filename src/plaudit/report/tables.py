@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plaudit.data.failures import Failures
-from plaudit.data.formats import Dataset
+from plaudit.data.formats.base import Dataset
 from plaudit.data.store import Store
 from plaudit.envs.bench import Throughput
 from plaudit.envs.catalog import EnvInfo

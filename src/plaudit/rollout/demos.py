@@ -5,7 +5,7 @@ the wrong name, so it is left out and tried again from another seed, and the rep
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,12 +20,10 @@ from plaudit.judges.simulator import SimulatorJudge
 from plaudit.policies.expert import expert_act_fn
 from plaudit.protocols import VecEnv
 from plaudit.rollout.vector import collect_rollout
-from plaudit.types import Episode, FloatArray, Labels, Observation
+from plaudit.types import Episode, FloatArray, Labels, Observation, ProgressFn
 
 SIDE_BY_SIDE = 16  # episodes at a time
 TRIES = 10  # for each episode, on the average, before giving up
-
-Track = Callable[[Sequence[int]], Iterable[int]]
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ def record_demos(
     seed: int = 0,
     keep_all: bool = False,
     linger: int = 0,
-    track: Track = iter,
+    progress: ProgressFn = iter,
 ) -> DemoStats:
     """Append scripted episodes with the simulator's labels, each as soon as it is whole.
 
@@ -65,7 +63,7 @@ def record_demos(
     left_out: Counter[str] = Counter()
     wanted = [outcomes[i % len(outcomes)] for i in range(episodes)]
     found = _as_told(env, wanted, noise, seed, keep_all, linger, left_out)
-    for _, (outcome, episode, labels) in zip(track(range(episodes)), found, strict=False):
+    for _, (outcome, episode, labels) in zip(progress(range(episodes)), found, strict=False):
         ids.append(store.append(episode))
         store.ledger.append(ids[-1], labels)
         kept[outcome] += 1

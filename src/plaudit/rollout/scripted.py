@@ -4,7 +4,7 @@ An episode that came out otherwise than it was told to is as good as any here: t
 happened. Successes linger, so that a judge sees more than the first frame of one; failures run to the time limit.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,14 +20,12 @@ from plaudit.policies.expert import OUTCOMES, check_script, expert_act_fn
 from plaudit.protocols import VecEnv
 from plaudit.rollout.collector import EpisodeQuota, EpisodeTargets
 from plaudit.rollout.vector import collect_rollout
-from plaudit.types import Episode, FloatArray, Labels, Observation
+from plaudit.types import Episode, FloatArray, Labels, Observation, ProgressFn
 
 SIDE_BY_SIDE = 16  # episodes at a time
 PATIENCE = 20  # rounds that bring nothing wanted before giving up
 RANDOM = "random"  # the outcome that a random walk is told
 WALK = 0.7  # how much of an action a random walk keeps for the next
-
-Track = Callable[[Sequence[int]], Iterable[int]]
 
 
 def check_collect(
@@ -59,7 +57,7 @@ def collect(
     random_share: float = 0.2,
     linger: int = 8,
     seed: int = 0,
-    track: Track = iter,
+    progress: ProgressFn = iter,
 ) -> EpisodeQuota:
     """Add what a store lacks to reach its targets, each episode as soon as its round is over; returns the counts.
 
@@ -73,7 +71,7 @@ def collect(
     intake = EpisodeQuota(store, targets)
     missing = (intake.missing("success") or 0) + (intake.missing("failure") or 0)
     played = _episodes(env, intake, outcomes, noise, random_share, linger, max(seed, _next_seed(store)))
-    for _, (episode, labels) in zip(track(range(missing)), played, strict=False):
+    for _, (episode, labels) in zip(progress(range(missing)), played, strict=False):
         intake.add(episode, labels)
     return intake
 

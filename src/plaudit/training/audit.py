@@ -27,7 +27,7 @@ from pydantic import Field, PositiveInt, model_validator
 from plaudit.config import Config
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
-from plaudit.errors import EpisodeGone, JudgeError
+from plaudit.errors import EpisodeNotFound, JudgeError
 from plaudit.judges.audit import Alarm
 from plaudit.judges.config import HUMAN
 from plaudit.judges.labeling import label_episodes
@@ -163,7 +163,7 @@ class Audit:
         said: dict[int, Labels] = {}
         for episode_id in sorted(judged & set(store.ids)):
             if self.picks(episode_id) and store.ledger.newest(episode_id, {SIMULATOR}) is None:
-                with suppress(EpisodeGone):  # evicted just now
+                with suppress(EpisodeNotFound):  # evicted just now
                     said |= self._simulated(store, episode_id)
         if said:
             store.ledger.extend(said.items())

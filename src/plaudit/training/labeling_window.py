@@ -36,7 +36,7 @@ from plaudit.config import Config
 from plaudit.data.journal import Journal, write_atomic
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store, is_store
-from plaudit.errors import EpisodeGone, PlauditError
+from plaudit.errors import EpisodeNotFound, PlauditError
 from plaudit.judges.human.asked import ask_for
 from plaudit.judges.human.queue import Order
 from plaudit.judges.human.run import label_by_hand
@@ -82,7 +82,7 @@ def here(store: Path, config: WindowConfig) -> "StoreSide":
 
 
 def elsewhere(folder: Path, fetch: Callable[[int], Episode], config: WindowConfig) -> "MirrorSide":
-    """fetch: an episode of the store that is not here; `EpisodeGone` where it has been evicted"""
+    """fetch: an episode of the store that is not here; `EpisodeNotFound` where it has been evicted"""
     return MirrorSide(Mirror(folder), fetch, Window(folder, config))
 
 
@@ -131,7 +131,7 @@ class MirrorSide:
         there = self._mirror.remote_ids
         for remote_id in ids:
             if remote_id not in there:
-                with suppress(EpisodeGone):  # and with it the reason to look at it
+                with suppress(EpisodeNotFound):  # and with it the reason to look at it
                     self._mirror.add(self._fetch(remote_id), remote_id)
         if ids:
             self._window.show()

@@ -28,9 +28,9 @@ import numpy as np
 from plaudit.config import Config
 from plaudit.data.failures import Failure, Failures
 from plaudit.data.ledger import Ledger
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
-from plaudit.errors import EpisodeGone
+from plaudit.errors import EpisodeNotFound
 from plaudit.judges.labeling import stale_episodes
 from plaudit.training.handles import Handle
 from plaudit.types import AnyArray, Batch, Episode, JudgeId, Labels
@@ -139,7 +139,7 @@ class ReplayBuffer:
         self._born = time.time()
         self._keys = {_facts_of(store, i)["key"]: i for i in store.ids}
         self._progress: dict[Shelf, _Progress] = {}
-        self._samplers: dict[SampleOptions, Replay] = {}
+        self._samplers: dict[SampleOptions, ReplaySampler] = {}
 
     @property
     def _store(self) -> Store:
@@ -260,7 +260,7 @@ class ReplayBuffer:
         for item in items:
             try:
                 found[item] = self._shelves[item.shelf].episode(item.id)
-            except EpisodeGone:
+            except EpisodeNotFound:
                 continue
         return found
 
@@ -297,7 +297,7 @@ class RemoteSampler:
         return self._buffer.call(ReplayBuffer.sample, size, self._options)
 
 
-def make_sampler(where: StoreLocation, options: SampleOptions) -> Replay:
+def make_sampler(where: StoreLocation, options: SampleOptions) -> ReplaySampler:
     """From the files, mapped into this process."""
     asked: dict[str, Any] = {
         "gamma": options.gamma,
@@ -308,11 +308,11 @@ def make_sampler(where: StoreLocation, options: SampleOptions) -> Replay:
     }
     online = Store.open(where.episodes)
     if where.demos is None:
-        return Replay(online, sources=({options.source},), **asked)
+        return ReplaySampler(online, sources=({options.source},), **asked)
     demos = Store.open(where.demos, labels=None if where.demo_labels is None else Path(where.demo_labels))
     ends = (options.believe_demos, True)
     sources = ({options.source} if where.demo_labels is not None else None, {options.source})
-    return Replay.mix(demos, online, options.demo_ratio, sources=sources, end_as_recorded=ends, **asked)
+    return ReplaySampler.mix(demos, online, options.demo_ratio, sources=sources, end_as_recorded=ends, **asked)
 
 
 def _in_a_row(ids: Sequence[int], unlabelable: Collection[int], unjudged: Collection[int]) -> int:

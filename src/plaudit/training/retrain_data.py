@@ -16,9 +16,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
-from plaudit.data.ledger import Version
 from plaudit.data.store import Store, is_store
-from plaudit.errors import EpisodeGone
+from plaudit.data.verdicts import Version
+from plaudit.errors import EpisodeNotFound
 from plaudit.training.audit import lot
 
 Part = Literal["run", "data"]  # the run's own episodes, or those that the first judge was trained on
@@ -65,7 +65,7 @@ def _take(store: Store, newest: Version, target: Store, known: dict[str, int], p
             return
         try:
             episode = store.episode(newest.episode)
-        except EpisodeGone:  # evicted while this goes on
+        except EpisodeNotFound:  # evicted while this goes on
             return
         lesson = {"key": key, "part": part, "episode": newest.episode}
         known[key] = target.append(replace(episode, privileged={}, meta={**episode.meta, "lesson": lesson}))

@@ -25,13 +25,13 @@ from plaudit.judges.classifier.checkpoint import RewardModelConfig
 from plaudit.judges.classifier.judge import ClassifierJudge, classifier_config
 from plaudit.judges.classifier.model import Size
 from plaudit.judges.detector import SuccessDetector
-from plaudit.judges.labeling import Track, label_store, stale_episodes
+from plaudit.judges.labeling import label_store, stale_episodes
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.protocols import LiveJudge, VecEnv
 from plaudit.rollout.vector import RolloutBatch
 from plaudit.rule import DecisionRule
 from plaudit.training.config import CheckpointBlock, TrainConfig, TrainRewardConfig
-from plaudit.types import Episode, Labels
+from plaudit.types import Episode, Labels, ProgressFn
 
 LINGER = 10  # so that a careful judge sees the success too
 
@@ -128,9 +128,9 @@ class LearnedReferee(Referee):
         ids = [i for i in store.ids if store.ledger.newest(i) is not None and not _excluded(store, i)]
         self._label(store, ids, track("judging again"))
 
-    def _label(self, store: Store, ids: Sequence[int], track: Track) -> None:
+    def _label(self, store: Store, ids: Sequence[int], track: ProgressFn) -> None:
         stale = stale_episodes(store.ledger, self.judge.id, ids, newest_only=True)
-        for episode_id, message in label_store(store, self.judge, stale, track=track).failed.items():
+        for episode_id, message in label_store(store, self.judge, stale, progress=track).failed.items():
             raise JudgeError(f"episode {episode_id} of {store.folder}: {message}")
 
     def report(self, played: RolloutBatch, first: int) -> dict[str, float]:

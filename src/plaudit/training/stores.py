@@ -80,7 +80,7 @@ def _demonstrations(folder: RunFolder, charge: Referee, track: Callable[[str], A
                 noise=config.demo_noise,
                 seed=DEMOS + config.seed * 100_003,
                 linger=charge.linger,
-                track=track("demonstrations"),
+                progress=track("demonstrations"),
             )
         part.rename(path)
     return Store.open(path)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from plaudit.data.batch import to_torch
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
 from plaudit.errors import DataError
@@ -81,7 +81,7 @@ class OnPolicy:
         if self._demos is None:
             return False
         config, cameras = self._learner.config, tuple(self._learner.env_spec.cameras)
-        replay = Replay(self._demos, cameras=cameras, seed=self._seed)
+        replay = ReplaySampler(self._demos, cameras=cameras, seed=self._seed)
         for _ in track("cloning demonstrations")(range(config.pretrain_updates)):
             self._learner.bc_update(to_torch(replay.sample(config.pretrain_batch_size), self._learner.device))
         return config.pretrain_updates > 0
@@ -123,9 +123,9 @@ class OffPolicy:
         options = {**learner.replay_options, "reward": reward, "end_on_success": end_on_success, "seed": seed}
         if demos is not None:
             ends, share = (believe_demos, True), learner.config.demo_ratio
-            self._replay = Replay.mix(demos, kept.store, share, end_as_recorded=ends, **options)
+            self._replay = ReplaySampler.mix(demos, kept.store, share, end_as_recorded=ends, **options)
         else:
-            self._replay = Replay(kept.store, **options)
+            self._replay = ReplaySampler(kept.store, **options)
         self._rng = np.random.default_rng([seed, 1])  # of the actions before anything was learned
         self._owed = 0.0  # updates, a fraction of one at most between rounds
 

@@ -117,7 +117,7 @@ def test_the_recorded_session_on_g1_bottle_gives_its_30_cutoffs(tmp_path):
 
 @needs_real_data
 def test_and_on_the_first_of_its_episodes_as_they_are_imported(tmp_path):
-    import_dataset(REAL, tmp_path / "store", track=lambda sources: iter(sources[:2]))
+    import_dataset(REAL, tmp_path / "store", progress=lambda sources: iter(sources[:2]))
     with Session.open(tmp_path / "store") as session:
         replay(session, "\n".join(RECORDED.read_text().splitlines()[:2]))
     assert cutoffs_of(tmp_path / "store") == {i: read_cutoffs(REAL / "cutoffs.json")[i] for i in range(2)}

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.data.formats import Dataset, ReadOptions, Source
+from plaudit.data.formats.base import Dataset, ReadOptions, Source
 from plaudit.data.formats.bounds import GB
 from plaudit.data.formats.wire import CONTROL, FORK, KILL, LENGTH, WAIT, receive_exactly, send
 from plaudit.errors import BadFile, DataError, UnknownFormat, UnsafeFile

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from plaudit.data.formats import Dataset, Item, ReadOptions, Track, WriteOptions, folder_of_files
+from plaudit.data.formats.base import Dataset, LabeledEpisode, ReadOptions, WriteOptions, folder_of_files
 from plaudit.data.formats.bounds import FREE, GB
 from plaudit.data.formats.images import choose, file_digest, to_frames
 from plaudit.data.unpickle import load_npy
 from plaudit.errors import BadFile, InvalidEpisode
-from plaudit.types import Episode, Labels, Origin
+from plaudit.types import Episode, Labels, Origin, ProgressFn
 from plaudit.untrusted import Root
 
 FOLDERS = ("positive", "negative")
@@ -67,12 +67,12 @@ def _load(root: Root, options: ReadOptions, file: Path, index: int) -> tuple[Epi
     return episode, Labels.from_targets(labels, "dataset")
 
 
-def write(folder: Path, items: Sequence[Item], options: WriteOptions, track: Track) -> list[str]:
+def write(folder: Path, items: Sequence[LabeledEpisode], options: WriteOptions, progress: ProgressFn) -> list[str]:
     left_out: list[str] = []
     counts = dict.fromkeys(FOLDERS, 0)
     for name in FOLDERS:
         (folder / name).mkdir()
-    for item in track(items):
+    for item in progress(items):
         episode = item.episode
         if item.labels is None or np.isnan(item.labels.targets[episode.recorded]).any():
             left_out.append(f"episode {item.id} was left out: not every frame of it is labelled")

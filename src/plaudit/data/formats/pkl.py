@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.data.formats import Dataset, Item, ReadOptions, Track, WriteOptions, folder_of_files
+from plaudit.data.formats.base import Dataset, LabeledEpisode, ReadOptions, WriteOptions, folder_of_files
 from plaudit.data.formats.bounds import FREE, GB
 from plaudit.data.formats.images import choose, file_digest, to_frames
 from plaudit.data.unpickle import load_pickle
 from plaudit.errors import BadFile, DataError, InvalidEpisode
-from plaudit.types import AnyArray, Episode, Labels, Origin
+from plaudit.types import AnyArray, Episode, Labels, Origin, ProgressFn
 from plaudit.untrusted import Root
 
 FOLDERS = ("success", "failure")
@@ -101,12 +101,12 @@ def _single(value: Any, ndim: int) -> AnyArray:
     return array[0] if array.ndim == ndim + 1 and len(array) == 1 else array
 
 
-def write(folder: Path, items: Sequence[Item], options: WriteOptions, track: Track) -> list[str]:
+def write(folder: Path, items: Sequence[LabeledEpisode], options: WriteOptions, progress: ProgressFn) -> list[str]:
     left_out: list[str] = []
     for name in FOLDERS:
         (folder / name).mkdir()
     count = 0
-    for item in track(items):
+    for item in progress(items):
         verdict = _verdict(item)
         if verdict is None:
             left_out.append(f"episode {item.id} was left out: not every step of it is labelled")
@@ -127,7 +127,7 @@ def write(folder: Path, items: Sequence[Item], options: WriteOptions, track: Tra
     return left_out
 
 
-def _verdict(item: Item) -> tuple[AnyArray, AnyArray] | None:
+def _verdict(item: LabeledEpisode) -> tuple[AnyArray, AnyArray] | None:
     """Reward and success of every step: by the newest labels, or what the simulator knew."""
     labels, success = item.labels, item.episode.success
     if labels is not None and labels.labeled[1:].all():

@@ -21,7 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from plaudit.data.formats import Dataset, ReadOptions, lerobot, npy, open_dataset, pkl
+from plaudit.data.formats import lerobot, npy, open_dataset, pkl
+from plaudit.data.formats.base import Dataset, ReadOptions
 from plaudit.data.formats.wire import CONTROL, FORK, KILL, LENGTH, receive_exactly, send
 from plaudit.errors import BadFile, DataError, PlauditError
 from plaudit.types import AnyArray, Episode, Labels

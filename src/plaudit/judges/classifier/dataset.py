@@ -6,7 +6,7 @@ store once, resized to what the model takes; verdicts are those of judges one ma
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ import torch
 from plaudit.data.store import Store
 from plaudit.errors import DataError, JudgeError
 from plaudit.judges.classifier.model import resized
-from plaudit.types import AnyArray, ByteArray, FloatArray
+from plaudit.types import AnyArray, ByteArray, FloatArray, ProgressFn
 
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
@@ -26,7 +26,6 @@ FEWEST = 4  # episodes, of which one each is held back for validation and test
 REFERENCE_SOURCES = ("human", "simulator", "dataset", "cutoff")  # whose labels a model may learn from
 
 Size = tuple[int, int]
-Track = Callable[[Sequence[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +60,7 @@ def read_frames(
     cameras: Sequence[str] = (),
     image_size: Size | None = None,
     sources: Collection[str] = REFERENCE_SOURCES,
-    track: Track = iter,
+    progress: ProgressFn = iter,
     scratch: Path | None = None,
 ) -> RewardDataset:
     """
@@ -82,7 +81,7 @@ def read_frames(
     }
     digest = hashlib.sha256()
     start = 0
-    for number, episode_id in enumerate(track(labelled)):
+    for number, episode_id in enumerate(progress(labelled)):
         kept = rows[number]
         episode, labels = store.episode(episode_id), store.ledger.labels(episode_id, sources)
         assert labels is not None

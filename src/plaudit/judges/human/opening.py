@@ -4,20 +4,17 @@ A data set of another layout has no ledger, and nothing is ever written into oth
 copied into a store beside it, or where one says. Opening it again finds that store and adds what is new.
 """
 
-from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from plaudit.data.formats import ReadOptions
 from plaudit.data.store import is_store
 from plaudit.data.transfer import import_dataset
 from plaudit.errors import DataError, StoreLocked
-
-Track = Callable[[Sequence[Any]], Iterable[Any]]
+from plaudit.types import ProgressFn
 
 
 def store_for(
-    path: Path, into: Path | None = None, track: Track = iter, options: ReadOptions | None = None
+    path: Path, into: Path | None = None, progress: ProgressFn = iter, options: ReadOptions | None = None
 ) -> tuple[Path, list[str]]:
     """The store to label, and sentences for the user on how it came about."""
     if is_store(path):
@@ -26,7 +23,7 @@ def store_for(
         return path, []
     store = into or path.with_name(f"{path.name}.store")
     try:
-        report = import_dataset(path, store, options, track)
+        report = import_dataset(path, store, options, progress)
     except PermissionError as error:
         raise DataError(
             f"{store} cannot be made ({error.strerror}); say where the store of {path} should be"

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 
 from plaudit.data.formats import ReadOptions
 from plaudit.errors import MissingExtra, NoWindow
-from plaudit.judges.human.opening import Track, store_for
+from plaudit.judges.human.opening import store_for
 from plaudit.judges.human.queue import Order
 from plaudit.judges.human.session import Session
+from plaudit.types import ProgressFn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,7 @@ def label_by_hand(
     keys_log: Path | None = None,
     poll: bool = True,
     into: Path | None = None,
-    track: Track = iter,
+    progress: ProgressFn = iter,
     say: Callable[[str], None] = print,
     options: ReadOptions | None = None,
 ) -> LabelledByHand:
@@ -64,7 +65,7 @@ def label_by_hand(
     options: how to read a data set of another layout
     """
     check_window()
-    folder, sentences = store_for(Path(store_path), into, track, options)
+    folder, sentences = store_for(Path(store_path), into, progress, options)
     for sentence in sentences:
         say(sentence)
     with Session.open(folder, order=order, name=name) as session:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from plaudit.data.store import Store
-from plaudit.errors import DataError, EpisodeGone, StoreError
+from plaudit.errors import DataError, EpisodeNotFound, StoreError
 from plaudit.judges.human.drafts import Drafts, Step
 from plaudit.judges.human.opinions import Opinion, opinions_on
 from plaudit.judges.human.queue import Order, Queue
@@ -226,7 +226,7 @@ class Session:
         try:
             self.show(step.episode, step.frame)
             self.message = message
-        except EpisodeGone:
+        except EpisodeNotFound:
             self.drafts.forget(step.episode)
             self.message = f"that was in episode {step.episode}, which is no longer in the store"
 
@@ -247,7 +247,7 @@ class Session:
         for episode_id, text in list(history.drafts.items()):
             try:
                 episode = self.store.episode(episode_id)
-            except EpisodeGone:
+            except EpisodeNotFound:
                 self.drafts.forget(episode_id)
                 continue
             labels = self.store.ledger.labels(episode_id, (SOURCE,))

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from plaudit.errors import EpisodeGone
+from plaudit.errors import EpisodeNotFound
 from plaudit.judges.config import HUMAN
 from plaudit.training.handles import Handle
 from plaudit.training.labeling_window import HumanSide, WindowConfig, elsewhere, here
@@ -60,5 +60,5 @@ class HumanLabelWorker:
         item = EpisodeRef("episodes", episode_id)
         found = self._replay.call(ReplayBuffer.episodes, [item])
         if item not in found:
-            raise EpisodeGone(f"episode {episode_id} is no longer in the store")
+            raise EpisodeNotFound(f"episode {episode_id} is no longer in the store")
         return found[item]

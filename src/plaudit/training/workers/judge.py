@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.data.store import Store
-from plaudit.errors import EpisodeGone, WorkerLost
+from plaudit.errors import EpisodeNotFound, WorkerLost
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.config import JudgeConfig
 from plaudit.judges.labeling import BATCH, label_mapping
@@ -151,7 +151,7 @@ class JudgeWorker:
             store.refresh()
             try:
                 found[item] = store.episode(item.id)
-            except EpisodeGone:
+            except EpisodeNotFound:
                 continue
         return found
 

@@ -19,7 +19,7 @@ from plaudit.checkpoint import dump_checkpoint, load_dumped
 from plaudit.contracts import missing_members
 from plaudit.data.batch import to_torch
 from plaudit.data.normalize import Normalizer
-from plaudit.data.replay import Replay
+from plaudit.data.replay import ReplaySampler
 from plaudit.errors import ContractError, PolicyError, did_you_mean
 from plaudit.learners.threads import torch_threads
 from plaudit.policies.loader import PolicySpec, load_policy
@@ -96,7 +96,7 @@ class LearnerWorker:
         policy = self.learner.policy_config
         return LearnerInfo(self.updates, self.learner.pretrain_updates, policy(), policy(explore=True))
 
-    def _make_sampler(self, source: str) -> Replay | RemoteSampler:
+    def _make_sampler(self, source: str) -> ReplaySampler | RemoteSampler:
         where, learner = self._replay.call(ReplayBuffer.location), self.learner
         options = SampleOptions(
             source=source,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.data.formats import Item, WriteOptions
+from plaudit.data.formats.base import LabeledEpisode, WriteOptions
 from plaudit.data.formats.images import choose
 from plaudit.errors import DataError
 from plaudit.types import AnyArray
@@ -36,7 +36,7 @@ class Layout:
     names: dict[str, Any]
 
     @classmethod
-    def of(cls, items: Sequence[Item], options: WriteOptions) -> "Layout":
+    def of(cls, items: Sequence[LabeledEpisode], options: WriteOptions) -> "Layout":
         if not items:
             raise DataError("there is no episode to export")
         first = items[0].episode
@@ -65,7 +65,7 @@ class Layout:
             names=dict(first.meta),
         )
 
-    def check(self, item: Item) -> None:
+    def check(self, item: LabeledEpisode) -> None:
         episode = item.episode
         for camera, size in self.cameras.items():
             if camera not in episode.frames:
@@ -87,7 +87,7 @@ class Layout:
         if episode.fps not in (0, self.fps):
             raise DataError(f"episode {item.id} runs at {episode.fps} frames per second, others at {self.fps}")
 
-    def columns(self, item: Item, index: int, first_frame: int, task_index: int) -> dict[str, AnyArray]:
+    def columns(self, item: LabeledEpisode, index: int, first_frame: int, task_index: int) -> dict[str, AnyArray]:
         """One episode's rows, column by column, without images."""
         episode, steps = item.episode, item.episode.steps
         columns: dict[str, AnyArray] = {}
@@ -109,7 +109,7 @@ class Layout:
         columns["task_index"] = np.full(steps, task_index)
         return columns
 
-    def _label_columns(self, item: Item) -> dict[str, AnyArray]:
+    def _label_columns(self, item: LabeledEpisode) -> dict[str, AnyArray]:
         steps, labels = item.episode.steps, item.labels
         if labels is None:
             return {REWARD: np.full(steps, np.nan, np.float32), SUCCESS: np.zeros(steps, bool)}

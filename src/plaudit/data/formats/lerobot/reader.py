@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from plaudit.data.formats import Dataset, ReadOptions, RewardFrame, Source
+from plaudit.data.formats.base import Dataset, ReadOptions, RewardFrame, Source
 from plaudit.data.formats.bounds import GB, check_unfolded
 from plaudit.data.formats.images import MAX_IMAGE, BadImage, choose, decode_image
 from plaudit.data.formats.lerobot.columns import (

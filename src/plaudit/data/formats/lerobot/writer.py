@@ -18,24 +18,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from plaudit.data.formats import Item, Track, WriteOptions
+from plaudit.data.formats.base import LabeledEpisode, WriteOptions
 from plaudit.data.formats.lerobot.layout import IMAGES, SIDECAR, Layout, whole
 from plaudit.data.formats.lerobot.stats import ImageHistogram, describe
 from plaudit.data.formats.video import VideoWriter
-from plaudit.types import AnyArray, ByteArray
+from plaudit.types import AnyArray, ByteArray, ProgressFn
 
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 FILES_PER_CHUNK, DATA_MB, VIDEO_MB = 1000, 100, 200
 
 
-def write(folder: Path, items: Sequence[Item], options: WriteOptions, track: Track) -> list[str]:
+def write(folder: Path, items: Sequence[LabeledEpisode], options: WriteOptions, progress: ProgressFn) -> list[str]:
     layout = Layout.of(items, options)
     tables = _Tables(folder, layout)
     videos = {c: _Videos(folder, f"{IMAGES}{c}", layout, options) for c in layout.cameras if options.video}
     book = _Book(layout)
     try:
-        for index, item in enumerate(track(items)):
+        for index, item in enumerate(progress(items)):
             layout.check(item)
             episode, rows = item.episode, slice(0, item.episode.steps)
             task_index = book.task(episode.task)
@@ -140,7 +140,12 @@ class _Book:
         return self.tasks.setdefault(text, len(self.tasks))
 
     def add(
-        self, item: Item, index: int, columns: dict[str, AnyArray], place: dict[str, Any], images: dict[str, ByteArray]
+        self,
+        item: LabeledEpisode,
+        index: int,
+        columns: dict[str, AnyArray],
+        place: dict[str, Any],
+        images: dict[str, ByteArray],
     ) -> None:
         stats: dict[str, dict[str, Any]] = {}
         for camera, frames in images.items():
@@ -194,7 +199,7 @@ class _Book:
         (meta / "info.json").write_text(json.dumps(info, indent=4))
 
 
-def _sidecar(item: Item, index: int, layout: Layout) -> dict[str, Any]:
+def _sidecar(item: LabeledEpisode, index: int, layout: Layout) -> dict[str, Any]:
     episode, labels = item.episode, item.labels
     entry: dict[str, Any] = {
         "episode_index": index,

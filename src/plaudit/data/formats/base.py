@@ -1,0 +1,104 @@
+"""What all formats share: a data set as it is read, the options of reading and writing, and a folder of files."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from plaudit.data.formats.bounds import check_unfolded
+from plaudit.data.formats.images import file_digest
+from plaudit.types import Episode, Labels, ProgressFn
+from plaudit.untrusted import Root
+
+FormatName = Literal["npy", "pkl", "lerobot"]
+RewardFrame = Literal["next", "same"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One episode of a data set, not loaded yet."""
+
+    index: int
+    where: str  # the file it stands in, for messages
+    digest: Callable[[], str]  # of its bytes without its labels; cheap next to loading
+    load: Callable[[], tuple[Episode, Labels | None]]
+    nbytes: Callable[[], int]  # of memory that reading it may take, told before it is read
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A folder that was looked at and understood."""
+
+    format: FormatName
+    path: Path
+    sources: Sequence[Source]
+    facts: Mapping[str, Any]  # for `plaudit data info`
+    ignored: Sequence[str] = field(default_factory=list)  # what the folder has and an episode has no place for
+    problems: Sequence[str] = ()  # what has to be settled before its episodes can be read, a sentence each
+    notes: Sequence[str] = field(default_factory=list)  # what to tell of the episodes read so far
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a data set leaves open."""
+
+    reward_frame: RewardFrame | None = None  # LeRobot: which frame `next.reward` judges; None: as the folder says
+    task: str = ""  # for layouts that keep none
+    fps: float = 0.0
+    state: Sequence[str] = ()  # LeRobot: columns to join as the state, ("none",) for none; (): observation.state
+    action: Sequence[str] = ()  # the same for the action
+    cameras: Sequence[str] = ()  # LeRobot: () for all
+    follow_links: bool = False  # symbolic links of the data set may lead out of it, to regular files
+    max_episode_gb: float = 8.0  # that the frames of one episode may take in memory
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """How to write; each format uses what concerns it."""
+
+    cameras: Sequence[str] = ()  # () for all
+    video: bool = True  # LeRobot: videos, or PNG images in the tables
+    codec: str = "av1"
+    quality: int | None = None  # constant rate factor of the codec, lower is better
+    reward_frame: RewardFrame = "next"
+    fps: float = 0.0  # for episodes that do not know theirs
+
+
+@dataclass(frozen=True)
+class LabeledEpisode:
+    """What a writer is given."""
+
+    id: int
+    episode: Episode
+    labels: Labels | None
+
+
+# Fills an empty folder; returns a sentence for each episode or part that the layout has no place for.
+Writer = Callable[[Path, Sequence[LabeledEpisode], WriteOptions, ProgressFn], list[str]]
+
+
+def folder_of_files(
+    format: FormatName,
+    root: Root,
+    files: Sequence[Path],
+    kinds: Sequence[str],
+    load: Callable[[Path, int], tuple[Episode, Labels | None]],
+    most: float,
+) -> Dataset:
+    """A data set of one file an episode, sorted into a folder a kind.
+
+    most: bytes that a file may have
+    """
+
+    def nbytes(file: Path) -> int:
+        size = root.size(file)
+        check_unfolded(size, size, file, "this file", most)
+        return 8 * size  # bytes, then arrays, then images of them, floats on the way
+
+    sources = [
+        Source(i, str(f), partial(file_digest, root, f), partial(load, f, i), partial(nbytes, f))
+        for i, f in enumerate(files)
+    ]
+    counts = {kind: sum(file.parent.name == kind for file in files) for kind in kinds}
+    return Dataset(format, root.path, sources, facts={"episodes": len(files), **counts})
