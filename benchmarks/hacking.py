@@ -37,7 +37,7 @@ from plaudit.types import Labels
 
 ENV = PandaConfig(type="lift", obs="both", image_size=(64, 64))
 JUDGE = RewardTrainConfig(
-    encoder=SmallConfig(), train_fps=None, epochs=8, batch_size=64, lr=1e-3, target_fpr=0.005, sources=("human",)
+    encoder=SmallConfig(), train_fps=None, epochs=8, batch_size=64, lr=1e-3, target_fpr=0.005, label_sources=("human",)
 )
 BEGINNING = 5  # frames of an episode that somebody in a hurry looks at
 ROUNDS = 8  # that count as the state of things

@@ -65,7 +65,7 @@ def main() -> None:
 
 def trained(store: Store, work: Path, device: str, quick: bool) -> RewardModel:
     settings = {"epochs": 8, "train_fps": 4.0, "image_size": (96, 128), **(QUICK if quick else {})}
-    shares = {"validation_share": 0.2, "test_share": 0.0}
+    shares = {"val_fraction": 0.2, "test_fraction": 0.0}
     config = RewardTrainConfig(encoder=SmallConfig(), lr=1e-3, device=device, **shares, **settings)
     return fit(store, config, work, lambda epoch: bool(print(f"  {told(epoch)}", flush=True)) or True, quiet).model
 

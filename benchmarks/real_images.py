@@ -44,15 +44,15 @@ TRAINED_ON = 20  # episodes, the first
 NEAR = 5  # frames around a cutoff that are not scored
 MOMENTS = 40  # parts of an episode within which two frames count as of the same moment
 FOLDS = 4  # parts of the known episodes, each unseen once when settings are compared
-BOTH = {"use_state": True, "history": 3, "history_stride": 6}
+BOTH = {"use_state": True, "num_history_frames": 3, "history_stride": 6}
 SETTINGS: dict[str, dict[str, Any]] = {
     "last_part": {},
-    "last_part_three": {"members": 3},
+    "last_part_three": {"ensemble_size": 3},
     "all": {"freeze_encoder": False},
-    "all_three": {"freeze_encoder": False, "members": 3},
+    "all_three": {"freeze_encoder": False, "ensemble_size": 3},
 }
 ON_A_GPU, ON_A_PROCESSOR = "all_three", "last_part"  # an hour or more of training on two cores, against minutes
-QUICK = {"epochs": 1, "views": 1, "train_fps": 2.0, "image_size": (64, 96), "patience": 1}
+QUICK = {"epochs": 1, "num_augmented_views": 1, "train_fps": 2.0, "image_size": (64, 96), "patience": 1}
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def main() -> None:
     last = 7 if options.quick else None
     trained_on = 5 if options.quick else TRAINED_ON
     config = RewardTrainConfig(device=options.device, seed=options.seed, **(QUICK if options.quick else {}))
-    config = config.model_copy(update={"test_share": 0.0, "validation_share": 0.2})
+    config = config.model_copy(update={"test_fraction": 0.0, "val_fraction": 0.2})
     if options.compare:
         for setting in [options.setting] if options.setting else SETTINGS:
             compare(setting, config, options.data, 2 * FOLDS if options.quick else TRAINED_ON)
@@ -195,7 +195,7 @@ def judge(model: RewardModel, store: Store) -> list[Judged]:
                 scored=np.abs(known + 0.5 - cutoff) > NEAR,
                 moment=known / episode.steps,
                 cutoff=cutoff,
-                decoded=decode_cutoff(probability, model.facts.cutoff_shift, model.threshold),
+                decoded=decode_cutoff(probability, model.facts.cutoff_offset, model.threshold),
             )
         )
     return found

@@ -3,7 +3,7 @@
     python benchmarks/reward.py [--quick]                                    # on a processor
     PYTHONPATH=src python benchmarks/reward.py --cuda [--compile] [--quick]  # on a GPU; needs no simulator
 
-Weights are random. The bare network is handed a tensor of normalised floats, in the same run and in turn with the
+Weights are random. The bare network is handed a tensor of normalized floats, in the same run and in turn with the
 worker, which is handed bytes: the difference is all that we do around it.
 
 On a GPU a batch of 256 images is scored in each way that `plaudit.judges.classifier.swift` knows, beside the larger of
@@ -29,7 +29,7 @@ from plaudit.data.store import Store
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import read_frames, split
-from plaudit.judges.classifier.encoders import normalise
+from plaudit.judges.classifier.encoders import normalize
 from plaudit.judges.classifier.features import OnlineFeatures, cache_features
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.network import classifier_config
@@ -66,7 +66,7 @@ def random_model(encoder: str, size: int) -> RewardModel:
     torch.manual_seed(0)
     facts = RewardModelConfig(
         classifier=config,
-        shared_encoder=False,
+        frozen_encoder=False,
         calibration=((1.0, 0.0),),
         threshold={"value": 0.5},
         scores={},
@@ -88,7 +88,7 @@ def random_images(count: int, size: int) -> ByteArray:
 def measure_worker(encoder: str, size: int, repeats: int) -> None:
     model, images = random_model(encoder, size), random_images(BATCH, size)
     network = model.members[0]
-    ready = normalise(torch.from_numpy(images), network.pixel_mean, network.pixel_std)
+    ready = normalize(torch.from_numpy(images), network.pixel_mean, network.pixel_std)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(Path(folder))
         here = RewardWorkerConfig(checkpoint_path=Path(folder), device="cpu")
@@ -123,7 +123,7 @@ def in_turn(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, f
 def measure_kept(repeats: int, size: int = 128, episodes: int = 10, steps: int = 29) -> None:
     """An epoch with a frozen encoder: features from the cache, or computed in every step."""
     encoder = ENCODER_REGISTRY.parse({"type": "resnet10"})
-    config = RewardTrainConfig(encoder=encoder, freeze_encoder=True, views=2, device="cpu")
+    config = RewardTrainConfig(encoder=encoder, freeze_encoder=True, num_augmented_views=2, device="cpu")
     with tempfile.TemporaryDirectory() as folder, Store.create(Path(folder) / "store") as store:
         for number in range(episodes):
             one = Episode.of(frames={"front": random_images(steps + 1, size)}, actions=np.zeros((steps, 1)))
@@ -144,7 +144,8 @@ def measure_kept(repeats: int, size: int = 128, episodes: int = 10, steps: int =
         spent = in_turn({"kept": lambda: epoch(kept), "computed": lambda: epoch(computed)}, repeats)
     print(
         f"resnet10 at {size}x{size}, frozen, {len(table)} frames: an epoch takes {spent['computed']:.2f} s, "
-        f"{1e3 * spent['kept']:.0f} ms with kept features, which took {filled:.1f} s to fill ({config.views} views)"
+        f"{1e3 * spent['kept']:.0f} ms with kept features, which took {filled:.1f} s to fill "
+        f"({config.num_augmented_views} views)"
     )
     bars.at_least("reward_kept_features", spent["computed"] / spent["kept"], 20.0)
 

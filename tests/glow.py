@@ -99,7 +99,7 @@ def bright_model(cut: float, *, camera: str = "front", problems: tuple[str, ...]
         last.bias.zero_()
     facts = RewardModelConfig(
         classifier=config,
-        shared_encoder=False,
+        frozen_encoder=False,
         calibration=((1.0, 0.0),),
         threshold={"value": 0.5},
         scores={},

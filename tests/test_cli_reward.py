@@ -20,7 +20,7 @@ from command import plaudit
 from plaudit.data.formats import WriteOptions
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset
-from plaudit.judges.classifier.encoders.resnet10 import Resnet10
+from plaudit.judges.classifier.encoders.resnet10 import ResNetEncoderWrapper
 from plaudit.judges.classifier.loader import load_reward_model
 from slow import slow_but
 from waiting import stretch, wait_until
@@ -97,7 +97,7 @@ def test_the_flags_of_two_folders(run, tmp_path):
 
 def test_the_published_weights_may_be_given_and_are_frozen(run, tmp_path):
     write_folders(tmp_path)
-    weights = Resnet10().state_dict()
+    weights = ResNetEncoderWrapper().state_dict()
     torch.save(weights, tmp_path / "resnet10_pretrained.pt")
     said = run(
         *("--positive-dir", "positive", "--negative-dir", "negative", "--image-size", 3, 32, 32, "--epochs", 2),
@@ -182,7 +182,7 @@ def test_a_failed_control_is_told(run, tmp_path):
             "error: full is there already; nothing was trained, name another with --output-dir",
         ),
         (["store", "--output-checkpoint", "full/m.pt"], "error: full/m.pt is there already; nothing was trained"),
-        (["store", "--output-checkpoint", "m.pt", "--members", "2"], "a .pt file holds one network, and members is 2"),
+        (["store", "--output-checkpoint", "m.pt", "--members", "2"], "one network, and ensemble_size is 2"),
         (["store", "--backbone", "resnet11"], "there is no encoder 'resnet11'; did you mean 'resnet10'?"),
         (["store", "--image-key", "wrist", *FAST], "has no camera 'wrist', it has: front; name cameras that all"),
         (["store", "--lr", "1e30", *SMALL], "error: the loss became nan in epoch 1; no model was written"),

@@ -123,7 +123,7 @@ def test_the_judges_that_come_with_it_keep_the_contract():
     success = np.array([False, True, False, True])
     check_judge(SimulatorJudge(), [counting_episode(steps=4, privileged={"success": success})])
     for history in (0, 2):
-        check_judge(ClassifierJudge(tiny_model(history=history, history_stride=2)), [noise_episode()])
+        check_judge(ClassifierJudge(tiny_model(num_history_frames=history, history_stride=2)), [noise_episode()])
 
 
 class Vandal(Light):

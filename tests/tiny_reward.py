@@ -19,7 +19,7 @@ def tiny_model(seed: int = 0, threshold: float = 0.5, members: int = 1, **shape:
     torch.manual_seed(seed)
     facts = RewardModelConfig(
         classifier=config,
-        shared_encoder=False,
+        frozen_encoder=False,
         calibration=((0.3, 0.0),) * members,
         threshold={"value": threshold},
         scores={},

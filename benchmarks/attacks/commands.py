@@ -112,7 +112,7 @@ HEAVY = (
     *(
         "plaudit.judges.vlm.endpoint",
         "plaudit.judges.classifier.rlinf",
-        "plaudit.judges.classifier.recipes",
+        "plaudit.judges.classifier.train_job",
     ),
     *("plaudit.report.run", "plaudit.report.judge", "plaudit.rollout.engine", "plaudit.learners.bc"),
 )

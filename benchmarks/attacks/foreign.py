@@ -122,7 +122,7 @@ def models(files: Files, encoder: dict[str, Any]) -> list[list[str]]:
 
     facts = {
         "classifier": {"encoder": encoder, "cameras": {"front": [16, 16]}},
-        "shared_encoder": True,
+        "frozen_encoder": True,
         "calibration": [[1.0, 0.0]],
         "threshold": {"value": 0.5},
         "scores": {},

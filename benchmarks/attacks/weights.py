@@ -200,7 +200,7 @@ def _model() -> RewardModel:
     shape = ClassifierConfig(encoder=SmallConfig(widths=(4, 8)), cameras={"front": (16, 16)}, hidden_dim=16)
     facts = RewardModelConfig(
         classifier=shape,
-        shared_encoder=False,
+        frozen_encoder=False,
         calibration=((1.0, 0.0),),
         threshold={"value": 0.5},
         scores={},

@@ -28,7 +28,7 @@ from rich.console import Console
 from plaudit.data.store import Store, is_store
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import DataError, TargetNotEmpty
-from plaudit.judges.classifier.recipes import load_reward_train_job
+from plaudit.judges.classifier.train_job import load_reward_train_job
 from plaudit.judges.classifier.training import TrainingInterrupted
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.metrics import JudgeMetrics, calibration_curve
@@ -183,7 +183,7 @@ class Demo:
     def train_judge(self) -> str:
         config = load_reward_train_job(None, {"seed": self.seed}, self.config.judge)[0].training
         if not self.judge.exists():  # it appears complete or not at all
-            with self.display.epochs(config.members, config.epochs) as (on_epoch, _):
+            with self.display.epochs(config.ensemble_size, config.epochs) as (on_epoch, _):
                 train_and_save(Store.open(self.data), self.judge, config, on_epoch, self.display.track)
         scores, controls, _ = load_judge_record(self.judge)
         run = [control for control in controls if control.frames]

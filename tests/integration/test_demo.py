@@ -18,7 +18,7 @@ SMALL = DemoConfig(
     cameras=("front",),
     target_success=6,
     target_failure=6,
-    judge=("encoder=small", "encoder.widths=[8,16]", "epochs=2", "hidden_dim=32", "validation_share=0.3"),
+    judge=("encoder=small", "encoder.widths=[8,16]", "epochs=2", "hidden_dim=32", "val_fraction=0.3"),
     policy=(
         *("learner=sac", "learner.hidden_dims=[16]", "learner.utd_ratio=0.05", "learner.batch_size=32"),
         *("env=lift", "env.obs=both", "policy_cameras=[]", "scripted_demos=2", "num_envs=4", "steps=400"),

@@ -133,7 +133,7 @@ def short_run(nodes, tmp_path_factory) -> Path:
     """Its judge is one file, named by a relative path; its learner fails at the first update."""
     folder = tmp_path_factory.mktemp("short")
     model = glow.bright_model(0.8)
-    described = model.described().model_dump(mode="json")
+    described = model.self_contained_config().model_dump(mode="json")
     torch.save({"model_state_dict": model.members[0].state_dict(), "plaudit": described}, folder / "judge.pt")
     learner = ("learner=glow:ForgetfulConfig", f"learner.forgot={folder / 'forgot'}")
     done = online(nodes, folder, Path("judge.pt"), "episodes=3", *learner, cwd=folder)

@@ -77,7 +77,7 @@ def test_the_labels_of_a_round_are_those_of_its_stored_episodes():
 
 @pytest.mark.parametrize("history", [0, 2])
 def test_a_reward_model_decides_the_same_live_and_afterwards(history):
-    model = tiny_model(history=history, history_stride=2)
+    model = tiny_model(num_history_frames=history, history_stride=2)
     episode = noise_episode(24)
     between = float(np.sort(model.judge(episode).success_prob)[11:13].mean())  # half of the frames lie below
     judge = ClassifierJudge(model, DecisionRule(threshold=between))

@@ -74,7 +74,7 @@ def test_a_probability_of_one_stays_one(tmp_path):
 
 def test_what_the_rule_does_not_say_is_the_models_own(tmp_path):
     model = tiny_model(threshold=0.6)
-    model.facts = model.facts.model_copy(update={"cutoff_shift": 2})
+    model.facts = model.facts.model_copy(update={"cutoff_offset": 2})
     folder = saved(model, tmp_path / "m")
     own = ClassifierJudgeConfig(model=folder).build().rule
     assert (own.threshold, own.cutoff_offset, own.decode, own.k, own.n) == (0.6, 2, "k_of_n", 2, 3)

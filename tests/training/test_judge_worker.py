@@ -15,7 +15,7 @@ from plaudit.training.workers.judge import JudgeBundle
 def pt(path: Path) -> Path:
     """The model that calls lamps from 0.8 on, as one file."""
     model = glow.bright_model(0.8)
-    described = model.described().model_dump(mode="json")
+    described = model.self_contained_config().model_dump(mode="json")
     torch.save({"model_state_dict": model.members[0].state_dict(), "plaudit": described}, path)
     return path
 

@@ -214,7 +214,9 @@ def knowing(tmp_path_factory: Any) -> Path:
     simulation, judge = GlowConfig().build(40), SimulatorJudge()
     speed = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
     played = collect_rollout(simulation, lambda seen: speed, range(40), SuccessDetector(judge, 40), linger=4)
-    config = RewardTrainConfig(encoder=SmallConfig(widths=(4, 8)), progress=True, epochs=12, lr=3e-3, hidden_dim=16)
+    config = RewardTrainConfig(
+        encoder=SmallConfig(widths=(4, 8)), predict_progress=True, epochs=12, lr=3e-3, hidden_dim=16
+    )
     with Store.create(folder / "data") as store:
         for episode, labels in played.episodes(simulation, judge):
             store.ledger.append(store.append(episode), labels)

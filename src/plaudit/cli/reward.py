@@ -16,94 +16,121 @@ from plaudit.errors import DataError
 if TYPE_CHECKING:
     from plaudit.data.store import Store
     from plaudit.judges.classifier.fit import TrainResult
-    from plaudit.judges.classifier.recipes import RewardTrainJob
+    from plaudit.judges.classifier.train_job import RewardTrainJob
 
-# Flags that are keys of a RewardTrainJob by the same name and are handed on as they are.
-_KEYS = (
-    *("image_keys", "batch_size", "epochs", "lr", "hidden_dim", "latent_dim", "num_spatial_blocks", "members"),
-    *("use_state", "history", "history_stride", "progress", "target_fpr", "seed", "device"),
-)
+# Flags that are handed on as they are, by the keys of a RewardTrainJob.
+_SAME = ("image_keys", "batch_size", "epochs", "lr", "hidden_dim", "latent_dim", "num_spatial_blocks", "use_state")
+_KEYS = {
+    **{name: name for name in (*_SAME, "history_stride", "target_fpr", "seed", "device")},
+    "members": "ensemble_size",
+    "history": "num_history_frames",
+    "progress_": "predict_progress",
+}
+
+
+WordsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[STORE] [KEY=VALUE]...",
+        help="A store or a data set of another layout; then keys of the config, like augment.shift=0.1.",
+    ),
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option(help="YAML or JSON: our keys, or the config of another stack (docs/reward_model.md).")
+]
+OutputDirOption = Annotated[
+    Path | None, typer.Option("--output-dir", "-o", help="The folder to write; runs/reward_model when not given.")
+]
+PositiveDirOption = Annotated[
+    Path | None, typer.Option(help="A folder of .npy trajectories that succeed, in place of a store.")
+]
+NegativeDirOption = Annotated[Path | None, typer.Option(help="A folder of .npy trajectories that fail.")]
+OutputCheckpointOption = Annotated[Path | None, typer.Option(help="Also write the model as one .pt file.")]
+BackboneOption = Annotated[
+    str | None,
+    typer.Option(
+        help="resnet10, efficientnet_lite0, small, torchvision:NAME or transformers:NAME_OR_FOLDER.",
+        show_default="efficientnet_lite0; resnet10 with --positive-dir",
+    ),
+]
+PretrainedEncoderPathOption = Annotated[
+    Path | None, typer.Option(help="Pretrained weights of the backbone; for resnet10, any of the published files.")
+]
+FreezeEncoderOption = Annotated[
+    Literal["true", "stem", "false"] | None,
+    typer.Option(help="Freeze the encoder, its first layers (stem) or nothing."),
+]
+ImageKeysOption = Annotated[
+    list[str] | None,
+    typer.Option("--image-key", help="Camera to use; may be given several times. All cameras when not given."),
+]
+ImageSizeOption = Annotated[
+    tuple[int, int, int] | None,
+    typer.Option(metavar="C H W", help="Resize images to this; not resized when not given."),
+]
+BatchSizeOption = Annotated[int | None, typer.Option(help="Frames in a batch, half of them successes.")]
+EpochsOption = Annotated[
+    int | None, typer.Option(help="Maximum number; training stops early when the validation loss stops falling.")
+]
+LrOption = Annotated[
+    float | None, typer.Option(help="Learning rate; follows a cosine schedule to zero.", callback=finite)
+]
+HiddenDimOption = Annotated[int | None, typer.Option(help="Width of the classifier head.")]
+LatentDimOption = Annotated[int | None, typer.Option(help="Size of one camera's embedding.")]
+NumSpatialBlocksOption = Annotated[
+    int | None, typer.Option(help="Number of learned spatial embeddings of each channel.")
+]
+MembersOption = Annotated[int | None, typer.Option(help="Ensemble size; the lowest probability of its members counts.")]
+UseStateOption = Annotated[bool | None, typer.Option("--use-state", help="Use the robot's state as an input too.")]
+HistoryOption = Annotated[int | None, typer.Option(help="Number of earlier frames to use as input too.")]
+HistoryStrideOption = Annotated[int | None, typer.Option(help="Steps between these frames.")]
+ProgressOption = Annotated[
+    bool | None, typer.Option("--progress", help="Also predict task progress, for reward shaping.")
+]
+TargetFprOption = Annotated[
+    float | None,
+    typer.Option(help="False-positive rate (frames) that the threshold is chosen for.", callback=finite),
+]
+SourcesOption = Annotated[str | None, typer.Option(help="Sources of the labels to train on, like 'human,cutoff'.")]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; a GPU if there is one when not given.")]
+VisualizePositiveOption = Annotated[
+    bool, typer.Option("--visualize-positive", help="Write every success frame as an image before training.")
+]
+VisOutputDirOption = Annotated[Path, typer.Option(help="Folder of these images.")]
 
 
 def train_reward(
     context: typer.Context,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[STORE] [KEY=VALUE]...",
-            help="A store or a data set of another layout; then keys of the config, like augment.shift=0.1.",
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="YAML or JSON: our keys, or the config of another stack (docs/reward_model.md).")
-    ] = None,
-    output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", "-o", help="The folder to write; runs/reward_model when not given.")
-    ] = None,
-    positive_dir: Annotated[
-        Path | None, typer.Option(help="A folder of .npy trajectories that succeed, in place of a store.")
-    ] = None,
-    negative_dir: Annotated[Path | None, typer.Option(help="A folder of .npy trajectories that fail.")] = None,
-    output_checkpoint: Annotated[Path | None, typer.Option(help="Also write the model as one .pt file.")] = None,
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            help="resnet10, efficientnet_lite0, small, torchvision:NAME or transformers:NAME_OR_FOLDER.",
-            show_default="efficientnet_lite0; resnet10 with --positive-dir",
-        ),
-    ] = None,
-    pretrained_encoder_path: Annotated[
-        Path | None, typer.Option(help="Pretrained weights of the backbone; for resnet10, any of the published files.")
-    ] = None,
-    freeze_encoder: Annotated[
-        Literal["true", "body", "false"] | None,
-        typer.Option(help="Freeze the encoder, its first layers (body) or nothing."),
-    ] = None,
-    image_keys: Annotated[
-        list[str] | None,
-        typer.Option("--image-key", help="Camera to use; may be given several times. All cameras when not given."),
-    ] = None,
-    image_size: Annotated[
-        tuple[int, int, int] | None,
-        typer.Option(metavar="C H W", help="Resize images to this; not resized when not given."),
-    ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Frames in a batch, half of them successes.")] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Maximum number; training stops early when the validation loss stops falling.")
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option(help="Learning rate; follows a cosine schedule to zero.", callback=finite)
-    ] = None,
-    hidden_dim: Annotated[int | None, typer.Option(help="Width of the classifier head.")] = None,
-    latent_dim: Annotated[int | None, typer.Option(help="Size of one camera's embedding.")] = None,
-    num_spatial_blocks: Annotated[
-        int | None, typer.Option(help="Number of learned spatial embeddings of each channel.")
-    ] = None,
-    members: Annotated[
-        int | None, typer.Option(help="Ensemble size; the lowest probability of its members counts.")
-    ] = None,
-    use_state: Annotated[
-        bool | None, typer.Option("--use-state", help="Use the robot's state as an input too.")
-    ] = None,
+    words: WordsArgument = None,
+    config: ConfigOption = None,
+    output_dir: OutputDirOption = None,
+    positive_dir: PositiveDirOption = None,
+    negative_dir: NegativeDirOption = None,
+    output_checkpoint: OutputCheckpointOption = None,
+    backbone: BackboneOption = None,
+    pretrained_encoder_path: PretrainedEncoderPathOption = None,
+    freeze_encoder: FreezeEncoderOption = None,
+    image_keys: ImageKeysOption = None,
+    image_size: ImageSizeOption = None,
+    batch_size: BatchSizeOption = None,
+    epochs: EpochsOption = None,
+    lr: LrOption = None,
+    hidden_dim: HiddenDimOption = None,
+    latent_dim: LatentDimOption = None,
+    num_spatial_blocks: NumSpatialBlocksOption = None,
+    members: MembersOption = None,
+    use_state: UseStateOption = None,
     state: StateOption = None,
-    history: Annotated[int | None, typer.Option(help="Number of earlier frames to use as input too.")] = None,
-    history_stride: Annotated[int | None, typer.Option(help="Steps between these frames.")] = None,
-    progress_: Annotated[
-        bool | None, typer.Option("--progress", help="Also predict task progress, for reward shaping.")
-    ] = None,
-    target_fpr: Annotated[
-        float | None,
-        typer.Option(help="False-positive rate (frames) that the threshold is chosen for.", callback=finite),
-    ] = None,
-    sources: Annotated[str | None, typer.Option(help="Sources of the labels to train on, like 'human,cutoff'.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or cuda:1; a GPU if there is one when not given.")
-    ] = None,
-    visualize_positive: Annotated[
-        bool, typer.Option("--visualize-positive", help="Write every success frame as an image before training.")
-    ] = False,
-    vis_output_dir: Annotated[Path, typer.Option(help="Folder of these images.")] = Path("positive_samples_vis"),
+    history: HistoryOption = None,
+    history_stride: HistoryStrideOption = None,
+    progress_: ProgressOption = None,
+    target_fpr: TargetFprOption = None,
+    sources: SourcesOption = None,
+    seed: SeedOption = None,
+    device: DeviceOption = None,
+    visualize_positive: VisualizePositiveOption = False,
+    vis_output_dir: VisOutputDirOption = Path("positive_samples_vis"),
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
@@ -112,26 +139,26 @@ def train_reward(
     Some episodes are held out to choose its threshold, others to test it; report.html in its folder shows how far to
     trust it. Ctrl-C stops after the current epoch; the same command resumes. All keys: docs/reward_model.md.
     """
-    from plaudit.judges.classifier.recipes import load_reward_train_job
+    from plaudit.judges.classifier.train_job import load_reward_train_job
     from plaudit.training.reward_model import check_free
 
     store, overrides = store_and_keys(words or [])
     folders = positive_dir is not None or negative_dir is not None
     flags = _flags(context.params) | _data(store, positive_dir, negative_dir)
-    recipe, notes = load_reward_train_job(config, flags, overrides, folders=folders)
-    check_free(recipe.out, "--output-dir")
-    if recipe.output_checkpoint is not None:
-        check_free(recipe.output_checkpoint, "--output-checkpoint")
+    job, notes = load_reward_train_job(config, flags, overrides, folders=folders)
+    check_free(job.output_dir, "--output-dir")
+    if job.output_checkpoint is not None:
+        check_free(job.output_checkpoint, "--output-checkpoint")
     for note in notes:
         tell("note", note)
     try:
-        with _episodes(recipe, state or ()) as episodes:
+        with _episodes(job, state or ()) as episodes:
             if visualize_positive:
-                _visualize(episodes, recipe, vis_output_dir)
-            fitted = _train(episodes, recipe)
+                _visualize(episodes, job, vis_output_dir)
+            fitted = _train(episodes, job)
     except KeyboardInterrupt:
         stop("interrupted; run the same command to resume")
-    _tell_result(fitted, recipe)
+    _tell_result(fitted, job)
 
 
 def _data(store: str | None, positive: Path | None, negative: Path | None) -> dict[str, Any]:
@@ -144,18 +171,17 @@ def _data(store: str | None, positive: Path | None, negative: Path | None) -> di
 
 
 def _flags(params: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, by the keys of a recipe."""
-    from plaudit.judges.classifier.recipes import encoder_of
+    """What was given, by the keys of a RewardTrainJob."""
+    from plaudit.judges.classifier.train_job import encoder_of
 
-    params = {**params, "progress": params["progress_"]}
-    flags = {key: params[key] for key in _KEYS if params[key] not in (None, [])}
-    for flag, key in (("output_dir", "out"), ("output_checkpoint", "output_checkpoint")):
+    flags = {key: params[flag] for flag, key in _KEYS.items() if params[flag] not in (None, [])}
+    for flag in ("output_dir", "output_checkpoint"):
         if params[flag] is not None:
-            flags[key] = str(params[flag])
+            flags[flag] = str(params[flag])
     if params["sources"] is not None:
-        flags["sources"] = [source.strip() for source in params["sources"].split(",")]
+        flags["label_sources"] = [source.strip() for source in params["sources"].split(",")]
     if params["freeze_encoder"] is not None:
-        flags["freeze_encoder"] = {"true": True, "false": False}.get(params["freeze_encoder"], "body")
+        flags["freeze_encoder"] = {"true": True, "false": False}.get(params["freeze_encoder"], "stem")
     if params["image_size"] is not None:
         channels, *size = params["image_size"]
         if channels != 3:
@@ -168,37 +194,35 @@ def _flags(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _episodes(recipe: "RewardTrainJob", state: Sequence[str]) -> Iterator["Store"]:
+def _episodes(job: "RewardTrainJob", state: Sequence[str]) -> Iterator["Store"]:
     """The store; a data set of another layout as one that is there for as long as it is needed."""
     from plaudit.data.store import Store, is_store
     from plaudit.judges.classifier.fit import existing_parent
 
-    stores = [path for path in recipe.data if is_store(path)]
-    if not recipe.data:
+    stores = [path for path in job.data if is_store(path)]
+    if not job.data:
         raise DataError("name a store or a data set to learn from, or --positive-dir and --negative-dir")
-    if stores and len(recipe.data) > 1:
+    if stores and len(job.data) > 1:
         raise DataError(f"{stores[0]} is a store, and one store at a time is learned from; name it alone")
     if stores:
         yield Store.open(stores[0])
         return
-    scratch = existing_parent(recipe.out) / f".{recipe.out.name}.import"
+    scratch = existing_parent(job.output_dir) / f".{job.output_dir.name}.import"
     shutil.rmtree(scratch, ignore_errors=True)  # of a command that was killed
     try:
-        yield _imported(recipe, state, scratch)
+        yield _imported(job, state, scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _imported(recipe: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "Store":
+def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "Store":
     """Into a folder under the first source's name, which is what messages call it; no more than is learned from."""
     from plaudit.data.formats import ReadOptions
     from plaudit.data.store import Store
     from plaudit.data.transfer import import_dataset
 
-    sources = recipe.data
-    options = ReadOptions(
-        state=state if recipe.use_state else ("none",), action=("none",), cameras=recipe.image_keys or ()
-    )
+    sources = job.data
+    options = ReadOptions(state=state if job.use_state else ("none",), action=("none",), cameras=job.image_keys or ())
     folder, labelled = scratch / sources[0].name, 0
     for source in sources:
         report = import_dataset(source, folder, options, progress(f"importing {source.name}"))
@@ -215,37 +239,37 @@ def _imported(recipe: "RewardTrainJob", state: Sequence[str], scratch: Path) -> 
     return Store.open(folder)
 
 
-def _visualize(episodes: "Store", recipe: "RewardTrainJob", folder: Path) -> None:
+def _visualize(episodes: "Store", job: "RewardTrainJob", folder: Path) -> None:
     from plaudit.report.positives import save_positives
 
-    cameras = recipe.image_keys or sorted(episodes.episode(episodes.ids[0]).frames)
-    count = save_positives(episodes, folder, cameras, recipe.sources, progress("drawing"))
+    cameras = job.image_keys or sorted(episodes.episode(episodes.ids[0]).frames)
+    count = save_positives(episodes, folder, cameras, job.label_sources, progress("drawing"))
     out.print(f"{folder} shows {count} success frames")
 
 
-def _train(episodes: "Store", recipe: "RewardTrainJob") -> "TrainResult":
+def _train(episodes: "Store", job: "RewardTrainJob") -> "TrainResult":
     from plaudit.judges.classifier.rlinf import save_rlinf_checkpoint
     from plaudit.judges.classifier.training import TrainingInterrupted
     from plaudit.training.reward_model import train_and_save, work_folder
 
     if len(episodes):
-        recipe.check_cameras(sorted(episodes.episode(episodes.ids[0]).frames))
+        job.check_cameras(sorted(episodes.episode(episodes.ids[0]).frames))
     try:
-        with epochs_bar(recipe.members, recipe.epochs) as (watch, _):
-            fitted = train_and_save(episodes, recipe.out, recipe.training, watch, progress)
+        with epochs_bar(job.ensemble_size, job.epochs) as (watch, _):
+            fitted = train_and_save(episodes, job.output_dir, job.training, watch, progress)
     except TrainingInterrupted:
-        stop(f"stopped; run the same command to resume from {work_folder(recipe.out)}")
-    if recipe.output_checkpoint is not None:
-        save_rlinf_checkpoint(recipe.output_checkpoint, fitted)
+        stop(f"stopped; run the same command to resume from {work_folder(job.output_dir)}")
+    if job.output_checkpoint is not None:
+        save_rlinf_checkpoint(job.output_checkpoint, fitted)
     return fitted
 
 
-def _tell_result(fitted: "TrainResult", recipe: "RewardTrainJob") -> None:
+def _tell_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
     from plaudit.report.judge import first_frame_warning
     from plaudit.report.tables import judge_table
 
     scores, problems = fitted.scores, fitted.model.facts.problems
-    held = f"{recipe.out}: measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames"
+    held = f"{job.output_dir}: measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames"
     out.print(judge_table(held, scores, fitted.controls))
     if scores.start_false:
         tell("warning", first_frame_warning(scores))
@@ -254,5 +278,5 @@ def _tell_result(fitted: "TrainResult", recipe: "RewardTrainJob") -> None:
     if problems:
         how = "plaudit train: reward.force=true; plaudit online: judge.force=true"
         out.print(Text(f"the model is saved and marked: it is refused as a judge unless forced ({how})", "red"))
-    file = "" if recipe.output_checkpoint is None else f" and {recipe.output_checkpoint}"
-    out.print(f"the model is in {recipe.out}{file}; look at {recipe.out / 'report.html'} before you trust it")
+    file = "" if job.output_checkpoint is None else f" and {job.output_checkpoint}"
+    out.print(f"the model is in {job.output_dir}{file}; look at {job.output_dir / 'report.html'} before you trust it")

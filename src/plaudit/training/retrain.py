@@ -38,11 +38,11 @@ from plaudit.data.journal import sync, write_atomic
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError
 from plaudit.judges.classifier.checkpoint import RewardModel
+from plaudit.judges.classifier.compat import deep_merge
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import REFERENCE_SOURCES
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.classifier.loader import load_reward_model
-from plaudit.judges.classifier.recipes import merged
 from plaudit.judges.classifier.training import EpochMetrics, TrainingInterrupted
 from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.rule import DecisionRule
@@ -300,5 +300,9 @@ def training_of(model: RewardModel, changes: Mapping[str, Any]) -> RewardTrainCo
         "use_state": bool(shape.state_dim),
         **shape.model_dump(mode="json", include=set(RewardTrainConfig.model_fields) - {"encoder"}),
     }
-    always = {"image_keys": list(shape.cameras), "image_size": shape.image_size, "sources": list(REFERENCE_SOURCES)}
-    return parse(RewardTrainConfig, {**merged(own, changes), **always})
+    always = {
+        "image_keys": list(shape.cameras),
+        "image_size": shape.image_size,
+        "label_sources": list(REFERENCE_SOURCES),
+    }
+    return parse(RewardTrainConfig, {**deep_merge(own, changes), **always})

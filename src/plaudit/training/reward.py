@@ -209,7 +209,7 @@ def introduced(config: TrainConfig) -> tuple[str, ...]:
 
 
 def _check_progress(judge: ClassifierJudge, reward: TrainRewardConfig) -> None:
-    if reward.shaping and not judge.model.has_progress:
+    if reward.shaping and not judge.model.predicts_progress:
         raise JudgeError(
             f"shaping is {reward.shaping:g}, but this reward model has not learned progress; "
             "set shaping to 0, or train one that has (plaudit train-reward --progress)"
@@ -250,9 +250,9 @@ def _hold_against(block: CheckpointBlock, facts: RewardModelConfig) -> None:
 def _notes(reward: TrainRewardConfig, facts: RewardModelConfig) -> list[str]:
     """What a recipe says and nothing depends on."""
     shape, block, notes = facts.classifier, reward.block or CheckpointBlock(), []
-    frozen = facts.shared_encoder or shape.split_encoder
+    frozen = facts.frozen_encoder or shape.freeze_stem
     for name, said, found in (
-        ("use_pretrain", block.use_pretrain, not shape.average_first),
+        ("use_pretrain", block.use_pretrain, not shape.global_pool_features),
         ("freeze_encoder", block.freeze_encoder, frozen),
         ("reward_model_type", reward.reward_model_type, shape.encoder.type.removesuffix("10")),
     ):

@@ -122,5 +122,5 @@ def _facts(model: RewardModel, config: RewardTrainConfig) -> dict[str, str]:
 def _history(config: RewardTrainConfig) -> str:
     """Where its weights began, and which of them moved."""
     began = "trained elsewhere" if config.encoder.pretrained else "from random weights"
-    moved = "its first part frozen" if config.split else "frozen" if config.frozen else "all of it trained"
+    moved = "its first part frozen" if config.freezes_stem else "frozen" if config.frozen else "all of it trained"
     return f"{began}, {moved}"

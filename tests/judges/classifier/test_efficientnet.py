@@ -45,7 +45,7 @@ def test_a_config_says_where_the_weights_are(weights):
     config = parse(EfficientNetConfig, {"type": "efficientnet_lite0", "weights": weights})
     assert config.weights == "imagenet" or str(config.weights) == str(weights)
     assert config.pretrained == (weights is not None)
-    assert parse(EfficientNetConfig, config.described().model_dump(mode="json")).weights is None
+    assert parse(EfficientNetConfig, config.architecture_config().model_dump(mode="json")).weights is None
 
 
 def test_a_file_of_ones_own_is_read_and_another_network_refused(tmp_path, encoder):

@@ -29,7 +29,13 @@ from plaudit.types import Episode, Labels, Observation
 from tiny_reward import noise_episode, tiny_model
 
 CONFIG = RewardTrainConfig(
-    encoder=SmallConfig(widths=(8, 16)), epochs=8, lr=3e-3, batch_size=32, hidden_dim=16, latent_dim=16, views=2
+    encoder=SmallConfig(widths=(8, 16)),
+    epochs=8,
+    lr=3e-3,
+    batch_size=32,
+    hidden_dim=16,
+    latent_dim=16,
+    num_augmented_views=2,
 )
 FROZEN = CONFIG.model_copy(update={"freeze_encoder": True, "lr": 1e-2})
 
@@ -98,7 +104,7 @@ def test_every_frame_of_a_store_is_a_sample_of_the_data_set(squares):
 @pytest.mark.parametrize("members", [1, 2])
 def test_what_was_measured_is_what_the_model_says_later(tmp_path, squares, members):
     """Also where training looked at features that were kept in half precision."""
-    found = make(squares, tmp_path / "frozen", FROZEN.model_copy(update={"epochs": 2, "members": members}))
+    found = make(squares, tmp_path / "frozen", FROZEN.model_copy(update={"epochs": 2, "ensemble_size": members}))
     loaded = load_reward_model(tmp_path / "frozen", force=True)
     for episode in found.tested:
         assert loaded.judge(squares.episode(episode.episode)).success_prob.tolist() == episode.probability.tolist()
@@ -130,8 +136,8 @@ def test_a_fingerprint_is_of_all_that_changes_a_score(tmp_path):
         "calibration": changed(model, calibration=((0.3, 1.0),)),
         "of the ensemble": changed(model, ensemble_calibration=(1.0, 1.0)),
         "image size": changed(model, classifier={"image_size": (14, 14)}),
-        "history": changed(tiny_model(history=2), classifier={"history_stride": 2}),
-        "stride": tiny_model(history=2),
+        "history": changed(tiny_model(num_history_frames=2), classifier={"history_stride": 2}),
+        "stride": tiny_model(num_history_frames=2),
     }
     assert len({model.fingerprint, *(other.fingerprint for other in others.values())}) == 1 + len(others)
     for name in ("calibration", "image size"):
@@ -144,7 +150,7 @@ def test_a_fingerprint_is_of_padding_and_pixel_statistics_too():
     shape = ClassifierConfig(encoder=Resnet10Config(), cameras={"front": (32, 32)}, hidden_dim=4, latent_dim=4)
     facts = tiny_model().facts.model_copy(update={"classifier": shape})
     model = RewardModel([BinaryRewardClassifier(shape)], facts, "cpu")
-    encoders = [Resnet10Config(padding="torchvision"), Resnet10Config(normalise="unit")]
+    encoders = [Resnet10Config(padding="torchvision"), Resnet10Config(normalize="unit")]
     others = [changed(model, classifier={"encoder": encoder}).fingerprint for encoder in encoders]
     assert len({model.fingerprint, *others}) == 3
 
@@ -218,7 +224,7 @@ def kill_at(epoch: int) -> Callable[[EpochMetrics], bool]:
     ids=["encoder trained", "encoder frozen"],
 )
 def test_a_training_that_was_stopped_and_killed_goes_on_as_if_it_was_not(tmp_path, squares, config, monkeypatch):
-    config = config.model_copy(update={"members": 2, "epochs": 4, "patience": 9})
+    config = config.model_copy(update={"ensemble_size": 2, "epochs": 4, "patience": 9})
     whole = make(squares, tmp_path / "whole", config)
     for module in (features, training):
         monkeypatch.setattr(module, "KEEP_EVERY", 0.0)
@@ -279,7 +285,9 @@ def test_a_camera_may_have_dots_in_its_name(tmp_path):
 
 
 def test_state_history_and_progress_can_be_learned_too(tmp_path, squares):
-    config = CONFIG.model_copy(update={"use_state": True, "history": 2, "progress": True, "epochs": 3})
+    config = CONFIG.model_copy(
+        update={"use_state": True, "num_history_frames": 2, "predict_progress": True, "epochs": 3}
+    )
     model = make(squares, tmp_path / "model", config).model
     said = model.judge(squares.episode(0))
     assert said.progress is not None and said.progress.shape == (STEPS + 1,)
@@ -336,7 +344,7 @@ def _with(store: Store, episode: Episode) -> Store:
         (a_camera_missing, {}, "episode 12 has no camera 'front', it has: wrist"),
         (two_sizes, {}, "camera 'front' is 32x32 in episode 12 and 24x24 in others"),
         (no_labels, {}, "has no labels of human, simulator, dataset, cutoff; label it first"),
-        (square_store, {"sources": ("vlm",)}, "has no labels of vlm"),
+        (square_store, {"label_sources": ("vlm",)}, "has no labels of vlm"),
         (square_store, {"image_keys": ("top",)}, "has no camera 'top', it has: front"),
         (square_store, {"lr": 1e30, "epochs": 3}, "the loss became nan in epoch 1; no model was written, lower the"),
         (square_store, {"lr": 1e30, "epochs": 1, "batch_size": 999}, "the loss became nan in epoch 1; no model"),
@@ -359,7 +367,7 @@ def test_a_target_that_holds_something_is_refused_before_anything_is_read(tmp_pa
 
 def test_a_body_can_be_frozen_only_where_there_is_one():
     with pytest.raises(ValueError, match="encoder 'small' has no parts"):
-        RewardTrainConfig(encoder=SmallConfig(), freeze_encoder="body")
+        RewardTrainConfig(encoder=SmallConfig(), freeze_encoder="stem")
 
 
 def test_frames_of_another_size_are_refused_at_run_time(fitted):
@@ -392,3 +400,21 @@ def test_a_model_that_calls_a_white_image_success_is_saved_marked_and_refused(tm
     with pytest.raises(JudgeError, match="is marked as not to be trusted: blank white"):
         load_reward_model(tmp_path / "model")
     assert load_reward_model(tmp_path / "model", force=True).fingerprint == fitted.model.fingerprint
+
+
+def test_a_model_of_an_earlier_version_is_read_by_the_new_names(tmp_path):
+    model = tiny_model(num_history_frames=2)
+    saved(model, tmp_path / "model")
+    tree = json.loads((tmp_path / "model/model.json").read_text())
+    old = {"num_history_frames": "history", "predict_progress": "progress", "freeze_stem": "split_encoder"}
+    tree["classifier"] = {old.get(name, name): value for name, value in tree["classifier"].items()}
+    tree["shared_encoder"], tree["cutoff_shift"] = tree.pop("frozen_encoder"), tree.pop("cutoff_offset")
+    tree["training"]["config"] = {"members": 3, "freeze_encoder": "body", "encoder": {"normalise": "unit"}}
+    (tmp_path / "model/model.json").write_text(json.dumps(tree))
+    read = load_reward_model(tmp_path / "model", "cpu")
+    assert read.fingerprint == model.fingerprint
+    assert read.facts.training["config"] == {
+        "ensemble_size": 3,
+        "freeze_encoder": "stem",
+        "encoder": {"normalize": "unit"},
+    }

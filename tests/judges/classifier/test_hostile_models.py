@@ -16,7 +16,7 @@ LARGE = {
     "latent_dim": 10**9,
     "num_spatial_blocks": 10**9,
     "state_dim": 10**12,
-    "history": 10**9,
+    "num_history_frames": 10**9,
     "image_size": [10**5, 10**5],
     "cameras": {"front": [10**5, 10**5]},
     "encoder": {"type": "small", "widths": [4, 2**20]},

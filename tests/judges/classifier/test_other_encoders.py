@@ -84,7 +84,7 @@ def test_mean_and_deviation_come_with_the_network(tmp_path):
 def test_a_described_network_is_built_without_its_folder(tmp_path, name, shape):
     save(tmp_path / "there", name, **shape)
     config = TransformersConfig(name=str(tmp_path / "there"))
-    encoder, text = config.build().eval(), config.described().model_dump_json()
+    encoder, text = config.build().eval(), config.architecture_config().model_dump_json()
     (tmp_path / "there").rename(tmp_path / "gone")
     again = parse(TransformersConfig, json.loads(text))
     copy = again.build(pretrained=False).eval()
@@ -127,7 +127,7 @@ def test_a_missing_package_is_named(monkeypatch):
 @pytest.mark.parametrize(("name", "channels"), [("resnet18", 512), ("mobilenet_v3_small", 576), ("convnext_tiny", 768)])
 def test_a_network_of_torchvision_is_cut_before_its_pooling(name, channels):
     pytest.importorskip("torchvision")
-    encoder = TorchvisionConfig(name=name).described().build()
+    encoder = TorchvisionConfig(name=name).architecture_config().build()
     assert encoder.channels == channels and feature_map_size(encoder, (128, 96)) == (4, 3)
 
 
@@ -156,7 +156,7 @@ def test_what_torchvision_has_not_got_is_named(tmp_path, monkeypatch):
 
 def test_an_encoder_says_which_size_it_takes():
     encoder = SmallConfig().build()
-    assert feature_map_size(encoder, (64, 64)) == (4, 4) and SmallConfig().described() == SmallConfig()
+    assert feature_map_size(encoder, (64, 64)) == (4, 4) and SmallConfig().architecture_config() == SmallConfig()
     valid = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 20))
     with pytest.raises(JudgeError, match=r"takes no images of 8x8 \(.*\); it takes 32x32: set image_size"):
         feature_map_size(valid, (8, 8))

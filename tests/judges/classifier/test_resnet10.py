@@ -14,7 +14,6 @@ from plaudit.config import parse
 from plaudit.errors import BadFile, UnsafeFile
 from plaudit.judges.classifier.encoders import feature_map_size
 from plaudit.judges.classifier.encoders.resnet10 import (
-    Resnet10,
     Resnet10Config,
     ResNetEncoderWrapper,
     load_pretrained_resnet10,
@@ -28,11 +27,11 @@ State = dict[str, Tensor]
 def published() -> State:
     """Every tensor random, the norms' too, so that a swap of any two shows."""
     torch.manual_seed(0)
-    return {name: torch.randn_like(tensor) * 0.1 for name, tensor in Resnet10().state_dict().items()}
+    return {name: torch.randn_like(tensor) * 0.1 for name, tensor in ResNetEncoderWrapper().state_dict().items()}
 
 
 def features(state: State) -> Tensor:
-    encoder = Resnet10()
+    encoder = ResNetEncoderWrapper()
     encoder.load_state_dict(state)
     with torch.inference_mode():
         return encoder(torch.linspace(-2, 2, 3 * 64 * 64).reshape(1, 3, 64, 64))
@@ -74,7 +73,7 @@ def write_rlinf(state: State, path: Path) -> None:
 
 
 def test_it_has_the_published_number_of_tensors_and_parameters():
-    tensors = Resnet10().state_dict().values()
+    tensors = ResNetEncoderWrapper().state_dict().values()
     assert len(tensors) == 36 and sum(tensor.numel() for tensor in tensors) == 4_905_792
 
 
@@ -126,7 +125,7 @@ def test_the_edge_of_the_pool_never_wins(size):
 
 
 def test_torchvisions_padding_is_another_network(published):
-    same, other = Resnet10("same"), Resnet10("torchvision")
+    same, other = ResNetEncoderWrapper(padding="same"), ResNetEncoderWrapper(padding="torchvision")
     same.load_state_dict(published)
     other.load_state_dict(published)
     image = torch.randn(1, 3, 64, 64)
@@ -170,7 +169,7 @@ def test_a_config_builds_it_with_its_weights_and_a_described_one_without_the_fil
     config = parse(Resnet10Config, {"type": "resnet10", "weights": str(tmp_path / "a.pt"), "padding": "torchvision"})
     assert config.pretrained and torch.equal(config.build().state_dict()["bn1.bias"], published["bn1.bias"])
     (tmp_path / "a.pt").unlink()
-    described = config.described()
+    described = config.architecture_config()
     assert not described.pretrained and described.padding == "torchvision"
     described.build(pretrained=False)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bright_square import square_store
 from plaudit.errors import BadFile, ConfigError, JudgeError, UnsafeFile
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.encoders.resnet10 import Resnet10, Resnet10Config
+from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config, ResNetEncoderWrapper
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import TrainResult, fit
 from plaudit.judges.classifier.loader import load_reward_model
@@ -26,7 +26,7 @@ class Theirs(nn.Module):
         super().__init__()
         self.average = average
         self.encoders = nn.ModuleDict()
-        backbone = Resnet10("torchvision")
+        backbone = ResNetEncoderWrapper(padding="torchvision")
         grid = (1, 1) if average else backbone(torch.zeros(1, 3, size, size)).shape[2:]
         for camera in cameras:
             pooling = nn.Module()
@@ -87,7 +87,7 @@ def test_a_checkpoint_of_rlinf_judges_as_it_did_there(tmp_path, average):
     assert np.allclose(model.score(images).success_prob, probability(network, images), atol=1e-5)
     assert np.ptp(model.score(images).success_prob) > 1e-3
     assert model.threshold == 0.5 and set(model.cameras) == {"wrist", "base_camera"}
-    assert model.shape.average_first == average and model.shape.num_spatial_blocks == 2
+    assert model.shape.global_pool_features == average and model.shape.num_spatial_blocks == 2
 
 
 class PlainBlock(nn.Module):
@@ -212,7 +212,7 @@ def test_where_config_and_checkpoint_disagree_the_checkpoint_is_believed(tmp_pat
     model = load_rlinf_checkpoint(
         path, {"use_pretrain": True, "hidden_dim": 256, "num_spatial_blocks": 2, "freeze_encoder": True}
     )
-    assert model.shape.average_first
+    assert model.shape.global_pool_features
     assert model.notes[:2] == (
         "the config says use_pretrain is True, the checkpoint was trained with False; the checkpoint is believed",
         "the config says hidden_dim is 256, the checkpoint was trained with 12; the checkpoint is believed",
@@ -299,7 +299,7 @@ def test_ours_has_the_published_keys_and_describes_itself(tmp_path, fitted):
     assert tree["epoch"] == fitted.model.facts.training["best_epochs"][0] and tree["train_acc"] > 0.9
     assert tree["optimizer_state_dict"]["state"]
     loaded = load_reward_model(tmp_path / "deep/m.pt", "cpu")
-    assert loaded.fingerprint == fitted.model.fingerprint and loaded.facts == fitted.model.described()
+    assert loaded.fingerprint == fitted.model.fingerprint and loaded.facts == fitted.model.self_contained_config()
     assert loaded.notes == ()
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["m.pt"]
 

@@ -76,7 +76,7 @@ def test_no_observations_get_no_rewards(plain):
     for given in ({"front": frames(4)[:0]}, Observation({"front": frames(4)[:0]}, np.zeros((0, 2), np.float32))):
         paid = worker.compute_batch_rewards(given)
         assert paid.shape == (0,) and paid.dtype == np.float32
-    assert RewardManager(tiny_model(progress=True)).compute_rewards({"front": frames(4)[:0]}).shape == (0,)
+    assert RewardManager(tiny_model(predict_progress=True)).compute_rewards({"front": frames(4)[:0]}).shape == (0,)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])

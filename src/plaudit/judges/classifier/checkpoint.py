@@ -31,6 +31,7 @@ from plaudit.config import Config, load
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges.calibration import Calibration, EnsembleCalibration, ThresholdChoice
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
+from plaudit.judges.classifier.old_names import rename_old_keys
 from plaudit.judges.classifier.swift import Execution, executed, halved
 from plaudit.judges.devices import resolve_device, to_channels_last
 from plaudit.safetensors_file import check_safetensors
@@ -58,11 +59,11 @@ class RewardModelConfig(Config):
 
     format: Literal[1] = FORMAT
     classifier: ClassifierConfig
-    shared_encoder: bool  # whether all of it stood still in training, and is one for all members
+    frozen_encoder: bool  # whether all of it stood still in training, and is one for all members
     calibration: tuple[tuple[float, float], ...]  # temperature and bias of each member
     ensemble_calibration: tuple[float, float] = (1.0, 0.0)  # and of the lowest of several; earlier versions fitted none
     threshold: dict[str, float]  # value, and the false-positive rate it was chosen for and showed
-    cutoff_shift: int = 0  # frames that its decoded cutoffs are late by, and which are taken off
+    cutoff_offset: int = 0  # frames that its decoded cutoffs are late by, and which are taken off
     scores: dict[str, Any]  # on held-out episodes
     controls: tuple[dict[str, Any], ...]
     problems: tuple[str, ...]  # why it should not be trusted; () for none
@@ -90,7 +91,7 @@ class RewardModel:
             tuple(Calibration(*pair) for pair in facts.calibration), Calibration(*facts.ensemble_calibration)
         )
         self.to_device(device)
-        self.fingerprint = _fingerprint(self.members, self.described())
+        self.fingerprint = _fingerprint(self.members, self.self_contained_config())
 
     @property
     def threshold(self) -> float:
@@ -101,8 +102,8 @@ class RewardModel:
         return self.shape.cameras
 
     @property
-    def has_progress(self) -> bool:
-        return self.shape.progress
+    def predicts_progress(self) -> bool:
+        return self.shape.predict_progress
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, device: str = "auto", *, force: bool = False) -> "RewardModel":
@@ -113,11 +114,11 @@ class RewardModel:
         folder = Path(folder)
         if not (folder / "model.json").is_file():
             raise BadFile(folder, "this is not a reward model: it has no model.json; 'plaudit train-reward' makes one")
-        facts = load(RewardModelConfig, folder / "model.json")
+        facts = load(RewardModelConfig, folder / "model.json", translate=rename_old_keys)
         check_controls_passed(folder, facts, force)
         members: list[BinaryRewardClassifier] = []
         for number in range(len(facts.calibration)):
-            shared = facts.shared_encoder and members
+            shared = facts.frozen_encoder and members
             path = folder / f"member_{number}.safetensors"
             tensors = _read(path)
             with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), folder / "model.json"):
@@ -131,14 +132,14 @@ class RewardModel:
         """Into a folder that is there; see `plaudit.data.transfer.new_folder` for one that appears whole."""
         for number, member in enumerate(self.members):
             tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in member.state_dict().items()}
-            if self.facts.shared_encoder and number:
+            if self.facts.frozen_encoder and number:
                 tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("encoder.")}
             save_file(tensors, folder / f"member_{number}.safetensors")
-        (folder / "model.json").write_text(self.described().model_dump_json(indent=1))
+        (folder / "model.json").write_text(self.self_contained_config().model_dump_json(indent=1))
 
-    def described(self) -> RewardModelConfig:
-        """Its facts, with an encoder that needs no other file."""
-        shape = self.facts.classifier.model_copy(update={"encoder": self.shape.encoder.described()})
+    def self_contained_config(self) -> RewardModelConfig:
+        """Its config, with an encoder that needs no other file."""
+        shape = self.facts.classifier.model_copy(update={"encoder": self.shape.encoder.architecture_config()})
         return self.facts.model_copy(update={"classifier": shape})
 
     def to_device(self, device: str, execution: Execution = "eager") -> None:
@@ -167,7 +168,7 @@ class RewardModel:
 
     def score(self, images: Mapping[str, Images], state: FloatArray | None = None) -> Scores:
         """Frames that have nothing to do with each other, camera -> [B, H, W, 3], for a model without a history."""
-        if self.shape.history:
+        if self.shape.num_history_frames:
             raise JudgeError(f"this model looks at {self.shape.moments} moments; score whole episodes, or a stream")
         self.check(images, state)
         return self._judgement(self._score(images, state))
@@ -175,7 +176,7 @@ class RewardModel:
     def _score(self, images: Mapping[str, Images], state: FloatArray | None) -> FloatArray:
         """Logits [members, B, outputs]."""
         with torch.inference_mode():
-            nothing = torch.zeros(len(self.members), 0, 2 if self.has_progress else 1, device=self.device)
+            nothing = torch.zeros(len(self.members), 0, 2 if self.predicts_progress else 1, device=self.device)
             said = [self._say(*batch)[0] for batch in self._mini_batches(images, state)]
             return torch.cat([nothing, *said], dim=1).float().cpu().numpy()
 
@@ -217,7 +218,7 @@ class RewardModel:
         grids: Mapping[str, Tensor] = {}
         looks = []
         for member in self._running:
-            if not grids or not self.facts.shared_encoder:
+            if not grids or not self.facts.frozen_encoder:
                 grids = {camera: member.encode(images) for camera, images in pixels.items()}
             looks.append(member.look(grids, felt))
         return looks
@@ -231,7 +232,7 @@ class RewardModel:
     def _judgement(self, logits: FloatArray) -> Scores:
         """Of logits [members, B, outputs]."""
         progress = None
-        if self.shape.progress:
+        if self.shape.predict_progress:
             progress = np.mean([Calibration()(mine[:, 1]) for mine in logits], axis=0).astype(np.float32)
         return Scores(self._calibration([mine[:, 0] for mine in logits]), progress)
 

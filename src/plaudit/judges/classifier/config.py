@@ -13,10 +13,12 @@ from plaudit.registry import ENCODER_REGISTRY
 
 
 class RewardTrainConfig(Config):
+    """What a reward model is trained with."""
+
     encoder: Annotated[Any, ENCODER_REGISTRY.field] = Field(default_factory=EfficientNetConfig)
-    # Whether the encoder stands still: all of it, its first part ("body") or nothing. None: the body of one that was
+    # Whether the encoder stands still: all of it, its first part ("stem") or nothing. None: the stem of one that was
     # trained elsewhere, all of it where it has no parts, and nothing of one that begins from scratch.
-    freeze_encoder: bool | Literal["body"] | None = None
+    freeze_encoder: bool | Literal["stem"] | None = None
     image_keys: tuple[str, ...] = ()  # cameras; () for all that the episodes have
     image_size: Size | None = None  # (height, width) that frames are resized to; None: as they are
     hidden_dim: PositiveInt = 256
@@ -24,25 +26,27 @@ class RewardTrainConfig(Config):
     num_spatial_blocks: PositiveInt = 8
     dropout: float = Field(default=0.1, ge=0, lt=1)
     use_state: bool = False  # the robot's own state beside the images
-    history: NonNegativeInt = 0  # moments before this one
+    num_history_frames: NonNegativeInt = 0  # frames before this one
     history_stride: PositiveInt = 3  # steps between them
-    progress: bool = False  # whether it also learns how far the task has come, for shaping
-    sources: tuple[str, ...] = REFERENCE_SOURCES  # whose labels to learn from
+    predict_progress: bool = False  # whether it also learns how far the task has come, for shaping
+    label_sources: tuple[str, ...] = REFERENCE_SOURCES  # whose labels to learn from
     # Of the episodes: those that choose the best epoch, the threshold and the calibration, and those that measure what
     # came of it; without any of the latter, it is measured on the former.
-    validation_share: float = Field(default=0.15, gt=0, lt=0.5)
-    test_share: float = Field(default=0.15, ge=0, lt=0.5)
+    val_fraction: float = Field(default=0.15, gt=0, lt=0.5)
+    test_fraction: float = Field(default=0.15, ge=0, lt=0.5)
     train_fps: PositiveFloat | None = 10.0  # learn from at most so many frames a second, neighbours are nearly alike
     epochs: PositiveInt = 15  # at most
     patience: PositiveInt = 6  # epochs without a better held-out loss before it stops
     batch_size: int = Field(default=128, ge=2)  # half of it successes
     lr: PositiveFloat = 3e-4  # falls to zero along a cosine
-    encoder_lr: PositiveFloat = 0.2  # of an encoder that is trained and was trained elsewhere, as a share of `lr`
+    encoder_lr_scale: PositiveFloat = 0.2  # of an encoder that is trained and was trained elsewhere, as a share of `lr`
     weight_decay: float = Field(default=1e-2, ge=0)
     label_smoothing: float = Field(default=0.05, ge=0, lt=0.5)
     augment: AugmentConfig = Field(default_factory=AugmentConfig)
-    views: PositiveInt = 4  # of each training image that a frozen encoder's features are kept of, all but one augmented
-    members: PositiveInt = 1  # trained from different seeds; the lowest one's probability counts
+    num_augmented_views: PositiveInt = (
+        4  # of each training image that a frozen encoder's features are kept of, all but one augmented
+    )
+    ensemble_size: PositiveInt = 1  # trained from different seeds; the lowest one's probability counts
     target_fpr: float = Field(default=0.01, gt=0, lt=1)  # failure frames that may be called success
     seed: Seed = 0
     device: str = "auto"
@@ -53,12 +57,12 @@ class RewardTrainConfig(Config):
         return self.encoder.pretrained if self.freeze_encoder is None else bool(self.freeze_encoder)
 
     @property
-    def split(self) -> bool:
-        """Whether only the first part does."""
-        return self.frozen and self.encoder.splits and self.freeze_encoder in (None, "body")
+    def freezes_stem(self) -> bool:
+        """Whether only the first part of the encoder is frozen."""
+        return self.frozen and self.encoder.supports_partial_freeze and self.freeze_encoder in (None, "stem")
 
     @model_validator(mode="after")
-    def _has_a_body_to_freeze(self) -> Self:
-        if self.freeze_encoder == "body" and not self.encoder.splits:
+    def _has_a_stem_to_freeze(self) -> Self:
+        if self.freeze_encoder == "stem" and not self.encoder.supports_partial_freeze:
             raise ValueError(f"encoder '{self.encoder.type}' has no parts; freeze all of it (true) or nothing (false)")
         return self

@@ -5,9 +5,10 @@ every image and a few augmented copies of it (`CachedFeatures`), after which an 
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,39 +29,39 @@ KEEP_EVERY = 20.0  # seconds between checkpoints
 Track = Callable[[str], Callable[[Any], Any]]
 
 
-class FeatureSource(Protocol):
-    """Where the encoder's features of the table's rows come from."""
+class FeatureSource(ABC):
+    """Where the encoder's features of the data set's rows come from."""
 
-    def draw(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
+    @abstractmethod
+    def train_batch(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
         """For training, augmented: camera -> [B * moments, C, h, w] of rows [B, moments]."""
-        ...
 
-    def clean(self, rows: AnyArray) -> Mapping[str, Tensor]:
+    @abstractmethod
+    def eval_batch(self, rows: AnyArray) -> Mapping[str, Tensor]:
         """For measuring, as the images are: camera -> [n, C, h, w] of rows [n]."""
-        ...
 
 
-class OnlineFeatures:
+class OnlineFeatures(FeatureSource):
     """Encodes in every step, so that the encoder can learn."""
 
     def __init__(self, model: BinaryRewardClassifier, table: RewardDataset, config: RewardTrainConfig):
         self._model, self._table, self._augment = model, table, config.augment
         self._device = next(model.parameters()).device
 
-    def draw(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
+    def train_batch(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
         batch, moments = windows.shape
         changes = AugmentParams.draw(batch, self._augment, rng)[torch.arange(batch).repeat_interleave(moments)]
         rows = windows.reshape(-1)
         return {c: self._model.encode(changes.apply(self._pixels(c, rows))) for c in self._model.config.cameras}
 
-    def clean(self, rows: AnyArray) -> Mapping[str, Tensor]:
+    def eval_batch(self, rows: AnyArray) -> Mapping[str, Tensor]:
         return {camera: self._model.encode(self._pixels(camera, rows)) for camera in self._model.config.cameras}
 
     def _pixels(self, camera: str, rows: AnyArray) -> Tensor:
         return torch.from_numpy(np.take(self._table.images[camera], rows, axis=0)).to(self._device)
 
 
-class CachedFeatures:
+class CachedFeatures(FeatureSource):
     """A frozen encoder's features of every image and of some augmented copies, computed once for all members."""
 
     def __init__(self, grids: Mapping[str, Tensor], place: Tensor, device: torch.device):
@@ -71,11 +72,11 @@ class CachedFeatures:
         self._grids = {camera: _near(kept, device) for camera, kept in grids.items()}
         self._place, self._device = place, device
 
-    def draw(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
+    def train_batch(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
         view = torch.randint(len(self._place), (len(windows), 1), generator=rng)
         return self._take(self._place[view, torch.from_numpy(windows)].flatten())
 
-    def clean(self, rows: AnyArray) -> Mapping[str, Tensor]:
+    def eval_batch(self, rows: AnyArray) -> Mapping[str, Tensor]:
         return self._take(self._place[0, torch.from_numpy(rows)])
 
     def _take(self, numbers: Tensor) -> Mapping[str, Tensor]:
@@ -104,11 +105,11 @@ def cache_features(
     to_channels_last(model, device).eval()
     learned = np.unique(table.windows(parts["train"], model.config.moments, model.config.history_stride))
     measured = np.union1d(np.concatenate([parts["validation"], parts["test"]]), learned)
-    wanted = [measured, *[learned] * (config.views - 1)]
-    place = np.full((config.views, len(table)), -1)
+    wanted = [measured, *[learned] * (config.num_augmented_views - 1)]
+    place = np.full((config.num_augmented_views, len(table)), -1)
     for view, rows in enumerate(wanted):
         place[view, rows] = sum(map(len, wanted[:view])) + np.arange(len(rows))
-    changes = [_changes(table, config, view) for view in range(config.views)]
+    changes = [_changes(table, config, view) for view in range(config.num_augmented_views)]
 
     def encode(camera: str, view: int, rows: AnyArray) -> Tensor:
         pixels = torch.from_numpy(table.images[camera][rows]).to(device)
@@ -157,7 +158,7 @@ def _changes(table: RewardDataset, config: RewardTrainConfig, view: int) -> Augm
     """For each row; with a history all rows of an episode are changed alike, so that what moves in it really moved."""
     rng = torch.Generator().manual_seed(config.seed * 1009 + view)
     drawn = AugmentParams.draw(len(table), config.augment, rng)
-    return drawn[torch.from_numpy(table.first)] if config.history else drawn
+    return drawn[torch.from_numpy(table.first)] if config.num_history_frames else drawn
 
 
 def predict_logits(
@@ -179,4 +180,4 @@ def predict_logits(
 def _look(model: BinaryRewardClassifier, grids: FeatureSource, table: RewardDataset, rows: AnyArray) -> Tensor:
     device = next(model.parameters()).device
     state = torch.from_numpy(table.state[rows]).to(device) if model.config.state_dim else None
-    return model.look(grids.clean(rows), state)
+    return model.look(grids.eval_batch(rows), state)

@@ -65,15 +65,15 @@ def fit(
     """Train and measure; what takes long is kept in `work`, where the same call goes on after a stop."""
     begun = time.monotonic()
     scratch = existing_parent(work)
-    table = read_frames(store, config.image_keys, config.image_size, config.sources, track("reading"), scratch)
-    parts = split(table, config.seed, config.validation_share, config.test_share)
+    table = read_frames(store, config.image_keys, config.image_size, config.label_sources, track("reading"), scratch)
+    parts = split(table, config.seed, config.val_fraction, config.test_fraction)
     parts["train"] = subsample(table, parts["train"], config.train_fps)
     table, parts = add_blank_negatives(table, parts, config.seed, scratch)
     _prepare(work, config, table)
     kept = cache_features(table, parts, config, work, track) if config.frozen else None
     trained: list[tuple[EnsembleMember, FeatureSource]] = []
     curve: list[EpochMetrics] = []
-    for number in range(config.members):
+    for number in range(config.ensemble_size):
         member, grids, epochs = train_member(number, config, table, parts, kept, work, watch)
         trained.append((member, grids))
         curve += epochs
@@ -117,7 +117,7 @@ def _measured(
         "calibration": tuple((c.temperature, c.bias) for c in calibration.members),
         "ensemble_calibration": (calibration.lowest.temperature, calibration.lowest.bias),
         "threshold": threshold_facts(threshold),
-        "cutoff_shift": rule.cutoff_offset,
+        "cutoff_offset": rule.cutoff_offset,
         "scores": scores.to_json(),
         "training": {
             "config": config.model_dump(mode="json"),
@@ -142,7 +142,7 @@ def _unmeasured(
     """What is known of a model before anything was asked of it."""
     return RewardModelConfig(
         classifier=classifier_config(config, table),
-        shared_encoder=config.frozen and not config.split,
+        frozen_encoder=config.frozen and not config.freezes_stem,
         calibration=((1.0, 0.0),) * members,
         threshold={"value": 1.0},
         scores={},
@@ -185,7 +185,7 @@ def _data_facts(table: RewardDataset, parts: Mapping[Part, AnyArray], config: Re
         fingerprint=table.fingerprint,
         episodes={part: int((ids >= 0).sum()) for part, ids in episodes.items()},
         frames={part: int((~np.isnan(table.truth[rows])).sum()) for part, rows in parts.items()},
-        sources=config.sources,
+        sources=config.label_sources,
     )
 
 
@@ -194,7 +194,7 @@ def _controls(
 ) -> list[ControlResult]:
     found = []
     for episode_id in np.unique(table.episode[rows]).tolist():
-        labels = store.ledger.labels(episode_id, config.sources)
+        labels = store.ledger.labels(episode_id, config.label_sources)
         assert labels is not None
         found.append((store.episode(episode_id), labels.targets))
     return run_controls(lambda episode: model.judge(episode).success_prob, found, model.threshold, seed=config.seed)

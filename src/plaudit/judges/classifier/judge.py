@@ -58,7 +58,7 @@ class ClassifierJudge:
 
 
 def _rule_for(model: RewardModel, rule: DecisionRule | None) -> DecisionRule:
-    own = {"threshold": model.threshold, "cutoff_offset": model.facts.cutoff_shift}
+    own = {"threshold": model.threshold, "cutoff_offset": model.facts.cutoff_offset}
     set_ = {} if rule is None else {name: getattr(rule, name) for name in rule.model_fields_set}
     return DecisionRule(**{**own, **set_})
 
@@ -91,7 +91,7 @@ class ClassifierStream:
         if len(observation.state) != self._num_envs:
             raise JudgeError(f"{len(observation.state)} environments where {self._num_envs} are being scored")
         model, shape = self._model, self._model.shape
-        if not shape.history:
+        if not shape.num_history_frames:
             return self._judge.calibrated(model.score(observation.images, observation.state))
         newest = model.look(observation.images, observation.state)
         if fresh is None:

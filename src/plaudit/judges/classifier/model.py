@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from plaudit.config import Config
 from plaudit.errors import JudgeError
-from plaudit.judges.classifier.encoders import SplitEncoder, feature_map_size, normalise
+from plaudit.judges.classifier.encoders import SplitEncoder, feature_map_size, normalize
 from plaudit.registry import ENCODER_REGISTRY
 
 Size = tuple[PositiveInt, PositiveInt]  # height, width
@@ -37,32 +37,34 @@ class ClassifierConfig(Config):
     num_spatial_blocks: PositiveInt = 8  # embeddings of each channel
     dropout: float = Field(default=0.1, ge=0, lt=1)
     state_dim: NonNegativeInt = 0  # numbers of the robot's state that it sees beside the images; 0: none
-    history: NonNegativeInt = 0  # moments before this one that it sees too
+    num_history_frames: NonNegativeInt = 0  # frames before this one that it sees too
     history_stride: int = Field(default=1, ge=1, le=10_000)  # steps between them; as many looks are kept
-    progress: bool = False  # whether it also says how far the task has come
+    predict_progress: bool = False  # whether it also says how far the task has come
     # Whether the first part of the encoder stands still and the rest learns; what is kept of an image is then the grid
     # between the two.
-    split_encoder: bool = False
+    freeze_stem: bool = False
     # Whether the grid is averaged to one cell first, as the recipes do with `use_pretrain: false`.
-    average_first: bool = False
+    global_pool_features: bool = False
     # What comes after the encoder: SERL's embeddings and head; or, of the averaged grid, Linear, ReLU, Linear ("mlp")
     # or a single Linear ("linear"), as RLinf's ResNet has it.
     head: Literal["serl", "mlp", "linear"] = "serl"
 
     @model_validator(mode="after")
     def _averaged(self) -> Self:
-        if self.head != "serl" and (not self.average_first or self.split_encoder):
-            raise ValueError(f"head '{self.head}' takes an averaged grid: set average_first, and not split_encoder")
+        if self.head != "serl" and (not self.global_pool_features or self.freeze_stem):
+            raise ValueError(
+                f"head '{self.head}' takes an averaged grid: set global_pool_features, and not freeze_stem"
+            )
         return self
 
     @property
     def moments(self) -> int:
-        return 1 + self.history
+        return 1 + self.num_history_frames
 
     @property
     def memory(self) -> int:
         """Frames before the newest that its history reaches back."""
-        return self.history * self.history_stride
+        return self.num_history_frames * self.history_stride
 
 
 def resized(images: Tensor, size: Size) -> Tensor:
@@ -127,7 +129,7 @@ class BinaryRewardClassifier(nn.Module):
         self.head = self._head(look * config.moments)
 
     def _head(self, inputs: int) -> nn.Module:
-        config, outputs = self.config, 2 if self.config.progress else 1
+        config, outputs = self.config, 2 if self.config.predict_progress else 1
         if config.head == "linear":
             return nn.Sequential(nn.Linear(inputs, outputs))
         if config.head == "mlp":
@@ -145,7 +147,7 @@ class BinaryRewardClassifier(nn.Module):
         config, encoder = self.config, self.encoder
         if config.head != "serl":
             return nn.Flatten()
-        grid = (1, 1) if config.average_first else feature_map_size(encoder, config.image_size or size)
+        grid = (1, 1) if config.global_pool_features else feature_map_size(encoder, config.image_size or size)
         return nn.Sequential(
             SpatialLearnedEmbeddings(encoder.channels, grid, config.num_spatial_blocks),
             nn.Dropout(config.dropout),
@@ -165,7 +167,7 @@ class BinaryRewardClassifier(nn.Module):
     def _learning(self) -> list[nn.Module]:
         """The modules of a frozen encoder that learn all the same."""
         encoder: SplitEncoder = self.encoder
-        return encoder.tail_modules() if self.config.split_encoder else []
+        return encoder.head_modules() if self.config.freeze_stem else []
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -180,8 +182,8 @@ class BinaryRewardClassifier(nn.Module):
         encoder: Any = self.encoder
         if self.config.image_size is not None:
             images = resized(images, self.config.image_size)
-        x = normalise(images, self.pixel_mean, self.pixel_std).to(self._encoder_type)
-        return encoder.body(x) if self.config.split_encoder else self._averaged(encoder(x))
+        x = normalize(images, self.pixel_mean, self.pixel_std).to(self._encoder_type)
+        return encoder.stem(x) if self.config.freeze_stem else self._averaged(encoder(x))
 
     @property
     def _encoder_type(self) -> torch.dtype:
@@ -190,13 +192,13 @@ class BinaryRewardClassifier(nn.Module):
 
     def _averaged(self, grid: Tensor) -> Tensor:
         grid = grid.float()
-        return grid.mean(dim=(2, 3), keepdim=True) if self.config.average_first else grid
+        return grid.mean(dim=(2, 3), keepdim=True) if self.config.global_pool_features else grid
 
     def look(self, grids: Mapping[str, Tensor], state: Tensor | None = None) -> Tensor:
         """What is kept of one moment, [B, D]: the grids of all cameras and the state [B, S]."""
-        if self.config.split_encoder:
+        if self.config.freeze_stem:
             grids = {
-                camera: self._averaged(self.encoder.tail(grid.to(self._encoder_type))) for camera, grid in grids.items()
+                camera: self._averaged(self.encoder.head(grid.to(self._encoder_type))) for camera, grid in grids.items()
             }
         parts = [self.squeezes[module_name(camera)](grids[camera]) for camera in self._cameras]
         if self.feel is not None:

@@ -12,12 +12,13 @@ def classifier_config(config: RewardTrainConfig, table: RewardDataset) -> Classi
     """The network for these frames."""
     if config.use_state and not table.state.shape[1]:
         raise JudgeError("these episodes have no state; leave out --use-state")
-    names = ("image_size", "hidden_dim", "latent_dim", "num_spatial_blocks", "dropout", "history", "history_stride")
-    shared = {name: getattr(config, name) for name in (*names, "progress")}
+    names = ("image_size", "hidden_dim", "latent_dim", "num_spatial_blocks", "dropout")
+    sequence = ("num_history_frames", "history_stride", "predict_progress")
+    shared = {name: getattr(config, name) for name in (*names, *sequence)}
     return ClassifierConfig(
         encoder=config.encoder,
         cameras={camera: (height, width) for camera, (height, width) in table.cameras.items()},
-        split_encoder=config.split,
+        freeze_stem=config.freezes_stem,
         state_dim=table.state.shape[1] if config.use_state else 0,
         **shared,
     )

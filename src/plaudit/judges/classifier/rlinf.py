@@ -37,6 +37,7 @@ from plaudit.judges.classifier.encoders.resnet import BLOCKS, Arch, ResnetConfig
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
 from plaudit.judges.classifier.fit import TrainResult
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
+from plaudit.judges.classifier.old_names import rename_old_keys
 from plaudit.torch_file import read_torch
 from plaudit.trust import from_file
 
@@ -68,7 +69,7 @@ def save_rlinf_checkpoint(path: Path, fitted: TrainResult) -> None:
         "optimizer_state_dict": fitted.optimizers[0],
         "train_loss": best.train_loss,
         "train_acc": best.train_acc,
-        "plaudit": fitted.model.described().model_dump(mode="json"),
+        "plaudit": fitted.model.self_contained_config().model_dump(mode="json"),
     }
     file = io.BytesIO()
     torch.save(tree, file)
@@ -108,7 +109,7 @@ def _ours(path: Path, described: Any, tensors: Mapping[str, Tensor], device: str
         raise BadFile(path, "its description is no mapping of keys to values; train or copy the model again")
     try:
         with from_file(path):
-            facts = parse(RewardModelConfig, described)
+            facts = parse(RewardModelConfig, rename_old_keys(described))
     except ConfigError as error:
         raise BadFile(path, f"its description does not fit this version of plaudit: {error}") from error
     with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), path):
@@ -125,21 +126,21 @@ def _rlinf(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardConfig,
     kernel = _tensor(path, tensors, f"encoders.{cameras[0]}.pooling_layer.kernel", 4)
     size = (64, 64) if config.image_size is None else config.image_size[1:]
     shape = ClassifierConfig(
-        encoder=Resnet10Config(padding="torchvision", normalise="unit"),
+        encoder=Resnet10Config(padding="torchvision", normalize="unit"),
         cameras=dict.fromkeys(cameras, size),
         hidden_dim=len(_tensor(path, tensors, "classifier.0.weight", 2)),
         latent_dim=len(_tensor(path, tensors, f"encoders.{cameras[0]}.mlp.0.weight", 2)),
         num_spatial_blocks=kernel.shape[3],
-        average_first=kernel.shape[1:3] == (1, 1),
+        global_pool_features=kernel.shape[1:3] == (1, 1),
     )
     _same_encoder(path, tensors, cameras)
     encoder = shape.encoder.build(pretrained=False)
-    if not shape.average_first:
+    if not shape.global_pool_features:
         _check_size(path, encoder, size, (kernel.shape[1], kernel.shape[2]))
     member = BinaryRewardClassifier(shape, encoder)
     load_state_dict_strict(member, _renamed(tensors, cameras, shape.latent_dim), path)
     found = {
-        "use_pretrain": not shape.average_first,
+        "use_pretrain": not shape.global_pool_features,
         "hidden_dim": shape.hidden_dim,
         "num_spatial_blocks": shape.num_spatial_blocks,
         "image_keys": tuple(cameras),
@@ -155,10 +156,10 @@ def _rlinf_resnet(path: Path, tensors: Mapping[str, Tensor], config: RLinfReward
     single = "backbone.fc.weight" in tensors
     hidden = None if single else len(_tensor(path, tensors, "backbone.fc.0.weight", 2))
     shape = ClassifierConfig(
-        encoder=ResnetConfig(arch=arch, normalise="imagenet" if config.normalize else "unit"),
+        encoder=ResnetConfig(arch=arch, normalize="imagenet" if config.normalize else "unit"),
         cameras={camera: size},
         hidden_dim=hidden or 1,
-        average_first=True,
+        global_pool_features=True,
         head="linear" if single else "mlp",
     )
     member = BinaryRewardClassifier(shape)
@@ -275,7 +276,7 @@ def sizes_for_grid(encoder: Encoder, cells: int) -> tuple[int, int]:
 def _unmeasured(shape: ClassifierConfig) -> RewardModelConfig:
     return RewardModelConfig(
         classifier=shape,
-        shared_encoder=True,
+        frozen_encoder=True,
         calibration=((1.0, 0.0),),
         threshold={"value": 0.5},
         scores={},

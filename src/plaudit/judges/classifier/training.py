@@ -78,7 +78,7 @@ class EnsembleMember(Checkpointed):
         config, encoder = self.config, set(self.model.encoder.parameters())
         rest = [p for p in self.model.parameters() if p not in encoder]
         learning = [p for p in self.model.encoder.parameters() if p.requires_grad]
-        rate = config.lr * (config.encoder_lr if config.encoder.pretrained else 1.0)
+        rate = config.lr * (config.encoder_lr_scale if config.encoder.pretrained else 1.0)
         return [{"params": rest}, *([{"params": learning, "lr": rate}] if learning else [])]
 
     def learn(self, grids: FeatureSource, rows: AnyArray) -> tuple[float, float]:
@@ -114,13 +114,13 @@ class EnsembleMember(Checkpointed):
         windows = self.table.windows(batch, shape.moments, shape.history_stride)
         state = torch.from_numpy(self.table.state[windows.reshape(-1)]).to(self.device) if shape.state_dim else None
         with autocast_bf16(self.device):
-            looks = self.model.look(grids.draw(windows, self.rng), state)
+            looks = self.model.look(grids.train_batch(windows, self.rng), state)
             return self.model.verdict(looks.unflatten(0, (-1, shape.moments))).float()
 
     def _loss(self, logits: Tensor, truth: Tensor, batch: AnyArray) -> Tensor:
         smooth = self.config.label_smoothing
         loss = F.binary_cross_entropy_with_logits(logits[:, 0], truth * (1 - 2 * smooth) + smooth)
-        if self.model.config.progress:
+        if self.model.config.predict_progress:
             target = torch.from_numpy(self.table.progress[batch]).to(self.device)
             known = ~target.isnan()
             if known.any():
@@ -205,7 +205,7 @@ def train_member(
             saved = time.monotonic()
         if not going:
             raise TrainingInterrupted
-    if number < config.members - 1:  # so that a stop in the next one does not cost this one
+    if number < config.ensemble_size - 1:  # so that a stop in the next one does not cost this one
         member.save(checkpoints, curve)
     member.model.load_state_dict(member.best.state_dict())
     return member, grids, curve

@@ -1,23 +1,31 @@
-"""Encoders: what turns an image into a grid of features. One file each; a config class builds it.
+"""Encoders: what turns an image into a feature map. One file each; a config class builds it.
 
     encoder = Resnet10Config(weights="resnet10_params.pkl").build()
-    grid = encoder(normalise(frames, torch.tensor(encoder.mean), torch.tensor(encoder.std)))       # [B, C, h, w]
+    features = encoder(normalize(frames, torch.tensor(encoder.mean), torch.tensor(encoder.std)))   # [B, C, h, w]
 
 An encoder is an `nn.Module` that carries its own preprocessing: the mean and standard deviation that its weights were
 trained with. A saved reward model builds it with `pretrained=False` and fills it from its own weights.
 """
 
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
+from plaudit.config import Config
 from plaudit.errors import BadFile, JudgeError
 
 Channels = tuple[float, float, float]
 
 IMAGENET_MEAN: Channels = (123.675, 116.28, 103.53)
 IMAGENET_STD: Channels = (58.395, 57.12, 57.375)
+
+Normalization = Literal["imagenet", "unit"]
+NORMALIZATIONS: Mapping[Normalization, tuple[Channels, Channels]] = {  # mean and deviation of pixels, 0 to 255
+    "imagenet": (IMAGENET_MEAN, IMAGENET_STD),
+    "unit": ((0.0, 0.0, 0.0), (255.0, 255.0, 255.0)),
+}
 
 
 class Encoder(Protocol):
@@ -28,48 +36,56 @@ class Encoder(Protocol):
     std: Channels
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Normalised images [B, 3, H, W] to features [B, C, h, w]."""
+        """Normalized images [B, 3, H, W] to features [B, C, h, w]."""
         ...
 
 
-class SplitEncoder(Encoder, Protocol):
-    """One whose first part can stand still, and be run once, while the rest learns: it is `tail(body(images))`."""
+class SplitEncoder(nn.Module):
+    """An encoder in two parts, `head(stem(images))`: the stem can be frozen and run once while the head learns."""
 
-    def body(self, images: Tensor) -> Tensor: ...
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalized images [B, 3, H, W] to features [B, C, h, w]."""
+        return self.head(self.stem(images))
 
-    def tail(self, x: Tensor) -> Tensor: ...
+    def stem(self, images: Tensor) -> Tensor:
+        """The first part: normalized images to the feature map in the middle."""
+        raise NotImplementedError
 
-    def tail_modules(self) -> list[nn.Module]:
-        """What `tail` runs through."""
-        ...
+    def head(self, x: Tensor) -> Tensor:
+        """The rest: the feature map in the middle to the last one."""
+        raise NotImplementedError
+
+    def head_modules(self) -> list[nn.Module]:
+        """The modules that `head` runs through."""
+        raise NotImplementedError
 
 
-class EncoderConfig(Protocol):
-    type: str
+class EncoderConfig(Config):
+    """Base of every encoder's config. A plugin adds a `type`, what it needs and a `build`."""
 
     @property
     def pretrained(self) -> bool:
         """Whether `build()` fills it with weights that were learned elsewhere."""
-        ...
+        return False
 
     @property
-    def splits(self) -> bool:
-        """Whether it is a `SplitEncoder`."""
-        ...
+    def supports_partial_freeze(self) -> bool:
+        """Whether it builds a `SplitEncoder`."""
+        return False
 
     def build(self, *, pretrained: bool = True) -> Any:
         """The module; with `pretrained=False`, of the same shape and with random weights."""
-        ...
+        raise NotImplementedError
 
-    def described(self) -> Any:
+    def architecture_config(self) -> Self:
         """The same encoder as a config that needs no other file: `build(pretrained=False)` makes it anywhere.
 
-        This is what a saved reward model carries beside its own weights.
+        A saved reward model carries it beside its own weights.
         """
-        ...
+        return self
 
 
-def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Pixels [B, H, W, 3], 0 to 255 as bytes or floats, to what an encoder of this mean and std, [3] each, takes:
     [B, 3, H, W], channels last."""
     width = images.shape[2]

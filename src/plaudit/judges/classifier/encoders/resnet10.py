@@ -1,4 +1,4 @@
-"""SERL's ResNet-10: five million parameters, pretrained on ImageNet, the usual eye of a reward on a real robot.
+"""SERL's ResNet-10: five million parameters, pretrained on ImageNet, the usual encoder of a reward on a real robot.
 
 A ResNet of one basic block a stage, with group norm in place of batch norm, so that it does the same in training and
 at run time. It was published by three hands with three sets of names; `load_pretrained_resnet10` reads them all, by
@@ -10,140 +10,86 @@ what is in the file:
 
 The module has torchvision's names. The weights were learned in Flax with its SAME padding, see `same.py`; the first
 convolution is the exception, which was written with three pixels on every side. `padding: torchvision` is for
-weights that were learned, or tuned further, with torchvision's symmetrical padding, and `normalise: unit` for those
+weights that were learned, or tuned further, with torchvision's symmetrical padding, and `normalize: unit` for those
 that were shown pixels from 0 to 1 and not by the mean and deviation of ImageNet.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from plaudit.config import Config
 from plaudit.errors import BadFile
-from plaudit.judges.classifier.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels
+from plaudit.judges.classifier.encoders import EncoderConfig, Normalization
+from plaudit.judges.classifier.encoders.resnet import ResNet, torch_conv
 from plaudit.judges.classifier.encoders.same import SameConv2d, SameMaxPool2d
 from plaudit.judges.classifier.encoders.weights import Shape, read_tensors, take
 
 Padding = Literal["same", "torchvision"]
-Normalise = Literal["imagenet", "unit"]
-
-NORMALISATIONS: Mapping[Normalise, tuple[Channels, Channels]] = {  # mean and deviation of pixels, 0 to 255
-    "imagenet": (IMAGENET_MEAN, IMAGENET_STD),
-    "unit": ((0.0, 0.0, 0.0), (255.0, 255.0, 255.0)),
-}
 
 
-class Resnet10Config(Config):
+class Resnet10Config(EncoderConfig):
+    """ResNet-10, with the weights of one of the published files or random ones."""
+
     type: Literal["resnet10"] = "resnet10"
     weights: Path | None = None  # one of the published files; None: random
     # Other values only for weights that were trained that way.
     padding: Padding = "same"
-    normalise: Normalise = "imagenet"
+    normalize: Normalization = "imagenet"
 
     @property
     def pretrained(self) -> bool:
         return self.weights is not None
 
     @property
-    def splits(self) -> bool:
+    def supports_partial_freeze(self) -> bool:
         return True
 
     def build(self, *, pretrained: bool = True) -> "ResNetEncoderWrapper":
-        return ResNetEncoderWrapper(self.weights if pretrained else None, self.padding, self.normalise)
+        return ResNetEncoderWrapper(self.weights if pretrained else None, self.padding, self.normalize)
 
-    def described(self) -> "Resnet10Config":
+    def architecture_config(self) -> Self:
         return self.model_copy(update={"weights": None})
 
 
-class Resnet10(nn.Module):
-    """[B, 3, H, W] to [B, 512, H/32, W/32], rounded up."""
-
-    channels = 512
-
-    def __init__(self, padding: Padding = "same", normalise: Normalise = "imagenet"):
-        super().__init__()
-        self.mean, self.std = NORMALISATIONS[normalise]
-        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
-        self.bn1 = _norm(64)
-        self.relu = nn.ReLU()
-        self.maxpool = SameMaxPool2d(3, stride=2) if padding == "same" else nn.MaxPool2d(3, stride=2, padding=1)
-        self.layer1 = nn.Sequential(BasicBlock(64, 64, 1, padding))
-        self.layer2 = nn.Sequential(BasicBlock(64, 128, 2, padding))
-        self.layer3 = nn.Sequential(BasicBlock(128, 256, 2, padding))
-        self.layer4 = nn.Sequential(BasicBlock(256, 512, 2, padding))
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.tail(self.body(images))
-
-    def body(self, images: Tensor) -> Tensor:
-        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
-        return self.layer3(self.layer2(self.layer1(x)))
-
-    def tail(self, x: Tensor) -> Tensor:
-        return self.layer4(x)
-
-    def tail_modules(self) -> list[nn.Module]:
-        return [self.layer4]
-
-
-class ResNetEncoderWrapper(Resnet10):
+class ResNetEncoderWrapper(ResNet):
     """A ResNet-10 as the encoder of a reward classifier: with the weights of a published file in it.
 
-    The classifier pools its grid with `SpatialLearnedEmbeddings`, for each camera, and freezes it or its first part.
+    The classifier pools its feature map with `SpatialLearnedEmbeddings`, for each camera, and freezes it or its stem.
     """
 
     def __init__(
         self,
         pretrained_encoder_path: str | Path | None = None,
         padding: Padding = "same",
-        normalise: Normalise = "imagenet",
+        normalize: Normalization = "imagenet",
     ):
         """pretrained_encoder_path: one of the published files; None: random weights"""
-        super().__init__(padding, normalise)
+        same = padding == "same"
+        super().__init__(
+            (1, 1, 1, 1),
+            normalize=normalize,
+            conv=SameConv2d if same else torch_conv,
+            norm=lambda channels: nn.GroupNorm(4, channels, eps=1e-5),
+            maxpool=SameMaxPool2d(3, stride=2) if same else None,
+        )
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight)
         if pretrained_encoder_path is not None:
             self.load_state_dict(load_pretrained_resnet10(Path(pretrained_encoder_path)))
 
 
-class BasicBlock(nn.Module):
-    def __init__(self, channels_in: int, channels_out: int, stride: int, padding: Padding):
-        super().__init__()
-        self.conv1 = _conv(channels_in, channels_out, 3, stride, padding)
-        self.bn1 = _norm(channels_out)
-        self.conv2 = _conv(channels_out, channels_out, 3, 1, padding)
-        self.bn2 = _norm(channels_out)
-        self.relu = nn.ReLU()
-        self.downsample = None
-        if stride != 1:
-            projection = _conv(channels_in, channels_out, 1, stride, padding)
-            self.downsample = nn.Sequential(projection, _norm(channels_out))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
-        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
-
-
-def _conv(channels_in: int, channels_out: int, kernel: int, stride: int, padding: Padding) -> nn.Conv2d:
-    if padding == "same":
-        return SameConv2d(channels_in, channels_out, kernel, stride)
-    return nn.Conv2d(channels_in, channels_out, kernel, stride, padding=kernel // 2, bias=False)
-
-
-def _norm(channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(4, channels, eps=1e-5)
-
-
 def load_pretrained_resnet10(path: Path) -> dict[str, Tensor]:
-    """The state of a `Resnet10`, out of any of the published files."""
+    """The state of a ResNet-10, out of any of the published files."""
     found = read_tensors(path)
     with torch.device("meta"):
-        shapes: dict[str, Shape] = {name: tuple(tensor.shape) for name, tensor in Resnet10().state_dict().items()}
+        shapes: dict[str, Shape] = {
+            name: tuple(tensor.shape) for name, tensor in ResNetEncoderWrapper().state_dict().items()
+        }
     naming = max(_NAMINGS, key=lambda naming: sum(naming.name_of(ours) in found for ours in shapes))
     if not any(naming.name_of(ours) in found for ours in shapes):
         raise BadFile(path, _what_else(found))

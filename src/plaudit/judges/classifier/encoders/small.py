@@ -8,30 +8,22 @@ from typing import Literal
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from plaudit.config import Config
-from plaudit.judges.classifier.encoders import Channels
+from plaudit.judges.classifier.encoders import Channels, EncoderConfig
 
 
-class SmallConfig(Config):
+class SmallConfig(EncoderConfig):
+    """Strided convolutions from random weights."""
+
     type: Literal["small"] = "small"
     widths: tuple[PositiveInt, ...] = (16, 32, 64, 64)  # channels of each layer; each halves the image
-
-    @property
-    def pretrained(self) -> bool:
-        return False
-
-    @property
-    def splits(self) -> bool:
-        return False
 
     def build(self, *, pretrained: bool = True) -> "SmallEncoder":
         return SmallEncoder(self.widths)
 
-    def described(self) -> "SmallConfig":
-        return self
-
 
 class SmallEncoder(nn.Module):
+    """[B, 3, H, W] to [B, C, h, w], halved by each layer."""
+
     mean: Channels = (127.5, 127.5, 127.5)
     std: Channels = (127.5, 127.5, 127.5)
 

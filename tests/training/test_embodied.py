@@ -5,11 +5,11 @@ import pytest
 
 from glow import GlowConfig, bright_model, saved
 from plaudit.data.rewards import RewardConfig
-from plaudit.judges.classifier.embodied import EmbodiedRewardWorker
 from plaudit.judges.classifier.worker import RewardWorkerConfig
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import RolloutBatch, collect_rollout
+from plaudit.training.embodied import EmbodiedRewardWorker
 
 
 @pytest.fixture

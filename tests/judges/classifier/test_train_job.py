@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from plaudit.errors import ConfigError, PlauditError
-from plaudit.judges.classifier.recipes import RewardTrainJob, encoder_of, load_reward_train_job, merged
+from plaudit.judges.classifier.compat import deep_merge
+from plaudit.judges.classifier.train_job import RewardTrainJob, encoder_of, load_reward_train_job
 
 LEROBOT: dict[str, Any] = {
     "policy": {
@@ -94,8 +95,10 @@ def read(folder: Path, tree: dict[str, Any], *overrides: str, **flags: Any) -> t
 
 
 def test_our_own_keys(tmp_path):
-    recipe, notes = read(tmp_path, {"data": ["episodes"], "out": "judge", "encoder": {"type": "small"}, "epochs": 3})
-    assert (recipe.data, recipe.out, recipe.epochs) == ((Path("episodes"),), Path("judge"), 3)
+    recipe, notes = read(
+        tmp_path, {"data": ["episodes"], "output_dir": "judge", "encoder": {"type": "small"}, "epochs": 3}
+    )
+    assert (recipe.data, recipe.output_dir, recipe.epochs) == ((Path("episodes"),), Path("judge"), 3)
     assert recipe.training.epochs == 3 and recipe.training.encoder.type == "small"
     assert notes == []
 
@@ -107,9 +110,9 @@ def test_flags_win_over_the_file_and_overrides_over_flags(tmp_path):
 
 def test_an_encoder_of_another_type_replaces_the_one_before():
     before = {"encoder": {"type": "resnet10", "weights": "a.pkl"}, "augment": {"shift": 0.1}}
-    assert merged(before, {"encoder": {"type": "small"}})["encoder"] == {"type": "small"}
-    assert merged(before, {"encoder": {"weights": "b.pkl"}})["encoder"] == {"type": "resnet10", "weights": "b.pkl"}
-    assert merged(before, {"augment": {"scale": 0.2}})["augment"] == {"shift": 0.1, "scale": 0.2}
+    assert deep_merge(before, {"encoder": {"type": "small"}})["encoder"] == {"type": "small"}
+    assert deep_merge(before, {"encoder": {"weights": "b.pkl"}})["encoder"] == {"type": "resnet10", "weights": "b.pkl"}
+    assert deep_merge(before, {"augment": {"scale": 0.2}})["augment"] == {"shift": 0.1, "scale": 0.2}
 
 
 def test_lerobots_config_is_read(tmp_path):
@@ -170,7 +173,7 @@ def test_another_network_of_the_hub_is_transformers_business(tmp_path):
 
 def test_the_maniskill_block_is_read(tmp_path):
     recipe, notes = read(tmp_path, MANISKILL, encoder={"type": "small"})
-    assert recipe.data == (Path("data"),) and recipe.out == Path("logs/reward_checkpoints/reward_model")
+    assert recipe.data == (Path("data"),) and recipe.output_dir == Path("logs/reward_checkpoints/reward_model")
     assert recipe.output_checkpoint == Path("logs/reward_checkpoints/reward_model_best.pt")
     assert (recipe.epochs, recipe.batch_size, recipe.lr, notes) == (100, 64, 1e-4, [])
 
@@ -202,14 +205,19 @@ def test_the_flags_of_two_folders_bring_their_own_defaults():
     assert (recipe.hidden_dim, recipe.num_spatial_blocks, recipe.frozen) == (256, 8, False)
     flags = {"data": ["p", "n"], "encoder": {"weights": "w.pt"}, "hidden_dim": 64}
     recipe, _ = load_reward_train_job(None, flags, folders=True)
-    assert (recipe.encoder.weights, recipe.frozen, recipe.split, recipe.latent_dim) == (Path("w.pt"), True, False, 64)
+    assert (recipe.encoder.weights, recipe.frozen, recipe.freezes_stem, recipe.latent_dim) == (
+        Path("w.pt"),
+        True,
+        False,
+        64,
+    )
 
 
 def test_weights_alone_mean_resnet10_and_a_file_alone_a_folder_beside_it():
     recipe, _ = load_reward_train_job(
         None, {"encoder": {"weights": "w.pt"}, "output_checkpoint": "checkpoints/judge.pt"}
     )
-    assert recipe.encoder.type == "resnet10" and recipe.split and recipe.out == Path("checkpoints/judge")
+    assert recipe.encoder.type == "resnet10" and recipe.freezes_stem and recipe.output_dir == Path("checkpoints/judge")
 
 
 def test_backbones_by_their_names():
@@ -238,7 +246,7 @@ def _changed(tree: dict[str, Any], block: str, **changes: Any) -> dict[str, Any]
         ({"batch_size": 1}, "key 'batch_size' is 1: input should be greater than or equal to 2"),
         ({"encoder": {"type": "resnet11"}}, "there is no encoder 'resnet11'; did you mean 'resnet10'?"),
         ({"output_checkpoint": "model"}, "output_checkpoint is a file like reward_model.pt, not model"),
-        ({"output_checkpoint": "m.pt", "members": 3}, "a .pt file holds one network, and members is 3"),
+        ({"output_checkpoint": "m.pt", "ensemble_size": 3}, "a .pt file holds one network, and ensemble_size is 3"),
         (_changed(MANISKILL, "reward_training", enabled=False), "key 'reward_training.enabled': this command trains"),
         (_changed(MANISKILL, "reward_training", only=False), "key 'reward_training.only': this command trains a"),
         (_changed(MANISKILL, "reward_training", data="x"), "unknown key 'reward_training.data'; did you mean 'data_p"),

@@ -1,167 +1,39 @@
-"""What `plaudit train-reward` is told, in our words or in those of the stacks that people come from.
+"""The reward-model configs of RLinf and LeRobot, translated into ours (train_job.py).
 
-    encoder: {type: resnet10, weights: resnet10_params.pkl}    ours: the keys of RewardTrainConfig, and RewardTrainJob
-    data: [episodes]
-
-    reward_training: {enabled, only, data_path, epochs, ...}    the ManiSkill recipes of RLinf
+    reward_training: {enabled, only, data_path, epochs, ...}        the ManiSkill recipes of RLinf
     reward_model: {type: reward_classifier, ...}, dataset: {...}    lerobot's reward classifier, since 0.6
     policy: {type: reward_classifier, ...}, dataset: {...}          and before
 
-    --positive-dir, --negative-dir, ...                         the flags of RLinf's train_reward_model
-
-Each is translated into one `RewardTrainJob`; a key that has no translation is refused with what to write instead.
 Nothing is downloaded: a name of the hub is not a file.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from plaudit.config import Config, parse, place_of, read_tree, spelled_out
-from plaudit.errors import ConfigError, JudgeError
-from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.trust import from_file
+from plaudit.config import Config, parse
 from plaudit.untrusted import read_json_object
 
 PUBLISHED = ("helper2424/resnet10", "lerobot/resnet10")  # ResNet-10 on the hub
-RLINF_DEFAULTS: Mapping[str, Any] = {  # of RLinf's train_reward_model
-    "encoder": {"type": "resnet10"},
-    "image_keys": ["base_camera"],
-    "image_size": [64, 64],
-    "batch_size": 32,
-    "epochs": 100,
-    "lr": 1e-4,
-    "hidden_dim": 256,
-    "num_spatial_blocks": 8,
-}
-
-_BLOCKS = ("reward_training", "reward_model", "policy", "dataset")  # of other stacks
+FOREIGN_BLOCKS = ("reward_training", "reward_model", "policy", "dataset")  # of other stacks
 
 Tree = dict[str, Any]
 
 
-class RewardTrainJob(RewardTrainConfig):
-    """A training, where its episodes are and where the model goes."""
-
-    data: tuple[Path, ...] = ()  # a store; or data sets of other layouts, such as two folders of .npy
-    out: Path = Path("runs/reward_model")
-    output_checkpoint: Path | None = None  # the model once more, as one .pt file
-    num_cameras: PositiveInt | None = None  # that the episodes must have; None: as many as there are
-
-    @model_validator(mode="after")
-    def _fits_one_file(self) -> Self:
-        if self.output_checkpoint is None:
-            return self
-        if self.output_checkpoint.suffix != ".pt":
-            raise ValueError(f"output_checkpoint is a file like reward_model.pt, not {self.output_checkpoint}")
-        if self.members > 1:
-            raise ValueError(
-                f"output_checkpoint: a .pt file holds one network, and members is {self.members}; set one of them to "
-                "null or 1 (the model's folder holds all members)"
-            )
-        return self
-
-    @property
-    def training(self) -> RewardTrainConfig:
-        return RewardTrainConfig(**{name: getattr(self, name) for name in RewardTrainConfig.model_fields})
-
-    def check_cameras(self, cameras: Sequence[str]) -> None:
-        """Whether these, of the episodes, are as many as the recipe counts on."""
-        chosen = self.image_keys or cameras
-        if self.num_cameras is not None and self.num_cameras != len(chosen):
-            raise JudgeError(
-                f"num_cameras is {self.num_cameras} and there are {len(chosen)}: {', '.join(chosen)}; change it, or "
-                "choose cameras with --image-key"
-            )
-
-
-def load_reward_train_job(
-    path: Path | None, flags: Mapping[str, Any], overrides: Sequence[str] = (), *, folders: bool = False
-) -> tuple[RewardTrainJob, list[str]]:
-    """From a config file, flags of the command line and `a.b=c` overrides, of which the later win; and what to tell.
-
-    flags: keys of `RewardTrainJob`, in plain values
-    folders: whether the flags are those of RLinf's train_reward_model, and so what is not said is as it is there
-    """
-    file_tree, _ = read_tree(path, [])
-    full = [spelled_out(override, ("encoder",), "encoder=small or epochs=5") for override in overrides]
-    given, _ = read_tree(None, full)
-    theirs = {key: given.pop(key) for key in _BLOCKS if key in given}  # reward_training.epochs=3
-    asked = merged(dict(flags), given)
-    notes: list[str] = []
-    if "reward_model" in file_tree and file_tree.get("seed", 0) is None:
-        del file_tree["seed"]  # lerobot's word for a seed that nobody chose
-    try:
-        with from_file(path, [asked, theirs]):
-            tree = merged(_translated(merged(file_tree, theirs), notes), asked)
-            _check_names(tree)
-            recipe = parse(RewardTrainJob, _completed(_of_folders(tree) if folders else tree))
-    except ConfigError as error:
-        told = {**asked, **theirs}
-        raise ConfigError(
-            (where, f"{place_of(where, path, told)}: {sentence}") for where, sentence in error.problems
-        ) from None
-    return recipe, [*notes, *_notes(recipe)]
-
-
-def merged(tree: Tree, over: Mapping[str, Any]) -> Tree:
+def deep_merge(tree: Tree, over: Mapping[str, Any]) -> Tree:
     """A block of another `type` replaces the one before it; its keys would mean nothing there."""
     both = dict(tree)
     for key, value in over.items():
         before = both.get(key)
         if isinstance(before, dict) and isinstance(value, dict) and value.get("type") in (None, before.get("type")):
-            value = merged(before, value)
+            value = deep_merge(before, value)
         both[key] = value
     return both
 
 
-def encoder_of(backbone: str) -> Tree:
-    """`resnet10`, `torchvision:resnet18` or `transformers:facebook/dinov2-small` as a config has it."""
-    kind, colon, name = backbone.partition(":")
-    return {"type": kind, "name": name} if colon else {"type": kind}
-
-
-def _of_folders(tree: Tree) -> Tree:
-    """What is not said is as in RLinf, which freezes an encoder that comes with weights."""
-    tree = merged(dict(RLINF_DEFAULTS), tree)
-    tree.setdefault("latent_dim", tree["hidden_dim"])
-    encoder = tree["encoder"]
-    if isinstance(encoder, dict) and encoder.get("weights") is not None:
-        tree.setdefault("freeze_encoder", True)
-    return tree
-
-
-def _completed(tree: Tree) -> Tree:
-    """With what follows: weights of no named encoder are ResNet-10's, a folder lies beside the .pt file."""
-    encoder = tree.get("encoder")
-    if isinstance(encoder, dict) and "type" not in encoder:
-        tree = {**tree, "encoder": {"type": "resnet10", **encoder}}
-    checkpoint = tree.get("output_checkpoint")
-    if isinstance(checkpoint, str) and "out" not in tree:
-        tree = {**tree, "out": str(Path(checkpoint).with_suffix(""))}
-    return tree
-
-
-def _check_names(tree: Tree) -> None:
-    """Keys that other people's files have beside those blocks are answered with ours."""
-    strange = [(key, hint) for key, hint in _OTHER_NAMES.items() if key in tree]
-    if strange:
-        raise ConfigError([((key,), f"key '{key}' goes by another name here; {hint}") for key, hint in strange])
-
-
-def _notes(recipe: RewardTrainJob) -> list[str]:
-    encoder = recipe.encoder
-    if encoder.type != "resnet10" or encoder.pretrained:
-        return []
-    return [
-        "nothing is downloaded: ResNet-10 begins from random weights; to begin from published ones, give their file "
-        "with --pretrained-encoder-path"
-    ]
-
-
-def _translated(tree: Tree, notes: list[str]) -> Tree:
+def translate(tree: Tree, notes: list[str]) -> Tree:
     """The blocks of another stack as ours; keys beside them are ours already."""
     for marks, recipe in (
         (("reward_training",), ManiskillRecipe),
@@ -173,7 +45,7 @@ def _translated(tree: Tree, notes: list[str]) -> Tree:
             theirs = parse(recipe, {name: tree[name] for name in names if name in tree})
             notes += theirs.notes()
             ours = {key: value for key, value in tree.items() if key not in names}
-            return merged(theirs.ours(), ours)
+            return deep_merge(theirs.ours(), ours)
     return tree
 
 
@@ -205,7 +77,7 @@ class ManiskillRecipe(Config):
         told = self.reward_training
         return {
             "data": [str(told.data_path)],
-            "out": str(told.save_dir / "reward_model"),
+            "output_dir": str(told.save_dir / "reward_model"),
             "output_checkpoint": str(told.save_dir / "reward_model_best.pt"),
             "epochs": told.epochs,
             "batch_size": told.global_batch_size,
@@ -413,21 +285,7 @@ class LerobotTraining(Config):
         if self.reward_model.pretrained_path:
             unused.append("reward_model.pretrained_path")
         told = (
-            f"of lerobot's keys these are not used: {', '.join(unused)}; 'epochs' and 'out' say how long and where to"
+            f"of lerobot's keys these are not used: {', '.join(unused)}; 'epochs' and --output-dir say how long and "
+            "where to"
         )
         return [*self.dataset.notes(), *([told] if unused else [])]
-
-
-# Keys that stand beside those blocks in other people's files.
-_OTHER_NAMES = {
-    "output_dir": "write 'out'",
-    "steps": "write 'epochs'",
-    "num_workers": "leave it out: frames are read once",
-    "job_name": "write 'out'",
-    "wandb": "leave it out: the model's folder has its curve and a report",
-    "env": "leave it out: no environment is needed",
-    "runner": "leave it out: 'out' says where the model goes",
-    "cluster": "leave it out: one process needs no placement",
-    "actor": "leave it out: a policy is trained by 'plaudit train'",
-    "reward": "leave it out: a model is used by 'plaudit train'",
-}

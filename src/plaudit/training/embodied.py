@@ -7,45 +7,21 @@ A rollout has an order, so several frames have to confirm a success before it is
 frames that have nothing to do with each other.
 """
 
-from collections.abc import Mapping
-from typing import Protocol
-
 import numpy as np
 
 from plaudit.data.rewards import Decisions, RewardConfig, compute_rewards
 from plaudit.judges.classifier.worker import RewardWorker
 from plaudit.judges.detector import SuccessDetector
-from plaudit.types import AnyArray, ByteArray, FloatArray, Observation
-
-
-class Rollout(Protocol):
-    """N episodes side by side, as `plaudit.rollout.vector.RolloutBatch` has them."""
-
-    @property
-    def images(self) -> Mapping[str, ByteArray]:
-        """camera -> [T+1, N, H, W, 3]"""
-        ...
-
-    @property
-    def state(self) -> FloatArray:
-        """[T+1, N, S]"""
-        ...
-
-    @property
-    def privileged(self) -> Mapping[str, AnyArray]:
-        """name -> [T, N] what only the simulation knows; mode 'add' reads its shaping reward"""
-        ...
-
-    @property
-    def length(self) -> AnyArray:
-        """[N] steps of each episode"""
-        ...
+from plaudit.rollout.vector import RolloutBatch
+from plaudit.types import FloatArray, Observation
 
 
 class EmbodiedRewardWorker(RewardWorker):
     """A `RewardWorker` that also knows the rewards of a rollout."""
 
-    def compute_rewards(self, rollout: Rollout, config: RewardConfig | None = None, gamma: float = 0.99) -> FloatArray:
+    def compute_rewards(
+        self, rollout: RolloutBatch, config: RewardConfig | None = None, gamma: float = 0.99
+    ) -> FloatArray:
         """[T, N]: what this model pays for the rollout, whoever paid while it ran.
 
         config: how success is paid; None: as `RewardConfig` has it, with this worker's reward type
@@ -69,5 +45,5 @@ class EmbodiedRewardWorker(RewardWorker):
         return compute_rewards(decisions, rollout.privileged, config, gamma, last)
 
 
-def _frames_at(rollout: Rollout, t: int) -> Observation:
+def _frames_at(rollout: RolloutBatch, t: int) -> Observation:
     return Observation({camera: frames[t] for camera, frames in rollout.images.items()}, rollout.state[t])

@@ -1,0 +1,155 @@
+"""What `plaudit train-reward` is told, in our words or in those of the stacks that people come from.
+
+    encoder: {type: resnet10, weights: resnet10_params.pkl}    ours: the keys of RewardTrainConfig, and RewardTrainJob
+    data: [episodes]
+
+    --positive-dir, --negative-dir, ...                        the flags of RLinf's train_reward_model
+
+These and the configs of other stacks (compat.py) are translated into one `RewardTrainJob`; a key that has no
+translation is refused with what to write instead.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import PositiveInt, model_validator
+
+from plaudit.config import parse, place_of, read_tree, spelled_out
+from plaudit.errors import ConfigError, JudgeError
+from plaudit.judges.classifier.compat import FOREIGN_BLOCKS, Tree, deep_merge, translate
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.trust import from_file
+
+RLINF_DEFAULTS: Mapping[str, Any] = {  # of RLinf's train_reward_model
+    "encoder": {"type": "resnet10"},
+    "image_keys": ["base_camera"],
+    "image_size": [64, 64],
+    "batch_size": 32,
+    "epochs": 100,
+    "lr": 1e-4,
+    "hidden_dim": 256,
+    "num_spatial_blocks": 8,
+}
+
+
+class RewardTrainJob(RewardTrainConfig):
+    """A training, where its episodes are and where the model goes."""
+
+    data: tuple[Path, ...] = ()  # a store; or data sets of other layouts, such as two folders of .npy
+    output_dir: Path = Path("runs/reward_model")
+    output_checkpoint: Path | None = None  # the model once more, as one .pt file
+    num_cameras: PositiveInt | None = None  # that the episodes must have; None: as many as there are
+
+    @model_validator(mode="after")
+    def _fits_one_file(self) -> Self:
+        if self.output_checkpoint is None:
+            return self
+        if self.output_checkpoint.suffix != ".pt":
+            raise ValueError(f"output_checkpoint is a file like reward_model.pt, not {self.output_checkpoint}")
+        if self.ensemble_size > 1:
+            raise ValueError(
+                f"output_checkpoint: a .pt file holds one network, and ensemble_size is {self.ensemble_size}; set "
+                "one of them to null or 1 (the model's folder holds all members)"
+            )
+        return self
+
+    @property
+    def training(self) -> RewardTrainConfig:
+        return RewardTrainConfig(**{name: getattr(self, name) for name in RewardTrainConfig.model_fields})
+
+    def check_cameras(self, cameras: Sequence[str]) -> None:
+        """Whether these, of the episodes, are as many as the recipe counts on."""
+        chosen = self.image_keys or cameras
+        if self.num_cameras is not None and self.num_cameras != len(chosen):
+            raise JudgeError(
+                f"num_cameras is {self.num_cameras} and there are {len(chosen)}: {', '.join(chosen)}; change it, or "
+                "choose cameras with --image-key"
+            )
+
+
+def load_reward_train_job(
+    path: Path | None, flags: Mapping[str, Any], overrides: Sequence[str] = (), *, folders: bool = False
+) -> tuple[RewardTrainJob, list[str]]:
+    """From a config file, flags of the command line and `a.b=c` overrides, of which the later win; and what to tell.
+
+    flags: keys of `RewardTrainJob`, in plain values
+    folders: whether the flags are those of RLinf's train_reward_model, and so what is not said is as it is there
+    """
+    file_tree, _ = read_tree(path, [])
+    full = [spelled_out(override, ("encoder",), "encoder=small or epochs=5") for override in overrides]
+    given, _ = read_tree(None, full)
+    theirs = {key: given.pop(key) for key in FOREIGN_BLOCKS if key in given}  # reward_training.epochs=3
+    asked = deep_merge(dict(flags), given)
+    notes: list[str] = []
+    if "reward_model" in file_tree and file_tree.get("seed", 0) is None:
+        del file_tree["seed"]  # lerobot's word for a seed that nobody chose
+    try:
+        with from_file(path, [asked, theirs]):
+            tree = deep_merge(translate(deep_merge(file_tree, theirs), notes), asked)
+            _check_names(tree)
+            recipe = parse(RewardTrainJob, _completed(_of_folders(tree) if folders else tree))
+    except ConfigError as error:
+        told = {**asked, **theirs}
+        raise ConfigError(
+            (where, f"{place_of(where, path, told)}: {sentence}") for where, sentence in error.problems
+        ) from None
+    return recipe, [*notes, *_notes(recipe)]
+
+
+def encoder_of(backbone: str) -> Tree:
+    """`resnet10`, `torchvision:resnet18` or `transformers:facebook/dinov2-small` as a config has it."""
+    kind, colon, name = backbone.partition(":")
+    return {"type": kind, "name": name} if colon else {"type": kind}
+
+
+def _of_folders(tree: Tree) -> Tree:
+    """What is not said is as in RLinf, which freezes an encoder that comes with weights."""
+    tree = deep_merge(dict(RLINF_DEFAULTS), tree)
+    tree.setdefault("latent_dim", tree["hidden_dim"])
+    encoder = tree["encoder"]
+    if isinstance(encoder, dict) and encoder.get("weights") is not None:
+        tree.setdefault("freeze_encoder", True)
+    return tree
+
+
+def _completed(tree: Tree) -> Tree:
+    """With what follows: weights of no named encoder are ResNet-10's, a folder lies beside the .pt file."""
+    encoder = tree.get("encoder")
+    if isinstance(encoder, dict) and "type" not in encoder:
+        tree = {**tree, "encoder": {"type": "resnet10", **encoder}}
+    checkpoint = tree.get("output_checkpoint")
+    if isinstance(checkpoint, str) and "output_dir" not in tree:
+        tree = {**tree, "output_dir": str(Path(checkpoint).with_suffix(""))}
+    return tree
+
+
+def _check_names(tree: Tree) -> None:
+    """Keys that other people's files have beside those blocks are answered with ours."""
+    strange = [(key, hint) for key, hint in _OTHER_NAMES.items() if key in tree]
+    if strange:
+        raise ConfigError([((key,), f"key '{key}' goes by another name here; {hint}") for key, hint in strange])
+
+
+def _notes(recipe: RewardTrainJob) -> list[str]:
+    encoder = recipe.encoder
+    if encoder.type != "resnet10" or encoder.pretrained:
+        return []
+    return [
+        "nothing is downloaded: ResNet-10 begins from random weights; to begin from published ones, give their file "
+        "with --pretrained-encoder-path"
+    ]
+
+
+# Keys that stand beside those blocks in other people's files.
+_OTHER_NAMES = {
+    "steps": "write 'epochs'",
+    "num_workers": "leave it out: frames are read once",
+    "job_name": "write 'output_dir'",
+    "wandb": "leave it out: the model's folder has its curve and a report",
+    "env": "leave it out: no environment is needed",
+    "runner": "leave it out: 'output_dir' says where the model goes",
+    "cluster": "leave it out: one process needs no placement",
+    "actor": "leave it out: a policy is trained by 'plaudit train'",
+    "reward": "leave it out: a model is used by 'plaudit train'",
+}
