@@ -9,6 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # several test processes share th
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # numbers are compared with a processor's, whatever the machine has
 os.environ["QT_QPA_PLATFORM"] = "offscreen"  # windows are tested without a screen; Qt reads this when it is imported
 
+import hypothesis
 import numpy as np
 import pytest
 
@@ -25,6 +26,15 @@ LIMIT_S = 200.0  # of a test on a quiet machine; tests of clusters have twice th
 pytest_plugins = ["cluster_fixtures", "vlm_fixtures"]
 
 MakeEpisode = Callable[..., Episode]
+
+
+hypothesis.settings.register_profile("fast", max_examples=50)
+hypothesis.settings.register_profile("thorough", max_examples=1000)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Few random examples where slow tests are left out, many where they are not."""
+    hypothesis.settings.load_profile("fast" if "not slow" in config.option.markexpr else "thorough")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -122,7 +122,7 @@ def test_every_metric_that_an_online_run_logs_is_defined(tmp_path, learner):
         f"robot=sim robot.env.type=glow learner={learner} learner.hidden_dims=[8] learner.batch_size=8 "
         "judge=classifier judge.model=judge judge.rule.decode=per_frame algorithm=sequential "
         "executor.realtime=false executor.max_episode_steps=12 "
-        "policy_cameras=[] episodes=20 audit.share=1 evaluation.episodes=2 evaluation.every=4 name=run"
+        "policy_cameras=[] episodes=20 audit.share=1 retrain.min_episodes=1000 evaluation.episodes=2 name=run"
     )
     plaudit("online", *words.split(), "--address", "none", cwd=tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "runs/run/metrics.jsonl").read_text().splitlines()]

@@ -317,7 +317,7 @@ def append_interrupted(store: Store, episode: Episode, number: signal.Signals, m
     return lines
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGALRM, marks=pytest.mark.slow)])
 def test_an_interrupt_at_any_moment_of_an_append_leaves_memory_and_disk_agreed(tmp_path, number):
     """Ctrl-C, and a signal whose handler raises: at every line of the second half of an append, where it commits."""
 

@@ -151,7 +151,7 @@ def test_a_missing_file_is_named(tmp_path):
             load(tmp_path / "nothing")
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(st.data())
 def test_bytes_changed_at_random_are_read_or_refused_and_never_run(data):
     whole = bytearray(pickle.dumps(PLAIN))

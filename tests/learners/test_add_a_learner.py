@@ -1,12 +1,11 @@
 """Follows docs/add_a_learner.md to the letter, in an empty folder."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from processes import run_plaudit, run_pytest
 
 DOCUMENT = Path(__file__).parents[2] / "docs/add_a_learner.md"
 
@@ -21,16 +20,12 @@ def folder(tmp_path) -> Path:
 
 
 def test_what_the_document_says_makes_a_learner_that_keeps_the_contract(folder):
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_learner.py"]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
+    run_pytest(folder, "test_my_learner.py")
+    assert "1 passed" in (folder / "output.txt").read_text()
 
 
 def test_the_command_trains_with_it(folder):
     learner = "my_learner:AwbcConfig"
-    words = ["train", "env=push", f"learner={learner}", "num_envs=2", "steps=60", "evaluation.episodes=1", "name=run"]
-    paths = f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    command = [sys.executable, "-m", "plaudit.cli", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths})
-    assert done.returncode == 0, done.stdout + done.stderr
+    small = ("env.max_steps=10", "num_envs=2", "steps=40", "evaluation.episodes=1")
+    run_plaudit(folder, "train", "env=push", f"learner={learner}", *small, "name=run")
     assert (folder / "runs/run/policy.yaml").exists()

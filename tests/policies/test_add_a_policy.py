@@ -1,9 +1,9 @@
 """Follows docs/add_a_policy.md to the letter, in an empty folder."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from processes import run_pytest
 
 DOCUMENT = Path(__file__).parents[2] / "docs/add_a_policy.md"
 
@@ -21,7 +21,5 @@ def test_what_the_document_says_makes_a_policy_that_keeps_the_contract(tmp_path)
     for name, text in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "my_policy/test_policy.py"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-    assert "1 passed" in done.stdout
+    run_pytest(tmp_path, "my_policy/test_policy.py")
+    assert "1 passed" in (tmp_path / "output.txt").read_text()

@@ -7,7 +7,7 @@ from plaudit.envs.panda.vec_env import PandaVecEnv
 from plaudit.errors import EnvError
 from plaudit.policies.expert import OUTCOMES, ScriptedExpert
 
-SEEDS = 40
+SEEDS = 20
 
 
 def succeeded(task, outcome, noise=0.05):

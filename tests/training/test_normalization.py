@@ -103,7 +103,8 @@ def test_a_robot_is_told_actions_of_that_range_and_so_is_the_next_who_drives_it(
         "judge=classifier "
         "learner.pretrain_updates=5 judge.model=judge judge.rule.decode=per_frame "
         "algorithm=sequential executor.max_episode_steps=6 "
-        "policy_cameras=[] audit.share=0 retrain=null demos=demos episodes=4 name=run --address none"
+        "policy_cameras=[] audit.share=0 retrain=null demos=demos episodes=4 evaluation.episodes=1 "
+        "name=run --address none"
     )
     plaudit("online", *PUPPET.split(), *words.split(), cwd=lab)
     told = received(lab / "log")

@@ -42,8 +42,8 @@ SMALL = {
 SEEN = "env=lift env.obs=both env.image_size=[16,16] policy_cameras=[] reward.model={model} reward.audit_share=1 "
 JUDGED = {  # an untrained judge of lifts, whose opinion is as good as any to be exact about
     "sac, judged": SEEN
-    + "learner=sac reward.on_alarm=warn num_envs=4 steps=800 scripted_demos=3 learner.hidden_dims=[16] "
-    "learner.utd_ratio=0.05 checkpoint_every=200 evaluation.every=300 evaluation.episodes=2",
+    + "learner=sac reward.on_alarm=warn num_envs=2 steps=400 scripted_demos=3 learner.hidden_dims=[16] "
+    "learner.utd_ratio=0.05 checkpoint_every=100 evaluation.every=150 evaluation.episodes=2",
     "ppo, judged": SEEN
     + "learner=ppo reward.on_alarm=warn num_envs=4 steps=800 scripted_demos=3 learner.hidden_dims=[16] "
     "learner.update_epochs=2 learner.pretrain_updates=20 keep_episodes=true checkpoint_every=200 evaluation.every=300 "
@@ -209,6 +209,7 @@ def test_sac_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
     assert first["eval/success"] < 0.1
 
 
+@pytest.mark.slow
 def test_q_chunking_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
     """What demonstrations alone are worth is measured at step 0; what it does from then on makes it better."""
     words = (
