@@ -36,6 +36,7 @@ _RC = {
     "axes.titlesize": 13,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
+    "axes.titley": 1.0,  # nothing stands above the axes that it would have to give way to
     "axes.labelcolor": "#444444",
     "axes.edgecolor": "#b8bcc2",
     "axes.spines.top": False,
@@ -237,8 +238,7 @@ def outcome_strip(rows: Mapping[str, Sequence[float]], *, title: str, x: str, fi
 
 def make_axes(size: tuple[int, int], title: str) -> tuple[Figure, Axes]:
     """A new figure of this size in pixels, and its axes."""
-    figure = Figure((size[0] / _DPI, size[1] / _DPI), dpi=_DPI, layout="constrained")
-    figure.get_layout_engine().set(w_pad=10 / _DPI, h_pad=8 / _DPI)  # type: ignore[union-attr]
+    figure = Figure((size[0] / _DPI, size[1] / _DPI), dpi=_DPI)
     axes = figure.add_subplot()
     axes.set_title(plain(title))
     return figure, axes
@@ -246,12 +246,28 @@ def make_axes(size: tuple[int, int], title: str) -> tuple[Figure, Axes]:
 
 def to_svg(figure: Figure) -> Markup:
     """The SVG element alone, in pixels, in the font of the page."""
+    if len(figure.axes) == 1:
+        _fit_margins(figure)
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     svg = file.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], count=1, flags=re.DOTALL)
     svg = re.sub(r'(width|height)="([\d.]+)pt"', r'\1="\2"', svg, count=2)
     return Markup(svg.replace("'DejaVu Sans'", "system-ui"))
+
+
+def _fit_margins(figure: Figure) -> None:
+    """Room for the labels around the only axes: measured once, where matplotlib's layouts measure and draw thrice."""
+    axes, (width, height), (x_pad, y_pad) = figure.axes[0], figure.bbox.size, (10, 8)
+    figure.subplots_adjust(left=50 / width, right=1 - x_pad / width, bottom=45 / height, top=1 - 30 / height)
+    outer, inner = axes.get_tightbbox(for_layout_only=True), axes.bbox
+    assert outer is not None
+    figure.subplots_adjust(
+        left=(inner.x0 - outer.x0 + x_pad) / width,
+        right=1 - (outer.x1 - inner.x1 + x_pad) / width,
+        bottom=(inner.y0 - outer.y0 + y_pad) / height,
+        top=1 - (outer.y1 - inner.y1 + y_pad) / height,
+    )
 
 
 def _percent_axis(axes: Axes, which: Literal["x", "y"]) -> None:
