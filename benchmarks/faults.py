@@ -295,7 +295,7 @@ def _lost(folder: Path, witness: Witness, chaos: Chaos) -> list[str]:
         wrong.append(f"{witness.labels} labels were acknowledged, {labelled} are there")
     if chaos.versions != sorted(chaos.versions):
         wrong.append("a version of the weights went back")
-    used = [store.place(i).line["meta"]["weights"] for i in store.ids]
+    used = [store.entry(i).line["meta"]["weights"] for i in store.ids]
     if used != sorted(used):
         wrong.append("the robot went back to older weights")
     return wrong

@@ -52,7 +52,7 @@ def main(source: Path, target: Path) -> None:
         import_dataset(source, folder, progress=lambda sources: iter(sources[:EPISODES]))
         store, rng = Store.open(folder), np.random.default_rng(4)
         for i in store.ids:
-            store.ledger.extend([(i, made_up(store.place(i).steps, cutoffs[i], judge, rng)) for judge in JUDGES])
+            store.ledger.extend([(i, made_up(store.entry(i).steps, cutoffs[i], judge, rng)) for judge in JUDGES])
         os.chdir(scratch)  # the window shows the store's path
         window = LabelWindow(Session.open(Path(source.name), name=""), poll=False)
         window.resize(1280, 860)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from plaudit.data.checked_json import decode_checked, encode_checked
 from plaudit.data.disk import Folder
 from plaudit.data.head import SLOT, replace_head
-from plaudit.data.lines import FACTS, decode, number_anew
-from plaudit.data.sealed import seal, unseal
+from plaudit.data.lines import HEADER_KEY, decode, encode_lines
 
 Record = dict[str, Any]
 Change = Callable[[Path], object]
@@ -79,7 +79,7 @@ def reseal(path: Path, records: list[Record], old: bool = False) -> None:
         texts = [json.dumps(record, separators=(",", ":")).encode() for record in records]
         path.write_bytes(b"".join(b"%08x %s\n" % (zlib.crc32(text), text) for text in texts))
         return
-    lines, chain = number_anew(records, 1, 0), 0
+    lines, chain = encode_lines(records, 1, 0), 0
     for line in lines:
         chain = zlib.crc32(line[:-1], chain)
     path.write_bytes(b"".join(lines))
@@ -101,8 +101,8 @@ def resealed(name: str, key: str, value: Any) -> Change:
     """One key of a sealed file."""
 
     def apply(store: Path) -> None:
-        tree = unseal((store / name).read_bytes())
-        (store / name).write_bytes(seal({**tree, key: value}))
+        tree = decode_checked((store / name).read_bytes())
+        (store / name).write_bytes(encode_checked({**tree, key: value}))
 
     return apply
 
@@ -144,7 +144,7 @@ def line_changes(store: Path, name: str, old: bool = False) -> Iterator[Named]:
 
 
 def kind_of(record: Record) -> str:
-    return "facts" if list(record) == [FACTS] else record.get("op", "line")
+    return "facts" if list(record) == [HEADER_KEY] else record.get("op", "line")
 
 
 def whole_changes(name: str) -> Iterator[Named]:
@@ -170,7 +170,7 @@ def whole_changes(name: str) -> Iterator[Named]:
 
 def numbered(name: str, first: int, chain: int) -> Change:
     def apply(store: Path) -> None:
-        lines = number_anew(records_of(store / name), first, chain)
+        lines = encode_lines(records_of(store / name), first, chain)
         (store / name).write_bytes(b"".join(lines))
         (store / f"{name}.head").unlink(missing_ok=True)
 

@@ -119,7 +119,7 @@ def sample(store: Store, outcome: Outcome) -> None:
     """Batches of the cameras-less columns: rows of both shapes fit in one."""
     batch = ReplaySampler(store, cameras=(), seed=0).sample(64)
     for episode, step, state in zip(batch.episode.tolist(), batch.step.tolist(), batch.state):
-        n = store.place(episode).line["meta"]["n"]
+        n = store.entry(episode).line["meta"]["n"]
         if not np.array_equal(state, nth_episode(n).state[step]):
             outcome.wrong.append(f"replay serves other bytes for step {step} of episode {episode}")
             return

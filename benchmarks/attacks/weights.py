@@ -225,8 +225,15 @@ def _run(folder: Path) -> None:
     line = {"step": 10, "time/seconds": 1.0, "online/episodes": 2, "online/updates": 3, "eval/success": 0.5}
     line |= {"online/success_judged": 0.5, "audit/gap": 0.1, "audit/episodes": 3, "weights/version": 2}
     (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    told = {"time": 1.0, "seconds": 1.0, "episodes": 1, "step": 10, "what": "ended", "sentence": "it came to its end"}
-    (folder / "chronicle.jsonl").write_text(json.dumps(told) + "\n")
+    event = {
+        "time": 1.0,
+        "seconds": 1.0,
+        "episodes": 1,
+        "step": 10,
+        "what": "ended",
+        "sentence": "it came to its end",
+    }
+    (folder / "chronicle.jsonl").write_text(json.dumps(event) + "\n")
     figures = {"score": 0.5, "false": 0.1, "missed": 0.1}
     decision = {"number": 1, "replaced": True, "sentence": "s", "model": True, "old": figures, "new": figures}
     decision |= {"seen": 1, "seconds": 1.0, "time": 1.0}

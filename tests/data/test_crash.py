@@ -31,14 +31,14 @@ def nth_labels(n: int) -> Labels:
     return Labels.from_cutoff(steps=nth_episode(n).steps, cutoff=1, source="human", note=str(n))
 
 
-def verify(folder: Path, acknowledged: list[int], labelled: list[int], first: int = 0) -> int:
+def verify(folder: Path, acknowledged: list[int], labeled: list[int], first: int = 0) -> int:
     """Check a store after a crash, its episodes from `first` on; returns the next number to write."""
     store = Store.open(folder)
     assert store.ids == list(range(len(store)))
     assert set(acknowledged) <= set(store.ids)
     for episode_id in store.ids[first:]:
         assert same_episode(store.episode(episode_id), nth_episode(episode_id)), f"episode {episode_id} is torn"
-    for episode_id in labelled:
+    for episode_id in labeled:
         labels = store.ledger.labels(episode_id)
         assert labels is not None and labels.note == str(episode_id) and labels.steps == nth_episode(episode_id).steps
     return len(store)
@@ -87,16 +87,16 @@ def test_sigkill_at_random_moments_loses_no_acknowledged_episode_and_tears_none(
     Store.create(folder).close()
     moments = random.Random(0)
     acknowledged: list[int] = []
-    labelled: list[int] = []
+    labeled: list[int] = []
     repaired = written = 0
     for kill in range(kills):
         new, judged = run_and_kill(folder, moments.uniform(0, 0.04), several=kill % 2 == 1)
         acknowledged += new
-        labelled += judged
+        labeled += judged
         written = verify(folder, new, judged, first=written)
         with Store.open(folder, write=True) as store:
             repaired += len(store.repaired)
-    verify(folder, acknowledged, labelled)
+    verify(folder, acknowledged, labeled)
     assert len(acknowledged) >= kills
     assert repaired > 0 or kills < 60, "no kill ever hit a write: the test does not test what it says"
 

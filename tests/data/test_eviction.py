@@ -12,7 +12,7 @@ from plaudit.types import Labels
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr("plaudit.data.store.IDLE_LINES", (10, 2))
+    monkeypatch.setattr("plaudit.data.store.COMPACT_AFTER", (10, 2))
 
 
 def lines_of(folder):

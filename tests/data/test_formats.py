@@ -14,7 +14,7 @@ from lerobot_v21 import CAMERA, SIZE, moving_square, write_v21
 from conftest import counting_episode, labelled_store, same_episode
 from plaudit.data.cutoffs import label_store
 from plaudit.data.formats import ReadOptions, WriteOptions, open_dataset
-from plaudit.data.formats.lerobot.layout import SIDECAR
+from plaudit.data.formats.lerobot.features import PLAUDIT_META
 from plaudit.data.formats.video import VideoWriter
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
@@ -59,7 +59,7 @@ def test_npy_trajectories_become_episodes_with_a_verdict_on_each_frame(tmp_path)
     write_npy(tmp_path / "in/negative/000000.npy", images[:3], [0, 0, 0])
     report = import_dataset(tmp_path / "in", tmp_path / "s")
     store = Store.open(tmp_path / "s")
-    assert (report.ids, report.labelled) == ([0, 1], 2)
+    assert (report.ids, report.labeled) == ([0, 1], 2)
     assert np.array_equal(store.episode(0).frames["base_camera"], np.rint(images * 255).transpose(0, 2, 3, 1))
     assert store.ledger.labels(0).targets.tolist() == [0, 0, 1, 1]
     assert store.episode(1).meta["folder"] == "negative"
@@ -217,7 +217,7 @@ def test_a_v21_data_set_is_read_as_it_was_written(tmp_path):
     report = import_dataset(tmp_path / "in", tmp_path / "s")
     assert snapshot(tmp_path / "in") == before  # importing never changes its source
     store = Store.open(tmp_path / "s")
-    assert (len(report.ids), report.labelled) == (3, 3)
+    assert (len(report.ids), report.labeled) == (3, 3)
     episode = store.episode(1)
     assert (episode.steps, episode.repeated, episode.task, episode.fps, episode.robot) == (
         9,
@@ -526,7 +526,7 @@ def write_v3(folder: Path, lengths: tuple[int, ...] = (6, 9, 7)) -> Path:
             state, actions = np.stack([100 * i + rows, rows], 1), np.stack([-rows[:-1], rows[:-1]], 1)
             store.append(Episode.of(frames={"front": frames}, state=state, actions=actions, fps=10.0, task="push"))
         export_dataset(store, folder, "lerobot", WriteOptions(codec="h264"))
-    (folder / SIDECAR).unlink()
+    (folder / PLAUDIT_META).unlink()
     return folder
 
 
@@ -792,7 +792,7 @@ def test_an_import_that_was_interrupted_goes_on_where_it_stopped(tmp_path):
         import_dataset(tmp_path / "in", tmp_path / "s", progress=interrupted)
     assert len(Store.open(tmp_path / "s")) == 2
     report = import_dataset(tmp_path / "in", tmp_path / "s")
-    assert (report.already_here, len(report.ids)) == (2, 2)
+    assert (report.already_imported, len(report.ids)) == (2, 2)
     assert [e.steps for _, e in Store.open(tmp_path / "s")] == [5, 6, 7, 8]
 
 

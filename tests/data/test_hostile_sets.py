@@ -22,7 +22,7 @@ from lerobot_v21 import CAMERA, SIZE, write_v21
 from conftest import counting_episode, labelled_store
 from plaudit.cli.data import chosen_ids
 from plaudit.data.formats import ReadOptions, WriteOptions, lerobot
-from plaudit.data.formats.decoding import decoded
+from plaudit.data.formats.decoder import open_in_worker
 from plaudit.data.formats.images import BadImage, decode_image
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
@@ -209,7 +209,7 @@ def test_timestamps_that_are_nan_are_told(tmp_path):
 def test_a_process_that_dies_over_an_episode_costs_that_episode_alone(tmp_path):
     """The reader process is ended from outside before its second episode, as a crash of a decoder would end it."""
     write_v21(tmp_path / "in", (3, 3, 3))
-    with decoded(tmp_path / "in") as dataset:
+    with open_in_worker(tmp_path / "in") as dataset:
         first, _ = dataset.sources[0].load()
         os.kill(dataset.sources[0].load.func.__self__._pid, 11)  # pyright: ignore
         with pytest.raises(BadFile, match=r"the process that read this was lost .*SIGSEGV"):
@@ -221,7 +221,7 @@ def test_a_process_that_dies_over_an_episode_costs_that_episode_alone(tmp_path):
 def test_what_the_reader_process_hands_over_is_what_the_reader_reads(tmp_path):
     with_images(tmp_path / "in")
     here = [source.load() for source in lerobot_sources(tmp_path / "in")]
-    with decoded(tmp_path / "in") as dataset:
+    with open_in_worker(tmp_path / "in") as dataset:
         there = [source.load() for source in dataset.sources]
     for (one, said), (other, heard) in zip(here, there, strict=True):
         assert np.array_equal(one.frames["front"], other.frames["front"]) and one.meta == other.meta
@@ -341,4 +341,4 @@ def test_episodes_of_one_data_set_that_are_alike_are_all_imported_once(tmp_path)
         (folder / table.format("000001")).write_bytes((folder / table.format("000000")).read_bytes())
     assert len(import_dataset(folder, tmp_path / "out").ids) == 2
     again = import_dataset(folder, tmp_path / "out")
-    assert not again.ids and again.already_here == 2
+    assert not again.ids and again.already_imported == 2

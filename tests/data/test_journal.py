@@ -5,8 +5,8 @@ import zlib
 import pytest
 
 from plaudit.data.journal import Journal
-from plaudit.data.lines import decode, encode, mend_bytes
-from plaudit.data.mending import inspect, mend
+from plaudit.data.lines import decode, encode, repair_lines
+from plaudit.data.repair import inspect_journal, repair_journal
 from plaudit.errors import Replaced, StoreDamaged
 
 
@@ -82,7 +82,7 @@ def test_every_single_flipped_bit_is_noticed_and_mended(path):
             numbers(path)
         with pytest.raises(StoreDamaged):  # and nobody appends after it, or cuts it off as if it were torn
             Journal(path).append([{"n": 4}])
-        assert mend(path)
+        assert repair_journal(path)
         assert path.read_bytes() == whole
         for backup in path.parent.glob("journal.before-repair-*"):
             assert backup.read_bytes() == bytes(damaged)
@@ -92,12 +92,12 @@ def test_every_single_flipped_bit_is_noticed_and_mended(path):
 def test_a_line_beyond_mending_is_set_aside_and_the_others_stay(path):
     lines = lines_of(path)
     path.write_bytes(lines[0] + lines[1] + b"#" * 20 + b"\n" + lines[3])
-    said = mend(path)
+    said = repair_journal(path)
     assert "line 3: 1 damaged line(s) could not be mended" in said[0]
     assert numbers(path) == [1, 3]
     Journal(path).append([{"n": 4}])
     assert numbers(path) == [1, 3, 4]
-    assert inspect(path).problems == []
+    assert inspect_journal(path).problems == []
 
 
 @pytest.mark.parametrize(
@@ -118,10 +118,10 @@ def test_lines_that_are_missing_are_named_and_nobody_writes_on(path, gone, sente
         numbers(path)
     with pytest.raises(StoreDamaged, match="missing"):
         Journal(path).append([{"n": 4}])
-    assert re.search(sentence, inspect(path).problems[0])
-    mend(path)
+    assert re.search(sentence, inspect_journal(path).problems[0])
+    repair_journal(path)
     assert numbers(path) == [i for i in (1, 2, 3) if i not in gone]
-    assert inspect(path).problems == []
+    assert inspect_journal(path).problems == []
 
 
 @pytest.mark.parametrize("order", [[0, 2, 1, 3], [0, 1, 1, 2, 3], [1, 0, 2, 3]])
@@ -130,14 +130,14 @@ def test_lines_that_were_swapped_or_doubled_are_named(path, order):
     path.write_bytes(b"".join(lines[i] for i in order))
     with pytest.raises(StoreDamaged, match=r"missing|does not follow"):
         numbers(path)
-    assert inspect(path).problems
+    assert inspect_journal(path).problems
 
 
 def test_a_cut_within_a_line_that_was_counted_is_a_loss(path):
     os.truncate(path, path.stat().st_size - 3)
     with pytest.raises(StoreDamaged, match=r"last 1 acknowledged line\(s\) are missing or damaged"):
         numbers(path)
-    assert inspect(path).problems == [f"{path}: line 4 fails its checksum"]
+    assert inspect_journal(path).problems == [f"{path}: line 4 fails its checksum"]
 
 
 def test_a_file_that_is_cut_while_somebody_reads_it_is_noticed(path):
@@ -151,9 +151,9 @@ def test_a_file_that_is_cut_while_somebody_reads_it_is_noticed(path):
 def test_a_count_that_is_gone_is_told_and_made_again(path):
     path.with_name("journal.head").unlink()
     assert numbers(path) == [1, 2, 3]
-    assert "journal.head is missing or damaged" in inspect(path).problems[0]
-    mend(path)
-    assert inspect(path).problems == []
+    assert "journal.head is missing or damaged" in inspect_journal(path).problems[0]
+    repair_journal(path)
+    assert inspect_journal(path).problems == []
 
 
 def test_one_torn_count_leaves_the_one_before(path):
@@ -200,7 +200,7 @@ def test_two_flipped_bits_are_not_taken_for_one():
     line = bytearray(encode({"n": 4}, 1, 1, 0))
     line[3] ^= 1
     line[12] ^= 1
-    assert mend_bytes(bytes(line)) is None
+    assert repair_lines(bytes(line)) is None
 
 
 def test_text_of_any_language_survives():

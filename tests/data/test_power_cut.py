@@ -68,7 +68,7 @@ def test_a_power_cut_at_any_call_loses_nothing_that_was_acknowledged(tmp_path, s
 
 @states
 def test_a_power_cut_during_eviction_and_compaction_leaves_the_newest(tmp_path, monkeypatch, states):
-    monkeypatch.setattr("plaudit.data.store.IDLE_LINES", (2, 1))
+    monkeypatch.setattr("plaudit.data.store.COMPACT_AFTER", (2, 1))
     disk, said = recorded_run(tmp_path / "disk", capacity=2)
     began, rng = said[0][0], random.Random(1)
     for _ in range(states // 2):

@@ -9,7 +9,7 @@ import pytest
 from conftest import counting_episode, labelled_store
 from plaudit.data.batch import BufferPool, to_tensordict, to_torch
 from plaudit.data.replay import ReplaySampler
-from plaudit.data.steps import Returns, n_step_returns
+from plaudit.data.step_table import Returns, n_step_returns
 from plaudit.data.store import Store
 from plaudit.errors import DataError, MissingExtra, StoreDamaged
 from plaudit.types import Episode, Labels

@@ -52,9 +52,9 @@ def test_add_refuses_a_simulation_whose_reward_pays_for_success():
 
 
 def test_shaping_pays_for_progress_and_takes_it_back_once_success_is_decided():
-    told = labels(0, 0, 1, 1, progress=(0.25, 0.5, 0.75, 1))
+    labeled = labels(0, 0, 1, 1, progress=(0.25, 0.5, 0.75, 1))
     shaping = [2 * (0.25 - 0.25), 2 * (0.375 - 0.5), 2 * (0 - 0.75)]
-    assert rewards(told, shaping=2.0, gamma=0.5) == [shaping[0], shaping[1], 1 + shaping[2]]
+    assert rewards(labeled, shaping=2.0, gamma=0.5) == [shaping[0], shaping[1], 1 + shaping[2]]
 
 
 def test_shaping_needs_a_judge_that_measures_progress():
@@ -64,12 +64,12 @@ def test_shaping_needs_a_judge_that_measures_progress():
 
 @pytest.mark.parametrize("mode", ["replace", "add", "terminal"])
 def test_what_the_simulation_knows_of_success_changes_nothing(mode):
-    def told(success: bool):
+    def paid(success: bool):
         known = {name: np.full(4, success, np.float32) for name in ("success", "reward")}
         known["shaping"] = np.full(4, 0.5, np.float32)
         return rewards(labels(0.1, 0.9, 0.4, 0.8, 0.2), known, mode=mode, reward_type="continuous")
 
-    assert told(True) == told(False)
+    assert paid(True) == paid(False)
 
 
 def test_a_frame_that_is_not_labeled_pays_nothing_that_anybody_could_learn_from():

@@ -264,7 +264,7 @@ def test_a_store_on_a_read_only_disk_can_be_read_and_checked_and_says_what_it_ca
         assert same_episode(store.episode(1), counting_episode(4, first=9))
         assert len(ReplaySampler(store).sample(8).reward) == 8
         assert check(disk / "store").ok
-        assert Failures(store.ledger).standing() == []
+        assert Failures(store.ledger).unresolved() == []
         for attempt in (
             lambda: Store.open(disk / "store", write=True),
             lambda: check(disk / "store", repair=True),

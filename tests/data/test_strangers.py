@@ -14,12 +14,12 @@ import pytest
 
 from conftest import counting_episode, labelled_store, same_episode
 from plaudit.data.check import check, empty_quarantine
+from plaudit.data.checked_json import decode_checked, encode_checked
 from plaudit.data.disk import Folder
 from plaudit.data.failures import Failures
 from plaudit.data.head import replace_head
-from plaudit.data.lines import FACTS, MOST_LINE, decode, number_anew
+from plaudit.data.lines import HEADER_KEY, MAX_LINE_BYTES, decode, encode_lines
 from plaudit.data.replay import ReplaySampler
-from plaudit.data.sealed import seal, unseal
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset
 from plaudit.errors import DataError, ForeignFile, InvalidEpisode, StoreDamaged, StoreError, StoreFull, TargetNotEmpty
@@ -73,7 +73,7 @@ def rewrite(folder, change, name="journal"):
     lines = [decode(line) for line in (folder / name).read_bytes().splitlines()]
     records = [line.record for line in lines]
     records = change(records) or records
-    lines = number_anew(records, 1, 0)
+    lines = encode_lines(records, 1, 0)
     (folder / name).write_bytes(b"".join(lines))
     chain = 0
     for line in lines:
@@ -246,7 +246,7 @@ def test_two_descriptions_of_one_segment_are_refused(folder):
     ],
 )
 def test_settings_that_no_store_has_are_refused_in_a_short_sentence(folder, change):
-    (folder / "store.json").write_bytes(seal(unseal((folder / "store.json").read_bytes()) | change))
+    (folder / "store.json").write_bytes(encode_checked(decode_checked((folder / "store.json").read_bytes()) | change))
     with pytest.raises(StoreError) as caught:
         Store.open(folder, write=True)
     assert len(str(caught.value)) < 1000
@@ -378,7 +378,7 @@ def test_a_journal_in_which_every_other_line_is_bad_keeps_no_check_busy(folder):
     "facts",
     [
         {"task": "\ud800"},
-        {"meta": {"long": "x" * MOST_LINE}},
+        {"meta": {"long": "x" * MAX_LINE_BYTES}},
         {"fps": float("nan")},
     ],
 )
@@ -398,7 +398,7 @@ def test_an_episode_whose_columns_have_no_names_for_files_is_not_stored(folder):
 
 
 def test_a_first_line_that_says_nothing_of_its_owner_is_refused(folder):
-    rewrite(folder, lambda records: [{FACTS: [1, 2]}, *records[1:]])
+    rewrite(folder, lambda records: [{HEADER_KEY: [1, 2]}, *records[1:]])
     with pytest.raises(StoreError):
         Store.open(folder)
 

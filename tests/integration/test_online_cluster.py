@@ -60,7 +60,7 @@ def test_a_policy_learns_on_three_nodes_from_the_judge_alone(nodes, tmp_path):
     assert read_weights(run / "policy.safetensors").version == versions[-1]
     assert (run / "report.html").is_file()
     store = Store.open(run / "episodes")
-    assert {store.place(i).line["meta"]["ended"] for i in store.ids} <= {"steps", "stopped"}
+    assert {store.entry(i).line["meta"]["ended"] for i in store.ids} <= {"steps", "stopped"}
     assert judges_at_work() <= before
 
 

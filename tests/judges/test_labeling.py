@@ -121,7 +121,7 @@ def test_an_episode_that_fails_is_kept_on_the_record_and_asked_about_again(tmp_p
     silent = store.append(counting_episode(STEPS, task=""))
     done = run(store)
     assert (done.done, list(done.failed)) == ([0], [silent])
-    (failure,) = Failures(store.ledger).standing()
+    (failure,) = Failures(store.ledger).unresolved()
     assert (failure.episode, failure.source, failure.model) == (silent, "brightness", "cut 4")
     assert failure.reason == "this episode has no task text; give it one"
     assert store.ledger.newest(silent) is None
@@ -132,7 +132,7 @@ def test_a_failure_stands_until_the_judge_has_labelled_the_episode(tmp_path):
     store = bright_store(tmp_path / "s", 1, 0)
     Failures(store.ledger).append([(0, "the endpoint is down")], "brightness", "cut 4")
     run(store)
-    assert Failures(store.ledger).standing() == [] and len(Failures(store.ledger).all()) == 1
+    assert Failures(store.ledger).unresolved() == [] and len(Failures(store.ledger).all()) == 1
     store.close()
     assert check(tmp_path / "s").ok
 
@@ -191,7 +191,7 @@ def test_a_judge_that_raises_fails_on_that_episode_and_the_others_go_on(tmp_path
     done = label_store(store, Clumsy(), store.ids, batch=4)
     assert done.done == [0, 1, 3] and list(done.failed) == [2]
     assert done.failed[2].startswith("the judge raised ZeroDivisionError: no light at all (test_labeling.py, line ")
-    assert [failure.episode for failure in Failures(store.ledger).standing()] == [2]
+    assert [failure.episode for failure in Failures(store.ledger).unresolved()] == [2]
     assert stale_episodes(store.ledger, Clumsy().id, store.ids) == [2]
 
 

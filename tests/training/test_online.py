@@ -101,9 +101,9 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_counters(tmp_path):
     assert (again.now.counts.episodes, again.now.updates) == (30, 180)
     assert again.now.state.version > first.now.state.version
     store = Store.open(tmp_path / "run/episodes")
-    versions = [store.place(i).line["meta"]["weights"] for i in store.ids]
+    versions = [store.entry(i).line["meta"]["weights"] for i in store.ids]
     assert versions == sorted(versions)
-    seeds = [store.place(i).line["meta"]["seed"] for i in store.ids]
+    seeds = [store.entry(i).line["meta"]["seed"] for i in store.ids]
     assert len(set(seeds)) == 30
 
 

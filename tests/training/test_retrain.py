@@ -152,7 +152,7 @@ def test_what_is_logged(story):
 
 def test_no_held_out_episode_was_learned_from(story):
     keys = [
-        {store.place(i).line["meta"]["lesson"]["key"] for i in store.ids}
+        {store.entry(i).line["meta"]["lesson"]["key"] for i in store.ids}
         for store in map(Store.open, (story.retrainer.lessons.train, story.retrainer.lessons.held_out))
     ]
     assert not keys[0] & keys[1] and len(keys[1]) == story.found.new.episodes

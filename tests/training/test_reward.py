@@ -194,7 +194,7 @@ def test_the_end_of_a_demonstration_that_the_model_does_not_see_ends_nothing(tmp
     for i, episode in store:
         store.ledger.append(i, Labels.from_cutoff(steps=episode.steps, cutoff=None, source="classifier"))
         assert episode.terminated
-    assert (ReplaySampler(store, gamma=0.5, end_as_recorded=[False]).sample(200).discount == 0.5).all()
+    assert (ReplaySampler(store, gamma=0.5, trust_terminated=[False]).sample(200).discount == 0.5).all()
     assert (ReplaySampler(store, gamma=0.5).sample(200).discount == 0).any()
 
 

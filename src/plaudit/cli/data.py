@@ -103,9 +103,9 @@ def import_(
         tell("note", sentence)
     if report.ignored:
         tell("note", f"features with no place in an episode, not taken: {', '.join(report.ignored)}")
-    here = f", {report.already_here} were here already" if report.already_here else ""
+    here = f", {report.already_imported} were here already" if report.already_imported else ""
     lost = f", {len(report.failed)} left out (see above)" if report.failed else ""
-    out.print(f"{len(report.ids)} episodes imported into {store}, {report.labelled} with labels{here}{lost}")
+    out.print(f"{len(report.ids)} episodes imported into {store}, {report.labeled} with labels{here}{lost}")
     if report.failed:
         err.print("put those right at their source and run the same command again to add them")
         raise typer.Exit(1)
@@ -160,12 +160,12 @@ def info(
 ) -> None:
     """Show what a store or a data set contains."""
     from plaudit.data.formats import ReadOptions
-    from plaudit.data.formats.decoding import decoded
+    from plaudit.data.formats.decoder import open_in_worker
     from plaudit.data.store import Store, is_store
     from plaudit.report.tables import dataset_table, episode_table, store_table
 
     if not is_store(path):
-        with decoded(path, ReadOptions(follow_links=follow_links)) as dataset:
+        with open_in_worker(path, ReadOptions(follow_links=follow_links)) as dataset:
             out.print(dataset_table(dataset))
             for sentence in dataset.problems:
                 tell("note", f"it cannot be imported as it is: {sentence}")
@@ -322,6 +322,6 @@ def chosen_ids(store: Any, text: str | None) -> list[int]:
         # A range may be far longer than the store: its ends are looked up, not its numbers written out.
         found = known[bisect_left(known, wanted.start) : bisect_left(known, wanted.stop)]
         if len(found) < len(wanted):
-            store.place(next(i for i, there in zip_longest(wanted, found) if i != there))  # raises for the first gap
+            store.entry(next(i for i, there in zip_longest(wanted, found) if i != there))  # raises for the first gap
         chosen += found
     return chosen

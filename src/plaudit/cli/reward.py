@@ -226,7 +226,7 @@ def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "St
     folder, labelled = scratch / sources[0].name, 0
     for source in sources:
         report = import_dataset(source, folder, options, progress(f"importing {source.name}"))
-        labelled += report.labelled
+        labelled += report.labeled
         for sentence in report.notes:
             tell("note", sentence)
         for sentence in report.failed:

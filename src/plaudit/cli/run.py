@@ -119,8 +119,8 @@ def _drive(engine: Any, store: Any, steps: int, episodes: int, task: str, seed: 
     finally:
         _show(engine.latency)
         added = store.ids[before:]
-        ends = ", ".join(sorted({str(store.place(i).line["meta"]["ended"]) for i in added}))
-        versions = sorted({store.place(i).line["meta"]["weights"] for i in added})
+        ends = ", ".join(sorted({str(store.entry(i).line["meta"]["ended"]) for i in added}))
+        versions = sorted({store.entry(i).line["meta"]["weights"] for i in added})
         out.print(f"episodes added to {store.folder}: {len(added)}; ended by: {ends or '-'}; weights {versions}")
 
 

@@ -57,7 +57,7 @@ def default_allocate(pin: bool) -> Allocate:
     return pinned_empty if pin else BufferPool().empty
 
 
-def cuda_is_there() -> bool:
+def cuda_available() -> bool:
     import torch
 
     return torch.cuda.is_available()

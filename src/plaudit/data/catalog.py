@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from plaudit.data.disk import Folder
+from plaudit.data.entries import EpisodeEntry as EpisodeEntry
+from plaudit.data.entries import check_fits, next_numbers, parse_entry, segment_line, segment_number, summary_line
 from plaudit.data.lines import Record
-from plaudit.data.places import Place as Place
-from plaudit.data.places import check_fits, next_numbers, place_of, segment_line, segment_number, summary_line
 from plaudit.data.schema import Schema
 from plaudit.data.segments import Segment, segment_name
 from plaudit.errors import StoreDamaged, StoreError
@@ -22,7 +22,7 @@ class Catalog:
     def __init__(self, root: Folder, before: "Catalog | None" = None):
         """before: of the same store, whose journal has been replaced since: its segments stay open"""
         self.root = root
-        self.places: dict[int, Place] = {}  # alive, oldest first
+        self.places: dict[int, EpisodeEntry] = {}  # alive, oldest first
         self.segments: dict[int, Segment] = {}
         self.growing: dict[Schema, int] = {}  # the segment where the next episode of a schema goes
         self.next_id = 0
@@ -30,14 +30,14 @@ class Catalog:
         self.revision = before.revision if before else 0  # lines followed so far
         self.nbytes = 0  # of the episodes alive
         self.missing: dict[int, Path] = {}  # episodes whose segment is not there, until a line says that they went
-        self.emptied: set[int] = set()  # segments whose last episode was evicted
+        self.evicted_segments: set[int] = set()  # segments whose last episode was evicted
         self._known = dict(before.segments) if before else {}
         self._schemas: dict[int, Schema] = {}  # of each segment, as the journal has it
         self._alive: Counter[int] = Counter()  # segment -> episodes alive in it, missing ones included
         self._ends: dict[int, int] = {}  # segment -> the row after the last that an episode has
         self._unordered: set[int] = set()  # segments whose episodes do not stand in the order of their rows
 
-    def follow(self, lines: Iterable[Record], own: Mapping[int, Place] | None = None) -> list[Segment]:
+    def follow(self, lines: Iterable[Record], own: Mapping[int, EpisodeEntry] | None = None) -> list[Segment]:
         """Take journal lines in, in order; returns the segments that nothing lives in any more.
 
         own: id -> place, of lines that this process wrote and need not be looked at again
@@ -57,10 +57,10 @@ class Catalog:
         self._check_no_overlap()
         return empty
 
-    def _follow(self, line: Record, own: Mapping[int, Place]) -> list[Segment]:
+    def _follow(self, line: Record, own: Mapping[int, EpisodeEntry]) -> list[Segment]:
         match line["op"]:
             case "episode":
-                self._add(own[line["id"]] if line["id"] in own else place_of(line))
+                self._add(own[line["id"]] if line["id"] in own else parse_entry(line))
             case "segment":
                 self._describe(segment_number(line), Schema.from_json(line["schema"]))
             case "evict" | "drop":
@@ -83,10 +83,10 @@ class Catalog:
             *(place.line for place in self.places.values()),
         ]
 
-    def size(self, place: Place) -> int:
+    def size(self, place: EpisodeEntry) -> int:
         return place.rows * self.segments[place.segment].schema.row_bytes
 
-    def surplus(self, new: list[Place], max_episodes: int | None, max_bytes: int | None) -> list[int]:
+    def surplus(self, new: list[EpisodeEntry], max_episodes: int | None, max_bytes: int | None) -> list[int]:
         """The ids of the oldest episodes that must go once `new` is in; the newest of all always stays."""
         count, total = len(self.places) + len(new), self.nbytes + sum(map(self.size, new))
         most, most_bytes = max_episodes or math.inf, max_bytes or math.inf
@@ -120,7 +120,7 @@ class Catalog:
         if self._schemas.setdefault(number, schema) != schema:
             raise ValueError(f"segment {number} is described twice, and differently")
 
-    def _add(self, place: Place) -> None:
+    def _add(self, place: EpisodeEntry) -> None:
         if place.id in self.places or place.id in self.missing:
             raise ValueError(f"episode {place.id} stands there twice")
         self.next_id = max(self.next_id, place.id + 1)
@@ -176,7 +176,7 @@ class Catalog:
             if self._alive[number] == 0:
                 del self._alive[number]
                 if evicted:  # of what was written off as damaged, somebody may want the bytes
-                    self.emptied.add(number)
+                    self.evicted_segments.add(number)
                 empty += self._empty(number)
         return empty
 

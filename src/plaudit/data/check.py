@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plaudit.data.disk import Folder, told
-from plaudit.data.failures import path_beside
+from plaudit.data.checked_json import encode_checked, repair_json
+from plaudit.data.disk import Folder, disk_errors
+from plaudit.data.entries import MAX_ID, MAX_SEGMENTS, is_int_in, summary_line
+from plaudit.data.failures import failures_path
 from plaudit.data.head import head_name
 from plaudit.data.journal import Record
 from plaudit.data.locking import lock
-from plaudit.data.mending import inspect, mend
-from plaudit.data.places import MOST_ID, MOST_SEGMENTS, is_whole, summary_line
 from plaudit.data.quarantine import Quarantine
-from plaudit.data.sealed import mend_sealed, seal
+from plaudit.data.repair import inspect_journal, repair_journal
 from plaudit.data.settings import MARKER, Settings, is_store, read_settings
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, ForeignFile, StoreDamaged, StoreError
@@ -28,7 +28,7 @@ from plaudit.types import ProgressFn
 
 
 @dataclass
-class Report:
+class CheckReport:
     """What a check looked at, and what it found. `ok` when nothing is wrong, or all that was is repaired."""
 
     episodes: int = 0
@@ -47,21 +47,21 @@ class Report:
         return not self.problems
 
 
-def check(folder: str | Path, *, repair: bool = False, progress: ProgressFn = iter) -> Report:
+def check(folder: str | Path, *, repair: bool = False, progress: ProgressFn = iter) -> CheckReport:
     """Verify a store; with `repair`, as its writer, also put right what can be."""
     folder = Path(folder)
     if not is_store(folder) and not (folder / "journal").is_file():
         raise StoreError(f"{folder} holds no store")
-    root, report = Folder(folder), Report()
-    with told(folder, "the check did not get to its end"), _foreign_files(report):
+    root, report = Folder(folder), CheckReport()
+    with disk_errors(folder, "the check did not get to its end"), _foreign_files(report):
         if repair:
             with lock(root):  # nobody else may write while files are mended
-                _mend_files(root, report)
-                report.lines = sum(len(inspect(path).good) for path in _journals(root))
+                _repair_files(root, report)
+                report.lines = sum(len(inspect_journal(path).good) for path in _journals(root))
         else:
-            _look_at_files(root, report)
+            _check_files(root, report)
         if not report.problems:
-            _look_into(root, report, repair, progress)
+            _check_contents(root, report, repair, progress)
         report.aside = Quarantine(root).sentences()
     return report
 
@@ -71,12 +71,12 @@ def empty_quarantine(folder: str | Path) -> list[str]:
     if not is_store(folder):
         raise StoreError(f"{folder} holds no store")
     root = Folder(Path(folder))
-    with told(root.path, "the quarantine was not emptied"), lock(root):
+    with disk_errors(root.path, "the quarantine was not emptied"), lock(root):
         return Quarantine(root).empty()
 
 
 @contextmanager
-def _foreign_files(report: Report) -> Iterator[None]:
+def _foreign_files(report: CheckReport) -> Iterator[None]:
     """A link or a pipe among the files of a store is a problem like any other, beyond which nothing is looked at."""
     try:
         yield
@@ -86,25 +86,25 @@ def _foreign_files(report: Report) -> Iterator[None]:
 
 def _journals(root: Folder) -> list[Path]:
     """Those that must be there; and failures, once a judge failed on something."""
-    failures = path_beside(root.path / "labels")
+    failures = failures_path(root.path / "labels")
     there = root.exists(failures.name) or root.exists(head_name(failures.name))
     return [root.path / "journal", root.path / "labels", *([failures] if there else [])]
 
 
-def _look_at_files(root: Folder, report: Report) -> None:
+def _check_files(root: Folder, report: CheckReport) -> None:
     try:
         read_settings(root)
     except StoreError as error:
         report.problems.append(str(error))
     for path in _journals(root):
-        found = inspect(path)
+        found = inspect_journal(path)
         report.problems += found.problems
         report.lines += len(found.good)
 
 
-def _mend_files(root: Folder, report: Report) -> None:
-    facts = inspect(root.path / "journal").facts
-    report.repaired += _mend_settings(root, facts)
+def _repair_files(root: Folder, report: CheckReport) -> None:
+    facts = inspect_journal(root.path / "journal").facts
+    report.repaired += _repair_settings(root, facts)
     try:
         settings = read_settings(root)
     except StoreError as error:
@@ -113,27 +113,29 @@ def _mend_files(root: Folder, report: Report) -> None:
     for path in _journals(root):
         if path.name == "journal":
             facts = settings.to_json() if settings.id else None
-            said = mend(path, facts=facts, closing=lambda records, lost: [_no_number_again(root, records, lost)])
+            said = repair_journal(
+                path, facts=facts, closing=lambda records, lost: [_counters_after_repair(root, records, lost)]
+            )
         else:
-            said = mend(path, facts={"id": settings.id} if settings.id else None)
+            said = repair_journal(path, facts={"id": settings.id} if settings.id else None)
         report.repaired += said
 
 
-def _mend_settings(root: Folder, facts: Record | None) -> list[str]:
+def _repair_settings(root: Folder, facts: Record | None) -> list[str]:
     """`store.json` with one bit put right, or from the journal's first line."""
     path = root.path / MARKER
     try:
         read_settings(root)
         return []
     except StoreDamaged:
-        fixed, what = mend_sealed(root.read(MARKER)), "one flipped bit was put right"
+        fixed, what = repair_json(root.read(MARKER)), "one flipped bit was put right"
     except StoreError:
         if root.exists(MARKER):  # of a newer version, or unreadable: nothing to mend
             return []
         fixed, what = None, ""
     if fixed is None:
         try:
-            fixed = seal(Settings.from_json(facts or {}).to_json())
+            fixed = encode_checked(Settings.from_json(facts or {}).to_json())
         except (ValueError, KeyError):
             return []
         was = "damaged" if root.exists(MARKER) else "missing"
@@ -146,27 +148,27 @@ def _mend_settings(root: Folder, facts: Record | None) -> list[str]:
     return [f"{path}: {what}"]
 
 
-def _no_number_again(root: Folder, records: list[Record], lost: int) -> Record:
+def _counters_after_repair(root: Folder, records: list[Record], lost: int) -> Record:
     """Ids and segments of lines that are lost are not given again: labels may speak of them, readers hold them."""
-    labels = inspect(root.path / "labels").records()
-    next_id = max(_following(records, "id", MOST_ID), _values(records, "next_id", MOST_ID))
-    next_segment = max(_following(records, "segment", MOST_SEGMENTS), _values(records, "next_segment", MOST_SEGMENTS))
+    labels = inspect_journal(root.path / "labels").records()
+    next_id = max(_following(records, "id", MAX_ID), _values(records, "next_id", MAX_ID))
+    next_segment = max(_following(records, "segment", MAX_SEGMENTS), _values(records, "next_segment", MAX_SEGMENTS))
     return summary_line(
-        next_id=min(MOST_ID, max(next_id + lost, _following(labels, "episode", MOST_ID))),
-        next_segment=min(MOST_SEGMENTS, next_segment + lost),
+        next_id=min(MAX_ID, max(next_id + lost, _following(labels, "episode", MAX_ID))),
+        next_segment=min(MAX_SEGMENTS, next_segment + lost),
     )
 
 
 def _following(records: list[Record], name: str, most: int) -> int:
     """The number after the highest that these lines have."""
-    return max((line[name] + 1 for line in records if is_whole(line.get(name), 0, most - 1)), default=0)
+    return max((line[name] + 1 for line in records if is_int_in(line.get(name), 0, most - 1)), default=0)
 
 
 def _values(records: list[Record], name: str, most: int) -> int:
-    return max((line[name] for line in records if is_whole(line.get(name), 0, most)), default=0)
+    return max((line[name] for line in records if is_int_in(line.get(name), 0, most)), default=0)
 
 
-def _look_into(root: Folder, report: Report, repair: bool, progress: ProgressFn) -> None:
+def _check_contents(root: Folder, report: CheckReport, repair: bool, progress: ProgressFn) -> None:
     try:
         with Store.open(root.path, write=repair, write_off_missing=repair) as store:
             report.repaired += store.repaired
@@ -184,7 +186,7 @@ def _look_into(root: Folder, report: Report, repair: bool, progress: ProgressFn)
         report.problems.append(str(error))
 
 
-def _check_schemas(store: Store, report: Report, repair: bool) -> None:
+def _check_schemas(store: Store, report: CheckReport, repair: bool) -> None:
     if not store.settings.id:  # version 1: read by, and checked as far as it can be
         return
     for segment in store.segments:
@@ -196,7 +198,7 @@ def _check_schemas(store: Store, report: Report, repair: bool) -> None:
             report.problems.append(f"{problem}; --repair writes it again from the journal")
 
 
-def _check_arrays(store: Store, report: Report, repair: bool, progress: ProgressFn) -> None:
+def _check_arrays(store: Store, report: CheckReport, repair: bool, progress: ProgressFn) -> None:
     lost: list[int] = []
     for episode_id in progress(store.ids):
         try:
@@ -219,7 +221,7 @@ def _check_arrays(store: Store, report: Report, repair: bool, progress: Progress
 
 
 def _damage(store: Store, episode_id: int) -> str:
-    place = store.place(episode_id)
+    place = store.entry(episode_id)
     segment = store.segment(place.segment)
     found, promised = segment.checksums(place.row, place.rows), place.line["crc"]
     for column, checksum in found.items():
@@ -229,7 +231,7 @@ def _damage(store: Store, episode_id: int) -> str:
     return "" if set(found) == set(promised) else f"episode {episode_id}: its columns are not those of its segment"
 
 
-def _check_labels(store: Store, report: Report) -> None:
+def _check_labels(store: Store, report: CheckReport) -> None:
     if store.ledger.last_id >= store.next_id:
         report.problems.append(
             f"{store.ledger.path} has labels of episode {store.ledger.last_id}, and the journal knows of none beyond "
@@ -243,8 +245,8 @@ def _check_labels(store: Store, report: Report) -> None:
             except StoreDamaged as error:
                 report.problems.append(str(error))
                 continue
-            if steps != store.place(episode_id).steps:
+            if steps != store.entry(episode_id).steps:
                 report.problems.append(
                     f"episode {episode_id}: version {version.number} of its labels covers {steps} steps, it has "
-                    f"{store.place(episode_id).steps}; label it again"
+                    f"{store.entry(episode_id).steps}; label it again"
                 )

@@ -101,7 +101,7 @@ def label_store(
 def _numbering(store: Store, by: Numbering | None) -> dict[int, int]:
     """From the numbers a person writes to ids. Where they could mean two things, they must say which."""
     ids = {i: i for i in store.ids}
-    origins = {i: store.place(i).line["origin"] for i in store.ids}
+    origins = {i: store.entry(i).line["origin"] for i in store.ids}
     source = {origin["index"]: i for i, origin in origins.items() if origin}
     if by == "source" or (by is None and source == ids):
         if len(source) < len([o for o in origins.values() if o]):

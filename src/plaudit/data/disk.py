@@ -24,7 +24,7 @@ from pathlib import Path
 from plaudit.errors import ForeignFile, StoreError, StoreFull
 from plaudit.untrusted import kind_of
 
-MOST_BYTES = 1 << 20  # of a small file: a description, a note
+MAX_SMALL_FILE = 1 << 20  # of a small file: a description, a note
 CHUNK = 1 << 20  # bytes that are read at once: small enough to stay in the cache of a core
 
 
@@ -60,12 +60,12 @@ class Folder:
                 "nothing was written, open the one that is meant"
             )
 
-    def open(self, name: str, flags: int, *, may_be_shared: bool = False) -> int:
+    def open(self, name: str, flags: int, *, allow_hard_links: bool = False) -> int:
         """A regular file's descriptor, for the caller to close; new files can be read by everybody.
 
         may_be_shared: whether a file that has a second name (a hard link) may be opened for writing
         """
-        alone = bool(flags & (os.O_WRONLY | os.O_RDWR)) and not may_be_shared
+        alone = bool(flags & (os.O_WRONLY | os.O_RDWR)) and not allow_hard_links
         folder, _, last = name.rpartition("/")
         above = self._open_folder(folder) if folder else self.descriptor  # by hand: files are opened a thousand times
         try:
@@ -87,9 +87,9 @@ class Folder:
         return descriptor
 
     @contextmanager
-    def opened(self, name: str, flags: int, *, may_be_shared: bool = False) -> Iterator[int]:
+    def opened(self, name: str, flags: int, *, allow_hard_links: bool = False) -> Iterator[int]:
         """A regular file, closed when the block is left."""
-        descriptor = self.open(name, flags, may_be_shared=may_be_shared)
+        descriptor = self.open(name, flags, allow_hard_links=allow_hard_links)
         try:
             yield descriptor
         finally:
@@ -120,7 +120,7 @@ class Folder:
         with self._folder(name) as descriptor, os.scandir(descriptor) as found:
             return sorted(entry.name for entry in found)
 
-    def read(self, name: str, most: int = MOST_BYTES) -> bytes:
+    def read(self, name: str, most: int = MAX_SMALL_FILE) -> bytes:
         """All of a small file.
 
         most: bytes that it may have; a file can claim any size and take no room on the disk
@@ -236,11 +236,11 @@ class WritableFile:
     to the file that is open takes one.
     """
 
-    def __init__(self, folder: Folder, name: str, flags: int, *, may_be_shared: bool = False):
+    def __init__(self, folder: Folder, name: str, flags: int, *, allow_hard_links: bool = False):
         """flags, may_be_shared: as for `Folder.open`"""
         self.name = name
         self.descriptor = -1
-        self._folder, self._flags, self._may_be_shared = folder, flags, may_be_shared
+        self._folder, self._flags, self._may_be_shared = folder, flags, allow_hard_links
         self._identity, self._process = (0, 0), 0
         self._close = lambda: None
 
@@ -255,7 +255,7 @@ class WritableFile:
                 self._folder.check_file(self.name, there, alone=not self._may_be_shared)
                 return there
         self.close()
-        self.descriptor = self._folder.open(self.name, self._flags, may_be_shared=self._may_be_shared)
+        self.descriptor = self._folder.open(self.name, self._flags, allow_hard_links=self._may_be_shared)
         self._close = weakref.finalize(self, os.close, self.descriptor)
         there = os.fstat(self.descriptor)
         self._identity, self._process = identity(there), os.getpid()
@@ -337,7 +337,7 @@ _RAISING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Ctrl-C and its like wait until the block is done, so that memory and disk agree when their handler raises.
 
     The handlers are put aside for that long. (Masking the signals is not enough: another thread takes them, a BLAS one
@@ -385,7 +385,7 @@ def disk_error(error: OSError, folder: Path, what: str) -> StoreError:
 
 
 @contextmanager
-def told(folder: Path, what: str) -> Iterator[None]:
+def disk_errors(folder: Path, what: str) -> Iterator[None]:
     """An error of the disk as a sentence."""
     try:
         yield

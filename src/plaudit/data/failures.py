@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from plaudit.data.disk import told, uninterrupted
+from plaudit.data.disk import defer_signals, disk_errors
+from plaudit.data.entries import MAX_ID, is_int_in, is_time
 from plaudit.data.journal import Journal, Record, damaged
 from plaudit.data.ledger import Ledger
-from plaudit.data.places import MOST_ID, is_time, is_whole
 from plaudit.errors import Replaced
 
 
@@ -33,7 +33,7 @@ class Failures:
     """Of one ledger."""
 
     def __init__(self, ledger: Ledger):
-        self.path = path_beside(ledger.path)
+        self.path = failures_path(ledger.path)
         self._ledger = ledger
         self._journal: Journal | None = None  # None while there is no file
         self._seen = (0, 0)  # the file that was last read, and its size in bytes
@@ -46,7 +46,7 @@ class Failures:
         lines = [asdict(Failure(episode, source, model, time.time(), reason)) for episode, reason in failures]
         if not lines:
             return
-        with uninterrupted(), told(self.path.parent, "these failures were not noted"):
+        with defer_signals(), disk_errors(self.path.parent, "these failures were not noted"):
             self._append(lines)
 
     def _append(self, lines: list[Record]) -> None:
@@ -68,10 +68,10 @@ class Failures:
         self._refresh()
         return list(self._all)
 
-    def standing(self) -> list[Failure]:
+    def unresolved(self) -> list[Failure]:
         """The newest of each episode and judge, where that judge has not labelled the episode since."""
         self._refresh()
-        return [failure for failure in self._newest.values() if not self._judged_since(failure)]
+        return [failure for failure in self._newest.values() if not self._labeled_since(failure)]
 
     def attempts(self, episode: int, source: str, model: str, since: float = 0.0) -> int:
         """How often one version of a judge has failed on an episode.
@@ -110,7 +110,7 @@ class Failures:
             self._newest[failure.episode, failure.source] = failure
             self._times.setdefault((failure.episode, failure.source, failure.model), []).append(failure.time)
 
-    def _judged_since(self, failure: Failure) -> bool:
+    def _labeled_since(self, failure: Failure) -> bool:
         version = self._ledger.newest(failure.episode, {failure.source})
         return version is not None and version.time >= failure.time
 
@@ -123,10 +123,10 @@ def _failure(path: Path, line: Record) -> Failure:
     texts = (failure.source, failure.model, failure.reason)
     if not all(isinstance(text, str) for text in texts) or not is_time(failure.time):
         raise damaged(path, f"a line is no failure of a judge ({str(line)[:200]})")
-    if not is_whole(failure.episode, 0, MOST_ID):
+    if not is_int_in(failure.episode, 0, MAX_ID):
         raise damaged(path, f"a line names no episode ({str(line)[:200]})")
     return failure
 
 
-def path_beside(labels: Path) -> Path:
+def failures_path(labels: Path) -> Path:
     return labels.with_name(f"{labels.name}.failures")

@@ -31,32 +31,32 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from plaudit.data.disk import Folder, WritableFile, identity, read_at, sync_file, told, write_at
+from plaudit.data.disk import Folder, WritableFile, disk_errors, identity, read_at, sync_file, write_at
+from plaudit.data.disk import defer_signals as defer_signals
 from plaudit.data.disk import disk_error as disk_error  # for who keeps files of their own
 from plaudit.data.disk import sync as sync
-from plaudit.data.disk import uninterrupted as uninterrupted
 from plaudit.data.disk import write_atomic as write_atomic
 from plaudit.data.head import Head, head_name, read_head, read_open_head, replace_head, write_head
 from plaudit.data.lines import (
-    FACTS,
-    MENDABLE_BYTES,
-    MOST_LINE,
+    HEADER_KEY,
+    MAX_LINE_BYTES,
+    MAX_REPAIR_BYTES,
     check_readable,
     decode,
-    mend_bytes,
-    number_anew,
-    out_of_order,
+    encode_lines,
+    order_problem,
+    repair_lines,
 )
 from plaudit.data.lines import Record as Record
 from plaudit.data.quarantine import Quarantine
 from plaudit.errors import JournalMissing, Replaced, StoreDamaged, StoreError
 
-Tell = Callable[[Record, int, int], None]  # a record, the byte at which its line begins, and the line's length
+LineCallback = Callable[[Record, int, int], None]  # a record, the byte at which its line begins, and the line's length
 
-MOST_TORN = 4 * MOST_LINE  # bytes of one append
+MAX_TORN_BYTES = 4 * MAX_LINE_BYTES  # bytes of one append
 
 
-class Held:
+class JournalFile:
     """The file itself, whatever comes to lie under its name; closed when nothing refers to it any more.
 
     A line that was read once can be read again from here, also after a repair has put another file in its place.
@@ -71,7 +71,7 @@ class Held:
 
     def record(self, offset: int, length: int) -> Record:
         """What the line says that stands there, without its end; compared with its checksum."""
-        with told(self.path.parent, f"{self.path.name} cannot be read"):
+        with disk_errors(self.path.parent, f"{self.path.name} cannot be read"):
             line = decode(read_at(self.descriptor, offset, length))
         if line is None:
             raise damaged(self.path, f"the line at byte {offset:,} was sound and fails its checksum now")
@@ -92,21 +92,21 @@ class Journal:
         self.facts: Record | None = None  # what its first line says; None: it has none
         self.count = 0  # the number of the last line
         self.lines = 0  # in the file
-        self._counted, self._new_facts = counted, facts or {}
-        self._restated = False  # the next append says whose it is
+        self._counted, self._new_header = counted, facts or {}
+        self._header_pending = False  # the next append says whose it is
         self._offset = 0  # bytes read so far, always at the start of a line
         self._chain = 0
         self._head: Head | None = None
-        self._file = WritableFile(self.folder, path.name, os.O_RDWR, may_be_shared=True)
+        self._file = WritableFile(self.folder, path.name, os.O_RDWR, allow_hard_links=True)
         self._head_file = WritableFile(self.folder, head_name(path.name), os.O_RDWR | os.O_CREAT)
-        self.tell: Tell | None = None  # who wants to know where each record stands; nobody may `rewrite` then
+        self.tell: LineCallback | None = None  # who wants to know where each record stands; nobody may `rewrite` then
         # Held, so that no other file gets its number on the disk while this object knows it by that.
-        self.held = Held(path, self.folder)
+        self.held = JournalFile(path, self.folder)
 
     @staticmethod
     def create(path: Path, folder: Folder | None = None, *, counted: bool = True, facts: Record | None = None) -> None:
         folder = folder or Folder(path.parent)
-        (line,) = number_anew([{FACTS: facts or {}}], 1, 0)
+        (line,) = encode_lines([{HEADER_KEY: facts or {}}], 1, 0)
         with folder.opened(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
             write_at(file, memoryview(line), 0)
             os.fsync(file)
@@ -134,7 +134,7 @@ class Journal:
             others = self._catch_up(file)
             if others and alone:
                 raise StoreError(f"{self.path}: another process wrote here; nothing was written, open the store again")
-            self._set_tail_aside(file)
+            self._quarantine_tail(file)
             records = list(records)
             lines = self._encode(records)
             check_readable(self.path, lines)
@@ -144,21 +144,21 @@ class Journal:
             except OSError:  # as if it had never been tried
                 os.ftruncate(file, self._offset)
                 raise
-            self.facts = self._new_facts if self.facts is None or self._restated else self.facts
-            self._restated = False
-            self._tell_own(records, lines)
-            self._went_on(lines)
+            self.facts = self._new_header if self.facts is None or self._header_pending else self.facts
+            self._header_pending = False
+            self._notify_own(records, lines)
+            self._advance(lines)
             if self._counted:
                 self._head = write_head(self._head_file.descriptor, self.count, self._chain, self._head)
             return others
 
-    def settle(self) -> tuple[list[Record], list[str]]:
+    def recover_tail(self) -> tuple[list[Record], list[str]]:
         """Put a torn last line into the quarantine, and count anew where a power cut tore the count.
 
         Returns what others had appended, and what was done.
         """
         with self._locked() as file:
-            others, said = self._catch_up(file), self._set_tail_aside(file)
+            others, said = self._catch_up(file), self._quarantine_tail(file)
             if self._counted and self.facts is not None and read_head(self.folder, self.path.name) is None:
                 replace_head(self.folder, self.path.name, self.count, self._chain)
                 said.append(f"{self.path}: its count was missing or torn; the {self.lines} lines were counted anew")
@@ -170,30 +170,30 @@ class Journal:
             fcntl.flock(old, fcntl.LOCK_EX)
             self._check_same(os.fstat(old))
             assert self.tell is None, "somebody remembers where the old lines stand"
-            lines = number_anew([{FACTS: self.facts or self._new_facts}, *records], self.count + 1, self._chain)
-            if max(map(len, lines)) > MOST_LINE:  # a foreign line, which was shorter in its own spelling: it stays
+            lines = encode_lines([{HEADER_KEY: self.facts or self._new_header}, *records], self.count + 1, self._chain)
+            if max(map(len, lines)) > MAX_LINE_BYTES:  # a foreign line, which was shorter in its own spelling: it stays
                 return
             self.folder.write(self.path.name, b"".join(lines))
-            self.held = Held(self.path, self.folder)
+            self.held = JournalFile(self.path, self.folder)
             self._offset = self.lines = 0
-            self._went_on(lines)
+            self._advance(lines)
             if self._counted:
                 replace_head(self.folder, self.path.name, self.count, self._chain)
                 self._head = read_head(self.folder, self.path.name)
 
-    def say_whose(self, facts: Record) -> None:
+    def set_header(self, facts: Record) -> None:
         """The next append says so first, unless the file does already: one of an earlier version does not."""
-        self._new_facts = facts
-        self._restated = self.facts is not None and self.facts != facts
+        self._new_header = facts
+        self._header_pending = self.facts is not None and self.facts != facts
 
     def damaged(self, what: str) -> StoreDamaged:
         return damaged(self.path, what)
 
     def _encode(self, records: Iterable[Record]) -> list[bytes]:
-        whose = [{FACTS: self._new_facts}] if self.facts is None or self._restated else []
-        return number_anew([*whose, *records], self.count + 1, self._chain)
+        whose = [{HEADER_KEY: self._new_header}] if self.facts is None or self._header_pending else []
+        return encode_lines([*whose, *records], self.count + 1, self._chain)
 
-    def _tell_own(self, records: list[Record], lines: list[bytes]) -> None:
+    def _notify_own(self, records: list[Record], lines: list[bytes]) -> None:
         if self.tell is None:
             return
         offset = self._offset + sum(map(len, lines[: len(lines) - len(records)]))  # one more may say whose it is
@@ -201,7 +201,7 @@ class Journal:
             self.tell(record, offset, len(line) - 1)
             offset += len(line)
 
-    def _went_on(self, lines: list[bytes]) -> None:
+    def _advance(self, lines: list[bytes]) -> None:
         for line in lines:
             self._chain = zlib.crc32(line[:-1], self._chain)
             self._offset += len(line)
@@ -214,7 +214,7 @@ class Journal:
             raise self.damaged(f"it lost its last {self._offset - size:,} bytes while it was open")
         records: list[Record] = []
         while (before := self._offset) < size:
-            data = read_at(file, before, min(size - before, MOST_LINE))  # a hole of terabytes is a file too
+            data = read_at(file, before, min(size - before, MAX_LINE_BYTES))  # a hole of terabytes is a file too
             records += self._take(file, data)
             if self._offset == before:
                 if b"\n" not in data and size - before > len(data):
@@ -235,14 +235,14 @@ class Journal:
             line = decode(text)
             if line is None:
                 # More was appended after it, so this one was complete once.
-                if not self._torn(file, self._offset + len(text) + 1):
+                if not self._is_torn(file, self._offset + len(text) + 1):
                     raise self.damaged(f"line {self.lines + 1} fails its checksum")
                 break
-            problem = out_of_order(line, self.count, self._chain, self.lines, self.facts is not None)
+            problem = order_problem(line, self.count, self._chain, self.lines, self.facts is not None)
             if problem:
                 raise self.damaged(problem)
-            if line.says_whose:
-                self.facts = line.record[FACTS]
+            if line.is_header:
+                self.facts = line.record[HEADER_KEY]
             else:
                 records.append(line.record)
                 if self.tell is not None:
@@ -254,10 +254,10 @@ class Journal:
             position = end + 1
         return records
 
-    def _torn(self, file: int, offset: int) -> bool:
+    def _is_torn(self, file: int, offset: int) -> bool:
         """Whether what follows a bad line belongs to the same append, which then never returned."""
-        rest = read_at(file, offset, MOST_TORN)
-        if len(rest) == MOST_TORN:
+        rest = read_at(file, offset, MAX_TORN_BYTES)
+        if len(rest) == MAX_TORN_BYTES:
             return False
         if b"\n" not in rest:
             return True
@@ -266,12 +266,12 @@ class Journal:
         uncounted = self._head is not None and self._head.count <= self.count
         return same_append and (bool(later) or uncounted)
 
-    def _set_tail_aside(self, file: int) -> list[str]:
+    def _quarantine_tail(self, file: int) -> list[str]:
         torn = os.fstat(file).st_size - self._offset
         if torn <= 0:
             return []
         # A whole record with one flipped bit is kept.
-        if torn <= MENDABLE_BYTES and mend_bytes(read_at(file, self._offset, torn)) is not None:
+        if torn <= MAX_REPAIR_BYTES and repair_lines(read_at(file, self._offset, torn)) is not None:
             raise self.damaged(f"line {self.lines + 1} fails its checksum")
         counted = "the count beside it does not have it" if self._head else "whether it was acknowledged is not known"
         said = f"{self.path}: {torn:,} bytes of an unfinished last line"

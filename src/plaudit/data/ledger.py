@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from plaudit.data.disk import Folder, told, uninterrupted
+from plaudit.data.disk import Folder, defer_signals, disk_errors
 from plaudit.data.journal import Journal, Record
-from plaudit.data.verdicts import Verdicts, Version, can_unpack, is_sensible, pack
+from plaudit.data.label_index import LabelIndex, LabelVersion, can_decode, encode_labels, is_label_line
 from plaudit.errors import DataError, Replaced
 from plaudit.types import Labels
 
@@ -37,7 +37,7 @@ class Ledger:
 
     def _start(self) -> None:
         self._journal = Journal(self.path, self._folder, facts=self._facts)
-        self._verdicts = Verdicts(self._journal.held)
+        self._verdicts = LabelIndex(self._journal.held)
         self._journal.tell = self._verdicts.add  # of each line that is read or written, in order
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ class Ledger:
 
     def refresh(self) -> None:
         """Read what other processes have appended."""
-        with self._guard, told(self.path.parent, f"{self.path.name} cannot be read"):
+        with self._guard, disk_errors(self.path.parent, f"{self.path.name} cannot be read"):
             self._refresh()
 
     def _refresh(self) -> None:
@@ -58,21 +58,21 @@ class Ledger:
                 self._folder.check_same()
                 self._start()
 
-    def settle(self) -> list[str]:
+    def recover_tail(self) -> list[str]:
         """Put what a killed process left of its last line aside; says what."""
-        with self._guard, told(self.path.parent, f"{self.path.name} cannot be written"):
+        with self._guard, disk_errors(self.path.parent, f"{self.path.name} cannot be written"):
             self._refresh()
-            return self._journal.settle()[1]
+            return self._journal.recover_tail()[1]
 
     @property
     def facts(self) -> Record | None:
         """Whose it says it is."""
         return self._journal.facts
 
-    def say_whose(self, facts: Record) -> None:
+    def set_header(self, facts: Record) -> None:
         """Write it down, in a file of an earlier version."""
         self._facts = facts
-        self._journal.say_whose(facts)
+        self._journal.set_header(facts)
         self._append([])
 
     @property
@@ -84,7 +84,7 @@ class Ledger:
         """The episodes that got a verdict after the first `count` versions: how replay keeps up."""
         return self._verdicts.changed_since(count)
 
-    def since(self, count: int) -> list[Version]:
+    def since(self, count: int) -> list[LabelVersion]:
         """The versions that came after the first `count`, of all episodes, in the order they came."""
         return self._verdicts.since(count)
 
@@ -105,14 +105,14 @@ class Ledger:
         version = self.newest(episode_id, sources)
         return None if version is None else version.labels()
 
-    def newest(self, episode_id: int, sources: Collection[str] | None = None) -> Version | None:
+    def newest(self, episode_id: int, sources: Collection[str] | None = None) -> LabelVersion | None:
         return self._verdicts.newest(episode_id, sources)
 
-    def history(self, episode_id: int) -> list[Version]:
+    def history(self, episode_id: int) -> list[LabelVersion]:
         """Every version, oldest first."""
         return self._verdicts.history(episode_id)
 
-    def version(self, episode_id: int, number: int) -> Version:
+    def version(self, episode_id: int, number: int) -> LabelVersion:
         history = self.history(episode_id)
         if not 1 <= number <= len(history):
             has = f"versions 1 to {len(history)}" if history else "no labels"
@@ -121,16 +121,18 @@ class Ledger:
 
     def _write(self, verdicts: list[tuple[int, Labels, int | None]]) -> list[int]:
         now = time.time()
-        lines = [pack(i, labels if labels.time else replace(labels, time=now), back) for i, labels, back in verdicts]
+        lines = [
+            encode_labels(i, labels if labels.time else replace(labels, time=now), back) for i, labels, back in verdicts
+        ]
         for line in lines:
-            if not is_sensible(line) or not can_unpack(line):  # before it is on disk, where nobody could read past it
+            if not is_label_line(line) or not can_decode(line):  # before it is on disk, where nobody could read past it
                 raise DataError(f"these labels cannot be stored: {str(line)[:200]}")
-        with self._guard, uninterrupted():
+        with self._guard, defer_signals():
             return self._append(lines)
 
     def _append(self, lines: list[Record]) -> list[int]:
         """Returns the version number that each got."""
-        with told(self.path.parent, "these labels were not stored"):
+        with disk_errors(self.path.parent, "these labels were not stored"):
             while True:
                 try:
                     self._journal.append(lines)

@@ -20,9 +20,9 @@ from plaudit.untrusted import parse_json
 
 Record = dict[str, Any]
 
-MOST_LINE = 1 << 24  # bytes; a million steps of labels have 12 MB
-MENDABLE_BYTES = 1 << 15  # trying every bit takes time with the square of the length: 3 s for this one
-FACTS = "journal"  # the one key of a line that says whose file this is
+MAX_LINE_BYTES = 1 << 24  # bytes; a million steps of labels have 12 MB
+MAX_REPAIR_BYTES = 1 << 15  # trying every bit takes time with the square of the length: 3 s for this one
+HEADER_KEY = "journal"  # the one key of a line that says whose file this is
 _NUMBERS = re.compile(rb"(\d{1,15}) (\d{1,15}) ([0-9a-f]{8}) ")  # before the record of a line
 
 
@@ -36,8 +36,10 @@ class Line:
     chain: int  # the checksum of all lines before it
 
     @property
-    def says_whose(self) -> bool:
-        return self.number is not None and list(self.record) == [FACTS] and isinstance(self.record[FACTS], dict)
+    def is_header(self) -> bool:
+        return (
+            self.number is not None and list(self.record) == [HEADER_KEY] and isinstance(self.record[HEADER_KEY], dict)
+        )
 
 
 def encode(record: Record, number: int, first: int, chain: int) -> bytes:
@@ -46,7 +48,7 @@ def encode(record: Record, number: int, first: int, chain: int) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(rest), rest)
 
 
-def number_anew(records: Iterable[Record], first: int, chain: int) -> list[bytes]:
+def encode_lines(records: Iterable[Record], first: int, chain: int) -> list[bytes]:
     """The lines of one append."""
     lines: list[bytes] = []
     for number, record in enumerate(records, start=first):
@@ -74,8 +76,10 @@ def decode(text: bytes | bytearray) -> Line | None:
 def check_readable(path: Path, lines: Iterable[bytes]) -> None:
     """Before lines are written: that they can be read back."""
     for line in lines:
-        if len(line) > MOST_LINE:
-            raise DataError(f"{path}: a line of {len(line):,} bytes where {MOST_LINE:,} are read; nothing was written")
+        if len(line) > MAX_LINE_BYTES:
+            raise DataError(
+                f"{path}: a line of {len(line):,} bytes where {MAX_LINE_BYTES:,} are read; nothing was written"
+            )
         if decode(line[:-1]) is None:
             raise DataError(
                 f"{path}: a text holds half a character, or a value nests too deeply, and could not be read back; "
@@ -83,9 +87,9 @@ def check_readable(path: Path, lines: Iterable[bytes]) -> None:
             )
 
 
-def mend_bytes(damaged: bytes) -> bytes | None:
+def repair_lines(damaged: bytes) -> bytes | None:
     """The bytes with the one bit put right that makes every line fit its checksum, or None."""
-    if len(damaged) > MENDABLE_BYTES:
+    if len(damaged) > MAX_REPAIR_BYTES:
         return None
     candidate = bytearray(damaged)
     for position in range(len(candidate)):
@@ -97,11 +101,11 @@ def mend_bytes(damaged: bytes) -> bytes | None:
     return None
 
 
-def out_of_order(line: Line, count: int, chain: int, lines: int, numbered: bool) -> str:
+def order_problem(line: Line, count: int, chain: int, lines: int, numbered: bool) -> str:
     """What is wrong with a line that follows `lines` others, the last of which has number `count`; "" if nothing."""
     if line.number is None:
         return f"line {lines + 1} has no number among lines that have" if numbered else ""
-    if lines == 0 and line.says_whose:
+    if lines == 0 and line.is_header:
         return ""
     if line.number > count + 1:
         return missing(count + 1, line.number - 1)

@@ -41,7 +41,7 @@ def lock(root: Folder) -> Lock:
     held = Lock(-1, -1)
     try:
         held.directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=root.descriptor)
-        held.file = root.open(FILE, os.O_RDWR | os.O_CREAT, may_be_shared=True)
+        held.file = root.open(FILE, os.O_RDWR | os.O_CREAT, allow_hard_links=True)
         if not (_taken(held.file) and _taken(held.directory, may_be_impossible=True)):
             who = os.pread(held.file, 200, 0).decode(errors="replace").strip() or "another process"
             raise StoreLocked(

@@ -17,7 +17,7 @@ from plaudit.errors import ForeignFile
 
 NAME = "quarantine"
 ABOUT = "ABOUT.txt"
-MOST_SHOWN = 500  # characters of an entry's text
+MAX_SHOWN = 500  # characters of an entry's text
 
 
 class Quarantine:
@@ -61,7 +61,7 @@ class Quarantine:
             lines = self._folder.read(f"{NAME}/{name}/{ABOUT}").decode(errors="replace").splitlines()
         except (OSError, ForeignFile):
             lines = []
-        return lines[0][:MOST_SHOWN] if lines else "without a text; a process was killed while it set this aside"
+        return lines[0][:MAX_SHOWN] if lines else "without a text; a process was killed while it set this aside"
 
 
 class Entry:

@@ -24,15 +24,15 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from plaudit.data.batch import Allocate, cuda_is_there, default_allocate, to_tensordict, to_torch
+from plaudit.data.batch import Allocate, cuda_available, default_allocate, to_tensordict, to_torch
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.schema import STEPS, camera_column
-from plaudit.data.steps import Returns, StepTable
+from plaudit.data.step_table import Returns, StepTable
 from plaudit.data.store import Store
 from plaudit.errors import DataError
 from plaudit.types import AnyArray, Batch
 
-MOST_THREADS = 4  # on 16 cores, four copy 2.9 times faster than one and eight 3.8 times
+MAX_THREADS = 4  # on 16 cores, four copy 2.9 times faster than one and eight 3.8 times
 Form = Literal["numpy", "torch", "tensordict"]
 
 
@@ -60,7 +60,7 @@ class ReplaySampler:
         cameras: Collection[str] | None = None,
         reward: RewardConfig | None = None,
         end_on_success: bool = True,
-        end_as_recorded: Sequence[bool] = (),
+        trust_terminated: Sequence[bool] = (),
         seed: int | None = None,
         threads: int | None = None,
         allocate: Allocate | None = None,
@@ -83,7 +83,7 @@ class ReplaySampler:
         self.shares = np.asarray(shares or [1 / len(stores)] * len(stores))
         if len(self.shares) != len(stores) or (self.shares < 0).any() or abs(self.shares.sum() - 1) > 1e-6:
             raise DataError(f"shares must be one a store and sum to 1, got {list(shares)} for {len(stores)} stores")
-        recorded = end_as_recorded or [True] * len(stores)
+        recorded = trust_terminated or [True] * len(stores)
         returns = [Returns(gamma, n_step, reward or RewardConfig(), end_on_success, ends) for ends in recorded]
         whose = sources or [None] * len(stores)
         if len(whose) != len(stores) or any(isinstance(names, str) for names in whose):
@@ -93,7 +93,7 @@ class ReplaySampler:
         self._tables = [StepTable(s, r, w, cameras) for s, r, w in zip(stores, returns, whose, strict=True)]
         self._horizon = horizon
         self._allocate = allocate or default_allocate(pin=False)
-        self._workers = threads or min(MOST_THREADS, os.cpu_count() or 1)
+        self._workers = threads or min(MAX_THREADS, os.cpu_count() or 1)
         self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="replay-copy")
         self._guard = threading.Lock()  # the prefetching thread and the caller's share the tables
         self.rng = np.random.default_rng(seed)  # save and restore `rng.bit_generator.state` for an exact resume
@@ -137,7 +137,7 @@ class ReplaySampler:
 
         In torch form with a GPU there, batches lie in pinned memory. Closing the generator ends the thread.
         """
-        if form != "numpy" and cuda_is_there():
+        if form != "numpy" and cuda_available():
             self._allocate = default_allocate(pin=True)
         convert = {"numpy": lambda b, _: b, "torch": to_torch, "tensordict": to_tensordict}[form]
         ready: queue.Queue[Any] = queue.Queue(maxsize=prefetch)

@@ -19,12 +19,12 @@ from plaudit.untrusted import shown
 
 STEPS = "steps"
 
-MOST_PIXELS = 1 << 16  # of a side
-MOST_NUMBERS = 1 << 24  # of a state, an action or a privileged value
-MOST_COLUMNS = 1024
-MOST_DIMENSIONS = 16
-MOST_ROW = 1 << 30  # bytes of one row of a column
-MOST_NAME = 200  # bytes of a file's name that stand for a camera
+MAX_SIDE = 1 << 16  # of a side
+MAX_NUMBERS = 1 << 24  # of a state, an action or a privileged value
+MAX_COLUMNS = 1024
+MAX_DIMENSIONS = 16
+MAX_ROW_BYTES = 1 << 30  # bytes of one row of a column
+MAX_NAME_BYTES = 200  # bytes of a file's name that stand for a camera
 _NUMBER_TYPE = re.compile(r"[<>|][biuf]\d{1,2}")
 
 
@@ -54,8 +54,8 @@ class Schema:
         """A ValueError, KeyError or TypeError where it is none."""
         return cls(
             cameras=tuple((_text(c), _side(h), _side(w)) for c, h, w in _few(tree["cameras"])),
-            state_dim=_whole(tree["state_dim"], 0, MOST_NUMBERS),
-            action_dim=_whole(tree["action_dim"], 0, MOST_NUMBERS),
+            state_dim=_check_int(tree["state_dim"], 0, MAX_NUMBERS),
+            action_dim=_check_int(tree["action_dim"], 0, MAX_NUMBERS),
             privileged=tuple((_text(n), _number_type(d), _shape(s)) for n, d, s in _few(tree["privileged"])),
         )
 
@@ -64,18 +64,16 @@ class Schema:
         for names in ([c for c, _, _ in self.cameras], [n for n, _, _ in self.privileged]):
             if len(set(names)) < len(names):
                 raise ValueError("a name of a camera or of a privileged value stands there twice")
-            if len(names) > MOST_COLUMNS:
-                raise ValueError(
-                    f"{len(names):,} cameras or privileged values, where at most {MOST_COLUMNS} are stored"
-                )
+            if len(names) > MAX_COLUMNS:
+                raise ValueError(f"{len(names):,} cameras or privileged values, where at most {MAX_COLUMNS} are stored")
         for camera, height, width in self.cameras:
-            if len(quote(camera_column(camera), safe="")) > MOST_NAME:  # UnicodeError: half a character
+            if len(quote(camera_column(camera), safe="")) > MAX_NAME_BYTES:  # UnicodeError: half a character
                 raise ValueError(f"the camera's name {shown(camera)} is too long for a file")
-            if 3 * height * width > MOST_ROW:
+            if 3 * height * width > MAX_ROW_BYTES:
                 raise ValueError(f"a frame of {height} x {width} pixels is too large")
         wide = 4 * (self.state_dim + self.action_dim)
-        if wide + sum(np.dtype(d).itemsize * math.prod(s) + 8 for _, d, s in self.privileged) > MOST_ROW:
-            raise ValueError(f"one step has more than {MOST_ROW:,} bytes")
+        if wide + sum(np.dtype(d).itemsize * math.prod(s) + 8 for _, d, s in self.privileged) > MAX_ROW_BYTES:
+            raise ValueError(f"one step has more than {MAX_ROW_BYTES:,} bytes")
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -121,18 +119,18 @@ def _text(value: Any) -> str:
     return value
 
 
-def _whole(value: Any, least: int, most: int) -> int:
+def _check_int(value: Any, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError(f"{shown(value)} is not within {least} to {most}")
     return value
 
 
 def _side(value: Any) -> int:
-    return _whole(value, 1, MOST_PIXELS)
+    return _check_int(value, 1, MAX_SIDE)
 
 
 def _few(values: Any) -> Sequence[Any]:
-    if not isinstance(values, (list, tuple)) or len(values) > MOST_COLUMNS:
+    if not isinstance(values, (list, tuple)) or len(values) > MAX_COLUMNS:
         raise ValueError("a list of cameras or of privileged values is none")
     return values
 
@@ -144,7 +142,7 @@ def _number_type(value: Any) -> str:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    sizes = tuple(_whole(size, 0, MOST_NUMBERS) for size in _few(value))
-    if len(sizes) > MOST_DIMENSIONS or math.prod(sizes) > MOST_NUMBERS:
+    sizes = tuple(_check_int(size, 0, MAX_NUMBERS) for size in _few(value))
+    if len(sizes) > MAX_DIMENSIONS or math.prod(sizes) > MAX_NUMBERS:
         raise ValueError(f"a shape of {shown(sizes)} sizes is too large")
     return sizes

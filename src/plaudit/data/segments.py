@@ -26,15 +26,15 @@ from urllib.parse import quote
 
 import numpy as np
 
+from plaudit.data.checked_json import decode_checked, encode_checked, parse
 from plaudit.data.disk import CHUNK, Folder, WritableFile, sync_file, write_at
 from plaudit.data.quarantine import Entry
 from plaudit.data.schema import STEPS, Schema, camera_column
-from plaudit.data.sealed import parse, seal, unseal
 from plaudit.errors import EpisodeNotFound, ForeignFile, StoreDamaged, StoreError
 from plaudit.types import AnyArray, Episode
 
 SCHEMA = "schema.json"
-GONE = ".gone"  # a segment that was evicted and is being removed
+EVICTED_SUFFIX = ".gone"  # a segment that was evicted and is being removed
 _OURS = re.compile(r"schema\.json(\.tmp)?|steps\.bin|camera\..*\.bin")
 
 
@@ -75,7 +75,7 @@ class Segment:
         try:
             data = root.read(name)
             tree = parse(data)
-            return cls(root, number, Schema.from_json(unseal(data) if "crc" in tree else tree))
+            return cls(root, number, Schema.from_json(decode_checked(data) if "crc" in tree else tree))
         except FileNotFoundError:
             if root.exists(segment_name(number)):
                 raise StoreDamaged(f"{root.path / name} is missing; restore it from a backup") from None
@@ -86,7 +86,7 @@ class Segment:
             ) from error
 
     def write_schema(self) -> None:
-        self._root.write(f"{self.name}/{SCHEMA}", seal(json.loads(json.dumps(self.schema.to_json()))))
+        self._root.write(f"{self.name}/{SCHEMA}", encode_checked(json.loads(json.dumps(self.schema.to_json()))))
 
     def schema_problem(self) -> str:
         """What is wrong with the copy of the schema, which nothing is read by; "" if nothing."""
@@ -98,7 +98,7 @@ class Segment:
         except ForeignFile as error:
             return str(error)
         try:
-            same = Schema.from_json(unseal(data)) == self.schema
+            same = Schema.from_json(decode_checked(data)) == self.schema
         except (ValueError, KeyError, TypeError):
             return f"{path} is damaged"
         return "" if same else f"{path} says something else than the journal"
@@ -269,7 +269,7 @@ class Segment:
     def remove(self) -> None:
         """Give the disk space back. Maps that readers hold stay valid until they let go."""
         self.close()
-        gone = self.name + GONE
+        gone = self.name + EVICTED_SUFFIX
         if self._root.exists(self.name):  # else an earlier try got this far
             in_the_way = self._root.exists(gone) and not self._root.remove_empty_folder(gone)
             if in_the_way:  # somebody's own: the files are removed where they are

@@ -1,6 +1,6 @@
 """`store.json`: which store this is, how large it may become, and by which rules its files are read.
 
-It is sealed (data/sealed.py), because one flipped bit in a capacity would evict what nobody meant to lose. The same
+It carries a checksum (data/checked_json.py): one flipped bit in a capacity would evict episodes. The same
 facts stand in the journal's first line, from which a lost `store.json` is written again.
 """
 
@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from plaudit.data.checked_json import Tree, decode_checked, encode_checked, parse
 from plaudit.data.disk import Folder
-from plaudit.data.sealed import Tree, parse, seal, unseal
 from plaudit.errors import StoreDamaged, StoreError
 from plaudit.untrusted import shown
 
 VERSION = 2
 MARKER = "store.json"
 FORMAT = "plaudit store"
-MOST = 1 << 62  # episodes or bytes
+MAX_CAPACITY = 1 << 62  # episodes or bytes
 _VERSION_1 = {"format", "version", "capacity_episodes", "capacity_bytes"}
 
 
@@ -48,7 +48,7 @@ class Settings:
         if version > 1 and not (isinstance(store_id, str) and re.fullmatch("[0-9a-f]{32}", store_id)):
             raise ValueError(f"its id is {shown(store_id)}")
         capacity = [tree[name] for name in ("capacity_episodes", "capacity_bytes")]
-        if any(c is not None and (type(c) is not int or not 1 <= c <= MOST) for c in capacity):
+        if any(c is not None and (type(c) is not int or not 1 <= c <= MAX_CAPACITY) for c in capacity):
             raise ValueError(f"its capacities are {shown(capacity[0])} and {shown(capacity[1])}")
         return cls(version, store_id, capacity[0], capacity[1])
 
@@ -56,7 +56,7 @@ class Settings:
         return {"format": FORMAT, **vars(self)}
 
     def write(self, root: Folder) -> None:
-        root.write(MARKER, seal(self.to_json()))
+        root.write(MARKER, encode_checked(self.to_json()))
 
     def of_this_version(self, store_id: str | None = None) -> "Settings":
         return replace(self, version=VERSION, id=store_id or self.id or secrets.token_hex(16))
@@ -70,7 +70,7 @@ def read_settings(root: Folder) -> Settings:
         if set(tree) != _VERSION_1 or tree["version"] != 1:
             if "crc" not in tree and isinstance(tree.get("version"), int) and tree["version"] > VERSION:
                 raise too_new(path, tree["version"])
-            tree = unseal(data)
+            tree = decode_checked(data)
         settings = Settings.from_json(tree)
     except (ValueError, KeyError, TypeError) as error:
         raise StoreDamaged(

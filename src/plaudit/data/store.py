@@ -31,14 +31,14 @@ from pathlib import Path
 from typing import Self
 
 from plaudit.data.catalog import Catalog
-from plaudit.data.cleaning import clean_up
-from plaudit.data.disk import Folder, disk_error, sync, told, uninterrupted
+from plaudit.data.disk import Folder, defer_signals, disk_error, disk_errors, sync
+from plaudit.data.entries import EpisodeEntry, episode_line, new_entry, schema_of, segment_line
+from plaudit.data.identity import check_identity, skip_labeled_ids
 from plaudit.data.journal import Journal, Record
 from plaudit.data.ledger import Ledger
 from plaudit.data.locking import Lock, lock
-from plaudit.data.migrating import check_schemas, migrate
-from plaudit.data.opening import check_identity, give_no_id_twice
-from plaudit.data.places import Place, episode_line, place_to_be, schema_of, segment_line
+from plaudit.data.migration import check_schemas, migrate
+from plaudit.data.recovery import recover
 from plaudit.data.schema import STEPS, Schema, camera_column
 from plaudit.data.segments import Segment
 from plaudit.data.settings import MARKER, VERSION, Settings, read_settings
@@ -48,7 +48,7 @@ from plaudit.types import Episode, Origin
 
 SEGMENT_BYTES = 4 << 30  # a new segment begins beyond this
 SEGMENTS_PER_CAPACITY = 16  # eviction frees whole segments, so a full store takes up to 1/16 more than its capacity
-IDLE_LINES = 1000, 4  # the journal is written anew beyond this many lines, and this many an episode alive
+COMPACT_AFTER = 1000, 4  # the journal is written anew beyond this many lines, and this many an episode alive
 
 
 class Store:
@@ -73,8 +73,8 @@ class Store:
         self.ledger = Ledger(labels, facts=own) if labels else Ledger(self.folder / "labels", root, facts=own)
         self._catalog = Catalog(root)
         self._verified: dict[int, set[str]] = {}  # episode -> columns
-        self._leaving: list[Segment] = []  # evicted, and not removed yet
-        self._broken = ""  # why nothing can be written any more
+        self._evicted: list[Segment] = []  # evicted, and not removed yet
+        self._write_error = ""  # why nothing can be written any more
 
     @property
     def capacity_episodes(self) -> int | None:
@@ -91,7 +91,7 @@ class Store:
         """A new, empty store, open for writing. The folder must not exist or be empty."""
         folder = Path(folder)
         settings = Settings.new(capacity_episodes, capacity_bytes)
-        with uninterrupted(), told(folder, "no store can be made there"):
+        with defer_signals(), disk_errors(folder, "no store can be made there"):
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 what = "is not empty; name a new folder"
                 if is_store(folder):
@@ -122,7 +122,7 @@ class Store:
         if not is_store(folder):
             there = "holds no store" if folder.is_dir() else "does not exist"
             raise StoreError(f"{folder} {there}; 'plaudit data import' makes one")
-        with told(folder, "it cannot be opened"):
+        with disk_errors(folder, "it cannot be opened"):
             root = Folder(folder)
             held = lock(root) if write else None
             try:
@@ -148,17 +148,17 @@ class Store:
         if write:
             if self.settings.version < VERSION:
                 check_schemas(self._root, self._catalog)
-            others, said = self._journal.settle()
+            others, said = self._journal.recover_tail()
             self._catalog.follow(others)
             self.repaired += said
             if own is not None:
-                self.repaired += own.settle()
-            self.repaired += clean_up(self._root, self._catalog)
+                self.repaired += own.recover_tail()
+            self.repaired += recover(self._root, self._catalog)
             if self.settings.version < VERSION:
                 self.settings, said = migrate(self._root, self.settings, self._catalog, self._journal, own)
                 self.repaired += said
             if own is not None:
-                self.repaired += give_no_id_twice(self._journal, self._catalog, own)
+                self.repaired += skip_labeled_ids(self._journal, self._catalog, own)
 
     def close(self) -> None:
         """Let another process write. What was appended is on disk already."""
@@ -211,9 +211,9 @@ class Store:
             return list(self._catalog.segments.values())
 
     def nbytes_of(self, episode_id: int) -> int:
-        return self._catalog.size(self.place(episode_id))
+        return self._catalog.size(self.entry(episode_id))
 
-    def place(self, episode_id: int) -> Place:
+    def entry(self, episode_id: int) -> EpisodeEntry:
         """Where an episode lies; for who gathers rows from many episodes."""
         try:
             return self._catalog.places[episode_id]
@@ -232,7 +232,7 @@ class Store:
     def episode(self, episode_id: int) -> Episode:
         """The episode as views of the files, whose bytes are verified the first time."""
         self.verify(episode_id)
-        place = self.place(episode_id)
+        place = self.entry(episode_id)
         line, segment = place.line, self.segment(place.segment)
         rows, actions = slice(place.row, place.row + place.rows), slice(place.row, place.row + place.steps)
         steps = segment.column(STEPS)
@@ -253,7 +253,7 @@ class Store:
 
     def verify(self, episode_id: int, columns: Collection[str] | None = None) -> None:
         """Compare an episode's bytes with their checksums, unless it was done before; all columns or some."""
-        place = self.place(episode_id)
+        place = self.entry(episode_id)
         segment = self.segment(place.segment)
         seen = self._verified.setdefault(episode_id, set())
         asked = [c for c in columns or segment.schema.columns if c not in seen]
@@ -273,10 +273,10 @@ class Store:
 
     def refresh(self) -> None:
         """See what the writer, in another process, has added and evicted since."""
-        with self._guard, told(self.folder, "it cannot be read"):
-            self._follow_journal()
+        with self._guard, disk_errors(self.folder, "it cannot be read"):
+            self._read_journal()
             if self._catalog.missing:  # evicted between the two: its line was written before its folder went
-                self._follow_journal()
+                self._read_journal()
             if missing := self._catalog.missing:
                 episode_id, folder = next(iter(missing.items()))
                 raise SegmentMissing(
@@ -284,7 +284,7 @@ class Store:
                     f"a backup, or run 'plaudit data check {self.folder} --repair' to write them off"
                 )
 
-    def _follow_journal(self) -> None:
+    def _read_journal(self) -> None:
         while True:
             try:
                 self._catalog.follow(self._journal.read())
@@ -302,7 +302,7 @@ class Store:
 
     def extend(self, episodes: Sequence[Episode]) -> list[int]:
         """Store several with one sync: all are acknowledged, or none is."""
-        with self._guard, uninterrupted():
+        with self._guard, defer_signals():
             self._check_writable()
             rows_before = {number: segment.commit() for number, segment in self._catalog.segments.items()}
             lines: list[Record] = []
@@ -310,7 +310,7 @@ class Store:
                 for i, episode in enumerate(episodes):
                     lines += self._write(self._catalog.next_id + i, episode)
                 new = [
-                    place_to_be(line, self.segment(line["segment"]).schema) for line in lines if line["op"] == "episode"
+                    new_entry(line, self.segment(line["segment"]).schema) for line in lines if line["op"] == "episode"
                 ]
                 for number in {place.segment for place in new}:
                     self.segment(number).sync()
@@ -323,7 +323,7 @@ class Store:
                 if isinstance(error, OSError):
                     raise disk_error(error, self.folder, "this episode was not stored") from error
                 raise
-            self._leave(self._catalog.follow(lines, {place.id: place for place in new}))
+            self._remove_evicted(self._catalog.follow(lines, {place.id: place for place in new}))
             for number, segment in self._catalog.segments.items():
                 if new and number != new[-1].segment:  # one stays open for the next append, not one a schema
                     segment.close()
@@ -336,42 +336,42 @@ class Store:
 
     def evict(self, ids: Sequence[int]) -> None:
         """Let episodes go that nobody wants any more; the disk space is given back by whole segments."""
-        self._leave(self._note("evict", ids))
+        self._remove_evicted(self._note("evict", ids))
 
     def _note(self, what: str, ids: Sequence[int]) -> list[Segment]:
-        with self._guard, uninterrupted():
+        with self._guard, defer_signals():
             self._check_writable()
             line: Record = {"op": what, "ids": list(ids)}
-            with told(self.folder, "no episode was written off"):
+            with disk_errors(self.folder, "no episode was written off"):
                 self._journal.append([line], alone=True)
             return self._catalog.follow([line])
 
     def _check_writable(self) -> None:
         if self._lock is None:
             raise StoreError(f"{self.folder} is open for reading; open it with write=True to add episodes")
-        if self._broken:
-            raise StoreError(f"{self.folder}: {self._broken}; open it again")
+        if self._write_error:
+            raise StoreError(f"{self.folder}: {self._write_error}; open it again")
         self._root.check_same()
 
     def _roll_back(self, rows: dict[int, int]) -> None:
         try:
             self._catalog.roll_back(rows)
         except OSError as error:
-            self._broken = f"an append failed and could not be undone ({error.strerror})"
+            self._write_error = f"an append failed and could not be undone ({error.strerror})"
 
-    def _leave(self, segments: list[Segment]) -> None:
+    def _remove_evicted(self, segments: list[Segment]) -> None:
         """Remove what was evicted. A disk that refuses is asked again: the append itself has worked."""
-        self._leaving += segments
-        for segment in list(self._leaving):
+        self._evicted += segments
+        for segment in list(self._evicted):
             with suppress(OSError):
                 segment.remove()
-                self._leaving.remove(segment)
-        if not self._leaving:
-            self._catalog.emptied.clear()
+                self._evicted.remove(segment)
+        if not self._evicted:
+            self._catalog.evicted_segments.clear()
 
     def _compact(self) -> None:
-        least, share = IDLE_LINES
-        if self._journal.lines <= least + share * len(self) or self._leaving:
+        least, share = COMPACT_AFTER
+        if self._journal.lines <= least + share * len(self) or self._evicted:
             return
         with suppress(OSError):  # a full disk: the longer journal says the same
             self._journal.rewrite(self._catalog.lines())

@@ -13,38 +13,38 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plaudit.data.disk import told
+from plaudit.data.disk import disk_errors
 from plaudit.data.formats import writer
 from plaudit.data.formats.base import Dataset, FormatName, LabeledEpisode, ReadOptions, WriteOptions
-from plaudit.data.formats.decoding import decoded
+from plaudit.data.formats.decoder import open_in_worker
 from plaudit.data.store import Store, is_store
 from plaudit.errors import DataError, TargetNotEmpty
 from plaudit.types import ProgressFn
 
 
 @dataclass
-class Imported:
+class ImportReport:
     """What became of each episode of a source."""
 
     ids: list[int] = field(default_factory=list)
-    already_here: int = 0
+    already_imported: int = 0
     failed: list[str] = field(default_factory=list)  # a sentence each
-    labelled: int = 0
+    labeled: int = 0
     ignored: Sequence[str] = ()  # features that an episode has no place for
     notes: Sequence[str] = ()  # how the source was read where it left something open
 
 
 def import_dataset(
     source: str | Path, store_folder: str | Path, options: ReadOptions | None = None, progress: ProgressFn = iter
-) -> Imported:
+) -> ImportReport:
     """Add every episode of `source` to a store, which is made if it does not exist."""
     if is_store(source):
         raise DataError(f"{source} is a store already; open it as it is")
     new = not is_store(store_folder)
-    with decoded(source, options) as dataset:
+    with open_in_worker(source, options) as dataset:
         if dataset.problems:
             raise DataError("\n".join(dataset.problems))
-        report = Imported(ignored=dataset.ignored, notes=dataset.notes)
+        report = ImportReport(ignored=dataset.ignored, notes=dataset.notes)
         with Store.create(store_folder) if new else Store.open(store_folder, write=True) as store:
             _take(dataset, store, report, progress)
     if new and not report.ids:
@@ -55,9 +55,9 @@ def import_dataset(
     return report
 
 
-def _take(dataset: Dataset, store: Store, report: Imported, progress: ProgressFn) -> None:
+def _take(dataset: Dataset, store: Store, report: ImportReport, progress: ProgressFn) -> None:
     """Each episode in turn; one that fails is told and left out."""
-    origins = (store.place(i).line["origin"] for i in store.ids)
+    origins = (store.entry(i).line["origin"] for i in store.ids)
     known: dict[str, list[tuple[int, str, int]]] = {}  # digest -> id, path and index of what was imported
     for i, origin in zip(store.ids, origins):
         if origin:
@@ -68,7 +68,7 @@ def _take(dataset: Dataset, store: Store, report: Imported, progress: ProgressFn
             # Two episodes of one data set may be alike and are both imported; a copy of the data set is not.
             here = [i for i, path, index in known.get(digest, ()) if path != str(dataset.path) or index == entry.index]
             if here:
-                report.already_here += 1
+                report.already_imported += 1
                 _finish_labels(store, here[0], entry)
                 continue
             episode, labels = entry.load()
@@ -80,7 +80,7 @@ def _take(dataset: Dataset, store: Store, report: Imported, progress: ProgressFn
         report.ids.append(episode_id)
         if labels is not None:
             store.ledger.append(episode_id, labels)
-            report.labelled += 1
+            report.labeled += 1
 
 
 def _finish_labels(store: Store, episode_id: int, entry: Any) -> None:
@@ -107,7 +107,7 @@ def export_dataset(
     items = [LabeledEpisode(i, store.episode(i), store.ledger.labels(i)) for i in chosen]
     if not items:
         raise DataError(f"{store.folder} has no episodes to export")
-    with told(Path(target).parent, "the export was not written"), new_folder(target) as folder:
+    with disk_errors(Path(target).parent, "the export was not written"), new_folder(target) as folder:
         return writer(format)(folder, items, options or WriteOptions(), progress)
 
 

@@ -241,7 +241,7 @@ def _episodes(run: RunData) -> list[Block]:
 def _failures(store: Store, judge: str) -> Table | None:
     """Episodes that the judge could not label, by reason."""
     by_reason: dict[str, list[int]] = {}
-    for failure in Failures(store.ledger).standing():
+    for failure in Failures(store.ledger).unresolved():
         if failure.source == judge:
             by_reason.setdefault(failure.reason, []).append(failure.episode)
     rows = [(format_ids(ids), Span(reason, "bad")) for reason, ids in by_reason.items()]

@@ -33,12 +33,12 @@ def dataset_table(dataset: Dataset) -> Table:
 
 def store_table(store: Store) -> list[Any]:
     """What a store holds, and a line for each kind of episode in it."""
-    places = [store.place(i) for i in store.ids]
+    places = [store.entry(i) for i in store.ids]
     lines = [place.line for place in places]
     judges = Counter(v.source for i in store.ids if (v := store.ledger.newest(i)))
     succeeded = sum(labels.success_once for i in store.ids if (labels := store.ledger.labels(i)))
     labelled = sum(judges.values())
-    failures = Counter(failure.source for failure in Failures(store.ledger).standing())
+    failures = Counter(failure.source for failure in Failures(store.ledger).unresolved())
     facts = {
         "episodes": len(places),
         "steps": sum(p.steps for p in places),
@@ -77,7 +77,7 @@ def _recorded_rewards(store: Store) -> str:
 
 def episode_table(store: Store, episode_id: int) -> list[Any]:
     """One episode and every version of its labels."""
-    episode, place = store.episode(episode_id), store.place(episode_id)
+    episode, place = store.episode(episode_id), store.entry(episode_id)
     facts = {
         "task": episode.task or "-",
         "steps": episode.steps,
@@ -88,7 +88,7 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
         "origin": f"{episode.origin.path}, episode {episode.origin.index}" if episode.origin else "recorded here",
         **{
             f"not judged by {failure.source}": f"{failure.reason} ({_when(failure.time)})"
-            for failure in Failures(store.ledger).standing()
+            for failure in Failures(store.ledger).unresolved()
             if failure.episode == episode_id
         },
     }

@@ -141,4 +141,4 @@ def _failures(outcomes: Sequence[str]) -> list[str]:
 
 def _next_seed(store: Store) -> int:
     """Past every seed that an episode of the store was made from."""
-    return max((store.place(i).line["meta"].get("seed", -1) for i in store.ids), default=-1) + 1
+    return max((store.entry(i).line["meta"].get("seed", -1) for i in store.ids), default=-1) + 1

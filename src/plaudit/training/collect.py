@@ -53,7 +53,7 @@ class Collecting:
     def __init__(self, config: CollectConfig, store: Store, run: Path):
         self._intake, self._config = EpisodeQuota(store, config.targets), config
         self._run = _identity(run)
-        metas = [store.place(i).line["meta"] for i in store.ids]
+        metas = [store.entry(i).line["meta"] for i in store.ids]
         self._here = {meta["seed"] for meta in metas if meta.get("run") == self._run}
 
     @property

@@ -178,7 +178,7 @@ class ReplayBuffer:
         ids = self._store.ids
         if not ids:
             return 0
-        return _facts_of(self._store, ids[-1])["steps_before"] + self._store.place(ids[-1]).steps
+        return _facts_of(self._store, ids[-1])["steps_before"] + self._store.entry(ids[-1]).steps
 
     def stats(self, who: JudgeId) -> ReplayStats:
         """By what a judge has labelled."""
@@ -191,12 +191,12 @@ class ReplayBuffer:
             episodes=ids[-1] + 1 if ids else 0,
             steps=self._steps,
             unjudged=len(unjudged),
-            unjudged_steps=sum(self._store.place(i).steps for i in unjudged),
+            unjudged_steps=sum(self._store.entry(i).steps for i in unjudged),
             failed=len(failed & (unjudged | unlabelled)),
             outdated=len(waiting - unjudged),
             demos_unjudged=len(self._waiting("demos", who)),
             unlabelable=len(given_up),
-            unlabelable_steps=sum(self._store.place(i).steps for i in unlabelled),
+            unlabelable_steps=sum(self._store.entry(i).steps for i in unlabelled),
             unlabelable_in_a_row=_in_a_row(ids, unlabelled, unjudged),
             demos_unlabelable=len(demos_given_up),
             demos=len(self._shelves["demos"]) if self._judges("demos") else 0,
@@ -222,7 +222,7 @@ class ReplayBuffer:
 
     def _standing(self, shelf: Shelf, who: JudgeId) -> list[Failure]:
         """Failures on what this judge, or a predecessor, has not labelled since."""
-        return [failure for failure in self._failures[shelf].standing() if failure.source == who.source]
+        return [failure for failure in self._failures[shelf].unresolved() if failure.source == who.source]
 
     def _unlabelable(self, shelf: Shelf, who: JudgeId) -> dict[int, str]:
         """The episodes that are there and that this judge is not asked about again, and why."""
@@ -312,7 +312,7 @@ def make_sampler(where: StoreLocation, options: SampleOptions) -> ReplaySampler:
     demos = Store.open(where.demos, labels=None if where.demo_labels is None else Path(where.demo_labels))
     ends = (options.believe_demos, True)
     sources = ({options.source} if where.demo_labels is not None else None, {options.source})
-    return ReplaySampler.mix(demos, online, options.demo_ratio, sources=sources, end_as_recorded=ends, **asked)
+    return ReplaySampler.mix(demos, online, options.demo_ratio, sources=sources, trust_terminated=ends, **asked)
 
 
 def _in_a_row(ids: Sequence[int], unlabelable: Collection[int], unjudged: Collection[int]) -> int:
@@ -331,7 +331,7 @@ def _newest_reason(unlabelable: Mapping[int, str]) -> str:
 
 
 def _facts_of(store: Store, episode_id: int) -> dict[str, Any]:
-    return store.place(episode_id).line["meta"][ONLINE]
+    return store.entry(episode_id).line["meta"][ONLINE]
 
 
 def _stands(ledger: Ledger, episode_id: int, said: Labels) -> bool:

@@ -16,8 +16,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
+from plaudit.data.label_index import LabelVersion
 from plaudit.data.store import Store, is_store
-from plaudit.data.verdicts import Version
 from plaudit.errors import EpisodeNotFound
 from plaudit.training.audit import lot
 
@@ -55,10 +55,10 @@ def labelled(store: Store, sources: Collection[str]) -> list[int]:
 
 def part_of(store: Store, episode_id: int) -> Part:
     """Where a copied episode came from."""
-    return store.place(episode_id).line["meta"]["lesson"]["part"]
+    return store.entry(episode_id).line["meta"]["lesson"]["part"]
 
 
-def _take(store: Store, newest: Version, target: Store, known: dict[str, int], part: Part) -> None:
+def _take(store: Store, newest: LabelVersion, target: Store, known: dict[str, int], part: Part) -> None:
     key, labels = _key(store, newest.episode), newest.labels()
     if key not in known:
         if not labels.labeled.any():  # nobody should learn from it
@@ -76,12 +76,12 @@ def _take(store: Store, newest: Version, target: Store, known: dict[str, int], p
 
 def _key(store: Store, episode_id: int) -> str:
     """The same for the same bytes."""
-    checksums = sorted(store.place(episode_id).line["crc"].items())
+    checksums = sorted(store.entry(episode_id).line["crc"].items())
     return sha256(repr(checksums).encode()).hexdigest()[:16]
 
 
 def _known(store: Store) -> dict[str, int]:
-    return {store.place(i).line["meta"]["lesson"]["key"]: i for i in store.ids}
+    return {store.entry(i).line["meta"]["lesson"]["key"]: i for i in store.ids}
 
 
 def _opened(path: Path) -> Store:

@@ -123,7 +123,7 @@ class OffPolicy:
         options = {**learner.replay_options, "reward": reward, "end_on_success": end_on_success, "seed": seed}
         if demos is not None:
             ends, share = (believe_demos, True), learner.config.demo_ratio
-            self._replay = ReplaySampler.mix(demos, kept.store, share, end_as_recorded=ends, **options)
+            self._replay = ReplaySampler.mix(demos, kept.store, share, trust_terminated=ends, **options)
         else:
             self._replay = ReplaySampler(kept.store, **options)
         self._rng = np.random.default_rng([seed, 1])  # of the actions before anything was learned

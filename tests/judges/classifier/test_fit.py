@@ -95,7 +95,7 @@ def test_what_is_loaded_judges_as_what_was_saved(folder, squares, fitted):
 
 def test_every_frame_of_a_store_is_a_sample_of_the_data_set(squares):
     table = read_frames(squares)
-    assert isinstance(table, RewardDataset) and len(table) == sum(squares.place(i).rows for i in squares.ids)
+    assert isinstance(table, RewardDataset) and len(table) == sum(squares.entry(i).rows for i in squares.ids)
     row = int(table.rows_of([7])[2])
     assert (table.episode[row], table.frame[row]) == (7, 2)
     assert table.truth[row] == squares.ledger.labels(7).targets[2]

@@ -20,7 +20,7 @@ def store(tmp_path):
 
 def judge(store: Store, episode_id: int, **cutoffs: int | None) -> None:
     """classifier=3, vlm=None, ..."""
-    steps = store.place(episode_id).steps
+    steps = store.entry(episode_id).steps
     for source, cutoff in cutoffs.items():
         store.ledger.append(episode_id, judged(steps, cutoff, source))
 

@@ -75,7 +75,7 @@ def test_words_that_cannot_be_read_are_kept_on_the_record_and_label_nothing(run,
     before = len(Store.open(store).ledger)
     said = run("judge", "explain", "data", "--config", "judge.yaml", "--episodes", "1", "-o", "said.jsonl", code=1)
     opened = Store.open(store)
-    (failure,) = Failures(opened.ledger).standing()
+    (failure,) = Failures(opened.ledger).unresolved()
     assert "human says success" in said and "1 answers could not be parsed" in said
     assert (failure.episode, failure.source) == (1, "vlm_explanation") and "does not end in" in failure.reason
     assert json.loads((tmp_path / "said.jsonl").read_text())["answer"] is None

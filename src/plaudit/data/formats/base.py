@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from plaudit.data.formats.bounds import check_unfolded
 from plaudit.data.formats.images import file_digest
+from plaudit.data.formats.limits import check_decoded_size
 from plaudit.types import Episode, Labels, ProgressFn
 from plaudit.untrusted import Root
 
@@ -93,7 +93,7 @@ def folder_of_files(
 
     def nbytes(file: Path) -> int:
         size = root.size(file)
-        check_unfolded(size, size, file, "this file", most)
+        check_decoded_size(size, size, file, "this file", most)
         return 8 * size  # bytes, then arrays, then images of them, floats on the way
 
     sources = [

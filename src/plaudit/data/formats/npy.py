@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from plaudit.data.formats.base import Dataset, LabeledEpisode, ReadOptions, WriteOptions, folder_of_files
-from plaudit.data.formats.bounds import FREE, GB
 from plaudit.data.formats.images import choose, file_digest, to_frames
+from plaudit.data.formats.limits import FREE, GB
 from plaudit.data.unpickle import load_npy
 from plaudit.errors import BadFile, InvalidEpisode
 from plaudit.types import Episode, Labels, Origin, ProgressFn

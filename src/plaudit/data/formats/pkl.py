@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from plaudit.data.formats.base import Dataset, LabeledEpisode, ReadOptions, WriteOptions, folder_of_files
-from plaudit.data.formats.bounds import FREE, GB
 from plaudit.data.formats.images import choose, file_digest, to_frames
+from plaudit.data.formats.limits import FREE, GB
 from plaudit.data.unpickle import load_pickle
 from plaudit.errors import BadFile, DataError, InvalidEpisode
 from plaudit.types import AnyArray, Episode, Labels, Origin, ProgressFn

@@ -2,7 +2,7 @@
 
 Decoders of images, videos and tables are large, written in C, and were not all written for hostile files. So one of our
 processes opens the data set and hands episodes over as plain arrays; it has limits on memory and computing, writes no
-file, starts no program and opens no connection. `plaudit.data.formats.decoding` starts it and outlives it.
+file, starts no program and opens no connection. `plaudit.data.formats.decoder` starts it and outlives it.
 
 Importing the decoders takes a second, so a first process imports them, touches no data, and forks one that reads for
 each data set, and another where one died. Messages are JSON with the bytes of arrays behind it: nothing is unpickled.

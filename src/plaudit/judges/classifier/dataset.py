@@ -73,7 +73,7 @@ def read_frames(
         raise JudgeError(f"{store.folder} has no labels of {', '.join(sources)}; label it first (plaudit data label)")
     cameras = cameras or sorted(store.episode(labelled[0]).frames)
     sizes = _sizes(store, labelled, cameras)
-    rows = [np.arange(store.place(i).rows)[store.episode(i).recorded] for i in labelled]
+    rows = [np.arange(store.entry(i).rows)[store.episode(i).recorded] for i in labelled]
     total = sum(map(len, rows))
     images = {camera: _scratch((total, *(image_size or size), 3), scratch) for camera, size in sizes.items()}
     columns: dict[str, list[AnyArray]] = {
@@ -100,7 +100,7 @@ def read_frames(
         columns["fps"].append(np.full(len(kept), episode.fps, np.float32))
         columns["frame"].append(kept)
         columns["first"].append(np.full(len(kept), start))
-        digest.update(repr(sorted(store.place(episode_id).line["crc"].items())).encode() + truth.tobytes())
+        digest.update(repr(sorted(store.entry(episode_id).line["crc"].items())).encode() + truth.tobytes())
         start += len(kept)
     dims = {state.shape[1] for state in columns["state"]}
     if len(dims) > 1:
@@ -203,7 +203,7 @@ def _check(table: RewardDataset, rows: Mapping[Part, AnyArray], episodes: int) -
 def _sizes(store: Store, ids: Sequence[int], cameras: Sequence[str]) -> dict[str, Size]:
     found: dict[str, Size] = {}
     for episode_id in ids:
-        place = store.place(episode_id)
+        place = store.entry(episode_id)
         there = {camera: (h, w) for camera, h, w in store.segment(place.segment).schema.cameras}
         for camera in cameras:
             if camera not in there:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from plaudit.data.disk import Folder
+from plaudit.data.entries import MAX_ID, is_int_in
 from plaudit.data.journal import write_atomic
-from plaudit.data.places import MOST_ID, is_whole
 from plaudit.untrusted import parse_json
 
 FILE = "asked.json"
@@ -55,4 +55,4 @@ class Asked:
             ids = parse_json(Folder(self._path.parent).read(FILE))
         except (OSError, ValueError):  # ForeignFile is one
             return []
-        return ids if isinstance(ids, list) and all(is_whole(i, 0, MOST_ID) for i in ids) else []
+        return ids if isinstance(ids, list) and all(is_int_in(i, 0, MAX_ID) for i in ids) else []

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from plaudit.data.disk import Folder
-from plaudit.data.journal import Journal, Record, disk_error, uninterrupted
-from plaudit.data.mending import mend
-from plaudit.data.places import MOST_ID, is_whole
+from plaudit.data.entries import MAX_ID, is_int_in
+from plaudit.data.journal import Journal, Record, defer_signals, disk_error
+from plaudit.data.repair import repair_journal
 from plaudit.errors import ForeignFile, JournalMissing, StoreDamaged, StoreError
 from plaudit.untrusted import shown
 
@@ -96,7 +96,7 @@ class History:
 
 
 def _whole(value: Any) -> int:
-    if not is_whole(value, 0, MOST_ID):
+    if not is_int_in(value, 0, MAX_ID):
         raise ValueError(f"{shown(value)} is no number of an episode or a frame")
     return value
 
@@ -178,7 +178,7 @@ class Drafts:
 
     def _write(self, **line: object) -> Step | None:
         now = time.time()
-        with uninterrupted():
+        with defer_signals():
             try:
                 self._journal.append([{**line, "time": round(now, 3)}])
             except OSError as error:
@@ -193,7 +193,7 @@ class Drafts:
         try:
             lines = self._journal.read()
         except StoreDamaged:
-            mend(self.path, counted=False)
+            repair_journal(self.path, counted=False)
             self._journal = Journal(self.path, counted=False)
             lines = self._journal.read()
         for line in lines:
@@ -257,7 +257,7 @@ def _left_behind(folder: Path, name: str) -> list[Drafts]:
 
 def _try_lock(journal: Path) -> IO[str] | None:
     name = journal.with_suffix(".lock").name
-    file = os.fdopen(Folder(journal.parent).open(name, os.O_RDWR | os.O_CREAT, may_be_shared=True), "r+")
+    file = os.fdopen(Folder(journal.parent).open(name, os.O_RDWR | os.O_CREAT, allow_hard_links=True), "r+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

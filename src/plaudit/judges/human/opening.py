@@ -30,6 +30,6 @@ def store_for(
         ) from error
     except StoreLocked as error:
         return store, [f"{error}; it is labelled as it is now, and what is added meanwhile appears by itself"]
-    count = len(report.ids) + report.already_here
+    count = len(report.ids) + report.already_imported
     told = [f"{path} is labelled as the store {store}, which has its {count} episodes; {path} itself is not changed"]
     return store, [*told, *report.notes, *report.failed]

@@ -57,7 +57,7 @@ class QueueModel(QAbstractListModel):
             labels = session.store.ledger.labels(episode_id, (SOURCE,))
             assert labels is not None
             return f"✓ {episode_id}   {Verdict.of_labels(session.store.episode(episode_id), labels).words}"
-        apart, place = session.queue.score(episode_id), session.store.place(episode_id)
+        apart, place = session.queue.score(episode_id), session.store.entry(episode_id)
         frames = place.rows - (place.line["repeated"] != "none")
         return f"    {episode_id}   " + (f"judges {apart:.2f} apart" if apart else f"{frames} frames")
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plaudit.data.formats.lerobot.layout import BOOKKEEPING, INTERVENTION, LABELS, PRIVILEGED
+from plaudit.data.formats.lerobot.features import BOOKKEEPING, INTERVENTION, LABELS, PRIVILEGED
 from plaudit.errors import BadFile, did_you_mean
 from plaudit.types import AnyArray
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from plaudit.data.formats.bounds import MAX_TEXT
-from plaudit.data.formats.lerobot.described import FIELDS, Described, count, fill, number
-from plaudit.data.formats.lerobot.files import count_rows, read_json_lines, read_table
+from plaudit.data.formats.lerobot.info import FIELDS, DatasetInfo, count, fill, number
+from plaudit.data.formats.lerobot.io_utils import count_rows, read_json_lines, read_table
+from plaudit.data.formats.limits import MAX_TEXT
 from plaudit.errors import BadFile
 from plaudit.untrusted import Root, shown
 
@@ -58,7 +58,7 @@ class Listing:
     counts: Mapping[Path, int]
 
 
-def list_episodes(root: Root, info: Described, video_keys: Sequence[str]) -> Listing:
+def list_episodes(root: Root, info: DatasetInfo, video_keys: Sequence[str]) -> Listing:
     """Every episode that `meta/` lists; a camera that it has no video of is not in the row's `videos`."""
     lines = root.path / "meta/episodes.jsonl"
     folder = root.path / "meta/episodes"
@@ -74,7 +74,7 @@ def list_episodes(root: Root, info: Described, video_keys: Sequence[str]) -> Lis
 class _Entries:
     """Entries of the list, one after the other, into rows."""
 
-    def __init__(self, root: Root, info: Described, video_keys: Sequence[str], tables: bool):
+    def __init__(self, root: Root, info: DatasetInfo, video_keys: Sequence[str], tables: bool):
         """
         tables: the list is v3's, in tables
         """
@@ -91,7 +91,7 @@ class _Entries:
         try:
             if isinstance(entry, BadFile):
                 raise entry
-            index = self._whole(entry, "episode_index", position)
+            index = self._check_int(entry, "episode_index", position)
             return self._row(index, entry)
         except BadFile as error:
             return Row(index, 0, [], error.path, 0, problem=str(error).removeprefix(f"{error.path}: "))
@@ -125,9 +125,9 @@ class _Entries:
     def _said(self, entry: Mapping[str, Any], prefix: str) -> dict[str, int]:
         """What an entry says under a prefix of the fields of a template: chunk_index, file_index."""
         keys = {name: f"{prefix}{name}" for name in FIELDS}
-        return {name: self._whole(entry, key) for name, key in keys.items() if entry.get(key) is not None}
+        return {name: self._check_int(entry, key) for name, key in keys.items() if entry.get(key) is not None}
 
-    def _whole(self, entry: Mapping[str, Any], key: str, default: int = 0) -> int:
+    def _check_int(self, entry: Mapping[str, Any], key: str, default: int = 0) -> int:
         value = entry.get(key, default)
         found = count(value)
         if found is None:
@@ -136,9 +136,9 @@ class _Entries:
 
     def _length(self, entry: Mapping[str, Any], data: Path) -> int:
         if entry.get("length") is not None:
-            return self._whole(entry, "length")
+            return self._check_int(entry, "length")
         if entry.get("dataset_from_index") is not None and entry.get("dataset_to_index") is not None:
-            first, end = self._whole(entry, "dataset_from_index"), self._whole(entry, "dataset_to_index")
+            first, end = self._check_int(entry, "dataset_from_index"), self._check_int(entry, "dataset_to_index")
             if end < first:
                 raise BadFile(self._root.path / "meta", f"an episode goes from row {first} to row {end}; correct it")
             return end - first

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 from plaudit.data.formats.base import Dataset, ReadOptions, RewardFrame, Source
-from plaudit.data.formats.bounds import GB, check_unfolded
 from plaudit.data.formats.images import MAX_IMAGE, BadImage, choose, decode_image
 from plaudit.data.formats.lerobot.columns import (
     NUMBERS,
@@ -30,23 +29,24 @@ from plaudit.data.formats.lerobot.columns import (
     numbers,
     stored_images,
 )
-from plaudit.data.formats.lerobot.described import described
 from plaudit.data.formats.lerobot.episodes import Listing, Row, list_episodes, task_names
-from plaudit.data.formats.lerobot.files import read_json, read_table
-from plaudit.data.formats.lerobot.layout import (
+from plaudit.data.formats.lerobot.features import (
     ACTION,
     BOOKKEEPING,
     IMAGES,
     INTERVENTION,
     LABELS,
+    PLAUDIT_META,
     PRIVILEGED,
     REWARD,
-    SIDECAR,
     STATE,
 )
-from plaudit.data.formats.lerobot.sidecar import NO_EXTRA, Extra, read_sidecar
-from plaudit.data.formats.lerobot.verdicts import control_mode, success_of, terminated
+from plaudit.data.formats.lerobot.info import parse_info
+from plaudit.data.formats.lerobot.io_utils import read_json, read_table
+from plaudit.data.formats.lerobot.plaudit_meta import NO_META, PlauditMeta, read_plaudit_meta
+from plaudit.data.formats.lerobot.success import control_mode, success_of, terminated
 from plaudit.data.formats.lerobot.videos import Videos
+from plaudit.data.formats.limits import GB, check_decoded_size
 from plaudit.data.lfs import unreadable
 from plaudit.errors import BadFile, DataError, InvalidEpisode
 from plaudit.types import AnyArray, ByteArray, Episode, Labels, Origin
@@ -85,7 +85,7 @@ class _Folder:
     def __init__(self, root: Root, options: ReadOptions):
         self.root, self.path, self.options = root, root.path, options
         info = root.path / "meta/info.json"
-        self.info = described(read_json(root, info), info)
+        self.info = parse_info(read_json(root, info), info)
         self.fps, self.features, self.sizes = self.info.fps, self.info.features, self.info.sizes
         known = {key.removeprefix(IMAGES): key for key in self.sizes}
         wanted = [camera.removeprefix(IMAGES) for camera in options.cameras]
@@ -125,7 +125,7 @@ class _Folder:
                 f"{info}: this data set has no {lacking}; say with {flags} which columns to take (repeat the flag to "
                 f"join several, or give 'none'), out of: {', '.join(free)}"
             )
-        elif missing and not (self.path / SIDECAR).is_file():
+        elif missing and not (self.path / PLAUDIT_META).is_file():
             self.notes.append(f"this data set has no {' and no '.join(missing)}; its episodes come without")
 
     def _look_for_videos(self, info: Path, listing: Listing) -> None:
@@ -148,9 +148,9 @@ class _Folder:
         return f", or take the other cameras: {' '.join(f'--camera {c}' for c in others)}" if others else ""
 
     @cached_property
-    def _sidecar(self) -> Mapping[int, Extra]:
+    def _sidecar(self) -> Mapping[int, PlauditMeta]:
         """What we wrote beside the format, by episode; {} for a data set of others."""
-        return read_sidecar(self.root)
+        return read_plaudit_meta(self.root)
 
     def nbytes(self, row: Row) -> int:
         """What reading it takes in memory, with a copy to spare; refused where that cannot be a recording."""
@@ -160,7 +160,7 @@ class _Folder:
         paths = {row.data, *(video.path for video in row.videos.values())}
         on_disk = sum(self.root.size(path) for path in paths)
         nbytes = (row.length + 1) * frame
-        check_unfolded(nbytes, on_disk, row.data, f"episode {row.index}", self.options.max_episode_gb * GB)
+        check_decoded_size(nbytes, on_disk, row.data, f"episode {row.index}", self.options.max_episode_gb * GB)
         return 2 * nbytes + 4 * self.root.size(row.data)
 
     def _rows_of(self, row: Row) -> pa.Table:
@@ -210,7 +210,7 @@ class _Folder:
 
     def load(self, row: Row) -> tuple[Episode, Labels | None]:
         table = self._rows_of(row)
-        extra = self._sidecar.get(row.index, NO_EXTRA)
+        extra = self._sidecar.get(row.index, NO_META)
         final_state = extra.final_state if self.state_keys == [STATE] else None
         try:
             episode = Episode.of(
@@ -242,7 +242,7 @@ class _Folder:
     def _task_names(self) -> Mapping[int | None, str]:
         return task_names(self.root)
 
-    def _frames(self, row: Row, table: pa.Table, camera: str, key: str, extra: Extra) -> ByteArray:
+    def _frames(self, row: Row, table: pa.Table, camera: str, key: str, extra: PlauditMeta) -> ByteArray:
         height, width = self.sizes[key]
         if key in row.videos:
             times = column(table, "timestamp", row.data, np.float64)
@@ -262,7 +262,7 @@ class _Folder:
                 f"{self._without([camera])}",
             )
         last = extra.images.get(camera)
-        frames[-1] = frames[-2] if last is None else self._image(SIDECAR, camera, height, width, last)
+        frames[-1] = frames[-2] if last is None else self._image(PLAUDIT_META, camera, height, width, last)
         return frames
 
     def _image(self, where: str | Path, camera: str, height: int, width: int, entry: bytes | str) -> ByteArray:
@@ -307,12 +307,12 @@ class _Folder:
         found = {role: column_names(self.features, keys) for role, keys in roles}
         return {role: names for role, names in found.items() if names is not None}
 
-    def _labels(self, table: pa.Table, row: Row, extra: Extra) -> Labels | None:
+    def _labels(self, table: pa.Table, row: Row, extra: PlauditMeta) -> Labels | None:
         reward = column(table, REWARD, row.data, np.float32)
         if reward is None or np.isnan(reward).all():
             return None
         if self._reward_frame == "same":
-            last = extra.final_verdict
+            last = extra.final_success
             verdict = np.append(reward, reward[-1] if last is None else last)
             return Labels.from_targets(verdict, extra.source)
         success = success_of(table, row.data, reward)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from plaudit.data.formats.bounds import FREE, check_unfolded
 from plaudit.data.formats.lerobot.episodes import Row, Video
+from plaudit.data.formats.limits import FREE, check_decoded_size
 from plaudit.data.formats.video import FramesMissing, announced_frames, coded_bytes, frame_times, read_frames
 from plaudit.errors import BadFile
 from plaudit.types import AnyArray, ByteArray
@@ -89,7 +89,7 @@ class Videos:
         if video.path not in self._coded:
             self._coded[video.path] = coded_bytes(self._root, video.path)
         coded, what = self._coded[video.path], f"episode {row.index}"
-        check_unfolded(nbytes, coded, video.path, what, self._max_bytes, source="bytes of coded frames")
+        check_decoded_size(nbytes, coded, video.path, what, self._max_bytes, source="bytes of coded frames")
 
     def _tell_of_surplus(self, row: Row, video: Video) -> None:
         """A video with more frames than rows may belong to another episode; the timestamps alone do not show it."""

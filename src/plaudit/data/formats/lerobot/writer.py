@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from plaudit.data.formats.base import LabeledEpisode, WriteOptions
-from plaudit.data.formats.lerobot.layout import IMAGES, SIDECAR, Layout, whole
+from plaudit.data.formats.lerobot.features import IMAGES, PLAUDIT_META, Layout, whole
 from plaudit.data.formats.lerobot.stats import ImageHistogram, describe
 from plaudit.data.formats.video import VideoWriter
 from plaudit.types import AnyArray, ByteArray, ProgressFn
@@ -176,7 +176,7 @@ class _Book:
         meta = folder / "meta"
         (meta / "episodes/chunk-000").mkdir(parents=True)
         pq.write_table(pa.Table.from_pylist(self.episodes), meta / "episodes/chunk-000/file-000.parquet")
-        pq.write_table(pa.Table.from_pylist(self.sidecar), folder / SIDECAR)
+        pq.write_table(pa.Table.from_pylist(self.sidecar), folder / PLAUDIT_META)
         pq.write_table(_task_table(list(self.tasks)), meta / "tasks.parquet")
         stats = {f"{IMAGES}{camera}": histogram.describe() for camera, histogram in self.histograms.items()}
         stats |= {name: describe(np.concatenate([c[name] for c in self.columns])) for name in self.columns[0]}

@@ -15,23 +15,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plaudit.data.disk import Folder, read_at, told
+from plaudit.data.disk import Folder, disk_errors, read_at
 from plaudit.data.head import Head, head_name, read_head, replace_head
 from plaudit.data.lines import (
-    FACTS,
-    MENDABLE_BYTES,
-    MOST_LINE,
+    HEADER_KEY,
+    MAX_LINE_BYTES,
+    MAX_REPAIR_BYTES,
     Line,
     Record,
     check_readable,
     decode,
-    mend_bytes,
+    encode_lines,
     missing,
-    number_anew,
-    out_of_order,
+    order_problem,
+    repair_lines,
 )
 
-MOST_EFFORT = 2 * MENDABLE_BYTES**2  # a file in which every other line is bad would keep a check busy for days
+MAX_EFFORT = 2 * MAX_REPAIR_BYTES**2  # a file in which every other line is bad would keep a check busy for days
 Closing = Callable[[list[Record], int], list[Record]]  # good records, lines lost at the end -> records to add
 
 
@@ -52,14 +52,14 @@ class Inspection:
 
     def records(self) -> list[Record]:
         lines = (decode(line[:-1]) for line in self.good)
-        return [line.record for line in lines if line is not None and not line.says_whose]
+        return [line.record for line in lines if line is not None and not line.is_header]
 
     def say(self, problem: str, repair: str) -> None:
         self.problems.append(problem)
         self.repairs.append(repair)
 
 
-def inspect(path: Path, *, counted: bool = True) -> Inspection:
+def inspect_journal(path: Path, *, counted: bool = True) -> Inspection:
     """Look at every line; changes nothing."""
     folder = Folder(path.parent)
     if not folder.exists(path.name):
@@ -69,7 +69,7 @@ def inspect(path: Path, *, counted: bool = True) -> Inspection:
         return _examine(path, _lines_of(file), head, counted)
 
 
-def mend(
+def repair_journal(
     path: Path, *, counted: bool = True, facts: Record | None = None, closing: Closing = lambda records, lost: []
 ) -> list[str]:
     """Repair a journal's damaged lines; returns a sentence for each, [] when there was nothing to do.
@@ -80,7 +80,7 @@ def mend(
     closing: records to add at the end of a file that lost some
     """
     folder = Folder(path.parent)
-    with told(path.parent, f"{path.name} could not be mended"):
+    with disk_errors(path.parent, f"{path.name} could not be mended"):
         if not folder.exists(path.name):
             head = read_head(folder, path.name) if counted else None
             found = _examine(path, iter(()), head, counted, there=False)
@@ -136,7 +136,7 @@ def _judge(path: Path, found: Inspection, run: list[bytes], number: int, at_end:
     where = f"{path}: line {number}"
     size = sum(map(len, run))
     found.effort += size * size
-    fixed = mend_bytes(b"".join(run)) if found.effort <= MOST_EFFORT else None
+    fixed = repair_lines(b"".join(run)) if found.effort <= MAX_EFFORT else None
     if fixed is not None:
         found.say(f"{where} fails its checksum", f"{where}: one flipped bit was put right")
         for line in _split(fixed):
@@ -164,12 +164,12 @@ def _follow(path: Path, found: Inspection, text: bytes) -> None:
             _gap(path, found, line)
     elif found.chain >= 0:
         numbered = found.facts is not None
-        problem = out_of_order(line, found.count, found.chain, len(found.good), numbered)
+        problem = order_problem(line, found.count, found.chain, len(found.good), numbered)
         if problem:
             found.broken = True
             found.say(f"{path}: {problem}", f"{path}: {problem}; what is left was numbered anew")
-    if line.says_whose:
-        found.facts = line.record[FACTS]
+    if line.is_header:
+        found.facts = line.record[HEADER_KEY]
     start = found.chain if found.chain >= 0 and found.good else line.chain
     found.chain = zlib.crc32(text[:-1], start)
     found.count = found.count + 1 if line.number is None else max(found.count, line.number)
@@ -189,9 +189,9 @@ def _replace(
     lines, count, chain = found.good, found.count, found.chain
     if found.broken:
         records = list(_each_once(found.records()))
-        whose = {FACTS: found.facts or facts or {}}
+        whose = {HEADER_KEY: found.facts or facts or {}}
         first = found.last + found.lost + 1
-        lines = number_anew([whose, *records, *closing(records, found.lost)], first, 0)
+        lines = encode_lines([whose, *records, *closing(records, found.lost)], first, 0)
         count, chain = first + len(lines) - 1, 0
         for line in lines:
             chain = zlib.crc32(line[:-1], chain)
@@ -222,10 +222,10 @@ def _keep(folder: Folder, path: Path) -> Path:
 def _lines_of(file: int) -> Iterator[bytes]:
     """The lines of a file; of one that is longer than any of ours, and of all after it, the beginning."""
     position = 0
-    while data := read_at(file, position, MOST_LINE):
+    while data := read_at(file, position, MAX_LINE_BYTES):
         end = data.rfind(b"\n") + 1
         if end == 0:
-            yield data if len(data) < MOST_LINE else data[:MENDABLE_BYTES]
+            yield data if len(data) < MAX_LINE_BYTES else data[:MAX_REPAIR_BYTES]
             return
         yield from _split(data[:end])
         position += end

@@ -8,12 +8,12 @@ import re
 from plaudit.data.catalog import Catalog
 from plaudit.data.disk import Folder
 from plaudit.data.quarantine import Quarantine
-from plaudit.data.segments import GONE, is_ours, remove_files, segment_name
+from plaudit.data.segments import EVICTED_SUFFIX, is_ours, remove_files, segment_name
 
 _NUMBER = re.compile(r"\d{6,}")
 
 
-def clean_up(root: Folder, catalog: Catalog) -> list[str]:
+def recover(root: Folder, catalog: Catalog) -> list[str]:
     """Sentences that say what was done. The catalog must have followed the whole journal."""
     return [*_tails(root, catalog), *_folders(root, catalog)]
 
@@ -45,7 +45,7 @@ def _folders(root: Folder, catalog: Catalog) -> list[str]:
     said: list[str] = []
     for name in root.names("segments"):
         whole = f"segments/{name}"
-        evicted = name.removesuffix(GONE)
+        evicted = name.removesuffix(EVICTED_SUFFIX)
         if not _NUMBER.fullmatch(evicted) or segment_name(int(evicted)) != f"segments/{evicted}":
             continue
         number = int(evicted)
@@ -53,7 +53,7 @@ def _folders(root: Folder, catalog: Catalog) -> list[str]:
             continue
         if not root.is_folder(whole):
             continue
-        if name != evicted or number in catalog.emptied:
+        if name != evicted or number in catalog.evicted_segments:
             if remove_files(root, whole):
                 said.append(f"{root.path / whole}: removed, its episodes were evicted")
         elif is_ours(root, whole):

@@ -8,9 +8,9 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from plaudit.data.formats.bounds import MAX_EDGE, MAX_PIXELS, MAX_WIDTH
 from plaudit.data.formats.lerobot.columns import Features, image_size
-from plaudit.data.formats.lerobot.layout import IMAGES
+from plaudit.data.formats.lerobot.features import IMAGES
+from plaudit.data.formats.limits import MAX_EDGE, MAX_PIXELS, MAX_WIDTH
 from plaudit.errors import BadFile
 from plaudit.untrusted import Root, shown
 
@@ -24,7 +24,7 @@ _SPEC = re.compile(r"0?(\d|1[0-2])?d?")  # 06d, 3d, d: never wider than 12
 
 
 @dataclass(frozen=True)
-class Described:
+class DatasetInfo:
     """What the data set says of itself, checked."""
 
     version: str
@@ -37,7 +37,7 @@ class Described:
     chunks_size: int
 
 
-def described(info: Any, path: Path) -> Described:
+def parse_info(info: Any, path: Path) -> DatasetInfo:
     """Refuses a description that no data set has, with what is wrong in it."""
     if not isinstance(info, dict):
         raise BadFile(path, f"this does not describe a LeRobot data set: it is {shown(info)} and no mapping")
@@ -56,7 +56,7 @@ def described(info: Any, path: Path) -> Described:
     for key, size in sizes.items():
         _check_camera(key, size, path)
     robot = info.get("robot_type")
-    return Described(
+    return DatasetInfo(
         version=version,
         fps=fps,
         robot=robot[:MAX_NAME] if isinstance(robot, str) else "",

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plaudit.data.formats.bounds import GB, MAX_ROWS, TABLE_RATIO, check_unfolded
+from plaudit.data.formats.limits import GB, MAX_ROWS, TABLE_RATIO, check_decoded_size
 from plaudit.data.lfs import unreadable
 from plaudit.errors import BadFile
 from plaudit.untrusted import MAX_JSON, Root, parse_json, shown
@@ -63,7 +63,7 @@ def read_table(root: Root, path: Path, wanted: Callable[[str], bool] = lambda na
         rows = file.metadata.num_rows
         if not 0 <= rows <= MAX_ROWS:
             raise BadFile(path, f"this table says it has {rows:,} rows, and {MAX_ROWS:,} are read; copy it again")
-        check_unfolded(_unfolded(file, names), nbytes, path, "this table", MAX_TABLE, TABLE_RATIO)
+        check_decoded_size(_unfolded(file, names), nbytes, path, "this table", MAX_TABLE, TABLE_RATIO)
         return file.read(columns=names).select(names)
 
     return _parquet(root, path, read)

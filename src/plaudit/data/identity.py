@@ -5,9 +5,9 @@ journal of another store is found out, and one of an earlier day, whose next ids
 """
 
 from plaudit.data.catalog import Catalog
+from plaudit.data.entries import summary_line
 from plaudit.data.journal import Journal
 from plaudit.data.ledger import Ledger
-from plaudit.data.places import summary_line
 from plaudit.data.settings import MARKER, VERSION, Settings
 from plaudit.errors import StoreDamaged
 
@@ -28,7 +28,7 @@ def check_identity(settings: Settings, journal: Journal, ledger: Ledger | None) 
             )
 
 
-def give_no_id_twice(journal: Journal, catalog: Catalog, ledger: Ledger) -> list[str]:
+def skip_labeled_ids(journal: Journal, catalog: Catalog, ledger: Ledger) -> list[str]:
     """Count on after the last episode that has labels, where the journal does not know of it; says so."""
     last = ledger.last_id
     if last < catalog.next_id:

@@ -22,7 +22,7 @@ RATIO = 2000
 TABLE_RATIO = 200  # of numbers
 
 
-def check_unfolded(
+def check_decoded_size(
     nbytes: int,
     compressed: int,
     where: Path,

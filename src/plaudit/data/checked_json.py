@@ -10,19 +10,19 @@ import json
 import zlib
 from typing import Any
 
-from plaudit.data.disk import MOST_BYTES
+from plaudit.data.disk import MAX_SMALL_FILE
 from plaudit.untrusted import parse_json
 
 Tree = dict[str, Any]
 
 
-def seal(tree: Tree) -> bytes:
+def encode_checked(tree: Tree) -> bytes:
     return json.dumps({**tree, "crc": _checksum(tree)}, indent=1).encode()
 
 
 def parse(data: bytes) -> Tree:
     """The content, checksum included; a ValueError where it is no object at all."""
-    if len(data) > MOST_BYTES:
+    if len(data) > MAX_SMALL_FILE:
         raise ValueError(f"{len(data):,} bytes are too many")
     tree = parse_json(data)
     if not isinstance(tree, dict):
@@ -30,7 +30,7 @@ def parse(data: bytes) -> Tree:
     return tree
 
 
-def unseal(data: bytes) -> Tree:
+def decode_checked(data: bytes) -> Tree:
     """The content without its checksum; a ValueError where they do not fit."""
     tree = parse(data)
     checksum = tree.pop("crc", None)
@@ -41,7 +41,7 @@ def unseal(data: bytes) -> Tree:
     return tree
 
 
-def mend_sealed(data: bytes) -> bytes | None:
+def repair_json(data: bytes) -> bytes | None:
     """The bytes with the one bit put right that makes them fit their checksum, or None."""
     if len(data) > 1 << 14:
         return None
@@ -50,7 +50,7 @@ def mend_sealed(data: bytes) -> bytes | None:
         for bit in range(8):
             candidate[position] ^= 1 << bit
             try:
-                unseal(bytes(candidate))
+                decode_checked(bytes(candidate))
                 return bytes(candidate)
             except ValueError:
                 candidate[position] ^= 1 << bit

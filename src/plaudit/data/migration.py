@@ -9,9 +9,9 @@ the journal, the seals of `store.json` and `schema.json` (whose old files are ke
 
 from plaudit.data.catalog import Catalog
 from plaudit.data.disk import Folder
+from plaudit.data.entries import EpisodeEntry, segment_line
 from plaudit.data.journal import Journal
 from plaudit.data.ledger import Ledger
-from plaudit.data.places import Place, segment_line
 from plaudit.data.quarantine import Quarantine
 from plaudit.data.segments import SCHEMA
 from plaudit.data.settings import MARKER, VERSION, Settings
@@ -23,7 +23,7 @@ def check_schemas(root: Folder, catalog: Catalog) -> None:
 
     By a wrong one, good arrays would look like leftovers and be cut off.
     """
-    places: dict[int, list[Place]] = {}
+    places: dict[int, list[EpisodeEntry]] = {}
     for place in catalog.places.values():
         places.setdefault(place.segment, []).append(place)
     for number, segment in catalog.segments.items():
@@ -44,12 +44,12 @@ def migrate(
         aside.copy(MARKER)
         for segment in catalog.segments.values():
             aside.copy(f"{segment.name}/{SCHEMA}")
-    journal.say_whose(settings.to_json())
+    journal.set_header(settings.to_json())
     lines = [segment_line(number, segment.schema) for number, segment in catalog.segments.items()]
     journal.append(lines, alone=True)
     catalog.follow(lines)
     if ledger is not None:
-        ledger.say_whose({"id": settings.id})
+        ledger.set_header({"id": settings.id})
     for segment in catalog.segments.values():
         segment.write_schema()
     settings.write(root)

@@ -17,7 +17,7 @@ REWARD, DONE, SUCCESS = "next.reward", "next.done", "next.success"
 INTERVENTION, PRIVILEGED = "complementary_info.is_intervention", "privileged."
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 LABELS = (REWARD, DONE, SUCCESS)
-SIDECAR = "meta/plaudit.parquet"
+PLAUDIT_META = "meta/plaudit.parquet"
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Layout:
     privileged: dict[str, tuple[str, tuple[int, ...]]]
     fps: float
     robot: str
-    labelled: bool
+    labeled: bool
     interventions: bool
     reward_frame: str
     names: dict[str, Any]
@@ -59,7 +59,7 @@ class Layout:
             privileged={n: (v.dtype.name, v.shape[1:]) for n, v in first.privileged.items() if v.ndim <= 2},
             fps=fps,
             robot=first.robot,
-            labelled=any(item.labels is not None for item in items),
+            labeled=any(item.labels is not None for item in items),
             interventions=any(item.episode.control_mode.any() for item in items),
             reward_frame=options.reward_frame,
             names=dict(first.meta),
@@ -95,7 +95,7 @@ class Layout:
             columns[STATE] = episode.state[:steps]
         if self.action_dim:
             columns[ACTION] = episode.actions
-        if self.labelled:
+        if self.labeled:
             columns |= self._label_columns(item)
         columns[DONE] = np.arange(steps) == steps - 1
         if self.interventions:

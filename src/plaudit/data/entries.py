@@ -17,17 +17,17 @@ from plaudit.errors import InvalidEpisode
 from plaudit.types import Episode
 from plaudit.untrusted import shown
 
-MOST_ID = 1 << 53  # every program that reads JSON can count this far
-MOST_SEGMENTS = (1 << 31) - 1
-MOST_ROWS = 1 << 48
-MOST_NUMBERS = 1 << 28  # in the states and actions of one episode, which are looked at all at once
-MOST_TIME = 253_402_300_800  # the year 10000
+MAX_ID = 1 << 53  # every program that reads JSON can count this far
+MAX_SEGMENTS = (1 << 31) - 1
+MAX_ROWS = 1 << 48
+MAX_NUMBERS = 1 << 28  # in the states and actions of one episode, which are looked at all at once
+MAX_TIME = 253_402_300_800  # the year 10000
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: each opening of a store encodes every line
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EpisodeEntry:
     """Where an episode lies, and what its journal line says of it.
 
     The line is kept as the text that it is in the journal, of some hundred bytes, and read anew each time: parsed it
@@ -55,27 +55,27 @@ class Place:
         return json.loads(self.text)
 
 
-def place_of(line: Record) -> Place:
+def parse_entry(line: Record) -> EpisodeEntry:
     """A KeyError or ValueError where the line is none of an episode."""
     segment, row, steps, episode_id = line["segment"], line["row"], line["steps"], line["id"]
-    _whole("id", episode_id, 0, MOST_ID - 1)
-    _whole("segment", segment, 0, MOST_SEGMENTS - 1)
-    _whole("row", row, 0, MOST_ROWS)
-    _whole("steps", steps, 1, MOST_ROWS)
+    _check_int("id", episode_id, 0, MAX_ID - 1)
+    _check_int("segment", segment, 0, MAX_SEGMENTS - 1)
+    _check_int("row", row, 0, MAX_ROWS)
+    _check_int("steps", steps, 1, MAX_ROWS)
     _check_facts(line)
-    return Place(episode_id, segment, row, steps, _encode(line))
+    return EpisodeEntry(episode_id, segment, row, steps, _encode(line))
 
 
-def check_fits(place: Place, schema: Schema) -> None:
+def check_fits(place: EpisodeEntry, schema: Schema) -> None:
     """A ValueError for an episode that takes more memory than any recording does."""
-    if place.rows * (schema.state_dim + schema.action_dim) > MOST_NUMBERS:
+    if place.rows * (schema.state_dim + schema.action_dim) > MAX_NUMBERS:
         raise ValueError(f"{place.steps:,} steps of {schema.state_dim} and {schema.action_dim} numbers are too many")
 
 
-def place_to_be(line: Record, schema: Schema) -> Place:
+def new_entry(line: Record, schema: Schema) -> EpisodeEntry:
     """Of a line that is about to be written; an InvalidEpisode where it could not be read back."""
     try:
-        place = place_of(line)
+        place = parse_entry(line)
         check_fits(place, schema)
     except (KeyError, ValueError) as error:
         raise InvalidEpisode(f"this episode cannot be stored: {error}") from error
@@ -102,13 +102,13 @@ def summary_line(next_id: int, next_segment: int) -> Record:
 def next_numbers(summary: Record) -> tuple[int, int]:
     """The next id and the next segment; a KeyError or ValueError where they are none."""
     return (
-        _whole("next_id", summary["next_id"], 0, MOST_ID),
-        _whole("next_segment", summary["next_segment"], 0, MOST_SEGMENTS),
+        _check_int("next_id", summary["next_id"], 0, MAX_ID),
+        _check_int("next_segment", summary["next_segment"], 0, MAX_SEGMENTS),
     )
 
 
 def segment_number(line: Record) -> int:
-    return _whole("segment", line["segment"], 0, MOST_SEGMENTS - 1)
+    return _check_int("segment", line["segment"], 0, MAX_SEGMENTS - 1)
 
 
 def episode_line(episode_id: int, episode: Episode, segment: int, row: int, checksums: dict[str, int]) -> Record:
@@ -133,10 +133,10 @@ def episode_line(episode_id: int, episode: Episode, segment: int, row: int, chec
 
 def is_time(value: Any) -> bool:
     """Seconds since 1970 that a calendar has."""
-    return is_number(value) and 0 <= value < MOST_TIME
+    return is_number(value) and 0 <= value < MAX_TIME
 
 
-def is_whole(value: Any, least: int, most: int) -> bool:
+def is_int_in(value: Any, least: int, most: int) -> bool:
     return type(value) is int and least <= value <= most
 
 
@@ -160,7 +160,7 @@ def _check_origin(origin: Any) -> None:
     if not isinstance(origin, Mapping) or set(origin) != {"format", "path", "index", "digest"}:
         raise ValueError(f"its origin is {shown(origin)}")
     texts = (origin["format"], origin["path"], origin["digest"])
-    if not all(isinstance(text, str) for text in texts) or not is_whole(origin["index"], 0, MOST_ID):
+    if not all(isinstance(text, str) for text in texts) or not is_int_in(origin["index"], 0, MAX_ID):
         raise ValueError("its origin is none")
 
 
@@ -169,7 +169,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, float | int) and type(value) is not bool and math.isfinite(value)
 
 
-def _whole(name: str, value: Any, least: int, most: int) -> int:
-    if not is_whole(value, least, most):
+def _check_int(name: str, value: Any, least: int, most: int) -> int:
+    if not is_int_in(value, least, most):
         raise ValueError(f"{name} {shown(value)}, which is not within {least} to {most}")
     return value

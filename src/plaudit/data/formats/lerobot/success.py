@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from plaudit.data.formats.lerobot.columns import column
-from plaudit.data.formats.lerobot.layout import DONE, INTERVENTION, REWARD, SUCCESS
+from plaudit.data.formats.lerobot.features import DONE, INTERVENTION, REWARD, SUCCESS
 from plaudit.types import AnyArray
 
 

@@ -5,9 +5,9 @@ import tracemalloc
 import pytest
 
 from conftest import counting_episode
+from plaudit.data.label_index import NONE, LabelIndex
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
-from plaudit.data.verdicts import NONE, Verdicts
 from plaudit.errors import DataError, StoreDamaged
 from plaudit.types import Labels
 
@@ -92,7 +92,7 @@ def test_a_verdict_nobody_could_read_again_is_not_written(store):
 def test_a_line_that_is_told_twice_counts_once(store):
     """As after a Ctrl-C between the row and the journal's own count."""
     store.ledger.append(0, verdict())
-    line, rows = store.ledger.newest(0).line, Verdicts(store.ledger._journal.held)
+    line, rows = store.ledger.newest(0).line, LabelIndex(store.ledger._journal.held)
     rows.add(line, 100, 50)
     rows._newest[0] = NONE
     rows.add(line, 100, 50)

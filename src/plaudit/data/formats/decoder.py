@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.data.formats.base import Dataset, ReadOptions, Source
-from plaudit.data.formats.bounds import GB
+from plaudit.data.formats.limits import GB
 from plaudit.data.formats.wire import CONTROL, FORK, KILL, LENGTH, WAIT, receive_exactly, send
 from plaudit.errors import BadFile, DataError, UnknownFormat, UnsafeFile
 from plaudit.types import AnyArray, Episode, Labels, Origin
@@ -48,7 +48,7 @@ _PLAIN = re.compile(r"[<>|]([iu][1248]|f[248]|b1)")
 
 
 @contextmanager
-def decoded(path: str | Path, options: ReadOptions | None = None) -> Iterator[Dataset]:
+def open_in_worker(path: str | Path, options: ReadOptions | None = None) -> Iterator[Dataset]:
     """A data set whose files are opened by another process."""
     reader = _Reader(Path(path), options or ReadOptions())
     try:
@@ -116,14 +116,20 @@ class _Reader:
         self._notes: list[str] = []
 
     def dataset(self) -> Dataset:
-        told = self._start()
-        self._notes = list(told["notes"])
+        reply = self._start()
+        self._notes = list(reply["notes"])
         sources = [
             Source(index, where, partial(self._digest, n, where), partial(self._load, n, where), lambda: 0)
-            for n, (index, where) in enumerate(told["sources"])
+            for n, (index, where) in enumerate(reply["sources"])
         ]
         return Dataset(
-            told["format"], self._path, sources, told["facts"], told["ignored"], told["problems"], self._notes
+            reply["format"],
+            self._path,
+            sources,
+            reply["facts"],
+            reply["ignored"],
+            reply["problems"],
+            self._notes,
         )
 
     def close(self) -> None:
@@ -145,9 +151,9 @@ class _Reader:
         return self._ask({"op": "digest", "number": number}, where)[0]["digest"]
 
     def _load(self, number: int, where: str) -> tuple[Episode, Labels | None]:
-        told, arrays = self._ask({"op": "load", "number": number}, where)
-        self._notes += [note for note in told["notes"] if note not in self._notes]
-        return _unpacked(told, arrays)
+        reply, arrays = self._ask({"op": "load", "number": number}, where)
+        self._notes += [note for note in reply["notes"] if note not in self._notes]
+        return _unpacked(reply, arrays)
 
     def _ask(self, request: dict[str, Any], where: str = "") -> tuple[dict[str, Any], list[AnyArray]]:
         if self._connection is None:
@@ -155,16 +161,16 @@ class _Reader:
         assert self._connection is not None
         try:
             send(self._connection, request)
-            told = json.loads(_text(self._connection))
-            arrays = self._arrays(told["arrays"])
+            reply = json.loads(_text(self._connection))
+            arrays = self._arrays(reply["arrays"])
         except TimeoutError:
             self.close()
             raise _lost(where or str(self._path), f"nothing was heard of it for {WAITING:.0f} s") from None
         except (EOFError, OSError):
             raise _lost(where or str(self._path), self._how_it_ended()) from None
-        if "error" in told:
-            raise _error(told)
-        return told, arrays
+        if "error" in reply:
+            raise _error(reply)
+        return reply, arrays
 
     def _arrays(self, shapes: list[tuple[str, list[int]]]) -> list[AnyArray]:
         """What comes is believed no further than it fits: the process may be the file's by now."""
@@ -210,16 +216,16 @@ def _lost(where: str, why: str) -> DataError:
     return BadFile(where, f"the process that read this was lost ({why}); copy it again from its source")
 
 
-def _error(told: dict[str, Any]) -> DataError:
-    kind, sentence = told["kind"], str(told["error"])
-    if kind in _ERRORS and "path" in told:
-        return _ERRORS[kind](told["path"], sentence.removeprefix(f"{told['path']}: "))
+def _error(reply: dict[str, Any]) -> DataError:
+    kind, sentence = reply["kind"], str(reply["error"])
+    if kind in _ERRORS and "path" in reply:
+        return _ERRORS[kind](reply["path"], sentence.removeprefix(f"{reply['path']}: "))
     return UnknownFormat(sentence) if kind == "UnknownFormat" else DataError(sentence)
 
 
-def _unpacked(told: dict[str, Any], arrays: list[AnyArray]) -> tuple[Episode, Labels | None]:
+def _unpacked(reply: dict[str, Any], arrays: list[AnyArray]) -> tuple[Episode, Labels | None]:
     """What `worker.packed` made of an episode; checked once more where it is made."""
-    cameras, privileged, facts = told["cameras"], told["privileged"], told["facts"]
+    cameras, privileged, facts = reply["cameras"], reply["privileged"], reply["facts"]
     parts = iter(arrays)
     episode = Episode.of(
         frames={camera: next(parts) for camera in cameras},
@@ -227,9 +233,9 @@ def _unpacked(told: dict[str, Any], arrays: list[AnyArray]) -> tuple[Episode, La
         actions=next(parts),
         control_mode=next(parts),
         privileged={name: next(parts) for name in privileged},
-        origin=Origin(**told["origin"]),
+        origin=Origin(**reply["origin"]),
         **facts,
     )
-    if told["labels"] is None:
+    if reply["labels"] is None:
         return episode, None
-    return episode, Labels.from_targets(next(parts), told["labels"]["source"])
+    return episode, Labels.from_targets(next(parts), reply["labels"]["source"])

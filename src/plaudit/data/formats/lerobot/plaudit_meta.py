@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from plaudit.data.formats.lerobot.described import count, number
 from plaudit.data.formats.lerobot.episodes import entries_of
-from plaudit.data.formats.lerobot.files import read_table
-from plaudit.data.formats.lerobot.layout import SIDECAR
+from plaudit.data.formats.lerobot.features import PLAUDIT_META
+from plaudit.data.formats.lerobot.info import count, number
+from plaudit.data.formats.lerobot.io_utils import read_table
 from plaudit.errors import BadFile
 from plaudit.types import Repeated
 from plaudit.untrusted import Root
@@ -16,7 +16,7 @@ _FINAL = "final/"
 
 
 @dataclass(frozen=True)
-class Extra:
+class PlauditMeta:
     """Of one episode; what it does not say is as in a data set of others."""
 
     repeated: Repeated = "last"
@@ -24,20 +24,20 @@ class Extra:
     reward_frame: str = "next"
     source: str = "dataset"
     start: float | None = None
-    final_verdict: float | None = None
+    final_success: float | None = None
     final_state: list[float] | None = None
     images: Mapping[str, bytes] = field(default_factory=dict)  # camera -> what the last action led to
 
 
-NO_EXTRA = Extra()
+NO_META = PlauditMeta()
 
 
-def read_sidecar(root: Root) -> dict[int, Extra]:
+def read_plaudit_meta(root: Root) -> dict[int, PlauditMeta]:
     """By episode; {} for a data set of others."""
-    path = root.path / SIDECAR
+    path = root.path / PLAUDIT_META
     if not root.is_file(path):
         return {}
-    found: dict[int, Extra] = {}
+    found: dict[int, PlauditMeta] = {}
     for entry in entries_of(read_table(root, path), path):
         index = count(entry.get("episode_index"))
         if index is None:
@@ -46,18 +46,18 @@ def read_sidecar(root: Root) -> dict[int, Extra]:
     return found
 
 
-def _extra(entry: Mapping[str, Any]) -> Extra:
+def _extra(entry: Mapping[str, Any]) -> PlauditMeta:
     said, source = entry.get("repeated"), entry.get("source")
     state, terminated = entry.get("final_state"), entry.get("terminated")
     sound = isinstance(state, list) and all(number(value) is not None for value in state)
     images = {name.removeprefix(_FINAL): value for name, value in entry.items() if name.startswith(_FINAL)}
-    return Extra(
+    return PlauditMeta(
         repeated=next((known for known in get_args(Repeated) if known == said), "last"),
         terminated=terminated if isinstance(terminated, bool) else None,
         reward_frame=str(entry.get("reward_frame")),
         source=source[:100] if isinstance(source, str) else "dataset",
         start=number(entry.get("start")),
-        final_verdict=number(entry.get("final_verdict")),
+        final_success=number(entry.get("final_verdict")),
         final_state=state if sound else None,
         images={camera: value for camera, value in images.items() if isinstance(value, bytes)},
     )

@@ -20,16 +20,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plaudit.data.journal import Held, Record, damaged
-from plaudit.data.places import MOST_ID, is_time, is_whole
+from plaudit.data.entries import MAX_ID, is_int_in, is_time
+from plaudit.data.journal import JournalFile, Record, damaged
 from plaudit.types import FloatArray, JudgeId, Labels, Scores
 from plaudit.untrusted import shown
 
 FORMAT = 2  # of a line; the first had none
-MOST_SCORE = 1e30  # of a threshold, which float32 can hold
+MAX_SCORE = 1e30  # of a threshold, which float32 can hold
 NONE = 0xFFFFFFFF  # in a row: not restored, nothing before it
-MOST_STEPS = 1 << 22  # of an episode with labels: 11 hours at 100 Hz
-GAP = 1024  # ids that nobody has labelled, up to which the table of newest rows has a plain place for each
+MAX_STEPS = 1 << 22  # of an episode with labels: 11 hours at 100 Hz
+MAX_ID_GAP = 1024  # ids that nobody has labelled, up to which the table of newest rows has a plain place for each
 
 
 class _Row(NamedTuple):
@@ -46,11 +46,11 @@ class _Row(NamedTuple):
 
 _ROW = struct.Struct("<qqdIIIIII")
 _TIME = struct.Struct("<d")
-_MAKES_NO_SENSE = (KeyError, TypeError, ValueError, OverflowError, zlib.error)  # what a line made by hand may raise
+_INVALID_LINE = (KeyError, TypeError, ValueError, OverflowError, zlib.error)  # what a line made by hand may raise
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class LabelVersion:
     """One entry of an episode's history. `labels()` reads the arrays from the ledger."""
 
     episode: int
@@ -59,7 +59,7 @@ class Version:
     model: str
     time: float
     restored_from: int | None
-    _file: Held = field(repr=False)
+    _file: JournalFile = field(repr=False)
     _offset: int = field(repr=False)
     _length: int = field(repr=False)
 
@@ -68,15 +68,15 @@ class Version:
         """All that the ledger says, read from it and verified each time."""
         line = self._file.record(self._offset, self._length)
         # A line of another verdict fits its own checksum too, where somebody wrote over the file.
-        if not is_sensible(line) or _key(line) != (self.episode, self.source, _TIME.pack(self.time)):
+        if not is_label_line(line) or _key(line) != (self.episode, self.source, _TIME.pack(self.time)):
             raise damaged(self._file.path, f"another verdict stands where one on episode {self.episode} was read")
         return line
 
     def labels(self) -> Labels:
         line = self.line
         try:
-            return unpack(line)
-        except _MAKES_NO_SENSE as error:
+            return decode_labels(line)
+        except _INVALID_LINE as error:
             raise damaged(
                 self._file.path, f"version {self.number} of episode {self.episode}'s labels makes no sense ({error})"
             ) from error
@@ -89,7 +89,7 @@ class Version:
         line = self.line
         try:
             return _recorded_rewards(line)
-        except _MAKES_NO_SENSE as error:
+        except _INVALID_LINE as error:
             raise damaged(self._file.path, f"the rewards of episode {self.episode} make no sense ({error})") from error
 
     @property
@@ -98,10 +98,10 @@ class Version:
         return judge_of(self.line)
 
 
-class Verdicts:
+class LabelIndex:
     """Rows of one file, in the order of its lines."""
 
-    def __init__(self, file: Held):
+    def __init__(self, file: JournalFile):
         self._file = file
         self._rows = bytearray()
         self._newest = _Newest()
@@ -114,7 +114,7 @@ class Verdicts:
 
     def add(self, line: Record, offset: int, length: int) -> None:
         """Take in the next line."""
-        if not is_sensible(line):
+        if not is_label_line(line):
             raise damaged(self._file.path, f"a line is no verdict ({str(line)[:200]})")
         episode, count = line["episode"], len(self)
         if count and self._row(count - 1).offset == offset:  # a Ctrl-C came between this and what follows it
@@ -128,7 +128,7 @@ class Verdicts:
         self._rows += _ROW.pack(episode, offset, line["time"], length, number, restored, before, *texts)
         self._newest[episode] = count
 
-    def since(self, count: int) -> list[Version]:
+    def since(self, count: int) -> list[LabelVersion]:
         """All but the first `count`, in the order they came."""
         return [self._version(row) for row in self._rows_since(count)]
 
@@ -138,14 +138,14 @@ class Verdicts:
     def numbers_since(self, count: int) -> list[int]:
         return [row.number for row in self._rows_since(count)]
 
-    def newest(self, episode: int, sources: Collection[str] | None) -> Version | None:
+    def newest(self, episode: int, sources: Collection[str] | None) -> LabelVersion | None:
         """Of certain judges, or of any."""
         for row in self._back_from_newest(episode):
             if sources is None or self._texts[row.source] in sources:
                 return self._version(row)
         return None
 
-    def history(self, episode: int) -> list[Version]:
+    def history(self, episode: int) -> list[LabelVersion]:
         """Oldest first."""
         return [self._version(row) for row in self._back_from_newest(episode)][::-1]
 
@@ -163,8 +163,8 @@ class Verdicts:
         # Of a copy: nothing can be added to a bytearray while somebody iterates over it.
         return map(_Row._make, _ROW.iter_unpack(bytes(self._rows[count * _ROW.size :])))
 
-    def _version(self, row: _Row) -> Version:
-        return Version(
+    def _version(self, row: _Row) -> LabelVersion:
+        return LabelVersion(
             episode=row.episode,
             number=row.number,
             source=self._texts[row.source],
@@ -199,7 +199,7 @@ class _Newest:
 
     def __setitem__(self, episode: int, row: int) -> None:
         missing = episode + 1 - len(self._plain)
-        if 0 < missing <= GAP:
+        if 0 < missing <= MAX_ID_GAP:
             self._plain.extend([NONE] * missing)
         if 0 <= episode < len(self._plain):
             self._plain[episode] = row
@@ -207,24 +207,28 @@ class _Newest:
             self._others[episode] = row
 
 
-def is_sensible(line: Record) -> bool:
+def is_label_line(line: Record) -> bool:
     """Whether these are an episode, a judge, a time and a version, as far as a row needs them."""
     restored = line.get("restored", 0)
     return (
-        is_whole(line.get("episode"), 0, MOST_ID - 1)
+        is_int_in(line.get("episode"), 0, MAX_ID - 1)
         and isinstance(line.get("source"), str)
         and isinstance(line.get("model"), str)
         and is_time(line.get("time"))
-        and (restored is None or is_whole(restored, 1, NONE - 1))
-        and is_whole(line.get("steps"), 0, MOST_STEPS)
+        and (restored is None or is_int_in(restored, 1, NONE - 1))
+        and is_int_in(line.get("steps"), 0, MAX_STEPS)
     )
 
 
 def _key(line: Record) -> tuple[int, str, bytes]:
-    return line["episode"], line["source"], _TIME.pack(line["time"])  # as bytes, because NaN is not equal to itself
+    return (
+        line["episode"],
+        line["source"],
+        _TIME.pack(line["time"]),
+    )  # as bytes, because NaN is not equal to itself
 
 
-def pack(episode_id: int, labels: Labels, restored_from: int | None) -> Record:
+def encode_labels(episode_id: int, labels: Labels, restored_from: int | None) -> Record:
     """The line of an episode's labels."""
     scores = labels.scores
     parts = [labels.success.astype("u1").tobytes(), labels.labeled.astype("u1").tobytes()]
@@ -246,11 +250,11 @@ def pack(episode_id: int, labels: Labels, restored_from: int | None) -> Record:
     }
 
 
-def can_unpack(line: Record) -> bool:
+def can_decode(line: Record) -> bool:
     """Whether a line that is about to be written can be read back."""
     try:
-        unpack(line)
-    except _MAKES_NO_SENSE:
+        decode_labels(line)
+    except _INVALID_LINE:
         return False
     return True
 
@@ -258,18 +262,18 @@ def can_unpack(line: Record) -> bool:
 def _is_score(value: Any) -> bool:
     """None, or a number of which float32 has a neighbour: infinity too, 10 to the 400 not."""
     return value is None or (
-        isinstance(value, float | int) and type(value) is not bool and not MOST_SCORE < abs(value) < math.inf
+        isinstance(value, float | int) and type(value) is not bool and not MAX_SCORE < abs(value) < math.inf
     )
 
 
-def unpack(line: Record) -> Labels:
+def decode_labels(line: Record) -> Labels:
     """The labels of a line, of this version of the format or the one before."""
     if not all(isinstance(text, str) for text in (line["note"], line.get("rule", ""))):
         raise ValueError("its note or its rule is none")
     if line.get("format", 1) == 1:
-        return _unpack_1(line)
+        return _decode_format_1(line)
     frames, count = line["steps"] + 1, line["scores"]
-    if line["format"] != FORMAT or not is_whole(count, 0, 2):
+    if line["format"] != FORMAT or not is_int_in(count, 0, 2):
         raise ValueError(f"its format is {shown(line['format'])}, with {shown(count)} scores")
     data = _data(line, (2 + 4 * count) * frames)
     flags = np.frombuffer(data, "u1", 2 * frames).astype(bool)
@@ -292,7 +296,7 @@ def judge_of(line: Record) -> JudgeId:
     return JudgeId(line["source"], line["model"], str(rule))
 
 
-def _unpack_1(line: Record) -> Labels:
+def _decode_format_1(line: Record) -> Labels:
     """The first format kept a reward and a success of each action, and one number for the first observation."""
     steps, threshold, start = line["steps"], line["threshold"], line["start"]
     if type(line["probability"]) is not bool or not (_is_score(threshold) and _is_score(start)):

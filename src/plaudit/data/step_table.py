@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from plaudit.data.catalog import Place
+from plaudit.data.catalog import EpisodeEntry
 from plaudit.data.rewards import RewardConfig, compute_episode_rewards
 from plaudit.data.schema import STEPS, camera_column
 from plaudit.data.segments import MappedColumn
@@ -43,7 +43,7 @@ class Returns:
     n_step: int = 1
     reward: RewardConfig = field(default_factory=RewardConfig)
     end_on_success: bool = True  # the first step that the judge calls success is terminal, and none after it is used
-    end_as_recorded: bool = True  # so is the last step of an episode that was recorded as ended, whoever judges
+    trust_terminated: bool = True  # so is the last step of an episode that was recorded as ended, whoever judges
 
 
 class StepTable:
@@ -115,7 +115,7 @@ class StepTable:
         return [STEPS, *(camera_column(c) for c in self.shapes if c not in ("state", "action"))]
 
     def _label(self, episode_id: int) -> None:
-        place = self.store.place(episode_id)
+        place = self.store.entry(episode_id)
         version = self.store.ledger.newest(episode_id, self.sources)
         if version is None:  # only by judges that are not asked here
             return
@@ -135,7 +135,7 @@ class StepTable:
             end = int(success.argmax())
         done = steps == end
         line = place.line
-        done[-1] |= line["terminated"] and self.returns.end_as_recorded
+        done[-1] |= line["terminated"] and self.returns.trust_terminated
         config = self.returns.reward
         env_info = dict(self.store.episode(episode_id).privileged) if config.reads_env else {}
         if config.env_reward == "dense" and "reward" not in env_info:  # one of an earlier version kept it in its labels
@@ -145,7 +145,7 @@ class StepTable:
         block["reward"], block["discount"], block["span"] = n_step_returns(reward, done, self.returns)
         block["valid"] = _usable(block, line["repeated"]) & (steps <= end)
 
-    def _add(self, episode_id: int, place: Place) -> slice:
+    def _add(self, episode_id: int, place: EpisodeEntry) -> slice:
         self._map(episode_id, place)
         rows = slice(self._used, self._used + place.steps)
         if rows.stop > len(self._rows):
@@ -160,7 +160,7 @@ class StepTable:
         self._used = rows.stop
         return rows
 
-    def _map(self, episode_id: int, place: Place) -> None:
+    def _map(self, episode_id: int, place: EpisodeEntry) -> None:
         """Hold on to the columns of an episode's segment, so that an eviction can't take them from under a sample."""
         held = self._maps.get(place.segment)
         if held is not None and len(held[STEPS].array) >= place.row + place.rows:
