@@ -28,7 +28,7 @@ from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.report.plots import line_chart
 from plaudit.rollout.collector import EpisodeTargets
-from plaudit.rollout.scripted import collect
+from plaudit.rollout.scripted import collect_scripted
 from plaudit.training.config import load_train_config
 from plaudit.training.reward_model import train_and_save
 from plaudit.training.run_folder import RunFolder
@@ -59,7 +59,7 @@ def run(folder: Path, seed: int, quick: bool) -> Bars:
     began = time.monotonic()
     with Store.create(folder / "data") as data:
         wanted = EpisodeTargets(12, 4) if quick else EpisodeTargets(40, 20)
-        collect(ENV, data, wanted, outcomes=("success",), random_share=1.0, seed=seed)
+        collect_scripted(ENV, data, wanted, outcomes=("success",), random_share=1.0, seed=seed)
         label_in_a_hurry(data)
     judge = JUDGE.model_copy(update={"seed": seed, **({"epochs": 2} if quick else {})})
     weak = train_and_save(Store.open(folder / "data"), folder / "weak", judge, going, quiet)

@@ -28,7 +28,7 @@ from plaudit.envs.panda.config import PandaConfig
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.report.plots import line_charts
-from plaudit.rollout.demos import record_demos
+from plaudit.rollout.scripted import record_demos
 from plaudit.rollout.vector import collect_rollout
 from plaudit.training.stores import DEMOS
 from plaudit.training.trainer import HELD_BACK

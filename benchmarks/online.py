@@ -41,7 +41,7 @@ from plaudit.cluster.run import ClusterRunConfig, workers_for  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
 from plaudit.demo import Demo, DemoConfig, DemoDisplay  # noqa: E402
 from plaudit.envs.panda.config import PandaConfig  # noqa: E402
-from plaudit.rollout.demos import record_demos  # noqa: E402
+from plaudit.rollout.scripted import record_demos  # noqa: E402
 from plaudit.training.online import OnlineTrainer  # noqa: E402
 from plaudit.training.online_config import load_online  # noqa: E402
 from plaudit.training.online_evaluation import examine  # noqa: E402

@@ -38,7 +38,7 @@ from plaudit.report.page import Code, Section, Table, Text
 from plaudit.report.run import write_run_report
 from plaudit.report.text import format_duration, format_percent
 from plaudit.rollout.collector import EpisodeTargets
-from plaudit.rollout.scripted import collect
+from plaudit.rollout.scripted import collect_scripted
 from plaudit.training.config import load_train_config
 from plaudit.training.evaluation import Outcome, examine, film
 from plaudit.training.reward_model import train_and_save
@@ -177,7 +177,9 @@ class Demo:
         env = PandaConfig(type="lift", obs="both", cameras=self.config.cameras)
         targets = EpisodeTargets(self.config.target_success, self.config.target_failure)
         with Store.open(self.data, write=True) if is_store(self.data) else Store.create(self.data) as store:
-            kept = collect(env, store, targets, seed=self.first_seed, progress=self.display.track("collecting")).kept
+            kept = collect_scripted(
+                env, store, targets, seed=self.first_seed, progress=self.display.track("collecting")
+            ).kept
         return f"{kept['success']} successes and {kept['failure']} failures, labeled by the simulator"
 
     def train_judge(self) -> str:

@@ -76,17 +76,17 @@ def collect_(
         raise DataError("name a store to add to, or a training run with --config")
     from plaudit.data.store import Store, is_store
     from plaudit.rollout.collector import EpisodeTargets
-    from plaudit.rollout.scripted import check_collect, collect
+    from plaudit.rollout.scripted import check_targets, collect_scripted
 
     more = [*(["randomize=true"] if randomize else []), *(settings or [])]
     env = env_config_of(name, "both", camera, size, more)
     told = [outcome.strip() for outcome in outcomes.split(",")]
     targets = EpisodeTargets(target_success, target_failure)
-    check_collect(env, targets, told, noise, random_share)  # a mistake is told before a store is made
+    check_targets(env, targets, told, noise, random_share)  # a mistake is told before a store is made
     with Store.open(store, write=True) if is_store(store) else Store.create(store) as opened:
         before = len(opened)
         try:
-            intake = collect(
+            intake = collect_scripted(
                 env,
                 opened,
                 targets,

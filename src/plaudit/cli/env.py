@@ -55,13 +55,13 @@ def env_view(
     """
     from plaudit.report.sheet import contact_sheet, save_image
     from plaudit.report.video import save_episode_video
-    from plaudit.rollout.demos import play
+    from plaudit.rollout.scripted import play_episode
 
     path = output or Path(f"{name}.png")
     if path.suffix not in (".png", ".mp4"):
         raise DataError(f"{path} is neither a .png nor an .mp4; name one of these")
     config = env_config_of(name, "both", camera, size, [*(["randomize=true"] if randomize else []), *(settings or [])])
-    episode, labels = play(config, seed=seed, outcome=outcome, noise=noise)
+    episode, labels = play_episode(config, seed=seed, outcome=outcome, noise=noise)
     if path.suffix == ".mp4":
         save_episode_video(episode, path)
     else:
@@ -124,7 +124,7 @@ def env_record(
     """
     from plaudit.data.store import Store, is_store
     from plaudit.policies.expert import check_script
-    from plaudit.rollout.demos import record_demos
+    from plaudit.rollout.scripted import record_demos
 
     config = env_config_of(name, obs, camera, size, settings)
     told = [outcome.strip() for outcome in outcomes.split(",")]

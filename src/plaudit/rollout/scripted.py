@@ -1,11 +1,17 @@
-"""Episodes for a judge to learn from, out of a script: successes, near misses and random walks in a built-in task.
+"""Scripted episodes of the built-in tasks: demonstrations for a policy, successes and failures for a judge.
 
-An episode that came out otherwise than it was told to is as good as any here: the simulator's label says what
-happened. Successes linger, so that a judge sees more than the first frame of one; failures run to the time limit.
+`record_demos` records episodes with the outcomes it is asked for. Noise makes no two alike, and now and then gives one
+another outcome; such an episode would carry the wrong name, so it is left out and tried again from another seed.
+
+`collect_scripted` fills a store with successes, near misses and random walks until its targets are reached. Here an
+episode with another outcome is as good as any: the simulator's label says what happened. Successes continue for a few
+steps, so that a judge sees more than the first frame of one; failures run to the time limit.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,35 +25,81 @@ from plaudit.judges.simulator import SimulatorJudge
 from plaudit.policies.expert import OUTCOMES, check_script, expert_act_fn
 from plaudit.protocols import VecEnv
 from plaudit.rollout.collector import EpisodeQuota, EpisodeTargets
-from plaudit.rollout.vector import collect_rollout
+from plaudit.rollout.vector import ActFn, collect_rollout
 from plaudit.types import Episode, FloatArray, Labels, Observation, ProgressFn
 
-SIDE_BY_SIDE = 16  # episodes at a time
-PATIENCE = 20  # rounds that bring nothing wanted before giving up
-RANDOM = "random"  # the outcome that a random walk is told
-WALK = 0.7  # how much of an action a random walk keeps for the next
+NUM_ENVS = 16  # episodes at a time
+MAX_TRIES = 10  # for each demonstration, on average, before giving up
+MAX_IDLE_ROLLOUTS = 20  # that bring nothing wanted before giving up
+RANDOM = "random"  # the outcome of a random walk
+SMOOTHNESS = 0.7  # how much of an action a random walk keeps for the next
+
+Scripted = tuple[str, Episode, Labels]  # the outcome that the script was to reach, and what came of it
 
 
-def check_collect(
+@dataclass(frozen=True)
+class DemoStats:
+    """What was recorded."""
+
+    ids: tuple[int, ...]  # in the store
+    kept: Counter[str]  # outcome -> episodes
+    left_out: Counter[str]  # outcome -> episodes that were to have it and did not
+    missing: int  # episodes that no try gave
+
+
+def record_demos(
+    env: PandaConfig,
+    store: Store,
+    *,
+    episodes: int,
+    outcomes: Sequence[str] = ("success",),
+    noise: float = 0.2,
+    seed: int = 0,
+    keep_all: bool = False,
+    linger: int = 0,
+    progress: ProgressFn = iter,
+) -> DemoStats:
+    """Append scripted episodes with the simulator's labels, each as soon as it is whole.
+
+    outcomes: how they are to end, in turn
+    noise: on the actions, whose largest value is 1
+    seed: of the first episode; the others count up
+    keep_all: keep those with another outcome too
+    linger: steps that an episode continues after its success
+    """
+    _check_env(env)
+    ids: list[int] = []
+    kept: Counter[str] = Counter()
+    left_out: Counter[str] = Counter()
+    wanted = [outcomes[i % len(outcomes)] for i in range(episodes)]
+    with closing(ScriptedRollouts(env, episodes, noise, linger, seed)) as rollouts:
+        found = _with_outcomes(rollouts, wanted, keep_all, left_out)
+        for _, (outcome, episode, labels) in zip(progress(range(episodes)), found, strict=False):
+            ids.append(store.append(episode))
+            store.ledger.append(ids[-1], labels)
+            kept[outcome] += 1
+    return DemoStats(tuple(ids), kept, left_out, episodes - len(ids))
+
+
+def check_targets(
     env: Any, targets: EpisodeTargets, outcomes: Sequence[str], noise: float, random_share: float
 ) -> None:
     """Whether a script can reach these targets."""
-    if not isinstance(env, PandaConfig):
-        raise EnvError(f"there is no scripted expert for '{env.type}'; there is for: {', '.join(TASKS)}")
+    _check_env(env)
     if env.obs == "state":
         raise EnvError("a judge learns from images; set obs to 'both' or 'pixels'")
     check_script(outcomes, noise)
     if not 0 <= random_share <= 1:
         raise EnvError(f"random_share is {random_share:g}; it is a share of the failures, from 0 to 1")
     if targets.success is None or targets.failure is None:
-        raise EnvError("a script needs both targets: it would go on for ever")
+        raise EnvError("a script needs both targets: it would never end")
     if targets.success and "success" not in outcomes:
         raise EnvError("no outcome succeeds; add success to the outcomes, or set the target of success to 0")
     if targets.failure and not _failures(outcomes) and not random_share:
         raise EnvError("no outcome fails; add some, a share of random walks, or set the target of failure to 0")
 
 
-def collect(
+def collect_scripted(
     env: PandaConfig,
     store: Store,
     targets: EpisodeTargets,
@@ -59,80 +111,146 @@ def collect(
     seed: int = 0,
     progress: ProgressFn = iter,
 ) -> EpisodeQuota:
-    """Add what a store lacks to reach its targets, each episode as soon as its round is over; returns the counts.
+    """Add what a store lacks to reach its targets, each episode as soon as its rollout is over; returns the counts.
 
-    outcomes: what the expert is told; the failures among them take turns
-    noise: on its actions, of which 1 is the most
+    outcomes: of the script; the failures among them take turns
+    noise: on its actions, whose largest value is 1
     random_share: of the failures, how many are random walks
-    linger: steps that an episode goes on for after its success
-    seed: of the first episode; where the store has higher ones already, they go on from there
+    linger: steps that an episode continues after its success
+    seed: of the first episode; a store with higher ones continues from there
     """
-    check_collect(env, targets, outcomes, noise, random_share)
-    intake = EpisodeQuota(store, targets)
-    missing = (intake.missing("success") or 0) + (intake.missing("failure") or 0)
-    played = _episodes(env, intake, outcomes, noise, random_share, linger, max(seed, _next_seed(store)))
-    for _, (episode, labels) in zip(progress(range(missing)), played, strict=False):
-        intake.add(episode, labels)
-    return intake
+    check_targets(env, targets, outcomes, noise, random_share)
+    quota = EpisodeQuota(store, targets)
+    if quota.done:
+        return quota
+    missing = (quota.missing("success") or 0) + (quota.missing("failure") or 0)
+    with closing(ScriptedRollouts(env, missing, noise, linger, max(seed, _next_seed(store)))) as rollouts:
+        found = _wanted(rollouts, quota, outcomes, random_share)
+        for _, (episode, labels) in zip(progress(range(missing)), found, strict=False):
+            quota.add(episode, labels)
+    return quota
+
+
+def play_episode(env: Any, *, seed: int, outcome: str = "success", noise: float = 0.0) -> tuple[Episode, Labels]:
+    """One episode of any environment: the expert acts in a built-in task, a random policy in others."""
+    judge = SimulatorJudge()
+    with closing(env.build(1)) as vec_env:
+        expert = isinstance(env, PandaConfig)
+        act = expert_act_fn(vec_env, [outcome], noise, seed) if expert else RandomPolicy(vec_env, seed)
+        rollout = collect_rollout(vec_env, act, [seed], SuccessDetector(judge, 1))
+        return rollout.episodes(vec_env, judge)[0]
+
+
+class ScriptedRollouts:
+    """Rollouts of scripted experts in a built-in task, from consecutive seeds."""
+
+    def __init__(self, env: PandaConfig, max_episodes: int, noise: float, linger: int, seed: int):
+        self._env = env.build(max(1, min(NUM_ENVS, max_episodes)))
+        self._judge = SimulatorJudge()
+        self._detector = SuccessDetector(self._judge, self.num_envs)
+        self._noise, self._linger, self._seed = noise, linger, seed
+        self.num_episodes = 0  # so far
+
+    @property
+    def num_envs(self) -> int:
+        """Episodes of a rollout."""
+        return self._env.num_envs
+
+    def run(self, outcomes: Sequence[str]) -> list[Scripted]:
+        """One rollout, of at most `num_envs` outcomes."""
+        seeds = range(self._seed + self.num_episodes, self._seed + self.num_episodes + self.num_envs)
+        act = self._act_fn(outcomes, seeds[0])
+        rollout = collect_rollout(self._env, act, seeds, self._detector, linger=self._linger)
+        self.num_episodes += self.num_envs
+        played = rollout.episodes(self._env, self._judge, noise=self._noise)
+        return [(outcome, _with_meta(episode, outcome), labels) for outcome, (episode, labels) in zip(outcomes, played)]
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    def _act_fn(self, outcomes: Sequence[str], seed: int) -> ActFn:
+        expert = expert_act_fn(self._env, ["success" if o == RANDOM else o for o in outcomes], self._noise, seed)
+        if RANDOM not in outcomes:
+            return expert
+        walk = RandomWalkPolicy(self._env, seed)
+        wanders = np.resize([outcome == RANDOM for outcome in outcomes], self.num_envs)[:, None]
+        return lambda observation: np.where(wanders, walk(observation), expert(observation))
+
+
+class RandomPolicy:
+    """Independent random actions, for environments without an expert."""
+
+    def __init__(self, env: VecEnv, seed: int):
+        self._shape, self._rng = (env.num_envs, env.action_dim), np.random.default_rng(seed)
+
+    def __call__(self, observation: Observation) -> FloatArray:
+        """The next actions, [N, A]."""
+        return self._rng.uniform(-1, 1, self._shape).astype(np.float32)
 
 
 class RandomWalkPolicy:
-    """Actions that change a little each step: the arm wanders."""
+    """Random actions that change a little each step: the arm wanders."""
 
-    def __init__(self, simulation: VecEnv, seed: int):
+    def __init__(self, env: VecEnv, seed: int):
         self._rng = np.random.default_rng([seed, 1])
-        self._action = self._rng.uniform(-1, 1, (simulation.num_envs, simulation.action_dim))
+        self._action = self._rng.uniform(-1, 1, (env.num_envs, env.action_dim))
 
     def __call__(self, observation: Observation) -> FloatArray:
+        """The next actions, [N, A]."""
         new = self._rng.uniform(-1, 1, self._action.shape)
-        self._action = np.clip(WALK * self._action + (1 - WALK**2) ** 0.5 * new, -1, 1)
+        self._action = np.clip(SMOOTHNESS * self._action + (1 - SMOOTHNESS**2) ** 0.5 * new, -1, 1)
         return self._action.astype(np.float32)
 
 
-def _episodes(
-    env: PandaConfig,
-    intake: EpisodeQuota,
-    outcomes: Sequence[str],
-    noise: float,
-    random_share: float,
-    linger: int,
-    seed: int,
+def _with_outcomes(
+    rollouts: ScriptedRollouts, wanted: Sequence[str], keep_all: bool, left_out: Counter[str]
+) -> Iterator[Scripted]:
+    """Episodes with the wanted outcomes; where one had another, it is counted and tried again."""
+    queue, max_episodes = list(wanted), MAX_TRIES * len(wanted) + rollouts.num_envs
+    while queue and rollouts.num_episodes < max_episodes:
+        batch, queue = queue[: rollouts.num_envs], queue[rollouts.num_envs :]
+        for outcome, episode, labels in rollouts.run(batch):
+            if keep_all or labels.success_once == (outcome == "success"):
+                yield outcome, episode, labels
+            else:
+                left_out[outcome] += 1
+                queue.append(outcome)
+
+
+def _wanted(
+    rollouts: ScriptedRollouts, quota: EpisodeQuota, outcomes: Sequence[str], random_share: float
 ) -> Iterator[tuple[Episode, Labels]]:
-    """Those that are wanted, for as long as any are; whoever takes one adds it to the intake before the next."""
-    missing = (intake.missing("success") or 0) + (intake.missing("failure") or 0)
-    world, judge, idle = env.build(max(1, min(SIDE_BY_SIDE, missing))), SimulatorJudge(), 0
-    detector = SuccessDetector(judge, world.num_envs)
-    try:
-        while not intake.done and idle < PATIENCE:
-            told = _told(intake, world.num_envs, outcomes, random_share)
-            act = _actor(world, told, noise, seed)
-            played = collect_rollout(world, act, range(seed, seed + world.num_envs), detector, linger=linger)
-            seed, idle = seed + world.num_envs, idle + 1
-            for outcome, (episode, labels) in zip(told, played.episodes(world, judge, noise=noise), strict=True):
-                if intake.missing("success" if labels.success_once else "failure"):
-                    policy = "random walk" if outcome == RANDOM else "scripted"
-                    yield replace(episode, meta={**episode.meta, "policy": policy, "outcome": outcome}), labels
-                    idle = 0
-    finally:
-        world.close()
+    """Episodes that the quota misses, for as long as any are; the caller adds each before it asks for the next."""
+    idle = 0
+    while not quota.done and idle < MAX_IDLE_ROLLOUTS:
+        idle += 1
+        for _, episode, labels in rollouts.run(_choose_outcomes(quota, rollouts.num_envs, outcomes, random_share)):
+            if quota.missing("success" if labels.success_once else "failure"):
+                yield episode, labels
+                idle = 0
 
 
-def _told(intake: EpisodeQuota, count: int, outcomes: Sequence[str], random_share: float) -> list[str]:
-    """What the scenes of the next round are to do: successes and failures as they are wanted, the failures in turn."""
-    good, bad = intake.missing("success") or 0, intake.missing("failure") or 0
-    succeed = round(count * good / (good + bad)) if good and bad else count * bool(good)
-    failures, told = _failures(outcomes), ["success"] * min(max(succeed, int(good > 0)), count)
-    for i in range(intake.kept["failure"], intake.kept["failure"] + count - len(told)):
-        wander = not failures or int((i + 1) * random_share) > int(i * random_share)
-        told.append(RANDOM if wander else failures[i % len(failures)])
-    return told
+def _choose_outcomes(quota: EpisodeQuota, count: int, outcomes: Sequence[str], random_share: float) -> list[str]:
+    """For the next rollout: successes and failures in the ratio that is missing, the failures in turn."""
+    success, failure = quota.missing("success") or 0, quota.missing("failure") or 0
+    share = round(count * success / (success + failure)) if success and failure else count * bool(success)
+    chosen = ["success"] * min(max(share, int(success > 0)), count)
+    failures, kept = _failures(outcomes), quota.kept["failure"]
+    for i in range(kept, kept + count - len(chosen)):
+        wanders = not failures or int((i + 1) * random_share) > int(i * random_share)
+        chosen.append(RANDOM if wanders else failures[i % len(failures)])
+    return chosen
 
 
-def _actor(world: Any, told: Sequence[str], noise: float, seed: int) -> Callable[[Observation], FloatArray]:
-    wanders = np.array([outcome == RANDOM for outcome in told])[:, None]
-    expert = expert_act_fn(world, ["success" if o == RANDOM else o for o in told], noise, seed)
-    walk = RandomWalkPolicy(world, seed)
-    return lambda observation: np.where(wanders, walk(observation), expert(observation))
+def _check_env(env: Any) -> None:
+    if not isinstance(env, PandaConfig):
+        raise EnvError(f"there is no scripted expert for '{env.type}'; there is for: {', '.join(TASKS)}")
+
+
+def _with_meta(episode: Episode, outcome: str) -> Episode:
+    policy = "random walk" if outcome == RANDOM else "scripted"
+    return replace(episode, meta={**episode.meta, "policy": policy, "outcome": outcome})
 
 
 def _failures(outcomes: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.data.store import Store
-from plaudit.rollout.demos import record_demos
+from plaudit.rollout.scripted import record_demos
 from plaudit.rollout.vector import RolloutBatch
 from plaudit.training.reward import Referee
 from plaudit.training.run_folder import RunFolder, open_demos
