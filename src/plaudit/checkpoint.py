@@ -10,7 +10,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from plaudit.data.journal import disk_error, sync
 from plaudit.errors import BadFile
+from plaudit.protocols import Learner
 from plaudit.safetensors_file import check_safetensors
 from plaudit.untrusted import MAX_JSON, parse_json, read_own, shown
 
@@ -26,18 +27,7 @@ FORMAT = 1
 VERSION = "version"  # of a learner, among dumped tensors
 
 
-class Stateful(Protocol):
-    """What a checkpoint holds: all that an object needs to continue, as tensors by name."""
-
-    @property
-    def version(self) -> int: ...
-
-    def state_dict(self) -> Mapping[str, Tensor]: ...
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
-
-
-class Checkpointed:
+class Stateful:
     """Base of what is trained with torch: the state is its network, its optimizers, its generator and its version."""
 
     version: int  # updates made
@@ -65,7 +55,7 @@ class Checkpointed:
         self.version = int(state[VERSION])
 
 
-def save_checkpoint(folder: Path, learner: Stateful, facts: Mapping[str, Any]) -> None:
+def save_checkpoint(folder: Path, learner: Stateful | Learner, facts: Mapping[str, Any]) -> None:
     """Write a new checkpoint; `facts` are the caller's own, JSON values."""
     beside = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
@@ -91,17 +81,17 @@ def _number_in(words: str) -> int:
     return int(found[1]) if found else errno.EIO
 
 
-def dump_checkpoint(learner: Stateful) -> bytes:
+def dump_checkpoint(learner: Stateful | Learner) -> bytes:
     """The state of a learner as bytes, for another of the same config elsewhere (`load_dumped`)."""
     return save(dict(learner.state_dict()))
 
 
-def load_dumped(data: bytes, learner: Stateful) -> None:
+def load_dumped(data: bytes, learner: Stateful | Learner) -> None:
     """Continue from the bytes of `dump_checkpoint`."""
     learner.load_state_dict(load(data))
 
 
-def load_checkpoint(folder: Path, learner: Stateful) -> dict[str, Any]:
+def load_checkpoint(folder: Path, learner: Stateful | Learner) -> dict[str, Any]:
     """Put a learner into the state that was saved; returns the caller's facts."""
     facts = read_facts(folder)
     try:

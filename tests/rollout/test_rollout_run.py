@@ -47,7 +47,7 @@ def test_it_drives_records_and_says_how_punctual_it_was(algorithm, policy, tmp_p
     log = f"robot.log={tmp_path / 'log'}"
     said = run(*PUPPET, *words, "--episodes", 2, "--steps", 5, "--seed", 3, log, "executor.max_action_delta=0.5")
     assert "100 Hz, 2 joints, 2 cameras" in said and "ticks                     10" in said
-    assert "2 to drive, of at most 5 steps each: 0 s" in said
+    assert "2 episodes of at most 5 steps each: 0 s" in said
     assert "episode 0: 5 steps, ended by: steps; 1 to go\nepisode 1: 5 steps, ended by: steps\n" in said
     assert "2; ended by: steps; weights [0]" in said
     store = Store.open(tmp_path / "store")

@@ -1,7 +1,7 @@
 """`plaudit collect`: episodes with success labels, from a script or while a policy trains."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,32 +10,42 @@ from plaudit.cli.env import CameraOption, SetOption, env_config_of
 from plaudit.cli.train import train_
 from plaudit.errors import DataError
 
+StoreArgument = Annotated[
+    Path | None, typer.Argument(help="The store to add to; created if it does not exist.", show_default=False)
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option(help="A YAML file of a training run with a 'collect' block: train and collect.")
+]
+TargetSuccess = Annotated[
+    int,
+    typer.Option(
+        "--target-success", "--max-positive-trajectories", min=0, max=2**31 - 1, help="Number of successful episodes."
+    ),
+]
+TargetFailure = Annotated[
+    int,
+    typer.Option(
+        "--target-failure", "--max-negative-trajectories", min=0, max=2**31 - 1, help="Number of failed episodes."
+    ),
+]
+Linger = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Steps that an episode continues after its success.")]
+SizeOption = Annotated[
+    str,
+    typer.Option("--image-size", "--size", help="Image size: an edge, like 128, or height x width, like 96x128."),
+]
+FirstSeed = Annotated[
+    int,
+    typer.Option(min=0, max=2**31 - 1, help="Seed of the first episode; a store with episodes continues its seeds."),
+]
+
 
 def collect_(
     context: typer.Context,
-    store: Annotated[
-        Path | None, typer.Argument(help="The store to add to; created if it does not exist.", show_default=False)
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A YAML file of a training run with a 'collect' block: train and collect.")
-    ] = None,
+    store: StoreArgument = None,
+    config: ConfigOption = None,
     name: Annotated[str, typer.Option("--env", help="A built-in task: lift, pick_place or push.")] = "lift",
-    target_success: Annotated[
-        int,
-        typer.Option(
-            "--target-success",
-            "--max-positive-trajectories",
-            min=0,
-            max=2**31 - 1,
-            help="Number of successful episodes.",
-        ),
-    ] = 60,
-    target_failure: Annotated[
-        int,
-        typer.Option(
-            "--target-failure", "--max-negative-trajectories", min=0, max=2**31 - 1, help="Number of failed episodes."
-        ),
-    ] = 120,
+    target_success: TargetSuccess = 60,
+    target_failure: TargetFailure = 120,
     outcomes: Annotated[
         str, typer.Option(help="Outcomes of the script; the failures take turns.")
     ] = "success,miss,drop,near_goal,wrong_place",
@@ -43,23 +53,13 @@ def collect_(
         float, typer.Option(min=0, max=1, help="Fraction of the failures that are random walks.", callback=finite)
     ] = 0.2,
     noise: Annotated[float, typer.Option(help="Noise on the script's actions, from 0 to 1.", callback=finite)] = 0.2,
-    linger: Annotated[
-        int, typer.Option(min=0, max=2**31 - 1, help="Steps that an episode continues after its success.")
-    ] = 8,
+    linger: Linger = 8,
     camera: CameraOption = None,
-    size: Annotated[
-        str,
-        typer.Option("--image-size", "--size", help="Image size: an edge, like 128, or height x width, like 96x128."),
-    ] = "64",
+    size: SizeOption = "64",
     randomize: Annotated[
         bool, typer.Option("--randomize", help="Randomize colors, light and cameras by the seed.")
     ] = False,
-    seed: Annotated[
-        int,
-        typer.Option(
-            min=0, max=2**31 - 1, help="Seed of the first episode; a store with episodes continues its seeds."
-        ),
-    ] = 0,
+    seed: FirstSeed = 0,
     settings: SetOption = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
@@ -74,34 +74,47 @@ def collect_(
         return
     if store is None:
         raise DataError("name a store to add to, or a training run with --config")
+    more = [*(["randomize=true"] if randomize else []), *(settings or [])]
+    env = env_config_of(name, "both", camera, size, more)
+    _run_script(
+        env,
+        store,
+        (target_success, target_failure),
+        outcomes=[outcome.strip() for outcome in outcomes.split(",")],
+        noise=noise,
+        random_share=random_share,
+        linger=linger,
+        seed=seed,
+    )
+
+
+def _run_script(
+    env: Any,
+    store: Path,
+    wanted: tuple[int, int],
+    *,
+    outcomes: list[str],
+    noise: float,
+    random_share: float,
+    **options: Any,
+) -> None:
+    """wanted: successes and failures; options: of `plaudit.rollout.scripted.collect_scripted`"""
     from plaudit.data.store import Store, is_store
     from plaudit.rollout.collector import EpisodeTargets
     from plaudit.rollout.scripted import check_targets, collect_scripted
 
-    more = [*(["randomize=true"] if randomize else []), *(settings or [])]
-    env = env_config_of(name, "both", camera, size, more)
-    told = [outcome.strip() for outcome in outcomes.split(",")]
-    targets = EpisodeTargets(target_success, target_failure)
-    check_targets(env, targets, told, noise, random_share)  # a mistake is told before a store is made
+    targets = EpisodeTargets(*wanted)
+    check_targets(env, targets, outcomes, noise, random_share)  # a mistake is reported before a store is made
+    options |= {"outcomes": outcomes, "noise": noise, "random_share": random_share}
     with Store.open(store, write=True) if is_store(store) else Store.create(store) as opened:
         before = len(opened)
         try:
-            intake = collect_scripted(
-                env,
-                opened,
-                targets,
-                outcomes=told,
-                noise=noise,
-                random_share=random_share,
-                linger=linger,
-                seed=seed,
-                progress=progress("collecting"),
-            )
+            quota = collect_scripted(env, opened, targets, progress=progress("collecting"), **options)
         except KeyboardInterrupt:
             stop(f"interrupted; {len(opened) - before} episodes were added to {store}; run the same command to resume")
-    counts = f"{intake.kept['success']} successes and {intake.kept['failure']} failures"
+    counts = f"{quota.kept['success']} successes and {quota.kept['failure']} failures"
     out.print(f"{store} has {counts}, {len(opened) - before} of them new")
-    if not intake.done:
+    if not quota.done:
         tell("warning", "the script brought nothing that is missing any more; try another noise or other outcomes")
         raise typer.Exit(1)
 

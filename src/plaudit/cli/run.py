@@ -13,26 +13,29 @@ from plaudit.cli.common import AllowCode, AllowHost, RobotParams, RobotTopics, o
 from plaudit.errors import RolloutError
 from plaudit.trust import check_code
 
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="robot.x=y, policy.x=y, teleop.x=y, and how to drive: executor.max_action_delta=0.05 ...",
+    ),
+]
+Algorithm = Annotated[
+    str,
+    typer.Option(
+        "--inference_algorithm",
+        "--inference-algorithm",
+        help="rtc: infer while the robot moves; sequential: it waits meanwhile; or my_module:MyEngine.",
+    ),
+]
+
 
 def run_(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...",
-            help="robot.x=y, policy.x=y, teleop.x=y, and how to drive: executor.max_action_delta=0.05 ...",
-        ),
-    ] = None,
+    overrides: Overrides = None,
     *,
     robot: Annotated[str, typer.Option(help="igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")],
     policy_yaml: Annotated[Path, typer.Option("--policy_yaml", "--policy-yaml", help="The policy's file.")],
-    algorithm: Annotated[
-        str,
-        typer.Option(
-            "--inference_algorithm",
-            "--inference-algorithm",
-            help="rtc: infer while the robot moves; sequential: it waits meanwhile; or my_module:MyEngine.",
-        ),
-    ] = "rtc",
+    algorithm: Algorithm = "rtc",
     episodes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="How many.")] = 1,
     steps: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Of an episode, at most.")] = 1000,
     store: Annotated[Path, typer.Option(help="Where to record; made if it does not exist.")] = Path("episodes"),
@@ -44,7 +47,7 @@ def run_(
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Let a policy drive a robot and record what was sent and seen.
+    """Run a policy on a robot and record what was sent and observed.
 
     Ctrl-C tells the robot to hold and keeps the episode so far. Returns 1 when something failed; the episode so far is
     kept then too, and its meta says how it ended.
@@ -70,12 +73,12 @@ def run_(
     )
     new = not is_store(store)
     with (
-        _taken_back(store) if new else nullcontext(),
+        _removed_if_empty(store) if new else nullcontext(),
         nullcontext() if config.teleop is None else restore_terminal(),
         Store.create(store) if new else Store.open(store, write=True) as opened,
     ):
         try:
-            with _started(config, policy) as engine:
+            with _start(config, policy) as engine:
                 _drive(engine, opened, config.executor.max_episode_steps, episodes, task, seed)
         except RolloutError as error:
             tell("error", f"{error}; the robot was told to hold")
@@ -85,8 +88,8 @@ def run_(
 
 
 @contextmanager
-def _taken_back(store: Path) -> Iterator[None]:
-    """A store that is new and got no episode goes again."""
+def _removed_if_empty(store: Path) -> Iterator[None]:
+    """A new store that got no episode is removed again."""
     from plaudit.data.store import Store, is_store
 
     try:
@@ -96,7 +99,7 @@ def _taken_back(store: Path) -> Iterator[None]:
             shutil.rmtree(store)
 
 
-def _started(config: Any, policy: Any) -> Any:
+def _start(config: Any, policy: Any) -> Any:
     try:
         return config.start(policy)
     except RolloutError as error:
@@ -110,7 +113,7 @@ def _drive(engine: Any, store: Any, steps: int, episodes: int, task: str, seed: 
     before, spec = len(store), engine.env_spec
     out.print(f"{spec.name}: {spec.fps:g} Hz, {spec.action_dim} joints, {len(spec.cameras)} cameras")
     out.print(f"control has {engine.priority}")
-    out.print(f"{episodes} to drive, of at most {steps:,} steps each: {steps / spec.fps:.0f} s")
+    out.print(f"{episodes} episodes of at most {steps:,} steps each: {steps / spec.fps:.0f} s")
     try:
         for done, number in enumerate(record_episodes(engine, store, episodes, task=task, seed=seed), start=1):
             episode = store.episode(number)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plaudit.checkpoint import Checkpointed
+from plaudit.checkpoint import Stateful
 from plaudit.policies.networks import random_shift, weights_of
 from plaudit.types import EnvSpec, PolicyWeights
 
@@ -19,7 +19,7 @@ from plaudit.types import EnvSpec, PolicyWeights
 GradSync = Callable[[list[nn.Parameter]], None]
 
 
-class LearnerBase(Checkpointed):
+class LearnerBase(Stateful):
     """Base of `Sac`, `Ppo` and `QChunk`. A derived class makes `net` and `optimizers` in its `__init__`."""
 
     on_policy = False

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plaudit.checkpoint import Checkpointed
+from plaudit.checkpoint import Stateful
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import PolicyError
@@ -49,7 +49,7 @@ class ActionWindows:
         return ActionWindows(Observation(images, self.observation.state[rows]), self.chunks[rows], self.mask[rows])
 
 
-class FlowBC(Checkpointed):
+class FlowBC(Stateful):
     """Trains a flow policy, one batch of windows at a time."""
 
     def __init__(self, policy: FlowPolicy, normalizer: Normalizer, config: BCConfig):

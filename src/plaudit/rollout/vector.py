@@ -100,20 +100,17 @@ def collect_rollout(
     since_terminated = np.zeros(env.num_envs, int)  # steps
     for _ in range(env.max_steps):
         # Act, step, and let the judge decide.
-        actions = act(observation)
-        observation, info = env.step(actions, active)
-        decided = detector.step(observation, info)
-        # Record.
+        taken.append(act(observation))
+        observation, info = env.step(taken[-1], active)
+        success.append(detector.step(observation, info))
         observations.append(observation)
-        taken.append(actions)
-        success.append(decided)
         scores.append(detector.scores)
         infos.append(info)
         # End episodes: by failure at once, by success after they have lingered.
         length += active
         since_terminated += terminated
         failed = info.get("failure", np.zeros_like(active))
-        terminated |= active & (failed | (decided & terminate_on_success))
+        terminated |= active & (failed | (success[-1] & terminate_on_success))
         active &= ~(failed | (terminated & (since_terminated >= linger)))
         if not active.any():
             break

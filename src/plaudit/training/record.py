@@ -9,8 +9,9 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from plaudit.checkpoint import Stateful, load_checkpoint, read_facts, save_checkpoint
+from plaudit.checkpoint import load_checkpoint, read_facts, save_checkpoint
 from plaudit.data.journal import disk_error, write_atomic
+from plaudit.protocols import Learner
 from plaudit.untrusted import read_metrics
 
 KEPT = 2  # checkpoints
@@ -52,16 +53,16 @@ class Record:
     def metrics(self) -> list[dict[str, float]]:
         return read_metrics(self.path / "metrics.jsonl")
 
-    def checkpoint(self, step: int, learner: Stateful, facts: Mapping[str, Any]) -> None:
+    def checkpoint(self, step: int, learner: Learner, facts: Mapping[str, Any]) -> None:
         save_checkpoint(self._checkpoints / f"{step:012d}", learner, facts)
         for old in sorted(self._checkpoints.glob("[0-9]*"))[:-KEPT]:
             shutil.rmtree(old)
 
-    def load(self, learner: Stateful) -> dict[str, Any] | None:
+    def load(self, learner: Learner) -> dict[str, Any] | None:
         """The newest checkpoint's facts, its learner put back; None where there is none yet."""
         return load_checkpoint(self._newest, learner) if self._newest else None
 
-    def restore(self, learner: Stateful) -> dict[str, Any] | None:
+    def restore(self, learner: Learner) -> dict[str, Any] | None:
         """The same, to go on from there: what was logged of later steps is taken back."""
         facts = self.load(learner)
         step = facts["step"] if facts else -1

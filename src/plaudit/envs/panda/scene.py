@@ -74,28 +74,7 @@ _LINKS: Final = (
     ("link7", 'pos="0.088 0 0" quat="1 1 0 0"', ('cylinder" size="0.045 0.03" pos="0 0 0.075', _GRAY)),
 )  # fmt: skip
 
-
-def scene_xml() -> str:
-    """The MJCF of the scene."""
-    arm, closing = "", ""
-    for number, (name, pose, *covers) in enumerate(_LINKS, start=1):
-        geoms = "".join(f'<geom class="cover" type="{shape}" rgba="{color}"/>' for shape, color in covers)
-        arm += f'<body name="{name}" gravcomp="1" {pose}><inertial pos="0 0 0" mass="1" diaginertia="0.02 0.02 0.02"/>'
-        arm += f'<joint name="joint{number}" class="arm"/>{geoms}'
-        closing += "</body>"
-    fingers = "".join(
-        f"""
-        <body name="{side}_finger" gravcomp="1" pos="0 0 0.0584" {turn}>
-          <inertial pos="0 0 0.02" mass="0.05" diaginertia="2e-5 2e-5 2e-5"/>
-          <joint name="{side}_finger" class="finger"/>
-          <geom class="cover" type="box" size="0.009 0.006 0.012" pos="0 0.016 0.012" rgba="{_GRAY}"/>
-          <geom name="{side}_pad" class="pad" type="box" size="0.010 0.005 0.014" pos="0 0.005 0.036" rgba="{_DARK}"/>
-        </body>"""
-        for side, turn in (("left", ""), ("right", 'quat="0 0 0 1"'))
-    )
-    return f"""
-<mujoco model="plaudit panda">
-  <compiler angle="radian" autolimits="true"/>
+_SETTINGS_XML: Final = f"""<compiler angle="radian" autolimits="true"/>
   <option timestep="{TIMESTEP}" integrator="implicitfast" cone="elliptic" impratio="10" iterations="20" ls_iterations="50"/>
   <visual><global offwidth="{MAX_IMAGE_SIZE}" offheight="{MAX_IMAGE_SIZE}"/><headlight ambient="0 0 0" diffuse="0 0 0" specular="0 0 0"/><map znear="0.005" zfar="20"/></visual>
   <statistic extent="1" center="0.5 0 0.1"/>
@@ -106,32 +85,17 @@ def scene_xml() -> str:
     <default class="cover"><geom mass="0"/></default>
     <default class="finger"><joint type="slide" axis="0 1 0" range="0 {FINGER_OPEN}" damping="10" armature="0.1" solreflimit="0.01 1"/></default>
     <default class="pad"><geom mass="0" contype="1" conaffinity="2" condim="4" friction="1.5 0.005 0.0001" solref="0.01 1" solimp="0.95 0.99 0.001"/></default>
-  </default>
-  <worldbody>
-    <light name="key" directional="true" pos="0.2 -0.6 1.5" dir="-0.6 0.45 -1" diffuse="0.55 0.55 0.55" ambient="0.45 0.45 0.45" specular="0 0 0" castshadow="false"/>
+  </default>"""
+
+_SURROUNDINGS_XML: Final = f"""<light name="key" directional="true" pos="0.2 -0.6 1.5" dir="-0.6 0.45 -1" diffuse="0.55 0.55 0.55" ambient="0.45 0.45 0.45" specular="0 0 0" castshadow="false"/>
     <geom name="floor" type="plane" size="3 3 0.1" pos="0 0 -0.4" group="{FIXED_GROUP}" rgba="0.30 0.33 0.37 1"/>
     <geom name="wall" type="box" size="0.02 3 2" pos="-0.6 0 0.6" group="{FIXED_GROUP}" rgba="0.62 0.68 0.74 1"/>
     <geom name="table" type="box" size="0.45 0.55 0.2" pos="0.4 0 -0.2" group="{FIXED_GROUP}" rgba="0.72 0.60 0.45 1" contype="2" conaffinity="5" condim="4" friction="1 0.02 0.0001" solref="0.01 1"/>
     <camera name="front" pos="1.12 0 0.42" xyaxes="0 1 0 -0.42 0 0.907" fovy="38"/>
-    <camera name="side" pos="0.5 -0.8 0.38" xyaxes="1 0 0 0 0.342 0.940" fovy="34"/>
-    <body name="base"><geom name="base" type="capsule" size="0.07" fromto="0 0 0 0 0 0.14" group="{FIXED_GROUP}" rgba="{_WHITE}"/>
-    {arm}
-      <body name="hand" gravcomp="1" pos="0 0 0.107" quat="0.9238795 0 0 -0.3826834">
-        <inertial pos="0 0 0.03" mass="0.5" diaginertia="0.002 0.002 0.002"/>
-        <geom class="cover" type="box" size="0.03 0.1 0.028" pos="0 0 0.03" rgba="{_WHITE}"/>
-        <camera name="wrist" pos="0.1 0 0" xyaxes="0 1 0 0.978 0 0.208" fovy="80"/>
-        <site name="tip" pos="0 0 {TIP_OFFSET}" rgba="0 0 0 0"/>
-        {fingers}
-      </body>
-    {closing}
-    </body>
-    <body name="target" mocap="true" pos="{TIP_START[0]} {TIP_START[1]} {TIP_START[2] + TIP_OFFSET}" quat="{HAND_DOWN}"/>
-    <body name="goal" mocap="true"><geom name="goal" type="sphere" size="{MARKER_RADIUS}" rgba="0.20 0.75 0.35 1"/></body>
-    <body name="cube" pos="0.5 0 {CUBE_HALF_SIZE}"><freejoint name="cube"/>
-      <geom name="cube" type="box" size="{CUBE_HALF_SIZE} {CUBE_HALF_SIZE} {CUBE_HALF_SIZE}" mass="0.06" rgba="0.85 0.16 0.12 1" contype="4" conaffinity="3" condim="4" friction="1 0.02 0.0001" solref="0.01 1"/>
-    </body>
-  </worldbody>
-  <equality>
+    <camera name="side" pos="0.5 -0.8 0.38" xyaxes="1 0 0 0 0.342 0.940" fovy="34"/>"""
+
+# The weld that lets the target move the hand, contacts between fingers and cube, the gripper, and the start.
+_MECHANICS_XML: Final = f"""<equality>
     <weld name="hold" body1="target" body2="hand" relpose="0 0 0 1 0 0 0" solref="0.02 1" solimp="0.95 0.99 0.001"/>
     <joint joint1="left_finger" joint2="right_finger" solref="0.01 1"/>
   </equality>
@@ -144,8 +108,61 @@ def scene_xml() -> str:
   </actuator>
   <keyframe>
     <key name="home" qpos="{" ".join(map(str, HOME_JOINTS))} {FINGER_OPEN} {FINGER_OPEN} {TABLE_CENTER[0]} {TABLE_CENTER[1]} {CUBE_HALF_SIZE} 1 0 0 0" ctrl="{FINGER_OPEN}"/>
-  </keyframe>
+  </keyframe>"""
+
+
+def scene_xml() -> str:
+    """The MJCF of the scene."""
+    return f"""
+<mujoco model="plaudit panda">
+  {_SETTINGS_XML}
+  <worldbody>
+    {_SURROUNDINGS_XML}
+    {_arm_xml()}
+    <body name="target" mocap="true" pos="{TIP_START[0]} {TIP_START[1]} {TIP_START[2] + TIP_OFFSET}" quat="{HAND_DOWN}"/>
+    <body name="goal" mocap="true"><geom name="goal" type="sphere" size="{MARKER_RADIUS}" rgba="0.20 0.75 0.35 1"/></body>
+    <body name="cube" pos="0.5 0 {CUBE_HALF_SIZE}"><freejoint name="cube"/>
+      <geom name="cube" type="box" size="{CUBE_HALF_SIZE} {CUBE_HALF_SIZE} {CUBE_HALF_SIZE}" mass="0.06" rgba="0.85 0.16 0.12 1" contype="4" conaffinity="3" condim="4" friction="1 0.02 0.0001" solref="0.01 1"/>
+    </body>
+  </worldbody>
+  {_MECHANICS_XML}
 </mujoco>"""
+
+
+def _arm_xml() -> str:
+    """The arm's links, each inside the one before, with the hand inside the last."""
+    links, closing = "", ""
+    for number, (name, pose, *covers) in enumerate(_LINKS, start=1):
+        geoms = "".join(f'<geom class="cover" type="{shape}" rgba="{color}"/>' for shape, color in covers)
+        links += (
+            f'<body name="{name}" gravcomp="1" {pose}><inertial pos="0 0 0" mass="1" diaginertia="0.02 0.02 0.02"/>'
+        )
+        links += f'<joint name="joint{number}" class="arm"/>{geoms}'
+        closing += "</body>"
+    return f"""<body name="base"><geom name="base" type="capsule" size="0.07" fromto="0 0 0 0 0 0.14" group="{FIXED_GROUP}" rgba="{_WHITE}"/>
+    {links}
+      <body name="hand" gravcomp="1" pos="0 0 0.107" quat="0.9238795 0 0 -0.3826834">
+        <inertial pos="0 0 0.03" mass="0.5" diaginertia="0.002 0.002 0.002"/>
+        <geom class="cover" type="box" size="0.03 0.1 0.028" pos="0 0 0.03" rgba="{_WHITE}"/>
+        <camera name="wrist" pos="0.1 0 0" xyaxes="0 1 0 0.978 0 0.208" fovy="80"/>
+        <site name="tip" pos="0 0 {TIP_OFFSET}" rgba="0 0 0 0"/>
+        {_fingers_xml()}
+      </body>
+    {closing}
+    </body>"""
+
+
+def _fingers_xml() -> str:
+    return "".join(
+        f"""
+        <body name="{side}_finger" gravcomp="1" pos="0 0 0.0584" {turn}>
+          <inertial pos="0 0 0.02" mass="0.05" diaginertia="2e-5 2e-5 2e-5"/>
+          <joint name="{side}_finger" class="finger"/>
+          <geom class="cover" type="box" size="0.009 0.006 0.012" pos="0 0.016 0.012" rgba="{_GRAY}"/>
+          <geom name="{side}_pad" class="pad" type="box" size="0.010 0.005 0.014" pos="0 0.005 0.036" rgba="{_DARK}"/>
+        </body>"""
+        for side, turn in (("left", ""), ("right", 'quat="0 0 0 1"'))
+    )
 
 
 def check_cameras(cameras: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plaudit.checkpoint import Checkpointed, load_checkpoint, save_checkpoint
+from plaudit.checkpoint import Stateful, load_checkpoint, save_checkpoint
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import Part, RewardDataset
@@ -46,7 +46,7 @@ class TrainingInterrupted(Exception):
     """Whoever watches wants no further epoch. What was done is in the work folder."""
 
 
-class EnsembleMember(Checkpointed):
+class EnsembleMember(Stateful):
     """One classifier in training, and the best it has been."""
 
     def __init__(
