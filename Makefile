@@ -11,9 +11,9 @@ SIMULATORS := .venv-simulators$(addprefix -,$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 SETUP := pyproject.toml scripts/setup.sh requirements/lock.txt requirements/lock-simulators.txt
 
-# Processes that test.
+# Processes that test, file by file: tests/conftest.py puts the longest first.
 JOBS := 2
-PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # Of commands that run at the same time, one writes as it goes and the others when they are done.
 TOGETHER := $(MAKE) --no-print-directory -j 2 --output-sync=target
 
@@ -61,13 +61,14 @@ types:
 	$(BIN)/pyright --project pyproject.toml --pythonpath $(BIN)/python
 
 # Two cores are kept busy: both environments are set up at the same time, and what uses one core, or waits much as
-# clusters do, runs beside the tests that use two. Tests of clusters run one by one: each starts a dozen processes.
+# clusters do, runs beside the tests that use two, and comes first so that nothing of one core is left at the end. Tests
+# of clusters run one by one: each starts a dozen processes.
 test: environments
 	@$(TOGETHER) test-fast test-beside
 
 test-beside: lint
-	@$(MAKE) --no-print-directory test-simulators
 	@$(MAKE) --no-print-directory test-clusters
+	@$(MAKE) --no-print-directory test-simulators
 
 test-fast: $(VENV)/.ready-dev
 	+$(PYTEST) -m "not cluster and not slow"

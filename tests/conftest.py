@@ -25,6 +25,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 LIMIT_S = 200.0  # of a test on a quiet machine; tests of clusters have twice that
 pytest_plugins = ["cluster_fixtures", "vlm_fixtures"]
 
+# The files that take longest run first, so that no test process is left alone with one of them at the end.
+LONGEST = (
+    *("test_online", "test_online_command", "test_rtc_failures", "test_retrain", "test_rtc", "test_reward"),
+    *("test_cli_reward", "test_trainer", "test_fit", "test_rollout_run", "test_rlinf", "test_scripts"),
+    *("test_cli_referee", "test_attack", "test_replay", "test_cli", "test_run", "test_judge", "test_store"),
+)
+
 MakeEpisode = Callable[..., Episode]
 
 
@@ -35,6 +42,11 @@ hypothesis.settings.register_profile("thorough", max_examples=1000)
 def pytest_configure(config: pytest.Config) -> None:
     """Few random examples where slow tests are left out, many where they are not."""
     hypothesis.settings.load_profile("fast" if "not slow" in config.option.markexpr else "thorough")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
