@@ -11,6 +11,7 @@ with three 240x320 cameras, and starts and stops of everything, a third of them 
 import argparse
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -208,8 +209,8 @@ with Rtc(GalleryConfig(log=Path(sys.argv[1])), StaringConfig(), InferenceConfig(
 
 def start_and_stop(times: int, folder: Path) -> None:
     """Each in a session of its own, so that whoever is left can be found."""
-    rng, left, unheld = random.Random(0), 0, 0
-    before = set(Path("/dev/shm").iterdir())
+    rng, left, unheld, blocks = random.Random(0), 0, 0, 0
+    names: set[str] = set()
     begun = time.monotonic()
     for number in range(times):
         log, killed = folder / f"log{number}", number % 3 == 0
@@ -222,14 +223,17 @@ def start_and_stop(times: int, folder: Path) -> None:
         )
         if killed:
             kill_somebody(program, rng)
-        program.wait()
+        while program.poll() is None:
+            names.update(*map(shared_names, session(program.pid)))
+            time.sleep(0.05)
         until = time.monotonic() + 15
         while session(program.pid) and time.monotonic() < until:
             time.sleep(0.05)
         left += len(session(program.pid))
+        blocks += sum(map(shared_blocks, session(program.pid)))
         told = log.read_text().split() if log.exists() else []
         unheld += bool(told) and told[-1] != "hold"
-    segments = pieces_left(before)
+    segments = blocks + sum(Path(name).exists() for name in names)
     print(
         f"{times} starts and stops in {time.monotonic() - begun:.0f} s, {-(-times // 3)} of them killed: "
         f"{left} processes and {segments} pieces of memory left, {unheld} robots not told to hold"
@@ -265,12 +269,15 @@ def session(leader: int) -> list[int]:
     return found
 
 
-def pieces_left(before: set[Path]) -> int:
-    """Blocks of ours that another process still has open, and new names of shared memory that no process uses."""
-    opened = "".join(map(readable, Path("/proc").glob("[0-9]*/maps")))
-    names = [path for path in set(Path("/dev/shm").iterdir()) - before if str(path) not in opened]
-    ours = [line for line in readable(Path("/proc/self/maps")).splitlines() if "memfd:plaudit" in line]
-    return len(names) + sum("memfd:plaudit" in line for line in opened.splitlines()) - len(ours)
+# Only what belongs to the programs started here: other processes of the machine come and go as well.
+def shared_names(process: int) -> list[str]:
+    """Files of shared memory that it has mapped and that have a name."""
+    return re.findall(r"/dev/shm/\S+$", readable(Path(f"/proc/{process}/maps")), re.MULTILINE)
+
+
+def shared_blocks(process: int) -> int:
+    """Blocks of ours that it has mapped."""
+    return readable(Path(f"/proc/{process}/maps")).count("memfd:plaudit")
 
 
 def readable(path: Path) -> str:
