@@ -14,7 +14,7 @@ from plaudit.data.store import Store
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
-from plaudit.judges.labeling import label_store, stale_episodes
+from plaudit.judges.labeling import LabelRunner, StoreQueue
 from plaudit.training.reward_model import train_and_save
 from plaudit.types import Episode, Labels
 
@@ -58,4 +58,4 @@ def play(store: Store, successes: int, decoys: int, first_seed: int) -> list[int
 
 def judge_all(store: Store, judge: ClassifierJudgeConfig) -> list[int]:
     asked = judge.build()
-    return label_store(store, asked, stale_episodes(store.ledger, asked.id, store.ids)).done
+    return LabelRunner(asked, StoreQueue(store)).run().done

@@ -16,7 +16,7 @@ from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import ContractError
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.detector import SuccessDetector
-from plaudit.judges.labeling import label_store, stale_episodes
+from plaudit.judges.labeling import LabelRunner, StoreQueue, stale_episodes
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.learners.ppo import PpoConfig
 from plaudit.learners.qchunk import QChunkConfig
@@ -190,7 +190,7 @@ def test_a_judge_that_keeps_the_contract_labels_a_store_once(tmp_path):
     store = Store.create(tmp_path / "s")
     ids = [store.append(counting_episode(steps=3)) for _ in range(3)]
     check_judge(Light(), [store.episode(i) for i in ids])
-    assert label_store(store, Light(), stale_episodes(store.ledger, Light().id, ids)).done == ids
+    assert LabelRunner(Light(), StoreQueue(store, ids)).run().done == ids
     assert stale_episodes(store.ledger, Light().id, ids) == []
 
 

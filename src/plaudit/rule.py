@@ -147,7 +147,7 @@ def labels_from_scores(judge: JudgeId, rule: DecisionRule, episode: Episode, sco
     labeled = ~np.isnan(prob)
     success = np.zeros(len(prob), bool)
     success[episode.recorded] = rule.decide(prob[episode.recorded])
-    return Labels(success & labeled, labeled, judge, Scores(prob, scores.progress))
+    return Labels(success & labeled, labeled, judge, Scores(prob, scores.progress), note=scores.note)
 
 
 def threshold_of(judge: JudgeId) -> float | None:

@@ -179,6 +179,7 @@ class Scores:
 
     success_prob: FloatArray  # P(success), calibrated; NaN where a frame was not scored
     progress: FloatArray | None = None  # 0 at the start to 1 at success, of judges that measure it
+    note: str = ""  # for people, of a whole episode; it is copied to the labels
 
     def __post_init__(self) -> None:
         prob = self.success_prob

@@ -19,7 +19,14 @@ from plaudit.data.failures import Failures
 from plaudit.data.journal import Journal
 from plaudit.data.store import Store
 from plaudit.errors import ContractError
-from plaudit.judges.labeling import REVIEW, group_by_message, label_episodes, label_store, stale_episodes
+from plaudit.judges.labeling import (
+    REVIEW,
+    LabelRunner,
+    StoreQueue,
+    group_by_message,
+    label_episodes,
+    stale_episodes,
+)
 from plaudit.rule import DecisionRule
 from plaudit.types import JudgeId, Labels, Scores
 from told import Told
@@ -28,8 +35,7 @@ from waiting import stretch, wait_until
 
 def run(store: Store, judge=None, **options):
     judge = judge or BrightnessConfig().build()
-    waiting = stale_episodes(store.ledger, judge.id, store.ids, **options)
-    return label_store(store, judge, waiting, batch=2)
+    return LabelRunner(judge, StoreQueue(store, **options), batch_size=2).run()
 
 
 def test_labels_say_who_judged_and_by_which_rule(tmp_path):
@@ -154,14 +160,14 @@ def test_a_torn_line_of_failures_is_found_by_a_check(tmp_path):
 
 def test_an_episode_that_was_evicted_meanwhile_is_a_failure(tmp_path):
     store = bright_store(tmp_path / "s", 1, 0)
-    done = label_store(store, BrightnessConfig().build(), [0, 99])
+    done = LabelRunner(BrightnessConfig().build(), StoreQueue(store, [0, 99])).run()
     assert done.done == [0] and "episode 99 was never in" in done.failed[99]
 
 
 def test_a_judge_that_counts_wrongly_is_named(tmp_path):
     store = bright_store(tmp_path / "s", 1, 0)
     with pytest.raises(ContractError, match="'told' scored 3 frames of an episode that has 8"):
-        label_store(store, Told(0, 0, 0), [0])
+        LabelRunner(Told(0, 0, 0), StoreQueue(store)).run()
 
 
 class Clumsy(Told):
@@ -179,7 +185,7 @@ def test_an_episode_that_is_not_answered_yet_is_neither_labeled_nor_failed(store
             return [None for _ in episodes]
 
     ids = [store.append(counting_episode(2))]
-    done = label_store(store, Slow(), ids)
+    done = LabelRunner(Slow(), StoreQueue(store, ids)).run()
     assert (done.done, done.failed, done.pending) == ([], {}, ids)
     assert label_episodes(Slow(), [store.episode(0)]) == [None]
 
@@ -188,7 +194,7 @@ def test_a_judge_that_raises_fails_on_that_episode_and_the_others_go_on(tmp_path
     store = Store.create(tmp_path / "s")
     for number in range(4):
         store.append(counting_episode(STEPS, meta={"number": number}))
-    done = label_store(store, Clumsy(), store.ids, batch=4)
+    done = LabelRunner(Clumsy(), StoreQueue(store), batch_size=4).run()
     assert done.done == [0, 1, 3] and list(done.failed) == [2]
     assert done.failed[2].startswith("the judge raised ZeroDivisionError: no light at all (test_labeling.py, line ")
     assert [failure.episode for failure in Failures(store.ledger).unresolved()] == [2]
@@ -240,5 +246,22 @@ def labelled(folder: Path) -> list[int]:
 def test_another_ledger_leaves_the_stores_own_alone(store, tmp_path):
     store.append(counting_episode(2))
     other = Store.open(store.folder, labels=tmp_path / "other")
-    assert label_store(other, Told(0, 1, 1), [0]).done == [0]
+    assert LabelRunner(Told(0, 1, 1), StoreQueue(other)).run().done == [0]
     assert len(store.ledger) == 0 and other.ledger.labels(0).judge.fingerprint == "told"
+
+
+def test_a_runner_labels_a_batch_a_step_and_retries_a_failure_after_a_while(tmp_path):
+    store, now = bright_store(tmp_path / "s", 3, 0), [0.0]
+    silent = store.append(counting_episode(STEPS, task=""))
+    queue = StoreQueue(store, [silent, *store.ids[:-1]])
+    runner = LabelRunner(BrightnessConfig().build(), queue, batch_size=2, retry_s=20.0, clock=lambda: now[0])
+    first = runner.step()
+    assert (first.done, list(first.failed)) == ([0], [silent])
+    assert runner.step().done == [1, 2] and runner.step().done == [], "the failure waits"
+    now[0] = 20.0
+    assert list(runner.step().failed) == [silent]
+
+
+def test_a_runner_can_be_told_which_episodes_to_label(tmp_path):
+    store = bright_store(tmp_path / "s", 3, 0)
+    assert LabelRunner(BrightnessConfig().build(), StoreQueue(store)).step(only=[2]).done == [2]

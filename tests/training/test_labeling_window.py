@@ -1,4 +1,4 @@
-"""A person beside the loop: what is offered, what comes back, and a window that is closed for lunch."""
+"""A person beside the loop: what is asked, what comes back, and a window that is closed for lunch."""
 
 import os
 import signal
@@ -13,21 +13,12 @@ import pytest
 from by_hand import counted_store
 from conftest import counting_episode
 from plaudit.data.store import Store
-from plaudit.errors import EpisodeNotFound
+from plaudit.errors import WorkerFailed
 from plaudit.judges.human.keys import replay
 from plaudit.judges.human.session import Session
 from plaudit.training.handles import LocalHandle
-from plaudit.training.labeling_window import (
-    Mirror,
-    MirrorSide,
-    StoreSide,
-    Window,
-    WindowConfig,
-    deliver,
-    elsewhere,
-    here,
-)
-from plaudit.training.replay_buffer import ReplayBuffer
+from plaudit.training.labeling_window import Mirror, Window, WindowConfig
+from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
 from plaudit.training.workers.human import WHO, HumanLabelWorker
 from waiting import wait_until
 
@@ -40,78 +31,119 @@ def home(tmp_path) -> Store:
     return Store.open(counted_store(tmp_path / "home", privileged={}))
 
 
+class FarAway(ReplayBuffer):
+    """The replay buffer as another machine sees it: its files are not there."""
+
+    reachable = True
+
+    def add_labels(self, *args):
+        if not self.reachable:
+            raise OSError("the network is down")
+        super().add_labels(*args)
+
+    def location(self):
+        return replace(super().location(), identity=("another machine", 0, 0))
+
+
+class Run:
+    """A run with three episodes of 4, 5 and 6 steps, and a person beside it."""
+
+    def __init__(self, tmp_path: Path, buffer=FarAway):
+        self.replay = buffer(tmp_path / "run")
+        for steps in (4, 5, 6):
+            self.replay.add(counting_episode(steps), f"key {steps}")
+        self.folder, self.home = tmp_path / "run/episodes", tmp_path / "home"
+        self.person = self.hired()
+
+    def hired(self) -> HumanLabelWorker:
+        return HumanLabelWorker(LocalHandle("replay buffer", self.replay), BY_HAND)
+
+    def restarted(self) -> None:
+        self.person.close()
+        self.person = self.hired()
+
+    @property
+    def mirror(self) -> Path:
+        (folder,) = (self.home / ".plaudit/mirrors").iterdir()
+        return folder
+
+    @property
+    def ledger(self):
+        return Store.open(self.folder).ledger
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    made = Run(tmp_path)
+    yield made
+    made.person.close()
+    made.replay.close()
+
+
 def press(folder: Path, script: str, **options) -> None:
     with Session.open(folder, **options) as session:
         replay(session, script)
 
 
-def handed_over(side: MirrorSide, home: Store) -> list[int]:
-    return [i for i, labels in side.collect() if deliver(home.ledger, i, labels)]
-
-
 # On another machine
 
 
-def test_what_is_said_of_a_mirrored_episode_comes_home(home, tmp_path):
-    side = elsewhere(tmp_path / "mirror", home.episode, BY_HAND)
-    side.offer([2, 0])
-    assert side.collect() == []
-    press(tmp_path / "mirror", "Right Right S Return  F Return", name="lab")
-    assert handed_over(side, home) == [2, 0] and handed_over(side, home) == []
-    labels = home.ledger.labels(2)
+def test_what_is_said_of_a_mirrored_episode_comes_home(run):
+    assert run.person.label_pending([2, 0]).done == 0
+    press(run.mirror, "Right Right S Return  F Return", name="lab")
+    assert run.person.label_pending([]).done == 2 and run.person.label_pending([]).done == 0
+    labels = run.ledger.labels(2)
     assert (labels.targets.tolist(), labels.judge.source, labels.note) == ([0, 0, 1, 1, 1, 1, 1], "human", "by lab")
-    assert not home.ledger.labels(0).success_once and home.ledger.newest(1) is None
+    assert not run.ledger.labels(0).success_once and run.ledger.newest(1) is None
 
 
-def test_what_is_offered_twice_is_shown_once(home, tmp_path):
-    side = elsewhere(tmp_path / "mirror", home.episode, BY_HAND)
+def test_what_is_asked_twice_is_shown_once(run):
     for ids in ([0], [0, 1], [1, 0]):
-        side.offer(ids)
-    assert len(Store.open(tmp_path / "mirror")) == 2
+        run.person.label_pending(ids)
+    assert len(Store.open(run.mirror)) == 2
 
 
-def test_a_changed_mind_comes_too_and_both_versions_stand(home, tmp_path):
-    side = elsewhere(tmp_path / "mirror", home.episode, BY_HAND)
-    side.offer([1])
-    press(tmp_path / "mirror", "F Return  =0 S Return")
-    assert handed_over(side, home) == [1, 1]
-    assert [v.labels().success_once for v in home.ledger.history(1)] == [False, True]
+def test_a_changed_mind_comes_too_and_both_versions_stand(run):
+    run.person.label_pending([1])
+    for script in ("F Return", "=0 S Return"):
+        press(run.mirror, script)
+        assert run.person.label_pending([]).done == 1
+    assert [v.labels().success_once for v in run.ledger.history(1)] == [False, True]
 
 
-def test_a_crash_before_or_after_the_hand_over_loses_nothing_and_doubles_nothing(home, tmp_path):
-    side = elsewhere(tmp_path / "mirror", home.episode, BY_HAND)
-    side.offer([0, 1, 2])
-    press(tmp_path / "mirror", "F Return  F Return")
-    assert len(side.collect()) == 2  # and here it is killed, before they are in the ledger
-    side.close()
-    side = elsewhere(tmp_path / "mirror", home.episode, BY_HAND)
-    assert handed_over(side, home) == [0, 1]
-    side.close()  # and here after that, before it came back for more
-    side = elsewhere(tmp_path / "mirror", home.episode, BY_HAND)
-    press(tmp_path / "mirror", "F Return")
-    assert handed_over(side, home) == [2] and len(home.ledger) == 3
-    side.collect()
-    side.close()
-    assert elsewhere(tmp_path / "mirror", home.episode, BY_HAND).collect() == [], "received, so it is not said again"
+def test_a_crash_before_or_after_the_hand_over_loses_nothing_and_doubles_nothing(run, monkeypatch):
+    run.person.label_pending()
+    press(run.mirror, "F Return  F Return")
+    run.replay.reachable = False
+    with pytest.raises(WorkerFailed, match="the network is down"):
+        run.person.label_pending()  # before they are in the ledger
+    run.replay.reachable = True
+    run.restarted()
+    with monkeypatch.context() as patch:
+        patch.setattr(Mirror, "mark_collected", lambda *_: None)
+        assert run.person.label_pending().done == 2  # and here after that, before it is noted
+    run.restarted()
+    press(run.mirror, "F Return")
+    run.person.label_pending()
+    assert len(run.ledger) == 3 and all(run.ledger.newest(i) is not None for i in range(3))
+    run.restarted()
+    assert run.person.label_pending().done == 0, "received, so it is not said again"
 
 
-def test_a_verdict_on_an_episode_that_the_mirror_has_forgotten_comes_home_all_the_same(home, tmp_path):
-    mirror = Mirror(tmp_path / "mirror", capacity_bytes=1)
-    mirror.add(home.episode(2), 2)
-    press(tmp_path / "mirror", "F Return")
-    mirror.add(home.episode(1), 1)
-    mirror.close()
-    again = Mirror(tmp_path / "mirror")
-    assert [i for i, _ in again.verdicts()] == [2] and again.remote_ids == {1}
+def test_an_answer_on_an_episode_that_the_mirror_has_forgotten_comes_home_all_the_same(run, monkeypatch):
+    monkeypatch.setattr("plaudit.training.labeling_window.MIRROR_BYTES", 1)
+    monkeypatch.setattr(Mirror.__init__, "__defaults__", (1,))
+    run.person.label_pending([2])
+    press(run.mirror, "F Return")
+    run.person._mirror.add(run.replay.episodes([EpisodeRef("episodes", 1)])[EpisodeRef("episodes", 1)], 1)
+    assert len(Store.open(run.mirror)) == 1
+    assert run.person.label_pending([]).done == 1 and run.ledger.newest(2) is not None
 
 
-def test_an_episode_that_was_evicted_at_home_is_not_offered(tmp_path):
-    def gone(_: int):
-        raise EpisodeNotFound("evicted")
-
-    side = elsewhere(tmp_path / "mirror", gone, BY_HAND)
-    side.offer([7])
-    assert len(Store.open(tmp_path / "mirror")) == 0
+def test_an_episode_that_was_evicted_at_home_is_not_shown(run):
+    run.person.label_pending([7])
+    assert len(Store.open(run.mirror)) == 0
 
 
 def test_who_audits_hears_neither_the_simulator_nor_another_judge(tmp_path):
@@ -121,84 +153,65 @@ def test_who_audits_hears_neither_the_simulator_nor_another_judge(tmp_path):
     assert store.episode(0).success is None and len(store.ledger) == 0
 
 
-class FarAway(ReplayBuffer):
-    """The replay buffer as another machine sees it: its files are not there."""
-
-    def location(self):
-        return replace(super().location(), identity=("another machine", 0, 0))
-
-
-def test_a_human_on_another_machine_labels_a_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    replay = FarAway(tmp_path / "run")
-    for _ in range(2):
-        replay.add(counting_episode(4), f"key {replay.stats(WHO).episodes}")
-    person = HumanLabelWorker(LocalHandle("replay buffer", replay), BY_HAND)
-    assert person.label_pending().done == 0
-    (mirror,) = (tmp_path / "home/.plaudit/mirrors").iterdir()
-    press(mirror, "Right Right S Return  F Return", name="lab")
-    assert person.label_pending().done == 2
-    ledger = Store.open(tmp_path / "run/episodes").ledger
-    assert [ledger.labels(i).success_once for i in (0, 1)] == [True, False]
-    assert replay.stats(WHO).unjudged == 0
-    person.close()
-    replay.close()
+def test_a_human_on_another_machine_labels_a_run(run):
+    assert run.person.label_pending().done == 0
+    press(run.mirror, "Right Right S Return  F Return  F Return", name="lab")
+    assert run.person.label_pending().done == 3
+    assert [run.ledger.labels(i).success_once for i in range(3)] == [True, False, False]
+    assert run.replay.stats(WHO).unjudged == 0
 
 
 # On the same machine
 
 
-def test_in_the_store_itself_what_is_offered_comes_first_and_nothing_is_collected(home):
-    side = here(home.folder, BY_HAND)
-    side.offer([2, 1])
-    press(home.folder, "F Return")
-    home.ledger.refresh()
-    assert home.ledger.newest(2) is not None and side.collect() == []
-    side.offer([])
-    with Session.open(home.folder) as session:
+def test_in_the_store_itself_what_is_asked_comes_first_and_is_labeled_there(tmp_path):
+    run = Run(tmp_path, ReplayBuffer)
+    assert run.person.label_pending([2, 1]).done == 0
+    press(run.folder, "F Return")
+    assert run.ledger.newest(2) is not None
+    run.person.label_pending([2])
+    assert len(run.ledger) == 1, "it is there already"
+    run.person.label_pending([])
+    with Session.open(run.folder) as session:
         assert session.episode_id == 0, "nobody waits for any"
+    run.replay.close()
 
 
 # The window
 
 
 def test_a_window_in_a_process_of_its_own_labels_and_is_closed_for_lunch(home, tmp_path):
-    window = Window(tmp_path / "mirror", WindowConfig(name="lab"), target="pressing:window")
-    side = MirrorSide(Mirror(tmp_path / "mirror"), home.episode, window)
-    assert "no labelling window was opened from here" in side.status
-    side.offer([0])
-    assert side.status == "the labelling window is open"
-    said = []
-    wait_until(lambda: said.extend(side.collect()) or said)
-    side.offer([0, 1, 2])  # arrives while the window is open; the person closes it after the second
-    wait_until(lambda: not window.open)
-    said += side.collect()
-    assert [i for i, _ in said] == [0, 1] and said[0][1].note == "by lab"
-    assert side.status.endswith(f"was closed; open it again with: plaudit label {tmp_path / 'mirror'} --judge human")
-    side.offer([0, 1, 2])
+    window = Window(home.folder, WindowConfig(name="lab"), target="pressing:window")
+    assert "no labelling window was opened from here" in window.status
+    window.show()
+    assert window.status == "the labelling window is open"
+    wait_until(lambda: not window.open)  # the person closes it after the second episode
+    home.ledger.refresh()
+    assert [v.episode for v in home.ledger.since(0)] == [0, 1] and home.ledger.labels(0).note == "by lab"
+    assert window.status.endswith(f"was closed; open it again with: plaudit label {home.folder} --judge human")
+    window.show()
     assert not window.open, "a person at lunch is left alone"
-    side.close()
+    window.close()
 
 
 def test_a_closed_window_opens_again_after_a_while_if_it_should(home):
     window = Window(home.folder, WindowConfig(reopen_s=0.0), target="pressing:window")
-    side = StoreSide(home.folder, window)
-    side.offer([0, 1])
+    window.show()
     wait_until(lambda: not window.open)
-    side.offer([2])
+    window.show()
     assert window.open
-    side.close()
+    window.close()
     assert not window.open
 
 
 def test_a_window_that_cannot_open_is_one_sentence_and_not_tried_again(home, monkeypatch):
     monkeypatch.setenv("QT_QPA_PLATFORM", "nonsense")
-    side = here(home.folder, WindowConfig(reopen_s=0.0))
-    side.offer([0])
-    wait_until(lambda: side.status != "the labelling window is open")
-    assert side.status.startswith("no labelling window could be opened: Qt cannot open a window: ")
-    side.offer([0])
-    assert side.status.startswith("no labelling window could be opened"), "it would fail again"
+    window = Window(home.folder, WindowConfig(reopen_s=0.0))
+    window.show()
+    wait_until(lambda: window.status != "the labelling window is open")
+    assert window.status.startswith("no labelling window could be opened: Qt cannot open a window: ")
+    window.show()
+    assert window.status.startswith("no labelling window could be opened"), "it would fail again"
 
 
 def test_a_window_that_crashed_is_told_apart_from_one_that_was_closed(home):
@@ -212,10 +225,10 @@ def test_a_window_that_crashed_is_told_apart_from_one_that_was_closed(home):
 PARENT = """
 import sys, time
 from pathlib import Path
-from plaudit.training.labeling_window import WindowConfig, here
-side = here(Path(sys.argv[1]), WindowConfig())
-side.offer([0])
-print(side._window._child.pid, flush=True)
+from plaudit.training.labeling_window import Window, WindowConfig
+window = Window(Path(sys.argv[1]), WindowConfig())
+window.show()
+print(window._child.pid, flush=True)
 time.sleep(60)
 """
 

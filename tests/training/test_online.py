@@ -195,7 +195,7 @@ def starts_bright(tmp_path: Path) -> list[int]:
 
 
 def test_a_run_comes_to_its_end_although_some_episodes_can_never_be_labeled(tmp_path, monkeypatch):
-    monkeypatch.setattr("plaudit.training.workers.judge.AGAIN", 0.5)
+    monkeypatch.setattr("plaudit.training.workers.judge.RETRY_S", 0.5)
     end = sit(tmp_path, "judge=glow:DazzledConfig", "episodes=12", "backlog=4", "evaluation.every=100")
     given_up, counts = starts_bright(tmp_path), end.now.counts
     assert 0 < len(given_up) < 12
@@ -208,7 +208,7 @@ def test_a_run_comes_to_its_end_although_some_episodes_can_never_be_labeled(tmp_
 
 def test_a_judge_that_can_label_nothing_ends_the_run_with_its_reason(tmp_path, monkeypatch):
     """Instead of a robot that plays a thousand episodes for nothing."""
-    monkeypatch.setattr("plaudit.training.workers.judge.AGAIN", 0.5)
+    monkeypatch.setattr("plaudit.training.workers.judge.RETRY_S", 0.5)
     sentence = "the judge could not label any of the last 2 episodes: it is too bright to see anything; they are kept"
     with pytest.raises(TrainingError, match=sentence):
         sit(tmp_path, "judge=glow:DazzledConfig", "judge.most=0", "episodes=1000", "backlog=2")
@@ -218,7 +218,7 @@ def test_a_judge_that_can_label_nothing_ends_the_run_with_its_reason(tmp_path, m
 
 
 def test_a_judge_with_a_mistake_in_it_ends_the_run_with_a_sentence_and_the_learner_is_saved(tmp_path, monkeypatch):
-    monkeypatch.setattr("plaudit.training.workers.judge.AGAIN", 0.5)
+    monkeypatch.setattr("plaudit.training.workers.judge.RETRY_S", 0.5)
     sentence = (
         r"the judge could not label any of the last 2 episodes: the judge raised ValueError: it is too bright to see "
         r"anything \(glow.py, line \d+\); they are kept, and the same command tries them again"
@@ -650,7 +650,7 @@ def what_was_done(run: Path) -> dict[str, object]:
 def test_the_same_run_does_the_same_whatever_the_clock_says(tmp_path, monkeypatch):
     """Played, labeled, failed on, audited, alarmed, judged again by a successor, learned, published, evaluated."""
     monkeypatch.setattr("plaudit.training.monitor.Retrainer", LateSuccessor)
-    monkeypatch.setattr("plaudit.training.workers.judge.AGAIN", 3.0)
+    monkeypatch.setattr("plaudit.training.workers.judge.RETRY_S", 3.0)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     words = [
         *asked(tmp_path, cut=0.3),

@@ -70,7 +70,7 @@ def label_(
     """
     from plaudit.data.formats import ReadOptions
     from plaudit.data.store import Store
-    from plaudit.judges.labeling import label_store, stale_episodes
+    from plaudit.judges.labeling import LabelRunner, StoreQueue
 
     folder, overrides = named_store(words)
     if judge == "human":
@@ -81,14 +81,15 @@ def label_(
     store = Store.open(folder)
     _, asked = judge_of(config, judge, model, decode, overrides)
     ids = chosen_ids(store, episodes)
-    waiting = stale_episodes(store.ledger, asked.id, ids, skip_labeled=skip_labeled)
+    queue = StoreQueue(store, ids, skip_labeled=skip_labeled)
+    waiting = queue.stale(asked.id)
     if dry_run:
         left = f", {len(ids) - len(waiting)} are done" if len(waiting) < len(ids) else ""
         out.print(f"{asked.id.source} would judge {len(waiting)} of {len(ids)} episodes{left}; nothing was written")
         return
     before = len(store.ledger)
     try:
-        done = label_store(store, asked, waiting, batch=batch, progress=progress("labeling"))
+        done = LabelRunner(asked, queue, batch_size=batch).run(progress("labeling"))
     except KeyboardInterrupt:
         stop(f"interrupted; {len(store.ledger) - before} episodes were labeled; run the same command to resume")
     _tell_result(store, asked, done, len(ids) - len(waiting))
@@ -150,7 +151,7 @@ def _alone(given: Sequence[Any]) -> None:
         )
 
 
-def _tell_result(store: "Store", judge: "Judge", done: "LabelStats", passed_over: int) -> None:
+def _tell_result(store: "Store", judge: "Judge", done: "LabelStats[int]", passed_over: int) -> None:
     tell_failed(done.failed)
     if done.at_start:
         which = f"episode {done.at_start[0]} is" if len(done.at_start) == 1 else f"{len(done.at_start)} episodes are"

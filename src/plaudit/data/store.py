@@ -8,7 +8,7 @@
       labels              the ledger: who said what of which episode                        (data/ledger.py)
       quarantine/         bytes that no line explains, set aside                            (data/quarantine.py)
       drafts/             what people have begun to say                                     (judges/human/drafts.py)
-      asked.json          which episodes somebody waits for                                 (judges/human/asked.py)
+      label_requests.json which episodes a run waits for                                 (judges/human/requests.py)
       writer.lock         held with flock by the one writer, as is the folder itself        (data/locking.py)
 
 To append: write the arrays, sync them, write the journal line, sync it, return. The line is what makes an episode

@@ -1,48 +1,62 @@
-"""Judges at work: from episodes to labels, and over a store until nothing is left to label.
+"""Judges at work: from episodes to labels, and over a queue of episodes until nothing is left to label.
 
     label_episodes(judge, episodes)                        # one answer an episode
-    label_store(store, judge, stale_episodes(store.ledger, judge.id, store.ids))
+    LabelRunner(judge, StoreQueue(store)).run()            # all stale episodes of a store, into its ledger
 
-Labels go to the ledger batch by batch, so that whatever stops a run loses at most one, and the same call goes on: an
-episode whose newest label of this source has the judge's id is passed over. An episode that the judge fails on stays
-unlabeled and is tried again next time; why it failed is kept beside the ledger (data/failures.py), and the others go
-on.
+A queue says which episodes have no label of this judge, and keeps labels and failures. Labels are written batch by
+batch, so that a run that is stopped loses at most one batch, and the same call resumes: an episode whose newest label
+of this source has the judge's id is not stale. An episode that the judge fails on stays unlabeled and is tried again;
+why it failed is kept beside the ledger (data/failures.py), and the others go on. An episode without an answer yet stays
+stale: that is all that a person needs to be a judge.
 """
 
+import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from plaudit.data.failures import Failures
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
 from plaudit.errors import ContractError, EpisodeNotFound, JudgeError, PlauditError
+from plaudit.judges.config import HUMAN
 from plaudit.protocols import Judge
 from plaudit.rule import DecisionRule, labels_from_scores
 from plaudit.types import Episode, JudgeId, Labels, ProgressFn, Scores
 
 BATCH = 8  # episodes that are scored before their labels are written; a kill costs at most so many
+RETRY_S = 20.0  # seconds before an episode that the judge failed on is tried again
 
 # Stands on the label of an episode that shows success before anything was done in it.
 REVIEW = "success from the first frame on, to be reviewed"
 
 ItemT = TypeVar("ItemT")
-KeyT = TypeVar("KeyT")
+KeyT = TypeVar("KeyT", bound=Hashable)  # of an episode: its id in a store, a reference in a replay buffer
 Answer = Labels | PlauditError | None
 
 
 @dataclass
-class LabelStats:
-    """What came of a labeling run; it grows while one goes on."""
+class LabelStats(Generic[KeyT]):
+    """What came of labeling; it grows while a run goes on."""
 
-    done: list[int] = field(default_factory=list)  # ids of episodes that were labeled
-    failed: dict[int, str] = field(default_factory=dict)  # id -> why
-    pending: list[int] = field(default_factory=list)  # ids of those that the judge has not answered yet
+    done: list[KeyT] = field(default_factory=list)  # episodes that were labeled
+    failed: dict[KeyT, str] = field(default_factory=dict)  # episode -> why
+    pending: list[KeyT] = field(default_factory=list)  # those that the judge has not answered yet
     num_success: int = 0  # of those done, how many show success
-    at_start: list[int] = field(default_factory=list)  # of these, the ones that do so from the first frame on
+    at_start: list[KeyT] = field(default_factory=list)  # of these, the ones that do so from the first frame on
+    seconds: float = 0.0  # spent on reading and scoring
+
+    def add(self, keys: Iterable[KeyT], labels: Mapping[KeyT, Labels], failed: Mapping[KeyT, str]) -> None:
+        """Count one batch."""
+        self.done += labels
+        self.failed |= failed
+        self.pending += [key for key in keys if key not in labels and key not in failed]
+        self.num_success += sum(found.success_once for found in labels.values())
+        self.at_start += [key for key, found in labels.items() if found.note == REVIEW]
 
 
 def label_episodes(judge: Judge, episodes: Sequence[Episode]) -> list[Answer]:
@@ -79,7 +93,8 @@ def _labels(judge: Judge, episode: Episode, scores: Scores) -> Labels:
             f"{episode.steps + 1}"
         )
     labels = labels_from_scores(judge.id, judge.rule, episode, scores)
-    return replace(labels, note=REVIEW) if begins_with_success(labels, judge.rule) else labels
+    doubtful = judge.id.source != HUMAN and begins_with_success(labels, judge.rule)
+    return replace(labels, note=REVIEW) if doubtful else labels
 
 
 def begins_with_success(labels: Labels, rule: DecisionRule) -> bool:
@@ -121,40 +136,122 @@ def _is_current(ledger: Ledger, judge: JudgeId, episode_id: int, sources: set[st
     return version is not None and version.source == judge.source and version.judge == judge
 
 
-def label_store(
-    store: Store, judge: Judge, ids: Sequence[int], *, batch: int = BATCH, progress: ProgressFn = iter
-) -> LabelStats:
-    """Label these episodes into the store's ledger; see `stale_episodes` for those that need it."""
-    stats = LabelStats()
-    for some in batches(progress(ids), batch):
-        _label_batch(store, judge, some, stats)
-    return stats
+class LabelQueue(ABC, Generic[KeyT]):
+    """Episodes to label, and where their labels go."""
+
+    @abstractmethod
+    def stale(self, judge: JudgeId) -> Sequence[KeyT]:
+        """The episodes without a label of this very judge, the most wanted first."""
+
+    @abstractmethod
+    def episodes(self, keys: Sequence[KeyT]) -> Mapping[KeyT, Episode | PlauditError]:
+        """These episodes; an error for one that cannot be read. One that is gone for good may be left out."""
+
+    @abstractmethod
+    def write(self, labels: Mapping[KeyT, Labels], failed: Mapping[KeyT, str], judge: JudgeId) -> None:
+        """Keep labels and failures; they are on disk when this returns. Written twice, they count once."""
 
 
-def _label_batch(store: Store, judge: Judge, ids: Sequence[int], stats: LabelStats) -> None:
-    """One batch, safe on disk when this returns."""
-    labels, failed = label_ids(store, judge, ids)
-    if labels:
-        store.ledger.extend(labels.items())
-    Failures(store.ledger).append(failed.items(), judge.id.source, judge.id.fingerprint)
-    stats.done += labels
-    stats.failed |= failed
-    stats.pending += [i for i in ids if i not in labels and i not in failed]
-    stats.num_success += sum(found.success_once for found in labels.values())
-    stats.at_start += [i for i, found in labels.items() if found.note == REVIEW]
+class StoreQueue(LabelQueue[int]):
+    """The episodes of a store, by their ids."""
+
+    def __init__(
+        self,
+        store: Store,
+        ids: Sequence[int] | None = None,
+        *,
+        skip_labeled: bool = False,
+        newest_only: bool = False,
+    ):
+        """
+        ids: which of them; None: all
+        skip_labeled, newest_only: see `stale_episodes`
+        """
+        self._store, self._ids = store, ids
+        self._options = {"skip_labeled": skip_labeled, "newest_only": newest_only}
+
+    def stale(self, judge: JudgeId) -> Sequence[int]:
+        ids = self._store.ids if self._ids is None else self._ids
+        return stale_episodes(self._store.ledger, judge, ids, **self._options)
+
+    def episodes(self, keys: Sequence[int]) -> Mapping[int, Episode | PlauditError]:
+        return {episode_id: self._read(episode_id) for episode_id in keys}
+
+    def _read(self, episode_id: int) -> Episode | PlauditError:
+        try:
+            return self._store.episode(episode_id)
+        except EpisodeNotFound as error:  # evicted since they were counted
+            return error
+
+    def write(self, labels: Mapping[int, Labels], failed: Mapping[int, str], judge: JudgeId) -> None:
+        if labels:
+            self._store.ledger.extend(labels.items())
+        Failures(self._store.ledger).append(failed.items(), judge.source, judge.fingerprint)
+
+
+class LabelRunner(Generic[KeyT]):
+    """One judge over one queue: `plaudit label`, the judge of a run, a person and an audit.
+
+    runner.run()          # all that is stale, each once
+    runner.step()         # one batch of it, again and again beside other work
+    runner.step(only)     # of these, for an audit
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        queue: LabelQueue[KeyT],
+        *,
+        batch_size: int = BATCH,
+        retry_s: float = RETRY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """
+        retry_s: before `step` tries an episode again that the judge failed on
+        clock: seconds
+        """
+        self.judge, self._queue = judge, queue
+        self._batch_size, self._retry_s, self._clock = batch_size, retry_s, clock
+        self._last_attempt: dict[KeyT, float] = {}  # when the judge failed on it
+
+    def run(self, progress: ProgressFn = iter) -> LabelStats[KeyT]:
+        """Label every stale episode, each tried once."""
+        stats: LabelStats[KeyT] = LabelStats()
+        for keys in batches(progress(self._queue.stale(self.judge.id)), self._batch_size):
+            self._label(keys, stats)
+        return stats
+
+    def step(self, only: Sequence[KeyT] | None = None) -> LabelStats[KeyT]:
+        """Label one batch of what is stale and not to be retried later."""
+        stats: LabelStats[KeyT] = LabelStats()
+        keys = self._queue.stale(self.judge.id) if only is None else only
+        due = [key for key in keys if self._ready_to_retry(key)][: self._batch_size]
+        if due:
+            self._label(due, stats)
+        return stats
+
+    def _ready_to_retry(self, key: KeyT) -> bool:
+        return key not in self._last_attempt or self._clock() - self._last_attempt[key] >= self._retry_s
+
+    def _label(self, keys: Sequence[KeyT], stats: LabelStats[KeyT]) -> None:
+        """One batch, safe on disk when this returns."""
+        begun = time.monotonic()
+        found = self._queue.episodes(keys)
+        labels, failed = label_mapping(
+            self.judge, {key: episode for key, episode in found.items() if isinstance(episode, Episode)}
+        )
+        failed |= {key: str(error) for key, error in found.items() if isinstance(error, PlauditError)}
+        stats.seconds += time.monotonic() - begun
+        self._queue.write(labels, failed, self.judge.id)
+        self._last_attempt |= dict.fromkeys(failed, self._clock())
+        stats.add([key for key in keys if key in found], labels, failed)
 
 
 def label_ids(store: Store, judge: Judge, ids: Sequence[int]) -> tuple[dict[int, Labels], dict[int, str]]:
-    """Labels of a store's episodes that could be labeled, and why others could not."""
-    there: dict[int, Episode] = {}
-    failed: dict[int, str] = {}
-    for episode_id in ids:
-        try:
-            there[episode_id] = store.episode(episode_id)
-        except EpisodeNotFound as error:  # evicted since they were counted
-            failed[episode_id] = str(error)
-    labels, more = label_mapping(judge, there)
-    return labels, failed | more
+    """Labels of a store's episodes that could be labeled, and why others could not; nothing is written."""
+    found = StoreQueue(store).episodes(ids)
+    labels, failed = label_mapping(judge, {i: episode for i, episode in found.items() if isinstance(episode, Episode)})
+    return labels, failed | {i: str(error) for i, error in found.items() if isinstance(error, PlauditError)}
 
 
 def label_mapping(judge: Judge, episodes: Mapping[KeyT, Episode]) -> tuple[dict[KeyT, Labels], dict[KeyT, str]]:

@@ -25,7 +25,7 @@ from plaudit.judges.classifier.checkpoint import RewardModelConfig
 from plaudit.judges.classifier.judge import ClassifierJudge, classifier_config
 from plaudit.judges.classifier.model import Size
 from plaudit.judges.detector import SuccessDetector
-from plaudit.judges.labeling import label_store, stale_episodes
+from plaudit.judges.labeling import LabelRunner, StoreQueue
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.protocols import LiveJudge, VecEnv
 from plaudit.rollout.vector import RolloutBatch
@@ -129,8 +129,8 @@ class LearnedReferee(Referee):
         self._label(store, ids, track("judging again"))
 
     def _label(self, store: Store, ids: Sequence[int], track: ProgressFn) -> None:
-        stale = stale_episodes(store.ledger, self.judge.id, ids, newest_only=True)
-        for episode_id, message in label_store(store, self.judge, stale, progress=track).failed.items():
+        runner = LabelRunner(self.judge, StoreQueue(store, ids, newest_only=True))
+        for episode_id, message in runner.run(track).failed.items():
             raise JudgeError(f"episode {episode_id} of {store.folder}: {message}")
 
     def report(self, played: RolloutBatch, first: int) -> dict[str, float]:

@@ -7,8 +7,8 @@ from pytest import approx
 from by_hand import counted_store, judged
 from plaudit.data.store import Store
 from plaudit.judges.human import queue as queue_module
-from plaudit.judges.human.asked import ask_for
 from plaudit.judges.human.queue import Queue, disagreement
+from plaudit.judges.human.requests import write_requests
 from plaudit.judges.human.session import Session
 from plaudit.types import Labels
 
@@ -114,7 +114,7 @@ def test_labels_that_arrive_put_what_is_left_in_order_again(store, monkeypatch):
 @pytest.mark.parametrize("order", ["unlabelled", "disagreement"])
 def test_what_somebody_waits_for_comes_first_the_most_wanted_before_all(store, order):
     judge(store, 1, classifier=2, vlm=None)
-    ask_for(store.folder, [4, 2])
+    write_requests(store.folder, [4, 2])
     queue = Queue(store, order, {})
     assert queue.rows == [4, 2, *([0, 1] if order == "unlabelled" else [1, 0]), 3]
 
@@ -124,7 +124,7 @@ def test_who_asks_while_one_works_is_served_next_and_then_it_goes_on_below(store
         session.fail()
         session.complete()
         assert session.episode_id == 1 and not session.poll()
-        ask_for(store.folder, [3])
+        write_requests(store.folder, [3])
         assert session.poll() and not session.poll()
         assert session.queue.rows == [0, 3, 1, 2, 4], "what is done keeps its place"
         for following in (3, 2, 4):
@@ -136,5 +136,5 @@ def test_who_asks_while_one_works_is_served_next_and_then_it_goes_on_below(store
 def test_what_is_asked_for_no_more_goes_back_to_its_place(store):
     queue = Queue(store, "unlabelled", {})
     for ids, rows in (([3], [3, 0, 1, 2, 4]), ([99, 4, 3], [4, 3, 0, 1, 2]), ([], [0, 1, 2, 3, 4])):
-        ask_for(store.folder, ids)
+        write_requests(store.folder, ids)
         assert queue.update() and queue.rows == rows

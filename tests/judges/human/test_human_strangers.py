@@ -8,8 +8,8 @@ import pytest
 from by_hand import counted_store
 from plaudit.data.journal import Journal
 from plaudit.errors import ForeignFile, StoreDamaged, StoreError
-from plaudit.judges.human.asked import Asked
 from plaudit.judges.human.drafts import Drafts
+from plaudit.judges.human.requests import LabelRequests
 
 
 @pytest.fixture
@@ -53,12 +53,12 @@ def test_a_draft_that_makes_no_sense_is_told_in_a_sentence(folder, line):
 
 @pytest.mark.parametrize("text", ["", "{", "5", "[[1]]", '["a"]', "[NaN]", "[-1]", "[" * 100_000, json.dumps([1e300])])
 def test_a_list_that_names_no_episodes_asks_for_none(folder, text):
-    (folder / "asked.json").write_text(text)
-    asked = Asked(folder)
+    (folder / "label_requests.json").write_text(text)
+    asked = LabelRequests(folder)
     assert asked.update() and len(asked) == 0
 
 
 def test_a_pipe_in_place_of_the_list_is_not_waited_for(folder):
-    os.mkfifo(folder / "asked.json")
-    asked = Asked(folder)
+    os.mkfifo(folder / "label_requests.json")
+    asked = LabelRequests(folder)
     assert asked.update() and len(asked) == 0

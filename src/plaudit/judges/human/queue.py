@@ -12,7 +12,7 @@ are furthest apart, so those with opposite outcomes come before all others. A pe
 compared: a label of mine that the classifier contradicts is shown to me again, and once my label is newer than all
 others the matter is settled.
 
-In either order, episodes that somebody waits for (asked.py) come before all others.
+In either order, episodes that somebody waits for (requests.py) come before all others.
 
 Rows keep their places while one works: a row that is done stays where it was, with a tick, and those left are put in
 order again among their own places when labels arrive.
@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 
 from plaudit.data.store import Store
-from plaudit.judges.human.asked import Asked
+from plaudit.judges.human.requests import LabelRequests
 from plaudit.judges.human.verdict import SOURCE
 from plaudit.types import Labels
 
@@ -39,7 +39,7 @@ class Queue:
         """drafts: the episodes with an unfinished verdict, now and later; they are left, whatever the ledger says"""
         self.order = order
         self.rows: list[int] = []
-        self._store, self._drafts, self._asked = store, drafts, Asked(store.folder)
+        self._store, self._drafts, self._requests = store, drafts, LabelRequests(store.folder)
         self._left: set[int] = set()
         self._scores: dict[int, float] = {}
         self._unscored: set[int] = set()
@@ -64,7 +64,7 @@ class Queue:
         is taken only when there is no other."""
         start = self.rows.index(episode_id) + 1 if episode_id in self.rows else 0
         coming = [i for i in self.rows[start:] + self.rows[:start] if self.is_left(i) and i != episode_id]
-        coming.sort(key=self._asked.rank)
+        coming.sort(key=self._requests.rank)
         return next((i for i in coming if i not in taken), coming[0] if coming else None)
 
     def neighbour(self, episode_id: int | None, by: int) -> int | None:
@@ -78,8 +78,8 @@ class Queue:
         Many labels at once are compared a few at a time, so that nobody waits: call it again until it returns False.
         """
         ledger, now = self._store.ledger, (self._store.revision, len(self._store.ledger))
-        asked = self._asked.update()
-        if now == self._seen and not self._unscored and not asked:
+        requested = self._requests.update()
+        if now == self._seen and not self._unscored and not requested:
             return False
         alive, known = self._store.ids, set(self.rows)
         here = set(alive)
@@ -93,14 +93,14 @@ class Queue:
             self._scores |= {i: self._disagreement(i) for i in scored}
             changed |= scored
         self._left = (self._left & here | changed) - {i for i in changed if self._settled(i)}
-        if self.order == "disagreement" or self._asked or asked:
+        if self.order == "disagreement" or self._requests or requested:
             places = [row for row, i in enumerate(self.rows) if i in self._left]
             for row, episode_id in zip(places, sorted(self._left, key=self._key)):
                 self.rows[row] = episode_id
         return True
 
     def _key(self, episode_id: int) -> tuple[int, float, int]:
-        return self._asked.rank(episode_id), -self.score(episode_id), episode_id
+        return self._requests.rank(episode_id), -self.score(episode_id), episode_id
 
     def _settled(self, episode_id: int) -> bool:
         """A person has judged it; and, where judges are compared, after all others or in agreement with them."""

@@ -1,23 +1,75 @@
-"""A person as a part of the loop: in charge of the labels, or the one who audits the judge that is.
+"""A person as a worker of a run: who labels it, or who audits the judge that does.
 
-Where the person sits at the machine of the store, the window is open on the store itself. Elsewhere it is open on a
-mirror in that person's home folder, which outlives the run: what was begun there is found again.
+Where the person sits at the machine of the store, the window is open on the store itself, and labels are in its ledger
+as soon as they are given. Elsewhere it is open on a mirror in that person's home folder, which outlives the run: what
+was begun there is found again.
 """
 
 import hashlib
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from plaudit.errors import EpisodeNotFound
-from plaudit.judges.config import HUMAN
+from plaudit.data.store import Store
+from plaudit.judges.human.judge import HumanJudge, with_window_id
+from plaudit.judges.labeling import LabelQueue, LabelRunner
 from plaudit.training.handles import Handle
-from plaudit.training.labeling_window import HumanSide, WindowConfig, elsewhere, here
+from plaudit.training.labeling_window import Mirror, Window, WindowConfig
 from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
-from plaudit.training.workers.judge import LabelReport
-from plaudit.types import Episode, JudgeId
+from plaudit.training.workers.judge import BufferQueue, LabelReport
+from plaudit.types import Episode, JudgeId, Labels
 
-WHO = JudgeId(HUMAN)  # whatever a person labelled stands
+WHO = HumanJudge.id  # whatever a person labeled stands
 MIRRORS = Path(".plaudit") / "mirrors"  # in the home folder
+
+
+class WindowQueue(BufferQueue):
+    """The run's episodes, by the ids that they have in the window that is open on the run's store."""
+
+    def stale(self, judge: JudgeId) -> Sequence[EpisodeRef]:
+        return [ref for ref in super().stale(judge) if ref.shelf == "episodes"]
+
+    def episodes(self, keys: Sequence[EpisodeRef]) -> Mapping[EpisodeRef, Episode]:
+        return {ref: with_window_id(episode, ref.id) for ref, episode in super().episodes(keys).items()}
+
+
+class MirrorQueue(LabelQueue[EpisodeRef]):
+    """The run's episodes as copies in a mirror, each of which is fetched once."""
+
+    def __init__(self, replay: Handle[ReplayBuffer], mirror: Mirror):
+        self._replay, self._mirror = replay, mirror
+        self._version = mirror.version  # of the mirror's ledger, that answers were last looked for in
+
+    def stale(self, judge: JudgeId) -> Sequence[EpisodeRef]:
+        """What has no label, and what the person has answered since, a changed mind too."""
+        pending = [ref for ref in self._replay.call(ReplayBuffer.pending, judge) if ref.shelf == "episodes"]
+        return list(dict.fromkeys([*self.answered(), *pending]))
+
+    def answered(self) -> list[EpisodeRef]:
+        """Episodes with an answer that is not in the run's ledger yet."""
+        refs = [EpisodeRef("episodes", remote_id) for remote_id in self._mirror.answered()]
+        self._version = self._mirror.version
+        return refs
+
+    def episodes(self, keys: Sequence[EpisodeRef]) -> Mapping[EpisodeRef, Episode]:
+        """From the mirror; what it does not have is fetched. An episode that is gone at home is left out."""
+        alive = set(self._mirror.store.ids)
+        missing = [ref for ref in keys if self._mirror.local_id(ref.id) not in alive]
+        found = self._replay.call(ReplayBuffer.episodes, missing) if missing else {}
+        for ref in missing:
+            if ref in found and not self._mirror.is_answered(ref.id):
+                self._mirror.add(found[ref], ref.id)
+        local = {ref: self._mirror.local_id(ref.id) for ref in keys}
+        return {
+            ref: with_window_id(found[ref] if ref in found else self._mirror.store.episode(i), i)
+            for ref, i in local.items()
+            if i is not None and (ref in found or i in alive)
+        }
+
+    def write(self, labels: Mapping[EpisodeRef, Labels], failed: Mapping[EpisodeRef, str], judge: JudgeId) -> None:
+        if labels or failed:
+            self._replay.call(ReplayBuffer.add_labels, labels, failed, judge)
+        self._mirror.mark_collected(self._version)
 
 
 class HumanLabelWorker:
@@ -29,36 +81,41 @@ class HumanLabelWorker:
 
     def __init__(self, replay: Handle[ReplayBuffer], config: WindowConfig):
         self._replay, self._config = replay, config
-        self._side: HumanSide | None = None
+        self._runner: LabelRunner[EpisodeRef] | None = None
+        self._queue: WindowQueue | MirrorQueue
+        self._judge: HumanJudge
+        self._window: Window
+        self._mirror: Mirror | None = None
 
     def label_pending(self, ids: Sequence[int] | None = None) -> LabelReport:
-        """Show what is wanted, take what was said."""
-        side = self._open()
-        if ids is None:
-            ids = [i for shelf, i in self._replay.call(ReplayBuffer.pending, WHO) if shelf == "episodes"]
-        side.offer(ids)
-        verdicts = {EpisodeRef("episodes", i): labels for i, labels in side.collect()}
-        if verdicts:
-            self._replay.call(ReplayBuffer.add_labels, verdicts, {}, WHO)
-        return LabelReport(WHO, done=len(verdicts), note=side.status)
+        """Show what is wanted, take what was answered."""
+        runner = self._open()
+        only = None if ids is None else [EpisodeRef("episodes", i) for i in ids]
+        if only is not None and isinstance(self._queue, MirrorQueue):
+            only = list(dict.fromkeys([*self._queue.answered(), *only]))
+        stats = runner.step(only)
+        if not stats.pending:
+            self._judge.request([])
+        return LabelReport.of(WHO, stats, self._window.status)
 
     def close(self) -> None:
-        if self._side is not None:
-            self._side.close()
+        """Close the window; what was begun in it is kept."""
+        if self._runner is not None:
+            self._window.close()
+        if self._mirror is not None:
+            self._mirror.close()
 
-    def _open(self) -> HumanSide:
-        if self._side is None:
+    def _open(self) -> LabelRunner[EpisodeRef]:
+        if self._runner is None:
             where = self._replay.call(ReplayBuffer.location)
             if where.is_here:
-                self._side = here(Path(where.episodes), self._config)
+                folder = Path(where.episodes)
+                self._queue, store = WindowQueue(self._replay), Store.open(folder)
             else:
-                name = hashlib.sha256(repr(where.identity).encode()).hexdigest()[:12]
-                self._side = elsewhere(Path.home() / MIRRORS / name, self._fetch, self._config)
-        return self._side
-
-    def _fetch(self, episode_id: int) -> Episode:
-        item = EpisodeRef("episodes", episode_id)
-        found = self._replay.call(ReplayBuffer.episodes, [item])
-        if item not in found:
-            raise EpisodeNotFound(f"episode {episode_id} is no longer in the store")
-        return found[item]
+                folder = Path.home() / MIRRORS / hashlib.sha256(repr(where.identity).encode()).hexdigest()[:12]
+                self._mirror = Mirror(folder)
+                self._queue, store = MirrorQueue(self._replay, self._mirror), self._mirror.store
+            self._window = Window(folder, self._config)
+            self._judge = HumanJudge(store, self._window.show)
+            self._runner = LabelRunner(self._judge, self._queue, batch_size=sys.maxsize)
+        return self._runner

@@ -19,15 +19,13 @@ from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, WorkerLost
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.config import JudgeConfig
-from plaudit.judges.labeling import BATCH, label_mapping
+from plaudit.judges.labeling import BATCH, RETRY_S, LabelQueue, LabelRunner, LabelStats
 from plaudit.judges.vlm.judge import VlmJudgeConfig
 from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.training.handles import Handle
 from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
-from plaudit.types import Episode, JudgeId
-
-AGAIN = 20.0  # s before an episode that the judge failed on is asked about again
+from plaudit.types import Episode, JudgeId, Labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +90,49 @@ class LabelReport:
     latency: float = 0.0  # s an episode
     note: str = ""  # what a person should know
 
+    @classmethod
+    def of(cls, judge: JudgeId, stats: LabelStats[EpisodeRef], note: str = "") -> "LabelReport":
+        """From what a runner has counted."""
+        scored = len(stats.done) + len(stats.failed)
+        latency = stats.seconds / scored if scored else 0.0
+        return cls(judge, len(stats.done), len(stats.failed), latency, note)
+
+
+class BufferQueue(LabelQueue[EpisodeRef]):
+    """What a run's replay buffer has to be labeled, read from the disk where this machine has it."""
+
+    def __init__(self, replay: Handle[ReplayBuffer]):
+        self._replay = replay
+        self._stores: dict[str, Store] | None = None
+
+    def stale(self, judge: JudgeId) -> Sequence[EpisodeRef]:
+        return self._replay.call(ReplayBuffer.pending, judge)
+
+    def episodes(self, keys: Sequence[EpisodeRef]) -> Mapping[EpisodeRef, Episode]:
+        stores = self._open()
+        if not stores:
+            return self._replay.call(ReplayBuffer.episodes, keys)
+        found: dict[EpisodeRef, Episode] = {}
+        for ref in keys:
+            store = stores[ref.shelf]
+            store.refresh()
+            try:
+                found[ref] = store.episode(ref.id)
+            except EpisodeNotFound:
+                continue
+        return found
+
+    def write(self, labels: Mapping[EpisodeRef, Labels], failed: Mapping[EpisodeRef, str], judge: JudgeId) -> None:
+        if labels or failed:
+            self._replay.call(ReplayBuffer.add_labels, labels, failed, judge)
+
+    def _open(self) -> dict[str, Store]:
+        if self._stores is None:
+            where = self._replay.call(ReplayBuffer.location)
+            paths = {"episodes": where.episodes, **({} if where.demos is None else {"demos": where.demos})}
+            self._stores = {shelf: Store.open(path) for shelf, path in paths.items()} if where.is_here else {}
+        return self._stores
+
 
 class JudgeWorker:
     """One judge at work.
@@ -102,62 +143,24 @@ class JudgeWorker:
 
     def __init__(self, replay: Handle[ReplayBuffer], batch: int = BATCH, clock: Callable[[], float] = time.monotonic):
         """clock: seconds, after which an episode that it failed on is tried again"""
-        self._replay, self._batch, self._clock = replay, batch, clock
-        self._judge: Judge | None = None
+        self._queue, self._batch, self._clock = BufferQueue(replay), batch, clock
+        self._runner: LabelRunner[EpisodeRef] | None = None
         self._identity = ""
-        self._stores: dict[str, Store] | None = None
-        self._tried: dict[EpisodeRef, float] = {}  # when a judge failed on it
         self._folder = tempfile.TemporaryDirectory(prefix="plaudit-judge-")
 
     def close(self) -> None:
         self._folder.cleanup()
 
     def load(self, bundle: JudgeBundle) -> JudgeId:
-        """Build a judge, or another version of it; the one at hand is kept. Returns who its labels will be of."""
-        if self._judge is None or bundle.identity != self._identity:
-            self._judge = bundle.build(Path(self._folder.name) / bundle.identity)
+        """Build a judge, or another version of it; the one at hand is kept. Returns the id of its labels."""
+        if self._runner is None or bundle.identity != self._identity:
+            judge = bundle.build(Path(self._folder.name) / bundle.identity)
+            self._runner = LabelRunner(judge, self._queue, batch_size=self._batch, retry_s=RETRY_S, clock=self._clock)
             self._identity = bundle.identity
-            self._tried.clear()
-        return self._judge.id
+        return self._runner.judge.id
 
     def label_pending(self) -> LabelReport:
         """Label one batch of what is waiting; nothing where nothing is."""
-        if self._judge is None:
+        if self._runner is None:
             raise WorkerLost("judge", "its process was started again and has no judge yet")
-        who = self._judge.id
-        items = [item for item in self._replay.call(ReplayBuffer.pending, who) if self._due(item)][: self._batch]
-        if not items:
-            return LabelReport(who)
-        begun = time.monotonic()
-        episodes = self._fetch(items)
-        verdicts, failed = label_mapping(self._judge, episodes)
-        seconds = time.monotonic() - begun
-        self._tried |= dict.fromkeys(failed, self._clock())
-        self._replay.call(ReplayBuffer.add_labels, verdicts, failed, who)
-        latency = seconds / len(episodes) if episodes else 0.0
-        return LabelReport(who, len(verdicts), len(failed), latency)
-
-    def _due(self, item: EpisodeRef) -> bool:
-        return item not in self._tried or self._clock() - self._tried[item] >= AGAIN
-
-    def _fetch(self, items: Sequence[EpisodeRef]) -> dict[EpisodeRef, Episode]:
-        """From the disk where this machine has it, else through the service."""
-        stores = self._open()
-        if not stores:
-            return self._replay.call(ReplayBuffer.episodes, items)
-        found: dict[EpisodeRef, Episode] = {}
-        for item in items:
-            store = stores[item.shelf]
-            store.refresh()
-            try:
-                found[item] = store.episode(item.id)
-            except EpisodeNotFound:
-                continue
-        return found
-
-    def _open(self) -> dict[str, Store]:
-        if self._stores is None:
-            where = self._replay.call(ReplayBuffer.location)
-            paths = {"episodes": where.episodes, **({} if where.demos is None else {"demos": where.demos})}
-            self._stores = {shelf: Store.open(path) for shelf, path in paths.items()} if where.is_here else {}
-        return self._stores
+        return LabelReport.of(self._runner.judge.id, self._runner.step())

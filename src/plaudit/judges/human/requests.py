@@ -1,7 +1,7 @@
-"""Which episodes somebody waits for: a list in the store's folder that puts them first in the queue of every window.
+"""Which episodes a run waits for: a list in the store's folder that puts them first in the queue of every window.
 
-A run that audits its judge draws episodes at random and needs a person's word on those and no others. The list is
-replaced as a whole by whoever asks; a window looks ten times a second whether it has changed, which costs one `stat`.
+A run that audits its judge samples episodes and needs a person's answer on those and no others. The list is replaced as
+a whole by whoever asks; a window checks ten times a second whether it has changed, which costs one `stat`.
 """
 
 import json
@@ -13,15 +13,15 @@ from plaudit.data.entries import MAX_ID, is_int_in
 from plaudit.data.journal import write_atomic
 from plaudit.untrusted import parse_json
 
-FILE = "asked.json"
+FILE = "label_requests.json"
 
 
-def ask_for(store: Path, ids: Sequence[int]) -> None:
-    """The most wanted first; what was asked for before and is not among these is asked for no more."""
+def write_requests(store: Path, ids: Sequence[int]) -> None:
+    """Replace the list by these, the most wanted first."""
     write_atomic(store / FILE, json.dumps(list(ids)).encode())
 
 
-class Asked:
+class LabelRequests:
     """The list of a store, as it is now."""
 
     def __init__(self, store: Path):

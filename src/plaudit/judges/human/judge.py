@@ -1,0 +1,65 @@
+"""A person as a judge: asked in a labeling window, and answered when they get to it.
+
+    judge = HumanJudge(store, show=window.show)
+    judge.score(episodes)          # None until the person has completed an episode; never waits
+
+The window is open on a store on this machine: the run's own, or a mirror of it where the screen is. Episodes that are
+asked about carry the id that they have in that store (`with_window_id`); they come first in the window's queue. What
+the person said is read from the store's ledger, newest first.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from plaudit.data.store import Store
+from plaudit.errors import PlauditError
+from plaudit.judges.human.requests import write_requests
+from plaudit.judges.human.verdict import SOURCE
+from plaudit.rule import DecisionRule
+from plaudit.types import Episode, JudgeId, Scores
+
+_WINDOW_ID = "window_id"  # in an episode's meta
+
+
+def with_window_id(episode: Episode, episode_id: int) -> Episode:
+    """The episode, marked with the id that it has in the store of the labeling window."""
+    return replace(episode, meta={**episode.meta, _WINDOW_ID: episode_id})
+
+
+class HumanJudge:
+    """A `Judge` whose answers come later. What a person labeled stands: there is no fingerprint and no rule to tune."""
+
+    id = JudgeId(SOURCE)
+    rule = DecisionRule(decode="per_frame")
+
+    def __init__(self, store: Store, show: Callable[[], Any] = lambda: None):
+        """
+        store: that the labeling window is open on, for reading
+        show: opens the window, unless it is open; called whenever answers are missing
+        """
+        self._store, self._show = store, show
+        self._requested: list[int] = []
+
+    def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError | None]:
+        """The newest answer of each episode as scores of 1, 0 and NaN; None, and a request, where there is none."""
+        self._store.ledger.refresh()
+        answers = [self._answer(episode) for episode in episodes]
+        ids = [episode.meta.get(_WINDOW_ID) for episode in episodes]
+        self.request([i for i, answer in zip(ids, answers, strict=True) if i is not None and answer is None])
+        return answers
+
+    def request(self, ids: Sequence[int]) -> None:
+        """Put these first in the window's queue, and nothing else; the most wanted first."""
+        if list(ids) != self._requested:
+            write_requests(self._store.folder, ids)
+            self._requested = list(ids)
+        if ids:
+            self._show()
+
+    def _answer(self, episode: Episode) -> Scores | None:
+        episode_id = episode.meta.get(_WINDOW_ID)
+        labels = None if episode_id is None else self._store.ledger.labels(episode_id, (SOURCE,))
+        if labels is None or labels.steps != episode.steps:
+            return None
+        return Scores(labels.targets, note=labels.note)
