@@ -1,8 +1,8 @@
-"""Online reinforcement learning: a robot acts, episodes are judged, a learner learns, new weights go back to the robot.
+"""Online reinforcement learning: a robot acts, a judge labels its episodes, a learner learns, weights go to the robot.
 
     python run_online_rl.py --robot igris_b --train_config examples/configs/online_igris_b.yaml
     python run_online_rl.py --robot igris_b --human_reward_labeler
-    python run_online_rl.py --robot sim --train_config examples/configs/online_sim_sac.yaml
+    python run_online_rl.py --robot sim --train_config my_run.yaml  # which has robot: {type: sim, env: {type: lift}}
 
 The same as `plaudit online`, which has more flags (docs/online.md).
 """
@@ -15,6 +15,6 @@ HERE = Path(__file__).parent
 
 if __name__ == "__main__":
     run_script(
-        "Learn while a robot works: it acts, episodes are judged, the learner trains, weights go back.",
+        "Learn while a robot works: it acts, a judge labels its episodes, a learner learns, weights go to the robot.",
         train_config=HERE / "examples/configs/online_igris_b.yaml",
     )

@@ -1,9 +1,9 @@
-"""The same while a policy behind openpi's server acts: the learner watches and learns from its judged episodes.
+"""The same while a policy behind openpi's server acts: the learner learns from its labeled episodes.
 
     python run_online_rl_openpi.py --robot igris_b --policy_yaml examples/policies/openpi_igris_b/openpi_policy.yaml
 
 Start openpi's server first, where the GPU is. Its weights stay as they are; what is learned here is in the run's
-folder, and `plaudit run --policy_yaml RUN/policy.yaml` acts with it.
+folder, and `plaudit run --policy_yaml RUN/policy/policy.yaml` acts with it.
 """
 
 from pathlib import Path
@@ -14,8 +14,8 @@ HERE = Path(__file__).parent
 
 if __name__ == "__main__":
     run_script(
-        "Learn from what a policy behind openpi's server does: it acts, episodes are judged, the learner trains.",
+        "Learn from what a policy behind openpi's server does: it acts, a judge labels its episodes, a learner learns.",
         train_config=HERE / "examples/configs/online_igris_b.yaml",
         policy_yaml=HERE / "examples/policies/openpi_igris_b/openpi_policy.yaml",
-        always=["act_with=policy"],
+        always=["policy.behavior=pretrained"],
     )

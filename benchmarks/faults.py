@@ -1,12 +1,12 @@
-"""What an online run does when its parts die: three Ray nodes on this machine, a fault at a random moment, again and
+"""What an online run does when its workers die: three Ray nodes on this machine, a fault at a random moment, again and
 again.
 
     python benchmarks/faults.py                 # ten of each kind, about forty minutes
-    python benchmarks/faults.py --quick         # one each of two kinds that take seconds, with one trainer
+    python benchmarks/faults.py --quick         # one each of two kinds that take seconds, with one learner
     python benchmarks/faults.py --kinds env,replay --times 3
 
     env, judge, replay, state, learner    SIGKILL of that actor's process; of the learners, one of two
-    node        all processes of the inference or the labelling machine are killed, and it is started again
+    node        all processes of the inference or the labeling machine are killed, and it is started again
     hang        the judge's process stands still for a minute
     disk        the disk of the run's folder is full for ten seconds (needs root: a small file system is mounted)
     link        the link of one machine is cut (`benchmarks/hosts.py --loop` makes machines that have one)
@@ -41,12 +41,13 @@ from ray.exceptions import RayError  # noqa: E402
 
 import glow  # noqa: E402 - of the tests: the lamp
 from bars import Bars  # noqa: E402
-from plaudit.cluster.run import ClusterRunConfig, workers_for  # noqa: E402
+from plaudit.cluster.run import workers_for  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
+from plaudit.training.config import TrainingConfig  # noqa: E402
+from plaudit.training.config_file import load_training_config  # noqa: E402
 from plaudit.training.online import OnlineTrainer  # noqa: E402
-from plaudit.training.online_config import load_online  # noqa: E402
-from plaudit.training.online_folder import OnlineFolder  # noqa: E402
-from plaudit.training.progress import Now  # noqa: E402
+from plaudit.training.progress import OnlineProgress  # noqa: E402
+from plaudit.training.run_folder import RunFolder  # noqa: E402
 from plaudit.training.workers.env import EpisodeInfo  # noqa: E402
 from plaudit.training.workers.judge import LabelReport  # noqa: E402
 from three_nodes import ROLES, Nodes, kill, three_nodes  # noqa: E402
@@ -80,14 +81,14 @@ class Mark:
     """How far a run is."""
 
     episodes: int
-    judged: int
+    labeled: int
     updates: int
     version: int
 
     @classmethod
-    def of(cls, now: Now) -> "Mark":
-        counts = now.counts
-        return cls(counts.episodes, counts.episodes - counts.unjudged, now.updates, now.state.version)
+    def of(cls, progress: OnlineProgress) -> "Mark":
+        counts = progress.replay
+        return cls(counts.episodes, counts.episodes - counts.unlabeled, progress.updates, progress.policy.version)
 
     def beyond(self, other: "Mark") -> bool:
         """Everything has gone on."""
@@ -115,18 +116,15 @@ class Chaos:
     versions: list[int] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     error: str | None = None
-    troubles: set[str] = field(default_factory=set)  # parts
+    failing: set[str] = field(default_factory=set)  # workers
 
-    def watch(self, now: Now) -> bool:
-        """Told of how things stand; whether there is more to come."""
-        self.mark = Mark.of(now)
-        if now.troubles.keys() != self.troubles:
-            self.troubles = set(now.troubles)
-            print(
-                f"    {time.strftime('%H:%M:%S')} in trouble: {', '.join(sorted(self.troubles)) or 'nobody'}",
-                flush=True,
-            )
-        self.versions.append(now.state.version)
+    def callback(self, progress: OnlineProgress) -> bool:
+        """Note how things stand; whether there is more to come."""
+        self.mark = Mark.of(progress)
+        if progress.errors.keys() != self.failing:
+            self.failing = set(progress.errors)
+            print(f"    {time.strftime('%H:%M:%S')} failing: {', '.join(sorted(self.failing)) or 'none'}", flush=True)
+        self.versions.append(progress.policy.version)
         return self._thread.is_alive()
 
     def begin(self) -> None:
@@ -230,22 +228,22 @@ def small_disk(wanted: bool) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def config_for(folder: Path, workers: int, *more: str) -> ClusterRunConfig:
+def config_for(folder: Path, learners: int, *more: str) -> TrainingConfig:
     judge = glow.saved(glow.bright_model(0.8), folder / "judge")
     words = [
         *glow.online(judge),
-        "robot.env.type=glow:GlowConfig",
+        "env=glow:GlowConfig",
         "learner.temperature_init=0.1",
-        "evaluation.every=1000000",
-        "episodes=10000000",
-        "publish_every=10",
-        "checkpoint_every=50",
+        "evaluation.freq=1000000",
+        "run.max_episodes=10000000",
+        "run.publish_freq=10",
+        "run.checkpoint_freq=100",
         "audit.on_alarm=warn",
-        "patience=240",
-        f"cluster.trainer_workers={workers}",
+        "run.worker_timeout_s=240",
+        f"cluster.num_learners={learners}",
         *more,
     ]
-    return load_online(ClusterRunConfig, None, words)
+    return load_training_config("online", None, words)
 
 
 @contextmanager
@@ -260,20 +258,19 @@ def cluster(head: str | None) -> Iterator[tuple[str, Nodes | None]]:
 
 
 def run(
-    kinds: list[str], times: int, trainers: int, hang: float, seed: int, head: str | None, words: list[str]
+    kinds: list[str], times: int, learners: int, hang: float, seed: int, head: str | None, words: list[str]
 ) -> tuple[Chaos, Witness, list[str]]:
     """A run with all these faults; and what was lost, a sentence each."""
     rng = random.Random(seed)
     plan = [kind for kind in kinds for _ in range(times)]
     rng.shuffle(plan)
     with small_disk("disk" in kinds) as folder, cluster(head) as (address, nodes):
-        config = config_for(folder, trainers, *words)
-        record = OnlineFolder.open(folder / "run", config)
-        with workers_for(config, record.path, address) as workers:
+        record = RunFolder.open(folder / "run", config_for(folder, learners, *words))
+        with workers_for(record, address) as workers:
             chaos = Chaos(nodes, workers, folder, plan, hang, rng)
-            witness = Witness(config, record, workers)
+            witness = Witness(record, workers)
             chaos.begin()
-            witness.run(chaos.watch)
+            witness.run(chaos.callback)
         record.close()
         lost = _lost(folder / "run", witness, chaos)
     return chaos, witness, lost
@@ -290,9 +287,9 @@ def _lost(folder: Path, witness: Witness, chaos: Chaos) -> list[str]:
         whole = episode.steps == 12 or episode.meta["ended"] == "stopped"
         if not whole or not (episode.frames["front"][0] > 0).all():
             wrong.append(f"episode {episode_id} is not what was recorded")
-    labelled = sum(store.ledger.newest(i, {"classifier"}) is not None for i in store.ids)
-    if labelled < witness.labels:
-        wrong.append(f"{witness.labels} labels were acknowledged, {labelled} are there")
+    labeled = sum(store.ledger.newest(i, {"classifier"}) is not None for i in store.ids)
+    if labeled < witness.labels:
+        wrong.append(f"{witness.labels} labels were acknowledged, {labeled} are there")
     if chaos.versions != sorted(chaos.versions):
         wrong.append("a version of the weights went back")
     used = [store.entry(i).line["meta"]["weights"] for i in store.ids]
@@ -304,7 +301,7 @@ def _lost(folder: Path, witness: Witness, chaos: Chaos) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--quick", action="store_true", help="one each of two kinds that take seconds, with one trainer"
+        "--quick", action="store_true", help="one each of two kinds that take seconds, with one learner"
     )
     parser.add_argument("--kinds", default="")
     parser.add_argument("--times", type=int, default=0)
@@ -319,8 +316,8 @@ def main() -> None:
         print("no disk is filled: that needs root")
     times = asked.times or (1 if asked.quick else 10)
     begun = time.monotonic()
-    trainers = 1 if asked.quick else 2
-    chaos, witness, lost = run(kinds, times, trainers, asked.hang, asked.seed, asked.head, asked.words)
+    learners = 1 if asked.quick else 2
+    chaos, witness, lost = run(kinds, times, learners, asked.hang, asked.seed, asked.head, asked.words)
     print(
         f"\n{len(chaos.faults)} faults, {len(witness.episodes)} episodes, {witness.labels} labels in "
         f"{time.monotonic() - begun:.0f} s"

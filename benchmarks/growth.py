@@ -5,7 +5,7 @@
     python benchmarks/growth.py --quick          # 300 episodes
     python benchmarks/growth.py --trace          # and which lines of code keep what was added
 
-A lamp to turn up, 12 steps an episode, through the loop of `plaudit online --address none`: judged, learned from,
+A lamp to turn up, 12 steps an episode, through the loop of `plaudit online --serial`: labeled, learned from,
 evicted. The memory of the process is read as it goes on; what it grows by an episode is the slope of a line through the
 second half, after everything has been allocated that is kept.
 """
@@ -24,13 +24,14 @@ import numpy as np  # noqa: E402
 
 import glow  # noqa: E402 - of the tests: the lamp
 from bars import Bars  # noqa: E402
+from plaudit.training.config_file import load_training_config  # noqa: E402
 from plaudit.training.online import OnlineTrainer  # noqa: E402
-from plaudit.training.online_config import OnlineConfig, load_online  # noqa: E402
-from plaudit.training.online_folder import OnlineFolder  # noqa: E402
-from plaudit.training.progress import Now  # noqa: E402
+from plaudit.training.progress import OnlineProgress  # noqa: E402
+from plaudit.training.run_folder import RunFolder  # noqa: E402
 from plaudit.training.worker_group import LocalWorkers  # noqa: E402
 
 FULL, QUICK = 20_000, 300  # episodes
+STEPS = 12  # of an episode
 FLAT = 1.0  # KB an episode: 20 MB over the full form, which is what a torch process varies by
 CAPACITY = 0.0005  # GB, of less than two hundred episodes: what is bounded has grown to its bound after some 1,500
 LOOKS = 60  # at the memory
@@ -62,8 +63,8 @@ def run(folder: Path, episodes: int, trace: bool) -> np.ndarray:
     points: list[tuple[int, int]] = []
     before: list[tracemalloc.Snapshot] = []
 
-    def watch(now: Now) -> bool:
-        done = now.counts.episodes
+    def callback(progress: OnlineProgress) -> bool:
+        done = progress.episodes
         if done >= (len(points) + 1) * episodes / LOOKS:
             points.append((done, resident()))
             print(f"{done:,} episodes: {points[-1][1] / 1e6:.1f} MB", flush=True)
@@ -73,20 +74,19 @@ def run(folder: Path, episodes: int, trace: bool) -> np.ndarray:
         return True
 
     glow.saved(glow.bright_model(0.8), folder / "judge")
-    words = [*glow.online(folder / "judge"), f"episodes={episodes}", f"capacity_gb={CAPACITY}"]
-    words += ["learner.utd_ratio=0.02", f"evaluation.every={episodes}", "evaluation.episodes=1"]
-    config = load_online(OnlineConfig, None, words)
-    opened = OnlineFolder.open(folder / "run", config)
-    workers = LocalWorkers(config, opened.path)
+    words = [*glow.online(folder / "judge"), f"run.max_episodes={episodes}", f"run.capacity_gb={CAPACITY}"]
+    words += ["learner.utd_ratio=0.02", f"evaluation.freq={STEPS * episodes}", "evaluation.episodes=1"]
+    opened = RunFolder.open(folder / "run", load_training_config("online", None, words))
+    workers = LocalWorkers(opened, serial=True)
     try:
-        OnlineTrainer(config, opened, workers).run(watch)
+        OnlineTrainer(opened, workers).run(callback)
         if before:
             gc.collect()
             tell_kept(before[0], tracemalloc.take_snapshot(), 2 * episodes / 3)
     finally:
         workers.close()
         opened.close()
-    return np.array([*points, (config.episodes, resident())], np.float64)
+    return np.array([*points, (episodes, resident())], np.float64)
 
 
 def tell_kept(before: tracemalloc.Snapshot, after: tracemalloc.Snapshot, episodes: float) -> None:

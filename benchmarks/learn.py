@@ -4,7 +4,7 @@
     python benchmarks/learn.py --quick    a small SAC on lift, one seed, no peer, until 10%: whether it learns
     python benchmarks/learn.py --qchunk   Q-chunking on lift with 20 demonstrations, which the peer does not have
 
-Solved means 90% success on 50 seeds held back. Every run is a process of its own with the machine to itself, and its
+Solved means 90% success on 50 eval seeds. Every run is a process of its own with the machine to itself, and its
 clock runs from the first step, evaluations included. The peer gets the same task, the same batched physics, the
 same demonstrations in its replay buffer, as many updates a step, its own defaults otherwise, the same evaluation, and
 twice what our run with that seed took, in time and in steps: what it has not solved by then counts as unsolved. Writes
@@ -30,21 +30,20 @@ from plaudit.judges.simulator import SimulatorJudge
 from plaudit.report.plots import line_charts
 from plaudit.rollout.scripted import record_demos
 from plaudit.rollout.vector import collect_rollout
-from plaudit.training.stores import DEMOS
-from plaudit.training.trainer import HELD_BACK
+from plaudit.training.seeds import EVAL_SEEDS, demo_seed
 
 PEER = "stable-baselines3"
 SOLVED, EPISODES, N_DEMOS = 0.9, 50, 20
 UNDER_WAY = 0.1  # success that the quick form waits for
 # Of the quick form.
 SMALL = ["learner.hidden_dims=[64,64]", "learner.batch_size=128", "learner.n_step=3", "learner.tau=0.01"]
-REHEARSED = 0.4  # at most, with Q-chunking, before the first episode: what is more was not learned by doing
+PRETRAINED = 0.4  # at most, with Q-chunking, before the first episode: what is more was not learned by doing
 LIMITS = {"sac": 180.0, "ppo": 600.0, "qchunk": 300.0}  # seconds that a learner may take
 EVERY = {"sac": 1000, "ppo": 25_000, "qchunk": 500}  # steps between evaluations
 OURS = {
-    "sac": [f"scripted_demos={N_DEMOS}", "steps=60000"],
-    "ppo": ["reward.kind=dense", "num_envs=128", "steps=3000000"],
-    "qchunk": [f"scripted_demos={N_DEMOS}", "steps=60000"],
+    "sac": [f"demos.scripted={N_DEMOS}", "run.max_steps=60000"],
+    "ppo": ["reward.env_reward=dense", "run.num_envs=128", "run.max_steps=3000000"],
+    "qchunk": [f"demos.scripted={N_DEMOS}", "run.max_steps=60000"],
 }
 
 
@@ -96,8 +95,9 @@ def run_ours(learner: str, task: str, seed: int, solved: float, more: list[str])
     """The curve: (step, seconds, success) at each evaluation."""
     with tempfile.TemporaryDirectory() as folder:
         words = [
-            f"learner={learner}", f"env={task}", f"seed={seed}", *OURS[learner], *more,
-            f"evaluation.every={EVERY[learner]}", f"evaluation.episodes={EPISODES}", f"evaluation.stop_at={solved}",
+            f"learner={learner}", f"env={task}", f"run.seed={seed}", *OURS[learner], *more,
+            f"evaluation.freq={EVERY[learner]}", f"evaluation.episodes={EPISODES}",
+            f"evaluation.stop_success_rate={solved}",
         ]  # fmt: skip
         command = [sys.executable, "-m", "plaudit.cli", "train", *words, "--folder", folder]
         try:
@@ -106,7 +106,8 @@ def run_ours(learner: str, task: str, seed: int, solved: float, more: list[str])
             print("  stopped: over the limit by half")
         [metrics] = Path(folder).glob("*/metrics.jsonl")
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    return [(line["step"], line["time/seconds"], line["eval/success"]) for line in lines if "eval/success" in line]
+    evaluations = [line for line in lines if "eval/success_once" in line]
+    return [(line["step"], line["time/elapsed_s"], line["eval/success_once"]) for line in evaluations]
 
 
 def call_peer(learner: str, task: str, seed: int, ours: Curve) -> Curve:
@@ -125,7 +126,7 @@ def run_peer(learner: str, task: str, seed: int, seconds: float, steps: int) -> 
     env_config = PandaConfig(type=task)  # type: ignore[arg-type]
     count = {"sac": 16, "ppo": 128}[learner]
     env = as_vec_env(VecEnv, env_config.build(count), dense=learner == "ppo")
-    audience = env_config.build(EPISODES)
+    eval_env = env_config.build(EPISODES)
     curve: Curve = []
 
     class Watch(BaseCallback):
@@ -136,11 +137,11 @@ def run_peer(learner: str, task: str, seed: int, seconds: float, steps: int) -> 
             spent = time.monotonic() - self.began
             if self.num_timesteps >= self.next:
                 self.next += EVERY[learner]
-                seeds = range(HELD_BACK, HELD_BACK + EPISODES)
+                seeds = range(EVAL_SEEDS, EVAL_SEEDS + EPISODES)
                 act = lambda seen: self.model.predict(seen.state, deterministic=True)[0]  # noqa: E731
                 success = float(
                     collect_rollout(
-                        audience, act, seeds, SuccessDetector(SimulatorJudge(), EPISODES)
+                        eval_env, act, seeds, SuccessDetector(SimulatorJudge(), EPISODES)
                     ).success_once.mean()
                 )
                 curve.append((self.num_timesteps, time.monotonic() - self.began, success))
@@ -160,16 +161,16 @@ def run_peer(learner: str, task: str, seed: int, seconds: float, steps: int) -> 
 
 def as_vec_env(base: Any, world: Any, *, dense: bool) -> Any:
     """Our batch of scenes as the peer's vector of environments: an episode ends with success or after 50 steps."""
-    from gymnasium import env_spec
+    from gymnasium import spaces
 
     class Batched(base):
         def __init__(self) -> None:
-            box = env_spec.Box(-np.inf, np.inf, (world.state_dim,), np.float32)
-            super().__init__(world.num_envs, box, env_spec.Box(-1, 1, (world.action_dim,), np.float32))
+            box = spaces.Box(-np.inf, np.inf, (world.state_dim,), np.float32)
+            super().__init__(world.num_envs, box, spaces.Box(-1, 1, (world.action_dim,), np.float32))
             self.rng = np.random.default_rng(0)
 
         def fresh(self, count: int) -> list[int]:
-            return self.rng.integers(0, HELD_BACK, count).tolist()
+            return self.rng.integers(0, EVAL_SEEDS, count).tolist()
 
         def reset(self) -> Any:
             self.steps = np.zeros(self.num_envs, int)
@@ -215,7 +216,7 @@ def as_vec_env(base: Any, world: Any, *, dense: bool) -> Any:
 def fill(model: Any, env: PandaConfig, seed: int, count: int) -> None:
     """The same demonstrations, in the peer's replay buffer."""
     with tempfile.TemporaryDirectory() as folder, Store.create(Path(folder) / "demos") as store:
-        record_demos(env, store, episodes=N_DEMOS, seed=DEMOS + seed * 100_003)
+        record_demos(env, store, episodes=N_DEMOS, seed=demo_seed(seed))
         rows = [
             (e.state[t], e.state[t + 1], np.clip(e.actions[t], -1, 1), float(e.success[t]), t == e.steps - 1)
             for _, e in store
@@ -248,7 +249,7 @@ def add_bars(bars: Bars, learner: str, task: str, cell: dict[str, list[Curve]], 
     bars.at_most(f"{learner}_{task}_seconds_to_{100 * solved:.0f}", worst, LIMITS[learner])
     if learner == "qchunk":
         before = max(curve[0][2] for curve in cell["plaudit"])
-        bars.at_most(f"{learner}_{task}_success_before_the_first_episode", before, REHEARSED)
+        bars.at_most(f"{learner}_{task}_success_before_the_first_episode", before, PRETRAINED)
     for curve, found in zip(cell[PEER], ours, strict=False):
         theirs = solved_at(curve, solved)
         spent = theirs or (curve[-1][0], curve[-1][1])

@@ -6,12 +6,12 @@
 
 Learning: 20 scripted demonstrations of `lift`, a judge that has learned from the images of other scripted episodes, and
 the loop as `plaudit online` runs it; the learner never hears what the simulator knows. True success of the first and of
-the last policy is counted on 100 seeds that decided nothing.
+the last policy is counted on 100 test seeds.
 
 Costs, on a lamp to turn up whose episodes take 15 ms, so that what is left is the way: from a push of weights to the
-first action with them; from an episode's end to when a trainer can sample it; batches of 256 pairs of frames as the
-trainer gets them, from the disk and through the service, with one worker and with two; and the same loop in this
-process, whose episodes a second are what those of the cluster are a share of.
+first action with them; from an episode's end to when a learner can sample it; batches of 256 pairs of frames as the
+learner gets them, from the disk (local) and through the replay buffer (remote), with one learner and with two; and the
+same loop in this process, one call after the other, with whose episodes a second those of the cluster are compared.
 """
 
 import argparse
@@ -37,34 +37,33 @@ from rich.console import Console  # noqa: E402
 
 import glow  # noqa: E402 - of the tests: the lamp
 from bars import Bars  # noqa: E402
-from plaudit.cluster.run import ClusterRunConfig, workers_for  # noqa: E402
+from plaudit.cluster.run import workers_for  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
 from plaudit.demo import Demo, DemoConfig, DemoDisplay  # noqa: E402
 from plaudit.envs.panda.config import PandaConfig  # noqa: E402
 from plaudit.rollout.scripted import record_demos  # noqa: E402
+from plaudit.training.config_file import load_training_config  # noqa: E402
+from plaudit.training.evaluation import evaluate_run  # noqa: E402
 from plaudit.training.online import OnlineTrainer  # noqa: E402
-from plaudit.training.online_config import load_online  # noqa: E402
-from plaudit.training.online_evaluation import examine  # noqa: E402
-from plaudit.training.online_folder import OnlineFolder  # noqa: E402
-from plaudit.training.progress import Now  # noqa: E402
-from plaudit.training.replay_buffer import EpisodeRef, RemoteSampler, ReplayBuffer, SampleOptions, make_sampler  # noqa: E402
+from plaudit.training.progress import OnlineProgress  # noqa: E402
+from plaudit.training.replay_buffer import (  # noqa: E402
+    EpisodeRef,
+    RemoteSampler,
+    ReplayBuffer,
+    SampleOptions,
+    make_sampler,
+)
+from plaudit.training.run_folder import RunFolder  # noqa: E402
 from plaudit.training.workers.env import EpisodeInfo  # noqa: E402
 from plaudit.types import Episode, Labels  # noqa: E402
 from three_nodes import three_nodes  # noqa: E402
 
 BEFORE, AFTER = 0.4, 0.9  # true success
-EXAMINED = 100  # episodes
+TEST_EPISODES = 100
 LIFT = (
-    *("robot=sim", "robot.env.type=lift", "robot.env.obs=both", "robot.env.cameras=[front,side]"),
-    *("algorithm=sequential", "executor.realtime=false", "executor.max_episode_steps=50", "policy_cameras=[]"),
-    *(
-        "judge=classifier",
-        "judge.rule.decode=k_of_n",
-        "episodes=800",
-        "evaluation.episodes=100",
-        "evaluation.every=20",
-    ),
-    *("evaluation.stop_at=0.95", "retrain=null"),
+    *("env=lift", "env.obs=both", "env.cameras=[front,side]", "policy.cameras=[]"),
+    *("judge=classifier", "judge.rule.decode=k_of_n", "judge.retrain=null", "run.max_episodes=800"),
+    *("evaluation.episodes=100", "evaluation.freq=1000", "evaluation.stop_success_rate=0.95"),
 )
 
 
@@ -94,7 +93,7 @@ def main() -> None:
                 sampling(bars, root / "sampling", nodes.head, (1, 2), 30)
     if asked.quick:
         bars.left_out(
-            "how soon the arm learns to lift, by SAC and by Q-chunking, and the costs of sampling and of two trainers"
+            "how soon the arm learns to lift, by SAC and by Q-chunking, and the costs of sampling and of two learners"
         )
     bars.report()
 
@@ -102,14 +101,15 @@ def main() -> None:
 def learn_lift(bars: Bars, root: Path, head: str, learner: str, seed: int) -> None:
     made = root / f"made_{seed}"
     demos, judge = prepare(made, seed)
-    words = [*LIFT, f"learner={learner}", f"seed={seed}", f"judge.model={judge}", f"demos={demos}"]
+    words = [*LIFT, f"learner={learner}", f"run.seed={seed}", f"judge.model={judge}", f"demos.store={demos}"]
     learn(bars, root / f"lift_{learner}_{seed}", head, words, f"online_{learner}_{seed}")
 
 
 def learn_lamp(bars: Bars, root: Path, head: str) -> None:
     judge = glow.saved(glow.bright_model(glow.WITHIN_REACH), root / "lamp_judge")
-    more = ["robot.env.type=glow:GlowConfig", "learner.temperature_init=0.1", "learner.utd_ratio=2"]
-    more += [f"robot.env.goal={glow.WITHIN_REACH}", "episodes=60", "evaluation.stop_at=0.95", "ahead=2"]
+    more = ["env=glow:GlowConfig", "learner.temperature_init=0.1", "learner.utd_ratio=2"]
+    more += [f"env.goal={glow.WITHIN_REACH}", "run.max_episodes=60", "run.max_pending_episodes=2"]
+    more += ["evaluation.freq=240", "evaluation.stop_success_rate=0.95"]
     words = [*glow.online(judge), *more]
     learn(bars, root / "lamp", head, words, "online_lamp")
 
@@ -134,16 +134,17 @@ def prepare(folder: Path, seed: int) -> tuple[Path, Path]:
 def learn(bars: Bars, folder: Path, head: str, words: list[str], name: str) -> None:
     """By the command, as a user would."""
     begun = time.monotonic()
-    command = [sys.executable, "-m", "plaudit.cli", "online", *words, f"name={folder.name}"]
-    where = ["--folder", str(folder.parent), "--address", head]
+    command = [sys.executable, "-m", "plaudit.cli", "online", *words, f"run.name={folder.name}"]
+    where = ["--folder", str(folder.parent), "--ray", head]
     done = subprocess.run([*command, *where], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     print(done.stdout.splitlines()[-1] if done.stdout else "nothing was said", flush=True)
     if done.returncode:
         sys.exit(f"{name}: plaudit online ended with {done.returncode}")
-    run = OnlineFolder.reopen(folder, ClusterRunConfig)
-    curve = [(line["online/episodes"], line["eval/success"]) for line in run.metrics() if "eval/success" in line]
-    after = examine(run.config, folder, EXAMINED)
-    print(f"{name}: {time.monotonic() - begun:.0f} s; held back: " + ", ".join(f"{n} {s:.0%}" for n, s in curve))
+    run = RunFolder.reopen(folder, "online")
+    evaluations = [line for line in run.metrics() if "eval/success_once" in line]
+    curve = [(line["rollout/episodes"], line["eval/success_once"]) for line in evaluations]
+    after = evaluate_run(run, TEST_EPISODES).success_rate
+    print(f"{name}: {time.monotonic() - begun:.0f} s; eval seeds: " + ", ".join(f"{n} {s:.0%}" for n, s in curve))
     bars.at_most(f"{name}_before", curve[0][1], BEFORE)
     bars.at_least(f"{name}_after", after, AFTER)
 
@@ -152,13 +153,13 @@ def learn(bars: Bars, folder: Path, head: str, words: list[str], name: str) -> N
 
 
 class Timed(OnlineTrainer):
-    """Notes when weights were published and when they were first acted with, and when episodes ended."""
+    """Notes when weights were published, when they were first acted with, and when episodes ended."""
 
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
         self.ended: dict[int, float] = {}  # episode -> when
         self.reached: list[float] = []  # s from a push to the first action
-        self._pushed: dict[int, float] = {}
+        self._published: dict[int, float] = {}
         self._acted = 0
 
     def on_episode(self, info: EpisodeInfo | None) -> None:
@@ -166,25 +167,25 @@ class Timed(OnlineTrainer):
         if info is None:
             return
         self.ended[info.id] = info.began + info.seconds
-        if info.version > self._acted and info.version in self._pushed:
-            self.reached.append(info.began - self._pushed[info.version])
+        if info.version > self._acted and info.version in self._published:
+            self.reached.append(info.began - self._published[info.version])
             self._acted = info.version
 
     def refresh(self, audit: bool = False) -> None:
         super().refresh(audit)
-        self._pushed.setdefault(self.now.state.version, self.now.state.pushed)
+        self._published.setdefault(self.progress.policy.version, self.progress.policy.published)
 
 
-def costs(bars: Bars, root: Path, head: str, workers: Sequence[int], seconds: float) -> None:
-    """In one process, and on the cluster with so many trainers."""
+def costs(bars: Bars, root: Path, head: str, learners: Sequence[int], seconds: float) -> None:
+    """In one process, and on the cluster with so many learners."""
     rates: dict[int, float] = {}
-    _, _, alone = run_lamp(root / "cost_process", "none", 1, seconds)
+    _, _, alone = run_lamp(root / "cost_process", None, 1, seconds)
     print(f"one process: {alone:.0f} episodes/s with their labels and updates")
-    for count in workers:
+    for count in learners:
         timed, waits, rates[count] = run_lamp(root / f"cost_cluster_{count}", head, count, seconds)
         push, sampled = statistics.median(timed.reached), statistics.median(waits)
         print(
-            f"{count} trainer(s): {rates[count]:.1f} episodes/s; push to first action {1000 * push:.0f} ms, "
+            f"{count} learner(s): {rates[count]:.1f} episodes/s; push to first action {1000 * push:.0f} ms, "
             f"episode's end to trainable {1000 * sampled:.0f} ms (medians of {len(timed.reached)} and {len(waits)})"
         )
         bars.at_most(f"online_push_to_action_s_{count}", push, 1)
@@ -192,27 +193,30 @@ def costs(bars: Bars, root: Path, head: str, workers: Sequence[int], seconds: fl
     bars.at_least("online_cluster_over_process", rates[1] / alone, 0.5)
 
 
-def run_lamp(folder: Path, address: str, workers: int, seconds: float) -> tuple[Timed, list[float], float]:
-    """What was noted, seconds from each episode's end until it could be sampled, and episodes a second."""
+def run_lamp(folder: Path, head: str | None, learners: int, seconds: float) -> tuple[Timed, list[float], float]:
+    """What was noted, seconds from each episode's end until it could be sampled, and episodes a second.
+
+    head: of the cluster; None: in this process, one call after the other
+    """
     judge = glow.saved(glow.bright_model(0.8), folder / "judge")
-    words = [*glow.online(judge), "robot.env.type=glow:GlowConfig", "episodes=1000000", "evaluation.every=1000000"]
-    more = ["publish_every=10", "audit.share=0", f"cluster.trainer_workers={workers}"]
-    config = load_online(ClusterRunConfig, None, [*words, *more])
-    record = OnlineFolder.open(folder / "run", config)
-    with workers_for(config, record.path, address) as group:
-        timed = Timed(config, record, group)
+    words = [*glow.online(judge), "env=glow:GlowConfig", "run.max_episodes=1000000", "evaluation.freq=1000000"]
+    more = ["run.publish_freq=10", "audit.fraction=0", f"cluster.num_learners={learners}"]
+    config = load_training_config("online", None, [*words, *more])
+    record = RunFolder.open(folder / "run", config)
+    with workers_for(record, head, serial=head is None) as workers:
+        timed = Timed(record, workers)
         reader = Reader(folder / "run")
         marks: list[tuple[float, int]] = []
 
-        def watch(now: Now) -> bool:
-            if now.updates >= 20 and not marks:
+        def callback(progress: OnlineProgress) -> bool:
+            if progress.updates >= 20 and not marks:
                 reader.start()
-                marks.append((time.monotonic(), now.counts.episodes))
+                marks.append((time.monotonic(), progress.episodes))
             elif marks:
-                marks[1:] = [(time.monotonic(), now.counts.episodes)]
+                marks[1:] = [(time.monotonic(), progress.episodes)]
             return not marks or time.monotonic() - marks[0][0] < seconds
 
-        timed.run(watch)
+        timed.run(callback)
         reader.stop()
     record.close()
     (begun, first), (ended, last) = marks
@@ -221,7 +225,7 @@ def run_lamp(folder: Path, address: str, workers: int, seconds: float) -> tuple[
 
 
 class Reader:
-    """A trainer's view of the store, from a thread: when each episode can first be sampled."""
+    """A learner's view of the store, from a thread: when each episode can first be sampled."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -251,10 +255,10 @@ class Reader:
 class Sampling:
     """A learner that does nothing but sample."""
 
-    def run(self, replay: Any, options: SampleOptions, direct: bool, seconds: float) -> float:
+    def run(self, replay: Any, options: SampleOptions, local: bool, seconds: float) -> float:
         """Frames a second."""
         where = replay.call(ReplayBuffer.location)
-        source: Any = make_sampler(where, options) if direct else RemoteSampler(replay, options)
+        source: Any = make_sampler(where, options) if local else RemoteSampler(replay, options)
         begun, batches = time.monotonic(), 0
         while time.monotonic() - begun < seconds:
             batch = source.sample(256)
@@ -262,50 +266,50 @@ class Sampling:
         return 2 * 256 * batches / (time.monotonic() - begun)
 
 
-def sampling(bars: Bars, folder: Path, head: str, workers: Sequence[int], seconds: float) -> None:
-    """Of episodes of 50 frames, 64x64, by so many at once."""
+def sampling(bars: Bars, folder: Path, head: str, learners: Sequence[int], seconds: float) -> None:
+    """Of episodes of 50 frames, 64x64, by so many learners at once."""
     fill(folder)
     import ray as typed
 
-    from plaudit.cluster.config import PlacementConfig
     from plaudit.cluster.connect import connected
     from plaudit.cluster.ray_workers import RayHandle, ReplayBufferActor
+    from plaudit.training.cluster_config import ClusterConfig
 
     ray: Any = typed
     options = SampleOptions(source="classifier", gamma=0.95, cameras=("front",))
     rates: dict[tuple[str, int], float] = {}
-    with connected(head, PlacementConfig(trainer_workers=2)) as cluster:
+    with connected(head, ClusterConfig(num_learners=2)) as cluster:
         place = cluster.placement.options
         keeper = ray.remote(ReplayBufferActor).options(**place("replay"), name="sampling").remote(folder)
         handle: Any = RayHandle("replay buffer", "sampling", 30.0)
         here = Sampling().run(handle, options, True, seconds / 2)
-        for count in workers:
+        for count in learners:
             actors = [ray.remote(Sampling).options(**place("trainer", rank)).remote() for rank in range(count)]
-            for how in ("direct", "served"):
-                calls = [actor.run.remote(handle, options, how == "direct", seconds / 2) for actor in actors]
+            for how in ("local", "remote"):
+                calls = [actor.run.remote(handle, options, how == "local", seconds / 2) for actor in actors]
                 rates[how, count] = sum(ray.get(calls))
             for actor in actors:
                 ray.kill(actor)
         ray.kill(keeper)
     print(
         f"frames/s of 64x64: {here:,.0f} in this process; "
-        + ", ".join(f"{how} with {count} worker(s) {rate:,.0f}" for (how, count), rate in rates.items())
+        + ", ".join(f"{how} with {count} learner(s) {rate:,.0f}" for (how, count), rate in rates.items())
     )
     for (how, count), rate in rates.items():
-        bars.at_least(f"online_sampler_{how}_{count}_of_process", rate / here, 0.8 if how == "direct" else 0.1)
+        bars.at_least(f"online_sampler_{how}_{count}_of_process", rate / here, 0.8 if how == "local" else 0.1)
 
 
 def fill(folder: Path) -> None:
     rng = np.random.default_rng(0)
-    service = ReplayBuffer(folder)
+    replay = ReplayBuffer(folder)
     judge = JudgeId("classifier", "m", DecisionRule().key())
     for number in range(200):
         frames = rng.integers(0, 255, (51, 64, 64, 3), dtype=np.uint8)
         episode = Episode.of(frames={"front": frames}, actions=np.zeros((50, 4)), state=np.zeros((51, 8)))
-        item = EpisodeRef("episodes", service.add(episode, str(number)))
+        item = EpisodeRef("episodes", replay.add(episode, str(number)))
         labels = Labels(np.zeros(51, bool), np.ones(51, bool), judge)
-        service.add_labels({item: labels}, {}, judge)
-    service.close()
+        replay.add_labels({item: labels}, {}, judge)
+    replay.close()
 
 
 if __name__ == "__main__":

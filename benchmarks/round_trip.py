@@ -3,7 +3,7 @@
     python benchmarks/round_trip.py [--seeds 0,1,2] [--ppo] [--pixels] [--quick]
 
 Runs the demo (collect, train a judge, learn from it with SAC) for each seed and counts the true successes of the last
-policy on 100 seeds that decided nothing. With --ppo the same judge then teaches PPO, with --pixels a SAC whose policy
+policy on 100 test seeds. With --ppo the same judge then teaches PPO, with --pixels a SAC whose policy
 sees the camera instead of the state (for a machine with a GPU: hours without one).
 """
 
@@ -19,36 +19,36 @@ from rich.console import Console
 
 from bars import Bars
 from plaudit.demo import DemoConfig, DemoDisplay, Progress, run_demo
-from plaudit.training.config import load_train_config
-from plaudit.training.evaluation import examine
+from plaudit.training.config_file import load_training_config
+from plaudit.training.evaluation import evaluate_run
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.trainer import train
+from plaudit.training.trainer import Trainer
 
 LIMIT = 360  # seconds of the demo
 GOAL = 0.9
-EXAMINED = 100  # seeds that decided nothing
+TEST_EPISODES = 100
 COMMON = (
-    "env=lift env.cameras=[front,side] env.image_size=[64,64] scripted_demos=20 evaluation.episodes=100 "
-    "evaluation.stop_at=0.95"
+    "env=lift env.cameras=[front,side] env.image_size=[64,64] demos.scripted=20 evaluation.episodes=100 "
+    "evaluation.stop_success_rate=0.95"
 )
 POLICIES = {
-    "ppo": f"{COMMON} learner=ppo env.obs=both policy_cameras=[] num_envs=64 steps=200000 evaluation.every=6400 "
-    "reward.on_alarm=warn",
-    "sac_pixels": f"{COMMON} learner=sac env.obs=pixels steps=60000 evaluation.every=4000",
+    "ppo": f"{COMMON} learner=ppo env.obs=both policy.cameras=[] run.num_envs=64 run.max_steps=200000 "
+    "evaluation.freq=6400 audit.on_alarm=warn",
+    "sac_pixels": f"{COMMON} learner=sac env.obs=pixels run.max_steps=60000 evaluation.freq=4000",
 }
 SMALL = DemoConfig(
     target_success=10,
     target_failure=10,
     judge=("encoder=small", "train_fps=null", "epochs=1"),
     policy=(
-        *("learner=sac", "env=lift", "env.obs=both", "env.cameras=[front,side]", "policy_cameras=[]"),
-        *("scripted_demos=3", "steps=800"),
+        *("learner=sac", "env=lift", "env.obs=both", "env.cameras=[front,side]", "policy.cameras=[]"),
+        *("demos.scripted=3", "run.max_steps=800"),
         # A judge of so few episodes is unsure, and the alarm would end the run before the learner's first update.
-        *("reward.force=true", "judge.rule.threshold=0.01", "reward.on_alarm=warn", "evaluation.episodes=10"),
+        *("judge.force=true", "judge.rule.threshold=0.01", "audit.on_alarm=warn", "evaluation.episodes=10"),
     ),
     eval_episodes=10,
 )
-QUICK = "reward.force=true judge.rule.threshold=0.01 reward.on_alarm=warn steps=800 evaluation.episodes=10"
+QUICK = "judge.force=true judge.rule.threshold=0.01 audit.on_alarm=warn run.max_steps=800 evaluation.episodes=10"
 QUICK_PPO = f"{QUICK} learner.pretrain_updates=20"
 
 
@@ -68,7 +68,7 @@ def main() -> None:
         for seed in seeds:
             folder = Path(temporary) / str(seed)
             success, seconds = round_trip(folder, seed, options.quick)
-            print(f"seed {seed}: sac {success:.0%} of fresh seeds, {seconds:.0f} s from nothing", flush=True)
+            print(f"seed {seed}: sac {success:.0%} on test seeds, {seconds:.0f} s from nothing", flush=True)
             if not options.quick:
                 bars.at_least(f"demo_{seed}_success", success, GOAL)
                 bars.at_most(f"demo_{seed}_seconds", seconds, LIMIT)
@@ -85,9 +85,9 @@ def main() -> None:
 def round_trip(folder: Path, seed: int, quick: bool) -> tuple[float, float]:
     """The demo; true success and seconds."""
     display = DemoDisplay(Console(), lambda _: iter, lambda *_: no_progress(), lambda _: no_progress())
-    outcome = run_demo(folder, display, seed, SMALL if quick else DemoConfig())
+    result = run_demo(folder, display, seed, SMALL if quick else DemoConfig())
     log = json.loads((folder / "demo.json").read_text())
-    return outcome.success, sum(log["seconds"].values())
+    return result.success_rate, sum(log["seconds"].values())
 
 
 @contextmanager
@@ -97,11 +97,13 @@ def no_progress() -> Iterator[Progress]:
 
 def learn(name: str, folder: Path, seed: int, quick: bool) -> tuple[float, float]:
     quickly = QUICK_PPO if name == "ppo" else QUICK
-    words = f"{POLICIES[name]} reward.model={folder / 'judge'} seed={seed} {quickly if quick else ''}"
-    run = RunFolder.create(folder / name, load_train_config(None, words.split()))
+    words = f"{POLICIES[name]} judge={folder / 'judge'} run.seed={seed} {quickly if quick else ''}"
+    run = RunFolder.create(folder / name, load_training_config("train", None, words.split()))
     began = time.monotonic()
-    train(run, lambda _: True, lambda _: iter)
-    return examine(run, SMALL.eval_episodes if quick else EXAMINED).success, time.monotonic() - began
+    with Trainer(run, lambda _: iter) as trainer:
+        trainer.run(lambda _: True)
+    result = evaluate_run(run, SMALL.eval_episodes if quick else TEST_EPISODES)
+    return result.success_rate, time.monotonic() - began
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Makes docs/images/label_window.png: the labelling window on real episodes, without a screen.
+"""Makes docs/images/label_window.png: the labeling window on real episodes, without a screen.
 
     python scripts/label_window.py path/to/g1_bottle docs/images/label_window.png
 
@@ -71,7 +71,7 @@ def main(source: Path, target: Path) -> None:
 
 
 def png(window: LabelWindow) -> bytes:
-    """In 256 colours, a third of the size."""
+    """In 256 colors, a third of the size."""
     buffer = QBuffer()
     buffer.open(QIODevice.OpenModeFlag.WriteOnly)
     window.grab().save(buffer, "PNG")  # pyright: ignore[reportCallIssue, reportArgumentType]

@@ -158,8 +158,7 @@ def saved(model: RewardModel, folder: Path) -> Path:
 def online(judge: Path) -> list[str]:
     """An online run of it, as quick as it goes."""
     return [
-        "robot=sim",
-        "robot.env.type=glow",
+        "env=glow",
         "learner=sac",
         "learner.hidden_dims=[32]",
         "learner.batch_size=32",
@@ -167,13 +166,13 @@ def online(judge: Path) -> list[str]:
         "judge=classifier",
         f"judge.model={judge}",
         "judge.rule.decode=per_frame",
-        "algorithm=sequential",
-        "executor.realtime=false",
-        "executor.max_episode_steps=12",
-        "policy_cameras=[]",
+        "policy.inference=sequential",
+        "policy.inference.realtime=false",
+        "policy.inference.max_episode_steps=12",
+        "policy.cameras=[]",
         "evaluation.episodes=20",
-        "evaluation.every=20",
-        "retrain=null",
+        "evaluation.freq=240",
+        "judge.retrain=null",
     ]
 
 

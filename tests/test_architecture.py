@@ -122,7 +122,6 @@ WITHOUT_TORCH = [
     "learners.config",
     "policies.scripted",
     "policies.replay",
-    "training.config",
     "cli",
 ]
 

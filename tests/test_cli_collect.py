@@ -10,10 +10,9 @@ from plaudit.data.store import Store
 SMALL = ["--image-size", "8x12", "--noise", 0.05]
 TRAINING = """
 env: {type: lift, obs: both, image_size: [8, 8], max_steps: 5}
-policy_cameras: []
+policy: {cameras: []}
 learner: {type: ppo, hidden_dims: [8], update_epochs: 1}
-num_envs: 2
-steps: 1000
+run: {num_envs: 2, max_steps: 1000}
 evaluation: {episodes: 1}
 """
 

@@ -12,12 +12,11 @@ import pytest
 
 import glow
 from openpi_server import toy_server
-from plaudit.cluster.run import ClusterRunConfig
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError
 from plaudit.policies.loader import load_policy
 from plaudit.robots import igris_b
-from plaudit.training.online_config import load_online
+from plaudit.training.config_file import load_training_config
 from plaudit.trust import CODE, allow_code
 from waiting import stretch
 
@@ -25,15 +24,13 @@ ROOT = Path(__file__).parents[1]
 RUN, OPENPI = ROOT / "run_online_rl.py", ROOT / "run_online_rl_openpi.py"
 
 LAMP = """
-robot: {type: sim, env: {type: "glow:GlowConfig"}}
+env: {type: "glow:GlowConfig"}
 learner: {type: sac, hidden_dims: [8], batch_size: 8, random_steps: 0}
-judge: {type: classifier, model: judge, rule: {decode: per_frame}}
-executor: {realtime: false, max_episode_steps: 12}
+judge: {type: classifier, model: judge, rule: {decode: per_frame}, retrain: null}
+policy: {cameras: [], inference: {max_episode_steps: 12}}
 inference_algorithm: sequential
-policy_cameras: []
-episodes: 4
+run: {max_episodes: 4}
 evaluation: {episodes: 2}
-retrain: null
 """
 
 
@@ -43,7 +40,7 @@ def lamp(tmp_path, monkeypatch) -> Path:
     glow.saved(glow.bright_model(0.8), tmp_path / "judge")
     (tmp_path / "lamp.yaml").write_text(LAMP)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PLAUDIT_ADDRESS", "none")
+    monkeypatch.setenv("PLAUDIT_RAY", "none")
     allow_code("glow")
     return tmp_path
 
@@ -64,9 +61,10 @@ def test_a_run_in_simulation_from_beginning_to_end(lamp):
     done = subprocess.run(command, cwd=lamp, env=environment, capture_output=True, text=True, timeout=stretch(120))
     assert done.returncode == 0, done.stderr
     assert "4 episodes, 24 updates" in done.stdout
-    assert len(Store.open(lamp / "runs/sim_sac_0/episodes")) == 4
+    assert len(Store.open(lamp / "runs/glow_GlowConfig_sac_0/episodes")) == 4
     assert (
-        "glow:GlowConfig with sac, online, labels by a classifier" in (lamp / "runs/sim_sac_0/report.html").read_text()
+        "glow:GlowConfig with sac, online, labels by a classifier"
+        in (lamp / "runs/glow_GlowConfig_sac_0/report.html").read_text()
     )
 
 
@@ -81,13 +79,13 @@ def test_a_policy_behind_openpis_server_acts_and_the_learner_watches(lamp, capsy
             "lamp.yaml",
             "--policy_yaml",
             "policy.yaml",
-            "executor.execution_horizon=2",
+            "policy.inference.execution_horizon=2",
         )
         code, said = script(OPENPI, *words, capsys=capsys, monkeypatch=monkeypatch)
     assert code == 0, said
     assert "4 episodes, 24 updates" in said
     assert len(server.seen) == 4 * 6
-    store = Store.open(lamp / "runs/sim_sac_0/episodes")
+    store = Store.open(lamp / "runs/glow_GlowConfig_sac_0/episodes")
     assert all(store.episode(i).success[-1] for i in store.ids)  # the toy turns every lamp up
     assert all(store.ledger.labels(i, {"classifier"}).success_once for i in store.ids)
 
@@ -96,7 +94,7 @@ def test_a_start_that_failed_does_not_stand_in_the_way(lamp, capsys, monkeypatch
     words = ("--robot", "sim", "--train_config", "lamp.yaml")
     code, said = script(RUN, *words, "judge.model=jugde", capsys=capsys, monkeypatch=monkeypatch)
     assert code == 1 and "jugde" in said
-    code, said = script(RUN, *words, "episodes=1", capsys=capsys, monkeypatch=monkeypatch)
+    code, said = script(RUN, *words, "run.max_episodes=1", capsys=capsys, monkeypatch=monkeypatch)
     assert code == 0, said
     code, said = script(RUN, *words, "learner.gamma=0.5", capsys=capsys, monkeypatch=monkeypatch)
     assert code == 1 and "holds a run with another learner" in said
@@ -104,12 +102,14 @@ def test_a_start_that_failed_does_not_stand_in_the_way(lamp, capsys, monkeypatch
 
 def test_the_defaults_of_the_scripts_are_there_and_fit_their_robot():
     for path in sorted((ROOT / "examples/configs").glob("online_*.yaml")):
-        config = load_online(ClusterRunConfig, path, [], judge="human")
-        assert config.by_hand
-    config = load_online(ClusterRunConfig, ROOT / "examples/configs/online_igris_b.yaml", [], robot="igris_c")
-    assert (config.robot.type, config.judge.type, config.algorithm) == ("igris_c", "vlm", "rtc")
+        config = load_training_config("online", path, [], flags={"judge": "human"})
+        assert config.human_labels
+    config = load_training_config(
+        "online", ROOT / "examples/configs/online_igris_b.yaml", [], flags={"robot": "igris_c"}
+    )
+    assert (config.robot.type, config.judge.name, config.inference_type) == ("igris_c", "vlm", "rtc")
     policy = load_policy(ROOT / "examples/policies/openpi_igris_b/openpi_policy.yaml").config
-    params = load_online(ClusterRunConfig, ROOT / "examples/configs/online_igris_b.yaml", []).robot.params()
+    params = load_training_config("online", ROOT / "examples/configs/online_igris_b.yaml", []).robot.params()
     assert policy.action_dim == params.action_dim
     assert set(policy.image_keys) <= set(params.camera_names)
 
@@ -126,7 +126,7 @@ def test_the_defaults_of_the_scripts_are_there_and_fit_their_robot():
         ),
         (["--robot", "sim", "--train_config", "lamp.yaml", "--inference_algorithm", "tcr"], "algorithm"),
         (["--robot", "sim", "--train_config", "lamp.yaml", "--policy_yaml", "no.yaml"], "no.yaml"),
-        (["--robot", "sim", "--train_config", "lamp.yaml", "episode=3"], "did you mean 'episodes'?"),
+        (["--robot", "sim", "--train_config", "lamp.yaml", "run.max_episode=3"], "did you mean 'max_episodes'?"),
         (["--robot", "sim", "--train_config", "lamp.yaml", "utd_ratio=3"], "write 'learner.utd_ratio'"),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_wrong_word_is_answered_and_nothing_is_made(lamp, words, sentence, cap
         code, said = script(path, *words, capsys=capsys, monkeypatch=monkeypatch)
         assert code != 0
         assert sentence in said and "Traceback" not in said
-        assert not (lamp / "runs/sim_sac_0/episodes").exists()
+        assert not (lamp / "runs/glow_GlowConfig_sac_0/episodes").exists()
 
 
 def test_flags_may_stand_in_the_file(lamp):
@@ -146,26 +146,25 @@ def test_flags_may_stand_in_the_file(lamp):
         f"{{robot: igris_b, inference_runtime_params_config: {params}, human_reward_labeler: true, "
         "inference_algorithm: rtc, learner: {type: qchunk}}"
     )
-    config = load_online(ClusterRunConfig, lamp / "run.yaml", [])
-    assert (config.algorithm, config.judge.type) == ("rtc", "human")
+    config = load_training_config("online", lamp / "run.yaml", [])
+    assert (config.inference_type, config.judge.name) == ("rtc", "human")
     assert config.robot.inference_runtime_params_config == params
-    assert config.executor.execution_horizon == 7  # as the robot's own file says
+    assert config.policy.inference.execution_horizon == 7  # as the robot's own file says
 
 
 @pytest.mark.parametrize(
     ("key", "hint"),
     [
-        ("env.type=lift", "write 'robot: {type: sim, env: {type: lift}}'"),
         ("reward.model=judge", "write 'judge: {type: classifier, model: ...}'"),
-        ("algorithm.gamma=0.9", "'algorithm' here is how the robot is driven"),
+        ("algorithm.gamma=0.9", "write 'learner.gamma'"),
         ("optimizer.lr=1e-4", "write 'learner.lr'"),
-        ("replay_buffer.size=10", "write 'capacity_gb'"),
+        ("replay_buffer.size=10", "write 'run.capacity_gb'"),
         ("cluster.num_nodes=3", "leave it out"),
     ],
 )
 def test_keys_of_other_stacks_are_answered_with_ours(lamp, key, hint):
     with pytest.raises(ConfigError, match="goes by another name here") as told:
-        load_online(ClusterRunConfig, None, ["robot=igris_b", "learner=sac", "judge=human", key])
+        load_training_config("online", None, ["robot=igris_b", "learner=sac", "judge=human", key])
     assert hint in str(told.value)
 
 

@@ -61,18 +61,18 @@ WORKS: dict[str, list[str]] = {
     "label": ["store", "--judge", "simulator", "--dry-run"],
     "collect": ["new", "--target-success", "1", "--target-failure", "0", "--size", "16"],
     "train-reward": ["store", "--epochs", "1", "--device", "cpu"],
-    "train": ["env=lift", "learner=sac", "steps=10"],
+    "train": ["env=lift", "learner=sac", "run.max_steps=10"],
     "train-policy": ["store", "fit.steps=1"],
     "run": ["--robot", "sim", "--policy_yaml", "policy.yaml", "robot.env.type=lift"],
     "report": ["run"],
     "eval": ["run", "--episodes", "1"],
-    "online": ["--resume", "nothing", "--address", "none"],
+    "online": ["--resume", "nothing", "--serial"],
 }
 NUMBERS = "-1 0 1 2 1.5 nan inf -inf 1e400 ² ٣ １２ 0x10 1_000 true null 99999999999999999999 -99999999999999999999"
 BRACKETS = "[1,2 { } [ a=[1,2 a={b a=${ a=${oc.env:X} = =1 a.b.c=1 [red]x [/] [link=http://x]y {0} %s * ' \" \\ `id`"
 PATHS = "../../etc / /dev/null /dev/zero /dev/full /proc/self/status /etc/passwd folder fifo socket file link loop"
 MORE_NUMBERS = "1e309 5e-324 -0 NaN 1e-400 +1 1. .5 0b1 1e5 -1e400j 00"
-MORE_PATHS = "nothing store store/journal store/store.json npy run run/config.json broken_run ~"
+MORE_PATHS = "nothing store store/journal store/store.json npy run run/config.yaml broken_run ~"
 NAMES = "deep.yaml noise.yaml a:b os:system : , ; cpu, cuda:99 cuda tcp/x localhost:99999 127.0.0.1:1 ::1 -- - --help"
 LISTS = "0,1 1-0 0-99999999999 ²-³ 1,,2 0:0 999:999 1:² 16x x16 0x0 99999x99999 success, miss,, late=400 late=nan@inf"
 CONTROLS = [
@@ -96,19 +96,15 @@ CONTROLS = [
     "name=../../x",
     "type=vlm",
 ]
+RUN = '{"schedule": "train", "env": {"type": "lift"}, "learner": {"type": "sac"}}'  # a run's config.yaml
 NASTY = [*" ".join([NUMBERS, MORE_NUMBERS, BRACKETS, PATHS, MORE_PATHS, NAMES, LISTS]).split(), *CONTROLS]
 
 
 # Imported before a child is made, so that what is timed is the command.
 HEAVY = (
     *("ray", "torch", "transformers", "openai", "plaudit.cluster.run", "plaudit.cluster.check"),
-    *("plaudit.training.online",),
-    *(
-        "plaudit.training.trainer",
-        "plaudit.training.evaluation",
-        "plaudit.training.reward_model",
-        "plaudit.judges.vlm.local",
-    ),
+    *("plaudit.training.online", "plaudit.training.trainer", "plaudit.training.evaluation"),
+    *("plaudit.training.config_file", "plaudit.training.reward_model", "plaudit.judges.vlm.local"),
     *(
         "plaudit.judges.vlm.endpoint",
         "plaudit.judges.classifier.rlinf",
@@ -304,9 +300,9 @@ def made(folder: Path) -> None:
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as listener:
         listener.bind(str(folder / "socket"))
     (folder / "no_utf8_\udcff").write_bytes(b"")
-    for name, text in (("run", '{"env": {"type": "lift"}, "learner": {"type": "sac"}}'), ("broken_run", "[1,2")):
+    for name, text in (("run", RUN), ("broken_run", "[1,2")):
         (folder / name).mkdir()
-        (folder / name / "config.json").write_text(text)
+        (folder / name / "config.yaml").write_text(text)
     (folder / "link").symlink_to("nothing")
     (folder / "loop").symlink_to("loop")
     (folder / "file").write_bytes(bytes(range(256)))

@@ -18,6 +18,7 @@ def files_of_somebody(folder: Path, rng: np.random.Generator, quick: bool) -> di
         *judges(written, {"type": CODE}),
         *policies(written, {"type": CODE}, {"type": "scripted", "function": CODE}),
         *runs(written, {"robot": {"type": CODE}}, {"learner": {"type": CODE}}, {"judge": {"type": CODE}}),
+        *runs(written, {"policy": {"inference": {"type": CODE}}}),
         *runs(written, {"robot": {"type": "sim", "env": {"type": CODE}}}, {"teleop": {"type": CODE}}),
         *runs(written, {"robot": {"type": "sim", "env": {"type": "gymnasium", "id": f"{MODULE}:Task-v0"}}}),
         *runs(written, {"robot": {"type": "lerobot", "robot_type": "x", "module": MODULE}}),
@@ -105,14 +106,14 @@ def runs(files: Files, *trees: dict[str, Any]) -> list[list[str]]:
     for tree in trees:
         run = files.new()
         run.mkdir()
-        (run / "config.json").write_text(json.dumps(whole | tree))
-        found += [["online", "--config", files.yaml(whole | tree), "--address", "none", "--folder", str(files.new())]]
-        found += [["online", "--resume", str(run), "--address", "none"], ["report", str(run)]]
+        (run / "config.yaml").write_text(json.dumps({"schedule": "online"} | whole | tree))
+        found += [["online", "--config", files.yaml(whole | tree), "--serial", "--folder", str(files.new())]]
+        found += [["online", "--resume", str(run), "--serial"], ["report", str(run)], ["eval", str(run)]]
     return found
 
 
 def trainings(files: Files, *trees: dict[str, Any]) -> list[list[str]]:
-    whole = {"env": {"type": "lift"}, "learner": {"type": "sac"}, "steps": 10}
+    whole = {"env": {"type": "lift"}, "learner": {"type": "sac"}, "run": {"max_steps": 10}}
     return [["train", "--config", files.yaml(whole | tree), "--folder", str(files.new())] for tree in trees]
 
 

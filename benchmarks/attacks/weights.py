@@ -23,7 +23,6 @@ from attacks.hostile import BAD_JSON, BAD_YAML, VALUES, Bait
 from attacks.tally import Tally
 from attacks.torch_files import HEADS, hostile_archives
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
-from plaudit.cluster.run import ClusterRunConfig
 from plaudit.data.normalize import Normalizer
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.encoders.small import SmallConfig
@@ -36,7 +35,10 @@ from plaudit.policies.loader import load_policy, save_policy
 from plaudit.policies.networks import weights_of
 from plaudit.policies.weights import read_weights
 from plaudit.report.run import write_run_report
-from plaudit.training.online_folder import OnlineFolder
+from plaudit.training.config_file import load_training_config
+from plaudit.training.promotion import JudgeEvalSummary
+from plaudit.training.retrain import DECISION_FILE, PromotionDecision, decisions
+from plaudit.training.run_folder import RunFolder
 from plaudit.types import EnvSpec
 
 QUICK, FULL = 6, 400  # of each class
@@ -135,7 +137,7 @@ def _link(path: Path, target: str) -> None:
 
 def descriptions(sound: Path) -> Iterator[Try]:
     """Each key of each JSON file of it, and of each line, with each strange value."""
-    for path in sorted(sound.rglob("*.json*")):
+    for path in sorted([*sound.rglob("*.json*"), *sound.rglob("config.yaml")]):  # the latter is written as JSON below
         file = path.relative_to(sound)
         trees = [json.loads(line) for line in path.read_text().splitlines()] if path.suffix == ".jsonl" else []
         tree = trees[-1] if trees else json.loads(path.read_text())
@@ -152,7 +154,7 @@ def keys(tree: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
 
 def large(sound: Path) -> Iterator[Try]:
     """Each number and each list of a description, larger than any memory."""
-    for path in sorted(sound.rglob("*.json")):
+    for path in sorted([*sound.rglob("*.json"), *sound.rglob("config.yaml")]):
         tree = json.loads(path.read_text())
         for where in keys(tree):
             for value in LARGE:
@@ -184,7 +186,7 @@ def made(folder: Path) -> Path:
     config = FlowConfig(state_dim=2, action_dim=1, horizon=4)
     normalizer = Normalizer.identity(2, 1)
     policy = save_policy(_new(folder / "policies"), config, weights_of(1, config.build().components), normalizer)
-    tree = {"policy": config.model_dump(mode="json"), "weights": "policy.safetensors", "normalizer": "normalizer.json"}
+    tree = {"policy": config.model_dump(mode="json"), "weights": "model.safetensors", "normalizer": "normalizer.json"}
     policy.with_name("policy.json").write_text(json.dumps(tree))
     save_checkpoint(folder / "checkpoints", _learner(), {"step": 3})
     _run(_new(folder / "runs"))
@@ -218,26 +220,16 @@ def _learner() -> Sac:
 
 
 def _run(folder: Path) -> None:
-    config = {"robot": {"type": "sim", "env": {"type": "lift"}}, "learner": {"type": "sac"}, "judge": {"type": "human"}}
-    (folder / "config.json").write_text(json.dumps(config))
-    parsed = OnlineFolder.reopen(folder, ClusterRunConfig).config
-    (folder / "config.json").write_text(parsed.model_dump_json())
-    line = {"step": 10, "time/seconds": 1.0, "online/episodes": 2, "online/updates": 3, "eval/success": 0.5}
-    line |= {"online/success_judged": 0.5, "audit/gap": 0.1, "audit/episodes": 3, "weights/version": 2}
+    config = load_training_config("online", None, ["env=lift", "learner=sac", "judge=human"])
+    (folder / "config.yaml").write_text(config.model_dump_json())
+    line = {"step": 10, "time/elapsed_s": 1.0, "rollout/episodes": 2, "learner/updates": 3, "eval/success_once": 0.5}
+    line |= {"judge/success_once": 0.5, "audit/success_gap": 0.1, "audit/episodes": 3, "policy/version": 2}
     (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    event = {
-        "time": 1.0,
-        "seconds": 1.0,
-        "episodes": 1,
-        "step": 10,
-        "what": "ended",
-        "sentence": "it came to its end",
-    }
-    (folder / "chronicle.jsonl").write_text(json.dumps(event) + "\n")
-    figures = {"score": 0.5, "false": 0.1, "missed": 0.1}
-    decision = {"number": 1, "replaced": True, "sentence": "s", "model": True, "old": figures, "new": figures}
-    decision |= {"seen": 1, "seconds": 1.0, "time": 1.0}
-    (_new(folder / "judges/0001") / "decision.json").write_text(json.dumps(decision))
+    event = {"time": 1.0, "elapsed_s": 1.0, "episodes": 1, "step": 10, "event": "ended", "message": "finished"}
+    (folder / "events.jsonl").write_text(json.dumps(event) + "\n")
+    summary = JudgeEvalSummary("m", {"online failures": 4}, {"online failures": 5}, 0.1, 0.0, 0.2, 0.9, ())
+    decision = PromotionDecision(1, True, "promoted", folder / "judge/0001", summary, summary, 1, 1.0, 1.0)
+    (_new(folder / "judge/0001") / DECISION_FILE).write_text(json.dumps(decision.to_json()))
     save_checkpoint(folder / "checkpoints/000000000010", _learner(), {"step": 10})
 
 
@@ -251,9 +243,10 @@ def _read_policy(folder: Path) -> None:
 def _read_run(folder: Path) -> None:
     """As `plaudit report` and `plaudit online --resume` do."""
     write_run_report(folder)
-    run = OnlineFolder.reopen(folder, ClusterRunConfig)
-    run.last()
-    run.newest_facts()
+    run = RunFolder.reopen(folder, "online")
+    run.metrics()
+    run.newest_state()
+    decisions(run.judge)
 
 
 READERS: dict[str, Read] = {

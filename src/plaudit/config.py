@@ -124,12 +124,14 @@ def load(
     path: str | Path | None = None,
     overrides: Sequence[str] = (),
     translate: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    typed: Collection[str] = (),
 ) -> ModelT:
     """Read `cls` from a file and `a.b=c` overrides; the overrides win.
 
     translate: keys under other names -> those of `cls`, in plain values that are not checked yet
+    typed: blocks that are replaced as a whole by an override of their `type`
     """
-    merged, given = read_tree(path, overrides)
+    merged, given = read_tree(path, overrides, typed)
     try:
         with from_file(path, given):
             return parse(cls, translate(merged))
@@ -139,19 +141,37 @@ def load(
         ) from None
 
 
-def read_tree(path: str | Path | None, overrides: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_tree(
+    path: str | Path | None, overrides: Sequence[str], typed: Collection[str] = ()
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Plain values, not checked yet: file and overrides together, and the overrides alone.
 
     Whoever makes something of the first does so within `plaudit.trust.from_file(path, overrides)`, as `load` does.
+    typed: see `load`
     """
     file_tree = read_yaml(Path(path)) if path is not None else {}
     override_tree = _overrides(overrides)
+    for block in typed:
+        _drop_if_retyped(file_tree, override_tree, block)
     try:
         merged: Any = filled(file_tree, override_tree)
     except UNREADABLE as error:
         raise ConfigError([((), f"{path or 'command line'}: {first_line(error)}")]) from error
     given: Any = OmegaConf.to_container(override_tree)
     return merged, given
+
+
+def _drop_if_retyped(tree: dict[str, Any], overrides: Any, block: str) -> None:
+    """Remove a block of the file whose `type` an override changes: its other keys belong to another class."""
+    chosen = OmegaConf.select(overrides, f"{block}.type")
+    *above, name = block.split(".")
+    for key in above:
+        tree = tree[key] if isinstance(tree.get(key), dict) else {}
+    found = tree.get(name)
+    if chosen is not None and found is not None:
+        before = found.get("type") if isinstance(found, dict) else found
+        if before != chosen:
+            del tree[name]
 
 
 def _overrides(overrides: Sequence[str]) -> Any:

@@ -39,11 +39,11 @@ from plaudit.report.run import write_run_report
 from plaudit.report.text import format_duration, format_percent
 from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect_scripted
-from plaudit.training.config import load_train_config
-from plaudit.training.evaluation import Outcome, examine, film
+from plaudit.training.config_file import load_training_config
+from plaudit.training.evaluation import EvalResult, evaluate_run, record_videos
 from plaudit.training.reward_model import train_and_save
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.trainer import train
+from plaudit.training.trainer import Trainer
 from plaudit.untrusted import read_json_lines, read_json_object
 
 MIN_SUCCESS_RATE = 0.9  # true success that the policy has to reach
@@ -63,9 +63,9 @@ class DemoConfig:
     target_failure: int = 120
     judge: tuple[str, ...] = ("encoder=small", "batch_size=64", "epochs=3", "lr=1e-3", "target_fpr=0.005")
     policy: tuple[str, ...] = (
-        *("learner=sac", "env=lift", "env.obs=both", "env.cameras=[front,side]", "policy_cameras=[]"),
-        *("scripted_demos=20", "steps=30000", "evaluation.every=1000", "evaluation.episodes=200"),
-        "evaluation.stop_at=0.95",
+        *("learner=sac", "env=lift", "env.obs=both", "env.cameras=[front,side]", "policy.cameras=[]"),
+        *("demos.scripted=20", "run.max_steps=30000", "evaluation.freq=1000", "evaluation.episodes=200"),
+        *("evaluation.stop_success_rate=0.95", "run.checkpoint_freq=5000"),
     )
     eval_episodes: int = 100  # of the last stage
 
@@ -77,7 +77,7 @@ class DemoDisplay:
     console: Console
     track: Callable[[str], Any]  # wraps a sequence in a progress bar of this name
     epochs: Callable[[int, int], AbstractContextManager[Progress]]  # of a judge: ensemble size, epochs of each
-    steps: Callable[[int], AbstractContextManager[Progress]]  # of a policy
+    steps: Callable[[Any], AbstractContextManager[Progress]]  # of a training run, by its config
 
 
 class StageLog:
@@ -97,7 +97,7 @@ class StageLog:
                 f"{path.parent} holds something that is not a demo; nothing was written, name another with --output-dir"
             )
         else:
-            self._state = {"seed": seed, "seconds": {}, "results": {}, "outcome": None}
+            self._state = {"seed": seed, "seconds": {}, "results": {}, "evaluation": None}
             path.parent.mkdir(parents=True, exist_ok=True)
             self._write()
 
@@ -123,13 +123,13 @@ class StageLog:
         self._write()
 
     @property
-    def outcome(self) -> Outcome:
+    def evaluation(self) -> EvalResult:
         """The evaluation of the policy."""
-        return Outcome(**self._state["outcome"])
+        return EvalResult(**self._state["evaluation"])
 
-    @outcome.setter
-    def outcome(self, outcome: Outcome) -> None:
-        self._state["outcome"] = asdict(outcome)
+    @evaluation.setter
+    def evaluation(self, result: EvalResult) -> None:
+        self._state["evaluation"] = asdict(result)
 
     def _write(self) -> None:
         new = self._path.with_suffix(".part")
@@ -153,7 +153,7 @@ class Demo:
     def __init__(self, folder: Path, display: DemoDisplay, config: DemoConfig, seed: int):
         self.folder, self.display, self.config, self.seed = folder, display, config, seed
         self.data, self.judge, self.run = folder / "data", folder / "judge", folder / "run"
-        self.policy = [*config.policy, f"reward.model={self.judge}", f"seed={seed}"]
+        self.policy = [*config.policy, f"judge={self.judge}", f"run.seed={seed}"]
         self.log = StageLog(folder / "demo.json", seed)
         self.first_seed = 1000 * seed  # of the collected episodes
 
@@ -164,7 +164,7 @@ class Demo:
         targets = f"--target-success {config.target_success} --target-failure {config.target_failure}"
         collect = f"plaudit collect {self.data} --env lift {cameras} {targets} --seed {self.first_seed}"
         judge = f"plaudit train-reward {self.data} {shlex.join(config.judge)} seed={self.seed} -o {self.judge}"
-        policy = f"plaudit train {shlex.join(self.policy)} name={self.run.name} --folder {self.folder}"
+        policy = f"plaudit train {shlex.join(self.policy)} run.name={self.run.name} --folder {self.folder}"
         evaluate = f"plaudit eval {self.run} --episodes {config.eval_episodes}"
         return [
             Stage("collect", "successful and failed episodes of a script", self.collect_episodes, collect),
@@ -195,32 +195,34 @@ class Demo:
         )
 
     def train_policy(self) -> str:
-        exists = (self.run / "config.json").exists()
-        run = RunFolder.reopen(self.run) if exists else RunFolder.create(self.run, load_train_config(None, self.policy))
-        with self.display.steps(run.config.steps) as (on_rollout, stopped):
-            end = train(run, on_rollout, self.display.track)
+        if (self.run / "config.yaml").exists():
+            run = RunFolder.reopen(self.run)
+        else:
+            run = RunFolder.create(self.run, load_training_config("train", None, self.policy))
+        with Trainer(run, self.display.track) as trainer, self.display.steps(run.config) as (on_rollout, stopped):
+            end = trainer.run(on_rollout)
         if stopped():
             raise TrainingInterrupted
-        accuracy = [line["reward/agreement"] for line in run.metrics() if "reward/agreement" in line]
+        accuracy = [line["judge/accuracy"] for line in run.metrics() if "judge/accuracy" in line]
         alarm = "" if end.alarm is None else f"; audit alarm: {end.alarm}"
         return (
-            f"{end.step:,} steps, {end.evaluated or 0:.0%} true success on eval seeds; the judge was right about "
+            f"{end.step:,} steps, {end.eval_success or 0:.0%} true success on eval seeds; the judge was right about "
             f"{format_percent(sum(accuracy) / len(accuracy))} of {end.episodes:,} training episodes{alarm}"
         )
 
     def evaluate(self) -> str:
         run = RunFolder.reopen(self.run)
-        outcome = self.log.outcome = examine(run, self.config.eval_episodes)
-        film(run)
+        result = self.log.evaluation = evaluate_run(run, self.config.eval_episodes)
+        record_videos(run)
         write_run_report(self.run)
         return (
-            f"success rate {outcome.success:.0%} (simulator), {outcome.judged / outcome.episodes:.0%} (judge) on "
-            f"{outcome.episodes} test seeds"
+            f"success rate {result.success_rate:.0%} (simulator), {_rate(result.judge_successes, result)} (judge) on "
+            f"{result.episodes} test seeds"
         )
 
     def report(self) -> Path:
         """The report of the run, with the stages before it and the judge after it."""
-        outcome = self.log.outcome
+        result = self.log.evaluation
         scores, controls, predictions = load_judge_record(self.judge)
         calibration = calibration_curve(
             np.concatenate([p.probability for p in predictions]), np.concatenate([p.truth for p in predictions])
@@ -235,12 +237,12 @@ class Demo:
             summary="A script collects episodes, a classifier learns from their images what success looks like, and a "
             f"policy learns from the classifier's labels alone. Seed {self.seed}.",
             tiles={
-                f"true success rate on {outcome.episodes} test seeds": f"{outcome.success:.0%}",
-                "success rate by the judge": f"{outcome.judged / outcome.episodes:.0%}",
-                "accuracy of the judge": f"{outcome.agreed / outcome.episodes:.0%}",
+                f"true success rate on {result.episodes} test seeds": f"{result.success_rate:.0%}",
+                "success rate by the judge": _rate(result.judge_successes, result),
+                "accuracy of the judge": _rate(result.agreements, result),
                 "from nothing to the policy": format_duration(self.total_seconds()),
             },
-            lead=[*([Text(below, "warning")] if outcome.success < MIN_SUCCESS_RATE else []), self._stage_table()],
+            lead=[*([Text(below, "warning")] if result.success_rate < MIN_SUCCESS_RATE else []), self._stage_table()],
             appendix=[judge, *frame_gallery(Store.open(self.data), predictions), Section("The commands", [commands])],
         )
 
@@ -268,9 +270,9 @@ def run_demo(
     display: DemoDisplay,
     seed: int = 0,
     config: DemoConfig = DemoConfig(),  # noqa: B008 - frozen
-) -> Outcome:
-    """Run all stages that are not done yet, then write the report. Raises `TrainingInterrupted` when a callback
-    asked to stop."""
+) -> EvalResult:
+    """Run all stages that are not done yet, then write the report. Raises `TrainingInterrupted` when a callback asked
+    to stop."""
     demo = Demo(folder, display, config, seed)
     for number, stage in enumerate(demo.stages(), 1):
         display.console.print(f"{number}. {stage.name}: {stage.about}")
@@ -280,12 +282,16 @@ def run_demo(
                 result = stage.run()
             demo.log.finish(stage.name, result)
         display.console.print(f"   {result}: {format_duration(demo.log.seconds(stage.name))}")
-    path, outcome = demo.report(), demo.log.outcome
+    path, result = demo.report(), demo.log.evaluation
     display.console.print(
-        f"{outcome.success:.0%} true success on {outcome.episodes} test seeds after "
+        f"{result.success_rate:.0%} true success on {result.episodes} test seeds after "
         f"{format_duration(demo.total_seconds())}, trained on the judge's labels alone; report: {path}"
     )
-    return outcome
+    return result
+
+
+def _rate(count: int | None, result: EvalResult) -> str:
+    return "-" if count is None else f"{count / result.episodes:.0%}"
 
 
 def _wrap(command: str, width: int = 120) -> str:

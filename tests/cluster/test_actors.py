@@ -4,18 +4,18 @@ from glow import bright_model, demos, saved
 from plaudit.cluster.ray_workers import AutoRewardLabelerActor, ManualRewardLabelerActor
 from plaudit.data.store import Store
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
-from plaudit.training.handles import LocalHandle
+from plaudit.training.handles import SerialHandle
 from plaudit.training.labeling_window import WindowConfig
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.workers.judge import JudgeBundle
 
 
-def service(tmp_path) -> LocalHandle[ReplayBuffer]:
+def service(tmp_path) -> SerialHandle[ReplayBuffer]:
     """Two episodes of a robot that nobody has labeled."""
     replay = ReplayBuffer(tmp_path / "run")
     for i, episode in Store.open(demos(tmp_path / "demos", 2)):
         replay.add(episode, f"episode {i}")
-    return LocalHandle("replay buffer", replay)
+    return SerialHandle("replay buffer", replay)
 
 
 def test_a_model_labels_by_itself(tmp_path):

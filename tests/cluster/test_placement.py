@@ -2,11 +2,11 @@
 
 import pytest
 
-from plaudit.cluster.config import PlacementConfig
 from plaudit.cluster.placement import SHARE, Node, Placement
 from plaudit.cluster.versions import difference, gpus_of, own_labels, own_versions, versions_of
 from plaudit.config import parse
 from plaudit.errors import ClusterError, ConfigError
+from plaudit.training.cluster_config import ClusterConfig
 
 
 def node(number: int, roles: str = "", gpus: int = 0, **facts: object) -> Node:
@@ -34,7 +34,7 @@ def visible(placement: Placement, part: str, rank: int = 0) -> str:
 
 
 def test_each_part_asks_for_the_resource_of_its_role():
-    placement = Placement(PlacementConfig(), THREE)
+    placement = Placement(ClusterConfig(), THREE)
     asked = {part: placement.options(part)["resources"] for part in ("trainer", "replay", "state", "env", "labeler")}
     assert asked == {
         "trainer": {"training_pc": SHARE},
@@ -46,16 +46,16 @@ def test_each_part_asks_for_the_resource_of_its_role():
 
 
 def test_each_trainer_worker_has_a_gpu_of_its_own():
-    placement = Placement(PlacementConfig(trainer_workers=2), THREE)
+    placement = Placement(ClusterConfig(num_learners=2), THREE)
     assert [visible(placement, "trainer", rank) for rank in (0, 1)] == ["0", "1"]
 
 
 def test_parts_that_need_no_gpu_see_none():
-    assert visible(Placement(PlacementConfig(), THREE), "replay") == ""
+    assert visible(Placement(ClusterConfig(), THREE), "replay") == ""
 
 
 def test_all_roles_on_one_machine_deal_from_the_same_gpus():
-    placement = Placement(PlacementConfig(), [node(1, "training inference labeling", gpus=2)])
+    placement = Placement(ClusterConfig(), [node(1, "training inference labeling", gpus=2)])
     assert [visible(placement, part) for part in ("trainer", "env", "labeler")] == ["0", "1", "0"]
 
 
@@ -65,34 +65,34 @@ def test_a_machine_that_was_given_some_of_its_gpus_calls_them_by_their_own_numbe
 
 
 def test_a_part_may_have_another_role():
-    config = parse(PlacementConfig, {"parts": {"replay": "labeling"}})
+    config = parse(ClusterConfig, {"parts": {"replay": "labeling"}})
     assert Placement(config, THREE).options("replay")["resources"] == {"labeling_pc": SHARE}
 
 
 def test_the_placement_of_the_reward_tutorial():
     """All on GPU 0, and the reward, which may use 0 and 1, on the one that nobody else uses."""
-    config = parse(PlacementConfig, {"component_placement": SPEC})
+    config = parse(ClusterConfig, {"component_placement": SPEC})
     placement = Placement(config, [node(1, gpus=2)])
     assert [visible(placement, part) for part in ("trainer", "env", "labeler")] == ["0", "0", "1"]
     assert placement.options("labeler")["resources"] == {"node:10.0.0.1": SHARE}
 
 
 def test_numbers_count_gpus_over_the_nodes_and_the_head_is_first():
-    config = parse(PlacementConfig, {"component_placement": {"actor": "0-1", "env,rollout": 2, "reward": "3"}})
+    config = parse(ClusterConfig, {"component_placement": {"actor": "0-1", "env,rollout": 2, "reward": "3"}})
     placement = Placement(config, THREE[::-1])
     pinned = [next(iter(placement.options(part)["resources"])) for part in ("trainer", "env", "labeler", "replay")]
     assert pinned == ["node:10.0.0.1", "node:10.0.0.2", "node:10.0.0.3", "node:10.0.0.1"]
 
 
 def test_without_gpus_numbers_count_nodes():
-    config = parse(PlacementConfig, {"component_placement": {"actor": 0, "env": 1, "reward": "all"}})
+    config = parse(ClusterConfig, {"component_placement": {"actor": 0, "env": 1, "reward": "all"}})
     placement = Placement(config, [node(1), node(2), node(3)])
     assert placement.options("env")["resources"] == {"node:10.0.0.2": SHARE}
     assert placement.options("labeler")["resources"] == {"node:10.0.0.3": SHARE}  # of all, the one left over
 
 
 def test_nodes_that_share_an_address_are_told_apart_by_id():
-    config = parse(PlacementConfig, {"component_placement": {"actor": 0, "env": 1, "reward": 1}})
+    config = parse(ClusterConfig, {"component_placement": {"actor": 0, "env": 1, "reward": 1}})
     here = {"address": "127.0.0.1"}
     placement = Placement(config, [node(1, **here), node(2, **here)])
     assert placement.options("env")["scheduling_strategy"].node_id == f"{2:056x}"
@@ -100,7 +100,7 @@ def test_nodes_that_share_an_address_are_told_apart_by_id():
 
 def test_a_role_that_no_node_has():
     with pytest.raises(ClusterError) as told:
-        Placement(PlacementConfig(), THREE[:2])
+        Placement(ClusterConfig(), THREE[:2])
     assert str(told.value) == (
         "no node offers 'labeling_pc', which the labeler asks for; start one with: plaudit cluster start "
         "--role labeling --head ADDRESS; the cluster has: inference_pc, training_pc"
@@ -109,11 +109,11 @@ def test_a_role_that_no_node_has():
 
 def test_a_node_that_died_offers_nothing():
     with pytest.raises(ClusterError, match="no node offers 'labeling_pc'"):
-        Placement(PlacementConfig(), [*THREE[:2], node(3, "labeling", alive=False)])
+        Placement(ClusterConfig(), [*THREE[:2], node(3, "labeling", alive=False)])
 
 
 def test_a_gpu_beyond_those_there():
-    config = parse(PlacementConfig, {"component_placement": SPEC | {"reward": "0-4"}})
+    config = parse(ClusterConfig, {"component_placement": SPEC | {"reward": "0-4"}})
     with pytest.raises(ClusterError, match=r"the labeler on GPU 4, and the cluster has 4 of them, .*3 on 10\.0\.0\.3"):
         Placement(config, THREE)
 
@@ -121,8 +121,8 @@ def test_a_gpu_beyond_those_there():
 def test_a_judge_that_needs_a_gpu_where_there_is_none():
     nodes = [*THREE[:2], node(3, "labeling", hostname="desk")]
     with pytest.raises(ClusterError, match=r"the labeler needs a GPU and there is none on desk \(10\.0\.0\.3\); .*cpu"):
-        Placement(PlacementConfig(), nodes, needs_gpu=["labeler"])
-    Placement(PlacementConfig(), nodes)
+        Placement(ClusterConfig(), nodes, needs_gpu=["labeler"])
+    Placement(ClusterConfig(), nodes)
 
 
 @pytest.mark.parametrize(
@@ -134,20 +134,20 @@ def test_a_judge_that_needs_a_gpu_where_there_is_none():
         ({"component_placement": {**SPEC, "rollout": 1}}, "env and rollout are one part here"),
         ({"component_placement": {"actor": 0}}, "does not say where these are: env, reward"),
         ({"component_placement": SPEC, "parts": {"env": "training"}}, "component_placement and parts both say"),
-        ({"trainer_workers": 0}, "trainer_workers"),
+        ({"num_learners": 0}, "num_learners"),
         ({"parts": {"env": "robot"}}, "parts.env"),
     ],
 )
 def test_placements_that_cannot_be_meant(values, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        parse(PlacementConfig, values)
+        parse(ClusterConfig, values)
 
 
 def test_a_node_with_other_versions_is_refused_before_anything_starts():
     ours = own_versions()
     odd = node(3, "labeling", hostname="desk", versions={**ours, "plaudit": "0.0.9"})
     with pytest.raises(ClusterError, match=rf"desk \(10\.0\.0\.3\) has plaudit 0\.0\.9 instead of {ours['plaudit']}; "):
-        Placement(PlacementConfig(), [*THREE[:2], odd], ours=ours)
+        Placement(ClusterConfig(), [*THREE[:2], odd], ours=ours)
 
 
 def test_builds_of_one_torch_for_different_machines_go_together():

@@ -21,9 +21,9 @@ SMALL = DemoConfig(
     judge=("encoder=small", "encoder.widths=[8,16]", "epochs=2", "hidden_dim=32", "val_fraction=0.3"),
     policy=(
         *("learner=sac", "learner.hidden_dims=[16]", "learner.utd_ratio=0.05", "learner.batch_size=32"),
-        *("env=lift", "env.obs=both", "policy_cameras=[]", "scripted_demos=2", "num_envs=4", "steps=400"),
-        *("reward.force=true", "judge.rule.threshold=0.01"),  # a judge of so little is unsure and may fail a control
-        *("evaluation.episodes=4", "evaluation.every=200"),
+        *("env=lift", "env.obs=both", "policy.cameras=[]", "demos.scripted=2", "run.num_envs=4", "run.max_steps=400"),
+        *("judge.force=true", "judge.rule.threshold=0.01"),  # a judge of so little is unsure and may fail a control
+        *("evaluation.episodes=4", "evaluation.freq=200"),
     ),
     eval_episodes=4,
 )
@@ -58,7 +58,7 @@ def test_each_stage_leaves_what_its_command_leaves(folder):
     store = Store.open(folder / "data")
     succeeded = [labels.success_once for i in store.ids if (labels := store.ledger.labels(i)) is not None]
     assert (succeeded.count(True), succeeded.count(False)) == (6, 6)
-    for name in ("judge/model.json", "judge/report.html", "run/policy.safetensors", "run/report.html"):
+    for name in ("judge/model.json", "judge/report.html", "run/policy/model.safetensors", "run/report.html"):
         assert (folder / name).exists(), name
 
 
@@ -66,7 +66,9 @@ def test_a_stage_that_was_stopped_went_on_where_it_was(folder):
     epochs = [json.loads(line)["epoch"] for line in (folder / "judge/curve.jsonl").read_text().splitlines()]
     assert epochs == [1, 2]
     metrics = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in metrics if "train/success" in line] == sorted({line["step"] for line in metrics})
+    assert [line["step"] for line in metrics if "judge/success_once" in line] == sorted(
+        {line["step"] for line in metrics}
+    )
     assert len(Store.open(folder / "data")) == 12
 
 
@@ -76,7 +78,7 @@ def test_a_demo_that_is_done_is_only_reported_again(folder):
     outcome = run_demo(folder, screen(said, epochs=0, rounds=0), config=SMALL)
     assert (folder / "demo.json").read_text() == before and (folder / "report.html").exists()
     assert outcome.episodes == 4
-    assert f"{outcome.success:.0%} true success on 4 test seeds" in said.getvalue()
+    assert f"{outcome.success_rate:.0%} true success on 4 test seeds" in said.getvalue()
     assert len(re.findall(r"^\d\. ", said.getvalue(), re.MULTILINE)) == 4
 
 

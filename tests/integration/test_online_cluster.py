@@ -18,7 +18,7 @@ from waiting import stretch
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
-LAMP = ["robot.env.type=glow:GlowConfig", "learner.temperature_init=0.1", "learner.utd_ratio=2", "ahead=2"]
+LAMP = ["env=glow:GlowConfig", "learner.temperature_init=0.1", "learner.utd_ratio=2", "run.max_pending_episodes=2"]
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +27,8 @@ def judge(tmp_path_factory) -> Path:
 
 
 def online(nodes: Nodes, folder: Path, judge: Path, *words: str, head: str | None = None, cwd: Path | None = None):
-    command = [sys.executable, "-m", "plaudit.cli", "online", *glow.online(judge), *LAMP, *words, "name=run"]
-    where = ["--folder", str(folder), "--address", head or nodes.head]
+    command = [sys.executable, "-m", "plaudit.cli", "online", *glow.online(judge), *LAMP, *words, "run.name=run"]
+    where = ["--folder", str(folder), "--ray", head or nodes.head]
     done = finish(nodes, [*command, *where], cwd)
     assert "Traceback" not in done.stderr, done.stderr
     return done
@@ -48,16 +48,16 @@ def judges_at_work() -> set[Path]:
 def test_a_policy_learns_on_three_nodes_from_the_judge_alone(nodes, tmp_path):
     judge = glow.saved(glow.bright_model(glow.WITHIN_REACH), tmp_path / "judge")
     before = judges_at_work()
-    more = ("episodes=150", f"robot.env.goal={glow.WITHIN_REACH}", "evaluation.stop_at=0.9")
-    done = online(nodes, tmp_path, judge, *more, "cluster.trainer_workers=2")
+    more = ("run.max_episodes=150", f"env.goal={glow.WITHIN_REACH}", "evaluation.stop_success_rate=0.9")
+    done = online(nodes, tmp_path, judge, *more, "cluster.num_learners=2")
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "run"
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    curve = [line["eval/success"] for line in lines if "eval/success" in line]
+    curve = [line["eval/success_once"] for line in lines if "eval/success_once" in line]
     assert curve[0] < 0.4 < 0.9 <= curve[-1]
-    versions = [line["weights/version"] for line in lines]
+    versions = [line["policy/version"] for line in lines]
     assert versions == sorted(versions)
-    assert read_weights(run / "policy.safetensors").version == versions[-1]
+    assert read_weights(run / "policy/model.safetensors").version == versions[-1]
     assert (run / "report.html").is_file()
     store = Store.open(run / "episodes")
     assert {store.entry(i).line["meta"]["ended"] for i in store.ids} <= {"steps", "stopped"}
@@ -68,7 +68,7 @@ def test_a_policy_learns_on_three_nodes_from_the_judge_alone(nodes, tmp_path):
 def test_parts_may_be_killed_and_nothing_is_lost(nodes):
     """`benchmarks/faults.py` in small; it counts what was acknowledged and what is there."""
     command = [sys.executable, str(ROOT / "benchmarks" / "faults.py"), "--head", nodes.head]
-    kinds = ["--kinds", "env,replay,learner", "--times", "1", "sampling=served"]
+    kinds = ["--kinds", "env,replay,learner", "--times", "1", "run.sampling=remote"]
     done = finish(nodes, [*command, *kinds])
     bars = {bar[1]: bar[-1] for bar in map(str.split, done.stdout.splitlines()) if bar[:1] == ["BAR"]}
     counts = {name: passed for name, passed in bars.items() if not name.endswith("_s")}
@@ -82,7 +82,7 @@ from pathlib import Path
 
 import ray
 
-from plaudit.cluster.config import PlacementConfig
+from plaudit.training.cluster_config import ClusterConfig
 from plaudit.cluster.connect import connected
 from plaudit.cluster.ray_workers import LearnerGroup
 from plaudit.errors import WorkerLost
@@ -106,7 +106,7 @@ class Learner:
         return updates
 
 
-with connected(sys.argv[2], PlacementConfig(), []):
+with connected(sys.argv[2], ClusterConfig(), []):
     group = LearnerGroup(lambda rank: ray.remote(Learner).options(num_cpus=0).remote(), 2)
     assert group.call(LearnerWorker.setup, None, "judge") == 7
     gate.unlink()
@@ -136,7 +136,7 @@ def short_run(nodes, tmp_path_factory) -> Path:
     described = model.self_contained_config().model_dump(mode="json")
     torch.save({"model_state_dict": model.members[0].state_dict(), "plaudit": described}, folder / "judge.pt")
     learner = ("learner=glow:ForgetfulConfig", f"learner.forgot={folder / 'forgot'}")
-    done = online(nodes, folder, Path("judge.pt"), "episodes=3", *learner, cwd=folder)
+    done = online(nodes, folder, Path("judge.pt"), "run.max_episodes=3", *learner, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "run"
 
@@ -150,13 +150,13 @@ def test_what_a_part_raises_and_nobody_foresaw_is_kept_with_its_traceback_and_th
     told = (short_run / "failures.log").read_text()
     assert "the learner failed: RuntimeError: CUDA out of memory" in told
     assert 'glow.py", line' in told  # where it happened, in the learner's own process
-    assert json.loads((short_run / "metrics.jsonl").read_text().splitlines()[-1])["online/updates"] == 3 * 12 * 2
+    assert json.loads((short_run / "metrics.jsonl").read_text().splitlines()[-1])["learner/updates"] == 3 * 12 * 2
 
 
 @pytest.mark.slow
 def test_a_vision_language_judge_without_a_gpu(nodes, judge, tmp_path):
-    command = [sys.executable, "-m", "plaudit.cli", "online", "robot=sim", "robot.env.type=glow:GlowConfig"]
-    words = ["learner=sac", "judge=vlm", "name=run", "--folder", str(tmp_path), "--address", nodes.head]
+    command = [sys.executable, "-m", "plaudit.cli", "online", "env=glow:GlowConfig"]
+    words = ["learner=sac", "judge=vlm", "run.name=run", "--folder", str(tmp_path), "--ray", nodes.head]
     done = finish(nodes, [*command, *words])
     assert done.returncode == 1
     assert "the labeler needs a GPU and there is none on" in done.stderr

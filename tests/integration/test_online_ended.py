@@ -26,9 +26,9 @@ def test_a_run_with_ray_that_is_terminated_keeps_its_episodes_and_writes_its_rep
         "plaudit.cli",
         "online",
         *words,
-        "name=run",
-        "episodes=100000",
-        "--address",
+        "run.name=run",
+        "run.max_episodes=100000",
+        "--ray",
         "local",
         "--folder",
         str(tmp_path),
@@ -38,7 +38,7 @@ def test_a_run_with_ray_that_is_terminated_keeps_its_episodes_and_writes_its_rep
         world |= {"RAY_AUTH_TOKEN_PATH": f"{short}/token"}
         run = subprocess.Popen(command, env=world, stderr=subprocess.PIPE, text=True)
         try:
-            chronicle = tmp_path / "run/chronicle.jsonl"
+            chronicle = tmp_path / "run/events.jsonl"
             wait_until(lambda: run.poll() is not None or chronicle.exists(), seconds=120)
             wait_until(lambda: run.poll() is not None or len(Store.open(tmp_path / "run/episodes")) > 1)
             run.send_signal(signal.SIGTERM)
@@ -47,5 +47,5 @@ def test_a_run_with_ray_that_is_terminated_keeps_its_episodes_and_writes_its_rep
             run.kill()
     assert run.returncode == 130, said
     assert "stopped; the same command goes on" in said
-    assert json.loads(chronicle.read_text().splitlines()[-1])["what"] == "ended"
+    assert json.loads(chronicle.read_text().splitlines()[-1])["event"] == "ended"
     assert (tmp_path / "run/report.html").exists()

@@ -15,11 +15,10 @@ from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.evaluation import compare, evaluate
 from plaudit.judges.labeling import label_episodes
 from plaudit.rule import DecisionRule
-from plaudit.training.config import load_train_config
-from plaudit.training.handles import LocalHandle
-from plaudit.training.online_config import OnlineConfig, load_online
+from plaudit.training.config_file import load_training_config
+from plaudit.training.handles import SerialHandle
 from plaudit.training.replay_buffer import ReplayBuffer
-from plaudit.training.reward import learned_judge
+from plaudit.training.reward import live_judge
 from plaudit.training.workers.judge import JudgeBundle, JudgeWorker
 from plaudit.types import Episode, Labels, Observation
 
@@ -31,7 +30,7 @@ EPISODES = (
     [7, 1, 1, 1],  # bright at the start
     [1, 2, 3, 2, 1],
 )
-TRAIN = ["env=glow", "learner=ppo", "policy_cameras=[]"]
+TRAIN = ["env=glow", "learner=ppo", "policy.cameras=[]"]
 
 
 def lamp(light: list[int]) -> Episode:
@@ -46,7 +45,7 @@ def model(tmp_path) -> Path:
 
 def live(model: Path, episode: Episode, words: list[str]) -> Labels:
     """As `plaudit train` decides while the episode runs, frame by frame."""
-    judge = learned_judge(load_train_config(None, [*TRAIN, f"reward.model={model}", *words]), "cpu")
+    judge = live_judge(load_training_config("train", None, [*TRAIN, f"judge={model}", *words]))
     seen = [
         Observation({c: f[t : t + 1] for c, f in episode.frames.items()}, episode.state[t : t + 1])
         for t in range(episode.steps + 1)
@@ -61,9 +60,9 @@ def online(folder: Path, model: Path, words: list[str]) -> Store:
     replay = ReplayBuffer(folder)
     for number, light in enumerate(EPISODES):
         replay.add(lamp(light), str(number))
-    config = load_online(OnlineConfig, None, [*glow.online(model), *words])
-    worker = JudgeWorker(LocalHandle("replay buffer", replay))
-    worker.load(JudgeBundle.of(config.judge))
+    config = load_training_config("online", None, [*glow.online(model), *words])
+    worker = JudgeWorker(SerialHandle("replay buffer", replay))
+    worker.load(JudgeBundle.of(config.judge.config))
     assert worker.label_pending().done == len(EPISODES)
     worker.close()
     replay.close()
@@ -99,7 +98,7 @@ def test_every_command_gives_an_episode_the_same_labels(tmp_path, model, monkeyp
 def test_an_evaluation_measures_the_labels_that_a_run_would_get(tmp_path, model, monkeypatch):
     store = labeled(tmp_path / "store", model, [], monkeypatch)
     truths = {i: store.ledger.labels(i).targets for i in store.ids}
-    judge = learned_judge(load_train_config(None, [*TRAIN, f"reward.model={model}"]), "cpu")
+    judge = live_judge(load_training_config("train", None, [*TRAIN, f"judge={model}"]))
     found = evaluate(store, judge, truths, with_controls=False)
     there = compare(store, {i: store.ledger.labels(i) for i in store.ids}, truths, judge.rule)
     assert found.on_labels == there.on_labels and set(found.on_labels.errors) == {0}
@@ -120,13 +119,13 @@ def test_a_cutoff_annotates_data_and_is_refused_by_training(tmp_path, model, mon
     store = labeled(tmp_path / "store", model, ["rule.decode=cutoff"], monkeypatch)
     assert not store.ledger.labels(1).success_once  # lifted and dropped
     with pytest.raises(ConfigError, match="'cutoff' needs whole episodes"):
-        load_train_config(None, [*TRAIN, f"reward.model={model}", "judge.rule.decode=cutoff"])
+        load_training_config("train", None, [*TRAIN, f"judge={model}", "judge.rule.decode=cutoff"])
 
 
 def test_labels_of_a_round_are_those_of_the_episode_that_was_stored(model):
     simulation = glow.GlowConfig().build(3)
-    config = load_train_config(None, [*TRAIN, f"reward.model={model}"])
-    judge = learned_judge(config, "cpu")
+    config = load_training_config("train", None, [*TRAIN, f"judge={model}"])
+    judge = live_judge(config)
     speeds = np.float32([[0.1], [0.3], [0.6]])
     played = glow.collect_rollout(simulation, lambda seen: speeds, range(3), SuccessDetector(judge, 3))
     for episode, labels in played.episodes(simulation, judge):

@@ -26,6 +26,6 @@ def test_what_the_document_says_makes_a_learner_that_keeps_the_contract(folder):
 
 def test_the_command_trains_with_it(folder):
     learner = "my_learner:AwbcConfig"
-    small = ("env.max_steps=10", "num_envs=2", "steps=40", "evaluation.episodes=1")
-    run_plaudit(folder, "train", "env=push", f"learner={learner}", *small, "name=run")
-    assert (folder / "runs/run/policy.yaml").exists()
+    small = ("env.max_steps=10", "run.num_envs=2", "run.max_steps=40", "evaluation.episodes=1")
+    run_plaudit(folder, "train", "env=push", f"learner={learner}", *small, "run.name=run")
+    assert (folder / "runs/run/policy/policy.yaml").exists()

@@ -74,7 +74,7 @@ def test_a_policys_folder_is_whole_and_crosses_to_another_process_as_json(tmp_pa
     seen = Observation({}, np.float32([1, 2]))
     same = spec.build().predict(seen, spec.build_normalizer(2, 1))
     assert np.array_equal(same, config.build().predict(seen, normalizer))
-    assert read_weights(tmp_path / "taught/policy.safetensors").version == 3
+    assert read_weights(tmp_path / "taught/model.safetensors").version == 3
 
 
 def test_without_statistics_a_policy_is_in_the_robots_own_units(tmp_path):
@@ -121,9 +121,9 @@ def test_files_that_are_not_there_are_named(tmp_path):
 
 
 def test_a_file_that_is_no_weights_is_named(tmp_path):
-    (tmp_path / "policy.safetensors").write_bytes(b"\x00" * 40)
+    (tmp_path / "model.safetensors").write_bytes(b"\x00" * 40)
     with pytest.raises(BadFile, match="not a file of weights"):
-        read_weights(tmp_path / "policy.safetensors")
+        read_weights(tmp_path / "model.safetensors")
 
 
 def test_a_users_own_policy_is_found_by_its_dotted_path(tmp_path, monkeypatch):

@@ -27,26 +27,26 @@ def run(
 ) -> Path:
     """A run's folder with these metrics, 50 steps and an episode a line."""
     config = {
+        "schedule": "online",
         "robot": robot,
         "learner": {"type": "sac"},
         "judge": {"type": judge},
-        "executor": {"name": robot["type"]},
-        "evaluation": {"stop_at": 0.9},
-        "audit": {"bound": 0.2},
-        "backlog": 16,
+        "evaluation": {"stop_success_rate": 0.9},
+        "audit": {"max_gap": 0.2},
+        "run": {"max_unlabeled_episodes": 16},
     }
-    (folder / "config.json").write_text(json.dumps(config))
-    usual = {"online/updates": 100, "weights/version": 2, "online/unjudged": 0}
+    (folder / "config.yaml").write_text(json.dumps(config))
+    usual = {"learner/updates": 100, "policy/version": 2, "replay/unlabeled_episodes": 0}
     metrics = [
-        {"step": 50 * n, "time/seconds": 10.0 * n, "online/episodes": n, **usual, **line}
+        {"step": 50 * n, "time/elapsed_s": 10.0 * n, "rollout/episodes": n, **usual, **line}
         for n, line in enumerate(lines)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
     events = [
-        {"time": 1e9, "seconds": 1.0, "episodes": 1, "step": 50, "what": what, "sentence": sentence}
+        {"time": 1e9, "elapsed_s": 1.0, "episodes": 1, "step": 50, "event": what, "message": sentence}
         for what, sentence in told or []
     ]
-    (folder / "chronicle.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     return folder
 
 
@@ -72,7 +72,7 @@ def page(folder: Path) -> str:
 
 
 def test_the_first_and_the_last_evaluation_come_first(tmp_path):
-    shown = page(run(tmp_path, {"eval/success": 0.1}, {"online/success_judged": 0.5}, {"eval/success": 0.92}))
+    shown = page(run(tmp_path, {"eval/success_once": 0.1}, {"judge/success_once": 0.5}, {"eval/success_once": 0.92}))
     assert "<b>10% → 92%</b>" in shown
     assert "2 episodes, 100 steps, 100 updates in 20 s" in shown
 
@@ -102,7 +102,7 @@ def test_the_label_of_a_human_is_the_reference_where_there_is_no_simulator(tmp_p
 
 def test_with_a_human_as_the_judge_there_is_no_reference(tmp_path):
     played(tmp_path, (None, True), (None, False), (None, None), judge="human")
-    shown = page(run(tmp_path, {"online/success_judged": 0.5}, judge="human", robot=ROBOT))
+    shown = page(run(tmp_path, {"judge/success_once": 0.5}, judge="human", robot=ROBOT))
     assert "labels by a human" in shown
     assert "<th>reference</th>" not in shown and "false positive" not in shown and "Audit" not in shown
     assert shown.count("<figure") == 3
@@ -124,14 +124,16 @@ def test_a_run_that_was_killed_early_has_a_page(tmp_path, there):
 
 
 def test_a_run_that_was_killed_shows_the_command_that_resumes_it(tmp_path):
-    run(tmp_path, {}, told=[("begun", "the loop begins"), ("ended", "somebody stopped it"), ("begun", "it goes on")])
+    run(tmp_path, {}, told=[("started", "run started"), ("ended", "stopped by Ctrl-C"), ("started", "run resumed")])
     assert f"plaudit online --resume {tmp_path}" in page(tmp_path)
-    run(tmp_path, {}, told=[("begun", "the loop begins"), ("ended", "somebody stopped it")])
-    assert "--resume" not in page(tmp_path) and "Somebody stopped it." in page(tmp_path)
+    run(tmp_path, {}, told=[("started", "run started"), ("ended", "stopped by Ctrl-C")])
+    assert "--resume" not in page(tmp_path) and "Stopped by Ctrl-C." in page(tmp_path)
 
 
 def test_the_audit_gap_is_drawn_with_its_limits_and_the_alarm_with_its_message(tmp_path):
-    audited = [{"audit/gap": gap, "audit/alarm": float(gap > 0.2), "audit/episodes": 30.0} for gap in (0.0, 0.1, 0.5)]
+    audited = [
+        {"audit/success_gap": gap, "audit/alarm": float(gap > 0.2), "audit/episodes": 30.0} for gap in (0.0, 0.1, 0.5)
+    ]
     shown = page(run(tmp_path, *audited, told=[("alarm", "judged 90%, true 40%")]))
     assert "<b>+50 pp</b>audit gap: success by the judge minus true success (max 20)" in shown
     chart = next(chart for chart in charts(shown) if "Audit gap and its limits" in chart)
@@ -140,16 +142,16 @@ def test_the_audit_gap_is_drawn_with_its_limits_and_the_alarm_with_its_message(t
 
 
 def test_why_each_candidate_was_promoted_or_rejected(tmp_path):
-    run(tmp_path, *({"judge/version": version, "online/success_judged": 0.5} for version in (0.0, 2.0)))
-    figures = [{"score": score, "false": false, "missed": None} for score, false in ((0.7, 0.3), (0.9, 0.0))]
+    run(tmp_path, *({"judge/version": version, "judge/success_once": 0.5} for version in (0.0, 2.0)))
+    figures = [{"balanced_accuracy": score, "fpr": fpr, "fnr": None} for score, fpr in ((0.7, 0.3), (0.9, 0.0))]
     for number, replaced, sentence, sides in (
-        (1, False, "the old judge stays, and no new one could be trained: all fail", [None, None]),
-        (2, True, "the new judge takes over: it is right about 90%", figures),
+        (1, False, "no new version of the judge could be trained: all fail", [None, None]),
+        (2, True, "promoted a new version of the judge: balanced accuracy 90%", figures),
     ):
-        decision = {"number": number, "replaced": replaced, "sentence": sentence, "seconds": 61.0}
-        folder = tmp_path / f"judges/{number:04d}"
+        decision = {"number": number, "promoted": replaced, "message": sentence, "seconds": 61.0}
+        folder = tmp_path / f"judge/{number:04d}"
         folder.mkdir(parents=True)
-        (folder / "decision.json").write_text(json.dumps({**decision, "old": sides[0], "new": sides[1]}))
+        (folder / "promotion.json").write_text(json.dumps({**decision, "current": sides[0], "candidate": sides[1]}))
     shown = page(tmp_path)
     assert "all fail" in shown and "promoted" in shown and "1 min 01 s" in shown
     assert "<td>70% → 90%</td><td>30% → 0%</td><td>- → -</td>" in shown
@@ -159,14 +161,14 @@ def test_why_each_candidate_was_promoted_or_rejected(tmp_path):
 def test_episodes_that_the_judge_could_not_label_are_listed_with_the_reason(tmp_path):
     store = played(tmp_path, (True, None), (True, True))
     Failures(store.ledger).append([(0, "there is no camera 'wrist'")], "classifier", "m")
-    shown = page(run(tmp_path, {"online/failed": 1}))
+    shown = page(run(tmp_path, {"judge/failed_episodes": 1}))
     assert "The judge could not label 1 episode;" in shown
     assert "there is no camera &#39;wrist&#39;" in shown
 
 
 def test_events_are_in_order_and_escaped(tmp_path):
-    shown = page(run(tmp_path, {}, told=[("trouble", "env: <gone>"), ("restart", "env was brought back")]))
-    assert shown.index("env: &lt;gone&gt;") < shown.index("env was brought back")
+    shown = page(run(tmp_path, {}, told=[("error", "env: <gone>"), ("restart", "env was restarted")]))
+    assert shown.index("env: &lt;gone&gt;") < shown.index("env was restarted")
 
 
 def test_the_page_needs_no_other_file(tmp_path):
@@ -178,28 +180,37 @@ def test_the_page_needs_no_other_file(tmp_path):
 # Runs of `plaudit train`
 
 
-def train_page(folder: Path, *lines: dict[str, Any]) -> str:
+def train_page(folder: Path, *lines: dict[str, Any], judge: str = "classifier") -> str:
     """Of a run with these metrics, a line for each 100 steps."""
-    config = {"env": {"type": "lift"}, "learner": {"type": "sac"}, "seed": 0, "evaluation": {"stop_at": 0.9}}
-    metrics = [{"step": 100 * n, "time/seconds": n, "train/success": 0.5, **line} for n, line in enumerate(lines, 1)]
+    config = {
+        "schedule": "train",
+        "env": {"type": "lift"},
+        "learner": {"type": "sac"},
+        "judge": {"type": judge},
+        "run": {"seed": 0},
+        "evaluation": {"stop_success_rate": 0.9},
+    }
+    metrics = [
+        {"step": 100 * n, "time/elapsed_s": n, "judge/success_once": 0.5, **line} for n, line in enumerate(lines, 1)
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.yaml").write_text(json.dumps(config))
     return page(folder)
 
 
 def judged(judge: float, true: float, alarm: float = 0.0) -> dict[str, float]:
-    audit = {"reward/gap": judge - true, "reward/alarm": alarm}
-    return {"reward/success_once": judge, "env/success_once": true, **audit}
+    audit = {"audit/success_gap": judge - true, "audit/alarm": alarm}
+    return {"judge/success_once": judge, "env/success_once": true, **audit}
 
 
 def test_success_by_the_judge_and_by_the_simulator_share_a_chart(tmp_path):
-    first, second = charts(train_page(tmp_path, judged(0.5, 0.4) | {"eval/success": 0.1}, judged(0.9, 0.9)))[:2]
+    first, second = charts(train_page(tmp_path, judged(0.5, 0.4) | {"eval/success_once": 0.1}, judged(0.9, 0.9)))[:2]
     assert all(f">{name}</text>" in first for name in ("eval seeds", "judge", "simulator"))
     assert "Audit gap" in second
 
 
 def test_a_run_without_a_learned_judge_has_one_training_curve(tmp_path):
-    shown = train_page(tmp_path, {"eval/success": 0.3})
+    shown = train_page(tmp_path, {"eval/success_once": 0.3}, judge="simulator")
     assert ">training</text>" in shown and ">judge</text>" not in shown and "Audit" not in shown
 
 
@@ -212,7 +223,8 @@ def test_an_audit_alarm_is_a_warning_and_a_line_in_both_charts(tmp_path):
 
 def test_videos_are_inside_the_page(tmp_path):
     assert "<video" not in train_page(tmp_path, {})
-    (tmp_path / "first.mp4").write_bytes(b"film")
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos/first.mp4").write_bytes(b"film")
     assert 'src="data:video/mp4;base64,ZmlsbQ=="' in train_page(tmp_path, {})
 
 

@@ -13,8 +13,9 @@ from plaudit.errors import RolloutError, WorkerLost
 from plaudit.learners.qchunk import QChunkConfig
 from plaudit.learners.sac import SacConfig
 from plaudit.policies.loader import PolicySpec
-from plaudit.training.handles import LocalHandle
-from plaudit.training.online_config import OnlineConfig, load_online
+from plaudit.training.config import TrainingConfig
+from plaudit.training.config_file import load_training_config
+from plaudit.training.handles import SerialHandle
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.state_manager import StateManager
 from plaudit.training.workers.env import EnvWorker
@@ -60,14 +61,18 @@ class Publisher(StateManager):
         return PolicyWeights(2, LEARNER.weights().tensors) if later and newer_than < 2 else None
 
 
-def make_config(tmp_path: Path, *words: str) -> OnlineConfig:
+def make_config(tmp_path: Path, *words: str) -> TrainingConfig:
     glow.saved(glow.bright_model(0.8), tmp_path / "judge")
-    return load_online(OnlineConfig, None, [*glow.online(tmp_path / "judge"), "executor.name=lamp", *words])
+    return load_training_config(
+        "online", None, [*glow.online(tmp_path / "judge"), "policy.inference.name=lamp", *words]
+    )
 
 
 @contextmanager
-def worker(asked: OnlineConfig, shelf: Shelf, state: StateManager, policy: PolicySpec = POLICY) -> Iterator[EnvWorker]:
-    env = EnvWorker(asked, LocalHandle("replay buffer", shelf), LocalHandle("state manager", state))
+def worker(
+    asked: TrainingConfig, shelf: Shelf, state: StateManager, policy: PolicySpec = POLICY
+) -> Iterator[EnvWorker]:
+    env = EnvWorker(asked, SerialHandle("replay buffer", shelf), SerialHandle("state manager", state))
     env.load_policy(policy)
     try:
         yield env
@@ -78,7 +83,12 @@ def worker(asked: OnlineConfig, shelf: Shelf, state: StateManager, policy: Polic
 @pytest.mark.parametrize("algorithm", ["sequential", pytest.param("rtc", marks=pytest.mark.slow)])
 def test_weights_that_come_while_it_moves_are_acted_with_in_the_same_episode(tmp_path, algorithm):
     shelf = Shelf()
-    chunks = ("learner=qchunk", "executor.realtime=true", f"algorithm={algorithm}", "weights_during=true")
+    chunks = (
+        "learner=qchunk",
+        "policy.inference.realtime=true",
+        f"policy.inference={algorithm}",
+        "policy.update_within_episode=true",
+    )
     with worker(make_config(tmp_path, *chunks), shelf, Publisher()) as env:
         played = env.rollout(seed=3)
     (episode,) = shelf.kept.values()
@@ -91,7 +101,7 @@ def test_a_robot_is_connected_once_to_be_described_and_driven(tmp_path, monkeypa
     built, build = [], glow.GlowConfig.build
     monkeypatch.setattr(glow.GlowConfig, "build", lambda config, count: built.append(count) or build(config, count))
     config, shelf = make_config(tmp_path), Shelf()
-    env = EnvWorker(config, LocalHandle("replay buffer", shelf), LocalHandle("state manager", Publisher()))
+    env = EnvWorker(config, SerialHandle("replay buffer", shelf), SerialHandle("state manager", Publisher()))
     try:
         assert (env.describe().state_dim, env.describe().action_dim) == (2, 1)
         with pytest.raises(WorkerLost):

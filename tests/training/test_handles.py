@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from plaudit.errors import PlauditError, StoreFull, WorkerFailed, WorkerLost
-from plaudit.training.handles import LocalHandle, Slot
+from plaudit.training.handles import SerialHandle, Slot
 
 
 class Adder:
@@ -27,7 +27,7 @@ class Doubling(Adder):
 
 
 def slot(worker: Adder, now: float = 0.0) -> Slot[Adder]:
-    return Slot(LocalHandle("adder", worker), lambda: now)
+    return Slot(SerialHandle("adder", worker), lambda: now)
 
 
 def finish(one: Slot[Any]) -> list[PlauditError]:
@@ -37,19 +37,19 @@ def finish(one: Slot[Any]) -> list[PlauditError]:
 
 
 def test_a_call_returns_what_the_worker_returns_and_a_subclass_may_answer_otherwise():
-    assert LocalHandle("adder", Adder()).call(Adder.add, 3, b=4) == 7
-    assert LocalHandle("adder", Doubling()).call(Adder.add, 3) == 8
+    assert SerialHandle("adder", Adder()).call(Adder.add, 3, b=4) == 7
+    assert SerialHandle("adder", Doubling()).call(Adder.add, 3) == 8
 
 
 def test_an_error_that_nobody_expected_arrives_with_its_traceback():
     with pytest.raises(WorkerFailed, match="the adder failed: ZeroDivisionError: by zero") as told:
-        LocalHandle("adder", Adder(ZeroDivisionError("by zero"))).call(Adder.add, 1)
+        SerialHandle("adder", Adder(ZeroDivisionError("by zero"))).call(Adder.add, 1)
     assert "raise self.raises" in told.value.details
 
 
 def test_an_error_of_ours_arrives_as_it_is():
     with pytest.raises(StoreFull, match="the disk is full"):
-        LocalHandle("adder", Adder(StoreFull("the disk is full"))).call(Adder.add, 1)
+        SerialHandle("adder", Adder(StoreFull("the disk is full"))).call(Adder.add, 1)
 
 
 def test_a_result_is_handed_to_the_callback_of_its_call_once():
@@ -62,7 +62,7 @@ def test_a_result_is_handed_to_the_callback_of_its_call_once():
 
 
 def test_a_call_that_is_not_over_is_left_alone():
-    class Busy(LocalHandle[Adder]):
+    class Busy(SerialHandle[Adder]):
         def submit(self, method, *args, **kwargs):
             return Future()
 

@@ -16,13 +16,13 @@ from plaudit.data.store import Store
 from plaudit.errors import WorkerFailed
 from plaudit.judges.human.keys import replay
 from plaudit.judges.human.session import Session
-from plaudit.training.handles import LocalHandle
+from plaudit.training.handles import SerialHandle
 from plaudit.training.labeling_window import Mirror, Window, WindowConfig
 from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
 from plaudit.training.workers.human import WHO, HumanLabelWorker
 from waiting import wait_until
 
-BY_HAND = WindowConfig(window=False)
+BY_HAND = WindowConfig(open=False)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ class Run:
         self.person = self.hired()
 
     def hired(self) -> HumanLabelWorker:
-        return HumanLabelWorker(LocalHandle("replay buffer", self.replay), BY_HAND)
+        return HumanLabelWorker(SerialHandle("replay buffer", self.replay), BY_HAND)
 
     def restarted(self) -> None:
         self.person.close()
@@ -158,7 +158,7 @@ def test_a_human_on_another_machine_labels_a_run(run):
     press(run.mirror, "Right Right S Return  F Return  F Return", name="lab")
     assert run.person.label_pending().done == 3
     assert [run.ledger.labels(i).success_once for i in range(3)] == [True, False, False]
-    assert run.replay.stats(WHO).unjudged == 0
+    assert run.replay.stats(WHO).unlabeled == 0
 
 
 # On the same machine
@@ -181,7 +181,7 @@ def test_in_the_store_itself_what_is_asked_comes_first_and_is_labeled_there(tmp_
 
 
 def test_a_window_in_a_process_of_its_own_labels_and_is_closed_for_lunch(home, tmp_path):
-    window = Window(home.folder, WindowConfig(name="lab"), target="pressing:window")
+    window = Window(home.folder, WindowConfig(labeler="lab"), target="pressing:window")
     assert "no labelling window was opened from here" in window.status
     window.show()
     assert window.status == "the labelling window is open"
@@ -195,7 +195,7 @@ def test_a_window_in_a_process_of_its_own_labels_and_is_closed_for_lunch(home, t
 
 
 def test_a_closed_window_opens_again_after_a_while_if_it_should(home):
-    window = Window(home.folder, WindowConfig(reopen_s=0.0), target="pressing:window")
+    window = Window(home.folder, WindowConfig(reopen_after_s=0.0), target="pressing:window")
     window.show()
     wait_until(lambda: not window.open)
     window.show()
@@ -206,7 +206,7 @@ def test_a_closed_window_opens_again_after_a_while_if_it_should(home):
 
 def test_a_window_that_cannot_open_is_one_sentence_and_not_tried_again(home, monkeypatch):
     monkeypatch.setenv("QT_QPA_PLATFORM", "nonsense")
-    window = Window(home.folder, WindowConfig(reopen_s=0.0))
+    window = Window(home.folder, WindowConfig(reopen_after_s=0.0))
     window.show()
     wait_until(lambda: window.status != "the labelling window is open")
     assert window.status.startswith("no labelling window could be opened: Qt cannot open a window: ")

@@ -12,8 +12,10 @@ from plaudit.data.normalize import ACTION, Normalizer
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, DataError, TrainingError
 from plaudit.policies.loader import load_policy
-from plaudit.training.normalization import with_units
-from plaudit.training.online_config import OnlineConfig, load_online
+from plaudit.training.config import TrainingConfig
+from plaudit.training.config_file import load_training_config
+from plaudit.training.normalization import resolve_normalizer
+from plaudit.training.run_folder import RunFolder
 from plaudit.trust import allow_code
 from plaudit.types import Episode, Labels
 from puppet import received
@@ -39,10 +41,10 @@ def lab(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def settled(*words: str, folder: str = "run") -> OnlineConfig:
-    asked = load_online(OnlineConfig, None, [*PUPPET.split(), "learner=qchunk", "judge=human", *words])
+def settled(*words: str, folder: str = "run") -> TrainingConfig:
+    asked = load_training_config("online", None, [*PUPPET.split(), "learner=qchunk", "judge=human", *words])
     Path(folder).mkdir(exist_ok=True)
-    return with_units(asked, Path(folder))
+    return resolve_normalizer(RunFolder(Path(folder), asked))
 
 
 def reach(units: object) -> list[list[float]]:
@@ -52,33 +54,37 @@ def reach(units: object) -> list[list[float]]:
 
 
 def test_the_range_of_the_demonstrations(lab):
-    config = settled("demos=demos")
-    assert reach(config.units) == [LOW.tolist(), HIGH.tolist()]
-    assert config.executor.normalizer == config.units, "the robot's side and the learner speak of the same"
+    config = settled("demos.store=demos")
+    assert reach(config.policy.normalizer) == [LOW.tolist(), HIGH.tolist()]
+    assert config.policy.inference.normalizer == config.policy.normalizer, (
+        "the robot's side and the learner speak of the same"
+    )
 
 
 def test_they_stay_what_they_were_when_the_run_began(lab):
-    before = settled("demos=demos")
+    before = settled("demos.store=demos")
     with Store.open("demos", write=True) as store:
         store.append(Episode.of(frames={}, actions=np.full((3, 2), 9.0), state=np.zeros((4, 1), np.float32)))
-    assert settled("demos=demos") == before
-    assert reach(settled("demos=demos", folder="another").units)[1] == [9.0, 9.0]
+    assert settled("demos.store=demos") == before
+    assert reach(settled("demos.store=demos", folder="another").policy.normalizer)[1] == [9.0, 9.0]
 
 
 def test_without_demonstrations_three_deviations_of_the_policy_that_acts(lab):
     save = "policy: {type: 'puppet:CounterConfig'}\nnormalizer: deviation.json"
     Path("policy.yaml").write_text(save)
     allow_code("puppet")
-    config = settled("policy_yaml=policy.yaml", "act_with=policy")
+    config = settled("policy.path=policy.yaml", "policy.behavior=pretrained")
     stats = Normalizer.load("deviation.json").stats[ACTION]
-    assert reach(config.units)[1] == pytest.approx((stats.mean + 3 * stats.std).tolist(), abs=1e-3)
-    assert reach(config.executor.normalizer)[1] == pytest.approx((stats.mean + stats.std).tolist(), abs=1e-3)
+    assert reach(config.policy.normalizer)[1] == pytest.approx((stats.mean + 3 * stats.std).tolist(), abs=1e-3)
+    assert reach(config.policy.inference.normalizer)[1] == pytest.approx((stats.mean + stats.std).tolist(), abs=1e-3)
 
 
 def test_statistics_that_do_not_reach_as_far_as_the_demonstrations_are_refused(lab):
-    with pytest.raises(TrainingError, match=r"17% of what .*demos demonstrates lies beyond what the policy can say"):
-        settled("demos=demos", "units=deviation.json")
-    assert not Path("run/units.json").exists()
+    with pytest.raises(
+        TrainingError, match=r"17% of the actions in .*demos lie outside of what the policy can express"
+    ):
+        settled("demos.store=demos", "policy.normalizer=deviation.json")
+    assert not Path("run/policy/normalizer.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -86,15 +92,15 @@ def test_statistics_that_do_not_reach_as_far_as_the_demonstrations_are_refused(l
 )
 def test_what_is_no_statistics_is_told_as_that(lab, units, sentence):
     with pytest.raises(DataError, match=sentence):
-        settled(f"units={units}")
+        settled(f"policy.normalizer={units}")
 
 
 def test_a_simulation_has_none(lab):
-    asked = ["robot=sim", "robot.env.type=glow:GlowConfig", "learner=sac", "judge=human"]
-    config = load_online(OnlineConfig, None, asked)
-    assert with_units(config, lab) is config
-    with pytest.raises(ConfigError, match="units is for robots"):
-        load_online(OnlineConfig, None, [*asked, "units=deviation.json"])
+    asked = ["env=glow:GlowConfig", "learner=sac", "judge=human"]
+    config = load_training_config("online", None, asked)
+    assert resolve_normalizer(RunFolder(lab, config)) is config
+    with pytest.raises(ConfigError, match=r"policy\.normalizer is for robots"):
+        load_training_config("online", None, [*asked, "policy.normalizer=deviation.json"])
 
 
 def test_a_robot_is_told_actions_of_that_range_and_so_is_the_next_who_drives_it(lab):
@@ -102,26 +108,26 @@ def test_a_robot_is_told_actions_of_that_range_and_so_is_the_next_who_drives_it(
         "learner=qchunk learner.hidden_dims=[8] learner.horizon=2 learner.num_samples=2 learner.batch_size=4 "
         "judge=classifier "
         "learner.pretrain_updates=5 judge.model=judge judge.rule.decode=per_frame "
-        "algorithm=sequential executor.max_episode_steps=6 "
-        "policy_cameras=[] audit.share=0 retrain=null demos=demos episodes=4 evaluation.episodes=1 "
-        "name=run --address none"
+        "policy.inference=sequential policy.inference.max_episode_steps=6 "
+        "policy.cameras=[] audit.fraction=0 judge.retrain=null demos.store=demos run.max_episodes=4 "
+        "evaluation.episodes=1 run.name=run --serial"
     )
     plaudit("online", *PUPPET.split(), *words.split(), cwd=lab)
     told = received(lab / "log")
     assert (told >= LOW - 1e-3).all() and (told <= HIGH + 1e-3).all()
     assert np.ptp(told[:, 0]) > 2, "more than -1 to 1 has room for"
-    assert load_policy(lab / "runs/run/policy.yaml").normalizer == lab / "runs/run/normalizer.json"
+    assert load_policy(lab / "runs/run/policy/policy.yaml").normalizer == lab / "runs/run/policy/normalizer.json"
     (lab / "log").unlink()
-    policy = ("--policy_yaml", "runs/run/policy.yaml", "--inference_algorithm", "sequential", "--steps", 20)
+    policy = ("--policy_yaml", "runs/run/policy/policy.yaml", "--inference_algorithm", "sequential", "--steps", 20)
     plaudit("run", "--robot", "puppet:PuppetConfig", *policy, "robot.log=log", "robot.size=[8,8]", cwd=lab)
     again = received(lab / "log")
     assert (again[:, 1] == pytest.approx(0.5)) and (again[:, 0] >= LOW[0] - 1e-3).all()
 
 
 def test_somebody_is_told_where_nothing_says_what_they_are(lab):
-    words = "learner=qchunk judge=classifier judge.model=none name=run --address none"
+    words = "learner=qchunk judge=classifier judge.model=none run.name=run --serial"
     assert "none: this is not a reward model" in plaudit("online", *PUPPET.split(), *words.split(), cwd=lab, ok=False)
-    words = words.replace("none name", "judge policy_cameras=[top] name")
+    words = words.replace("none run", "judge policy.cameras=[top] run")
     said = plaudit("online", *PUPPET.split(), *words.split(), cwd=lab, ok=False)
     assert "nothing says what actions from -1 to 1 are on puppet:PuppetConfig, and they are sent as they are" in said
 

@@ -14,17 +14,16 @@ import glow
 from plaudit.data.failures import Failures
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, PolicyError, StoreFull, TargetNotEmpty, TrainingError
-from plaudit.policies.loader import save_policy
+from plaudit.policies.loader import load_policy, save_policy
 from plaudit.policies.weights import read_weights
 from plaudit.report.run import write_run_report
+from plaudit.training.config_file import load_training_config
 from plaudit.training.display import Display
-from plaudit.training.handles import LocalHandle, Slot
+from plaudit.training.handles import SerialHandle, Slot
 from plaudit.training.online import Callback, OnlineTrainer
-from plaudit.training.online_config import OnlineConfig, load_online
-from plaudit.training.online_folder import OnlineFolder
-from plaudit.training.progress import Now
-from plaudit.training.record import Record
-from plaudit.training.retrain import Replacement, Retrainer
+from plaudit.training.progress import OnlineProgress
+from plaudit.training.retrain import PromotionDecision, Retrainer
+from plaudit.training.run_folder import RunFolder
 from plaudit.training.worker_group import LocalWorkers
 from plaudit.training.workers.env import EnvWorker
 from plaudit.training.workers.judge import JudgeWorker
@@ -32,7 +31,7 @@ from plaudit.training.workers.learner import LearnerWorker
 from plaudit.trust import allow_code
 from plaudit.types import EnvSpec, Labels
 
-WEIGHTS = "weights/current.safetensors"
+WEIGHTS = "policy/model.safetensors"
 
 
 def asked(tmp_path: Path, *more: str, cut: float = 0.8) -> list[str]:
@@ -45,61 +44,66 @@ def asked(tmp_path: Path, *more: str, cut: float = 0.8) -> list[str]:
 class Sitting:
     """One run of the loop, from its beginning or from where it stood."""
 
-    now: Now
+    progress: OnlineProgress
     told: list[int] = field(default_factory=list)  # episodes, whenever something was told
 
 
 def sit(tmp_path: Path, *more: str, stop_after: int | None = None, cut: float = 0.8) -> Sitting:
     told: list[int] = []
 
-    def watch(now: Now) -> bool:
-        told.append(now.counts.episodes)
-        return stop_after is None or now.counts.episodes < stop_after
+    def watch(now: OnlineProgress) -> bool:
+        told.append(now.episodes)
+        return stop_after is None or now.episodes < stop_after
 
     return Sitting(run_of(tmp_path, *asked(tmp_path, *more, cut=cut), watch=watch), told)
 
 
-def run_of(tmp_path: Path, *words: str, watch: Callback = lambda now: True) -> Now:
-    config = load_online(OnlineConfig, None, words)
-    folder = OnlineFolder.open(tmp_path / "run", config)
-    workers = LocalWorkers(config, folder.path)
+def run_of(tmp_path: Path, *words: str, watch: Callback = lambda now: True) -> OnlineProgress:
+    config = load_training_config("online", None, words)
+    folder = RunFolder.open(tmp_path / "run", config)
+    workers = LocalWorkers(folder, serial=True)
     try:
-        return OnlineTrainer(config, folder, workers).run(watch)
+        return OnlineTrainer(folder, workers).run(watch)
     finally:
         workers.close()
         folder.close()
 
 
 def test_a_policy_learns_from_the_judge_alone(tmp_path):
-    more = ("episodes=60", "learner.utd_ratio=2", "learner.temperature_init=0.1", "evaluation.stop_at=0.9")
-    end = sit(tmp_path, *more, f"robot.env.goal={glow.WITHIN_REACH}", cut=glow.WITHIN_REACH)
+    more = (
+        "run.max_episodes=60",
+        "learner.utd_ratio=2",
+        "learner.temperature_init=0.1",
+        "evaluation.stop_success_rate=0.9",
+    )
+    end = sit(tmp_path, *more, f"env.goal={glow.WITHIN_REACH}", cut=glow.WITHIN_REACH)
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    curve = [line["eval/success"] for line in lines if "eval/success" in line]
+    curve = [line["eval/success_once"] for line in lines if "eval/success_once" in line]
     assert curve[-1] >= 0.9 > curve[0]
     store = Store.open(tmp_path / "run/episodes")
-    assert len(store) == end.now.counts.episodes
+    assert len(store) == end.progress.episodes
     assert all(store.ledger.newest(i, {"classifier"}) is not None for i in store.ids[:-1])
 
 
 def test_updates_are_those_that_the_labelled_steps_have_earned(tmp_path):
-    end = sit(tmp_path, "episodes=20", "learner.utd_ratio=0.5")
-    assert end.now.counts.steps == 20 * 12
-    assert end.now.updates == 120
-    assert end.now.owed == 0
+    end = sit(tmp_path, "run.max_episodes=20", "learner.utd_ratio=0.5")
+    assert end.progress.step == 20 * 12
+    assert end.progress.updates == 120
+    assert end.progress.pending_updates == 0
 
 
 def test_the_first_steps_earn_no_updates_where_the_learner_is_to_start_later(tmp_path):
-    end = sit(tmp_path, "episodes=20", "learner.utd_ratio=0.5", "learner.random_steps=200")
-    assert (end.now.counts.steps, end.now.updates, end.now.owed) == (240, 20, 0)
+    end = sit(tmp_path, "run.max_episodes=20", "learner.utd_ratio=0.5", "learner.random_steps=200")
+    assert (end.progress.step, end.progress.updates, end.progress.pending_updates) == (240, 20, 0)
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_same_counters(tmp_path):
-    first = sit(tmp_path, "episodes=30", stop_after=10)
-    again = sit(tmp_path, "episodes=30")
-    assert first.now.counts.episodes < 30
-    assert first.now.counts.episodes <= again.told[0] <= first.now.counts.episodes + 1
-    assert (again.now.counts.episodes, again.now.updates) == (30, 180)
-    assert again.now.state.version > first.now.state.version
+    first = sit(tmp_path, "run.max_episodes=30", stop_after=10)
+    again = sit(tmp_path, "run.max_episodes=30")
+    assert first.progress.episodes < 30
+    assert first.progress.episodes <= again.told[0] <= first.progress.episodes + 1
+    assert (again.progress.episodes, again.progress.updates) == (30, 180)
+    assert again.progress.policy.version > first.progress.policy.version
     store = Store.open(tmp_path / "run/episodes")
     versions = [store.entry(i).line["meta"]["weights"] for i in store.ids]
     assert versions == sorted(versions)
@@ -108,41 +112,42 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_counters(tmp_path):
 
 
 def test_another_run_is_not_continued_by_mistake(tmp_path):
-    sit(tmp_path, "episodes=2")
-    with pytest.raises(TargetNotEmpty, match=r"another learner; go on with it as it was"):
-        sit(tmp_path, "episodes=2", "learner.gamma=0.5")
-    assert sit(tmp_path, "episodes=4").now.counts.episodes == 4  # only longer
+    sit(tmp_path, "run.max_episodes=2")
+    with pytest.raises(TargetNotEmpty, match=r"another learner; resume it as it was"):
+        sit(tmp_path, "run.max_episodes=2", "learner.gamma=0.5")
+    assert sit(tmp_path, "run.max_episodes=4").progress.episodes == 4  # only longer
 
 
 def test_a_run_whose_judge_was_wrong_goes_on_with_another(tmp_path):
     """As the alarm says: train one, and name it."""
-    audit = ("audit.share=1.0", "audit.least=10", "audit.window=20")
-    stopped = sit(tmp_path, "episodes=30", *audit, cut=0.3)
-    assert stopped.now.alarm is not None
+    audit = ("audit.fraction=1.0", "audit.min_episodes=10", "audit.window=20")
+    stopped = sit(tmp_path, "run.max_episodes=30", *audit, cut=0.3)
+    assert stopped.progress.alarm is not None
     better = glow.saved(glow.bright_model(0.8), tmp_path / "better")
-    end = sit(tmp_path, "episodes=30", *audit, f"judge.model={better}")
-    assert (end.now.alarm, end.now.counts.episodes, end.now.counts.outdated) == (None, 30, 0)
+    end = sit(tmp_path, "run.max_episodes=30", *audit, f"judge.model={better}")
+    assert (end.progress.alarm, end.progress.episodes, end.progress.replay.outdated) == (None, 30, 0)
 
 
 class LearnerElsewhere(LocalWorkers):
     """Its learner is on a machine that has what the config asks for."""
 
-    def __init__(self, config, folder):
-        super().__init__(config, folder)
-        there = config.model_copy(update={"device": "cpu"})
-        self.learner = self._slot("learner", LearnerWorker(there, folder, self.replay, self.state))
+    def __init__(self, folder):
+        super().__init__(folder, serial=True)
+        run = folder.config.run.model_copy(update={"device": "cpu"})
+        there = folder.config.model_copy(update={"run": run})
+        self.learner = self._slot("learner", LearnerWorker(there, folder.path, self.replay, self.state))
 
 
 def test_only_the_learner_needs_the_device_that_it_learns_on(tmp_path):
-    config = load_online(OnlineConfig, None, asked(tmp_path, "episodes=1", "device=cuda:99"))
-    folder = OnlineFolder.open(tmp_path / "run", config)
-    workers = LearnerElsewhere(config, folder.path)
-    assert OnlineTrainer(config, folder, workers).run(lambda now: True).counts.episodes == 1
+    config = load_training_config("online", None, asked(tmp_path, "run.max_episodes=1", "run.device=cuda:99"))
+    folder = RunFolder.open(tmp_path / "run", config)
+    workers = LearnerElsewhere(folder)
+    assert OnlineTrainer(folder, workers).run(lambda now: True).episodes == 1
     workers.close()
     folder.close()
 
 
-class Hangs(LocalHandle):
+class Hangs(SerialHandle):
     """A worker that never comes to an end, once it was asked for what it is there for."""
 
     busy_with = ("label_pending", "update", "evaluate", "save_checkpoint")
@@ -154,28 +159,30 @@ class Hangs(LocalHandle):
 class HangingJudge(LocalWorkers):
     """Its judge never comes to an end."""
 
-    def __init__(self, config, folder):
-        super().__init__(config, folder)
+    def __init__(self, folder):
+        super().__init__(folder, serial=True)
         self.judge = Slot(Hangs("judge", JudgeWorker(self.replay)), self.clock)
 
 
 def test_while_the_judge_hangs_the_robot_goes_on_up_to_a_bound_that_is_told(tmp_path):
-    config = load_online(OnlineConfig, None, asked(tmp_path, "backlog=5", "patience=1"))
-    folder = OnlineFolder.open(tmp_path / "run", config)
-    workers = HangingJudge(config, folder.path)
-    seen: list[Now] = []
-    trainer = OnlineTrainer(config, folder, workers)
+    config = load_training_config(
+        "online", None, asked(tmp_path, "run.max_unlabeled_episodes=5", "run.worker_timeout_s=1")
+    )
+    folder = RunFolder.open(tmp_path / "run", config)
+    workers = HangingJudge(folder)
+    seen: list[OnlineProgress] = []
+    trainer = OnlineTrainer(folder, workers)
     waits: list[str] = []
 
-    def watch(now: Now) -> bool:
+    def watch(now: OnlineProgress) -> bool:
         seen.append(now)
-        waits.append(now.holding)
-        return waits.count("5 episodes wait for the judge, 5 may") < 3
+        waits.append(now.env_waiting_for)
+        return waits.count("labels: 5 unlabeled episodes (max 5)") < 3
 
     end = trainer.run(watch)
     workers.close()
     folder.close()
-    assert end.counts.episodes == 5
+    assert end.episodes == 5
     assert len(Store.open(tmp_path / "run/episodes")) == 5
 
 
@@ -183,9 +190,9 @@ def test_an_episode_the_judge_fails_on_stays_queued_and_is_counted(tmp_path):
     """It wants a camera that the robot does not have."""
     other = tmp_path / "other"
     glow.saved(glow.bright_model(0.8, camera="wrist"), other)
-    end = sit(tmp_path, "episodes=3", f"judge.model={other}", "backlog=3", stop_after=3)
-    assert end.now.counts.unjudged == 3
-    assert end.now.counts.failed > 0
+    end = sit(tmp_path, "run.max_episodes=3", f"judge.model={other}", "run.max_unlabeled_episodes=3", stop_after=3)
+    assert end.progress.replay.unlabeled == 3
+    assert end.progress.replay.failed > 0
 
 
 def starts_bright(tmp_path: Path) -> list[int]:
@@ -196,11 +203,17 @@ def starts_bright(tmp_path: Path) -> list[int]:
 
 def test_a_run_comes_to_its_end_although_some_episodes_can_never_be_labeled(tmp_path, monkeypatch):
     monkeypatch.setattr("plaudit.training.workers.judge.RETRY_S", 0.5)
-    end = sit(tmp_path, "judge=glow:DazzledConfig", "episodes=12", "backlog=4", "evaluation.every=100")
-    given_up, counts = starts_bright(tmp_path), end.now.counts
+    end = sit(
+        tmp_path,
+        "judge=glow:DazzledConfig",
+        "run.max_episodes=12",
+        "run.max_unlabeled_episodes=4",
+        "evaluation.freq=1200",
+    )
+    given_up, counts = starts_bright(tmp_path), end.progress.replay
     assert 0 < len(given_up) < 12
-    assert (counts.episodes, counts.unjudged, counts.unlabelable) == (12, 0, len(given_up))
-    assert end.now.updates == 6 * (12 - len(given_up)), "nothing is earned by what nobody learns from"
+    assert (counts.episodes, counts.unlabeled, counts.skipped) == (12, 0, len(given_up))
+    assert end.progress.updates == 6 * (12 - len(given_up)), "nothing is earned by what nobody learns from"
     page = write_run_report(tmp_path / "run").read_text()
     assert f"could not label {len(given_up)} episode" in page and "it is too bright to see anything" in page
     assert len(end.told) < 150, "waits, where nothing is to be done, and does not spin"
@@ -211,10 +224,18 @@ def test_a_judge_that_can_label_nothing_ends_the_run_with_its_reason(tmp_path, m
     monkeypatch.setattr("plaudit.training.workers.judge.RETRY_S", 0.5)
     sentence = "the judge could not label any of the last 2 episodes: it is too bright to see anything; they are kept"
     with pytest.raises(TrainingError, match=sentence):
-        sit(tmp_path, "judge=glow:DazzledConfig", "judge.most=0", "episodes=1000", "backlog=2")
+        sit(
+            tmp_path,
+            "judge=glow:DazzledConfig",
+            "judge.most=0",
+            "run.max_episodes=1000",
+            "run.max_unlabeled_episodes=2",
+        )
     assert len(Store.open(tmp_path / "run/episodes")) <= 3
-    again = sit(tmp_path, "judge=glow:DazzledConfig", "judge.most=1", "episodes=4", "backlog=2")
-    assert (again.now.counts.episodes, again.now.counts.unjudged, again.now.counts.unlabelable) == (4, 0, 0)
+    again = sit(
+        tmp_path, "judge=glow:DazzledConfig", "judge.most=1", "run.max_episodes=4", "run.max_unlabeled_episodes=2"
+    )
+    assert (again.progress.episodes, again.progress.replay.unlabeled, again.progress.replay.skipped) == (4, 0, 0)
 
 
 def test_a_judge_with_a_mistake_in_it_ends_the_run_with_a_sentence_and_the_learner_is_saved(tmp_path, monkeypatch):
@@ -224,8 +245,15 @@ def test_a_judge_with_a_mistake_in_it_ends_the_run_with_a_sentence_and_the_learn
         r"anything \(glow.py, line \d+\); they are kept, and the same command tries them again"
     )
     with pytest.raises(TrainingError, match=sentence):
-        sit(tmp_path, "judge=glow:DazzledConfig", "judge.raises=true", "judge.most=0", "episodes=1000", "backlog=2")
-    assert Record(tmp_path / "run").newest_facts() is not None
+        sit(
+            tmp_path,
+            "judge=glow:DazzledConfig",
+            "judge.raises=true",
+            "judge.most=0",
+            "run.max_episodes=1000",
+            "run.max_unlabeled_episodes=2",
+        )
+    assert RunFolder.reopen(tmp_path / "run").newest_state() is not None
 
 
 class Forgetful(LearnerWorker):
@@ -248,25 +276,25 @@ class Forgetful(LearnerWorker):
 
 
 class ForgetfulLearner(LocalWorkers):
-    def __init__(self, config, folder):
-        super().__init__(config, folder)
-        self.learner = self._slot("learner", Forgetful(config, folder, self.replay, self.state))
+    def __init__(self, folder):
+        super().__init__(folder, serial=True)
+        self.learner = self._slot("learner", Forgetful(folder.config, folder.path, self.replay, self.state))
 
 
 def test_a_part_that_failed_in_a_way_nobody_foresaw_is_asked_again_and_the_run_goes_on(tmp_path):
-    config = load_online(OnlineConfig, None, asked(tmp_path, "episodes=6", "patience=30"))
-    folder = OnlineFolder.open(tmp_path / "run", config)
-    workers = ForgetfulLearner(config, folder.path)
+    config = load_training_config("online", None, asked(tmp_path, "run.max_episodes=6", "run.worker_timeout_s=30"))
+    folder = RunFolder.open(tmp_path / "run", config)
+    workers = ForgetfulLearner(folder)
     troubles: set[str] = set()
 
-    def watch(now: Now) -> bool:
-        troubles.update(now.troubles.values())
+    def watch(now: OnlineProgress) -> bool:
+        troubles.update(now.errors.values())
         return True
 
-    end = OnlineTrainer(config, folder, workers).run(watch)
+    end = OnlineTrainer(folder, workers).run(watch)
     workers.close()
     folder.close()
-    assert (end.counts.episodes, end.updates, dict(end.troubles)) == (6, 36, {})
+    assert (end.episodes, end.updates, dict(end.errors)) == (6, 36, {})
     assert [trouble.partition(" (")[0] for trouble in troubles] == [
         "the learner failed: RuntimeError: CUDA out of memory"
     ]
@@ -280,17 +308,17 @@ class Pressed(EnvWorker):
 
 
 class Interrupted(LocalWorkers):
-    def __init__(self, config, folder):
-        super().__init__(config, folder)
-        self.env = self._slot("env", Pressed(config, self.replay, self.state))
+    def __init__(self, folder):
+        super().__init__(folder, serial=True)
+        self.env = self._slot("env", Pressed(folder.config, self.replay, self.state))
 
 
 def test_ctrl_c_in_the_middle_of_a_part_is_no_failure_of_that_part(tmp_path):
-    config = load_online(OnlineConfig, None, asked(tmp_path))
-    folder = OnlineFolder.open(tmp_path / "run", config)
-    workers = Interrupted(config, folder.path)
+    config = load_training_config("online", None, asked(tmp_path))
+    folder = RunFolder.open(tmp_path / "run", config)
+    workers = Interrupted(folder)
     with pytest.raises(KeyboardInterrupt):
-        OnlineTrainer(config, folder, workers).run(lambda now: True)
+        OnlineTrainer(folder, workers).run(lambda now: True)
     workers.close()
     folder.close()
     assert not (tmp_path / "run/failures.log").exists()
@@ -301,9 +329,10 @@ class FullDisk(LocalWorkers):
 
     full = 3
 
-    def __init__(self, config, folder):
-        super().__init__(config, folder)
-        add = self.buffer.add
+    def __init__(self, folder):
+        super().__init__(folder, serial=True)
+        buffer = self.replay.worker
+        add = buffer.add
 
         def full(episode, key):
             if self.full:
@@ -311,21 +340,25 @@ class FullDisk(LocalWorkers):
                 raise StoreFull("the disk is full")
             return add(episode, key)
 
-        self.buffer.add = full
+        buffer.add = full
 
 
 @pytest.mark.parametrize(("full", "patience", "recovers"), [(3, 30, True), (10**6, 1, False)])
 def test_a_full_disk_is_waited_for_and_nothing_is_played_meanwhile(tmp_path, full, patience, recovers):
-    config = load_online(OnlineConfig, None, asked(tmp_path, "episodes=3", f"patience={patience}"))
-    folder = OnlineFolder.open(tmp_path / "run", config)
-    workers = FullDisk(config, folder.path)
+    config = load_training_config(
+        "online", None, asked(tmp_path, "run.max_episodes=3", f"run.worker_timeout_s={patience}")
+    )
+    folder = RunFolder.open(tmp_path / "run", config)
+    workers = FullDisk(folder)
     workers.full = full
-    trainer = OnlineTrainer(config, folder, workers)
+    trainer = OnlineTrainer(folder, workers)
     try:
         if recovers:
-            assert trainer.run(lambda now: True).counts.episodes == 3
+            assert trainer.run(lambda now: True).episodes == 3
         else:
-            with pytest.raises(TrainingError, match="the disk is full; waited 1 s for it, go on with the same command"):
+            with pytest.raises(
+                TrainingError, match="the disk is full; it did not recover within 1 s; resume with the same command"
+            ):
                 trainer.run(lambda now: True)
     finally:
         workers.close()
@@ -334,31 +367,31 @@ def test_a_full_disk_is_waited_for_and_nothing_is_played_meanwhile(tmp_path, ful
 
 def test_a_judge_that_calls_failures_a_success_stops_the_learner(tmp_path):
     """It calls a lamp bright at 0.3 that succeeds at 0.8."""
-    audit = ("audit.share=1.0", "audit.least=10", "audit.window=20")
-    end = sit(tmp_path, "episodes=60", *audit, "robot.env.goal=2.0", cut=0.3)  # no lamp ever truly succeeds
-    assert end.now.counts.episodes < 60
-    assert end.now.alarm is not None and "audited episodes a success" in end.now.alarm
-    assert end.now.updates < end.now.counts.steps
+    audit = ("audit.fraction=1.0", "audit.min_episodes=10", "audit.window=20")
+    end = sit(tmp_path, "run.max_episodes=60", *audit, "env.goal=2.0", cut=0.3)  # no lamp ever truly succeeds
+    assert end.progress.episodes < 60
+    assert end.progress.alarm is not None and "more than 20%" in end.progress.alarm
+    assert end.progress.updates < end.progress.step
 
 
 def test_a_policy_that_does_not_fit_is_told_of_part_by_part(tmp_path):
-    config = load_online(OnlineConfig, None, asked(tmp_path))
+    config = load_training_config("online", None, asked(tmp_path))
     body_learner = config.learner.model_copy(update={"hidden_dims": (16,)}).build(EnvSpec(2, 1, {}), 0, "cpu")
     path = save_policy(tmp_path / "policy", body_learner.policy_config(), body_learner.weights())
     with pytest.raises(PolicyError) as told:
-        sit(tmp_path, f"policy_yaml={path}")
+        sit(tmp_path, f"policy.path={path}")
     sentences = str(told.value).splitlines()
     assert "'actor/head.weight' is [16, 2], the learner's is [32, 2]" in " ".join(sentences)
     assert len(sentences) >= 3
-    assert not (tmp_path / "run/weights/current.safetensors").exists()
+    assert not (tmp_path / "run/policy/model.safetensors").exists()
 
 
 def test_a_run_begins_with_the_weights_of_a_policy(tmp_path):
-    config = load_online(OnlineConfig, None, asked(tmp_path))
+    config = load_training_config("online", None, asked(tmp_path))
     learner = config.learner.build(EnvSpec(2, 1, {}), 99, "cpu")
     path = save_policy(tmp_path / "policy", learner.policy_config(), learner.weights())
-    sit(tmp_path, f"policy_yaml={path}", "episodes=1", "learner.utd_ratio=0.01")
-    published = read_weights(tmp_path / "run/weights/current.safetensors")
+    sit(tmp_path, f"policy.path={path}", "run.max_episodes=1", "learner.utd_ratio=0.01")
+    published = read_weights(tmp_path / "run/policy/model.safetensors")
     for name, array in learner.weights().tensors.items():
         np.testing.assert_array_equal(published.tensors[name], array)
 
@@ -367,16 +400,22 @@ def test_a_run_begins_with_the_weights_of_a_policy(tmp_path):
     ("mistake", "sentence"),
     [
         ("lerner=sac", "unknown key 'lerner'; did you mean 'learner'?"),
-        ("algorithm=rtc", "rtc controls in real time; write executor.realtime=true"),
+        ("policy.inference=rtc", "rtc controls in real time; write"),
         (
-            "algorithm=rtc executor.realtime=true",
-            "rtc needs chunks of actions, and the policy of learner 'sac' says one",
+            "policy.inference=rtc policy.inference.realtime=true",
+            "rtc needs chunks of actions, and the policy of learner 'sac' returns one",
         ),
-        ("act_with=policy", "act_with=policy needs a policy_yaml"),
-        ("executor.stop_on=success", "executor.stop_on ends an episode by what only the simulator knows"),
-        ("audit.least=90", "an alarm that waits for more episodes than it remembers can never ring"),
+        ("policy.behavior=pretrained", "policy.behavior=pretrained needs a policy.path"),
+        (
+            "policy.inference.stop_on=success",
+            "policy.inference.stop_on ends an episode by what only the simulator knows",
+        ),
+        ("audit.min_episodes=90", "an alarm that waits for more episodes than it remembers can never be raised"),
         ("judge", "'judge' is not KEY=VALUE"),
-        ("retrain.training.epoch=3", "unknown key 'retrain.training.epoch'; did you mean 'epochs'?"),
+        (
+            "judge.retrain.train_overrides.epoch=3",
+            "unknown key 'judge.retrain.train_overrides.epoch'; did you mean 'epochs'?",
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_is_made(tmp_path, mistake, sentence):
@@ -387,30 +426,30 @@ def test_mistakes_are_told_before_anything_is_made(tmp_path, mistake, sentence):
 
 def test_the_simulators_own_flag_may_end_episodes_where_the_simulator_judges(tmp_path):
     words = [word for word in asked(tmp_path) if not word.startswith("judge")]
-    config = load_online(OnlineConfig, None, [*words, "judge=simulator", "executor.stop_on=success"])
-    assert config.run.executor.stop_on == "success"
+    config = load_training_config("online", None, [*words, "judge=simulator", "policy.inference.stop_on=success"])
+    assert config.engine.executor.stop_on == "success"
 
 
 @pytest.mark.parametrize(
     ("words", "driven"),
     [
         ("learner=sac", "sequential"),
-        ("learner=qchunk", "rtc"),
-        ("learner=qchunk executor.realtime=false", "sequential"),
-        ("learner=sac act_with=policy policy_yaml=policy.yaml", "rtc"),
+        ("learner=qchunk policy.inference.realtime=true", "rtc"),
+        ("learner=qchunk", "sequential"),
+        ("learner=sac policy.behavior=pretrained policy.path=policy.yaml policy.inference.realtime=true", "rtc"),
     ],
 )
 def test_control_does_not_wait_for_inference_where_that_can_be(tmp_path, monkeypatch, words, driven):
     monkeypatch.chdir(tmp_path)
     Path("policy.yaml").write_text("policy: {type: 'puppet:CounterConfig'}")
     allow_code("puppet")
-    asked = ["robot=sim", "robot.env.type=lift", "judge=human", *words.split()]
-    assert load_online(OnlineConfig, None, asked).run.algorithm == driven
+    asked = ["env=lift", "judge=human", *words.split()]
+    assert load_training_config("online", None, asked).engine.algorithm == driven
 
 
 def test_a_camera_that_the_robot_has_not_got(tmp_path):
-    with pytest.raises(TrainingError, match="policy_cameras has 'top', which sim does not have; it has: front"):
-        sit(tmp_path, "policy_cameras=[top]")
+    with pytest.raises(ConfigError, match=r"policy\.cameras has 'top', which the environment does not show"):
+        sit(tmp_path, "policy.cameras=[top]")
 
 
 @pytest.mark.parametrize("learner", ["sac", "qchunk"])
@@ -418,27 +457,33 @@ def test_both_learners_learn_from_pixels_or_states_with_demonstrations(tmp_path,
     """Whether it runs, and what is asked of the demonstrations first."""
     glow.saved(glow.bright_model(0.8), tmp_path / "judge")
     demos = glow.demos(tmp_path / "demos", episodes=6)
-    words = [*asked(tmp_path), f"learner={learner}", f"demos={demos}", "policy_cameras=[front]", "episodes=3"]
+    words = [
+        *asked(tmp_path),
+        f"learner={learner}",
+        f"demos.store={demos}",
+        "policy.cameras=[front]",
+        "run.max_episodes=3",
+    ]
     if learner == "qchunk":
         words = [word for word in words if not word.startswith("learner.hidden_dims")]
         words += ["learner.pretrain_updates=20", "learner.horizon=3", "learner.num_samples=4"]
-    config = load_online(OnlineConfig, None, words)
-    folder = OnlineFolder.open(tmp_path / "run", config)
-    workers = LocalWorkers(config, folder.path)
+    config = load_training_config("online", None, words)
+    folder = RunFolder.open(tmp_path / "run", config)
+    workers = LocalWorkers(folder, serial=True)
     waits: set[str] = set()
 
-    def watch(now: Now) -> bool:
-        waits.add(now.holding.split(",")[0])
+    def watch(now: OnlineProgress) -> bool:
+        waits.add(now.env_waiting_for)
         return True
 
-    end = OnlineTrainer(config, folder, workers).run(watch)
+    end = OnlineTrainer(folder, workers).run(watch)
     workers.close()
     folder.close()
-    assert end.counts.episodes == 3
+    assert end.episodes == 3
     rehearsed = 20 if learner == "qchunk" else 0
     assert end.updates == rehearsed + int(36 * config.learner.utd_ratio)
-    assert ("the learner studies the demonstrations first" in waits) == (learner == "qchunk")
-    judged = Store.open(demos, labels=tmp_path / "run/demos.labels").ledger
+    assert any("pretraining on demonstrations" in reason for reason in waits) == (learner == "qchunk")
+    judged = Store.open(demos, labels=tmp_path / "run/demo_labels").ledger
     assert all(judged.newest(i).source == "classifier" for i in range(6))
 
 
@@ -446,18 +491,18 @@ class ReadySuccessor(Retrainer):
     """Has a better judge at hand: one that draws the line where it is. (A lamp cannot be learned here: a white picture,
     which every judge has to call a failure, is its success.)"""
 
-    _found: Replacement | None = None
+    _found: PromotionDecision | None = None
 
     def start(self, store: Path) -> None:
-        candidate = self.folder / ".next" / "model"
-        glow.saved(glow.bright_model(0.8), candidate)
-        self._found = self._write(candidate, True, "it is better", None, None, len(Store.open(store).ledger), 0.0)
+        glow.saved(glow.bright_model(0.8), self._candidate)
+        version = len(Store.open(store).ledger)
+        self._found = self._write(PromotionDecision(0, True, "it is better", None, None, None, version, 0.0, 0.0), 0.0)
 
     @property
     def running(self) -> bool:
         return self._found is not None
 
-    def poll(self) -> Replacement | None:
+    def poll(self) -> PromotionDecision | None:
         found, self._found = self._found, None
         return found
 
@@ -465,24 +510,29 @@ class ReadySuccessor(Retrainer):
 def test_a_judge_that_was_wrong_is_replaced_and_says_everything_again(tmp_path, monkeypatch):
     """The first calls a lamp bright from 0.3 on, which is so from 0.8 on."""
     monkeypatch.setattr("plaudit.training.monitor.Retrainer", ReadySuccessor)
-    audit = ("audit.share=1.0", "audit.least=12", "audit.window=40", "retrain.every=1000")  # only when it rings
-    config = load_online(OnlineConfig, None, asked(tmp_path, *audit, "episodes=60", cut=0.3))
-    folder = OnlineFolder.open(tmp_path / "run", config)
-    workers = LocalWorkers(config, folder.path)
+    audit = (
+        "audit.fraction=1.0",
+        "audit.min_episodes=12",
+        "audit.window=40",
+        "judge.retrain.min_new_labels=1000",
+    )  # only when it rings
+    config = load_training_config("online", None, asked(tmp_path, *audit, "run.max_episodes=60", cut=0.3))
+    folder = RunFolder.open(tmp_path / "run", config)
+    workers = LocalWorkers(folder, serial=True)
     alarms: list[str | None] = []
 
-    def watch(now: Now) -> bool:
+    def watch(now: OnlineProgress) -> bool:
         alarms.append(now.alarm)
         return True
 
-    end = OnlineTrainer(config, folder, workers).run(watch)
+    end = OnlineTrainer(folder, workers).run(watch)
     workers.close()
     folder.close()
     assert any(alarm is not None for alarm in alarms)
-    assert (end.alarm, end.counts.episodes) == (None, 60)
-    assert end.honesty["judge/version"] == 1
-    assert abs(end.honesty["audit/gap"]) < 0.1
-    assert end.counts.outdated == 0
+    assert (end.alarm, end.episodes) == (None, 60)
+    assert end.judge_metrics["judge/version"] == 1
+    assert abs(end.judge_metrics["audit/success_gap"]) < 0.1
+    assert end.replay.outdated == 0
     store = Store.open(tmp_path / "run/episodes")
     said = [[v.line["model"] for v in store.ledger.history(i) if v.source == "classifier"] for i in store.ids]
     assert len(set(said[0])) == 2  # what the first said is kept
@@ -503,7 +553,7 @@ class Endless(Retrainer):
     def running(self) -> bool:
         return self._under_way
 
-    def poll(self) -> Replacement | None:
+    def poll(self) -> PromotionDecision | None:
         return None
 
     def stop(self) -> None:
@@ -513,7 +563,7 @@ class Endless(Retrainer):
 def test_the_end_of_a_run_begins_no_retraining(tmp_path, monkeypatch):
     monkeypatch.setattr("plaudit.training.monitor.Retrainer", Endless)
     monkeypatch.setattr(Endless, "started", [])
-    words = asked(tmp_path, "audit.share=1.0", "retrain.every=2", "retrain.min_episodes=2")
+    words = asked(tmp_path, "audit.fraction=1.0", "judge.retrain.min_new_labels=2", "judge.retrain.min_episodes=2")
     run_of(tmp_path, *words, watch=lambda now: not Endless.started)
     (retrainer,) = Endless.started
     assert not retrainer.running
@@ -521,53 +571,52 @@ def test_the_end_of_a_run_begins_no_retraining(tmp_path, monkeypatch):
 
 def test_nobody_audits_the_simulator_and_nobody_is_waited_for(tmp_path):
     """Nor is a person asked, unless the config says that one audits."""
-    words = [word for word in asked(tmp_path, "episodes=4") if not word.startswith("judge")]
+    words = [word for word in asked(tmp_path, "run.max_episodes=4") if not word.startswith("judge")]
     end = Sitting(run_of(tmp_path, *words, "judge=simulator"))
-    assert end.now.counts.unjudged == 0
-    assert not any(name.startswith("audit/") for name in end.now.honesty)
-    config = load_online(OnlineConfig, None, [*words, "judge=simulator"])
-    assert "audit" not in Display(config).line(end.now)
-    by_hand = load_online(OnlineConfig, None, [*words, "judge=simulator", "audit.by=human"])
-    assert by_hand.audited_by_hand
+    assert end.progress.replay.unlabeled == 0
+    assert not any(name.startswith("audit/") for name in end.progress.judge_metrics)
+    config = load_training_config("online", None, [*words, "judge=simulator"])
+    assert "audit" not in Display(config).line(end.progress)
+    by_hand = load_training_config("online", None, [*words, "judge=simulator", "audit.by=human"])
+    assert by_hand.human_audits
 
 
 class HangingLearner(LocalWorkers):
     """Workers are busy at the same time, and the learner never comes to an end."""
 
-    serial = False
-
-    def __init__(self, config, folder):
-        super().__init__(config, folder)
-        learner = LearnerWorker(config, folder, self.replay, self.state)
+    def __init__(self, folder):
+        super().__init__(folder, serial=True)
+        self.serial = False
+        learner = LearnerWorker(folder.config, folder.path, self.replay, self.state)
         self.learner = Slot(Hangs("learner", learner), self.clock)
 
 
 def test_a_learner_that_hangs_does_not_keep_a_run_from_being_stopped(tmp_path):
-    config = load_online(OnlineConfig, None, asked(tmp_path, "patience=1"))
-    folder = OnlineFolder.open(tmp_path / "run", config)
-    workers = HangingLearner(config, folder.path)
-    end = OnlineTrainer(config, folder, workers).run(lambda now: now.counts.episodes < 2)
+    config = load_training_config("online", None, asked(tmp_path, "run.worker_timeout_s=1"))
+    folder = RunFolder.open(tmp_path / "run", config)
+    workers = HangingLearner(folder)
+    end = OnlineTrainer(folder, workers).run(lambda now: now.episodes < 2)
     workers.close()
     folder.close()
-    assert end.counts.episodes >= 2
-    assert end.troubles["learner"].startswith("the learner came to no end within 1 s: what it has learned")
-    assert folder.save_policy(config.learner.build(EnvSpec(2, 1, {}), 0, "cpu").policy_config()).exists()
+    assert end.episodes >= 2
+    assert end.errors["learner"].startswith("the learner did not finish within 1 s: what it has learned")
+    assert load_policy(folder.policy / "policy.yaml").build().components
 
 
 class ElsewhereState(LocalWorkers):
     """Its state manager writes to another machine's disk."""
 
-    def __init__(self, config, folder):
-        super().__init__(config, folder)
-        (folder / "weights").rename(folder.with_name("another machine"))
+    def __init__(self, folder):
+        super().__init__(folder, serial=True)
+        folder.policy.rename(folder.path / "another machine")
 
 
 def test_a_placement_with_which_the_policy_could_not_be_saved_is_refused_before_the_first_episode(tmp_path):
-    config = load_online(OnlineConfig, None, asked(tmp_path))
-    folder = OnlineFolder.open(tmp_path / "run", config)
-    workers = ElsewhereState(config, folder.path)
-    trainer = OnlineTrainer(config, folder, workers)
-    with pytest.raises(TrainingError, match=r"the state manager does not write to .*/run/weights on this machine"):
+    config = load_training_config("online", None, asked(tmp_path))
+    folder = RunFolder.open(tmp_path / "run", config)
+    workers = ElsewhereState(folder)
+    trainer = OnlineTrainer(folder, workers)
+    with pytest.raises(TrainingError, match=r"the state manager does not write to .*/run/policy on this machine"):
         trainer.run(lambda now: True)
     workers.close()
     folder.close()
@@ -576,30 +625,34 @@ def test_a_placement_with_which_the_policy_could_not_be_saved_is_refused_before_
 
 def test_a_person_in_charge_labels_in_their_own_time(tmp_path):
     """What a window would write into the store's ledger is written here by hand."""
-    words = [word for word in asked(tmp_path, "episodes=6", "backlog=2") if not word.startswith("judge")]
-    config = load_online(OnlineConfig, None, [*words, "judge=human", "window.window=false"])
-    folder = OnlineFolder.open(tmp_path / "run", config)
-    workers = LocalWorkers(config, folder.path)
+    words = [
+        word
+        for word in asked(tmp_path, "run.max_episodes=6", "run.max_unlabeled_episodes=2")
+        if not word.startswith("judge")
+    ]
+    config = load_training_config("online", None, [*words, "judge=human", "judge.window.open=false"])
+    folder = RunFolder.open(tmp_path / "run", config)
+    workers = LocalWorkers(folder, serial=True)
     waited: list[int] = []
 
-    def watch(now: Now) -> bool:
-        if "wait for the judge" in now.holding:
-            waited.append(now.counts.unjudged)
+    def watch(now: OnlineProgress) -> bool:
+        if "unlabeled episodes" in now.env_waiting_for:
+            waited.append(now.replay.unlabeled)
             store = Store.open(tmp_path / "run/episodes")
             unlabelled = [i for i in store.ids if store.ledger.newest(i) is None]
             store.ledger.append(unlabelled[0], Labels.from_cutoff(steps=12, cutoff=None, source="human"))
-        if now.counts.episodes == 6 and now.counts.unjudged:
+        if now.episodes == 6 and now.replay.unlabeled:
             store = Store.open(tmp_path / "run/episodes")
             for i in [i for i in store.ids if store.ledger.newest(i) is None]:
                 store.ledger.append(i, Labels.from_cutoff(steps=12, cutoff=4, source="human"))
         return True
 
-    end = OnlineTrainer(config, folder, workers).run(watch)
+    end = OnlineTrainer(folder, workers).run(watch)
     workers.close()
     folder.close()
     assert max(waited) == 2
-    assert (end.counts.episodes, end.counts.unjudged, end.updates) == (6, 0, 36)
-    assert "plaudit label" in end.window
+    assert (end.episodes, end.replay.unlabeled, end.updates) == (6, 0, 36)
+    assert "plaudit label" in end.window_status
 
 
 # What a run does in one process is a matter of counts, whatever the clock says
@@ -610,7 +663,7 @@ class LateSuccessor(ReadySuccessor):
 
     looks = 0  # before it is there
 
-    def poll(self) -> Replacement | None:
+    def poll(self) -> PromotionDecision | None:
         if self.running and self.looks:
             type(self).looks -= 1
             return None
@@ -656,24 +709,30 @@ def test_the_same_run_does_the_same_whatever_the_clock_says(tmp_path, monkeypatc
         *asked(tmp_path, cut=0.3),
         "judge=glow:DazzledConfig",
         "judge.most=0.38",
-        "episodes=20",
-        "evaluation.every=10",
+        "run.max_episodes=20",
+        "evaluation.freq=120",
     ]
-    words += ["audit.share=1.0", "audit.least=6", "audit.window=40", "retrain.every=1000", "publish_every=7"]
-    words += ["evaluation.episodes=5", "checkpoint_every=40", "learner.utd_ratio=1"]
+    words += [
+        "audit.fraction=1.0",
+        "audit.min_episodes=6",
+        "audit.window=40",
+        "judge.retrain.min_new_labels=1000",
+        "run.publish_freq=7",
+    ]
+    words += ["evaluation.episodes=5", "run.checkpoint_freq=40", "learner.utd_ratio=1"]
     seen = {}
     for name, looks in (("prompt", 0), ("late", 4)):
         LateSuccessor.looks = looks
         if name == "late":
             jumping_clocks(monkeypatch, seed=3)
-        config = load_online(OnlineConfig, None, [*words, f"name={name}"])
-        folder = OnlineFolder.open(tmp_path / name, config)
-        workers = LocalWorkers(config, folder.path)
-        end = OnlineTrainer(config, folder, workers).run(lambda now: True)
+        config = load_training_config("online", None, [*words, f"run.name={name}"])
+        folder = RunFolder.open(tmp_path / name, config)
+        workers = LocalWorkers(folder, serial=True)
+        end = OnlineTrainer(folder, workers).run(lambda now: True)
         workers.close()
         folder.close()
-        assert (end.counts.episodes, end.honesty["judge/version"]) == (20, 1)
-        assert end.counts.unlabelable > 0
-        seen[name] = what_was_done(tmp_path / name) | {"updates": end.updates, "published": end.state.version}
+        assert (end.episodes, end.judge_metrics["judge/version"]) == (20, 1)
+        assert end.replay.skipped > 0
+        seen[name] = what_was_done(tmp_path / name) | {"updates": end.updates, "published": end.policy.version}
     assert seen["prompt"].keys() == seen["late"].keys()
     assert [what for what in seen["prompt"] if seen["prompt"][what] != seen["late"][what]] == []

@@ -14,14 +14,17 @@ import pytest
 
 import glow
 from command import plaudit
+from plaudit.training.config_file import load_training_config
+from plaudit.training.run_folder import RunFolder
+from plaudit.yaml_file import read_yaml
 from waiting import stretch, wait_until
 
 TESTS = Path(__file__).parents[1]
 SAC = "learner=sac learner.hidden_dims=[8] learner.batch_size=8 learner.random_steps=0"
 LAMP = (
-    f"robot=sim robot.env.type=glow:GlowConfig {SAC} judge=classifier judge.model=judge judge.rule.decode=per_frame "
-    "algorithm=sequential executor.realtime=false executor.max_episode_steps=12 "
-    "policy_cameras=[] evaluation.episodes=2 retrain=null name=run --address none"
+    f"env=glow:GlowConfig {SAC} judge=classifier judge.model=judge judge.rule.decode=per_frame "
+    "policy.inference=sequential policy.inference.realtime=false policy.inference.max_episode_steps=12 "
+    "policy.cameras=[] evaluation.episodes=2 judge.retrain=null run.name=run --serial"
 )
 
 
@@ -32,14 +35,14 @@ def lab(tmp_path) -> Path:
 
 
 def told(lab: Path) -> list[tuple[str, str]]:
-    lines = map(json.loads, (lab / "runs/run/chronicle.jsonl").read_text().splitlines())
-    return [(line["what"], line["sentence"]) for line in lines]
+    lines = map(json.loads, (lab / "runs/run/events.jsonl").read_text().splitlines())
+    return [(line["event"], line["message"]) for line in lines]
 
 
 def test_one_episode_leaves_a_page(lab):
-    said = plaudit("online", *LAMP.split(), "episodes=1", cwd=lab)
-    assert "runs/run: 1 episodes, 6 updates, weights" in said
-    assert [what for what, _ in told(lab)] == ["begun", "ended"]
+    said = plaudit("online", *LAMP.split(), "run.max_episodes=1", cwd=lab)
+    assert "runs/run: 1 episodes, 6 updates, policy v" in said
+    assert [what for what, _ in told(lab)] == ["started", "ended"]
     assert "1 episode, 12 steps, 6 updates" in (lab / "runs/run/report.html").read_text()
     (lab / "runs/run/report.html").unlink()
     assert "runs/run/report.html" in plaudit("report", "runs/run", cwd=lab)
@@ -49,14 +52,14 @@ def test_one_episode_leaves_a_page(lab):
 
 def test_a_learner_of_the_users_own_is_found_by_its_dotted_path_and_goes_on(lab):
     words = LAMP.replace(SAC, "learner=own_learner:ImitationConfig")
-    said = plaudit("online", *words.split(), "episodes=1", cwd=lab)
-    assert "runs/run: 1 episodes, 6 updates, weights" in said
+    said = plaudit("online", *words.split(), "run.max_episodes=1", cwd=lab)
+    assert "runs/run: 1 episodes, 6 updates, policy v" in said
     assert "glow:GlowConfig with own_learner:ImitationConfig, online" in (lab / "runs/run/report.html").read_text()
-    assert (lab / "runs/run/policy.yaml").exists()
-    plaudit("online", *words.split(), "episodes=2", cwd=lab)
-    asked = json.loads((lab / "runs/run/config.json").read_text())  # so that a process that knows neither finds both
-    assert asked["learner"]["type"] == "own_learner:ImitationConfig" and asked["episodes"] == 2
-    assert asked["robot"]["env"]["type"] == "glow:GlowConfig"
+    assert (lab / "runs/run/policy/policy.yaml").exists()
+    plaudit("online", *words.split(), "run.max_episodes=2", cwd=lab)
+    asked = read_yaml(lab / "runs/run/config.yaml")  # so that a process that knows neither finds both
+    assert asked["learner"]["type"] == "own_learner:ImitationConfig" and asked["run"]["max_episodes"] == 2
+    assert asked["env"]["type"] == "glow:GlowConfig"
 
 
 def test_a_learner_that_cannot_learn_from_replay_is_told_why(lab):
@@ -68,72 +71,71 @@ def test_a_learner_that_cannot_learn_from_replay_is_told_why(lab):
     }
     for learner, sentence in mistakes.items():
         words = LAMP.replace(SAC, f"learner={learner}")
-        assert sentence in plaudit("online", *words.split(), "episodes=1", cwd=lab, ok=False)
+        assert sentence in plaudit("online", *words.split(), "run.max_episodes=1", cwd=lab, ok=False)
         assert not (lab / "runs/run").exists()
 
 
 def test_a_judge_that_is_not_believed_any_more_ends_it_with_an_alarm(lab):
     """It calls a lamp bright at 0.3; none ever truly succeeds."""
-    doubts = ("audit.share=1.0", "audit.least=5", "audit.window=10", "robot.env.goal=2.0", "episodes=200")
+    doubts = ("audit.fraction=1.0", "audit.min_episodes=5", "audit.window=10", "env.goal=2.0", "run.max_episodes=200")
     said = plaudit("online", *LAMP.split(), *doubts, cwd=lab, ok=False)
-    assert "alarm: " in said and "the learner has stopped" in said
+    assert "alarm: " in said and "learning stops until another judge" in said
     assert "alarm" in [what for what, _ in told(lab)]
     assert "Audit alarm: " in (lab / "runs/run/report.html").read_text()
 
 
 def test_a_run_whose_judge_has_a_mistake_in_it_leaves_a_sentence_a_page_and_a_policy(lab, monkeypatch):
     monkeypatch.setattr("plaudit.training.workers.judge.RETRY_S", 0.5)
-    mistake = ("judge=glow:DazzledConfig", "judge.raises=true", "judge.most=0", "backlog=2")
+    mistake = ("judge=glow:DazzledConfig", "judge.raises=true", "judge.most=0", "run.max_unlabeled_episodes=2")
     words = [word for word in LAMP.split() if word != "judge=classifier"]
     said = " ".join(plaudit("online", *words, *mistake, cwd=lab, ok=False).split())
     assert "error: the judge could not label any of the last 2 episodes: the judge raised ValueError: it is too" in said
     assert told(lab)[-1][0] == "ended"
-    assert (lab / "runs/run/report.html").exists() and (lab / "runs/run/policy.yaml").exists()
+    assert (lab / "runs/run/report.html").exists() and (lab / "runs/run/policy/policy.yaml").exists()
 
 
 def test_a_run_that_cannot_begin_leaves_nothing(lab):
     for mistake, sentence in (
         ("judge.model=none", "none: this is not a reward model"),
-        ("demos=none", "none does not exist; 'plaudit data import' makes one"),
-        ("retrain.data=[nowhere]", "nowhere does not exist; 'plaudit data import' makes one"),
-        ("robot.env.type=glw", "there is no env 'glw'"),
+        ("demos.store=none", "none does not exist; 'plaudit data import' makes one"),
+        ("judge.retrain.data=[nowhere]", "nowhere does not exist; 'plaudit data import' makes one"),
+        ("env=glw", "there is no env 'glw'"),
     ):
         assert sentence in plaudit("online", *LAMP.split(), mistake, cwd=lab, ok=False)
         assert not (lab / "runs/run").exists(), mistake
-    plaudit("online", *LAMP.split(), "episodes=1", cwd=lab)
-    plaudit("online", *LAMP.split(), "judge.model=none", "episodes=2", cwd=lab, ok=False)
+    plaudit("online", *LAMP.split(), "run.max_episodes=1", cwd=lab)
+    plaudit("online", *LAMP.split(), "judge.model=none", "run.max_episodes=2", cwd=lab, ok=False)
     assert (lab / "runs/run/report.html").exists(), "what was there before stays"
 
 
 def test_a_judge_that_failed_a_control_is_taken_by_the_key_that_its_refusal_names(lab):
     glow.saved(glow.bright_model(0.3, problems=("blank white: called",)), lab / "marked")
-    words = [*LAMP.split(), "judge.model=marked", "episodes=1"]
+    words = [*LAMP.split(), "judge.model=marked", "run.max_episodes=1"]
     said = plaudit("online", *words, cwd=lab, ok=False)
     assert "marked is marked as not to be trusted: blank white: called" in said and "judge.force=true" in said
     plaudit("online", *words, "judge.force=true", cwd=lab)
 
 
 def test_a_run_of_another_kind_is_told_as_one(lab):
-    (lab / "tr").mkdir()
-    (lab / "tr/config.json").write_text('{"env": {"type": "lift"}, "learner": {"type": "sac"}, "steps": 300}')
+    RunFolder.create(lab / "tr", load_training_config("train", None, ["env=lift", "learner=sac"]))
     said = plaudit("online", "--resume", "tr", cwd=lab, ok=False)
-    assert "tr: this is a run, and not an online one" in said and said.count("error: ") == 1
+    assert "tr is a run of 'plaudit train', not of 'plaudit online'" in said and said.count("error: ") == 1
 
 
 def test_without_ray_it_says_how_to_get_it_and_how_to_do_without(lab, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    words = LAMP.removesuffix("--address none").split()
-    said = plaudit("online", *words, cwd=lab, ok=False)
-    assert "ray is not installed; run: pip install 'plaudit[cluster]'; or do without it: --address none" in said
+    words = LAMP.removesuffix("--serial").split()
+    said = plaudit("online", *words, "--ray", "local", cwd=lab, ok=False)
+    assert "ray is not installed; run: pip install 'plaudit[cluster]'; or run in this process: leave out --ray" in said
     assert not (lab / "runs").exists()
 
 
 def test_it_wants_to_know_what_to_run_and_no_more_than_that(lab):
     assert "say what to run: --config FILE" in plaudit("online", cwd=lab, ok=False)
-    plaudit("online", *LAMP.split(), "episodes=1", cwd=lab)
-    for flags in (["--robot", "sim"], ["--human_reward_labeler"], ["episodes=2"]):
-        said = plaudit("online", "--resume", "runs/run", "--address", "none", *flags, cwd=lab, ok=False)
-        assert "--resume goes on with a run as it was configured; leave out the other arguments" in said
+    plaudit("online", *LAMP.split(), "run.max_episodes=1", cwd=lab)
+    for flags in (["--robot", "sim"], ["--human_reward_labeler"], ["run.max_episodes=2"]):
+        said = plaudit("online", "--resume", "runs/run", "--serial", *flags, cwd=lab, ok=False)
+        assert "--resume continues a run as it was configured; leave out the other arguments" in said
 
 
 @pytest.mark.slow
@@ -144,7 +146,7 @@ def test_ctrl_c_before_it_begins_interrupts_at_once(lab):
         "model: {component_config_paths: {openpi_model: server.yaml}}\npolicy: {type: openpi, action_dim: 1}"
     )
     paths = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
-    words = [*LAMP.split(), "policy_yaml=policy.yaml", "act_with=policy"]
+    words = [*LAMP.split(), "policy.path=policy.yaml", "policy.behavior=pretrained"]
     process = subprocess.Popen(
         [sys.executable, "-m", "plaudit.cli", "online", *words],
         cwd=lab,
@@ -153,11 +155,11 @@ def test_ctrl_c_before_it_begins_interrupts_at_once(lab):
         stderr=subprocess.STDOUT,
         text=True,
     )
-    wait_until((lab / "runs/run/weights").exists)
+    wait_until((lab / "runs/run/policy").exists)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=stretch(60))[0]
     assert process.returncode in (130, -signal.SIGINT), said  # a shell calls both 130
-    assert "interrupted; the same command goes on" in said and "Traceback" not in said
+    assert "interrupted; resume with the same command" in said and "Traceback" not in said
     assert not (lab / "runs/run").exists()
 
 
@@ -166,7 +168,7 @@ def test_ctrl_c_on_a_terminal_ends_it_in_order(lab):
     master, slave = pty.openpty()
     paths = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
     environment = {**os.environ, "PYTHONPATH": paths, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
-    command = [sys.executable, "-m", "plaudit.cli", "online", *LAMP.split(), "episodes=100000"]
+    command = [sys.executable, "-m", "plaudit.cli", "online", *LAMP.split(), "run.max_episodes=100000"]
     process = subprocess.Popen(command, cwd=lab, env=environment, stdin=slave, stdout=slave, stderr=slave)
     os.close(slave)
     screen, asked, until = "", False, time.monotonic() + stretch(90)
@@ -180,7 +182,7 @@ def test_ctrl_c_on_a_terminal_ends_it_in_order(lab):
             asked = True
     assert process.wait(stretch(60)) == 130, screen[-2000:]
     os.close(master)
-    assert "getting ready" in screen and "stopping: everybody comes to the end" in screen
-    assert "stopped; the same command goes on" in screen
-    assert told(lab)[-1] == ("ended", "somebody stopped it")
+    assert "starting the workers" in screen and "stopping: workers finish their current call" in screen
+    assert "stopped; resume with the same command" in screen
+    assert told(lab)[-1] == ("ended", "stopped by Ctrl-C")
     assert (lab / "runs/run/report.html").exists()

@@ -1,47 +1,44 @@
 from pathlib import Path
 
-from plaudit.judges.detector import SuccessDetector
-from plaudit.judges.simulator import SimulatorJudge
-from plaudit.training.config import load_train_config
-from plaudit.training.evaluation import examine, film
+from plaudit.training.evaluation import evaluate_run, record_videos
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.trainer import HELD_BACK, make_learner, play_held_back, train
+from plaudit.training.seeds import EVAL_SEEDS, TEST_SEEDS, seed_batches, training_seed
+from training_runs import create, train
 
 TINY = (
-    "learner=sac env=lift num_envs=2 steps=200 learner.utd_ratio=0.02 learner.batch_size=16 "
+    "learner=sac env=lift run.num_envs=2 run.max_steps=200 learner.utd_ratio=0.02 learner.batch_size=16 "
     "learner.hidden_dims=[8] evaluation.episodes=2"
 )
 
 
 def run(folder: Path, words: str) -> RunFolder:
-    made = RunFolder.create(folder, load_train_config(None, words.split()))
-    train(made, lambda _: True, lambda _: iter)
+    made = create(folder, words)
+    train(made)
     return made
 
 
-def test_episodes_are_held_back_and_an_offset_gives_others(tmp_path):
-    config = load_train_config(None, TINY.split())
-    simulation = config.env.build(2)
-    learner = make_learner(config, simulation)
-    rounds = list(play_held_back(simulation, learner, 3, SuccessDetector(SimulatorJudge(), 2), offset=7))
-    assert [round.seeds for round in rounds] == [(HELD_BACK + 7, HELD_BACK + 8), (HELD_BACK + 9, HELD_BACK + 10)]
+def test_no_training_episode_has_a_seed_of_an_evaluation_and_no_evaluation_one_of_the_test():
+    assert list(seed_batches(EVAL_SEEDS, 3, 2)) == [[EVAL_SEEDS, EVAL_SEEDS + 1], [EVAL_SEEDS + 2, EVAL_SEEDS + 3]]
+    training = {training_seed(run, episode) for run in (0, 1, 10**9) for episode in (0, 1, 10**6)}
+    assert max(training) < EVAL_SEEDS < TEST_SEEDS
 
 
 def test_the_newest_policy_is_examined_and_nothing_of_the_run_changes(tmp_path):
     made = run(tmp_path / "run", TINY)
     before = (made.path / "metrics.jsonl").read_text()
-    outcome = examine(made, 3)
-    assert (outcome.episodes, outcome.agreed) == (3, 3)  # the simulator is the judge
-    assert 0 <= outcome.true == outcome.judged <= 3
-    assert examine(made, 3) == outcome and (made.path / "metrics.jsonl").read_text() == before
+    result = evaluate_run(made, 3)
+    assert (result.episodes, result.agreements) == (3, 3)  # the simulator is the judge
+    assert 0 <= result.successes == result.judge_successes <= 3
+    assert evaluate_run(made, 3) == result and (made.path / "metrics.jsonl").read_text() == before
 
 
 def test_the_first_and_the_last_policy_are_filmed_in_a_size_for_people(tmp_path):
     made = run(tmp_path / "run", TINY + " env.max_steps=8")
-    paths = film(made)
-    assert [path.name for path in paths] == ["first.mp4", "last.mp4"] and all(path.stat().st_size for path in paths)
+    paths = record_videos(made)
+    assert paths == [made.path / "videos/first.mp4", made.path / "videos/last.mp4"]
+    assert all(path.stat().st_size for path in paths)
 
 
 def test_a_simulation_that_shows_nothing_is_not_filmed(tmp_path):
-    words = "learner=sac env=gymnasium env.id=Pendulum-v1 env.max_steps=5 num_envs=2 steps=10 evaluation.episodes=1"
-    assert film(run(tmp_path / "run", words)) == []
+    words = "learner=sac env=gymnasium env.id=Pendulum-v1 env.max_steps=5 run.num_envs=2 run.max_steps=10"
+    assert record_videos(run(tmp_path / "run", words + " evaluation.episodes=1")) == []

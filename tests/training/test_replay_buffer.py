@@ -10,7 +10,7 @@ from conftest import counting_episode
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
 from plaudit.data.store import Store
 from plaudit.rule import DecisionRule
-from plaudit.training.handles import LocalHandle
+from plaudit.training.handles import SerialHandle
 from plaudit.training.replay_buffer import (
     ATTEMPTS,
     EpisodeRef,
@@ -62,7 +62,7 @@ def test_one_that_was_killed_knows_what_it_was_given(tmp_path):
     again = ReplayBuffer(tmp_path)
     assert again.add(episode(), "a") == 0
     assert replace(again.stats(WHO), born=before.born) == before
-    assert (before.episodes, before.steps, before.unjudged, before.judged_steps, before.failed) == (2, 10, 1, 4, 1)
+    assert (before.episodes, before.steps, before.unlabeled, before.labeled_steps, before.failed) == (2, 10, 1, 4, 1)
     again.close()
 
 
@@ -72,7 +72,7 @@ def test_steps_are_counted_although_old_episodes_go(tmp_path):
         service.add(episode(4), str(number))
     counts = service.stats(WHO)
     assert (counts.episodes, counts.steps) == (40, 160)
-    assert counts.unjudged < 40
+    assert counts.unlabeled < 40
     service.close()
 
 
@@ -95,7 +95,7 @@ def test_another_judge_finds_everything_to_do_again(replay):
         EpisodeRef("episodes", 1),
         EpisodeRef("episodes", 0),
     ]  # what nobody has judged comes first
-    assert (replay.stats(new).unjudged, replay.stats(new).outdated, replay.stats(new).judged_steps) == (1, 1, 4)
+    assert (replay.stats(new).unlabeled, replay.stats(new).outdated, replay.stats(new).labeled_steps) == (1, 1, 4)
     assert replay.pending(WHO) == [EpisodeRef("episodes", 1)]
 
 
@@ -106,7 +106,7 @@ def test_what_a_judge_failed_on_waits_behind_the_others_and_is_counted(replay):
     assert replay.pending(WHO) == [EpisodeRef("episodes", 1), EpisodeRef("episodes", 0)]
     assert replay.stats(WHO).failed == 1
     replay.add_labels({EpisodeRef("episodes", 0): verdict()}, {}, WHO)
-    assert (replay.stats(WHO).failed, replay.stats(WHO).unjudged) == (0, 1)
+    assert (replay.stats(WHO).failed, replay.stats(WHO).unlabeled) == (0, 1)
 
 
 def test_demonstrations_are_judged_first_and_into_a_file_of_the_run(tmp_path):
@@ -116,7 +116,7 @@ def test_demonstrations_are_judged_first_and_into_a_file_of_the_run(tmp_path):
     service.add(episode(), "a")
     assert service.pending(WHO) == [EpisodeRef("demos", 0), EpisodeRef("episodes", 0)]
     service.add_labels({EpisodeRef("demos", 0): verdict()}, {}, WHO)
-    assert service.stats(WHO).demos_unjudged == 0
+    assert service.stats(WHO).demos_unlabeled == 0
     assert len(Store.open(tmp_path / "demos").ledger) == 0
     service.close()
 
@@ -138,7 +138,7 @@ def test_served_batches_are_those_of_the_disk(replay):
     options = SampleOptions(source="classifier", gamma=0.9, cameras=("front",), seed=7)
     near, far = (
         make_sampler(replay.location(), options).sample(32),
-        RemoteSampler(LocalHandle("replay buffer", replay), options).sample(32),
+        RemoteSampler(SerialHandle("replay buffer", replay), options).sample(32),
     )
     assert replay.location().is_here
     for name, array in near.leaves().items():
@@ -176,7 +176,7 @@ def test_what_a_human_labeled_is_stored_although_a_human_has_no_model(replay, tm
     said = Labels.from_cutoff(steps=4, cutoff=2, source="human")
     replay.add_labels({EpisodeRef("episodes", 0): replace(said, time=5.0)}, {}, JudgeId("human"))
     assert Store.open(tmp_path / "episodes").ledger.labels(0).success_once
-    assert replay.stats(JudgeId("human")).unjudged == 0
+    assert replay.stats(JudgeId("human")).unlabeled == 0
 
 
 def fail(replay: ReplayBuffer, times: int, *items: EpisodeRef, who: JudgeId = WHO) -> None:
@@ -190,12 +190,12 @@ def test_an_episode_that_the_judge_fails_on_again_and_again_is_unlabelable_and_n
     replay.add_labels({EpisodeRef("episodes", 0): verdict()}, {}, WHO)
     fail(replay, ATTEMPTS - 1, EpisodeRef("episodes", 2))
     assert replay.pending(WHO) == [EpisodeRef("episodes", 1), EpisodeRef("episodes", 2)]
-    assert (replay.stats(WHO).unjudged, replay.stats(WHO).failed, replay.stats(WHO).unlabelable) == (2, 1, 0)
+    assert (replay.stats(WHO).unlabeled, replay.stats(WHO).failed, replay.stats(WHO).skipped) == (2, 1, 0)
     fail(replay, 1, EpisodeRef("episodes", 2))
     counts = replay.stats(WHO)
     assert replay.pending(WHO) == [EpisodeRef("episodes", 1)]
-    assert (counts.unjudged, counts.failed, counts.unlabelable, counts.judged_steps) == (1, 1, 1, 4)
-    assert (counts.unlabelable_in_a_row, counts.reason) == (1, "there is no camera 'wrist'")
+    assert (counts.unlabeled, counts.failed, counts.skipped, counts.labeled_steps) == (1, 1, 1, 4)
+    assert (counts.skipped_in_a_row, counts.reason) == (1, "there is no camera 'wrist'")
 
 
 def test_the_next_version_of_the_judge_is_asked_about_what_its_predecessor_could_not_label(replay):
@@ -204,7 +204,7 @@ def test_the_next_version_of_the_judge_is_asked_about_what_its_predecessor_could
     assert replay.pending(WHO) == []
     successor = JudgeId("classifier", "m2", RULE)
     assert replay.pending(successor) == [EpisodeRef("episodes", 0)]
-    assert (replay.stats(successor).unjudged, replay.stats(successor).unlabelable) == (1, 0)
+    assert (replay.stats(successor).unlabeled, replay.stats(successor).skipped) == (1, 0)
 
 
 def test_the_next_session_tries_what_was_unlabelable_again(tmp_path):
@@ -224,7 +224,7 @@ def test_a_demonstration_that_cannot_be_labeled_is_not_waited_for_either(tmp_pat
     service = ReplayBuffer(tmp_path, demos=tmp_path / "demos")
     fail(service, ATTEMPTS, EpisodeRef("demos", 1))
     counts = service.stats(WHO)
-    assert (counts.demos_unjudged, counts.demos_unlabelable, counts.demos) == (1, 1, 2)
+    assert (counts.demos_unlabeled, counts.demos_skipped, counts.demos) == (1, 1, 2)
     assert service.pending(WHO) == [EpisodeRef("demos", 0)]
     assert not (tmp_path / "demos/labels.failures").exists(), "the demonstrations are somebody else's"
     service.close()

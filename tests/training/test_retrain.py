@@ -19,12 +19,19 @@ from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.classifier.training import TrainingInterrupted
 from plaudit.judges.labeling import stale_episodes
 from plaudit.rule import DecisionRule
-from plaudit.training.audit import Audit, AuditConfig
-from plaudit.training.retrain import Replacement, RetrainConfig, Retrainer, current, decisions, in_charge
+from plaudit.training.audit import AuditConfig, LedgerAudit
+from plaudit.training.retrain import (
+    PromotionDecision,
+    RetrainConfig,
+    Retrainer,
+    current_judge,
+    decisions,
+    last_promotion,
+)
 from plaudit.types import Labels
 from waiting import wait_until
 
-AUDIT = AuditConfig(share=1.0, window=20, least=10)
+AUDIT = AuditConfig(fraction=1.0, window=20, min_episodes=10)
 QUICK = {"epochs": 16, "patience": 16}
 
 
@@ -36,7 +43,7 @@ class Weak:
     data: Path
 
     def retrainer(self, folder: Path, **changes) -> Retrainer:
-        config = RetrainConfig(data=(self.data,), min_episodes=10, training=QUICK, nice=0)
+        config = RetrainConfig(data=(self.data,), min_episodes=10, train_overrides=QUICK, nice=0)
         return Retrainer(folder / "judges", self.judge, config.model_copy(update=changes))
 
 
@@ -51,11 +58,11 @@ class Story:
     """What happened in the background."""
 
     store: Store
-    audit: Audit
+    audit: LedgerAudit
     retrainer: Retrainer
     rang: str  # the sentence of the alarm
     gap: float  # then
-    found: Replacement
+    found: PromotionDecision
     meanwhile: int  # times that somebody else could work
     judged_again: list[int]
 
@@ -63,21 +70,21 @@ class Story:
 @pytest.fixture(scope="module")
 def story(weak: Weak, tmp_path_factory) -> Story:
     folder = tmp_path_factory.mktemp("story")
-    store, audit, retrainer = Store.create(folder / "run"), Audit(AUDIT, "classifier"), weak.retrainer(folder)
+    store, audit, retrainer = Store.create(folder / "run"), LedgerAudit(AUDIT, "classifier"), weak.retrainer(folder)
     play(store, successes=8, decoys=16, first_seed=100)
     judge_all(store, retrainer.judge)
-    audit.look(store)
-    rang, gap = audit.sentence, audit.gap
+    audit.read_labels(store)
+    rang, gap = audit.status, audit.gap
     assert judge_all(store, retrainer.judge) == [], "that the truth is on top in the ledger is no reason to judge again"
-    assert audit.stops and retrainer.due(store)
+    assert audit.blocks_learning and retrainer.due(store)
     retrainer.start(store.folder)
     assert retrainer.running and not retrainer.due(store)
     found, meanwhile = waited(retrainer)
     return Story(store, audit, retrainer, rang, gap, found, meanwhile, judge_all(store, retrainer.judge))
 
 
-def waited(retrainer: Retrainer) -> tuple[Replacement, int]:
-    polls: list[Replacement | None] = []
+def waited(retrainer: Retrainer) -> tuple[PromotionDecision, int]:
+    polls: list[PromotionDecision | None] = []
 
     def decided() -> bool:
         polls.append(retrainer.poll())
@@ -93,21 +100,24 @@ def waited(retrainer: Retrainer) -> tuple[Replacement, int]:
 
 def test_a_judge_that_calls_false_successes_makes_the_alarm_ring(story):
     assert story.gap == pytest.approx(0.8)  # all 20 called, 4 of them are one
-    assert "the policy has learned to please the judge" in story.rang and "the learner has stopped" in story.rang
+    assert (
+        "the policy has learned to please the judge" in story.rang
+        and "learning stops until another judge" in story.rang
+    )
 
 
 def test_one_trained_from_audited_labels_replaces_it_while_others_work(story):
     found = story.found
-    assert found.replaced and found.sentence.startswith("the new judge takes over: it is right about 100%")
-    assert found.new.false == 0 and found.old.false > 0.3 and found.new.missed == 0
-    assert found.new.problems == () and story.meanwhile > 10
+    assert found.promoted and found.message.startswith("promoted a new version of the judge: balanced accuracy 100%")
+    assert found.candidate.fpr == 0 and found.current.fpr > 0.3 and found.candidate.fnr == 0
+    assert found.candidate.problems == () and story.meanwhile > 10
 
 
 def test_with_the_new_judge_the_gap_closes(story):
     play(story.store, successes=8, decoys=16, first_seed=200)
     judge_all(story.store, story.retrainer.judge)
-    story.audit.look(story.store)
-    assert story.audit.episodes == 24 and abs(story.audit.gap) <= 0.1 and not story.audit.ringing
+    story.audit.read_labels(story.store)
+    assert story.audit.num_episodes == 24 and abs(story.audit.gap) <= 0.1 and story.audit.alarm is None
 
 
 def test_old_episodes_are_judged_again_on_top_and_what_was_said_before_stays(story):
@@ -131,31 +141,35 @@ def test_the_learner_is_paid_by_the_new_judge_from_then_on(story):
     assert batch.reward[decoys].max() == 0 and batch.reward[batch.episode < 8].max() == 1
 
 
-def test_the_decision_is_on_disk_and_a_restart_finds_the_judge_in_charge(story, weak):
+def test_the_decision_is_on_disk_and_a_restart_finds_the_judge_current_judge(weak, story):
     folder = story.retrainer.folder
-    told = json.loads((folder / "0001/decision.json").read_text())
-    assert told["replaced"] and told["new"]["false"] == 0 and told["old"]["of"] == told["new"]["of"]
+    told = json.loads((folder / "0001/promotion.json").read_text())
+    assert (
+        told["promoted"]
+        and told["candidate"]["fpr"] == 0
+        and told["current"]["num_episodes"] == told["candidate"]["num_episodes"]
+    )
     (line,) = map(json.loads, (folder / "history.jsonl").read_text().splitlines())
     assert line == told
-    assert current(folder) == Replacement.read(folder / "0001") == story.found
-    assert in_charge(folder, weak.judge).model == folder / "0001"
-    assert weak.retrainer(folder.parent).judge.build().id.fingerprint == story.found.new.fingerprint
-    assert not (folder / ".next/model").exists()
+    assert last_promotion(folder) == PromotionDecision.read(folder / "0001") == story.found
+    assert current_judge(weak.judge, folder).model == folder / "0001"
+    assert weak.retrainer(folder.parent).judge.build().id.fingerprint == story.found.candidate.fingerprint
+    assert not (folder / ".candidate/model").exists()
 
 
 def test_what_is_logged(story):
     told = story.retrainer.metrics()
-    assert (told["judge/version"], told["judge/retrained"], told["judge/refused"]) == (1, 1, 0)
-    assert told["judge/held_out_right"] == 1 and told["judge/held_out_false"] == told["judge/held_out_missed"] == 0
-    assert told["judge/held_out_fpr"] <= 0.05
+    assert (told["judge/version"], told["judge/num_retrainings"], told["judge/num_rejected"]) == (1, 1, 0)
+    assert told["judge/val_balanced_accuracy"] == 1 and told["judge/val_fpr"] == told["judge/val_fnr"] == 0
+    assert told["judge/val_frame_fpr"] <= 0.05
 
 
 def test_no_held_out_episode_was_learned_from(story):
     keys = [
-        {store.entry(i).line["meta"]["lesson"]["key"] for i in store.ids}
-        for store in map(Store.open, (story.retrainer.lessons.train, story.retrainer.lessons.held_out))
+        {store.entry(i).line["meta"]["retrain"]["key"] for i in store.ids}
+        for store in map(Store.open, (story.retrainer.data.train, story.retrainer.data.val))
     ]
-    assert not keys[0] & keys[1] and len(keys[1]) == story.found.new.episodes
+    assert not keys[0] & keys[1] and len(keys[1]) == story.found.candidate.episodes
 
 
 # The old one stays
@@ -166,7 +180,7 @@ def labelled_run(folder: Path, retrainer: Retrainer, flipped: bool) -> Store:
     store = Store.create(folder / "run")
     for episode_id in play(store, successes=12, decoys=12, first_seed=300):
         true = store.episode(episode_id).success.any()
-        said = true != (flipped and not retrainer.lessons.holds_out(store, episode_id))
+        said = true != (flipped and not retrainer.data.is_held_out(store, episode_id))
         store.ledger.append(episode_id, Labels.from_cutoff(steps=STEPS, cutoff=6 if said else None, source="human"))
     return store
 
@@ -175,11 +189,13 @@ def test_one_that_was_trained_on_flipped_labels_is_refused(weak, tmp_path):
     retrainer = weak.retrainer(tmp_path, data=())
     store = labelled_run(tmp_path, retrainer, flipped=True)
     found = retrainer.run(store)
-    assert not found.replaced and found.sentence.startswith("the old judge stays: ")
-    assert found.new.score < found.old.score and (found.model / "model.json").is_file()
-    assert current(retrainer.folder) is None and retrainer.judge == weak.judge
+    assert not found.promoted and found.message.startswith("rejected a new version of the judge: ")
+    assert (
+        found.candidate.balanced_accuracy < found.current.balanced_accuracy and (found.model / "model.json").is_file()
+    )
+    assert last_promotion(retrainer.folder) is None and retrainer.judge == weak.judge
     assert [
-        line["replaced"] for line in map(json.loads, (retrainer.folder / "history.jsonl").read_text().splitlines())
+        line["promoted"] for line in map(json.loads, (retrainer.folder / "history.jsonl").read_text().splitlines())
     ] == [False]
     assert retrainer.metrics()["judge/version"] == 0 and not retrainer.due(store)
 
@@ -195,8 +211,8 @@ def test_episodes_of_one_kind_are_a_sentence_and_the_next_try_comes_with_new_lab
     fail(20)
     assert retrainer.due(store)
     found = retrainer.run(store)
-    assert not found.replaced and found.model is None and (found.old, found.new) == (None, None)
-    assert "no new one could be trained: all" in found.sentence and "are failure" in found.sentence
+    assert not found.promoted and found.model is None and (found.current, found.candidate) == (None, None)
+    assert "no new version of the judge could be trained: all" in found.message and "are failure" in found.message
     fail(19)
     assert not retrainer.due(store)
     fail(1)
@@ -204,12 +220,12 @@ def test_episodes_of_one_kind_are_a_sentence_and_the_next_try_comes_with_new_lab
 
 
 def test_it_is_due_with_enough_labels_of_those_who_are_believed(weak, tmp_path):
-    retrainer, store = weak.retrainer(tmp_path, min_episodes=6, every=4), Store.create(tmp_path / "run")
+    retrainer, store = weak.retrainer(tmp_path, min_episodes=6, min_new_labels=4), Store.create(tmp_path / "run")
     ids = store.extend([decoy(500 + n) for n in range(6)])
     for source, due in (("classifier", False), ("human", True)):
         for episode_id in ids:
             store.ledger.append(episode_id, Labels.from_cutoff(steps=STEPS, cutoff=None, source=source))
-        assert retrainer.due(store) == due and retrainer.new_labels(store) == 6 * due
+        assert retrainer.due(store) == due and retrainer.num_new_labels(store) == 6 * due
     assert not weak.retrainer(tmp_path, min_episodes=7).due(store)
 
 
@@ -217,7 +233,7 @@ def test_it_is_due_with_enough_labels_of_those_who_are_believed(weak, tmp_path):
 
 
 def test_one_that_was_stopped_goes_on_and_nothing_was_decided_meanwhile(weak, tmp_path):
-    retrainer = weak.retrainer(tmp_path, training={"epochs": 3})
+    retrainer = weak.retrainer(tmp_path, train_overrides={"epochs": 3})
     store = labelled_run(tmp_path, retrainer, flipped=False)
     with pytest.raises(TrainingInterrupted):
         retrainer.run(store, lambda epoch: epoch.epoch < 2)
@@ -237,12 +253,12 @@ def test_one_that_is_killed_is_a_sentence_and_one_that_is_told_to_stop_is_not(we
     retrainer.start(store.folder)
     os.kill(retrainer._child.pid, signal.SIGKILL)
     found, _ = waited(retrainer)
-    assert not found.replaced and found.sentence.endswith("the retraining process was killed by SIGKILL")
+    assert not found.promoted and found.message.endswith("the retraining process was killed by SIGKILL")
     assert not retrainer.due(store) and retrainer.judge == weak.judge
 
 
 def test_one_that_is_done_when_it_is_told_to_stop_says_what_it_decided(weak, tmp_path):
-    retrainer = weak.retrainer(tmp_path, training={"epochs": 1})
+    retrainer = weak.retrainer(tmp_path, train_overrides={"epochs": 1})
     store = labelled_run(tmp_path, retrainer, flipped=False)
     retrainer.start(store.folder)
     wait_until(lambda: decisions(retrainer.folder), what="for a decision")
@@ -251,16 +267,16 @@ def test_one_that_is_done_when_it_is_told_to_stop_says_what_it_decided(weak, tmp
 
 
 def test_a_half_written_one_is_nobodys_judge(weak, tmp_path):
-    shutil.copytree(weak.judge.model, tmp_path / "judges/.next/model")
+    shutil.copytree(weak.judge.model, tmp_path / "judges/.candidate/model")
     (tmp_path / "judges/0001").mkdir()
-    assert decisions(tmp_path / "judges") == [] and in_charge(tmp_path / "judges", weak.judge) == weak.judge
+    assert decisions(tmp_path / "judges") == [] and current_judge(weak.judge, tmp_path / "judges") == weak.judge
 
 
 # Settings
 
 
 def test_a_judge_is_not_taught_by_judges():
-    with pytest.raises(ConfigError, match="a judge does not learn from what 'classifier' says; believed are: human"):
+    with pytest.raises(ConfigError, match="a judge is not trained on labels of 'classifier'; trusted are: human"):
         parse(RetrainConfig, {"sources": ["human", "classifier"]})
 
 
@@ -268,6 +284,6 @@ def test_what_was_fitted_on_the_old_model_does_not_go_on_to_the_new_one(story, w
     strict = weak.judge.model_copy(
         update={"rule": DecisionRule(threshold=0.99, cutoff_offset=3, decode="k_of_n", k=3, n=4)}
     )
-    rule = in_charge(story.retrainer.folder, strict).rule
+    rule = current_judge(strict, story.retrainer.folder).rule
     assert (rule.decode, rule.k, rule.n) == ("k_of_n", 3, 4)
     assert rule.model_fields_set == {"decode", "k", "n"}, "threshold and offset are the new model's own"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from test_trainer import asked, curve, run
+from test_trainer import curve, run
 
 from conftest import same_episode
 from glow import GlowConfig, bright_model, saved
@@ -26,29 +26,36 @@ from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import collect_rollout
 from plaudit.rule import threshold_of
+from plaudit.training.judge_change import with_judge
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.trainer import Progress, train
+from plaudit.training.trainer import Progress, check_run
 from plaudit.types import Labels
 from processes import FORKED
 from slow import slow_but
+from training_runs import create, train, train_config
 
-GLOW = (
-    "env=glow policy_cameras=[] num_envs=4 learner.hidden_dims=[8] evaluation.episodes=2 judge.rule.k=1 judge.rule.n=1 "
-)
+GLOW = "env=glow policy.cameras=[] run.num_envs=4 learner.hidden_dims=[8] evaluation.episodes=2 "
+GLOW += "judge.rule.k=1 judge.rule.n=1 "
 LEARNERS = {
-    "sac": GLOW + "learner=sac steps=200 learner.random_steps=20 learner.utd_ratio=0.1 learner.batch_size=16",
-    "qchunk": GLOW + "learner=qchunk steps=200 learner.horizon=2 learner.num_samples=4 learner.velocity_net.width=16 "
+    "sac": GLOW + "learner=sac run.max_steps=200 learner.random_steps=20 learner.utd_ratio=0.1 learner.batch_size=16",
+    "qchunk": GLOW
+    + "learner=qchunk run.max_steps=200 learner.horizon=2 learner.num_samples=4 learner.velocity_net.width=16 "
     "learner.pretrain_updates=5 learner.utd_ratio=0.1 learner.batch_size=16",
-    "ppo": GLOW + "learner=ppo steps=200 learner.update_epochs=2 learner.pretrain_updates=5 keep_episodes=true",
+    "ppo": GLOW
+    + "learner=ppo run.max_steps=200 learner.update_epochs=2 learner.pretrain_updates=5 run.keep_episodes=true",
 }
 TRUTH = {
     "env/success_once",
-    "reward/agreement",
-    "reward/gap",
-    "reward/alarm",
+    "judge/accuracy",
+    "audit/judge_success_rate",
+    "audit/true_success_rate",
+    "audit/fpr",
+    "audit/fnr",
+    "audit/success_gap",
+    "audit/alarm",
     "audit/false_successes",
     "audit/missed_successes",
-    "eval/success",
+    "eval/success_once",
 }  # what only a person sees
 
 
@@ -79,7 +86,7 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_the_model_pays_ends_the_episodes_and_signs_the_labels(tmp_path: Path, model: Any, learner: str):
     folder = model(0.5)
-    run(tmp_path / "run", f"{LEARNERS[learner]} reward.model={folder}")
+    run(tmp_path / "run", f"{LEARNERS[learner]} judge={folder}")
     store, judge, succeeded = Store.open(tmp_path / "run/episodes"), load_reward_model(folder), 0
     for i, episode in store:
         labels = store.ledger.labels(i)
@@ -95,26 +102,26 @@ def test_the_model_pays_ends_the_episodes_and_signs_the_labels(tmp_path: Path, m
 @pytest.mark.parametrize("learner", slow_but("sac", of=LEARNERS))
 def test_nothing_of_the_simulators_success_reaches_the_learner(tmp_path: Path, model: Any, learner: str):
     demos = demonstrations(tmp_path / "demos")
-    words = f"{LEARNERS[learner]} reward.model={model(0.5)} reward.on_alarm=warn demos={demos}"
+    words = f"{LEARNERS[learner]} judge={model(0.5)} audit.on_alarm=warn demos.store={demos}"
     run(tmp_path / "honest", words)
     run(tmp_path / "lying", words + " env.lies=true")
     honest, lying = curve(tmp_path / "honest"), curve(tmp_path / "lying")
     assert [line.get("env/success_once") for line in honest] != [line.get("env/success_once") for line in lying]
     unseen = [[{k: v for k, v in line.items() if k not in TRUTH} for line in lines] for lines in (honest, lying)]
-    assert unseen[0] == unseen[1] and any(line.get("reward/success_once") for line in honest)
+    assert unseen[0] == unseen[1] and any(line.get("judge/success_once") for line in honest)
     states = [next((tmp_path / name / "checkpoints").glob("*/state.safetensors")) for name in ("honest", "lying")]
     weights = [load_file(state) for state in states]
     assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0] | weights[1])
 
 
 def test_what_is_true_is_logged_beside_what_was_judged(tmp_path: Path, model: Any):
-    run(tmp_path / "run", f"{LEARNERS['ppo']} reward.model={model(0.5)} reward.audit_share=1")
+    run(tmp_path / "run", f"{LEARNERS['ppo']} judge={model(0.5)} audit.fraction=1")
     line = RunFolder.reopen(tmp_path / "run").metrics()[0]
-    assert line["reward/success_once"] == line["train/success"] > line["env/success_once"] == 0
-    assert line["reward/agreement"] == 1 - line["reward/success_once"]
-    assert line["reward/gap"] == line["reward/success_once"]
-    assert line["rollout/rewards"] == line["train/reward"] > 0 and line["time/compute_model_rewards"] > 0
-    assert line["reward/alarm"] == 0  # four episodes say nothing yet
+    assert line["judge/success_once"] > line["env/success_once"] == 0
+    assert line["judge/accuracy"] == 1 - line["judge/success_once"]
+    assert line["audit/success_gap"] == line["judge/success_once"]
+    assert line["rollout/rewards"] > 0 and line["time/compute_model_rewards"] > 0
+    assert line["audit/alarm"] == 0  # four episodes say nothing yet
 
 
 SURE_NOT = 0.0025  # what the judge says of a frame that is too dark, and 1 less that of one that is not
@@ -136,27 +143,27 @@ def at_the_end(bright: Any) -> Any:
     ],
 )
 def test_the_rule_decides_what_is_paid(tmp_path: Path, model: Any, rule: str, paid: Callable[[Any, Any], Any]):
-    run(tmp_path / "run", f"{LEARNERS['sac']} reward.model={model(0.5)} steps=60 {rule}")
+    run(tmp_path / "run", f"{LEARNERS['sac']} judge={model(0.5)} run.max_steps=60 {rule}")
     store, config = Store.open(tmp_path / "run/episodes"), RunFolder.reopen(tmp_path / "run").config.reward
     for i, episode in store:
         bright = episode.frames["front"][1:, 0, 0, 0] >= 0.5 * 255
-        found = compute_episode_rewards(store.ledger.labels(i), episode.privileged, config.rewards, 0.95)
+        found = compute_episode_rewards(store.ledger.labels(i), episode.privileged, config, 0.95)
         assert found == pytest.approx(paid(episode.state[1:, 0], bright), abs=1e-3)
 
 
 def test_a_single_frame_is_not_enough_unless_it_is_told_to_be(tmp_path: Path, model: Any):
     folder, words = model(0.5), LEARNERS["ppo"].replace("judge.rule.k=1 judge.rule.n=1", "")
-    run(tmp_path / "quick", f"{words} reward.model={folder} judge.rule.k=1 judge.rule.n=1 steps=40")
-    run(tmp_path / "careful", f"{words} reward.model={folder} steps=40")
-    lengths = [curve(tmp_path / name)[0]["train/length"] for name in ("quick", "careful")]
+    run(tmp_path / "quick", f"{words} judge={folder} judge.rule.k=1 judge.rule.n=1 run.max_steps=40")
+    run(tmp_path / "careful", f"{words} judge={folder} run.max_steps=40")
+    lengths = [curve(tmp_path / name)[0]["rollout/episode_length"] for name in ("quick", "careful")]
     assert lengths[1] > lengths[0]
 
 
 @pytest.mark.parametrize("cameras", ["[front]", "[side]", "[front,side]"])
 def test_a_policy_of_pixels_may_look_through_other_cameras_than_the_judge(tmp_path: Path, model: Any, cameras: str):
-    words = LEARNERS["sac"].replace("policy_cameras=[]", f"policy_cameras={cameras}")
-    run(tmp_path / "run", f"{words} env.obs=pixels env.cameras=[front,side] reward.model={model(0.5)} steps=60")
-    names = load_file(tmp_path / "run/policy.safetensors")
+    words = LEARNERS["sac"].replace("policy.cameras=[]", f"policy.cameras={cameras}")
+    run(tmp_path / "run", f"{words} env.obs=pixels env.cameras=[front,side] judge={model(0.5)} run.max_steps=60")
+    names = load_file(tmp_path / "run/policy/model.safetensors")
     encoders = {name.split("cameras.")[1].split(".")[0] for name in names if "cameras." in name}
     assert encoders == set(cameras.strip("[]").split(","))
     assert Store.open(tmp_path / "run/episodes").ledger.labels(0).judge.source == "classifier"
@@ -169,9 +176,9 @@ def test_a_policy_of_pixels_may_look_through_other_cameras_than_the_judge(tmp_pa
 def test_demonstrations_are_judged_in_a_file_of_the_run(tmp_path: Path, model: Any, learner: str):
     demos = demonstrations(tmp_path / "demos")
     before = files(demos)
-    run(tmp_path / "run", f"{LEARNERS[learner]} reward.model={model(0.5)} demos={demos} steps=60")
+    run(tmp_path / "run", f"{LEARNERS[learner]} judge={model(0.5)} demos.store={demos} run.max_steps=60")
     assert files(demos) == before
-    judged = Store.open(demos, labels=tmp_path / "run/demos.labels")
+    judged = Store.open(demos, labels=tmp_path / "run/demo_labels")
     light = judged.episode(0).frames["front"][1:, 0, 0, 0] / 255
     assert judged.ledger.labels(0).success[1:].tolist() == (light >= 0.5).tolist()
     assert {judged.ledger.labels(i).judge.source for i in judged.ids} == {"classifier"}
@@ -183,8 +190,8 @@ def test_demonstrations_need_no_labels_and_those_left_out_stay_out(tmp_path: Pat
     (demos / "labels.head").unlink()
     nothing = np.full(Store.open(demos).episode(1).steps + 1, np.nan)
     Store.open(demos).ledger.append(1, Labels.from_targets(nothing, source="human"))
-    run(tmp_path / "run", f"{LEARNERS['sac']} reward.model={model(0.5)} demos={demos} steps=60")
-    judged = Store.open(demos, labels=tmp_path / "run/demos.labels")
+    run(tmp_path / "run", f"{LEARNERS['sac']} judge={model(0.5)} demos.store={demos} run.max_steps=60")
+    judged = Store.open(demos, labels=tmp_path / "run/demo_labels")
     assert [judged.ledger.newest(i) is not None for i in judged.ids] == [True, False, True]
 
 
@@ -201,7 +208,7 @@ def test_the_end_of_a_demonstration_that_the_model_does_not_see_ends_nothing(tmp
 def test_demonstrations_without_success_in_the_models_eyes_are_told(tmp_path: Path, model: Any):
     demos = demonstrations(tmp_path / "demos", up=-1.0)
     with pytest.raises(JudgeError, match=r"sees success in none of the 3 demonstrations of .*--linger"):
-        run(tmp_path / "run", f"{LEARNERS['sac']} reward.model={model(0.5)} demos={demos}")
+        run(tmp_path / "run", f"{LEARNERS['sac']} judge={model(0.5)} demos.store={demos}")
 
 
 # Shaping by progress
@@ -224,7 +231,7 @@ def knowing(tmp_path_factory: Any) -> Path:
 
 
 def test_shaping_pays_for_progress_on_the_way(tmp_path: Path, knowing: Path):
-    words = f"{LEARNERS['sac']} reward.model={knowing} reward.force=true steps=60 "
+    words = f"{LEARNERS['sac']} judge={knowing} judge.force=true run.max_steps=60 "
     run(tmp_path / "plain", words)
     run(tmp_path / "shaped", words + "reward.shaping=0.5")
     plain, shaped = (Store.open(tmp_path / name / "episodes") for name in ("plain", "shaped"))
@@ -233,16 +240,16 @@ def test_shaping_pays_for_progress_on_the_way(tmp_path: Path, knowing: Path):
     assert labels.judge == shaped.ledger.labels(0).judge  # of the same first round; only what is paid differs
     paid = compute_episode_rewards(labels, {}, RewardConfig(shaping=0.5), 0.95) - labels.success[1:]
     assert np.corrcoef(paid[:-1], np.diff(light)[:-1])[0, 1] > 0.5
-    first = [curve(tmp_path / name)[0]["train/reward"] for name in ("plain", "shaped")]
+    first = [curve(tmp_path / name)[0]["rollout/rewards"] for name in ("plain", "shaped")]
     assert first[0] != first[1]
 
 
 def test_shaping_adds_up_to_nothing_that_depends_on_the_way(tmp_path: Path, knowing: Path):
     """Discounted, it leaves -phi(start): what ends well is worth as much as without it, up to where it began."""
     demos = demonstrations(tmp_path / "demos")
-    words = f"{LEARNERS['sac']} reward.model={knowing} reward.force=true demos={demos} steps=60 reward.shaping=1"
+    words = f"{LEARNERS['sac']} judge={knowing} judge.force=true demos.store={demos} run.max_steps=60 reward.shaping=1"
     run(tmp_path / "run", words)
-    store, judge = Store.open(demos, labels=tmp_path / "run/demos.labels"), load_reward_model(knowing, force=True)
+    store, judge = Store.open(demos, labels=tmp_path / "run/demo_labels"), load_reward_model(knowing, force=True)
     for i, episode in store:
         labels = store.ledger.labels(i)
         reward = compute_episode_rewards(labels, {}, RewardConfig(shaping=1), 0.95)
@@ -253,37 +260,39 @@ def test_shaping_adds_up_to_nothing_that_depends_on_the_way(tmp_path: Path, know
 
 # The alarm
 
-HOPELESS = " env.goal=9 reward.audit_share=1 reward.alarm_least=8 reward.alarm_window=8"  # no lamp gets there
+HOPELESS = " env.goal=9 audit.fraction=1 audit.min_episodes=8 audit.window=8"  # no lamp gets there
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_a_judge_that_is_pleased_without_success_stops_the_run(tmp_path: Path, model: Any, learner: str):
-    words = f"{LEARNERS[learner]} reward.model={model(0.3)}" + HOPELESS
+    words = f"{LEARNERS[learner]} judge={model(0.3)}" + HOPELESS
     end = run(tmp_path / "run", words)
     assert (end.episodes, end.step < 200) == (8, True)
-    assert end.alarm is not None and end.alarm.startswith("the judge called") and "0% were" in end.alarm
-    assert curve(tmp_path / "run")[-2]["reward/alarm"] == 1
-    assert (tmp_path / f"run/checkpoints/{end.step:012d}").is_dir() and (tmp_path / "run/policy.safetensors").exists()
+    assert end.alarm is not None and end.alarm.startswith("the judge predicted") and " 0% succeed" in end.alarm
+    assert curve(tmp_path / "run")[-2]["audit/alarm"] == 1
+    assert (tmp_path / f"run/checkpoints/{end.step:012d}").is_dir() and (
+        tmp_path / "run/policy/model.safetensors"
+    ).exists()
     again = run(tmp_path / "run")
     assert (again.step, again.alarm) == (end.step, end.alarm)
 
 
 def test_a_judge_that_misses_successes_stops_the_run(tmp_path: Path, model: Any):
     """A lamp succeeds wherever it stands, and this judge asks for more light than there is."""
-    audited = " reward.audit_share=1 reward.alarm_least=8 reward.alarm_window=8"
-    end = run(tmp_path / "run", f"{LEARNERS['ppo']} env.goal=0.01 reward.model={model(0.999)}" + audited)
+    audited = " audit.fraction=1 audit.min_episodes=8 audit.window=8"
+    end = run(tmp_path / "run", f"{LEARNERS['ppo']} env.goal=0.01 judge={model(0.999)}" + audited)
     assert end.alarm is not None and "100% are missed successes" in end.alarm
     line = curve(tmp_path / "run")[-2]
-    assert (line["audit/false_successes"], line["audit/missed_successes"], line["reward/alarm"]) == (0, 1, 1)
+    assert (line["audit/false_successes"], line["audit/missed_successes"], line["audit/alarm"]) == (0, 1, 1)
 
 
 def test_a_run_may_go_on_in_spite_of_the_alarm(tmp_path: Path, model: Any):
-    end = run(tmp_path / "run", f"{LEARNERS['ppo']} reward.model={model(0.3)} reward.on_alarm=warn" + HOPELESS)
+    end = run(tmp_path / "run", f"{LEARNERS['ppo']} judge={model(0.3)} audit.on_alarm=warn" + HOPELESS)
     assert end.step >= 200 and end.alarm is not None
 
 
 def test_what_the_alarm_noted_survives_a_stop(tmp_path: Path, model: Any):
-    words = f"{LEARNERS['ppo']} reward.model={model(0.3)}" + HOPELESS
+    words = f"{LEARNERS['ppo']} judge={model(0.3)}" + HOPELESS
     whole = run(tmp_path / "whole", words)
     assert run(tmp_path / "parts", words, rounds=1).alarm is None
     assert run(tmp_path / "parts").alarm == whole.alarm
@@ -291,7 +300,7 @@ def test_what_the_alarm_noted_survives_a_stop(tmp_path: Path, model: Any):
 
 
 def test_a_stop_within_the_first_rounds_after_cloning_changes_nothing(tmp_path: Path):
-    words = f"{LEARNERS['ppo']} learner.critic_warmup_iterations=3 demos={demonstrations(tmp_path / 'demos')}"
+    words = f"{LEARNERS['ppo']} learner.critic_warmup_iterations=3 demos.store={demonstrations(tmp_path / 'demos')}"
     run(tmp_path / "whole", words)
     for rounds in (1, 1, None):
         run(tmp_path / "parts", words if not (tmp_path / "parts").exists() else "", rounds=rounds)
@@ -303,15 +312,15 @@ def test_a_stop_within_the_first_rounds_after_cloning_changes_nothing(tmp_path: 
 
 def test_another_model_judges_all_again_and_the_alarm_begins_anew(tmp_path: Path, model: Any):
     lenient, strict, demos = model(0.3), model(0.6), demonstrations(tmp_path / "demos")
-    stopped = run(tmp_path / "run", f"{LEARNERS['sac']} reward.model={lenient} demos={demos}" + HOPELESS)
-    folder = RunFolder.reopen(tmp_path / "run").hand_over(strict)
-    assert "from_0.6" in folder.introduction[0] and RunFolder.reopen(folder.path).config.reward.model == strict
-    past = json.loads((folder.path / "reward_models.jsonl").read_text())
+    stopped = run(tmp_path / "run", f"{LEARNERS['sac']} judge={lenient} demos.store={demos}" + HOPELESS)
+    folder = with_judge(RunFolder.reopen(tmp_path / "run"), [f"judge.model={strict}"])
+    assert RunFolder.reopen(folder.path).config.judge.config.model == strict
+    past = json.loads((folder.path / "judge/history.jsonl").read_text())
     old, new = (load_reward_model(path).fingerprint for path in (lenient, strict))
-    assert past == {"step": stopped.step, "model": str(lenient), "fingerprint": old}
+    assert past == {"step": stopped.step, "judge": "classifier", "fingerprint": old}
     end = run(tmp_path / "run", rounds=1)
     assert (end.episodes, end.alarm) == (12, None)
-    for store in (Store.open(folder.path / "episodes"), Store.open(demos, labels=folder.path / "demos.labels")):
+    for store in (Store.open(folder.path / "episodes"), Store.open(demos, labels=folder.path / "demo_labels")):
         assert [v.line["model"] for v in store.ledger.history(0)] == [old, new]
         light = store.episode(0).frames["front"][1:, 0, 0, 0] / 255
         assert store.ledger.labels(0).success[1:].tolist() == (light >= 0.6).tolist()
@@ -327,7 +336,7 @@ def die_after(folder: Path, rounds: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return True
 
-    train(RunFolder.reopen(folder), watch, lambda what: iter)
+    train(RunFolder.reopen(folder), watch)
 
 
 @pytest.mark.parametrize("learner", slow_but("sac", of=["sac", "ppo"]))
@@ -335,7 +344,7 @@ def test_another_model_takes_over_a_killed_run_as_one_that_was_stopped_at_its_ch
     tmp_path: Path, model: Any, learner: str
 ):
     lenient, strict = model(0.4), model(0.6)
-    words = f"{LEARNERS[learner]} reward.model={lenient} reward.on_alarm=warn"
+    words = f"{LEARNERS[learner]} judge={lenient} audit.on_alarm=warn"
     for name in ("stopped", "killed"):
         run(tmp_path / name, words, rounds=1)
     process = FORKED.Process(target=die_after, args=(tmp_path / "killed", 2))
@@ -344,7 +353,7 @@ def test_another_model_takes_over_a_killed_run_as_one_that_was_stopped_at_its_ch
     assert process.exitcode == -signal.SIGKILL
     assert len(Store.open(tmp_path / "killed/episodes")) == 12  # four are in the checkpoint
     for name in ("stopped", "killed"):
-        RunFolder.reopen(tmp_path / name).hand_over(strict)
+        with_judge(RunFolder.reopen(tmp_path / name), [f"judge.model={strict}"])
         run(tmp_path / name)
     assert curve(tmp_path / "killed") == curve(tmp_path / "stopped")
     stores = [Store.open(tmp_path / name / "episodes") for name in ("stopped", "killed")]
@@ -360,23 +369,23 @@ def test_another_model_takes_over_a_killed_run_as_one_that_was_stopped_at_its_ch
 
 
 def test_the_ends_that_the_old_model_saw_are_no_ends_to_the_new(tmp_path: Path, model: Any):
-    run(tmp_path / "run", f"{LEARNERS['sac']} reward.model={model(0.3)}" + HOPELESS)
-    RunFolder.reopen(tmp_path / "run").hand_over(model(0.99))
+    run(tmp_path / "run", f"{LEARNERS['sac']} judge={model(0.3)}" + HOPELESS)
+    with_judge(RunFolder.reopen(tmp_path / "run"), [f"judge.model={model(0.99)}"])
     run(tmp_path / "run", rounds=1)
     assert (ReplaySampler(Store.open(tmp_path / "run/episodes"), gamma=0.5).sample(200).discount == 0.5).all()
 
 
 def test_a_hand_over_that_makes_no_sense_is_refused_and_changes_nothing(tmp_path: Path, model: Any):
-    run(tmp_path / "run", f"{LEARNERS['ppo']} reward.model={model(0.3)}" + HOPELESS)
-    run(tmp_path / "plain", f"{LEARNERS['ppo']} steps=40")
+    run(tmp_path / "run", f"{LEARNERS['ppo']} judge={model(0.3)}" + HOPELESS)
+    run(tmp_path / "plain", f"{LEARNERS['ppo']} run.max_steps=40")
     before = files(tmp_path / "run")
     same = saved(bright_model(0.3), tmp_path / "copy")
-    with pytest.raises(JudgeError, match="is the reward model that is in charge"):
-        RunFolder.reopen(tmp_path / "run").hand_over(same)
+    with pytest.raises(JudgeError, match="has this judge already"):
+        with_judge(RunFolder.reopen(tmp_path / "run"), [f"judge.model={same}"])
     with pytest.raises(BadFile, match="not a reward model"):
-        RunFolder.reopen(tmp_path / "run").hand_over(tmp_path)
+        with_judge(RunFolder.reopen(tmp_path / "run"), [f"judge.model={tmp_path}"])
     with pytest.raises(JudgeError, match="the simulator gives the rewards"):
-        RunFolder.reopen(tmp_path / "plain").hand_over(same)
+        with_judge(RunFolder.reopen(tmp_path / "plain"), [f"judge={same}"])
     assert files(tmp_path / "run") == before
 
 
@@ -405,18 +414,18 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_is_made(
     tmp_path: Path, model: Any, words: str, said: str
 ):
     with pytest.raises(PlauditError) as caught:
-        RunFolder.create(tmp_path / "run", asked(f"{LEARNERS['ppo']} reward.model={model(0.5)} {words}"))
+        create(tmp_path / "run", f"{LEARNERS['ppo']} judge={model(0.5)} {words}")
     assert said in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_model_that_failed_a_control_needs_to_be_forced(tmp_path: Path):
     folder = saved(bright_model(0.5, problems=("it cannot tell noise",)), tmp_path / "bad")
-    words = f"{LEARNERS['ppo']} reward.model={folder} steps=40"
-    with pytest.raises(JudgeError, match=r"it cannot tell noise.*reward.force=true"):
-        RunFolder.create(tmp_path / "run", asked(words))
+    words = f"{LEARNERS['ppo']} judge={folder} run.max_steps=40"
+    with pytest.raises(JudgeError, match=r"it cannot tell noise.*judge.force=true"):
+        create(tmp_path / "run", words)
     assert not (tmp_path / "run").exists()
-    assert run(tmp_path / "run", words + " reward.force=true").step >= 40
+    assert run(tmp_path / "run", words + " judge.force=true").step >= 40
 
 
 def test_a_run_says_who_judges_it_and_what_it_does_not_believe(tmp_path: Path, model: Any):
@@ -424,9 +433,9 @@ def test_a_run_says_who_judges_it_and_what_it_does_not_believe(tmp_path: Path, m
         "use_pretrain=false freeze_encoder=true pretrained_encoder_path=resnet10.pt image_keys=[front] hidden_dim=4"
     )
     block = " ".join(f"reward.reward_model.{word}" for word in [f"checkpoint_path={model(0.5)}", *recipe.split()])
-    run = RunFolder.create(tmp_path / "run", asked(f"{LEARNERS['ppo']} {block} reward.reward_model_type=resnet"))
-    who, *notes = run.introduction
-    assert who.endswith("judges: 1 of 1 frames at 0.5, replace, binary, cameras front 8x8")
+    who, *notes = check_run(train_config(f"{LEARNERS['ppo']} {block} reward.reward_model_type=resnet"))
+    assert who.startswith("judge: classifier ")
+    assert who.endswith(", 1 of 1 frames at 0.5; reward: replace, binary; cameras: front 8x8")
     assert notes == [
         "the config says use_pretrain is False, the model says True; the model is believed",
         "the config says freeze_encoder is True, the model says False; the model is believed",
@@ -436,4 +445,4 @@ def test_a_run_says_who_judges_it_and_what_it_does_not_believe(tmp_path: Path, m
 
 
 def test_without_a_model_nobody_is_introduced(tmp_path: Path):
-    assert RunFolder.create(tmp_path / "run", asked(LEARNERS["ppo"])).introduction == ()
+    assert check_run(train_config(LEARNERS["ppo"])) == ()

@@ -6,13 +6,15 @@ import pytest
 
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, StoreError
-from plaudit.training.config import TrainConfig, load_train_config
+from plaudit.training.config import TrainingConfig
+from plaudit.training.config_file import load_training_config
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.trainer import Progress, train
+from plaudit.training.trainer import Progress
+from training_runs import create, train
 
 SEEING = ["learner=ppo", "env=lift", "env.obs=both", "env.cameras=[front,wrist]"]
 SHORT = (
-    "env.max_steps=5 env.image_size=[8,8] policy_cameras=[] num_envs=2 steps=40 learner.hidden_dims=[8] "
+    "env.max_steps=5 env.image_size=[8,8] policy.cameras=[] run.num_envs=2 run.max_steps=40 learner.hidden_dims=[8] "
     "learner.update_epochs=1 "
     "evaluation.episodes=1 collect.store={store} collect.target_success=0"
 )
@@ -27,9 +29,9 @@ def run(folder: Path, *more: str, rounds: int = -1) -> Progress:
         return left[0] != 0
 
     if folder.exists():
-        return train(RunFolder.reopen(folder), watch, lambda _: iter)
-    asked = load_train_config(None, [*SEEING, *SHORT.format(store=folder.parent / "store").split(), *more])
-    return train(RunFolder.create(folder, asked), watch, lambda _: iter)
+        return train(RunFolder.reopen(folder), watch)
+    words = [*SEEING, SHORT.format(store=folder.parent / "store"), *more]
+    return train(create(folder, " ".join(words)), watch)
 
 
 def test_a_run_fills_a_store_and_ends_with_it(tmp_path: Path):
@@ -55,13 +57,13 @@ def test_a_run_that_is_resumed_stores_no_episode_twice(tmp_path: Path):
     for checkpoint in (tmp_path / "run/checkpoints").glob("*"):
         checkpoint.rmdir()  # as if it had been killed before the first one: it plays its rounds again
     run(tmp_path / "run")
-    run(tmp_path / "other", "seed=0")
+    run(tmp_path / "other", "run.seed=0")
     seeds = [(episode.meta["run"], episode.meta["seed"]) for _, episode in Store.open(tmp_path / "store")]
     assert len(seeds) == len(set(seeds)) == 16 and len({name for name, _ in seeds}) == 2
 
 
 def test_success_is_the_simulators_whoever_judges(tmp_path: Path):
-    run(tmp_path / "run", "reward.kind=dense", "collect.target_failure=2")
+    run(tmp_path / "run", "reward.env_reward=dense", "collect.target_failure=2")
     labels = Store.open(tmp_path / "store").ledger.labels(0)
     assert labels.labeled.all() and not labels.success_once
 
@@ -73,9 +75,9 @@ def test_a_folder_of_something_else_is_left_alone_and_no_run_begins(tmp_path: Pa
     assert not (tmp_path / "run").exists()
 
 
-def loaded(tmp_path: Path, block: str) -> TrainConfig:
+def loaded(tmp_path: Path, block: str) -> TrainingConfig:
     (tmp_path / "run.yaml").write_text(block)
-    return load_train_config(tmp_path / "run.yaml", SEEING)
+    return load_training_config("train", tmp_path / "run.yaml", SEEING)
 
 
 def test_the_block_of_the_collector_wrapper_is_taken_as_it_is(tmp_path: Path):
@@ -121,6 +123,6 @@ def test_a_block_that_is_wrong_is_answered_in_a_sentence(tmp_path: Path, block: 
     (tmp_path / "run.yaml").write_text(block)
     seeing = [word for word in SEEING if not ("obs: state" in block and "obs" in word)]
     with pytest.raises(ConfigError) as caught:
-        load_train_config(tmp_path / "run.yaml", seeing)
+        load_training_config("train", tmp_path / "run.yaml", seeing)
     assert sentence in str(caught.value)
     assert str(tmp_path / "run.yaml") in str(caught.value)

@@ -21,38 +21,34 @@ from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError, PlauditError, TargetNotEmpty
 from plaudit.policies.loader import load_policy
 from plaudit.registry import ENV_REGISTRY
-from plaudit.training.config import TrainConfig, load_train_config
-from plaudit.training.evaluation import examine, film
+from plaudit.training.evaluation import evaluate_run, record_videos
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.trainer import Progress, train
+from plaudit.training.trainer import Progress
 from processes import FORKED
 from slow import slow_but
 from tiny_reward import tiny_model
+from training_runs import create, train
 
 SMALL = {
-    "sac": "learner=sac env=lift num_envs=4 steps=1200 scripted_demos=3 learner.utd_ratio=0.05 "
-    "learner.hidden_dims=[16] checkpoint_every=300 evaluation.every=500 evaluation.episodes=4",
-    "qchunk": "learner=qchunk env=lift num_envs=4 steps=1200 scripted_demos=3 learner.utd_ratio=0.05 "
+    "sac": "learner=sac env=lift run.num_envs=4 run.max_steps=1200 demos.scripted=3 learner.utd_ratio=0.05 "
+    "learner.hidden_dims=[16] run.checkpoint_freq=300 evaluation.freq=500 evaluation.episodes=4",
+    "qchunk": "learner=qchunk env=lift run.num_envs=4 run.max_steps=1200 demos.scripted=3 learner.utd_ratio=0.05 "
     "learner.pretrain_updates=5 learner.horizon=3 learner.num_samples=4 learner.hidden_dims=[16] learner.batch_size=32 "
-    "learner.velocity_net.width=16 checkpoint_every=300 evaluation.every=500 evaluation.episodes=4",
-    "ppo": "learner=ppo env=push reward.kind=dense num_envs=8 steps=2400 learner.hidden_dims=[16] "
+    "learner.velocity_net.width=16 run.checkpoint_freq=300 evaluation.freq=500 evaluation.episodes=4",
+    "ppo": "learner=ppo env=push reward.env_reward=dense run.num_envs=8 run.max_steps=2400 learner.hidden_dims=[16] "
     "learner.update_epochs=2 "
-    "checkpoint_every=400 evaluation.every=800 evaluation.episodes=4",
+    "run.checkpoint_freq=400 evaluation.freq=800 evaluation.episodes=4",
 }
-SEEN = "env=lift env.obs=both env.image_size=[16,16] policy_cameras=[] reward.model={model} reward.audit_share=1 "
+SEEN = "env=lift env.obs=both env.image_size=[16,16] policy.cameras=[] judge={model} audit.fraction=1 "
 JUDGED = {  # an untrained judge of lifts, whose opinion is as good as any to be exact about
     "sac, judged": SEEN
-    + "learner=sac reward.on_alarm=warn num_envs=2 steps=400 scripted_demos=3 learner.hidden_dims=[16] "
-    "learner.utd_ratio=0.05 checkpoint_every=100 evaluation.every=150 evaluation.episodes=2",
+    + "learner=sac audit.on_alarm=warn run.num_envs=2 run.max_steps=400 demos.scripted=3 learner.hidden_dims=[16] "
+    "learner.utd_ratio=0.05 run.checkpoint_freq=100 evaluation.freq=150 evaluation.episodes=2",
     "ppo, judged": SEEN
-    + "learner=ppo reward.on_alarm=warn num_envs=4 steps=800 scripted_demos=3 learner.hidden_dims=[16] "
-    "learner.update_epochs=2 learner.pretrain_updates=20 keep_episodes=true checkpoint_every=200 evaluation.every=300 "
-    "evaluation.episodes=2",
+    + "learner=ppo audit.on_alarm=warn run.num_envs=4 run.max_steps=800 demos.scripted=3 learner.hidden_dims=[16] "
+    "learner.update_epochs=2 learner.pretrain_updates=20 run.keep_episodes=true run.checkpoint_freq=200 "
+    "evaluation.freq=300 evaluation.episodes=2",
 }
-
-
-def asked(words: str) -> TrainConfig:
-    return load_train_config(None, words.split())
 
 
 def run(folder: Path, words: str = "", rounds: int | None = None) -> Progress:
@@ -63,8 +59,7 @@ def run(folder: Path, words: str = "", rounds: int | None = None) -> Progress:
         left[0] = None if left[0] is None else left[0] - 1
         return left[0] != 0
 
-    run = RunFolder.create(folder, asked(words)) if words else RunFolder.reopen(folder)
-    return train(run, watch, lambda what: iter)
+    return train(create(folder, words) if words else RunFolder.reopen(folder), watch)
 
 
 def curve(folder: Path) -> list[dict[str, Any]]:
@@ -86,13 +81,13 @@ def words(request: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
 def whole(words: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run that nothing happened to; not to be changed."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    run(folder, words + " keep_episodes=true")
+    run(folder, words + " run.keep_episodes=true")
     return folder
 
 
 def test_the_same_seed_makes_the_same_curve(tmp_path: Path, words: str, whole: Path):
     run(tmp_path / "again", words)
-    run(tmp_path / "other", words + " seed=1")
+    run(tmp_path / "other", words + " run.seed=1")
     assert curve(tmp_path / "again") == curve(whole) != curve(tmp_path / "other")
 
 
@@ -106,7 +101,7 @@ def test_a_run_that_was_stopped_and_resumed_makes_the_curve_of_one_that_was_not(
 
 
 def test_a_run_that_came_to_no_checkpoint_begins_anew_and_makes_the_same_curve(tmp_path: Path, words: str, whole: Path):
-    run(tmp_path / "lost", words + " keep_episodes=true", rounds=3)
+    run(tmp_path / "lost", words + " run.keep_episodes=true", rounds=3)
     shutil.rmtree(tmp_path / "lost/checkpoints")
     run(tmp_path / "lost")
     assert curve(tmp_path / "lost") == curve(whole)
@@ -115,7 +110,7 @@ def test_a_run_that_came_to_no_checkpoint_begins_anew_and_makes_the_same_curve(t
 
 
 def test_a_run_that_was_killed_and_resumed_makes_the_curve_of_one_that_was_not(tmp_path: Path, words: str, whole: Path):
-    folder = RunFolder.create(tmp_path / "killed", asked(words)).path
+    folder = create(tmp_path / "killed", words).path
     for attempt in range(2):
         before = set((folder / "checkpoints").glob("[0-9]*"))
         process = FORKED.Process(target=run, args=(folder,))
@@ -133,11 +128,14 @@ def test_a_run_that_was_killed_and_resumed_makes_the_curve_of_one_that_was_not(t
 @pytest.mark.parametrize("demos", [0, 2])
 def test_a_learner_of_replay_starts_to_learn_after_the_steps_that_it_is_told_to_wait(tmp_path: Path, demos: int):
     words = (
-        "learner=sac env=lift env.max_steps=10 num_envs=2 steps=80 learner.hidden_dims=[8] learner.batch_size=8 "
-        f"learner.utd_ratio=0.5 learner.random_steps=50 evaluation.episodes=1 scripted_demos={demos}"
+        "learner=sac env=lift env.max_steps=10 run.num_envs=2 run.max_steps=80 learner.hidden_dims=[8] "
+        f"learner.batch_size=8 learner.utd_ratio=0.5 learner.random_steps=50 evaluation.episodes=1 "
+        f"demos.scripted={demos}"
     )
     run(tmp_path / "whole", words)
-    learned = [(line["step"], "loss/critic" in line) for line in curve(tmp_path / "whole") if "train/success" in line]
+    learned = [
+        (line["step"], "loss/critic" in line) for line in curve(tmp_path / "whole") if "judge/success_once" in line
+    ]
     assert learned == [(20, False), (40, False), (60, True), (80, True)]
     facts = json.loads(next((tmp_path / "whole/checkpoints").glob("*/facts.json")).read_text())
     assert facts["version"] == 15  # half of the steps from 50 to 80
@@ -156,71 +154,72 @@ COMPONENTS = {
 @pytest.mark.parametrize("learner", slow_but("qchunk", of=COMPONENTS))
 def test_a_policy_of_pixels_trains_and_resumes(tmp_path: Path, learner: str):
     own = {
-        "qchunk": "scripted_demos=2 learner.pretrain_updates=2 learner.utd_ratio=0.1 learner.batch_size=16",
-        "sac": "scripted_demos=2 learner.random_steps=20 learner.utd_ratio=0.1 learner.batch_size=16",
-        "ppo": "reward.kind=dense learner.update_epochs=1",
+        "qchunk": "demos.scripted=2 learner.pretrain_updates=2 learner.utd_ratio=0.1 learner.batch_size=16",
+        "sac": "demos.scripted=2 learner.random_steps=20 learner.utd_ratio=0.1 learner.batch_size=16",
+        "ppo": "reward.env_reward=dense learner.update_epochs=1",
     }
     words = (
         f"learner={learner} env=lift env.obs=pixels env.cameras=[front,wrist] env.image_size=[24,24] "
-        f"env.max_steps=15 num_envs=2 steps=90 learner.hidden_dims=[16] evaluation.episodes=2 evaluation.every=30 "
-        f"checkpoint_every=30 {own[learner]}"
+        f"env.max_steps=15 run.num_envs=2 run.max_steps=90 learner.hidden_dims=[16] evaluation.episodes=2 "
+        f"evaluation.freq=30 run.checkpoint_freq=30 {own[learner]}"
     )
     run(tmp_path / "whole", words)
     run(tmp_path / "parts", words, rounds=1)
     run(tmp_path / "parts")
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
-    assert any(name.startswith("encoder/cameras.wrist") for name in load_file(tmp_path / "whole/policy.safetensors"))
-    on_a_robot = load_policy(tmp_path / "whole/policy.yaml").build()
+    assert any(
+        name.startswith("encoder/cameras.wrist") for name in load_file(tmp_path / "whole/policy/model.safetensors")
+    )
+    on_a_robot = load_policy(tmp_path / "whole/policy/policy.yaml").build()
     assert set(on_a_robot.components) == COMPONENTS[learner]
 
 
 def test_cameras_may_record_while_the_policy_learns_from_the_state(tmp_path: Path):
     run(
         tmp_path / "run",
-        "learner=ppo env=lift env.obs=both env.image_size=[16,16] policy_cameras=[] keep_episodes=true num_envs=2 "
-        "steps=100 evaluation.episodes=1 learner.hidden_dims=[8] learner.update_epochs=1",
+        "learner=ppo env=lift env.obs=both env.image_size=[16,16] policy.cameras=[] run.keep_episodes=true "
+        "run.num_envs=2 run.max_steps=100 evaluation.episodes=1 learner.hidden_dims=[8] learner.update_epochs=1",
     )
     store = Store.open(tmp_path / "run/episodes")
     assert len(store) == 2 and store.episode(0).frames["front"].shape[1:] == (16, 16, 3)
     assert store.ledger.labels(0).judge.source == "simulator"
     assert list((tmp_path / "run/tensorboard").glob("events.*"))
-    assert not any(name.startswith("encoder/") for name in load_file(tmp_path / "run/policy.safetensors"))
+    assert not any(name.startswith("encoder/") for name in load_file(tmp_path / "run/policy/model.safetensors"))
 
 
 def test_somebody_elses_environment_trains_too(tmp_path: Path):
     end = run(
         tmp_path / "run",
-        "learner=sac env=gymnasium env.id=Pendulum-v1 env.max_steps=20 num_envs=2 steps=80 learner.batch_size=8 "
-        "learner.utd_ratio=0.1 evaluation.episodes=1",
+        "learner=sac env=gymnasium env.id=Pendulum-v1 env.max_steps=20 run.num_envs=2 run.max_steps=80 "
+        "learner.batch_size=8 learner.utd_ratio=0.1 evaluation.episodes=1",
     )
-    assert (end.step, end.episodes, end.evaluated) == (80, 4, 0.0)
+    assert (end.step, end.episodes, end.eval_success) == (80, 4, 0.0)
 
 
 @pytest.mark.slow
 def test_sac_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
     """Does it learn at all: a policy that was taught nothing lifts the cube in none of twenty episodes."""
     words = (
-        "learner=sac env=lift scripted_demos=20 steps=12000 learner.hidden_dims=[64,64] learner.batch_size=128 "
-        "learner.n_step=3 learner.tau=0.01 evaluation.every=1000 evaluation.episodes=20 evaluation.stop_at=0.3"
+        "learner=sac env=lift demos.scripted=20 run.max_steps=12000 learner.hidden_dims=[64,64] learner.batch_size=128 "
+        "learner.n_step=3 learner.tau=0.01 evaluation.freq=1000 evaluation.episodes=20 evaluation.stop_success_rate=0.3"
     )
     end = run(tmp_path / "run", words)
-    assert end.evaluated is not None and end.evaluated >= 0.3
-    first = next(line for line in curve(tmp_path / "run") if "eval/success" in line)
-    assert first["eval/success"] < 0.1
+    assert end.eval_success is not None and end.eval_success >= 0.3
+    first = next(line for line in curve(tmp_path / "run") if "eval/success_once" in line)
+    assert first["eval/success_once"] < 0.1
 
 
-@pytest.mark.slow
 def test_q_chunking_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
     """What demonstrations alone are worth is measured at step 0; what it does from then on makes it better."""
     words = (
-        "learner=qchunk env=lift scripted_demos=20 steps=4000 learner.pretrain_updates=100 learner.num_samples=4 "
-        "learner.num_inference_steps=3 learner.hidden_dims=[64,64] learner.batch_size=96 evaluation.every=400 "
-        "evaluation.episodes=20 evaluation.stop_at=0.3"
+        "learner=qchunk env=lift demos.scripted=20 run.max_steps=4000 learner.pretrain_updates=100 "
+        "learner.num_samples=4 learner.num_inference_steps=3 learner.hidden_dims=[64,64] learner.batch_size=96 "
+        "evaluation.freq=400 evaluation.episodes=20 evaluation.stop_success_rate=0.3"
     )
     end = run(tmp_path / "run", words)
     first = curve(tmp_path / "run")[0]
-    assert (first["step"], first["eval/success"] < 0.1) == (0, True)
-    assert end.evaluated is not None and end.evaluated >= 0.3
+    assert (first["step"], first["eval/success_once"] < 0.1) == (0, True)
+    assert end.eval_success is not None and end.eval_success >= 0.3
 
 
 @pytest.mark.parametrize("env", ["lift", "gymnasium env.id=Pendulum-v1"])
@@ -231,14 +230,14 @@ def test_a_chunk_that_is_longer_than_an_episode_is_refused(tmp_path: Path, env: 
 
 def test_a_run_that_is_good_enough_stays_as_it_is_when_resumed(tmp_path: Path):
     words = (
-        "learner=ppo env=glow env.obs=state env.goal=0.3 num_envs=4 steps=4000 learner.hidden_dims=[8] "
+        "learner=ppo env=glow env.obs=state env.goal=0.3 run.num_envs=4 run.max_steps=4000 learner.hidden_dims=[8] "
         "learner.update_epochs=1 "
-        "evaluation.every=40 evaluation.episodes=4 evaluation.stop_at=0.5"
+        "evaluation.freq=40 evaluation.episodes=4 evaluation.stop_success_rate=0.5"
     )
     first = run(tmp_path / "run", words)
     again = run(tmp_path / "run")
     assert first.step == again.step < 4000
-    assert first.evaluated is not None and first.evaluated >= 0.5 and again.evaluated == first.evaluated
+    assert first.eval_success is not None and first.eval_success >= 0.5 and again.eval_success == first.eval_success
 
 
 class Worn(Glow):
@@ -273,9 +272,8 @@ class WornConfig(GlowConfig):
 
 
 WORN = (
-    "learner=ppo env=worn env.obs=state num_envs=2 steps=48 learner.hidden_dims=[8] learner.update_epochs=1 "
-    "evaluation.episodes=2 "
-    "evaluation.every=24 env.lasts="
+    "learner=ppo env=worn env.obs=state run.num_envs=2 run.max_steps=48 learner.hidden_dims=[8] "
+    "learner.update_epochs=1 evaluation.episodes=2 evaluation.freq=24 env.lasts="
 )
 
 
@@ -300,13 +298,14 @@ def test_a_run_that_breaks_leaves_nothing_open_and_torch_as_it_was(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("three_threads")
-@pytest.mark.parametrize("show", [film, partial(examine, episodes=2)])
+@pytest.mark.parametrize("show", [record_videos, partial(evaluate_run, episodes=2)])
 def test_a_policy_that_is_shown_leaves_nothing_open_and_torch_as_it_was(tmp_path: Path, show: Any):
     run(tmp_path / "run", WORN + "1000")
     show(RunFolder.reopen(tmp_path / "run"))  # a film of nothing to see is none
     broken = RunFolder.reopen(tmp_path / "run")
     seen = broken.config.env.model_copy(update={"lasts": 2, "obs": "both"})
-    broken.config = broken.config.model_copy(update={"env": seen, "policy_cameras": ()})
+    policy = broken.config.policy.model_copy(update={"cameras": ()})
+    broken.config = broken.config.model_copy(update={"env": seen, "policy": policy})
     with pytest.raises(OSError, match="the lamp broke"):
         show(broken)
     assert not Worn.there and torch.get_num_threads() == 3
@@ -316,7 +315,7 @@ def test_metrics_are_replaced_as_a_whole_when_a_run_goes_on(tmp_path: Path):
     run(tmp_path / "run", WORN + "1000", rounds=1)
     metrics, kept = tmp_path / "run/metrics.jsonl", tmp_path / "kept.jsonl"
     with metrics.open("a") as file:
-        file.write('{"step": 999999, "train/success": 1.0}\n')  # of a round that is lost
+        file.write('{"step": 999999, "judge/success_once": 1.0}\n')  # of a round that is lost
     kept.hardlink_to(metrics)  # whoever has the old file open
     before = kept.read_text()
     run(tmp_path / "run")
@@ -324,9 +323,9 @@ def test_metrics_are_replaced_as_a_whole_when_a_run_goes_on(tmp_path: Path):
 
 
 def test_a_folder_with_a_run_is_not_written_over(tmp_path: Path):
-    RunFolder.create(tmp_path / "run", asked(SMALL["ppo"]))
+    create(tmp_path / "run", SMALL["ppo"])
     with pytest.raises(TargetNotEmpty, match="--resume"):
-        RunFolder.create(tmp_path / "run", asked(SMALL["ppo"]))
+        create(tmp_path / "run", SMALL["ppo"])
 
 
 def test_resuming_what_is_no_run_is_refused(tmp_path: Path):
@@ -338,5 +337,5 @@ def test_demonstrations_without_labels_are_refused(tmp_path: Path):
     with Store.create(tmp_path / "demos") as store:
         store.append(counting_episode())
     with pytest.raises(DataError, match="no labels"):
-        run(tmp_path / "run", f"learner=sac env=lift demos={tmp_path / 'demos'}")
+        run(tmp_path / "run", f"learner=sac env=lift demos.store={tmp_path / 'demos'}")
     assert not (tmp_path / "run").exists()

@@ -13,7 +13,7 @@ TRAIN_HELP = f"""\b
 Choices:
   {_LEARNERS}
   env=      {_ENVS}
-  judge     the simulator; or reward.model=FOLDER, a classifier of 'plaudit train-reward'
+  judge=    simulator; or the folder of a classifier that 'plaudit train-reward' made
 
 {_OWN}
 
@@ -23,12 +23,12 @@ All keys with their defaults: docs/train.md. Files to start from: examples/confi
 ONLINE_HELP = f"""\b
 Choices:
   {_LEARNERS}
-  robot=    sim, igris_b, igris_c, lerobot
-  robot.env.type=  {_ENVS}
-  judge=    classifier, vlm, simulator, human
-  algorithm=  rtc, sequential (--inference_algorithm)
+  env=      {_ENVS}
+  robot=    igris_b, igris_c, lerobot, sim (in place of env=)
+  judge=    classifier, vlm, simulator, human; or the folder of a classifier
+  policy.inference=  rtc, sequential (--inference_algorithm)
 
 {_OWN}
 
-All keys with their defaults: docs/online.md. Files to start from: examples/configs.
+All keys with their defaults: docs/train.md. Files to start from: examples/configs.
 """

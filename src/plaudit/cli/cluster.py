@@ -41,12 +41,12 @@ def cluster_start(
     folder: FolderOption = None,
 ) -> None:
     """Make this machine a node, in the background. The one for training, without --head, is the head."""
-    from plaudit.cluster.config import ROLES
     from plaudit.cluster.firewall import line
     from plaudit.cluster.launch import Start, start
     from plaudit.cluster.state import default_folder
     from plaudit.cluster.tables import next_steps
     from plaudit.errors import ClusterError, did_you_mean
+    from plaudit.training.cluster_config import ROLES
 
     unknown = [name for name in role if name not in ROLES]
     if unknown:

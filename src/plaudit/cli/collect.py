@@ -120,12 +120,12 @@ def _run_script(
 
 
 def _train_and_collect(context: typer.Context, config: Path) -> None:
-    from plaudit.training.config import load_train_config
+    from plaudit.training.config_file import load_training_config
 
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     if set(given) - {"allow_code", "allow_host"} != {"config"}:
         raise DataError("--config stands alone; to change a key of it, run: plaudit train --config FILE KEY=VALUE")
-    if load_train_config(config, []).collect is None:
+    if load_training_config("train", config, []).collect is None:
         raise DataError(f"{config} does not say where to collect; add a block: collect: {{store: data}}")
     train_(config=config)

@@ -3,7 +3,6 @@
 import io
 import math
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -91,22 +90,19 @@ AllowHost = Annotated[
 ]
 
 
-def folder_name(name: str) -> str:
-    """Without what a folder cannot be called: a plugin is named by its module and class."""
-    return re.sub(r"[^\w.-]", "_", name)
-
-
 Watching = tuple[Callable[[Any], bool], Callable[[], bool]]
 
 
-def training_bar(steps: int) -> AbstractContextManager[Watching]:
-    """Of a policy, by the steps of its environments."""
+def training_bar(config: Any) -> AbstractContextManager[Watching]:
+    """Of a training run, by its env steps, or by its episodes where only these are limited."""
+    by_steps = config.max_steps is not None
 
     def told(now: Any) -> tuple[int, str]:
-        held = "" if now.evaluated is None else f", {now.evaluated:.0%} on seeds held back"
-        return now.step, f"success {now.success:.0%} in training{held}"
+        evaluated = "" if now.eval_success is None else f", {now.eval_success:.0%} on eval seeds"
+        done = now.step if by_steps else now.episodes
+        return done, f"success {now.judge_success or 0:.0%} in training{evaluated}"
 
-    return _stoppable_bar(steps, told)
+    return _stoppable_bar(config.max_steps if by_steps else config.max_episodes, told)
 
 
 def epochs_bar(members: int, epochs: int) -> AbstractContextManager[Watching]:

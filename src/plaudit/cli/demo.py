@@ -21,9 +21,9 @@ def demo(
     from plaudit.judges.classifier.training import TrainingInterrupted
 
     try:
-        outcome = run_demo(folder, DemoDisplay(out, progress, epochs_bar, training_bar), seed)
+        result = run_demo(folder, DemoDisplay(out, progress, epochs_bar, training_bar), seed)
     except (KeyboardInterrupt, TrainingInterrupted):
         stop(f"stopped; resume with: plaudit demo --output-dir {folder} --seed {seed}")
-    if outcome.success < MIN_SUCCESS_RATE:
+    if result.success_rate < MIN_SUCCESS_RATE:
         tell("problem", f"that is below {MIN_SUCCESS_RATE:.0%}")
         raise typer.Exit(1)

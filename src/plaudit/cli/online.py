@@ -11,18 +11,18 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
-from plaudit.cli.common import AllowCode, AllowHost, RobotParams, RobotTopics, err, folder_name, out, stop, tell
+from plaudit.cli.common import AllowCode, AllowHost, RobotParams, RobotTopics, err, out, progress, stop, tell
 from plaudit.errors import ClusterError, DataError, MissingExtra, PlauditError
 
-LINE = 10.0  # s between two lines where there is no terminal
-ADDRESS = "PLAUDIT_ADDRESS"  # environment variable: --address where it is not given
-DRAW = 0.25  # s between two drawings where there is one
+LINE_INTERVAL_S = 10.0  # between two lines where there is no terminal
+DRAW_INTERVAL_S = 0.25  # between two drawings where there is one
+RAY = "PLAUDIT_RAY"  # environment variable: --ray where it is not given
 
 
 def online(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="robot=sim robot.env.type=lift learner=sac judge=classifier ..."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="env=lift learner=sac judge=runs/judge demos.store=demos ..."),
     ] = None,
     config: Annotated[
         Path | None,
@@ -49,14 +49,19 @@ def online(
         bool,
         typer.Option("--human_reward_labeler", "--human-reward-labeler", help="A human labels episodes in a window."),
     ] = False,
-    address: Annotated[
+    ray: Annotated[
         str | None,
         typer.Option(
-            envvar=ADDRESS,
-            help="Of a cluster's head; 'local' for a cluster of this machine alone, 'none' for this process and no "
-            "Ray. Without it, the cluster that this machine belongs to, or else local.",
+            envvar=RAY,
+            metavar="ADDRESS",
+            help="Run the workers as actors of a Ray cluster: HOST:PORT of its head, 'auto' for the one that this "
+            "machine belongs to, 'local' for one of this machine alone. Without it, or with 'none': in this process.",
         ),
     ] = None,
+    serial: Annotated[
+        bool, typer.Option("--serial", help="In this process, one call after the other; such a run can be repeated.")
+    ] = False,
+    address: Annotated[str | None, typer.Option(hidden=True, help="--ray, or 'none' for --serial.")] = None,
     resume: Annotated[Path | None, typer.Option(help="The folder of a run to resume.", metavar="RUN")] = None,
     folder: Annotated[Path, typer.Option(help="The folder that run folders are written to.")] = Path("runs"),
     allow_code: AllowCode = None,
@@ -67,159 +72,180 @@ def online(
     Ctrl-C lets the workers finish their current call; the same command resumes the run. Returns 1 when the run ended
     early by itself.
     """
-    from plaudit.cluster.run import ClusterRunConfig, workers_for
+    from plaudit.cluster.run import workers_for
+    from plaudit.training.demos import open_demos
+    from plaudit.training.normalization import resolve_normalizer
     from plaudit.training.online import OnlineTrainer
-    from plaudit.training.online_config import load_online
-    from plaudit.training.online_folder import OnlineFolder
+    from plaudit.training.run_folder import RunFolder
 
-    flags = (robot, algorithm, policy_yaml, params, topics, human or None)
-    nothing = not overrides and config is None and all(flag is None for flag in flags)
-    if resume is not None:
-        if not nothing:
-            raise DataError("--resume goes on with a run as it was configured; leave out the other arguments")
-        run = OnlineFolder.reopen(resume, ClusterRunConfig)
-        _check_ray(address)
-    elif nothing:
-        raise DataError(
-            "say what to run: --config FILE, like examples/configs/online_sim_sac.yaml, or robot=, learner= and judge="
-        )
-    else:
-        files = {"inference_runtime_params_config": params, "inference_runtime_topics_config": topics}
-        asked = load_online(
-            ClusterRunConfig,
-            config,
-            overrides or [],
-            robot=robot,
-            robot_files={key: str(path.absolute()) for key, path in files.items() if path is not None},
-            algorithm=algorithm,
-            policy_yaml=None if policy_yaml is None else str(policy_yaml.absolute()),
-            judge="human" if human else None,
-        )
-        _check_judge(asked)
-        name = asked.name or folder_name(f"{asked.executor.name}_{asked.learner_name}_{asked.seed}")
-        _check_ray(address)
-        run = OnlineFolder.open(folder / name, asked)
+    if address is not None:
+        ray, serial = address, serial or address == "none"
+    ray = None if ray == "none" else ray
+    _check_ray(ray, serial)
+    flags = {
+        "robot": robot,
+        "policy.inference": algorithm,
+        "policy.path": None if policy_yaml is None else str(policy_yaml.absolute()),
+        "judge": "human" if human else None,
+    }
+    files = {"inference_runtime_params_config": params, "inference_runtime_topics_config": topics}
+    run = _open_run(config, overrides or [], flags, files, resume, folder)
     out.print(f"{run.path}: tensorboard --logdir {run.path}")
-    err.print("getting ready: workers are started, the robot is looked at, the judge and the learner are built")
+    err.print("starting the workers: robot, judge and learner")
     trainer = None
     try:
-        run.settle_units()
-        if run.config.units is None and not run.config.simulated:
-            tell(
-                "warning",
-                f"nothing says what actions from -1 to 1 are on {run.config.executor.name}, and they are sent as they "
-                "are; give it demonstrations (demos=), or statistics (units=, from plaudit data stats --range)",
-            )
-        with workers_for(run.config, run.path, address) as workers:
-            trainer = OnlineTrainer(run.config, run, workers)
+        open_demos(run, progress)
+        run = RunFolder(run.path, resolve_normalizer(run), is_new=run.is_new)
+        _warn_about_units(run.config)
+        with workers_for(run, ray, serial=serial) as workers:
+            trainer = OnlineTrainer(run, workers)
             _train(run, workers, trainer)
     except KeyboardInterrupt:
-        stop("interrupted; the same command goes on")
+        stop("interrupted; resume with the same command")
     finally:
         if trainer is None or not trainer.started:
-            run.take_back()
+            run.discard_if_empty()
+
+
+def _open_run(
+    config: Path | None,
+    overrides: list[str],
+    flags: dict[str, str | None],
+    files: dict[str, Path | None],
+    resume: Path | None,
+    folder: Path,
+) -> Any:
+    """The run that the arguments describe, or that --resume names."""
+    from plaudit.training.config_file import load_training_config
+    from plaudit.training.run_folder import RunFolder
+
+    empty = not overrides and config is None and not any([*flags.values(), *files.values()])
+    if resume is not None:
+        if not empty:
+            raise DataError("--resume continues a run as it was configured; leave out the other arguments")
+        return RunFolder.reopen(resume, "online")
+    if empty:
+        raise DataError(
+            "say what to run: --config FILE, like examples/configs/online_sim_sac.yaml, or env= (or robot=), learner= "
+            "and judge="
+        )
+    robot_files = {key: str(path.absolute()) for key, path in files.items() if path is not None}
+    wanted = load_training_config("online", config, overrides, robot_files=robot_files, flags=flags)
+    _check_judge(wanted)
+    return RunFolder.open(folder / wanted.run_name, wanted)
+
+
+def _warn_about_units(config: Any) -> None:
+    if config.policy.normalizer is None and not config.simulated:
+        tell(
+            "warning",
+            f"nothing says what actions from -1 to 1 are on {config.target_name}, and they are sent as they are; give "
+            "it demonstrations (demos.store=), or statistics (policy.normalizer=, from plaudit data stats --range)",
+        )
 
 
 def _check_judge(config: Any) -> None:
-    """A reward model that is not there, or is not to be believed, is told of before anything is made or changed; and
-    so are data that its successors are to learn from."""
+    """Refuse a reward model that is not there or failed its checks, and data of its retraining that are not there,
+    before anything is made or changed."""
     from plaudit.data.store import Store
-    from plaudit.judges.classifier.judge import ClassifierJudgeConfig
     from plaudit.judges.classifier.loader import load_reward_model
+    from plaudit.training.config import classifier_of
 
-    if isinstance(config.judge, ClassifierJudgeConfig):
-        load_reward_model(config.judge.model, "cpu", force=config.judge.force)
-        for data in config.retrain.data if config.retrain is not None else ():
+    judge, retrain = classifier_of(config), config.judge.retrain
+    if judge is not None:
+        load_reward_model(judge.model, "cpu", force=judge.force)
+        for data in retrain.data if retrain is not None else ():
             Store.open(data)
 
 
-def _check_ray(address: str | None) -> None:
-    if address != "none" and find_spec("ray") is None:
-        raise ClusterError(f"{MissingExtra('ray', 'cluster')}; or do without it: --address none, or {ADDRESS}=none")
+def _check_ray(ray: str | None, serial: bool) -> None:
+    if ray is not None and serial:
+        raise DataError("--serial is for this process, and --ray for a cluster; give one of them")
+    if ray is not None and find_spec("ray") is None:
+        raise ClusterError(f"{MissingExtra('ray', 'cluster')}; or run in this process: leave out --ray (or {RAY})")
 
 
 def _train(run: Any, workers: Any, trainer: Any) -> None:
     from plaudit.data.journal import disk_error
-    from plaudit.training.events import Chronicle
+    from plaudit.training.event_log import EventLog
 
-    chronicle = Chronicle(run.path)
+    events = EventLog(run)
     failure: PlauditError | None = None
-    with _watching(run.config, workers, chronicle) as (watch, asked):
+    with _display(run.config, workers, events) as (callback, stopped):
         try:
-            trainer.run(watch)
+            trainer.run(callback)
         except PlauditError as error:
             failure = error
     if trainer.started:
-        chronicle.note(trainer.now, workers.restarts)
-        for part, sentence in trainer.now.troubles.items():
-            tell("warning", f"{part}: {sentence}")
-        chronicle.tell(trainer.now, "ended", _why(trainer.now, failure, asked()))
+        events.update(trainer.progress, workers.restarts)
+        for worker, message in trainer.progress.errors.items():
+            tell("warning", f"{worker}: {message}")
+        events.write(trainer.progress, "ended", _reason(trainer.progress, failure, stopped()))
         try:
-            _leave(run, trainer)
+            _finish(run, trainer.progress)
         except OSError as error:  # a full disk may be what ended it
-            tell("error", f"{disk_error(error, run.path, 'its policy and its report were not written')}")
+            tell("error", f"{disk_error(error, run.path, 'its report was not written')}")
     if failure is not None:
-        for sentence in str(failure).splitlines():
-            tell("error", sentence)
+        for line in str(failure).splitlines():
+            tell("error", line)
         raise typer.Exit(1)
-    if asked():
-        stop("stopped; the same command goes on")
-    if trainer.now.alarm is not None:
-        stopped = run.config.audit.on_alarm == "stop"
-        tell("alarm" if stopped else "warning", trainer.now.alarm)
-        raise typer.Exit(1 if stopped else 0)
+    if stopped():
+        stop("stopped; resume with the same command")
+    if trainer.progress.alarm is not None:
+        stops = run.config.audit.on_alarm == "stop"
+        tell("alarm" if stops else "warning", trainer.progress.alarm)
+        raise typer.Exit(1 if stops else 0)
 
 
-def _why(now: Any, failure: PlauditError | None, asked: bool) -> str:
+def _reason(progress: Any, failure: PlauditError | None, stopped: bool) -> str:
+    """Why the run ended."""
     if failure is not None:
-        return f"it stopped: {failure}"
-    if asked:
-        return "somebody stopped it"
-    held = "" if now.evaluated is None else f", {now.evaluated:.0%} on seeds held back"
-    return f"it came to its end: {now.counts.episodes:,} episodes{held}"
+        return f"failed: {failure}"
+    if stopped:
+        return "stopped by Ctrl-C"
+    evaluated = "" if progress.eval_success is None else f", {progress.eval_success:.0%} on eval seeds"
+    return f"finished: {progress.episodes:,} episodes{evaluated}"
 
 
-def _leave(run: Any, trainer: Any) -> None:
-    """What a run leaves behind, however it ended."""
+def _finish(run: Any, progress: Any) -> None:
+    """Write the report, however the run ended; the policy is in its folder already."""
     from plaudit.report.run import write_run_report
 
-    now = trainer.now
-    if now.state.version:
-        run.save_policy(trainer.policy_config)
     run.close()
     report = write_run_report(run.path)
-    held = "" if now.evaluated is None else f", {now.evaluated:.0%} true success on seeds held back"
+    evaluated = "" if progress.eval_success is None else f", {progress.eval_success:.0%} true success on eval seeds"
     out.print(
-        f"{run.path}: {now.counts.episodes:,} episodes, {now.updates:,} updates, weights {now.state.version}"
-        f"{held}; see {report}"
+        f"{run.path}: {progress.episodes:,} episodes, {progress.updates:,} updates, policy v{progress.policy.version}"
+        f"{evaluated}; see {report}"
     )
 
 
 @contextmanager
-def _watching(config: Any, workers: Any, chronicle: Any) -> Iterator[Any]:
-    """Shows how things stand and writes down what happens; and whether Ctrl-C was pressed.
+def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
+    """The loop's callback, which shows how things stand and logs events; and whether Ctrl-C was pressed.
 
-    Pressed once, it lets everybody come to the end of what they do; pressed again, or before anybody does anything, it
+    Pressed once, it lets the workers finish their current call; pressed again, or before the loop begins, it
     interrupts.
     """
     from plaudit.training.display import STOPPING, Display
 
     asked: list[int] = []
-    view, live = Display(config), Live(console=err, transient=True, auto_refresh=False)
+    display, live = Display(config), Live(console=err, transient=True, auto_refresh=False)
     drawn = [0.0]
 
-    def watch(now: Any) -> bool:
+    def callback(progress: Any) -> bool:
         if not drawn[0]:
-            chronicle.tell(now, "begun", "the loop begins" if not now.counts.episodes else "the loop goes on")
-        chronicle.note(now, workers.restarts)
-        stopping = bool(asked)  # if it comes later than this, the next look tells
-        if time.monotonic() - drawn[0] < (DRAW if live.is_started else LINE) and not stopping:
+            events.write(progress, "started", "run resumed" if progress.episodes else "run started")
+        events.update(progress, workers.restarts)
+        stopping = bool(asked)  # if it comes later than this, the next call sees it
+        interval = DRAW_INTERVAL_S if live.is_started else LINE_INTERVAL_S
+        if time.monotonic() - drawn[0] < interval and not stopping:
             return True
         drawn[0] = time.monotonic()
         if live.is_started:
-            live.update(view.screen(now, workers.restarts, stopping), refresh=True)
+            live.update(display.screen(progress, workers.restarts, stopping), refresh=True)
         else:
-            err.print(STOPPING if stopping else view.line(now))
+            err.print(STOPPING if stopping else display.line(progress))
         return not stopping
 
     def interrupt(number: int, _: Any) -> None:
@@ -231,7 +257,7 @@ def _watching(config: Any, workers: Any, chronicle: Any) -> Iterator[Any]:
     if err.is_terminal:
         live.start()
     try:
-        yield watch, lambda: bool(asked)
+        yield callback, lambda: bool(asked)
     finally:
         signal.signal(signal.SIGINT, before)
         live.stop()

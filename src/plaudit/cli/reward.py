@@ -276,7 +276,7 @@ def _tell_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
     for problem in problems:
         tell("problem", f"a negative control failed, {problem}")
     if problems:
-        how = "plaudit train: reward.force=true; plaudit online: judge.force=true"
+        how = "judge.force=true"
         out.print(Text(f"the model is saved and marked: it is refused as a judge unless forced ({how})", "red"))
     file = "" if job.output_checkpoint is None else f" and {job.output_checkpoint}"
     out.print(f"the model is in {job.output_dir}{file}; look at {job.output_dir / 'report.html'} before you trust it")

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from plaudit.cli.common import AllowCode, AllowHost, run_app
-from plaudit.cli.online import ADDRESS, online
+from plaudit.cli.online import RAY, online
 
 
 def run_script(
@@ -67,7 +67,7 @@ def run_script(
             params=inference_runtime_params_config,
             topics=inference_runtime_topics_config,
             human=human_reward_labeler,
-            address=os.environ.get(ADDRESS),
+            ray=os.environ.get(RAY, "auto"),
         )
 
     run_app(app)

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from plaudit.cluster import firewall
-from plaudit.cluster.config import PlacementConfig
 from plaudit.cluster.connect import Joined
 from plaudit.cluster.launch import Ports, members
 from plaudit.cluster.network import Listener, addresses_here, addresses_v6, answers, listeners
 from plaudit.cluster.placement import Node
 from plaudit.cluster.versions import difference, own_versions
 from plaudit.errors import ClusterError
+from plaudit.training.cluster_config import ClusterConfig
 
 CALLS = 50
 ANSWER_S = 30.0  # to wait for a probe
@@ -144,7 +144,7 @@ def _ask(reference: Any) -> Any:
 
 def _roles(nodes: list[Node]) -> list[Row]:
     rows = []
-    for role, resource in PlacementConfig().resources.model_dump().items():
+    for role, resource in ClusterConfig().resources.model_dump().items():
         having = [_name(node) for node in nodes if resource in node.resources]
         lacking = f"no node has this role; start one: plaudit cluster start --role {role} --head ADDRESS"
         rows.append(Row("role", role, ", ".join(having) or "none", None if having else lacking))
@@ -242,5 +242,5 @@ def _name(node: Node) -> str:
 
 
 def _roles_of(node: Node) -> str:
-    found = [role for role, resource in PlacementConfig().resources.model_dump().items() if resource in node.resources]
+    found = [role for role, resource in ClusterConfig().resources.model_dump().items() if resource in node.resources]
     return "+".join(found) or node.hostname

@@ -19,13 +19,13 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from plaudit.cluster.config import Part, PlacementConfig
 from plaudit.cluster.placement import Node, Placement
 from plaudit.cluster.ray_private import keep_loopback, keep_quiet, node_options, patient
 from plaudit.cluster.state import LOCAL, RAY, NodeState, default_folder, make_folder, running
 from plaudit.cluster.token import make_token, token_file, use_token
 from plaudit.cluster.versions import gpus_of, need_ray, own_labels, own_versions, versions_of
 from plaudit.errors import ClusterError
+from plaudit.training.cluster_config import ClusterConfig, Part
 from plaudit.trust import allowances
 
 PORT = 6379
@@ -66,7 +66,7 @@ class Cluster(Joined):
 
 @contextmanager
 def connected(
-    address: str | None = None, config: PlacementConfig | None = None, needs_gpu: Collection[Part] = ()
+    address: str | None = None, config: ClusterConfig | None = None, needs_gpu: Collection[Part] = ()
 ) -> Iterator[Cluster]:
     """A cluster and where the parts go in it. One that cannot hold them is refused before anything starts.
 
@@ -76,7 +76,7 @@ def connected(
     address: "host:port", "auto" for the one that this machine belongs to, "local" for one in this process, None for
         "auto" where this machine belongs to one and "local" otherwise
     """
-    config = config or PlacementConfig()
+    config = config or ClusterConfig()
     with joined(address, config) as found:
         placement = Placement(config, found.nodes(), needs_gpu, own_versions())
         yield Cluster(found.address, found.local, placement)
@@ -84,7 +84,7 @@ def connected(
 
 @contextmanager
 def joined(
-    address: str | None = None, config: PlacementConfig | None = None, folder: Path | None = None
+    address: str | None = None, config: ClusterConfig | None = None, folder: Path | None = None
 ) -> Iterator[Joined]:
     """As `connected`, with nothing checked but that it answers.
 
@@ -102,7 +102,7 @@ def joined(
     try:
         with _our_signals():
             if found is None:
-                _start_local(config or PlacementConfig())
+                _start_local(config or ClusterConfig())
             else:
                 _join(found, folder, mine if mine and mine.head == found else None)
         yield Joined(address=ray.get_runtime_context().gcs_address, local=found is None)
@@ -208,7 +208,7 @@ def node_from(facts: dict[str, Any]) -> Node:
     )
 
 
-def _start_local(config: PlacementConfig) -> None:
+def _start_local(config: ClusterConfig) -> None:
     import ray
 
     if "RAY_AUTH_MODE" not in os.environ and "RAY_AUTH_TOKEN" not in os.environ:

@@ -27,7 +27,6 @@ from pathlib import Path
 
 import psutil
 
-from plaudit.cluster.config import Role
 from plaudit.cluster.connect import IMPATIENT, QUIET, check_reachable, refusal, with_port
 from plaudit.cluster.firewall import close_others, open_others
 from plaudit.cluster.network import addresses_here, is_free, is_ours, way_to
@@ -48,6 +47,7 @@ from plaudit.cluster.state import (
 from plaudit.cluster.token import check_private, make_token, token_environment, token_file
 from plaudit.cluster.versions import need_ray, own_labels
 from plaudit.errors import ClusterError
+from plaudit.training.cluster_config import Role
 
 AMOUNT: dict[Role, int] = {"training": 3, "inference": 1, "labeling": 1}  # trainer, replay and state live on the first
 START_S, STOP_S = 300.0, 15.0  # to wait for

@@ -13,9 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from plaudit.cluster.config import PARTS, ROLES, Part, PlacementConfig
 from plaudit.cluster.versions import difference
 from plaudit.errors import ClusterError
+from plaudit.training.cluster_config import PARTS, ROLES, ClusterConfig, Part
 
 SHARE = 0.01  # of a resource: pins a part and leaves room for any number of others
 ON_GPU: tuple[Part, ...] = ("trainer", "env", "labeler")
@@ -58,7 +58,7 @@ class Placement:
 
     def __init__(
         self,
-        config: PlacementConfig,
+        config: ClusterConfig,
         nodes: Sequence[Node],
         needs_gpu: Collection[Part] = (),
         ours: Mapping[str, str] | None = None,
@@ -72,8 +72,8 @@ class Placement:
             self._check_gpu(part)
 
     @property
-    def trainer_workers(self) -> int:
-        return self.config.trainer_workers
+    def num_learners(self) -> int:
+        return self.config.num_learners
 
     def options(self, part: Part, rank: int = 0) -> dict[str, Any]:
         """Keyword arguments for `Actor.options`."""
@@ -142,7 +142,7 @@ class Placement:
         return Place({}, node_id=node.id, gpu=gpu)
 
     def _workers(self) -> list[tuple[Part, int]]:
-        return [(part, rank) for part in PARTS for rank in range(self.trainer_workers if part == "trainer" else 1)]
+        return [(part, rank) for part in PARTS for rank in range(self.num_learners if part == "trainer" else 1)]
 
     def _offering(self, part: Part, resource: str) -> list[Node]:
         found = [node for node in self.nodes if node.resources.get(resource, 0) >= SHARE]
@@ -169,7 +169,7 @@ def _common_gpus(nodes: Sequence[Node]) -> tuple[str, ...]:
     return min((node.gpu_ids for node in nodes), key=len)
 
 
-def _nobody_offers(part: Part, resource: str, config: PlacementConfig, nodes: Sequence[Node]) -> str:
+def _nobody_offers(part: Part, resource: str, config: ClusterConfig, nodes: Sequence[Node]) -> str:
     by_role = config.resources.model_dump()
     role = next((role for role in ROLES if by_role[role] == resource), ROLES[0])
     there = sorted({r for node in nodes for r in node.resources if r in by_role.values()})

@@ -28,10 +28,10 @@ from plaudit.cluster.connect import Cluster
 from plaudit.errors import PlauditError, StoreLocked, WorkerFailed, WorkerLost
 from plaudit.training.distributed import SINGLE, DistributedGroup, rendezvous_address
 from plaudit.training.handles import Handle, Slot
-from plaudit.training.online_config import OnlineConfig
 from plaudit.training.replay_buffer import ReplayBuffer
+from plaudit.training.run_folder import RunFolder
 from plaudit.training.state_manager import StateManager
-from plaudit.training.worker_group import WEIGHTS, Workers
+from plaudit.training.worker_group import Workers, replay_options
 from plaudit.training.workers.env import EnvWorker
 from plaudit.training.workers.human import HumanLabelWorker
 from plaudit.training.workers.judge import JudgeWorker
@@ -280,16 +280,14 @@ def _succeeded(call: Future[Any]) -> bool:
 class RayWorkers(Workers):
     """All actors are made at once, so that they get ready side by side."""
 
-    def __init__(self, config: OnlineConfig, folder: Path, cluster: Cluster):
+    def __init__(self, run: RunFolder, cluster: Cluster):
         super().__init__()
-        self._cluster, self._timeout_s = cluster, config.patience
+        config, folder = run.config, run.path.absolute()
+        self._cluster, self._timeout_s = cluster, config.run.worker_timeout_s
         self._run = uuid.uuid4().hex[:8]  # in the names of the actors, which others of the cluster can see
         self._actors: dict[str, Any] = {}
-        folder, demos = folder.absolute(), None if config.demos is None else config.demos.absolute()
-        options: dict[str, Any] = {"demos": demos, "judged_demos": config.judges_demos}
-        options |= {"capacity_gb": config.capacity_gb, "since": time.time()}
-        self._make("replay", "replay", ReplayBufferActor, folder, **options)
-        self._make("state", "state", StateManagerActor, folder / WEIGHTS)
+        self._make("replay", "replay", ReplayBufferActor, folder, **replay_options(run))
+        self._make("state", "state", StateManagerActor, run.policy.absolute())
         self.replay = RayHandle("replay buffer", self._name("replay"), STATS_TIMEOUT_S)
         self.state = RayHandle("state manager", self._name("state"), STATS_TIMEOUT_S)
         # Workers wait longer for the two than the loop does.
@@ -297,16 +295,16 @@ class RayWorkers(Workers):
         state: Any = RayHandle("state manager", self._name("state"), self._timeout_s)
         self.env = self._slot("env", "env", EnvActor, config, replay, state)
         self.judge = self.labeler = None
-        if not config.by_hand:
+        if not config.human_labels:
             self.judge = self._slot("judge", "labeler", AutoRewardLabelerActor, replay)
-        if config.by_hand or config.audited_by_hand:
-            self.labeler = self._slot("labeler", "labeler", ManualRewardLabelerActor, replay, config.window)
+        if config.human_labels or config.human_audits:
+            self.labeler = self._slot("labeler", "labeler", ManualRewardLabelerActor, replay, config.judge.window)
 
         def make(rank: int) -> Any:
             where = cluster.placement.options("trainer", rank)
             return ray.remote(LearnerActor).options(**where, max_restarts=0).remote(config, folder, replay, state)
 
-        self._learners = LearnerGroup(make, cluster.placement.trainer_workers)
+        self._learners = LearnerGroup(make, cluster.placement.num_learners)
         self.learner = Slot(self._learners, self.clock)
 
     def _name(self, worker: str) -> str:
@@ -315,7 +313,7 @@ class RayWorkers(Workers):
     def _make(self, worker: str, part: Any, cls: type, *args: Any, **kwargs: Any) -> None:
         """
         worker: its name
-        part: where it goes, see `cluster.parts`
+        part: where it goes, see `cluster.workers`
         """
         where = self._cluster.placement.options(part)
         threads = {"max_concurrency": 2} if cls is EnvActor else {}  # to be stopped in the middle of an episode

@@ -1,27 +1,22 @@
-"""An online run from a config: on a cluster, or in this process."""
+"""The workers of an online run: as actors of a cluster, or in this process."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from plaudit.cluster.config import Part, PlacementConfig
-from plaudit.training.online_config import OnlineConfig
+from plaudit.training.cluster_config import Part
+from plaudit.training.run_folder import RunFolder
 from plaudit.training.worker_group import LocalWorkers, Workers
 
 
-class ClusterRunConfig(OnlineConfig):
-    """An online run and where its parts go."""
-
-    cluster: PlacementConfig = PlacementConfig()
-
-
 @contextmanager
-def workers_for(config: ClusterRunConfig, folder: Path, address: str | None) -> Iterator[Workers]:
+def workers_for(folder: RunFolder, address: str | None, *, serial: bool = False) -> Iterator[Workers]:
     """
-    address: of a cluster; "none" for this process
+    address: of a cluster's head; "auto" for the cluster that this machine belongs to, or else one of its own; "local"
+        for one of its own; None for this process
+    serial: in this process, one call after the other
     """
-    if address == "none":
-        workers: Workers = LocalWorkers(config, folder)
+    if address is None:
+        workers: Workers = LocalWorkers(folder, serial=serial)
         try:
             yield workers
         finally:
@@ -29,11 +24,12 @@ def workers_for(config: ClusterRunConfig, folder: Path, address: str | None) -> 
         return
     from plaudit.cluster.connect import connected
 
-    needs: list[Part] = ["labeler"] if not config.by_hand and config.judge.requires_gpu else []
-    with connected(address, config.cluster, needs) as cluster:
+    config = folder.config
+    needs: list[Part] = ["labeler"] if not config.human_labels and config.judge.config.requires_gpu else []
+    with connected(None if address == "auto" else address, config.cluster, needs) as cluster:
         from plaudit.cluster.ray_workers import RayWorkers
 
-        workers = RayWorkers(config, folder, cluster)
+        workers = RayWorkers(folder, cluster)
         try:
             yield workers
         finally:

@@ -6,11 +6,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from plaudit.cluster.check import Row
-from plaudit.cluster.config import ROLES, PlacementConfig
 from plaudit.cluster.placement import Node
 from plaudit.cluster.ray_private import Actor
 from plaudit.cluster.state import NodeState
 from plaudit.cluster.token import DEFAULT
+from plaudit.training.cluster_config import ROLES, ClusterConfig
 
 MARKS = {True: ("ok", "green"), False: ("!", "bold red")}
 
@@ -37,7 +37,7 @@ def nodes_table(nodes: Sequence[Node]) -> Table:
     table = Table("node", "address", "roles", *right, "versions", "alive", box=None, pad_edge=False)
     for node in nodes:
         has = node.resources
-        roles = [role for role, resource in PlacementConfig().resources.model_dump().items() if resource in has]
+        roles = [role for role, resource in ClusterConfig().resources.model_dump().items() if resource in has]
         table.add_row(
             f"{node.hostname}{' (head)' if node.head else ''}",
             node.address,

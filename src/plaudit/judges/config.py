@@ -20,7 +20,7 @@ from pydantic import Field
 
 from plaudit.config import Config, place_of, read_tree
 from plaudit.data.journal import write_atomic
-from plaudit.errors import ConfigError, NotAllowed, UnknownName, did_you_mean
+from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
 from plaudit.judges.calibration import PlattScaling
 from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY
@@ -106,6 +106,16 @@ def _own_judge(path: Path | None) -> tuple[Path | None, dict[str, Any]]:
         own = {"type": "classifier", "model": str(folder)}
         return (folder / JUDGE_FILE if (folder / JUDGE_FILE).is_file() else None), own
     return path, {}
+
+
+def judge_tree(path: Path) -> dict[str, Any]:
+    """The keys of the judge that a path names: a reward model's folder or .pt, or a judge's file."""
+    if path.suffix == ".pt":
+        return {"type": "classifier", "model": str(path)}
+    if path.is_dir() and not (path / MODEL_FILE).is_file():
+        raise BadFile(path, f"this is not a reward model: it has no {MODEL_FILE}")
+    file, own = _own_judge(path)
+    return {**own, **(read_tree(file, ())[0] if file is not None else {})}
 
 
 def save_own_judge(folder: Path, rule: DecisionRule) -> None:

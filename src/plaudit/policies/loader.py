@@ -8,7 +8,7 @@
                                        # which takes --allow-code my_package
       state_dim: 24
       action_dim: 24
-    weights: policy.safetensors        # beside this one too; leave it out for a policy that has not learned yet
+    weights: model.safetensors         # beside this one too; leave it out for a policy that has not learned yet
     normalizer: normalizer.json        # leave it out for a policy in the robot's own units
 
 What comes out is plain data, so that another process can build the policy: `PolicySpec`.
@@ -33,6 +33,8 @@ from plaudit.safetensors_file import check_safetensors
 from plaudit.trust import from_file
 from plaudit.types import PolicyWeights
 from plaudit.untrusted import shown
+
+POLICY_FILE, WEIGHTS_FILE = "policy.yaml", "model.safetensors"  # of a policy's folder
 
 Problem = tuple[tuple[str | int, ...], str]  # as ConfigError has them
 
@@ -120,13 +122,19 @@ def save_policy(
     """A folder that `load_policy` reads: policy.yaml, and what it names; returns the path of the first."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_weights(folder / "policy.safetensors", weights)
-    tree: dict[str, Any] = {"policy": POLICY_REGISTRY.dump(config), "weights": "policy.safetensors"}
+    write_weights(folder / WEIGHTS_FILE, weights)
+    return save_policy_file(folder, config, normalizer)
+
+
+def save_policy_file(folder: Path, config: BaseModel, normalizer: Normalizer | None = None) -> Path:
+    """The same without the weights, which somebody else writes beside it as `WEIGHTS_FILE`."""
+    tree: dict[str, Any] = {"policy": POLICY_REGISTRY.dump(config), "weights": WEIGHTS_FILE}
+    folder.mkdir(parents=True, exist_ok=True)
     if normalizer is not None:
         normalizer.save(folder / "normalizer.json")
         tree["normalizer"] = "normalizer.json"
-    write_atomic(folder / "policy.yaml", OmegaConf.to_yaml(OmegaConf.create(tree)).encode())
-    return folder / "policy.yaml"
+    write_atomic(folder / POLICY_FILE, OmegaConf.to_yaml(OmegaConf.create(tree)).encode())
+    return folder / POLICY_FILE
 
 
 def _type_of(file: PolicyFile) -> str:

@@ -43,6 +43,7 @@ from plaudit.untrusted import understood
 
 _MAX_EVENTS = 60  # latest
 _MAX_EVALUATIONS = 30  # latest
+_WORKER_METRICS = ("policy/version", "policy/robot_version", "policy/staleness_s")  # shown over time
 _SMOOTHING = 5  # rollouts: one of sixteen episodes is a coarse measure
 
 
@@ -94,8 +95,8 @@ def _blocks(
 def _title(run: RunData) -> str:
     learner = run.option("learner", "type")
     if not run.is_online:
-        return f"{run.option('env', 'type')} with {learner}, seed {run.option('seed')}"
-    env = run.option("robot", "env", "type") or run.option("executor", "name") or run.option("robot", "type")
+        return f"{run.option('env', 'type')} with {learner}, seed {run.option('run', 'seed')}"
+    env = run.option("env", "type") or run.option("robot", "env", "type") or run.option("robot", "type")
     names = {"human": "a human", "vlm": "a vision-language model", "simulator": "the simulator", None: "a custom judge"}
     judge = run.option("judge", "type")
     return f"{env} with {learner}, online, labels by {names.get(judge, f'a {judge}')}"
@@ -104,16 +105,16 @@ def _title(run: RunData) -> str:
 def _summary(run: RunData) -> str:
     if not run.metrics:
         return "Nothing has been logged yet."
-    counts = [(run.latest("online/episodes", "train/episodes"), "episode"), (run.last["step"], "step")]
-    counts += [(run.latest("online/updates"), "update")]
+    counts = [(run.latest("rollout/episodes"), "episode"), (run.last["step"], "step")]
+    counts += [(run.latest("learner/updates"), "update")]
     text = ", ".join(format_count(int(count), noun) for count, noun in counts if count is not None)
-    text += f" in {format_duration(run.last['time/seconds'])}."
-    if solved := next((line for line in run.metrics if line.get("eval/success", 0) >= 0.9), None):
-        after = f"{solved['step']:,} steps and {format_duration(solved['time/seconds'])}"
+    text += f" in {format_duration(run.last['time/elapsed_s'])}."
+    if solved := next((line for line in run.metrics if line.get("eval/success_once", 0) >= 0.9), None):
+        after = f"{solved['step']:,} steps and {format_duration(solved['time/elapsed_s'])}"
         text += f" Success on eval seeds reached 90% after {after}."
-    sessions = [event for event in run.events if event["what"] in ("begun", "ended")]
-    if sessions and sessions[-1]["what"] == "ended":
-        message = sessions[-1]["sentence"]
+    sessions = [event for event in run.events if event["event"] in ("started", "ended")]
+    if sessions and sessions[-1]["event"] == "ended":
+        message = sessions[-1]["message"]
         return f"{text} {message[:1].upper()}{message[1:]}."
     if sessions:
         return f"{text} The run is in progress or was killed; resume it with: plaudit online --resume {run.folder}"
@@ -123,43 +124,45 @@ def _summary(run: RunData) -> str:
 def _tiles(run: RunData) -> dict[str, str]:
     """The most important numbers, meaning -> number."""
     tiles: dict[str, str] = {}
-    evaluations = [value for _, value in run.points("eval/success")]
+    evaluations = [value for _, value in run.points("eval/success_once")]
     if len(evaluations) > 1:
         tiles["success on eval seeds, first and last evaluation"] = f"{evaluations[0]:.0%} → {evaluations[-1]:.0%}"
     elif evaluations:
         tiles["success on eval seeds"] = f"{evaluations[0]:.0%}"
-    recent = f"the last {min(50, run.last.get('online/episodes', 0))} episodes" if run.is_online else "the last rollout"
+    recent = (
+        f"the last {min(50, run.last.get('rollout/episodes', 0))} episodes" if run.is_online else "the last rollout"
+    )
     rates = [
-        ("judge", run.latest("online/success_judged", "reward/success_once")),
-        ("simulator", run.latest("online/success_true", "env/success_once")),
+        ("judge", run.latest("judge/success_once")),
+        ("simulator", run.latest("env/success_once")),
     ]
     for source, rate in rates:
         if rate is not None:
             tiles[f"success rate of {recent} ({source})"] = f"{rate:.0%}"
-    gap, most = run.latest("audit/gap", "reward/gap"), run.option("audit", "bound") or run.option("reward", "alarm_gap")
+    gap, most = run.latest("audit/success_gap"), run.option("audit", "max_gap")
     if gap is not None:
         limit = "" if most is None else f" (max {100 * most:.0f})"
         tiles[f"audit gap: success by the judge minus true success{limit}"] = f"{100 * gap:+.0f} pp"
-    if version := run.latest("weights/version"):
+    if version := run.latest("policy/version"):
         tiles["latest policy version"] = f"v{version:,}"
     return tiles
 
 
 def _warnings(run: RunData) -> list[Block]:
-    alarms = [event["sentence"] for event in run.events if event["what"] == "alarm"]
+    alarms = [event["message"] for event in run.events if event["event"] == "alarm"]
     first = run.first_alarm()
     if first is not None and not alarms:
         alarms = [f"after {first['step']:,} steps {_audit_errors(first)}"]
     advice = "Look at the audited episodes, label them and retrain the judge."
     messages = [f"Audit alarm: {message}. {advice}" for message in dict.fromkeys(alarms)]
-    if count := run.last.get("online/failed"):
+    if count := run.last.get("judge/failed_episodes"):
         messages.append(f"The judge could not label {format_count(count, 'episode')}; the reasons are below.")
     return [Text(message, "warning") for message in messages]
 
 
 def _audit_errors(line: Mapping[str, Any]) -> str:
     if "audit/missed_successes" not in line:
-        gap = line.get("reward/gap", line.get("audit/gap"))
+        gap = line.get("audit/success_gap")
         return "the judge was wrong about too many audited episodes" if gap is None else f"the audit gap was {gap:+.0%}"
     return (
         f"{line['audit/false_successes']:.0%} of the audited episodes were false positives, which train the policy "
@@ -171,18 +174,17 @@ def _audit_errors(line: Mapping[str, Any]) -> str:
 
 
 def _success_chart(run: RunData) -> list[Block]:
-    curves: dict[str, Series] = {"eval seeds": run.points("eval/success")}
-    if run.is_online:
-        curves["judge"], curves["simulator"] = run.points("online/success_judged"), run.points("online/success_true")
-    elif run.points("reward/success_once"):
-        curves["judge"] = _smooth(run.points("reward/success_once"))
-        curves["simulator"] = _smooth(run.points("env/success_once"))
-    else:
-        curves["training"] = _smooth(run.points("train/success"))
+    curves: dict[str, Series] = {"eval seeds": run.points("eval/success_once")}
+    smooth = list if run.is_online else _smooth  # online metrics are moving averages already
+    curves["judge"] = smooth(run.points("judge/success_once"))
+    curves["simulator"] = smooth(run.points("env/success_once"))
+    if run.option("judge", "type") == "simulator":
+        curves["training"] = curves.pop("simulator") or curves["judge"]
+        del curves["judge"]
     curves = {name: curve for name, curve in curves.items() if curve}
     if not curves:
         return []
-    goal = run.option("evaluation", "stop_at")
+    goal = run.option("evaluation", "stop_success_rate")
     chart = line_chart(
         {name: [curve] for name, curve in curves.items()},
         title="Success rate" if len(curves) > 1 else f"Success rate ({next(iter(curves))})",
@@ -197,10 +199,10 @@ def _success_chart(run: RunData) -> list[Block]:
 
 def _judge_chart(run: RunData) -> list[Block]:
     """How the judge compares with the reference on audited episodes."""
-    gap = run.points("audit/gap") or run.points("reward/gap")
+    gap = run.points("audit/success_gap")
     if not gap:
         return []
-    most = run.option("audit", "bound") or run.option("reward", "alarm_gap") or 0.2
+    most = run.option("audit", "max_gap") or 0.2
     reach = 1.25 * max(most, *(abs(value) for _, value in gap))
     chart = line_chart(
         {"judge minus reference": [gap]},
@@ -217,9 +219,9 @@ def _judge_chart(run: RunData) -> list[Block]:
 def _videos(run: RunData) -> list[Block]:
     captions = {"first.mp4": "The first policy", "last.mp4": "The last policy"}
     videos = [
-        video_block((run.folder / name).read_bytes(), caption)
+        video_block((run.folder / "videos" / name).read_bytes(), caption)
         for name, caption in captions.items()
-        if (run.folder / name).exists()
+        if (run.folder / "videos" / name).exists()
     ]
     about = "The same test seeds in both. Under each episode: P(success) of the judge, and what the simulator says."
     return [Section("First and last policy", [Text(about, "muted"), Row(videos)])] if videos else []
@@ -254,18 +256,18 @@ def _judge_versions(run: RunData) -> list[Block]:
         return []
     rows: list[Sequence[Cell]] = []
     for version in run.judge_versions:
-        result = Span("promoted", "good") if version["replaced"] else Span("rejected", "muted")
-        rates = [_old_and_new(version, name) for name in ("score", "false", "missed")]
-        rows.append((f"v{version['number']}", result, *rates, format_duration(version["seconds"]), version["sentence"]))
+        result = Span("promoted", "good") if version["promoted"] else Span("rejected", "muted")
+        rates = [_current_and_candidate(version, name) for name in ("balanced_accuracy", "fpr", "fnr")]
+        rows.append((f"v{version['number']}", result, *rates, format_duration(version["seconds"]), version["message"]))
     header = ("", "", "balanced accuracy", "false-positive rate", "false-negative rate", "time", "reason")
     about = "Trained in the background on reference labels. Rates of held-out episodes, current judge → candidate."
     return [Section("Judge versions", [Text(about, "muted"), Table(rows, header)])]
 
 
-def _old_and_new(version: Mapping[str, Any], name: str) -> Cell:
-    if version["old"] is None or version["new"] is None:
+def _current_and_candidate(version: Mapping[str, Any], name: str) -> Cell:
+    if version["current"] is None or version["candidate"] is None:
         return Span("-", "muted")
-    rates = [version[side][name] for side in ("old", "new")]
+    rates = [version[side][name] for side in ("current", "candidate")]
     return " → ".join("-" if rate is None else f"{rate:.0%}" for rate in rates)
 
 
@@ -274,17 +276,19 @@ def _old_and_new(version: Mapping[str, Any], name: str) -> Cell:
 
 def _workers(run: RunData) -> list[Block]:
     """The rates and queues of the workers, over minutes."""
-    limit, queue = run.option("backlog"), run.over_time("online/unjudged")
+    limit, queue = run.option("run", "max_unlabeled_episodes"), run.over_time("replay/unlabeled_episodes")
     charts = [
-        _time_chart(run, f"Unlabeled episodes (max {limit})", _queue_height(queue, limit), unlabeled="online/unjudged"),
-        _time_chart(run, "Judge latency, s per episode", latency="online/judge_latency"),
-        _time_chart(run, "Env steps per second", rate="online/steps_per_second"),
-        _time_chart(run, "Learner updates per second", rate="online/updates_per_second"),
-        _time_chart(run, "Learner updates", updates="online/updates"),
-        _time_chart(run, "Pending updates", pending="online/owed"),
-        _time_chart(run, "Policy version", latest="weights/version", robot="weights/on_robot"),
-        _time_chart(run, "Policy staleness, s", staleness="weights/age"),
-        _time_chart(run, "Time the learner waits for batches", 1.0, fraction="online/sampling"),
+        _time_chart(
+            run, f"Unlabeled episodes (max {limit})", _queue_height(queue, limit), unlabeled="replay/unlabeled_episodes"
+        ),
+        _time_chart(run, "Judge latency, s per episode", latency="time/judge_latency_s"),
+        _time_chart(run, "Env steps per second", rate="time/env_steps_per_s"),
+        _time_chart(run, "Learner updates per second", rate="time/updates_per_s"),
+        _time_chart(run, "Learner updates", updates="learner/updates"),
+        _time_chart(run, "Pending updates", pending="learner/pending_updates"),
+        _time_chart(run, "Policy version", latest="policy/version", robot="policy/robot_version"),
+        _time_chart(run, "Policy staleness, s", staleness="policy/staleness_s"),
+        _time_chart(run, "Time the learner waits for batches", 1.0, fraction="time/sample_wait_fraction"),
     ]
     charts = [chart for chart in charts if chart is not None]
     return [Section("Workers", [Row(charts)])] if run.is_online and charts else []
@@ -305,15 +309,16 @@ def _queue_height(queue: Series, limit: int | None) -> float:
 
 
 def _learning(run: RunData) -> list[Block]:
-    names = run.names("loss/", "policy/", "critic/", "value/", "train/reward", "time/compute_model_rewards")
+    names = run.names("loss/", "policy/", "critic/", "rollout/rewards", "time/compute_model_rewards")
+    names = [name for name in names if name not in _WORKER_METRICS]
     charts = [Chart(line_chart({"": [run.points(name)]}, title=name, x="env steps", size=SMALL)) for name in names]
     return [Section("Learning", [Row(charts)])] if charts else []
 
 
 def _evaluations(run: RunData) -> list[Block]:
-    lines = [line for line in run.metrics if "eval/success" in line]
+    lines = [line for line in run.metrics if "eval/success_once" in line]
     rows = [
-        (f"{line['step']:,}", f"{line['eval/success']:.0%}", format_duration(line["time/seconds"]))
+        (f"{line['step']:,}", f"{line['eval/success_once']:.0%}", format_duration(line["time/elapsed_s"]))
         for line in lines[-_MAX_EVALUATIONS:]
     ]
     more = len(lines) - len(rows)
@@ -325,17 +330,17 @@ def _evaluations(run: RunData) -> list[Block]:
 def _events(run: RunData) -> list[Block]:
     if not run.events:
         return []
-    styles: dict[str, Any] = {"alarm": "bad", "trouble": "bad", "restart": "bad", "over": "good", "news": ""}
+    styles: dict[str, Any] = {"alarm": "bad", "error": "bad", "restart": "bad", "recovered": "good", "judge": ""}
     rows = [
         (
             Span(datetime.fromtimestamp(event["time"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC"), "muted"),
             Span(f"episode {event['episodes']:,}", "muted"),
-            Span(event["sentence"], styles.get(event["what"], "muted")),
+            Span(event["message"], styles.get(event["event"], "muted")),
         )
         for event in run.events[-_MAX_EVENTS:]
     ]
     more = len(run.events) - len(rows)
-    note = [Text(f"{more} earlier events are in chronicle.jsonl.", "muted")] if more else []
+    note = [Text(f"{more} earlier events are in events.jsonl.", "muted")] if more else []
     return [Section("Events", [Table(rows), *note])]
 
 

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from plaudit.report.plots import EventMarker, Series
 from plaudit.untrusted import read_json_lines, read_json_object, read_metrics
+from plaudit.yaml_file import read_yaml
 
 Lines = list[dict[str, Any]]
 
@@ -23,13 +24,13 @@ class RunData:
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read them; lines that a power cut or a full disk cut off are left out."""
-        decisions = [read_json_object(path) for path in sorted(folder.glob("judges/[0-9]*/decision.json"))]
-        config = read_json_object(folder / "config.json")
-        metrics, events = read_metrics(folder / "metrics.jsonl"), read_json_lines(folder / "chronicle.jsonl")
+        decisions = [read_json_object(path) for path in sorted(folder.glob("judge/[0-9]*/promotion.json"))]
+        config = read_yaml(folder / "config.yaml")
+        metrics, events = read_metrics(folder / "metrics.jsonl"), read_json_lines(folder / "events.jsonl")
         return cls(folder, config, metrics, events, decisions)
 
     def option(self, *keys: str) -> Any:
-        """A value of the config, like `option("audit", "bound")`; None where this kind of run has none."""
+        """A value of the config, like `option("audit", "max_gap")`; None where this kind of run has none."""
         value: Any = self.config
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
@@ -37,7 +38,7 @@ class RunData:
 
     @property
     def is_online(self) -> bool:
-        return "robot" in self.config
+        return self.config.get("schedule") == "online"
 
     @property
     def last(self) -> dict[str, Any]:
@@ -55,7 +56,7 @@ class RunData:
 
     def over_time(self, name: str) -> Series:
         """A metric over minutes: a worker that waits makes no steps."""
-        return [(line["time/seconds"] / 60, line[name]) for line in self.metrics if name in line]
+        return [(line["time/elapsed_s"] / 60, line[name]) for line in self.metrics if name in line]
 
     def names(self, *prefixes: str) -> list[str]:
         """The metrics whose name begins so."""
@@ -63,14 +64,14 @@ class RunData:
 
     def first_alarm(self) -> dict[str, Any] | None:
         """The line of the first audit alarm."""
-        return next((line for line in self.metrics if line.get("audit/alarm") or line.get("reward/alarm")), None)
+        return next((line for line in self.metrics if line.get("audit/alarm")), None)
 
     def markers(self) -> list[EventMarker]:
         """Alarms and promotions of a judge, for a chart over env steps."""
         found: list[EventMarker] = []
         alarm, version = False, 0
         for line in self.metrics:
-            rings = bool(line.get("audit/alarm", line.get("reward/alarm", alarm)))
+            rings = bool(line.get("audit/alarm", alarm))
             if rings and not alarm:
                 found.append(EventMarker(line["step"], "alarm"))
             if line.get("judge/version", version) > version:

@@ -1,26 +1,28 @@
-"""The audit of a judge in charge: of a random share of the episodes it judged, what is true is looked up.
+"""The audit of a run's judge: what is true is looked up for a random fraction of its episodes, and compared.
 
-    audit = Audit(config, judge="classifier", seed=seed)
-    audit.look(store)                        # every now and then, by the one process that owns the store
-    human.offer(audit.waiting(store))        # where only a person can say
-    if audit.stops: print(audit.sentence)    # the learner goes no further on this judge
+    audit = Audit(config, seed)                                 # `plaudit train`
+    if audit.selects(number): audit.add(predicted, actual)
 
-Whether an episode is audited is drawn from the seed and its id, so a run that goes on after a stop audits the same
-ones. A person may label others too, odd ones first, and those teach the next judge; but only the ones that were drawn
-say how often this judge is right.
+    audit = LedgerAudit(config, source="classifier", seed=seed)  # `plaudit online`
+    audit.read_labels(store)                                    # now and then, in the process that owns the store
+    window.show(audit.requested(store))                         # where only a human can tell
+    if audit.blocks_learning: print(audit.alarm)
 
-An episode counts for the judge that was in charge when it came. A new judge judges the old ones again, and it may have
-learned from them: that it agrees with their truth says nothing. So a new judge begins with a count of nothing.
+The alarm is raised when the judge is wrong too often in either way: it predicts success where there is none, and the
+policy has learned to please it; or it misses successes, and the policy is not rewarded for them. The two errors are
+counted apart: their difference, the gap, is zero for a judge that makes both. A raised alarm stays raised for that
+judge; an error rate near the limit would otherwise start and stop the learner with every episode.
 
-Nothing is kept but what stands in the ledger. What the simulator knows of an audited episode is written there too, as a
-label of source "simulator": it outlives the episode's eviction, a retraining may learn from it, and a learner that
-samples by the judge's source never sees it. An alarm that rang for a judge stays rung for that judge, whatever comes
-later: an error rate that hovers about the bound would otherwise start and stop the learner with every episode.
+Whether an episode is audited follows from the seed and its number, so that a resumed run audits the same ones. Humans
+may label others too, and a retrained judge learns from those; but only the selected ones measure the judge.
 """
 
 import hashlib
+import math
+from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -28,202 +30,270 @@ from plaudit.config import Config
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, JudgeError
-from plaudit.judges.audit import Alarm
 from plaudit.judges.config import HUMAN
 from plaudit.judges.labeling import label_episodes
 from plaudit.judges.simulator import SOURCE as SIMULATOR
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.types import Labels
 
-By = Literal["auto", "simulator", "human"]
-_PAIRS = [(False, False), (False, True), (True, False), (True, True)]  # judged and true; kept once, for weeks of them
-
 
 class AuditConfig(Config):
-    share: float = Field(default=0.25, ge=0, le=1)  # of the judged episodes, whose truth is looked up
-    bound: float = Field(default=0.2, gt=0, le=1)  # of false or of missed successes among these, beyond which it rings
+    """How the judge of a run is audited."""
+
+    fraction: float = Field(default=0.25, ge=0, le=1)  # of the episodes, for which what is true is looked up
+    max_gap: float = Field(default=0.2, gt=0, le=1)  # of these, the fraction of false or of missed successes allowed
     window: PositiveInt = 60  # audited episodes that count, the newest
-    least: PositiveInt = 30  # audited episodes of a judge before it may ring
-    on_alarm: Literal["stop", "warn"] = "stop"  # whether the learner stops on that judge
-    by: By = "auto"  # who knows: the simulator, a person, or the simulator where an episode has one
+    min_episodes: PositiveInt = 30  # audited episodes of a judge before the alarm may be raised
+    on_alarm: Literal["stop", "warn"] = "stop"  # whether learning stops
+    by: Literal["auto", "simulator", "human"] = "auto"  # who tells; auto: the simulator where there is one
 
     @model_validator(mode="after")
-    def _can_ring(self) -> Self:
-        if self.least > self.window:
+    def _check_window(self) -> Self:
+        if self.min_episodes > self.window:
             raise ValueError(
-                f"least is {self.least} and window {self.window}; an alarm that waits for more episodes than it "
-                "remembers can never ring"
+                f"min_episodes is {self.min_episodes} and window {self.window}; an alarm that waits for more episodes "
+                "than it remembers can never be raised"
             )
         return self
 
 
 class Audit:
-    """Of one judge's source, over all models that it had."""
+    """Counts a judge's errors among audited episodes, in the order in which they are added."""
 
-    def __init__(self, config: AuditConfig, judge: str, seed: int = 0):
-        """judge: the source of the labels that are audited"""
-        believed = {"auto": (SIMULATOR, HUMAN), "simulator": (SIMULATOR,), "human": (HUMAN,)}[config.by]
-        self.config, self.judge = config, judge
-        self.model = ""  # fingerprint of the judge in charge, by its newest label
-        self._believed = tuple(source for source in believed if source != judge)
-        self._seed = seed
-        self._seen = 0  # versions of the ledger
-        self._pairs: dict[str, dict[int, int]] = {}  # model -> episode -> one of _PAIRS, by its number
-        self._open: dict[int, str] = {}  # episode -> model, where nobody has said yet what is true
-        self._begin_count()
+    def __init__(self, config: AuditConfig, seed: int = 0):
+        self.config, self._seed = config, seed
+        self.restart()
 
-    def picks(self, episode_id: int) -> bool:
-        """Whether an episode is one of those audited."""
-        return lot(self._seed, "audit", episode_id) < self.config.share
+    def restart(self) -> None:
+        """Forget everything, as for another judge."""
+        self._newest: deque[tuple[bool, bool]] = deque(maxlen=self.config.window)  # predicted, actual
+        self.alarm: str | None = None  # why the judge is not to be trusted, from when that was first found
 
-    def look(self, store: Store) -> None:
-        """Catch up with what was judged and audited; the simulator's word goes into the ledger here."""
-        store.ledger.refresh()
-        store.refresh()
-        self._ask_simulator(store)
-        new = store.ledger.since(self._seen)
-        self._seen += len(new)
-        for version in new:
-            if version.source == self.judge:
-                self.model = version.model
-        picked = [i for i in sorted({version.episode for version in new}) if self.picks(i)]
-        changed = [episode_id for episode_id in picked if self._compare(store.ledger, episode_id)]
-        if new:
-            alive = set(store.ids)
-            self._open = {episode_id: model for episode_id, model in self._open.items() if episode_id in alive}
-            self._count(changed)
+    def selects(self, episode: int) -> bool:
+        """Whether the episode with this number is audited."""
+        return hashed_uniform(self._seed, "audit", episode) < self.config.fraction
 
-    def waiting(self, store: Store) -> list[int]:
-        """Episodes that a person should look at, those of the judge in charge first."""
-        self.look(store)
-        if HUMAN not in self._believed:
-            return []
-        return sorted(self._open, key=lambda i: (self._open[i] != self.model, i))
+    def add(self, predicted: bool, actual: bool) -> None:
+        """Count one audited episode: what the judge said of its success, and what is true."""
+        self._newest.append((bool(predicted), bool(actual)))
+        wrong = max(self.false_successes, self.missed_successes)
+        if self.alarm is None and len(self._newest) >= self.config.min_episodes and wrong > self.config.max_gap:
+            self.alarm = self._alarm_message()
 
     @property
-    def episodes(self) -> int:
-        """Audited so far, of the judge in charge."""
-        return len(self._pairs.get(self.model, {}))
+    def blocks_learning(self) -> bool:
+        """Whether the learner must not learn from this judge any more."""
+        return self.alarm is not None and self.config.on_alarm == "stop"
 
     @property
-    def judged(self) -> float:
-        """Share of the newest audited episodes that the judge called a success; NaN before there is any."""
-        return self._alarm.shares[0]
+    def judge_success_rate(self) -> float:
+        """Fraction of the newest audited episodes that succeed by the judge; NaN before there is any."""
+        return self._fraction(predicted for predicted, _ in self._newest)
 
     @property
-    def true(self) -> float:
-        """Share of the same that are one."""
-        return self._alarm.shares[1]
+    def true_success_rate(self) -> float:
+        """Fraction of the same that do."""
+        return self._fraction(actual for _, actual in self._newest)
 
     @property
     def gap(self) -> float:
-        return self._alarm.gap
+        """Success rate by the judge minus the true one."""
+        return self.judge_success_rate - self.true_success_rate
 
     @property
-    def ringing(self) -> bool:
-        """Whether it has rung for the judge in charge."""
-        return self._rang is not None
+    def false_successes(self) -> float:
+        """Fraction of the audited episodes in which the judge predicts a success that is none."""
+        return self._fraction(predicted and not actual for predicted, actual in self._newest)
 
     @property
-    def stops(self) -> bool:
-        """Whether the learner must not go on with this judge."""
-        return self.ringing and self.config.on_alarm == "stop"
+    def missed_successes(self) -> float:
+        """Fraction of the audited episodes that succeed while the judge sees no success."""
+        return self._fraction(actual and not predicted for predicted, actual in self._newest)
 
     @property
-    def sentence(self) -> str:
-        """How it stands; when it has rung, what was wrong then and what follows."""
-        if self._rang is not None:
-            what = "the learner has stopped until another judge replaces" if self.stops else "the learner goes on with"
-            return f"{self._rang}; {what} {self.judge} {self.model}"
-        if not self.episodes:
-            return "no episode of the judge in charge was audited yet"
-        return f"judged {self.judged:.0%} and true {self.true:.0%} of the last {self._counted} audited episodes"
+    def num_recent(self) -> int:
+        """Audited episodes that count."""
+        return len(self._newest)
 
     def metrics(self) -> dict[str, float]:
-        """By the names in docs/metrics.md; shares only once there are any."""
-        shares = {"audit/judged": self.judged, "audit/true": self.true, "audit/gap": self.gap} if self.episodes else {}
-        waiting = len(self._open) if HUMAN in self._believed else 0
-        return {
-            **shares,
-            **self._alarm.metrics(),
-            "audit/alarm": float(self.ringing),
-            "audit/episodes": float(self.episodes),
-            "audit/waiting": float(waiting),
+        """By the names in docs/metrics.md; rates once there are audited episodes."""
+        raised = {"audit/alarm": float(self.alarm is not None)}
+        if not self._newest:
+            return raised
+        failures, successes = 1 - self.true_success_rate, self.true_success_rate
+        rates = {
+            "audit/judge_success_rate": self.judge_success_rate,
+            "audit/true_success_rate": self.true_success_rate,
+            "audit/success_gap": self.gap,
+            "audit/false_successes": self.false_successes,
+            "audit/missed_successes": self.missed_successes,
         }
+        if failures:
+            rates["audit/fpr"] = self.false_successes / failures
+        if successes:
+            rates["audit/fnr"] = self.missed_successes / successes
+        return {**raised, **rates}
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint, as JSON."""
+        return {"newest": [list(pair) for pair in self._newest], "alarm": self.alarm}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """What `state_dict` returned."""
+        self.restart()
+        self._newest.extend((bool(predicted), bool(actual)) for predicted, actual in state["newest"])
+        self.alarm = state["alarm"]
+
+    def _fraction(self, flags: Any) -> float:
+        return sum(flags) / len(self._newest) if self._newest else math.nan
+
+    def _alarm_message(self) -> str:
+        limit = self.config.max_gap
+        rates = {"false": self.false_successes, "missed": self.missed_successes}
+        reasons = {
+            "false": "the policy has learned to please the judge",
+            "missed": "the judge does not see what the policy does right, which is not rewarded then",
+        }
+        kinds = [kind for kind, rate in rates.items() if rate > limit]
+        wrong = "; ".join(
+            f"{rates[kind]:.0%} are {kind} successes, more than {limit:.0%}: {reasons[kind]}" for kind in kinds
+        )
+        return (
+            f"the judge predicted success in {self.judge_success_rate:.0%} of the last {self.num_recent} audited "
+            f"episodes, {self.true_success_rate:.0%} succeed; {wrong}; look at these episodes (plaudit data sheet), "
+            f"label the {' and '.join(kinds)} successes (plaudit label) and train the judge again "
+            "(plaudit train-reward)"
+        )
+
+
+class LedgerAudit(Audit):
+    """The audit of a judge whose labels stand in a store's ledger, over all models that it had.
+
+    Nothing is kept but what stands in the ledger. What the simulator knows of an audited episode is written there too,
+    as a label of source "simulator": it outlives the episode's eviction, a retraining may learn from it, and a learner
+    that samples by the judge's source never sees it.
+
+    An episode counts for the model that labeled it first. A new model labels old episodes again, and may have learned
+    from them: that it agrees with what is true of them says nothing. So a new model begins with no audited episodes.
+    """
+
+    def __init__(self, config: AuditConfig, source: str, seed: int = 0):
+        """source: of the labels that are audited"""
+        super().__init__(config, seed)
+        references = {"auto": (SIMULATOR, HUMAN), "simulator": (SIMULATOR,), "human": (HUMAN,)}[config.by]
+        self.source = source
+        self.fingerprint = ""  # of the current model, by its newest label
+        self._references = tuple(reference for reference in references if reference != source)
+        self._ledger_version = 0
+        self._results: dict[str, dict[int, tuple[bool, bool]]] = {}  # fingerprint -> episode -> predicted, actual
+        self._pending: dict[int, str] = {}  # episode -> fingerprint, where nobody has told yet what is true
+        self._counted_model, self._counted_until = "", -1  # whose results were added, and up to which episode
+
+    def read_labels(self, store: Store) -> None:
+        """Catch up with the ledger; what the simulator knows of audited episodes is written there."""
+        store.ledger.refresh()
+        store.refresh()
+        self._ask_simulator(store)
+        new = store.ledger.since(self._ledger_version)
+        self._ledger_version += len(new)
+        for version in new:
+            if version.source == self.source:
+                self.fingerprint = version.model
+        selected = [i for i in sorted({version.episode for version in new}) if self.selects(i)]
+        changed = [episode_id for episode_id in selected if self._compare(store.ledger, episode_id)]
+        if new:
+            stored = set(store.ids)
+            self._pending = {i: fingerprint for i, fingerprint in self._pending.items() if i in stored}
+            self._count(changed)
+
+    def requested(self, store: Store) -> list[int]:
+        """Episodes that a human should label, those of the current model first."""
+        self.read_labels(store)
+        if HUMAN not in self._references:
+            return []
+        return sorted(self._pending, key=lambda i: (self._pending[i] != self.fingerprint, i))
 
     @property
-    def _counted(self) -> int:
-        return min(self.episodes, self.config.window)
+    def num_episodes(self) -> int:
+        """Audited so far, of the current model."""
+        return len(self._results.get(self.fingerprint, {}))
+
+    @property
+    def status(self) -> str:
+        """How it stands, in a sentence."""
+        if self.alarm is not None:
+            follows = "learning stops until another judge replaces" if self.blocks_learning else "learning goes on with"
+            return f"{self.alarm}; {follows} {self.source} {self.fingerprint}"
+        if not self.num_episodes:
+            return "no episode of the current judge is audited yet"
+        return (
+            f"success rate {self.judge_success_rate:.0%} (judge), {self.true_success_rate:.0%} (true) in the last "
+            f"{self.num_recent} audited episodes"
+        )
+
+    def metrics(self) -> dict[str, float]:
+        pending = len(self._pending) if HUMAN in self._references else 0
+        counts = {"audit/episodes": float(self.num_episodes), "audit/pending_episodes": float(pending)}
+        return {**super().metrics(), **counts}
 
     def _ask_simulator(self, store: Store) -> None:
-        """Its verdicts on the episodes that were judged since, into the ledger."""
-        if SIMULATOR not in self._believed:
+        if SIMULATOR not in self._references:
             return
-        judged = {version.episode for version in store.ledger.since(self._seen) if version.source == self.judge}
-        said: dict[int, Labels] = {}
-        for episode_id in sorted(judged & set(store.ids)):
-            if self.picks(episode_id) and store.ledger.newest(episode_id, {SIMULATOR}) is None:
+        new = {version.episode for version in store.ledger.since(self._ledger_version) if version.source == self.source}
+        found: dict[int, Labels] = {}
+        for episode_id in sorted(new & set(store.ids)):
+            if self.selects(episode_id) and store.ledger.newest(episode_id, {SIMULATOR}) is None:
                 with suppress(EpisodeNotFound):  # evicted just now
-                    said |= self._simulated(store, episode_id)
-        if said:
-            store.ledger.extend(said.items())
+                    found |= self._simulator_labels(store, episode_id)
+        if found:
+            store.ledger.extend(found.items())
 
-    def _simulated(self, store: Store, episode_id: int) -> dict[int, Labels]:
-        (said,) = label_episodes(SimulatorJudge(), [store.episode(episode_id)])
-        if isinstance(said, Labels):
-            return {episode_id: said}
+    def _simulator_labels(self, store: Store, episode_id: int) -> dict[int, Labels]:
+        (labels,) = label_episodes(SimulatorJudge(), [store.episode(episode_id)])
+        if isinstance(labels, Labels):
+            return {episode_id: labels}
         if self.config.by == SIMULATOR:
             raise JudgeError(
-                f"episode {episode_id} is to be audited by the simulator, and none knows of it; on a robot a person "
-                "audits: set audit.by to human"
+                f"episode {episode_id} is to be audited by the simulator, and no simulator recorded it; on a robot a "
+                "human audits: set audit.by to human"
             )
         return {}
 
     def _compare(self, ledger: Ledger, episode_id: int) -> bool:
-        """What the judge of its day said of an episode beside what is true of it, as far as anybody knows.
-
-        Returns whether that is news.
-        """
-        verdicts = [version for version in ledger.history(episode_id) if version.source == self.judge]
-        if not verdicts:
+        """Compare the first model's label of an episode with what is true; returns whether the result is new."""
+        versions = [version for version in ledger.history(episode_id) if version.source == self.source]
+        if not versions:
             return False
-        model = verdicts[0].model
-        judged = next(version for version in reversed(verdicts) if version.model == model).labels()
-        truth = next((said for by in self._believed if (said := ledger.labels(episode_id, {by})) is not None), None)
-        if truth is None:
-            self._open[episode_id] = model
+        fingerprint = versions[0].model
+        predicted = next(version for version in reversed(versions) if version.model == fingerprint).labels()
+        references = (ledger.labels(episode_id, {reference}) for reference in self._references)
+        actual = next((labels for labels in references if labels is not None), None)
+        if actual is None:
+            self._pending[episode_id] = fingerprint
             return False
-        self._open.pop(episode_id, None)
-        if not truth.labeled.any():  # a person said that nobody should learn from it
+        self._pending.pop(episode_id, None)
+        if not actual.labeled.any():  # excluded by a human
             return False
-        pairs, pair = self._pairs.setdefault(model, {}), _PAIRS.index((judged.success_once, truth.success_once))
-        if pairs.get(episode_id) == pair:
+        results, result = self._results.setdefault(fingerprint, {}), (predicted.success_once, actual.success_once)
+        if results.get(episode_id) == result:
             return False
-        pairs[episode_id] = pair
+        results[episode_id] = result
         return True
 
-    def _begin_count(self) -> None:
-        config = self.config
-        self._alarm = Alarm(config.bound, config.window, config.least)
-        self._rang: str | None = None  # its sentence when it first rang
-        self._of, self._last = self.model, -1  # whose episodes it has counted, and up to which
-
     def _count(self, changed: list[int]) -> None:
-        """Go on with what was compared just now, in the order of the ids; from the first one where something earlier
-        has changed, or the judge."""
-        pairs = self._pairs.get(self.model, {})
-        new = [episode_id for episode_id in changed if episode_id in pairs]
-        if self._of != self.model or (new and new[0] <= self._last):
-            self._begin_count()
-            new = sorted(pairs)
+        """Add new results in the order of the episodes; all of them again where an earlier one or the model changed."""
+        results = self._results.get(self.fingerprint, {})
+        new = [episode_id for episode_id in changed if episode_id in results]
+        if self._counted_model != self.fingerprint or (new and new[0] <= self._counted_until):
+            self.restart()
+            self._counted_model, self._counted_until = self.fingerprint, -1
+            new = sorted(results)
         for episode_id in new:
-            self._alarm.note(*_PAIRS[pairs[episode_id]])
-            if self._rang is None and self._alarm.ringing:
-                self._rang = self._alarm.sentence
-            self._last = episode_id
+            self.add(*results[episode_id])
+            self._counted_until = episode_id
 
 
-def lot(seed: int, what: str, episode: object) -> float:
-    """From 0 to 1, the same for the same on every machine and in every year."""
-    digest = hashlib.sha256(f"{seed} {what} {episode}".encode()).digest()
+def hashed_uniform(seed: int, purpose: str, key: object) -> float:
+    """A number in [0, 1), the same for the same arguments on every machine."""
+    digest = hashlib.sha256(f"{seed} {purpose} {key}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64

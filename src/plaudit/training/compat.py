@@ -1,61 +1,133 @@
-"""What others call the keys of an online run.
+"""Keys of other stacks: what can be read as ours is, everything else is refused with the name that it has here.
 
-Flags of the entry scripts may stand in the file too, and are taken as they are. Keys of other trainers, of the recipes
-and of `plaudit train` are refused with the name that the same thing has here: their values mean something else.
+Read as ours: the flags of the entry scripts (spec names), the ManiSkill recipes' blocks for a reward model
+(`reward.use_reward_model`, `reward.reward_model`, `reward.resnet`) and for collecting data
+(`reward_data_collection`, `reward.collect_data`). A value is never taken half: what a block says of a network is kept
+and compared with the network itself.
 """
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from plaudit.config import refuse_other_names
+from plaudit.errors import ConfigError
+
+Tree = dict[str, Any]
 
 ROBOT_FILES = ("inference_runtime_params_config", "inference_runtime_topics_config")
+REWARD_MODEL_BLOCKS = ("reward_model", "resnet")  # the names that the recipes have for it
+_COLLECT_SYNONYMS = {"max_positive_trajectories": "target_success", "max_negative_trajectories": "target_failure"}
 
+_LEARNER = "write 'learner': its keys are type (sac, qchunk, ppo), gamma, lr, batch_size, utd_ratio, ..."
+_GROUPS = "there are no worker groups here; leave it out"
+_JUDGE = "write 'judge': type is classifier, vlm, simulator or human"
+# Keys of RLinf, LeRobot and SERL, of earlier versions, and what to write instead. A longer key wins.
 OTHER_NAMES: Mapping[str, str] = {
-    "env": "write 'robot: {type: sim, env: {type: lift}}'",
-    "num_envs": "leave it out: a robot is one",
-    "steps": "write 'episodes' for the length of the run, 'executor.max_episode_steps' for that of an episode",
-    "max_steps": "write 'episodes' for the length of the run, 'executor.max_episode_steps' for that of an episode",
-    "scripted_demos": "record some with 'plaudit env record demos' and write 'demos: demos'",
-    "reward.model": "write 'judge: {type: classifier, model: ...}'",
-    "reward.audit_share": "write 'audit.share'",
-    "reward.on_alarm": "write 'audit.on_alarm'",
-    "reward": "write 'judge': its keys are type, and those of that judge",
+    "steps": "write 'run.max_steps'",
+    "max_steps": "write 'run.max_steps' for the run, 'policy.inference.max_episode_steps' for an episode on a robot",
+    "episodes": "write 'run.max_episodes'",
+    "seed": "write 'run.seed'",
+    "name": "write 'run.name'",
+    "device": "write 'run.device'",
+    "num_envs": "write 'run.num_envs'",
+    "num_workers": "write 'cluster.num_learners'",
+    "capacity_gb": "write 'run.capacity_gb'",
+    "checkpoint_every": "write 'run.checkpoint_freq', in env steps",
+    "checkpoint": "write 'run.checkpoint_freq', in env steps",
+    "checkpointing": "write 'run.checkpoint_freq', in env steps",
+    "scripted_demos": "write 'demos.scripted'",
+    "policy_cameras": "write 'policy.cameras'",
+    "executor": "write 'policy.inference'",
+    "rollout": "write 'policy.inference' for how a robot is driven, 'run.num_envs' for a simulation",
+    "takeover": "write 'teleop'",
+    "units": "write 'policy.normalizer'",
+    "retrain": "write 'judge.retrain'",
+    "window": "write 'judge.window'",
+    "labeler": _JUDGE,
+    "reward_labeler": _JUDGE,
     "reward_model": "write 'judge: {type: classifier, model: ...}'",
-    "labeler": "write 'judge': type is classifier, vlm, simulator or human",
-    "reward_labeler": "write 'judge': type is classifier, vlm, simulator or human",
-    "trainer": "write 'learner': its keys are type (sac or qchunk), gamma, lr, batch_size, utd_ratio, ...",
-    "train": "write 'learner': its keys are type (sac or qchunk), gamma, lr, batch_size, utd_ratio, ...",
-    "training": "write 'learner': its keys are type (sac or qchunk), gamma, lr, batch_size, utd_ratio, ...",
-    "algorithm.": "write 'learner'; 'algorithm' here is how the robot is driven, rtc or sequential",
-    "actor": "write 'learner'",
-    "model": "write 'policy_yaml' for a policy to begin with, 'learner' for the networks",
+    "reward_training": "a reward model is trained by 'plaudit train-reward --config FILE'",
+    "reward.model": "write 'judge: {type: classifier, model: ...}', or 'judge: FOLDER'",
+    "reward.kind": "write 'reward.env_reward'",
+    "reward.end_on_success": "write 'reward.terminate_on_success'",
+    "reward.threshold": "write 'judge.rule.threshold'",
+    "reward.confirm": "write 'judge.rule.k' and 'judge.rule.n'",
+    "reward.force": "write 'judge.force'",
+    "reward.device": "write 'judge.device'",
+    "reward.place": "leave it out: a model on another GPU needs only 'judge.device: cuda:1'",
+    "reward.audit_share": "write 'audit.fraction'",
+    "reward.alarm_gap": "write 'audit.max_gap'",
+    "reward.on_alarm": "write 'audit.on_alarm'",
+    "reward.group_name": _GROUPS,
+    "evaluation.every": "write 'evaluation.freq', in env steps",
+    "evaluation.stop_at": "write 'evaluation.stop_success_rate'",
+    "trainer": _LEARNER,
+    "train": _LEARNER,
+    "training": _LEARNER,
     "loss": "leave it out: it is the learner's",
-    "optimizer.lr": "write 'learner.lr'",
     "optimizer": "write 'learner.lr'",
     "lr": "write 'learner.lr'",
     "learning_rate": "write 'learner.lr'",
     "batch_size": "write 'learner.batch_size'",
     "utd_ratio": "write 'learner.utd_ratio'",
-    "data": "write 'demos' for a store of demonstrations",
-    "dataset": "write 'demos' for a store of demonstrations",
-    "replay_buffer": "write 'capacity_gb'",
-    "buffer_size": "write 'capacity_gb'",
-    "checkpoint": "write 'checkpoint_every'",
-    "checkpointing": "write 'checkpoint_every'",
-    "num_workers": "write 'cluster.trainer_workers'",
+    "algorithm.gamma": "write 'learner.gamma'",
+    "algorithm.gae_lambda": "write 'learner.gae_lambda'",
+    "algorithm.clip_ratio_high": "write 'learner.clip_coef'",
+    "algorithm.clip_ratio_low": "write 'learner.clip_coef'",
+    "algorithm.entropy_bonus": "write 'learner.ent_coef'",
+    "algorithm.tau": "write 'learner.tau'",
+    "algorithm.update_epoch": "write 'learner.update_epochs'",
+    "algorithm.replay_buffer": "write 'run.capacity_gb'",
+    "algorithm.demo_buffer": "write 'demos.store' and 'learner.demo_ratio'",
+    "algorithm": "write 'learner' for the algorithm that learns, 'policy.inference' for rtc or sequential",
+    "actor.optim.lr": "write 'learner.lr'",
+    "actor.global_batch_size": "write 'learner.batch_size' (sac, qchunk) or 'learner.num_minibatches' (ppo)",
+    "actor.micro_batch_size": "leave it out: a batch is one piece",
+    "actor.model.image_keys": "write 'env.cameras'",
+    "actor.model.image_size": "write 'env.image_size' as [height, width]",
+    "actor": "write 'learner'",
+    "model": "write 'policy.path' for a policy to start from, 'learner' for the networks",
+    "data": "write 'demos.store' for a store of demonstrations",
+    "dataset": "write 'demos.store' for a store of demonstrations",
+    "replay_buffer": "write 'run.capacity_gb'",
+    "buffer_size": "write 'run.capacity_gb'",
+    "env.train.reward_render_mode": "write 'env.obs: both'; cameras then see every frame",
+    "env.train.init_params.obs_mode": "write 'env.obs: state', 'pixels' or 'both'",
+    "env.train.init_params.render_mode": "write 'env.obs: both'",
+    "env.train.total_num_envs": "write 'run.num_envs'",
+    "env.train.max_episode_steps": "write 'env.max_steps'",
+    "env.train": "write the environment's keys under 'env' itself",
+    "env.eval": "write 'evaluation'; it runs the same environment on eval seeds",
+    "runner.resume_dir": "run the command with --resume FOLDER",
+    "runner.max_steps": "write 'run.max_steps'",
+    "runner.max_epochs": "write 'run.max_steps'",
+    "runner.val_check_interval": "write 'evaluation.freq'",
+    "runner.save_interval": "write 'run.checkpoint_freq'",
+    "runner": "write 'run': max_steps, max_episodes, checkpoint_freq, ...",
     "cluster.num_nodes": "leave it out: nodes are those that 'plaudit cluster start' started",
-    "runner": "write its keys at the top: episodes, checkpoint_every, evaluation",
-    "rollout": "write 'executor' for how the robot is driven",
+    "cluster.parts": "write 'cluster.workers'",
+    "cluster.trainer_workers": "write 'cluster.num_learners'",
 }
 
 
-def translated(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Flags as keys; what goes by another name here is an error that says by which."""
-    tree = dict(tree)
+def translate(tree: Mapping[str, Any]) -> Tree:
+    """A config's tree with keys of other stacks as ours; a key without a translation is an error that says what to
+    write."""
+    tree = _translate_collect(_translate_reward_model(_translate_flags(dict(tree))))
     refuse_other_names(tree, OTHER_NAMES)
+    return tree
+
+
+def _translate_flags(tree: Tree) -> Tree:
+    """The entry scripts' flags, which may stand in the file too."""
     if "inference_algorithm" in tree:
-        tree["algorithm"] = tree.pop("inference_algorithm")
+        policy = _block(tree, "policy")
+        inference = {"type": tree.pop("inference_algorithm"), **_block(policy, "inference")}
+        tree["policy"] = {**policy, "inference": inference}
+    if "policy_yaml" in tree:
+        tree["policy"] = {"path": tree.pop("policy_yaml"), **_block(tree, "policy")}
     if tree.pop("human_reward_labeler", False):
         tree["judge"] = {"type": "human"}
     files = {key: tree.pop(key) for key in ROBOT_FILES if key in tree}
@@ -63,3 +135,98 @@ def translated(tree: Mapping[str, Any]) -> dict[str, Any]:
         robot = tree.get("robot", {})
         tree["robot"] = {**({"type": robot} if isinstance(robot, str) else robot), **files}
     return tree
+
+
+def _block(tree: Mapping[str, Any], key: str) -> Tree:
+    return dict(tree[key]) if isinstance(tree.get(key), dict) else {}
+
+
+def _translate_reward_model(tree: Tree) -> Tree:
+    """The recipes' reward model as our judge; what they say of its network stays in `reward.reward_model`."""
+    reward = _block(tree, "reward")
+    wanted = reward.pop("use_reward_model", None)
+    blocks = {name: reward.pop(name) for name in REWARD_MODEL_BLOCKS if reward.get(name) is not None}
+    if len(blocks) > 1:
+        raise _problem(("reward", "resnet"), "a reward model is described twice; keep one of the blocks")
+    name, block = next(iter(blocks.items()), ("reward_model", {}))
+    description = dict(_mapping(block, ("reward", name)))
+    if reward.get("reward_model_type") is not None:
+        description["reward_model_type"] = reward.pop("reward_model_type")
+    path = description.pop("checkpoint_path", None)
+    kind = description.pop("reward_type", None)
+    if kind is not None and reward.setdefault("reward_type", kind) != kind:
+        raise _problem(("reward", name, "reward_type"), f"it is {kind} here and {reward['reward_type']} in 'reward'")
+    judge = _block(tree, "judge")
+    named = "type" in judge or isinstance(tree.get("judge"), str)
+    if path is not None and named:
+        raise _problem(("reward", name, "checkpoint_path"), "'judge' names who decides already; write one of them")
+    if wanted and path is None and not named:
+        raise _problem(("reward", "use_reward_model"), "it needs a model: write 'judge: FOLDER' of a reward model")
+    if path is not None and wanted is not False:
+        tree = {**tree, "judge": {**judge, "type": "classifier", "model": path}}
+    if description and wanted is not False:
+        reward["reward_model"] = description
+    return {**{key: value for key, value in tree.items() if key != "reward"}, **({"reward": reward} if reward else {})}
+
+
+def _translate_collect(tree: Tree) -> Tree:
+    """The recipes' two blocks for collecting data as our `collect`; their switches may say no.
+
+    reward_data_collection: {enabled, save_dir, target_success, target_failure}
+    reward: {collect_data, data_collection: {positive_dir, negative_dir, image_keys, max_positive_trajectories, ...}}
+    """
+    tree = _collect_block(tree)
+    collect = tree.get("collect")
+    if not isinstance(collect, dict):
+        return tree
+    for other, ours in _COLLECT_SYNONYMS.items():
+        if other in collect and ours in collect:
+            raise _problem(("collect", other), f"this is the same as '{ours}'; write one of them")
+    return {**tree, "collect": {_COLLECT_SYNONYMS.get(key, key): value for key, value in collect.items()}}
+
+
+def _collect_block(tree: Tree) -> Tree:
+    reward = _block(tree, "reward")
+    wanted, folders = reward.pop("collect_data", None), reward.pop("data_collection", None)
+    block = tree.get("reward_data_collection")
+    if wanted is None and folders is None and block is None:
+        return tree
+    rest = {key: value for key, value in tree.items() if key not in ("reward", "reward_data_collection")}
+    rest |= {"reward": reward} if reward else {}
+    found: list[Tree] = []
+    if folders is not None and wanted is not False:
+        found.append(_from_folders(_mapping(folders, ("reward", "data_collection"))))
+    elif wanted:
+        raise _problem(("reward", "collect_data"), "say where to: write a block 'collect' with a 'store'")
+    if block is not None and _mapping(block, ("reward_data_collection",)).get("enabled") is not False:
+        found.append(_from_save_dir(block))
+    if len(found) + ("collect" in tree) > 1:
+        raise _problem(("collect",), "what to collect is said twice; keep one of the blocks")
+    return {**rest, "collect": found[0]} if found else rest
+
+
+def _from_save_dir(block: Mapping[str, Any]) -> Tree:
+    """The store lies where the folders success/ and failure/ would have."""
+    ours = {"save_dir": "store"}
+    return {ours.get(key, key): value for key, value in block.items() if key != "enabled"}
+
+
+def _from_folders(block: Mapping[str, Any]) -> Tree:
+    """One store for both folders, beside them."""
+    where = [str(block[key]) for key in ("positive_dir", "negative_dir") if block.get(key)]
+    if not where or len({Path(folder).is_absolute() for folder in where}) > 1:
+        raise _problem(("reward", "data_collection"), "its folders have no place in common; write 'collect.store'")
+    above = Path(os.path.commonpath([Path(folder).parent for folder in where]))
+    ours = {"image_keys": "cameras"}
+    kept = {ours.get(k, k): value for k, value in block.items() if k not in ("positive_dir", "negative_dir")}
+    return {"store": str(above / "store"), **kept}
+
+
+def _mapping(value: Any, where: tuple[str, ...]) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _problem(where, "this is a block of keys, not a value")
+    return value
+
+
+def _problem(where: tuple[str, ...], message: str) -> ConfigError:
+    return ConfigError([(where, f"key '{'.'.join(where)}': {message}")])

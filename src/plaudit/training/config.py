@@ -1,175 +1,63 @@
-"""What a training run is made of, as a YAML file or the command line says it.
+"""The config tree of a training run, the same for `plaudit train` and `plaudit online`.
 
-    plaudit train learner=sac env=pick_place scripted_demos=20 learner.lr=3e-4
+    plaudit train  env=lift learner=sac demos.scripted=20 learner.lr=3e-4
+    plaudit online env=lift learner=sac judge=runs/judge demos.store=demos
 
-Other stacks write the same things under other names. Those names are known here: the blocks that collect data are taken
-as they are (training/collect.py), and each other key is answered with ours. A config is never half understood.
+`train` collects rollouts of a vectorized simulation and learns after each; `online` lets a robot, a judge and a learner
+work at the same time. They are two schedules of the same parts and have the same keys; what one of them cannot do, it
+refuses with a message. Keys of RLinf, LeRobot and the entry scripts are read by training/compat.py.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import model_validator
 
-from plaudit.config import Config, Seed, load, refuse_other_names, spelled_out
-from plaudit.data.rewards import RewardConfig
+from plaudit.config import Config
 from plaudit.errors import did_you_mean
+from plaudit.judges.classifier.judge import ClassifierJudgeConfig
+from plaudit.judges.config import HUMAN
 from plaudit.learners.config import OffPolicyConfig
-from plaudit.registry import ENV_REGISTRY, LEARNER_REGISTRY
-from plaudit.rule import DecisionRule, PartialRule
-from plaudit.training.collect import CollectConfig, translate_collect
+from plaudit.registry import ENV_REGISTRY, INFERENCE_REGISTRY, LEARNER_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
+from plaudit.robots.sim import SimRobotConfig
+from plaudit.rollout.engine import InferenceConfig, RunConfig, check_algorithm, engine_config
+from plaudit.training.audit import AuditConfig
+from plaudit.training.cluster_config import ClusterConfig
+from plaudit.training.collect import CollectConfig
+from plaudit.training.settings import (
+    DemosConfig,
+    EvaluationConfig,
+    HumanJudgeConfig,
+    JudgeSettings,
+    PolicySettings,
+    RewardSettings,
+    RunSettings,
+)
 
-BUILT_IN = ("lift", "pick_place", "push")
-
-
-class CheckpointBlock(Config):
-    """A reward model as the recipes name it. What describes the network is held against what the model says itself."""
-
-    checkpoint_path: Path | None = None  # a folder, or a .pt; None in a recipe that only collects
-    image_keys: tuple[str, ...] | None = None
-    image_size: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None  # channels, height, width
-    hidden_dim: PositiveInt | None = None
-    num_spatial_blocks: PositiveInt | None = None
-    pretrained_encoder_path: Path | None = None  # not read: the weights of the encoder are in the checkpoint
-    use_pretrain: bool | None = None
-    freeze_encoder: bool | None = None
-    reward_type: Literal["binary", "continuous"] | None = None
-
-
-BLOCKS = ("reward_model", "resnet")  # the names that a CheckpointBlock has in the recipes
+Schedule = Literal["train", "online"]
+BUILT_IN_TASKS = ("lift", "pick_place", "push")
+DEFAULT_STEPS, DEFAULT_EPISODES = 40_000, 1000  # of a run that sets no limit: `train`, `online`
 
 
-class JudgeBlock(Config):
-    """How the reward model of a run decides; what is not said is the model's own."""
+class TrainingConfig(Config):
+    """A training run."""
 
-    rule: PartialRule = Field(default_factory=DecisionRule)
-
-    @model_validator(mode="after")
-    def _decides_while_it_runs(self) -> Self:
-        if not self.rule.causal:
-            raise ValueError(
-                "rule.decode 'cutoff' needs whole episodes, and here success ends them; take k_of_n or per_frame"
-            )
-        return self
-
-
-class TrainRewardConfig(Config):
-    """Who gives the rewards, and how they are paid."""
-
-    # Without a reward model: the simulator's verdict, or its shaped reward.
-    kind: Literal["sparse", "dense"] = "sparse"
-    # None: success ends the episode, unless a dense reward of the simulator is paid (ending early would cost reward)
-    end_on_success: bool | None = None
-    # With one: it pays and it ends the episode, and what the simulator knows is only logged.
-    use_reward_model: bool | None = None  # None: if one is named
-    model: Path | None = None  # its folder, or a .pt
-    reward_model: CheckpointBlock | None = None  # the same, as the ManiSkill recipes write it
-    resnet: CheckpointBlock | None = None  # likewise
-    reward_model_type: Literal["resnet"] | None = None  # as they write it; a model says itself what it is
-    mode: Literal["replace", "add", "terminal"] = "replace"  # of the simulator's own reward; see data/rewards.py
-    reward_type: Literal["binary", "continuous"] = "binary"
-    shaping: float = Field(default=0.0, ge=0)  # weight of potential-based shaping by the model's progress
-    force: bool = False  # take a model that failed a control
-    device: str | None = None  # that it runs on; None: the learner's
-    execution: Literal["eager", "compile", "graph", "compile+graph"] = "eager"  # on a GPU, see classifier/swift.py
-    audit_share: float = Field(default=0.25, ge=0, le=1)  # of the episodes, whose truth is looked up
-    alarm_gap: float = Field(default=0.2, gt=0, le=1)  # share of false or of missed successes among these that rings
-    alarm_window: PositiveInt = 60  # audited episodes that count
-    alarm_least: PositiveInt = 30  # audited episodes before it may ring
-    on_alarm: Literal["stop", "warn"] = "stop"
-
-    @property
-    def block(self) -> CheckpointBlock | None:
-        return self.resnet if self.reward_model is None else self.reward_model
-
-    @property
-    def named(self) -> Path | None:
-        """The model, whether it is used or not."""
-        return self.model if self.model is not None or self.block is None else self.block.checkpoint_path
-
-    @property
-    def model_path(self) -> Path | None:
-        """None where the simulator is in charge."""
-        return None if self.use_reward_model is False else self.named
-
-    @property
-    def rewards(self) -> RewardConfig:
-        """How rewards follow from labels."""
-        if self.model_path is None:
-            return RewardConfig(env_reward=self.kind)
-        return RewardConfig(mode=self.mode, reward_type=self.reward_type, shaping=self.shaping)
-
-    @property
-    def ends(self) -> bool:
-        """Whether success ends the episode."""
-        pays_on = self.model_path is None and self.kind == "dense"
-        return not pays_on if self.end_on_success is None else self.end_on_success
-
-    @model_validator(mode="after")
-    def _one_model_is_named(self) -> Self:
-        blocks = [block for block in (self.reward_model, self.resnet) if block is not None]
-        twice = self.model is not None and any(block.checkpoint_path is not None for block in blocks)
-        if len(blocks) > 1 or twice:
-            raise ValueError("a reward model is named more than once; keep 'model' and leave out the others")
-        if self.use_reward_model and self.named is None:
-            raise ValueError("use_reward_model needs a model: write 'reward.model' with its folder")
-        return self
-
-    @model_validator(mode="after")
-    def _it_pays_in_one_way(self) -> Self:
-        inside = None if self.block is None else self.block.reward_type
-        if inside not in (None, self.reward_type):
-            raise ValueError(f"reward_type is {self.reward_type}, and {inside} in its block; write one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _the_alarm_can_ring(self) -> Self:
-        if self.alarm_least > self.alarm_window:
-            raise ValueError(
-                f"alarm_least is {self.alarm_least} and alarm_window {self.alarm_window}; an alarm that waits for more "
-                "episodes than it remembers can never ring"
-            )
-        return self
-
-
-class EvalConfig(Config):
-    episodes: PositiveInt = 50  # on seeds that no training episode ever has
-    every: PositiveInt = 2000  # steps of training between evaluations
-    stop_at: float | None = Field(default=None, gt=0, le=1)  # end the run at this success rate
-
-
-class TrainConfig(Config):
-    env: Annotated[Any, ENV_REGISTRY.field]
+    schedule: Schedule  # which command runs it; the command sets this
+    env: Annotated[Any, ENV_REGISTRY.optional_field] = None  # a simulated task; `online` drives one of it as a robot
+    robot: Annotated[Any, ROBOT_REGISTRY.optional_field] = None  # online: a robot instead
+    teleop: Annotated[Any, TELEOP_REGISTRY.optional_field] = None  # online: a human may take over
+    task: str = ""  # the instruction, in words
+    policy: PolicySettings = PolicySettings()
     learner: Annotated[Any, LEARNER_REGISTRY.field]
-    name: str | None = Field(
-        default=None, pattern=r"^[\w.-]+$"
-    )  # of the folder under runs/; None: env, learner and seed
-    # Which cameras the learner looks at. None: all that the environment has; []: none, it learns from the state while
-    # cameras record.
-    policy_cameras: tuple[str, ...] | None = None
-    judge: JudgeBlock = Field(default_factory=JudgeBlock)
-    reward: TrainRewardConfig = Field(default_factory=TrainRewardConfig)
-    evaluation: EvalConfig = Field(default_factory=EvalConfig)
-    steps: PositiveInt = 40_000  # of all environments together
-    num_envs: PositiveInt = 16  # episodes of a round, side by side
-    demos: Path | None = None  # a store of demonstrations with labels
-    scripted_demos: NonNegativeInt = 0  # made by the scripted expert at the start; built-in tasks only
-    demo_noise: float = Field(default=0.2, ge=0)  # on the expert's actions, of which 1 is the most
-    keep_episodes: bool = False  # in the run's store; sac and qchunk keep them in any case, they learn from there
-    collect: CollectConfig | None = None  # episodes with the simulator's labels, for a judge to learn from
-    capacity_gb: float = Field(default=50.0, gt=0)  # of that store; beyond it the oldest go
-    checkpoint_every: PositiveInt = 5000  # steps
-    seed: Seed = 0
-    device: str = "auto"  # "cpu", "cuda", "cuda:1"; auto: cuda where there is one
-    # Of torch on the processor. None: one for a learner of states, whose small products gain little from more and wait
-    # long on a busy machine; as torch likes for one of images.
-    threads: PositiveInt | None = None
-
-    @property
-    def env_name(self) -> str:
-        """As `env=` names it."""
-        return ENV_REGISTRY.name_of(self.env)
+    judge: JudgeSettings = JudgeSettings()
+    reward: RewardSettings = RewardSettings()
+    audit: AuditConfig = AuditConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    demos: DemosConfig = DemosConfig()
+    collect: CollectConfig | None = None  # train: episodes with the simulator's labels, to train a judge on
+    run: RunSettings = RunSettings()
+    cluster: ClusterConfig = ClusterConfig()
 
     @property
     def learner_name(self) -> str:
@@ -177,121 +65,219 @@ class TrainConfig(Config):
         return LEARNER_REGISTRY.name_of(self.learner)
 
     @property
+    def target_name(self) -> str:
+        """What the policy is trained for: a task of the simulator, or a robot."""
+        if self.robot is None:
+            return ENV_REGISTRY.name_of(self.env)
+        return ROBOT_REGISTRY.name_of(self.robot)
+
+    @property
+    def run_name(self) -> str:
+        """Of the run's folder."""
+        chosen = self.run.name or f"{self.target_name}_{self.learner_name}_{self.run.seed}"
+        return re.sub(r"[^\w.-]", "_", chosen)  # a plugin is named by its module and class
+
+    @property
+    def simulation(self) -> Any:
+        """The config of the simulated task; None on a robot."""
+        return self.robot.env if isinstance(self.robot, SimRobotConfig) else self.env
+
+    @property
+    def simulated(self) -> bool:
+        """Whether a simulator tells what is true."""
+        return self.simulation is not None
+
+    @property
     def off_policy(self) -> bool:
-        """Whether the learner takes batches of replay, and not rounds."""
+        """Whether the learner learns from replay."""
         return isinstance(self.learner, OffPolicyConfig)
 
     @property
-    def horizon(self) -> int:
-        """Actions that the learner's policy returns at a time."""
-        return self.learner.action_horizon
+    def human_labels(self) -> bool:
+        """Whether a human gives the labels."""
+        return isinstance(self.judge.config, HumanJudgeConfig)
+
+    @property
+    def audits(self) -> bool:
+        """Whether the judge is compared with what is true: not a human, nor the simulator unless a human audits it."""
+        trusted = self.human_labels or (self.judge.is_simulator and self.audit.by != HUMAN)
+        return self.audit.fraction > 0 and not trusted
+
+    @property
+    def human_audits(self) -> bool:
+        """Whether a human has to look at episodes beside the judge."""
+        return self.audits and (self.audit.by == HUMAN or (self.audit.by == "auto" and not self.simulated))
+
+    @property
+    def relabels_demos(self) -> bool:
+        """Whether the run's judge labels the demonstrations, whatever labels they have."""
+        chosen = self.demos.relabel
+        return not (self.human_labels or self.judge.is_simulator) if chosen is None else chosen
+
+    @property
+    def max_steps(self) -> int | None:
+        """Env steps of the run; None: limited by episodes."""
+        unlimited = self.run.max_steps is None and self.run.max_episodes is None
+        return DEFAULT_STEPS if unlimited and self.schedule == "train" else self.run.max_steps
+
+    @property
+    def max_episodes(self) -> int | None:
+        """Episodes of the run; None: limited by steps."""
+        unlimited = self.run.max_steps is None and self.run.max_episodes is None
+        return DEFAULT_EPISODES if unlimited and self.schedule == "online" else self.run.max_episodes
+
+    @property
+    def engine(self) -> RunConfig:
+        """What drives the robot."""
+        robot = self.robot or SimRobotConfig(env=self.env, realtime=False)
+        inference = engine_config(self.inference_type, self.policy.inference)
+        return RunConfig(robot=robot, teleop=self.teleop, executor=inference)
+
+    @property
+    def inference_type(self) -> str:
+        """The inference algorithm, as `--inference_algorithm` names it."""
+        settings = self.policy.inference
+        if type(settings) is not InferenceConfig:
+            return INFERENCE_REGISTRY.name_of(settings)
+        return "rtc" if self._acts_in_chunks and settings.realtime else "sequential"
+
+    @property
+    def _acts_in_chunks(self) -> bool:
+        """Whether the policy that acts returns several actions at a time; a pretrained one is assumed to."""
+        return self.policy.behavior == "pretrained" or self.learner.action_horizon > 1
 
     @model_validator(mode="after")
-    def _cameras_are_there(self) -> Self:
-        there = self.env.cameras if self.env.obs != "state" else ()
-        for camera in self.policy_cameras or ():
-            if camera not in there:
-                raise ValueError(
-                    f"policy_cameras has '{camera}', which the environment does not show; {did_you_mean(camera, there)}"
-                )
+    def _check_schedule(self) -> Self:
+        (_check_train if self.schedule == "train" else _check_online)(self)
         return self
 
     @model_validator(mode="after")
-    def _a_chunk_fits_into_an_episode(self) -> Self:
-        """Of other simulators, it is known once they are built."""
-        if self.env_name in BUILT_IN and self.horizon > self.env.max_steps:
+    def _check_cameras(self) -> Self:
+        if not self.simulated:
+            return self  # known once the robot is connected
+        env = self.simulation
+        shown = env.cameras if env.obs != "state" else ()
+        wanted = {"policy.cameras": self.policy.cameras, "collect.cameras": self.collect and self.collect.cameras}
+        for key, cameras in wanted.items():
+            for camera in cameras or ():
+                if camera not in shown:
+                    raise ValueError(
+                        f"{key} has '{camera}', which the environment does not show; {did_you_mean(camera, shown)}"
+                    )
+        if self.collect is not None and env.obs == "state":
+            raise ValueError("collect keeps what cameras see; write 'env.obs: both' (and 'policy.cameras: []')")
+        return self
+
+    @model_validator(mode="after")
+    def _check_demos(self) -> Self:
+        if self.demos.store is not None and self.demos.scripted:
+            raise ValueError("name a store of demonstrations (demos.store) or ask for demos.scripted, not both")
+        if self.demos.scripted and ENV_REGISTRY.name_of(self.simulation) not in BUILT_IN_TASKS:
+            raise ValueError(f"only the built-in tasks ({', '.join(BUILT_IN_TASKS)}) have an expert for demos.scripted")
+        return self
+
+    @model_validator(mode="after")
+    def _check_reward(self) -> Self:
+        if self.reward.env_reward == "dense" and not self.judge.is_simulator:
             raise ValueError(
-                f"learner.horizon is {self.horizon}, and an episode is over after {self.env.max_steps} steps"
+                f"reward.env_reward=dense pays the simulator's own reward, and judge '{self.judge.name}' would not be "
+                "asked; leave out one of them (reward.mode=add pays both)"
             )
         return self
 
-    @model_validator(mode="after")
-    def _a_reward_model_has_something_to_see(self) -> Self:
-        if self.reward.model_path is not None and self.env.obs == "state":
-            raise ValueError(
-                "a reward model looks at camera images; write env.obs=both (a policy of states: policy_cameras=[])"
-            )
-        return self
 
-    @model_validator(mode="after")
-    def _there_is_something_to_collect(self) -> Self:
-        if self.collect is None:
-            return self
-        if self.env.obs == "state":
-            raise ValueError("collect keeps what cameras see; write 'env.obs: both' (and 'policy_cameras: []')")
-        for camera in self.collect.cameras or ():
-            if camera not in self.env.cameras:
-                known = did_you_mean(camera, self.env.cameras)
-                raise ValueError(f"collect.cameras has '{camera}', which the environment does not show; {known}")
-        return self
-
-    @model_validator(mode="after")
-    def _demonstrations_can_be_had(self) -> Self:
-        if self.demos is not None and self.scripted_demos:
-            raise ValueError("name a store of demos or ask for scripted_demos, not both")
-        if self.scripted_demos and self.env_name not in BUILT_IN:
-            raise ValueError(f"only the built-in tasks ({', '.join(BUILT_IN)}) have an expert for scripted_demos")
-        return self
-
-
-_GROUPS = "there are no worker groups in one process; leave it out"
-# Keys of the ManiSkill recipes of RLinf and of earlier versions, and what to write instead.
-OTHER_NAMES: Mapping[str, str] = {
-    "reward.threshold": "write 'judge.rule.threshold'",
-    "reward.confirm": "write 'judge.rule.k' and 'judge.rule.n'",
-    "reward.place": "leave it out: a model on another GPU needs only 'reward.device: cuda:1'",
-    "reward.group_name": _GROUPS,
-    "reward_training": "a reward model is trained by 'plaudit train-reward --config FILE'",
-    "algorithm.gamma": "write 'learner.gamma'",
-    "algorithm.gae_lambda": "write 'learner.gae_lambda'",
-    "algorithm.clip_ratio_high": "write 'learner.clip_coef'",
-    "algorithm.clip_ratio_low": "write 'learner.clip_coef'",
-    "algorithm.entropy_bonus": "write 'learner.ent_coef'",
-    "algorithm.tau": "write 'learner.tau'",
-    "algorithm.update_epoch": "write 'learner.update_epochs'",
-    "algorithm.replay_buffer": "write 'capacity_gb'",
-    "algorithm.demo_buffer": "write 'demos' (a store) and 'learner.demo_ratio'",
-    "algorithm": "write 'learner': its keys are gamma, lr, and those of PpoConfig, SacConfig or QChunkConfig",
-    "actor.optim.lr": "write 'learner.lr'",
-    "actor.global_batch_size": "write 'learner.batch_size' (sac, qchunk) or 'learner.num_minibatches' (ppo)",
-    "actor.micro_batch_size": "leave it out: a batch is one piece",
-    "actor.model.image_keys": "write 'env.cameras'",
-    "actor.model.image_size": "write 'env.image_size' as [height, width]",
-    "actor": "write 'learner'",
-    "env.train.reward_render_mode": "write 'env.obs: both'; cameras then see every frame",
-    "env.train.init_params.obs_mode": "write 'env.obs: state', 'pixels' or 'both'",
-    "env.train.init_params.render_mode": "write 'env.obs: both'",
-    "env.train.total_num_envs": "write 'num_envs'",
-    "env.train.max_episode_steps": "write 'env.max_steps'",
-    "env.train": "write the environment's keys under 'env' itself",
-    "env.eval": "write 'evaluation'; it runs the same environment on seeds held back",
-    "runner.resume_dir": "run 'plaudit train --resume FOLDER'",
-    "runner.max_steps": "write 'steps'",
-    "runner.max_epochs": "write 'steps'",
-    "runner.val_check_interval": "write 'evaluation.every'",
-    "runner.save_interval": "write 'checkpoint_every'",
-    "runner": "write its keys at the top: steps, checkpoint_every, evaluation",
-    "cluster": "one process needs no placement; leave it out",
-    "rollout": _GROUPS,
+# Keys that one schedule has no use for, and what to do instead. Pacing of workers is not among them: a synchronous run
+# has nothing to pace.
+ONLINE_ONLY: Mapping[str, str] = {
+    "robot": "a robot cannot be stepped in lockstep; use plaudit online",
+    "teleop": "a human takes over a robot that runs by itself; use plaudit online",
+    "cluster": "a synchronous run is one process; use plaudit online",
+    "policy.path": "use plaudit online, or demos and learner.pretrain_updates to start from demonstrations",
+    "policy.behavior": "a synchronous run acts with what it learns; use plaudit online",
+    "policy.inference": "a vectorized simulation is stepped, not driven; use plaudit online",
+    "policy.normalizer": "a simulation takes actions within [-1, 1] as they are",
+    "policy.update_within_episode": "a rollout has one version of the policy; use plaudit online",
+    "judge.retrain": "a synchronous run has nobody to label meanwhile; use plaudit online, or train a judge between "
+    "two runs (plaudit train-reward) and resume with judge.model=",
+    "judge.window": "no human labels a synchronous run; use plaudit online",
+}
+TRAIN_ONLY: Mapping[str, str] = {
+    "collect": "an online run keeps its episodes anyway, in its folder; use plaudit collect or plaudit train",
+    "run.num_envs": "a robot is one",
+    "run.keep_episodes": "an online run keeps its episodes anyway",
 }
 
 
-def load_train_config(path: Path | None, overrides: Sequence[str]) -> TrainConfig:
-    """From a file and `a.b=c` overrides; `env=lift` is short for `env.type=lift`, and so is `learner=sac`."""
-    full = [spelled_out(override, ("env", "learner"), "learner=sac or learner.lr=1e-3") for override in overrides]
-    return load(TrainConfig, path, full, _translated)
+def _refuse(config: TrainingConfig, keys: Mapping[str, str]) -> None:
+    for key, reason in keys.items():
+        block, _, name = key.rpartition(".")
+        owner: Config = getattr(config, block) if block else config
+        if getattr(owner, name) != type(owner).model_fields[name].get_default(call_default_factory=True):
+            raise ValueError(f"{key} is not for plaudit {config.schedule}: {reason}")
 
 
-def _translated(tree: dict[str, Any]) -> dict[str, Any]:
-    """The blocks of other stacks as ours; what has no translation is an error that says what to write."""
-    tree = _with_reward_type(translate_collect(tree))
-    refuse_other_names(tree, OTHER_NAMES)
-    return tree
+def _check_train(config: TrainingConfig) -> None:
+    _refuse(config, ONLINE_ONLY)
+    if config.env is None:
+        raise ValueError(f"name a simulated task: env={BUILT_IN_TASKS[0]}")
+    if config.human_labels or config.audit.by == HUMAN:
+        key = "judge" if config.human_labels else "audit.by"
+        raise ValueError(f"{key}=human: a human cannot answer within a rollout; use plaudit online")
+    if not config.judge.config.rule.causal:
+        raise ValueError(
+            "judge.rule.decode 'cutoff' needs whole episodes, and here success ends them; use k_of_n or per_frame"
+        )
+    if not config.judge.is_simulator and config.env.obs == "state":
+        raise ValueError("a judge sees camera images; write env.obs=both (a policy of states: policy.cameras=[])")
+    name = ENV_REGISTRY.name_of(config.env)
+    if name in BUILT_IN_TASKS and config.learner.action_horizon > config.env.max_steps:  # others: once they are built
+        raise ValueError(
+            f"learner.horizon is {config.learner.action_horizon}, and an episode is over after {config.env.max_steps} "
+            "steps"
+        )
 
 
-def _with_reward_type(tree: dict[str, Any]) -> dict[str, Any]:
-    """The recipes say in the block of the checkpoint what it pays."""
-    reward = tree.get("reward")
-    blocks = [reward[name] for name in BLOCKS if isinstance(reward.get(name), dict)] if isinstance(reward, dict) else []
-    inside = [block["reward_type"] for block in blocks if block.get("reward_type") is not None]
-    return {**tree, "reward": {"reward_type": inside[0], **tree["reward"]}} if inside else tree
+def _check_online(config: TrainingConfig) -> None:
+    _refuse(config, TRAIN_ONLY)
+    if (config.env is None) == (config.robot is None):
+        raise ValueError("name what is driven: a simulated task (env=lift) or a robot (robot=igris_b), one of them")
+    if not config.off_policy:
+        raise ValueError(
+            f"learner '{config.learner_name}' does not learn from replay, and here labels come after the policy that "
+            "acted was updated; use an off-policy learner: sac, qchunk, or one of your own whose config derives "
+            "from plaudit.learners.config.OffPolicyConfig"
+        )
+    if config.judge.is_simulator and not config.simulated:
+        raise ValueError(f"{config.target_name} has no simulator to judge it; set judge=classifier, vlm or human")
+    if config.human_labels and config.demos.relabel:
+        raise ValueError("demos.relabel with judge=human: label the demonstrations first (plaudit label --judge human)")
+    _check_policy(config)
+
+
+def _check_policy(config: TrainingConfig) -> None:
+    policy, kind = config.policy, config.inference_type
+    check_algorithm(kind, policy.inference)
+    if kind == "rtc" and not config._acts_in_chunks:
+        raise ValueError(
+            f"rtc needs chunks of actions, and the policy of learner '{config.learner_name}' returns one at a time; "
+            "write policy.inference=sequential, or learner=qchunk"
+        )
+    if policy.inference.stop_on and not config.judge.is_simulator:
+        raise ValueError(
+            "policy.inference.stop_on ends an episode by what only the simulator knows, and the learner would learn it "
+            "from there; leave it out, or use judge=simulator"
+        )
+    if policy.behavior == "pretrained" and policy.path is None:
+        raise ValueError("policy.behavior=pretrained needs a policy.path")
+    for key, value in (
+        ("policy.inference.normalizer", policy.inference.normalizer),
+        ("policy.normalizer", policy.normalizer),
+    ):
+        if config.simulated and value is not None:
+            raise ValueError(f"{key} is for robots: a simulation takes actions within [-1, 1] as they are")
+
+
+def classifier_of(config: TrainingConfig) -> ClassifierJudgeConfig | None:
+    """The run's judge, if it is a classifier."""
+    judge = config.judge.config
+    return judge if isinstance(judge, ClassifierJudgeConfig) else None

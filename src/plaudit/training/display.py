@@ -1,7 +1,7 @@
 """How an online run looks on a terminal: one screen that is drawn again and again, and a line a while for a log.
 
 It is 80 columns wide and keeps its height while all is well, so that nothing jumps; what does not fit is cut, except
-troubles and alarms, which come last and are told in full.
+errors and alarms, which come last and in full.
 """
 
 from collections import deque
@@ -12,185 +12,199 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from plaudit.training.online_config import OnlineConfig
-from plaudit.training.progress import Now
+from plaudit.training.config import TrainingConfig
+from plaudit.training.progress import OnlineProgress
 
 WIDTH = 80
-STOPPING = "stopping: everybody comes to the end of what they do; Ctrl-C again interrupts"
-RECENT = 120.0  # s over which the rate is taken that tells how long it will be
+STOPPING = "stopping: workers finish their current call; Ctrl-C again aborts"
+RATE_WINDOW_S = 120.0  # over which the rate is taken that tells how long it will be
 
 
 class Display:
     """Of one run.
 
     view = Display(config)
-    live.update(view.screen(now, workers.restarts))
+    live.update(view.screen(progress, workers.restarts))
     """
 
-    def __init__(self, config: OnlineConfig):
+    def __init__(self, config: TrainingConfig):
         self._config = config
         self._pace = Pace()
 
-    def screen(self, now: Now, restarts: Mapping[str, int] | None = None, stopping: bool = False) -> Group:
+    def screen(
+        self, progress: OnlineProgress, restarts: Mapping[str, int] | None = None, stopping: bool = False
+    ) -> Group:
         """The newest numbers and, below them, what a person should know."""
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(style="dim", no_wrap=True)
         table.add_column(no_wrap=True, overflow="ellipsis", width=WIDTH - 11)
-        for label, value in rows(self._config, now):
+        for label, value in rows(self._config, progress):
             table.add_row(label, value)
-        return Group(self._top(now), self._bar(now), table, _told(now, restarts or {}, stopping))
+        return Group(self._top(progress), self._bar(progress), table, _messages(progress, restarts or {}, stopping))
 
-    def line(self, now: Now) -> str:
+    def line(self, progress: OnlineProgress) -> str:
         """The same in one line, for a log."""
-        facts = [("time", clock(now.seconds)), ("played", self._played(now)), *rows(self._config, now)]
-        return "; ".join(f"{label} {value}" for label, value in facts)
+        items = [("time", clock(progress.elapsed_s)), ("run", self._done(progress)), *rows(self._config, progress)]
+        return "; ".join(f"{label}: {value}" for label, value in items)
 
-    def _top(self, now: Now) -> Table:
+    def _top(self, progress: OnlineProgress) -> Table:
         grid = Table.grid()
         grid.add_column(width=WIDTH - 10, no_wrap=True, overflow="ellipsis")
         grid.add_column(width=10, justify="right")
-        grid.add_row(Text(title(self._config), "bold"), clock(now.seconds))
+        grid.add_row(Text(title(self._config), "bold"), clock(progress.elapsed_s))
         return grid
 
-    def _bar(self, now: Now) -> Table:
-        said = self._played(now)
-        bar = ProgressBar(self._config.episodes, now.counts.episodes, width=WIDTH - 2 - len(said))
+    def _bar(self, progress: OnlineProgress) -> Table:
+        text = self._done(progress)
+        done, total, _ = self._extent(progress)
+        bar = ProgressBar(total, done, width=WIDTH - 2 - len(text))
         grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_row(bar, said)
+        grid.add_row(bar, text)
         return grid
 
-    def _played(self, now: Now) -> str:
-        left = self._left(now)
-        return f"{now.counts.episodes:,} of {self._config.episodes:,} episodes" + (f", {left}" if left else "")
+    def _extent(self, progress: OnlineProgress) -> tuple[int, int, str]:
+        """What is done of how much: episodes, or env steps where only these are limited."""
+        if self._config.max_episodes is None and self._config.max_steps is not None:
+            return progress.step, self._config.max_steps, "steps"
+        return progress.episodes, self._config.max_episodes or 0, "episodes"
 
-    def _left(self, now: Now) -> str:
+    def _done(self, progress: OnlineProgress) -> str:
+        done, total, unit = self._extent(progress)
+        left = self._remaining(progress)
+        return f"{done:,} of {total:,} {unit}" + (f", {left}" if left else "")
+
+    def _remaining(self, progress: OnlineProgress) -> str:
         """How long it will be; nothing where the robot has not moved for a while."""
-        self._pace.note(now.seconds, now.counts.episodes)
-        left = self._pace.left(self._config.episodes)
-        if left is None or now.counts.episodes >= self._config.episodes:
+        done, total, _ = self._extent(progress)
+        self._pace.add(progress.elapsed_s, done)
+        left = self._pace.remaining_s(total)
+        if left is None or done >= total:
             return ""
-        return f"{'at most ' if self._config.evaluation.stop_at is not None else ''}{clock(left)} to go"
+        return f"{'at most ' if self._config.evaluation.stop_success_rate is not None else ''}{clock(left)} to go"
 
 
 class Pace:
-    """Episodes to go at the rate of the last minutes."""
+    """How long the rest takes at the rate of the last minutes."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
-    def note(self, seconds: float, episodes: int) -> None:
-        if self._seen and seconds - self._seen[-1][0] < 1:
+    def add(self, elapsed_s: float, done: int) -> None:
+        """Note how much is done by now."""
+        if self._seen and elapsed_s - self._seen[-1][0] < 1:
             return
-        self._seen.append((seconds, episodes))
-        while seconds - self._seen[0][0] > RECENT:
+        self._seen.append((elapsed_s, done))
+        while elapsed_s - self._seen[0][0] > RATE_WINDOW_S:
             self._seen.popleft()
 
-    def left(self, episodes: int) -> float | None:
-        """Seconds until there are so many; None while nobody can say."""
+    def remaining_s(self, total: int) -> float | None:
+        """Seconds until all is done; None while that cannot be told."""
         if not self._seen:
             return None
-        (began, first), (ends, last) = self._seen[0], self._seen[-1]
-        if last >= episodes or last - first < 2:
+        (start, first), (end, last) = self._seen[0], self._seen[-1]
+        if last >= total or last - first < 2:
             return None
-        return (episodes - last) * (ends - began) / (last - first)
+        return (total - last) * (end - start) / (last - first)
 
 
-def title(config: OnlineConfig) -> str:
-    """lift with sac, judged by a classifier"""
-    tree = config.model_dump(include={"robot", "judge", "learner"})
-    what = tree["robot"]["env"]["type"] if config.simulated else config.executor.name
-    who = "a person" if config.by_hand else _with_article(tree["judge"]["type"])
-    return f"{what} with {tree['learner']['type']}, judged by {who}"
+def title(config: TrainingConfig) -> str:
+    """lift with sac, labels by a classifier"""
+    judges = {"human": "a human", "simulator": "the simulator", "vlm": "a vision-language model"}
+    judge = judges.get(config.judge.name, f"a {config.judge.name}")
+    return f"{config.target_name} with {config.learner_name}, labels by {judge}"
 
 
-def rows(config: OnlineConfig, now: Now) -> list[tuple[str, Text]]:
+def rows(config: TrainingConfig, progress: OnlineProgress) -> list[tuple[str, Text]]:
     """Label and value; as many of them at the end of a run as at its beginning."""
     shown = [
-        ("success", _success(config, now)),
-        ("robot", _robot(now)),
-        ("judge", _judge(config, now)),
-        ("trainer", _trainer(now)),
+        ("success", _success(config, progress)),
+        ("policy", _policy(progress)),
+        ("judge", _judge(config, progress)),
+        ("learner", _learner(progress)),
     ]
-    if config.audited:
-        shown.append(("audit", _audit(config, now)))
-    return [*shown, ("waits", Text(now.holding or "the robot does not", "yellow" if now.holding else "dim"))]
+    if config.audits:
+        shown.append(("audit", _audit(config, progress)))
+    waiting = progress.env_waiting_for
+    return [*shown, ("robot", Text(f"waits for {waiting}" if waiting else "running", "yellow" if waiting else "dim"))]
 
 
-def _success(config: OnlineConfig, now: Now) -> Text:
-    said = Text.assemble("judged ", (_share(now.judged_success), "bold"))
+def _success(config: TrainingConfig, progress: OnlineProgress) -> Text:
+    text = Text.assemble((_percent(progress.judge_success), "bold"), " (judge)")
     if config.simulated:
-        said.append_text(Text.assemble(", true ", (_share(now.true_success), "bold")))
-        said.append_text(Text.assemble("; on seeds held back ", (_share(now.evaluated), "bold")))
-    return said
+        text.append_text(Text.assemble(", ", (_percent(progress.env_success), "bold"), " (simulator)"))
+        text.append_text(Text.assemble("; eval seeds ", (_percent(progress.eval_success), "bold")))
+    return text
 
 
-def _robot(now: Now) -> Text:
-    behind = f", {_ago(now.age)} behind" if now.age >= 1 else ""
-    weights = f"weights {now.on_robot:,} of {now.state.version:,}{behind}"
-    return Text(f"{now.counts.steps:,} steps, {now.steps_per_second:.0f} frames/s, {weights}")
+def _policy(progress: OnlineProgress) -> Text:
+    stale = f", {_age(progress.staleness_s)} stale" if progress.staleness_s >= 1 else ""
+    version = f"v{progress.robot_version:,} (latest v{progress.policy.version:,}){stale}"
+    return Text(f"{version}, {progress.step:,} steps, {progress.env_steps_per_s:.0f} steps/s")
 
 
-def _judge(config: OnlineConfig, now: Now) -> Text:
-    counts = now.counts
-    said = Text(f"{counts.unjudged} of {config.backlog} episodes wait")
-    if now.judge_latency:
-        said.append(f", {_brief(now.judge_latency)} each")
-    if "judge/version" in now.honesty:
-        said.append(f", version {now.honesty['judge/version']:.0f}")
-        refused = now.honesty["judge/refused"]
-        said.append(f" ({refused:.0f} refused)" if refused else "")
-    if counts.outdated:
-        said.append(f", {counts.outdated:,} to judge again")
-    if counts.failed:
-        said.append(f", failed on {counts.failed}", "yellow")
-    if counts.unlabelable:
-        said.append(f" ({counts.unlabelable} given up)", "yellow")
-    return said
+def _judge(config: TrainingConfig, progress: OnlineProgress) -> Text:
+    replay, metrics = progress.replay, progress.judge_metrics
+    noun = "episode" if replay.unlabeled == 1 else "episodes"
+    text = Text(f"{replay.unlabeled} unlabeled {noun} (max {config.run.max_unlabeled_episodes})")
+    if progress.judge_latency_s:
+        text.append(f", {_brief(progress.judge_latency_s)} each")
+    if "judge/version" in metrics:
+        text.append(f", v{metrics['judge/version']:.0f}")
+        rejected = metrics["judge/num_rejected"]
+        text.append(f" ({rejected:.0f} rejected)" if rejected else "")
+    if replay.outdated:
+        text.append(f", {replay.outdated:,} to relabel")
+    if replay.failed:
+        text.append(f", failed on {replay.failed}", "yellow")
+    if replay.skipped:
+        text.append(f" ({replay.skipped} skipped)", "yellow")
+    return text
 
 
-def _trainer(now: Now) -> Text:
-    owed = f", {now.owed:,} owed" if now.owed else ""
-    waiting = f", {now.sampling:.0%} waiting for batches" if now.updates_per_second else ""
-    return Text(f"{now.updates:,} updates{owed}, {now.updates_per_second:.0f} updates/s{waiting}")
+def _learner(progress: OnlineProgress) -> Text:
+    pending = f", {progress.pending_updates:,} pending" if progress.pending_updates else ""
+    waiting = f", {progress.sample_wait_fraction:.0%} waiting for batches" if progress.updates_per_s else ""
+    return Text(f"{progress.updates:,} updates{pending}, {progress.updates_per_s:.0f} updates/s{waiting}")
 
 
-def _audit(config: OnlineConfig, now: Now) -> Text:
-    """How far judged and true success of the audited episodes are apart, of how far they may be."""
-    told, bound = now.honesty, config.audit.bound
-    if "audit/gap" not in told:
-        said = Text("no episode yet")
+def _audit(config: TrainingConfig, progress: OnlineProgress) -> Text:
+    """How far the judge's and the true success rate are apart, and how far they may be."""
+    metrics, limit = progress.judge_metrics, config.audit.max_gap
+    if "audit/success_gap" not in metrics:
+        text = Text("no episode yet")
     else:
-        gap = told["audit/gap"]
-        look = "red" if told["audit/alarm"] or abs(gap) > bound else "yellow" if abs(gap) > bound / 2 else "green"
-        said = Text.assemble("gap ", (f"{100 * gap:+.0f}", look), f" of {100 * bound:.0f} points: ")
-        said.append(f"judged {told['audit/judged']:.0%}, true {told['audit/true']:.0%} of {told['audit/episodes']:.0f}")
-    if told.get("audit/waiting"):
-        said.append(f"; {told['audit/waiting']:.0f} wait for a person", "yellow")
-    return said
+        gap = metrics["audit/success_gap"]
+        style = "red" if metrics["audit/alarm"] or abs(gap) > limit else "yellow" if abs(gap) > limit / 2 else "green"
+        text = Text.assemble("gap ", (f"{100 * gap:+.0f} pp", style), f" (max {100 * limit:.0f}): ")
+        judge, true = metrics["audit/judge_success_rate"], metrics["audit/true_success_rate"]
+        text.append(f"{judge:.0%} (judge), {true:.0%} (true) of {metrics['audit/episodes']:.0f} episodes")
+    if metrics.get("audit/pending_episodes"):
+        text.append(f"; {metrics['audit/pending_episodes']:.0f} wait for a human", "yellow")
+    return text
 
 
-def _told(now: Now, restarts: Mapping[str, int], stopping: bool) -> Table:
+def _messages(progress: OnlineProgress, restarts: Mapping[str, int], stopping: bool) -> Table:
     """What comes below the numbers, in full."""
-    said: list[tuple[str, str]] = []
-    if now.window:
-        said.append((now.window, "dim"))
-    if now.news:
-        said.append((now.news, "dim"))
+    lines: list[tuple[str, str]] = []
+    if progress.window_status:
+        lines.append((progress.window_status, "dim"))
+    if progress.last_event:
+        lines.append((progress.last_event, "dim"))
     if restarts:
-        said.append(("brought back: " + ", ".join(f"{part} {n}x" for part, n in sorted(restarts.items())), "yellow"))
-    said += [(f"{part}: {sentence}", "yellow") for part, sentence in now.troubles.items()]
-    if now.alarm is not None:
-        said.append((f"alarm: {now.alarm}", "bold red"))
+        lines.append(("restarts: " + ", ".join(f"{worker} {n}" for worker, n in sorted(restarts.items())), "yellow"))
+    lines += [(f"{worker}: {message}", "yellow") for worker, message in progress.errors.items()]
+    if progress.alarm is not None:
+        lines.append((f"audit alarm: {progress.alarm}", "bold red"))
     if stopping:
-        said.append((STOPPING, "bold"))
+        lines.append((STOPPING, "bold"))
     grid = Table.grid()
     grid.add_column(width=WIDTH, overflow="fold")
-    for sentence, look in said:
-        grid.add_row(Text(sentence, look))
+    for message, style in lines:
+        grid.add_row(Text(message, style))
     return grid
 
 
-def _share(value: float | None) -> str:
+def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
@@ -198,12 +212,8 @@ def _brief(seconds: float) -> str:
     return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def _ago(seconds: float) -> str:
+def _age(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else clock(seconds)
-
-
-def _with_article(name: str) -> str:
-    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
 def clock(seconds: float) -> str:

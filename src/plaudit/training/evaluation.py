@@ -1,11 +1,11 @@
-"""What came of a run: its policy plays again on seeds held back, to be counted and to be seen.
+"""Evaluating a policy on seeds that it was not trained on; only a simulation can tell its true success rate.
 
-Both are made from the run's folder alone, at any time after it: the first policy is the one that the run's seed makes,
-the last is in the newest checkpoint. The seeds are others than those of the evaluations in training: these decided
-when the run stopped, and a run that stops at a good evaluation has been lucky at it.
+During a run, evaluations on EVAL_SEEDS decide when it stops, and a run that stops at a good evaluation has been lucky
+at it. A finished run is measured on TEST_SEEDS, from its folder alone: the first policy is the one that the run's seed
+makes, the last one is in the newest checkpoint.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,102 +14,167 @@ from typing import Any
 import numpy as np
 
 from plaudit.envs.panda.config import PandaConfig
+from plaudit.errors import DataError
 from plaudit.judges.detector import SuccessDetector
-from plaudit.protocols import LiveJudge
+from plaudit.judges.simulator import SimulatorJudge
+from plaudit.policies.loader import WEIGHTS_FILE
+from plaudit.policies.networks import load_components
+from plaudit.policies.weights import read_weights
+from plaudit.protocols import Learner, LiveJudge, VecEnv
 from plaudit.report.video import EpisodeClip, save_grid_video
-from plaudit.rollout.vector import RolloutBatch
-from plaudit.training.reward import referee
+from plaudit.rollout.vector import RolloutBatch, collect_rollout
+from plaudit.training.config import TrainingConfig
+from plaudit.training.learner_setup import build_learner, learner_env_spec, learner_threads
+from plaudit.training.retrain import current_judge
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.trainer import learner_threads, make_learner, play_held_back
+from plaudit.training.seeds import EVAL_SEEDS, TEST_SEEDS, seed_batches
+from plaudit.training.settings import HumanJudgeConfig
 from plaudit.types import AnyArray, BoolArray, ByteArray, Observation
 
-UNTOUCHED = 1_000_000  # from here on, held-back seeds that no evaluation in training has
-FILMED = 4  # episodes
-SIZE = (240, 240)  # pixels of each on the film, where the simulation draws in any size
+MAX_ENVS = 64  # side by side in an evaluation
+VIDEO_EPISODES = 4
+VIDEO_SIZE = (240, 240)  # pixels of each episode, where the simulation renders in any size
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Of episodes on untouched seeds, how many succeeded; the judge watches each to its end."""
+class EvalResult:
+    """Episodes of an evaluation that succeed."""
 
     episodes: int
-    true: int
-    judged: int  # as the judge in charge of the run said
-    agreed: int  # episodes of which both say the same
+    successes: int  # by the simulator
+    judge_successes: int | None = None  # by the run's judge; None where it was not asked
+    agreements: int | None = None  # episodes on which the two agree
 
     @property
-    def success(self) -> float:
-        return self.true / self.episodes
+    def success_rate(self) -> float:
+        """True success."""
+        return self.successes / self.episodes
 
 
-def examine(run: RunFolder, episodes: int) -> Outcome:
-    """Play the newest policy and count, the truth and what the run's judge says."""
-    config = run.config.model_copy(update={"num_envs": min(episodes, 50)})
+def evaluate(
+    env: VecEnv,
+    learner: Learner,
+    episodes: int,
+    *,
+    first_seed: int = EVAL_SEEDS,
+    detector: SuccessDetector | None = None,
+) -> EvalResult:
+    """Play the learner's policy without exploration.
+
+    detector: of the run's judge, which then watches every episode to its end; None: the simulator's success ends one
+    """
+    watching = detector or SuccessDetector(SimulatorJudge(), env.num_envs)
+    rollouts = list(_rollouts(env, learner, episodes, first_seed, watching, terminate=detector is None))
+    actual = np.concatenate([_successes(rollout).any(axis=0) for rollout in rollouts])[:episodes]
+    if detector is None:
+        return EvalResult(episodes, int(actual.sum()))
+    predicted = np.concatenate([rollout.success_once for rollout in rollouts])[:episodes]
+    return EvalResult(episodes, int(actual.sum()), int(predicted.sum()), int((actual == predicted).sum()))
+
+
+def make_eval_env(config: TrainingConfig, learner: Learner) -> VecEnv:
+    """The run's task for its evaluations. Cameras that only the judge looks at are not rendered."""
+    env, episodes = config.simulation, config.evaluation.episodes
+    if env.obs == "both" and not learner.env_spec.cameras:
+        env = env.model_copy(update={"obs": "state"})
+    return env.build(-(-episodes // -(-episodes // MAX_ENVS)))  # in rollouts of about the same size
+
+
+def evaluate_run(folder: RunFolder, episodes: int) -> EvalResult:
+    """The newest policy of a run on test seeds, by the simulator and by the run's judge."""
     with ExitStack() as stack:
-        simulation = stack.enter_context(closing(config.env.build(config.num_envs)))
-        stack.enter_context(learner_threads(config, simulation))
-        learner = make_learner(config, simulation)
-        run.load(learner)
-        charge = stack.enter_context(referee(config, simulation))
-        rounds = list(
-            play_held_back(simulation, learner, episodes, charge.detector, offset=UNTOUCHED, end_on_success=False)
-        )
-    true = np.concatenate([_true(played).any(axis=0) for played in rounds])[:episodes]
-    judged = np.concatenate([played.success_once for played in rounds])[:episodes]
-    return Outcome(episodes, int(true.sum()), int(judged.sum()), int((true == judged).sum()))
+        env, learner = _open(folder, min(episodes, 50), stack)
+        _load_newest(folder, learner)
+        judge = _judge(folder)
+        detector = None if judge is None else SuccessDetector(judge, env.num_envs)
+        return evaluate(env, learner, episodes, first_seed=TEST_SEEDS, detector=detector)
 
 
-def film(run: RunFolder) -> list[Path]:
-    """`first.mp4` and `last.mp4` in the run's folder; none of a simulation that shows nothing."""
-    config = run.config.model_copy(update={"num_envs": FILMED})
-    paths = [run.path / "first.mp4", run.path / "last.mp4"]
+def record_videos(folder: RunFolder) -> list[Path]:
+    """`videos/first.mp4` and `videos/last.mp4`; none of a simulation without images."""
+    folder_ = folder.path / "videos"
+    paths = [folder_ / "first.mp4", folder_ / "last.mp4"]
     with ExitStack() as stack:
-        simulation = stack.enter_context(closing(config.env.build(FILMED)))
-        drawn = isinstance(config.env, PandaConfig)  # in any size, whatever the policy sees
-        if not drawn and not simulation.cameras:
+        env, learner = _open(folder, VIDEO_EPISODES, stack)
+        renders = isinstance(folder.config.simulation, PandaConfig)  # in any size, whatever the policy sees
+        if not renders and not env.cameras:
             return []
-        stack.enter_context(learner_threads(config, simulation))
-        learner = make_learner(config, simulation)
-        charge = stack.enter_context(referee(config, simulation))
+        folder_.mkdir(exist_ok=True)
+        judge = _judge(folder) or SimulatorJudge()
         for path in paths:
-            detector = Watched(charge.judge, FILMED, simulation) if drawn else charge.detector
-            (played,) = play_held_back(simulation, learner, FILMED, detector, offset=UNTOUCHED)
-            frames = np.stack(detector.seen) if isinstance(detector, Watched) else next(iter(played.images.values()))
-            save_grid_video(path, _scenes(played, frames, charge.guesses), simulation.fps)
-            run.load(learner)  # after the first, the newest
+            detector = FilmingDetector(judge, env) if renders else SuccessDetector(judge, VIDEO_EPISODES)
+            (rollout,) = _rollouts(env, learner, VIDEO_EPISODES, TEST_SEEDS, detector, terminate=True)
+            images = next(iter(rollout.images.values())) if rollout.images else None
+            frames = np.stack(detector.frames) if isinstance(detector, FilmingDetector) else images
+            assert frames is not None
+            show_judge = not isinstance(judge, SimulatorJudge)
+            save_grid_video(path, _clips(rollout, frames, show_judge), env.fps)
+            _load_newest(folder, learner)  # after the first video
     return paths
 
 
-class Watched(SuccessDetector):
-    """A detector that also takes pictures, in a size that people like."""
+def _judge(folder: RunFolder) -> LiveJudge | None:
+    """The run's current judge, if it can follow an episode; a vision-language model and a human cannot."""
+    settings = folder.config.judge.config
+    if isinstance(settings, HumanJudgeConfig):
+        return None
+    judge = current_judge(settings, folder.judge).build()
+    return judge if isinstance(judge, LiveJudge) else None
 
-    def __init__(self, judge: LiveJudge, num_envs: int, world: Any):
-        super().__init__(judge, num_envs)
-        self._world = world
-        self.seen: list[ByteArray] = []  # [N, H, W, 3] each
+
+class FilmingDetector(SuccessDetector):
+    """A detector that also renders, in a size for people."""
+
+    def __init__(self, judge: LiveJudge, env: Any):
+        super().__init__(judge, env.num_envs)
+        self._env = env
+        self.frames: list[ByteArray] = []  # [N, H, W, 3] each
 
     def reset(self, observation: Observation, mask: BoolArray | None = None) -> BoolArray:
-        self.seen.append(self._world.render("front", SIZE))
+        self.frames.append(self._env.render("front", VIDEO_SIZE))
         return super().reset(observation, mask)
 
     def step(self, observation: Observation, info: Mapping[str, AnyArray]) -> BoolArray:
-        self.seen.append(self._world.render("front", SIZE))
+        self.frames.append(self._env.render("front", VIDEO_SIZE))
         return super().step(observation, info)
 
 
-def _scenes(played: RolloutBatch, frames: ByteArray, guesses: bool) -> list[EpisodeClip]:
-    """Episode by episode; frames are [T+1, N, H, W, 3].
+def _open(folder: RunFolder, num_envs: int, stack: ExitStack) -> tuple[VecEnv, Any]:
+    """The run's task, and its learner as it was in the beginning."""
+    config = folder.config
+    if not config.simulated:
+        raise DataError(f"{folder.path} is a run of a robot, whose true success nobody knows; evaluate in a simulation")
+    env = stack.enter_context(closing(config.simulation.build(num_envs)))
+    env_spec = learner_env_spec(config, env)
+    stack.enter_context(learner_threads(config, env_spec))
+    return env, build_learner(config, env_spec)
 
-    guesses: whether the judge can be wrong, so that what it decided is shown beside what is true
-    """
-    success = np.concatenate([np.zeros((1, len(played.length)), bool), _true(played)])
-    cut = [(slice(steps + 1), n) for n, steps in enumerate(played.length.tolist())]
+
+def _load_newest(folder: RunFolder, learner: Any) -> None:
+    """The policy of the newest checkpoint, or the one that was published last."""
+    if folder.config.schedule == "train":
+        folder.load_checkpoint(learner)
+    else:
+        load_components(learner.components, read_weights(folder.policy / WEIGHTS_FILE))
+
+
+def _rollouts(
+    env: VecEnv, learner: Learner, episodes: int, first_seed: int, detector: SuccessDetector, terminate: bool
+) -> Iterator[RolloutBatch]:
+    for seeds in seed_batches(first_seed, episodes, env.num_envs):
+        yield collect_rollout(env, learner.act_fn(explore=False), seeds, detector, terminate_on_success=terminate)
+
+
+def _clips(rollout: RolloutBatch, frames: ByteArray, show_judge: bool) -> list[EpisodeClip]:
+    """Episode by episode; frames are [T+1, N, H, W, 3]."""
+    actual = np.concatenate([np.zeros((1, len(rollout.length)), bool), _successes(rollout)])
+    cut = [(slice(steps + 1), n) for n, steps in enumerate(rollout.length.tolist())]
     return [
-        EpisodeClip(frames[at], success[at], played.success[at] if guesses else None, played.success_prob[at])
+        EpisodeClip(frames[at], actual[at], rollout.success[at] if show_judge else None, rollout.success_prob[at])
         for at in cut
     ]
 
 
-def _true(played: RolloutBatch) -> BoolArray:
-    """[T, N] what the simulation knows of success."""
-    return played.privileged["success"].astype(bool) & played.valid
+def _successes(rollout: RolloutBatch) -> BoolArray:
+    """[T, N] true success."""
+    return rollout.privileged["success"].astype(bool) & rollout.valid

@@ -1,47 +1,49 @@
-"""Which workers of an online run fail right now, since when, and for how long that is put up with."""
+"""Which workers of an online run fail right now, since when, and for how long that is tolerated."""
 
 from collections.abc import Callable
 
 from plaudit.errors import PlauditError, TrainingError, WorkerFailed
-from plaudit.training.online_folder import OnlineFolder
+from plaudit.training.run_folder import RunFolder
 
 
 class FailureLog:
     """Of one session.
 
-    failures.record("judge", error)     # raises once it has failed for longer than `patience`
+    failures.record("judge", error)     # raises once it has failed for longer than the timeout
     failures.recovered("judge")
     """
 
-    def __init__(self, folder: OnlineFolder, clock: Callable[[], float], patience: float):
-        """patience: s"""
-        self._folder, self._clock, self._patience = folder, clock, patience
+    def __init__(self, folder: RunFolder, clock: Callable[[], float], timeout_s: float):
+        self._folder, self._clock, self._timeout_s = folder, clock, timeout_s
         self._failing: dict[str, tuple[float, str]] = {}  # worker -> since when, what
-        self._kept: set[str] = set()  # failures whose traceback is in the folder
+        self._logged: set[str] = set()  # failures whose traceback is in the folder
 
     @property
     def messages(self) -> dict[str, str]:
-        """Worker -> what is the matter with it."""
+        """Worker -> what is wrong with it."""
         return {worker: message for worker, (_, message) in self._failing.items()}
 
     def record(self, worker: str, error: PlauditError) -> None:
-        """What went wrong, until it is over; what lasts too long ends the run."""
+        """Note a failure until the worker recovers; one that lasts too long ends the run."""
         message = self.with_traceback(error) if isinstance(error, WorkerFailed) else str(error)
         since, _ = self._failing.get(worker, (self._clock(), ""))
         self._failing[worker] = since, message
-        if self._clock() - since > self._patience:
-            raise TrainingError(f"{message}; waited {self._patience:g} s for it, go on with the same command")
+        if self._clock() - since > self._timeout_s:
+            raise TrainingError(
+                f"{message}; it did not recover within {self._timeout_s:g} s; resume with the same command"
+            )
 
     def note(self, worker: str, message: str) -> None:
-        """The same where the run ends anyway."""
+        """Note a failure where the run ends anyway."""
         self._failing[worker] = self._clock(), message
 
     def recovered(self, worker: str) -> None:
+        """The worker answers again."""
         self._failing.pop(worker, None)
 
     def with_traceback(self, failure: WorkerFailed) -> str:
-        """Its message and where more is told; the traceback of what is repeated is kept once."""
-        if str(failure) not in self._kept:
-            self._kept.add(str(failure))
-            self._folder.keep_traceback(str(failure), failure.details)
-        return f"{failure} (its traceback is in {self._folder.tracebacks})"
+        """The failure's message and where its traceback is; that of a repeated failure is logged once."""
+        if str(failure) not in self._logged:
+            self._logged.add(str(failure))
+            self._folder.log_traceback(str(failure), failure.details)
+        return f"{failure} (its traceback is in {self._folder.failures})"

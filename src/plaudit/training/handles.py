@@ -4,9 +4,10 @@
     slot.start(self.on_episode, EnvWorker.rollout, seed)       # the loop's callback gets the result
 
 The method is that of the worker's class, so that an editor jumps to it, and pyright checks arguments, result and
-callback. There are two kinds: `LocalHandle` here, which does everything at once and in order, and `RayHandle` in
-cluster/ray_workers.py. What crosses them is arguments, results and errors; an error that the worker did not expect
-arrives as `WorkerFailed`, and a worker that does not answer as `WorkerLost`.
+callback. There are three kinds: `SerialHandle`, which makes a call at once and in order, `ThreadHandle`, which gives a
+worker a thread of its own, and `RayHandle` in cluster/ray_workers.py. What crosses them is arguments, results and
+errors; an error that the worker did not expect arrives as `WorkerFailed`, and a worker that does not answer as
+`WorkerLost`.
 
 (Rejected: a proxy class for each worker, which writes every signature twice; a Protocol for each caller; asyncio, since
 torch and the drivers of robots block.)
@@ -15,7 +16,7 @@ torch and the drivers of robots block.)
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -45,10 +46,25 @@ class Handle(ABC, Generic[W]):
 
 
 class LocalHandle(Handle[W]):
-    """A worker of this process. A call is over when `submit` returns."""
+    """A worker of this process."""
 
     def __init__(self, name: str, worker: W):
         self.name, self.worker = name, worker
+
+    def _run(self, method: Callable[Concatenate[W, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return getattr(self.worker, method.__name__)(*args, **kwargs)  # by name: a subclass may override it
+        except PlauditError:
+            raise
+        except Exception as error:  # of a plugin that the worker runs, which may raise anything
+            raise WorkerFailed(self.name, error, traceback.format_exc()) from error
+
+    def close(self) -> None:
+        """No call comes after this."""
+
+
+class SerialHandle(LocalHandle[W]):
+    """A worker that is called in the caller's thread: a call is over when `submit` returns."""
 
     def submit(self, method: Callable[Concatenate[W, P], R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         future: Future[R] = Future()
@@ -59,12 +75,24 @@ class LocalHandle(Handle[W]):
         return future
 
     def call(self, method: Callable[Concatenate[W, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return getattr(self.worker, method.__name__)(*args, **kwargs)  # by name: a subclass may override it
-        except PlauditError:
-            raise
-        except Exception as error:  # of a plugin that the worker runs, which may raise anything
-            raise WorkerFailed(self.name, error, traceback.format_exc()) from error
+        return self._run(method, *args, **kwargs)
+
+
+class ThreadHandle(LocalHandle[W]):
+    """A worker with a thread of its own, in which its calls are made one after the other."""
+
+    def __init__(self, name: str, worker: W):
+        super().__init__(name, worker)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    def submit(self, method: Callable[Concatenate[W, P], R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        return self._thread.submit(self._run, method, *args, **kwargs)
+
+    def call(self, method: Callable[Concatenate[W, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.submit(method, *args, **kwargs).result()
+
+    def close(self) -> None:
+        self._thread.shutdown()
 
 
 @dataclass

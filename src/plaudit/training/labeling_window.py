@@ -36,10 +36,12 @@ GRACE = 2.0  # s that a window may take to close
 
 
 class WindowConfig(Config):
-    name: str = ""  # who labels; it stands in the labels' notes
+    """The labeling window of a human who labels or audits."""
+
+    labeler: str = ""  # who labels; it stands in the notes of the labels
     order: Order = "unlabelled"
-    window: bool = True  # open one from here; false: somebody opens it by hand
-    reopen_s: float | None = Field(default=None, ge=0)  # after which a closed one opens again; None: not by itself
+    open: bool = True  # open one from here; false: a human opens it
+    reopen_after_s: float | None = Field(default=None, ge=0)  # a closed one opens again; None: not by itself
 
 
 class Mirror:
@@ -122,12 +124,12 @@ class Window:
 
     def show(self) -> None:
         """Open it, unless it is open, cannot be, or was closed by the person not long ago."""
-        if self.open or self._problem or not self._config.window:
+        if self.open or self._problem or not self._config.open:
             return
-        wait = self._config.reopen_s
+        wait = self._config.reopen_after_s
         if self._ended and (wait is None or time.monotonic() - self._closed_at < wait):
             return
-        arguments = (self._store.resolve(), self._config.order, self._config.name)
+        arguments = (self._store.resolve(), self._config.order, self._config.labeler)
         self._child = ChildProcess("labelling window", self._target, *arguments)
 
     def close(self) -> None:

@@ -1,119 +1,115 @@
-"""Whether the judge in charge may be believed, and who comes after it.
+"""Monitoring the judge of an online run: is it right, and is there a better version of it?
 
-An audit compares a share of its verdicts with what is true (audit.py); what was found out trains a successor in the
-background (retrain.py). When the two drift apart, the learner learns nothing more from this judge: a successor is
-trained from all that is known by then, and if there is none, the run is over.
+An audit compares a fraction of its labels with what is true (audit.py); the labels that this gathers train a candidate
+in the background (retrain.py). When the audit raises its alarm, the learner learns nothing more from this judge: a
+candidate is trained from all that is known by then, and if none is promoted, the run is over.
 """
 
 from collections import deque
-from pathlib import Path
 
 import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.errors import TrainingError
-from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.config import JudgeConfig
-from plaudit.training.audit import Audit
-from plaudit.training.online_config import OnlineConfig
-from plaudit.training.retrain import Replacement, Retrainer, in_charge
+from plaudit.training.audit import LedgerAudit
+from plaudit.training.config import classifier_of
+from plaudit.training.retrain import PromotionDecision, Retrainer
+from plaudit.training.run_folder import RunFolder
 
-RECENT = 50  # episodes over which success is told
-
-
-def judge_in_charge(config: OnlineConfig, folder: Path) -> JudgeConfig:
-    """The one that the run began with, or its newest successor."""
-    first = config.judge
-    return in_charge(folder / "judges", first) if isinstance(first, ClassifierJudgeConfig) else first
+SUCCESS_WINDOW = 50  # episodes over which success rates are shown
 
 
 class JudgeMonitor:
-    """Of one run, looked at from the machine of its folder."""
+    """Of one run; in the process that owns its folder."""
 
-    def __init__(self, config: OnlineConfig, folder: Path, source: str):
+    def __init__(self, folder: RunFolder, source: str):
         """source: of the judge's labels"""
-        if not (folder / "episodes").is_dir():
-            raise TrainingError(f"{folder} is not on the training machine; run this command there")
-        self.store = Store.open(folder / "episodes")
-        self.audit = Audit(config.audit, source, config.seed) if config.audited else None
-        self._source, self._retrainer = source, None
-        if config.retrain is not None and isinstance(config.judge, ClassifierJudgeConfig):
-            self._retrainer = Retrainer(folder / "judges", config.judge, config.retrain, config.seed)
-        self._said: deque[bool] = deque(maxlen=RECENT)
-        self._seen = 0  # versions of the ledger
-        self.news: Replacement | None = None  # the newest decision of this sitting
+        if not folder.episodes.is_dir():
+            raise TrainingError(f"{folder.path} is not on the training machine; run this command there")
+        config = folder.config
+        self.store = Store.open(folder.episodes)
+        self.audit = LedgerAudit(config.audit, source, config.run.seed) if config.audits else None
+        self._source, self._retrainer, judge = source, None, classifier_of(config)
+        if config.judge.retrain is not None and judge is not None:
+            self._retrainer = Retrainer(folder.judge, judge, config.judge.retrain, config.run.seed)
+        self._successes: deque[bool] = deque(maxlen=SUCCESS_WINDOW)
+        self._ledger_version = 0
+        self.last_decision: PromotionDecision | None = None  # of this session
         self._closed = False
-        self._replaced = ""  # model of a judge whose successor has said nothing yet
+        self._replaced = ""  # fingerprint of a judge whose new version has labeled nothing yet
 
-    def look(self) -> JudgeConfig | None:
-        """Catch up; the successor, when one has just replaced the judge in charge."""
+    def refresh(self) -> JudgeConfig | None:
+        """Catch up with the labels; returns the new version when one has just been promoted."""
         self.store.refresh()
         if self.audit is not None:
-            self.audit.look(self.store)
+            self.audit.read_labels(self.store)
         else:
             self.store.ledger.refresh()
-        new = self.store.ledger.since(self._seen)
-        self._seen += len(new)
+        new = self.store.ledger.since(self._ledger_version)
+        self._ledger_version += len(new)
         first = [v for v in new if v.source == self._source and self._is_first(v.episode, v.number)]
-        self._said.extend(version.labels().success_once for version in first)
-        return self._succession()
+        self._successes.extend(version.labels().success_once for version in first)
+        return self._retrain()
 
     def _is_first(self, episode: int, number: int) -> bool:
-        """Whether a verdict is the judge's first on an episode: what a successor says of old ones is no news."""
+        """Whether a label is the judge's first of an episode: what a new version says of old ones is no news."""
         return not any(v.source == self._source for v in self.store.ledger.history(episode)[: number - 1])
 
-    def _succession(self) -> JudgeConfig | None:
+    def _retrain(self) -> JudgeConfig | None:
         if self._retrainer is None or self._closed:
             return None
-        found = self._retrainer.poll()
-        if found is not None:
-            self.news = found
-            if not found.replaced:
+        decision = self._retrainer.poll()
+        if decision is not None:
+            self.last_decision = decision
+            if not decision.promoted:
                 return None
-            self._replaced = "" if self.audit is None else self.audit.model
+            self._replaced = "" if self.audit is None else self.audit.fingerprint
             return self._retrainer.judge
-        wanted = self._retrainer.due(self.store) or (self.stops and self._retrainer.new_labels(self.store) > 0)
-        if wanted and not self._retrainer.running:
+        alarmed = self.blocks_learning and self._retrainer.num_new_labels(self.store) > 0
+        if (self._retrainer.due(self.store) or alarmed) and not self._retrainer.running:
             self._retrainer.start(self.store.folder)
         return None
 
     @property
     def retraining(self) -> bool:
-        """Whether a successor is under way, or done and not looked at yet."""
+        """Whether a candidate is being trained, or is trained and not polled yet."""
         return self._retrainer is not None and self._retrainer.running
 
     @property
-    def judged_success(self) -> float | None:
-        """Share of the newest episodes that the judge called a success."""
-        return float(np.mean(self._said)) if self._said else None
+    def judge_success(self) -> float | None:
+        """Success rate of the newest episodes, by the judge."""
+        return float(np.mean(self._successes)) if self._successes else None
 
     @property
-    def waiting(self) -> list[int]:
-        """Episodes that a person is to audit."""
-        return [] if self.audit is None else self.audit.waiting(self.store)
+    def requested(self) -> list[int]:
+        """Episodes that a human is to audit."""
+        return [] if self.audit is None else self.audit.requested(self.store)
 
     @property
-    def stops(self) -> bool:
-        """Whether the learner must not go on with this judge."""
-        return self.audit is not None and self.audit.stops
+    def blocks_learning(self) -> bool:
+        """Whether the learner must not learn from this judge."""
+        return self.audit is not None and self.audit.blocks_learning
 
     @property
-    def hopeless(self) -> bool:
-        """Whether it must not, and nobody is about to replace it."""
-        if not self.stops or self.audit is None or self.audit.model == self._replaced:
+    def should_abort(self) -> bool:
+        """Whether it must not, and no candidate is on its way."""
+        if not self.blocks_learning or self.audit is None or self.audit.fingerprint == self._replaced:
             return False
         return not self.retraining
 
     @property
     def alarm(self) -> str | None:
-        return self.audit.sentence if self.audit is not None and self.audit.ringing else None
+        """Why the judge is not to be trusted."""
+        return self.audit.status if self.audit is not None and self.audit.alarm is not None else None
 
     def metrics(self) -> dict[str, float]:
-        audited = {} if self.audit is None else self.audit.metrics()
-        return audited | ({} if self._retrainer is None else self._retrainer.metrics())
+        """By the names in docs/metrics.md."""
+        audit = {} if self.audit is None else self.audit.metrics()
+        return audit | ({} if self._retrainer is None else self._retrainer.metrics())
 
     def close(self) -> None:
-        """End a retraining that is under way; `look` begins no other. What it decided at the last moment is news."""
+        """End a training that is under way; `refresh` starts no other. What it decided at the last moment counts."""
         self._closed = True
         if self._retrainer is not None:
-            self.news = self._retrainer.stop() or self.news
+            self.last_decision = self._retrainer.stop() or self.last_decision

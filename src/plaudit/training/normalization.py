@@ -1,65 +1,64 @@
 """What a learner's actions, which lie within [-1, 1], are on a robot.
 
-A simulation takes them as they are. A robot has units of its own, and statistics lead there and back. With those of a
-data set, mean and standard deviation, a learner would never leave one deviation around the mean, so what counts is a
-range:
+A simulation takes them as they are. A robot has units of its own, and a normalizer converts. With the mean and standard
+deviation of a data set a learner would never leave one deviation around the mean, so what counts is a range:
 
-    units              statistics that were named, or those of the policy that the run begins with: as they are
-    demonstrations     the least and the greatest that each joint was told in them
-    who acts           where neither is there, three standard deviations around the mean of the robot's own statistics
+    policy.normalizer    as it is, or that of the policy that the run starts from
+    demonstrations       the minimum and maximum of each joint in them
+    acting policy        where neither is there, three standard deviations around the mean of its own normalizer
 
-They stay what they were when the run began, in its folder, go to every machine with the config, and lie beside the
-policy that is learned.
+They stay what they were when the run began, in its folder (policy/normalizer.json), go to every machine with the
+config, and lie beside the policy that is learned.
 """
 
-from pathlib import Path
 from typing import Any
 
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.errors import TrainingError
-from plaudit.training.online_config import ConfigT, OnlineConfig
+from plaudit.training.config import TrainingConfig
+from plaudit.training.run_folder import RunFolder
 
-FILE = "units.json"
-SPREAD = 3.0  # standard deviations
-BEYOND = 0.02  # share of what is demonstrated that a policy may be unable to say
+NUM_STD = 3.0  # standard deviations of a range
+MAX_OUT_OF_RANGE = 0.02  # fraction of the demonstrated actions that a policy may be unable to express
 
 
-def with_units(config: ConfigT, folder: Path) -> ConfigT:
-    """A config that needs no file for them any more; decided the first time, and read from the folder after that."""
+def resolve_normalizer(folder: RunFolder) -> TrainingConfig:
+    """The run's config with the normalizer itself; it is chosen once, and read from the folder then."""
+    config = folder.config
     if config.simulated:
         return config
-    kept, acting = folder / FILE, config.executor.normalizer
-    units = Normalizer.load(kept) if kept.exists() else _decided(config)
-    if units is not None and not kept.exists():
-        units.save(kept)
-    tree = None if units is None else units.tree
-    driven: dict[str, Any] | None = tree
-    if config.act_with == "policy":
-        driven = None if acting is None else Normalizer.load(acting).tree
-    executor = config.executor.model_copy(update={"normalizer": driven})
-    return config.model_copy(update={"executor": executor, "units": tree})
+    kept, inference = folder.policy / "normalizer.json", config.policy.inference
+    normalizer = Normalizer.load(kept) if kept.exists() else _choose(folder)
+    if normalizer is not None and not kept.exists():
+        folder.policy.mkdir(exist_ok=True)
+        normalizer.save(kept)
+    learning: dict[str, Any] | None = None if normalizer is None else normalizer.tree
+    acting = learning
+    if config.policy.behavior == "pretrained":
+        acting = None if inference.normalizer is None else Normalizer.load(inference.normalizer).tree
+    update = {"inference": inference.model_copy(update={"normalizer": acting}), "normalizer": learning}
+    return config.model_copy(update={"policy": config.policy.model_copy(update=update)})
 
 
-def _decided(config: OnlineConfig) -> Normalizer | None:
-    if config.units is not None:
-        named = Normalizer.load(config.units)
-        _check(config, named)
+def _choose(folder: RunFolder) -> Normalizer | None:
+    config, demos = folder.config, folder.demo_store
+    if config.policy.normalizer is not None:
+        named = Normalizer.load(config.policy.normalizer)
+        if demos is not None:
+            _check_range(named, Store.open(demos))
         return named
-    if config.demos is not None:
-        return Normalizer.from_store(Store.open(config.demos), by_range=True)
-    if config.executor.normalizer is not None:
-        return Normalizer.load(config.executor.normalizer).widened(SPREAD)
-    return None
+    if demos is not None:
+        return Normalizer.from_store(Store.open(demos), by_range=True)
+    acting = config.policy.inference.normalizer
+    return None if acting is None else Normalizer.load(acting).widened(NUM_STD)
 
 
-def _check(config: OnlineConfig, units: Normalizer) -> None:
-    if config.demos is None:
-        return
-    beyond = units.beyond(Store.open(config.demos))
-    if beyond > BEYOND:
+def _check_range(normalizer: Normalizer, demos: Store) -> None:
+    outside = normalizer.beyond(demos)
+    if outside > MAX_OUT_OF_RANGE:
         raise TrainingError(
-            f"{beyond:.0%} of what {config.demos} demonstrates lies beyond what the policy can say, which is -1 to 1 "
-            "in the units that were named; take the demonstrations' own range: plaudit data stats "
-            f"{config.demos} --range, and write units=stats.json"
+            f"{outside:.0%} of the actions in {demos.folder} lie outside of what the policy can express, which is -1 "
+            "to 1 of policy.normalizer; take the demonstrations' own range: plaudit data stats "
+            f"{demos.folder} --range, and write policy.normalizer=stats.json"
         )

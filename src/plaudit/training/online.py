@@ -1,8 +1,8 @@
 """The online loop: `plaudit online`. Robot, judge and learner work at their own pace; this loop says what is next.
 
-    worker   does                                        waits                              until
-    env      plays an episode with the newest weights    `backlog` episodes have no label,  the judge or the
-                                                          `ahead` episodes not learned from  learner catches up
+    worker   does                                        waits when                         until
+    env      plays an episode with the newest weights    `max_unlabeled_episodes`, or       the judge or the
+                                                          `max_pending_episodes` of updates  learner catches up
     judge    labels what has no label of its version     nothing is unlabeled               an episode is on disk
     labeler  a human who labels, or audits the judge     nothing is asked of them           an episode is drawn
     learner  updates that labeled steps have earned,     none is due; the audit's alarm     labels; a better judge
@@ -11,9 +11,9 @@
 Workers know nothing of each other but the replay buffer and the state manager. The counters that decide are asked for,
 not kept: a run that was stopped anywhere goes on with the same ones.
 
-A worker that is lost is brought back and asked again; a disk that is full is tried again, and so is a worker that
-raised what nobody expected. What lasts longer than `patience` ends the run with a sentence, and so does a robot that
-cannot be driven. However a run ends, what was learned is saved.
+A worker that is lost is restarted and called again; a disk that is full is tried again, and so is a worker that raised
+an unexpected exception. What lasts longer than `run.worker_timeout_s` ends the run with a message, and so does a robot
+that cannot be driven. However a run ends, what was learned is saved.
 
 Where workers take turns, in one process, nothing here depends on how long anything takes: the clock is the workers',
 which counts turns, updates come in fixed numbers, and a judge that is trained again is waited for.
@@ -26,21 +26,25 @@ from contextlib import suppress
 from typing import Any
 
 from plaudit.errors import PlauditError, StoreFull, TrainingError, WorkerFailed, WorkerLost
+from plaudit.judges.config import JudgeConfig
+from plaudit.training.config import TrainingConfig
 from plaudit.training.failure_log import FailureLog
 from plaudit.training.handles import Slot
-from plaudit.training.monitor import JudgeMonitor, judge_in_charge
-from plaudit.training.online_config import OnlineConfig
-from plaudit.training.online_folder import OnlineFolder
-from plaudit.training.progress import Now, numbers_of
+from plaudit.training.learner_setup import learner_env_spec
+from plaudit.training.monitor import JudgeMonitor
+from plaudit.training.progress import OnlineProgress
 from plaudit.training.replay_buffer import ReplayBuffer, ReplayStats
+from plaudit.training.retrain import current_judge
+from plaudit.training.run_folder import RunFolder
+from plaudit.training.seeds import training_seed
 from plaudit.training.state_manager import PolicyStatus, StateManager, writes_here
-from plaudit.training.trainer import training_seed
-from plaudit.training.worker_group import WEIGHTS, Workers
-from plaudit.training.workers.env import EnvWorker, EpisodeInfo, policy_env_spec
+from plaudit.training.worker_group import Workers
+from plaudit.training.workers.env import EnvWorker, EpisodeInfo
 from plaudit.training.workers.human import WHO, HumanLabelWorker
 from plaudit.training.workers.judge import JudgeBundle, JudgeWorker, LabelReport
 from plaudit.training.workers.learner import LearnerInfo, LearnerWorker, UpdateReport, robot_policy
 from plaudit.types import JudgeId
+from plaudit.untrusted import understood
 
 TICK_S = 0.1  # that the loop waits for something to happen
 UPDATE_CALL_S = 0.5  # that the learner is given work for at a time; it publishes weights in between
@@ -51,26 +55,26 @@ AUDIT_INTERVAL_S = 1.0  # between two looks at the labels
 
 RETRYABLE = (WorkerLost, WorkerFailed, StoreFull)  # what may be over in a minute
 
-Callback = Callable[[Now], bool]  # told of how things stand; whether to go on
+Callback = Callable[[OnlineProgress], bool]  # returns whether to continue
 
 
 class OnlineTrainer:
     """`plaudit online`.
 
-    trainer = OnlineTrainer(config, folder, workers)
-    end = trainer.run(lambda now: True)
+    trainer = OnlineTrainer(folder, workers)
+    end = trainer.run(lambda progress: True)
     """
 
-    def __init__(self, config: OnlineConfig, folder: OnlineFolder, workers: Workers):
-        self.config, self._folder, self.workers = config, folder, workers
-        self._failures = FailureLog(folder, workers.clock, config.patience)
+    def __init__(self, folder: RunFolder, workers: Workers):
+        self.config, self._folder, self.workers = folder.config, folder, workers
+        self._failures = FailureLog(folder, workers.clock, self.config.run.worker_timeout_s)
         self._recount = False  # whether the learner may have made other updates than it has told of
         self._begun = time.monotonic()
         self._logged = self._audited = workers.clock()
-        self._evaluated_at = -1  # episodes at the last evaluation
+        self._evaluated_at = -1  # env steps at the last evaluation
         self.started = False  # whether there is something to tell of
 
-    def run(self, callback: Callback) -> Now:
+    def run(self, callback: Callback) -> OnlineProgress:
         """To the end, or until the callback returns False."""
         self.setup()
         try:
@@ -84,7 +88,7 @@ class OnlineTrainer:
             raise TrainingError(self._failures.with_traceback(failure)) from error
         self.shutdown()
         self._finish(callback, evaluate=going)
-        return self.now
+        return self.progress
 
     def _loop(self, callback: Callback) -> bool:
         """Until it is over; whether the callback would have gone on."""
@@ -103,13 +107,13 @@ class OnlineTrainer:
                 if w.learner.idle:
                     if self._recount:
                         w.learner.start(self.on_updates, LearnerWorker.update, 0)
-                    elif self.now.state.version == 0:
+                    elif self.progress.policy.version == 0:
                         w.learner.start(self.on_published, LearnerWorker.publish)
                     elif self.can_learn and self.evaluation_due:
-                        self._evaluated_at = self.now.counts.episodes
-                        w.learner.start(self.on_evaluation, LearnerWorker.evaluate, self.config.evaluation.episodes)
-                    elif self.can_learn and self.now.owed:
-                        w.learner.start(self.on_updates, LearnerWorker.update, min(self.now.owed, self.updates_a_call))
+                        self._evaluated_at = self.progress.step
+                        w.learner.start(self.on_evaluation, LearnerWorker.evaluate)
+                    elif self.can_learn and self.progress.pending_updates:
+                        w.learner.start(self.on_updates, LearnerWorker.update, self.updates_to_run)
                 if w.env.idle:
                     if not w.env.ready:
                         w.env.start(self.on_env, EnvWorker.load_policy, self.robot_policy)
@@ -118,7 +122,7 @@ class OnlineTrainer:
                 w.wait(TICK_S, self.on_failure)
             self.refresh()
             self._check_judge()
-            going = callback(self.now)
+            going = callback(self.progress)
         return going
 
     # Before the first episode
@@ -126,29 +130,38 @@ class OnlineTrainer:
     def setup(self) -> None:
         """What the robot is, which judge labels, where the learner stands; the robot gets its policy."""
         w, config = self.workers, self.config
-        env_spec = policy_env_spec(config, w.env.handle.call(EnvWorker.describe))
+        env_spec = learner_env_spec(config, w.env.handle.call(EnvWorker.describe))
         self._judge: JudgeId = WHO
         if w.judge is not None:
-            self._bundle = JudgeBundle.of(judge_in_charge(config, self._folder.path))
+            self._bundle = JudgeBundle.of(current_judge(_labeling_judge(config), self._folder.judge))
             self.on_judge(w.judge.handle.call(JudgeWorker.load, self._bundle))
         self._learner: LearnerInfo = w.learner.handle.call(LearnerWorker.setup, env_spec, self._judge.source)
-        self.policy_config = self._learner.policy_config
+        self._folder.save_policy_config(self._learner.policy_config)
         stats, status = w.replay.call(ReplayBuffer.stats, self._judge), w.state.call(StateManager.status)
-        self.now = Now(stats, status, updates=self._learner.updates, **self._folder.last())
-        self._check_places()
-        self.monitor = JudgeMonitor(config, self._folder.path, self._judge.source)
-        self._seconds_before = self.now.seconds
+        self.progress = OnlineProgress(stats, status, updates=self._learner.updates, **self._last_session())
+        self._check_location()
+        self.monitor = JudgeMonitor(self._folder, self._judge.source)
+        self._elapsed_before = self.progress.elapsed_s
         self.robot_policy = robot_policy(config, self._learner)
         self.on_env(w.env.handle.call(EnvWorker.load_policy, self.robot_policy))
         self.started = True
 
-    def _check_places(self) -> None:
-        """The policy is saved from the weights that were published, which must be found here then."""
-        folder = self._folder.path / WEIGHTS
-        if not writes_here(self.now.state, folder):
+    def _last_session(self) -> dict[str, Any]:
+        """What an earlier session of the run logged last."""
+        lines = self._folder.metrics()
+        if not lines:
+            return {}
+        evaluations = [line["eval/success_once"] for line in lines if "eval/success_once" in line]
+        with understood(self._folder.path / "metrics.jsonl"):
+            return {"elapsed_s": lines[-1]["time/elapsed_s"], "eval_success": evaluations[-1] if evaluations else None}
+
+    def _check_location(self) -> None:
+        """The weights that are published must be in the run's folder, beside what builds them into a policy."""
+        folder = self._folder.policy
+        if not writes_here(self.progress.policy, folder):
             raise TrainingError(
-                f"the state manager does not write to {folder} on this machine, so the policy could not be saved at "
-                "the end; give state and replay the role of the machine where this command runs (cluster.parts)"
+                f"the state manager does not write to {folder} on this machine, so there would be no policy at the "
+                "end; give state and replay the role of the machine where this command runs (cluster.workers)"
             )
 
     # What decides
@@ -160,80 +173,89 @@ class OnlineTrainer:
 
     @property
     def has_unlabeled(self) -> bool:
-        counts = self.now.counts
-        return counts.unjudged + counts.outdated + counts.demos_unjudged > 0
+        counts = self.progress.replay
+        return counts.unlabeled + counts.outdated + counts.demos_unlabeled > 0
 
     @property
     def requested(self) -> Sequence[int] | None:
         """Episodes that a human is asked about; None for all that have no label."""
-        return None if self.config.by_hand else self.monitor.waiting
+        return None if self.config.human_labels else self.monitor.requested
 
     @property
     def has_samples(self) -> bool:
         """Demonstrations are labeled, and there is something to sample."""
-        counts = self.now.counts
-        return not counts.demos_unjudged and (self.config.demos is not None or counts.judged_steps > 0)
+        counts = self.progress.replay
+        return not counts.demos_unlabeled and (self.config.demos.any or counts.labeled_steps > 0)
 
     @property
     def can_learn(self) -> bool:
-        return self.has_samples and not self.monitor.stops
+        return self.has_samples and not self.monitor.blocks_learning
 
     @property
     def evaluation_due(self) -> bool:
-        if not self.config.simulated or self.now.updates < self.pretrain_updates:
+        if not self.config.simulated or self.progress.updates < self.pretrain_updates:
             return False
-        return self._evaluated_at < 0 or self.now.counts.episodes >= self._evaluated_at + self.config.evaluation.every
+        return self._evaluated_at < 0 or self.progress.step >= self._evaluated_at + self.config.evaluation.freq
 
     @property
     def pretrain_updates(self) -> int:
-        return self._learner.pretrain_updates if self.config.demos is not None else 0
+        return self._learner.pretrain_updates if self.config.demos.any else 0
 
     @property
-    def updates_a_call(self) -> int:
+    def updates_to_run(self) -> int:
         """As many as take half a second; a fixed number where the time that they take must not matter."""
-        if self.workers.serial:
-            return SERIAL_UPDATES
-        return max(1, round(UPDATE_CALL_S * self.now.updates_per_second)) if self.now.updates_per_second else 20
+        most = SERIAL_UPDATES
+        if not self.workers.serial:
+            most = max(1, round(UPDATE_CALL_S * self.progress.updates_per_s)) if self.progress.updates_per_s else 20
+        return min(self.progress.pending_updates, most)
 
     @property
     def next_seed(self) -> int | None:
-        return training_seed(self.config.seed, self.now.counts.episodes) if self.config.simulated else None
+        return training_seed(self.config.run.seed, self.progress.episodes) if self.config.simulated else None
 
     def env_blocked_by(self) -> str:
         """Why the robot waits; "" where it does not."""
-        counts, config = self.now.counts, self.config
-        if counts.episodes >= config.episodes:
-            return "all episodes are played"
-        if config.act_with == "learner" and self.now.state.version == 0:
-            return "there are no weights yet"
-        if counts.demos_unjudged:
-            return f"the judge looks at the demonstrations first, {counts.demos_unjudged} to go"
-        if self.now.updates < self.pretrain_updates:
-            left = self.pretrain_updates - self.now.updates
-            return f"the learner studies the demonstrations first, {left:,} updates to go"
-        if self.monitor.stops:
-            return "its judge is not believed any more"
+        counts, config = self.progress.replay, self.config
+        if self.all_collected:
+            return "the end of the run"
+        if config.policy.behavior == "learner" and self.progress.policy.version == 0:
+            return "the first weights"
+        if counts.demos_unlabeled:
+            return f"labels of {counts.demos_unlabeled} demonstrations"
+        if self.progress.updates < self.pretrain_updates:
+            left = self.pretrain_updates - self.progress.updates
+            return f"{left:,} updates of pretraining on demonstrations"
+        if self.monitor.blocks_learning:
+            return "a judge that passes its audit"
         if self.waits_for_candidate:
-            return "a successor of the judge is being trained"
-        if counts.unjudged >= config.backlog:
-            return f"{counts.unjudged} episodes wait for the judge, {config.backlog} may"
-        if config.ahead is not None and counts.episodes:
+            return "a new version of the judge"
+        if counts.unlabeled >= config.run.max_unlabeled_episodes:
+            return f"labels: {counts.unlabeled} unlabeled episodes (max {config.run.max_unlabeled_episodes})"
+        if config.run.max_pending_episodes is not None and counts.episodes:
             mean = counts.steps / counts.episodes
-            if self.now.owed > config.ahead * mean * config.learner.utd_ratio:
-                return f"{self.now.owed:,} updates wait for the learner"
+            if self.progress.pending_updates > config.run.max_pending_episodes * mean * config.learner.utd_ratio:
+                return f"the learner: {self.progress.pending_updates:,} updates pending"
         return ""
 
     @property
     def finished(self) -> bool:
-        now, wanted = self.now, self.config.evaluation.stop_at
-        if self.monitor.hopeless:
+        progress, target = self.progress, self.config.evaluation.stop_success_rate
+        if self.monitor.should_abort:
             return True
-        if wanted is not None and now.evaluated is not None and now.evaluated >= wanted and now.counts.episodes:
+        reached = target is not None and progress.eval_success is not None and progress.eval_success >= target
+        if reached and progress.episodes:
             return True
         if self.workers.judge is not None and not self.workers.judge.ready:  # what it labels is not known yet
             return False
-        done = now.counts.episodes >= self.config.episodes and not now.counts.unjudged and not now.owed
+        done = self.all_collected and not progress.replay.unlabeled and not progress.pending_updates
         return done and not self.workers.busy
+
+    @property
+    def all_collected(self) -> bool:
+        """Whether the run has all of its episodes, or steps."""
+        steps, episodes = self.config.max_steps, self.config.max_episodes
+        enough = steps is not None and self.progress.step >= steps
+        return enough or (episodes is not None and self.progress.episodes >= episodes)
 
     # What came of it
 
@@ -253,7 +275,7 @@ class OnlineTrainer:
         if info is None:  # stopped before it began
             self.workers.env.retry_at = self.workers.clock() + RETRY_S
         else:
-            self.now.take_played(info)
+            self.progress.add_episode(info)
 
     def on_labels(self, report: LabelReport) -> None:
         self._labeled(self.workers.judge, report)
@@ -264,7 +286,7 @@ class OnlineTrainer:
     def _labeled(self, slot: Slot[Any] | None, report: LabelReport) -> None:
         assert slot is not None
         self._failures.recovered(slot.name)
-        self.now.take_judged(report)
+        self.progress.add_labels(report)
         if not report.done:
             slot.retry_at = self.workers.clock() + RETRY_S
 
@@ -274,13 +296,13 @@ class OnlineTrainer:
     def on_updates(self, report: UpdateReport) -> None:
         if report.made:  # whether it can learn is not known by counting
             self._failures.recovered("learner")
-        self.now.take_shift(report)
+        self.progress.add_updates(report)
         self._recount = False
 
     def on_evaluation(self, success: float) -> None:
         self._failures.recovered("learner")
-        self.now.evaluated = success
-        self._log({"eval/success": success})
+        self.progress.eval_success = success
+        self._log({"eval/success_once": success})
 
     def on_failure(self, slot: Slot[Any], error: PlauditError) -> None:
         if not isinstance(error, RETRYABLE):
@@ -293,11 +315,11 @@ class OnlineTrainer:
 
     def _check_judge(self) -> None:
         """A judge that fails on everything is no reason to wear a robot out."""
-        counts = self.now.counts
-        if counts.demos and counts.demos_unlabelable == counts.demos:
+        counts = self.progress.replay
+        if counts.demos and counts.demos_skipped == counts.demos:
             what = f"any of the {counts.demos} demonstrations"
-        elif counts.unlabelable_in_a_row >= self.config.backlog:
-            what = f"any of the last {counts.unlabelable_in_a_row} episodes"
+        elif counts.skipped_in_a_row >= self.config.run.max_unlabeled_episodes:
+            what = f"any of the last {counts.skipped_in_a_row} episodes"
         else:
             return
         raise TrainingError(
@@ -311,28 +333,28 @@ class OnlineTrainer:
 
         audit: now, even if it is not due
         """
-        now, w = self.now, self.workers
+        progress, w = self.progress, self.workers
         try:
             counts, state = w.replay.call(ReplayBuffer.stats, self._judge), w.state.call(StateManager.status)
             self._count_restarts(counts, state)
-            now.counts, now.state = counts, state
+            progress.replay, progress.policy = counts, state
             if audit or self.waits_for_candidate or w.clock() - self._audited >= AUDIT_INTERVAL_S:
                 self._audit()
             self._failures.recovered("replay")
         except RETRYABLE as error:
             self._failures.record("replay", error)
-        earned = self.pretrain_updates + self.config.learner.updates_due(now.counts.judged_steps)
-        now.owed = max(0, int(earned) - now.updates) if self.has_samples else 0
-        now.holding = self.env_blocked_by()
-        now.note_age()
-        now.troubles = self._failures.messages
-        now.seconds = self._seconds_before + time.monotonic() - self._begun
+        due = self.pretrain_updates + self.config.learner.updates_due(progress.replay.labeled_steps)
+        progress.pending_updates = max(0, int(due) - progress.updates) if self.has_samples else 0
+        progress.env_waiting_for = self.env_blocked_by()
+        progress.update_staleness()
+        progress.errors = self._failures.messages
+        progress.elapsed_s = self._elapsed_before + time.monotonic() - self._begun
         if w.clock() - self._logged >= LOG_INTERVAL_S:
             self._log({})
 
     def _count_restarts(self, counts: ReplayStats, state: PolicyStatus) -> None:
         """Whoever calls these two hardly notices that they were away."""
-        births = {"replay": (self.now.counts.born, counts.born), "state": (self.now.state.born, state.born)}
+        births = {"replay": (self.progress.replay.born, counts.born), "state": (self.progress.policy.born, state.born)}
         for worker, (before, born) in births.items():
             if born != before:
                 self.workers.counted_restarts[worker] = self.workers.counted_restarts.get(worker, 0) + 1
@@ -340,18 +362,18 @@ class OnlineTrainer:
     def _audit(self) -> None:
         """Whether the judge is right; a better one takes its place."""
         self._audited = self.workers.clock()
-        promoted = self.monitor.look()
+        promoted = self.monitor.refresh()
         if promoted is not None and self.workers.judge is not None:
             self._bundle, self.workers.judge.ready = JudgeBundle.of(promoted), False
-        if self.monitor.news is not None:
-            self.now.news = self.monitor.news.sentence
-        self.now.judged_success, self.now.alarm = self.monitor.judged_success, self.monitor.alarm
-        self.now.honesty = self.monitor.metrics()
+        if self.monitor.last_decision is not None:
+            self.progress.last_event = self.monitor.last_decision.message
+        self.progress.judge_success, self.progress.alarm = self.monitor.judge_success, self.monitor.alarm
+        self.progress.judge_metrics = self.monitor.metrics()
 
     def _log(self, more: Mapping[str, float]) -> None:
         self._logged = self.workers.clock()
         try:
-            self._folder.log(self.now.counts.steps, {**numbers_of(self.now), **more})
+            self._folder.log(self.progress.step, {**self.progress.metrics(), **more})
             self._failures.recovered("log")
         except StoreFull as error:
             self._failures.record("log", error)
@@ -359,11 +381,11 @@ class OnlineTrainer:
     # The end
 
     def shutdown(self) -> None:
-        """Let everyone come to the end of what they do, and save the learner; not longer than `patience`."""
+        """Let the workers finish their current call, and save the learner; within `run.worker_timeout_s`."""
         w = self.workers
         self.monitor.close()
         w.stop_rollout()
-        until = w.clock() + self.config.patience
+        until = w.clock() + self.config.run.worker_timeout_s
         while w.busy and w.clock() < until:
             self._wait_at_the_end()
         if w.learner.task is None:
@@ -372,8 +394,10 @@ class OnlineTrainer:
                 self._wait_at_the_end()
         if w.learner.task is not None:
             lost = "what it has learned since its last checkpoint is not saved"
-            self._failures.note("learner", f"the learner came to no end within {self.config.patience:g} s: {lost}")
-        self.now.troubles = self._failures.messages
+            self._failures.note(
+                "learner", f"the learner did not finish within {self.config.run.worker_timeout_s:g} s: {lost}"
+            )
+        self.progress.errors = self._failures.messages
         with suppress(PlauditError):  # whatever ends the run is worth more than a line of metrics
             self._log({})
 
@@ -383,10 +407,10 @@ class OnlineTrainer:
     def _finish(self, callback: Callback, evaluate: bool) -> None:
         """How good it is in the end, and what came of the last episodes."""
         w = self.workers
-        evaluate = evaluate and self.config.simulated and self._evaluated_at != self.now.counts.episodes
+        evaluate = evaluate and self.config.simulated and self._evaluated_at != self.progress.step
         if evaluate and w.learner.task is None:
-            w.learner.start(self.on_evaluation, LearnerWorker.evaluate, self.config.evaluation.episodes)
-            while w.learner.task is not None and callback(self.now):
+            w.learner.start(self.on_evaluation, LearnerWorker.evaluate)
+            while w.learner.task is not None and callback(self.progress):
                 self._wait_at_the_end()
         self.refresh(audit=True)
         self._log({})
@@ -398,3 +422,9 @@ class OnlineTrainer:
 
     def _note_failure(self, slot: Slot[Any], error: PlauditError) -> None:
         self._failures.note(slot.name, str(error))
+
+
+def _labeling_judge(config: TrainingConfig) -> JudgeConfig:
+    """The judge of a run that no human labels."""
+    assert isinstance(config.judge.config, JudgeConfig)
+    return config.judge.config

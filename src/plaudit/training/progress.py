@@ -1,4 +1,4 @@
-"""How an online run stands: what its parts told last, as the loop decides by it and a person sees it."""
+"""How a run stands, for the loop that decides by it and for whoever watches."""
 
 import time
 from collections import deque
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from plaudit.training.monitor import RECENT
+from plaudit.training.monitor import SUCCESS_WINDOW
 from plaudit.training.replay_buffer import ReplayStats
 from plaudit.training.state_manager import PolicyStatus
 from plaudit.training.workers.env import EpisodeInfo
@@ -16,86 +16,114 @@ from plaudit.training.workers.learner import UpdateReport
 
 
 @dataclass
-class Now:
-    """How things stand, for whoever watches."""
+class Progress:
+    """Of a synchronous run."""
 
-    counts: ReplayStats
-    state: PolicyStatus
+    step: int = 0  # env steps
+    episodes: int = 0
+    judge_success: float | None = None  # success rate of the last rollout, by the judge
+    eval_success: float | None = None  # true success rate on eval seeds, at the last evaluation
+    elapsed_s: float = 0.0  # over all sessions
+    alarm: str | None = None  # why the judge is not to be trusted any more
+
+    def reaches(self, max_steps: int | None, max_episodes: int | None) -> bool:
+        """Whether one of the two limits is reached."""
+        return (max_steps is not None and self.step >= max_steps) or (
+            max_episodes is not None and self.episodes >= max_episodes
+        )
+
+
+@dataclass
+class OnlineProgress:
+    """Of an online run: what its workers reported last."""
+
+    replay: ReplayStats
+    policy: PolicyStatus
     updates: int = 0
-    owed: int = 0  # updates that the labelled steps have earned and the trainer has not made
-    judged_success: float | None = None  # over the last episodes
-    true_success: float | None = None  # the same, as only a simulation knows
-    evaluated: float | None = None  # on seeds held back
-    on_robot: int = 0  # version of the weights that the newest episode began with
-    age: float = 0.0  # s since that version was published, while there is a newer one
-    steps_per_second: float = 0.0  # of the robot, while it moves
-    updates_per_second: float = 0.0
-    judge_latency: float = 0.0  # s an episode
-    sampling: float = 0.0  # share of the trainer's time that it waits for batches
-    holding: str = ""  # why the robot waits
-    troubles: Mapping[str, str] = field(default_factory=dict)  # part -> what is the matter with it
-    alarm: str | None = None  # why the judge is not to be believed
-    news: str = ""  # the last thing a person should know
-    window: str = ""  # how it stands with the labelling window, where a person judges or audits
-    seconds: float = 0.0  # over all sittings
-    metrics: Mapping[str, float] = field(default_factory=dict)  # the trainer's
-    honesty: Mapping[str, float] = field(default_factory=dict)  # of the judge: its audit and its successors
-    _true: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT), repr=False)
-    _pushed: dict[int, float] = field(default_factory=dict, repr=False)  # version newer than the robot's -> when
+    pending_updates: int = 0  # that the labeled steps allow and the learner has not made yet
+    judge_success: float | None = None  # success rate of the last episodes, by the judge
+    env_success: float | None = None  # the same by the simulator, where there is one
+    eval_success: float | None = None  # true success rate on eval seeds
+    robot_version: int = 0  # of the weights that the newest episode started with
+    staleness_s: float = 0.0  # since a newer version was published than the robot has
+    env_steps_per_s: float = 0.0  # while an episode runs
+    updates_per_s: float = 0.0
+    judge_latency_s: float = 0.0  # per episode
+    sample_wait_fraction: float = 0.0  # of the learner's time, in which it waits for batches
+    env_waiting_for: str = ""  # why the robot waits
+    errors: Mapping[str, str] = field(default_factory=dict)  # worker -> what is wrong with it
+    alarm: str | None = None  # why the judge is not to be trusted any more
+    last_event: str = ""  # the newest message about the judge's versions
+    window_status: str = ""  # of the labeling window, where a human labels or audits
+    elapsed_s: float = 0.0  # over all sessions
+    learner_metrics: Mapping[str, float] = field(default_factory=dict)
+    judge_metrics: Mapping[str, float] = field(default_factory=dict)  # of its audit and its versions
+    _env_successes: deque[bool] = field(default_factory=lambda: deque(maxlen=SUCCESS_WINDOW), repr=False)
+    _published: dict[int, float] = field(default_factory=dict, repr=False)  # version newer than the robot's -> when
 
-    def take_played(self, played: EpisodeInfo) -> None:
-        self.steps_per_second = smooth(self.steps_per_second, played.steps / max(played.seconds, 1e-9))
-        self.on_robot = played.version
-        if played.success is not None:
-            self._true.append(played.success)
-            self.true_success = float(np.mean(self._true))
+    @property
+    def step(self) -> int:
+        """Env steps."""
+        return self.replay.steps
 
-    def take_judged(self, judged: LabelReport) -> None:
-        if judged.latency:
-            self.judge_latency = smooth(self.judge_latency, judged.latency)
-        if judged.note:
-            self.window = judged.note
+    @property
+    def episodes(self) -> int:
+        """Episodes that are on disk."""
+        return self.replay.episodes
 
-    def take_shift(self, shift: UpdateReport) -> None:
-        self.updates = shift.updates
-        if shift.made:
-            self.updates_per_second = smooth(self.updates_per_second, shift.made / max(shift.seconds, 1e-9))
-            self.sampling = smooth(self.sampling, shift.waiting / max(shift.seconds, 1e-9))
-            self.metrics = dict(shift.metrics)
+    def add_episode(self, info: EpisodeInfo) -> None:
+        """What the env worker reported."""
+        self.env_steps_per_s = smooth(self.env_steps_per_s, info.steps / max(info.seconds, 1e-9))
+        self.robot_version = info.version
+        if info.success is not None:
+            self._env_successes.append(info.success)
+            self.env_success = float(np.mean(self._env_successes))
 
-    def note_age(self) -> None:
+    def add_labels(self, report: LabelReport) -> None:
+        """What a judge, or a human, reported."""
+        if report.latency:
+            self.judge_latency_s = smooth(self.judge_latency_s, report.latency)
+        if report.note:
+            self.window_status = report.note
+
+    def add_updates(self, report: UpdateReport) -> None:
+        """What the learner reported."""
+        self.updates = report.updates
+        if report.made:
+            self.updates_per_s = smooth(self.updates_per_s, report.made / max(report.seconds, 1e-9))
+            self.sample_wait_fraction = smooth(self.sample_wait_fraction, report.waiting / max(report.seconds, 1e-9))
+            self.learner_metrics = dict(report.metrics)
+
+    def update_staleness(self) -> None:
         """How long the robot has been without the newest weights."""
-        self._pushed.setdefault(self.state.version, self.state.pushed)
-        self._pushed = {version: pushed for version, pushed in self._pushed.items() if version > self.on_robot}
-        self.age = time.time() - min(self._pushed.values()) if self._pushed and self.counts.episodes else 0.0
+        self._published.setdefault(self.policy.version, self.policy.published)
+        self._published = {version: when for version, when in self._published.items() if version > self.robot_version}
+        self.staleness_s = time.time() - min(self._published.values()) if self._published and self.episodes else 0.0
+
+    def metrics(self) -> dict[str, float]:
+        """By the names in docs/metrics.md."""
+        success = {"judge/success_once": self.judge_success, "env/success_once": self.env_success}
+        return {
+            "rollout/episodes": self.episodes,
+            "replay/unlabeled_episodes": self.replay.unlabeled,
+            "judge/failed_episodes": self.replay.failed,
+            "judge/skipped_episodes": self.replay.skipped,
+            "learner/updates": self.updates,
+            "learner/pending_updates": self.pending_updates,
+            "policy/version": self.policy.version,
+            "policy/robot_version": self.robot_version,
+            "policy/staleness_s": self.staleness_s,
+            "time/env_steps_per_s": self.env_steps_per_s,
+            "time/updates_per_s": self.updates_per_s,
+            "time/judge_latency_s": self.judge_latency_s,
+            "time/sample_wait_fraction": self.sample_wait_fraction,
+            "time/elapsed_s": self.elapsed_s,
+            **self.learner_metrics,
+            **self.judge_metrics,
+            **{name: value for name, value in success.items() if value is not None},
+        }
 
 
 def smooth(before: float, new: float) -> float:
+    """An exponential moving average; the first value counts as it is."""
     return new if not before else 0.8 * before + 0.2 * new
-
-
-def numbers_of(now: Now) -> dict[str, float]:
-    """By the names in docs/metrics.md."""
-    known = {
-        "online/success_judged": now.judged_success,
-        "online/success_true": now.true_success,
-    }
-    return {
-        "online/episodes": now.counts.episodes,
-        "online/unjudged": now.counts.unjudged,
-        "online/failed": now.counts.failed,
-        "online/unlabelable": now.counts.unlabelable,
-        "online/updates": now.updates,
-        "online/owed": now.owed,
-        "online/steps_per_second": now.steps_per_second,
-        "online/updates_per_second": now.updates_per_second,
-        "online/judge_latency": now.judge_latency,
-        "online/sampling": now.sampling,
-        "weights/version": now.state.version,
-        "weights/on_robot": now.on_robot,
-        "weights/age": now.age,
-        "time/seconds": now.seconds,
-        **now.metrics,
-        **now.honesty,
-        **{name: value for name, value in known.items() if value is not None},
-    }

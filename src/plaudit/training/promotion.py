@@ -1,33 +1,35 @@
-"""An old judge and a new one before the same episodes, none of which the new one has seen: which of them is in charge?
+"""Whether a candidate replaces the current judge: both label the same episodes, none of which the candidate saw.
 
-    old, new = examine(now, held_out), examine(candidate, held_out)
-    replaces, sentence = decide(old, new, rules)
+    current, candidate = evaluate_judge(judge, val), evaluate_judge(new, val)
+    promoted, message = should_promote(current, candidate, rules)
 
-The new one replaces the old one when all of this holds:
+The candidate is promoted when all of this holds:
 
 1. it passes the negative controls (judges/controls.py), made of the held-out episodes that succeed;
-2. it calls no larger share of the held-out failures than the old one does, or at most `most_false` of them;
-3. it misses no larger share of the held-out successes than the old one does, or at most `most_missed` of them;
-4. it is right about more episodes, and surely so; or about as many, and it surely calls fewer failure frames.
+2. its false-positive rate on held-out failures is no higher than the current judge's, or at most `max_fpr`;
+3. its false-negative rate on held-out successes is no higher than the current judge's, or at most `max_fnr`;
+4. it is right about more episodes, and significantly so; or about as many, and it significantly predicts success in
+   fewer failure frames.
 
-"Surely" is about the episodes in which the two differ, since the others say nothing of which is better. Between two
-judges that are equally good each of these goes either way, like a coin; the new one takes over when the lower end of
-the exact one-sided interval of its share of them (Clopper and Pearson, 95%) lies above one half. Five of five will do,
-four of four will not, nor nine of twelve.
+"Significantly" is about the episodes in which the two differ, since the others say nothing of which is better. Between
+two judges that are equally good, each of these is better or worse like a coin; the candidate is promoted when an exact
+one-sided sign test rejects that at the confidence asked for. Five of five will do, four of four will not, nor nine of
+twelve.
 
-"Right" is about whole episodes, and the mean over the kinds that there are: failures and successes of the run, failures
-and successes of the data that the first judge was trained on. Counted together, a hundred easy failures of last week
-would drown the five that the policy found yesterday; and a young policy has no successes, so that a judge that calls
-nothing would look perfect on its episodes alone. The first judge may have learned from some of the held-out episodes of
-its own data, which speaks for the old one.
+"Right" is about whole episodes, as balanced accuracy over the groups that there are: failures and successes of the run,
+failures and successes of the data that the first judge was trained on. Counted together, a hundred easy failures of
+last week would drown the five that the policy found yesterday; and a young policy has no successes, so that a judge
+that never predicts success would look perfect on its episodes alone. The first judge may have been trained on some of
+the held-out episodes of its own data, which speaks for the current one.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from pydantic import Field, PositiveInt
+from scipy.stats import binomtest
 
 from plaudit.config import Config
 from plaudit.data.store import Store
@@ -38,84 +40,102 @@ from plaudit.judges.labeling import BATCH, batches, label_ids
 from plaudit.judges.reference import load_reference_labels
 from plaudit.judges.scored import EpisodePrediction
 from plaudit.protocols import Judge
-from plaudit.training.retrain_data import part_of
+from plaudit.training.retrain_data import episode_origin
 from plaudit.types import FloatArray, Labels
 
 SUCCESSES, FAILURES = "successes", "failures"
 
 
-class Rules(Config):
-    most_false: float = Field(default=0.05, ge=0, le=1)  # of held-out failures that a new judge may always call
-    most_missed: float = Field(default=0.2, ge=0, le=1)  # of held-out successes that it may always miss
-    least_held_out: PositiveInt = 4  # episodes; a comparison on fewer says nothing
-    confidence: float = Field(default=0.95, ge=0.5, lt=1)  # with which the new judge has to be the better one
+class PromotionRules(Config):
+    """What a candidate must show."""
+
+    max_fpr: float = Field(default=0.05, ge=0, le=1)  # of held-out failures, that is always accepted
+    max_fnr: float = Field(default=0.2, ge=0, le=1)  # of held-out successes, that is always accepted
+    min_val_episodes: PositiveInt = 4  # held out; a comparison on fewer says nothing
+    confidence: float = Field(default=0.95, ge=0.5, lt=1)  # with which the candidate has to be better
 
 
 @dataclass(frozen=True)
-class Verdict:
+class EpisodeResult:
     """What one judge makes of one held-out episode."""
 
-    right: bool  # about whether it succeeds
-    called: int  # failure frames that it calls a success
+    correct: bool  # about whether it succeeds
+    num_false_frames: int  # failure frames in which it predicts success
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What one judge makes of the held-out episodes. A number that nothing was there to measure with is NaN."""
+class JudgeEvalSummary:
+    """What one judge makes of the held-out episodes. What nothing was there to measure with is NaN."""
 
     fingerprint: str
-    right: Mapping[str, int]  # kind -> episodes judged right, "run failures" and so on
-    of: Mapping[str, int]  # kind -> episodes; only kinds that there are
-    fpr: float  # share of failure frames called
-    fpr_low: float  # 95% confidence interval of it, by episodes
-    fpr_high: float
-    recall: float  # share of success frames called
-    problems: tuple[str, ...]  # controls that it does not pass; episodes that it cannot judge
-    each: Mapping[str, Verdict] = field(default_factory=dict)  # by episode; decisions of earlier versions have none
+    num_correct: Mapping[str, int]  # group -> episodes that it is right about, "online failures" and so on
+    num_episodes: Mapping[str, int]  # group -> episodes; only groups that there are
+    frame_fpr: float  # of failure frames
+    frame_fpr_low: float  # 95% confidence interval of it, by episodes
+    frame_fpr_high: float
+    frame_recall: float  # of success frames
+    problems: tuple[str, ...]  # controls that it does not pass; episodes that it cannot score
+    results: Mapping[str, EpisodeResult] = field(default_factory=dict)  # by episode
 
     @property
     def episodes(self) -> int:
-        return sum(self.of.values())
+        """Held-out episodes."""
+        return sum(self.num_episodes.values())
 
     @property
-    def score(self) -> float:
-        """Share of episodes that it is right about, the mean over kinds."""
-        return sum(self.right[kind] / self.of[kind] for kind in self.of) / len(self.of)
+    def balanced_accuracy(self) -> float:
+        """Fraction of episodes that it is right about, the mean over groups."""
+        return sum(self.num_correct[group] / self.num_episodes[group] for group in self.num_episodes) / len(
+            self.num_episodes
+        )
 
     @property
-    def false(self) -> float:
-        """Share of the failures that it calls a success."""
-        return self._wrong(FAILURES)
+    def fpr(self) -> float:
+        """Fraction of the failures in which it predicts success."""
+        return self._error_rate(FAILURES)
 
     @property
-    def missed(self) -> float:
-        """Share of the successes that it does not call."""
-        return self._wrong(SUCCESSES)
+    def fnr(self) -> float:
+        """Fraction of the successes in which it predicts none."""
+        return self._error_rate(SUCCESSES)
 
-    def _wrong(self, outcome: str) -> float:
-        kinds = [kind for kind in self.of if kind.endswith(outcome)]
-        total = sum(self.of[kind] for kind in kinds)
-        return sum(self.of[kind] - self.right[kind] for kind in kinds) / total if total else math.nan
+    def _error_rate(self, outcome: str) -> float:
+        groups = [group for group in self.num_episodes if group.endswith(outcome)]
+        total = sum(self.num_episodes[group] for group in groups)
+        wrong = sum(self.num_episodes[group] - self.num_correct[group] for group in groups)
+        return wrong / total if total else math.nan
 
     def to_json(self) -> dict[str, Any]:
         """NaN becomes None: JSON has no NaN."""
-        tree = {**asdict(self), "score": self.score, "false": self.false, "missed": self.missed}
+        rates = {name: getattr(self, name) for name in ("balanced_accuracy", "fpr", "fnr")}
+        tree = {**asdict(self), **rates}
         return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in tree.items()}
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
-        numbers = {name: math.nan if tree[name] is None else tree[name] for name in _NUMBERS}
-        each = {episode: Verdict(**said) for episode, said in tree.get("each", {}).items()}
+        """What `to_json` returned."""
+        frames = {name: math.nan if tree[name] is None else tree[name] for name in _FRAME_METRICS}
+        results = {episode: EpisodeResult(**result) for episode, result in tree["results"].items()}
         return cls(
-            tree["fingerprint"], tree["right"], tree["of"], **numbers, problems=tuple(tree["problems"]), each=each
+            tree["fingerprint"],
+            tree["num_correct"],
+            tree["num_episodes"],
+            **frames,
+            problems=tuple(tree["problems"]),
+            results=results,
         )
 
 
-_NUMBERS = ("fpr", "fpr_low", "fpr_high", "recall")
+_FRAME_METRICS = {
+    "frame_fpr": "fpr",
+    "frame_fpr_low": "fpr_low",
+    "frame_fpr_high": "fpr_high",
+    "frame_recall": "recall",
+}
 
 
-def examine(judge: Judge, held_out: Store) -> Figures:
-    """Ask it about all of them, and about the controls made of those that succeed."""
+def evaluate_judge(judge: Judge, held_out: Store) -> JudgeEvalSummary:
+    """Label all held-out episodes, and the controls made of those that succeed."""
     truths = load_reference_labels(held_out, REFERENCE_SOURCES)
     verdicts: dict[int, Labels] = {}
     not_judged: dict[int, str] = {}
@@ -125,90 +145,100 @@ def examine(judge: Judge, held_out: Store) -> Figures:
         not_judged |= not_said
     found = compare(held_out, verdicts, truths, judge.rule, not_judged)
     controls, _ = ask_controls(held_out, judge, truths, found, None, BATCH)
-    right, of = _count(held_out, verdicts, truths)
-    lost = [f"{len(not_judged)} episodes could not be judged: {next(iter(not_judged.values()))}"] if not_judged else []
+    num_correct, num_episodes = _count(held_out, verdicts, truths)
+    lost = [f"{len(not_judged)} episodes could not be scored: {next(iter(not_judged.values()))}"] if not_judged else []
     scores = found.scores
-    return Figures(
+    return JudgeEvalSummary(
         judge.id.fingerprint,
-        right,
-        of,
-        **{name: getattr(scores, name) for name in _NUMBERS},
+        num_correct,
+        num_episodes,
+        **{ours: getattr(scores, name) for ours, name in _FRAME_METRICS.items()},
         problems=(*failed(controls), *lost),
-        each={
-            str(scored.episode): _verdict(scored, verdicts[scored.episode], scores.threshold) for scored in found.scored
+        results={
+            str(scored.episode): _result(scored, verdicts[scored.episode], scores.threshold) for scored in found.scored
         },
     )
 
 
-def _verdict(scored: EpisodePrediction, labels: Labels, threshold: float) -> Verdict:
-    true = bool((scored.truth == 1).any())
-    return Verdict(labels.success_once == true, int((scored.called(threshold) & (scored.truth == 0)).sum()))
+def _result(scored: EpisodePrediction, labels: Labels, threshold: float) -> EpisodeResult:
+    actual = bool((scored.truth == 1).any())
+    return EpisodeResult(labels.success_once == actual, int((scored.called(threshold) & (scored.truth == 0)).sum()))
 
 
 def _count(
     store: Store, verdicts: Mapping[int, Labels], truths: Mapping[int, FloatArray]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    right: dict[str, int] = {}
-    of: dict[str, int] = {}
+    num_correct: dict[str, int] = {}
+    num_episodes: dict[str, int] = {}
     for episode_id, labels in verdicts.items():
-        true = bool((truths[episode_id] == 1).any())
-        kind = f"{part_of(store, episode_id)} {SUCCESSES if true else FAILURES}"
-        of[kind] = of.get(kind, 0) + 1
-        right[kind] = right.get(kind, 0) + (labels.success_once == true)
-    return right, of
+        actual = bool((truths[episode_id] == 1).any())
+        group = f"{episode_origin(store, episode_id)} {SUCCESSES if actual else FAILURES}"
+        num_episodes[group] = num_episodes.get(group, 0) + 1
+        num_correct[group] = num_correct.get(group, 0) + (labels.success_once == actual)
+    return num_correct, num_episodes
 
 
-def decide(old: Figures, new: Figures, rules: Rules) -> tuple[bool, str]:
-    """Whether the new one replaces the old one, and why."""
-    reason = _against(old, new, rules)
-    told = f"right about {new.score:.0%} of {new.episodes} held-out episodes, the old one about {old.score:.0%}"
+def should_promote(current: JudgeEvalSummary, candidate: JudgeEvalSummary, rules: PromotionRules) -> tuple[bool, str]:
+    """Whether the candidate replaces the current judge, and why."""
+    reason = _objection(current, candidate, rules)
+    accuracy = (
+        f"balanced accuracy {candidate.balanced_accuracy:.0%} on {candidate.episodes} held-out episodes, the current "
+        f"judge's {current.balanced_accuracy:.0%}"
+    )
     if reason is None:
-        return True, f"the new judge takes over: it is {told}"
-    return False, f"the old judge stays: {reason} ({told})"
+        return True, f"promoted a new version of the judge: {accuracy}"
+    return False, f"rejected a new version of the judge: {reason} ({accuracy})"
 
 
-def _against(old: Figures, new: Figures, rules: Rules) -> str | None:
-    """The first reason to keep the old one."""
-    if new.problems:
-        return f"the new one is not to be trusted: {'; '.join(new.problems)}"
-    if new.episodes < rules.least_held_out:
-        return f"{new.episodes} held-out episodes are too few to compare on, {rules.least_held_out} are needed"
-    for share, missing in ((new.false, "fails"), (new.missed, "succeeds")):
-        if math.isnan(share):
-            return f"none of the held-out episodes {missing}, so there is nothing to compare on; label some that do"
-    if new.false > max(old.false, rules.most_false):
-        return f"the new one calls {new.false:.0%} of the failures a success, the old one {old.false:.0%}"
-    if new.missed > max(old.missed, rules.most_missed):
-        return f"the new one misses {new.missed:.0%} of the successes, the old one {old.missed:.0%}"
-    if new.score < old.score:
-        return "the new one is right less often"
-    both = [(old.each[episode], new.each[episode]) for episode in new.each if episode in old.each]
-    fewer = _compared([(old.called, new.called) for old, new in both], rules.confidence)
-    if new.score == old.score:
-        if fewer.surely:
+def _objection(current: JudgeEvalSummary, candidate: JudgeEvalSummary, rules: PromotionRules) -> str | None:
+    """The first reason to keep the current judge."""
+    if candidate.problems:
+        return f"it failed its checks: {'; '.join(candidate.problems)}"
+    if candidate.episodes < rules.min_val_episodes:
+        return f"{candidate.episodes} held-out episodes are too few to compare on, {rules.min_val_episodes} are needed"
+    for rate, outcome in ((candidate.fpr, "fails"), (candidate.fnr, "succeeds")):
+        if math.isnan(rate):
+            return f"none of the held-out episodes {outcome}, so there is nothing to compare on; label some that do"
+    if candidate.fpr > max(current.fpr, rules.max_fpr):
+        return f"it predicts success in {candidate.fpr:.0%} of the failures, the current judge in {current.fpr:.0%}"
+    if candidate.fnr > max(current.fnr, rules.max_fnr):
+        return f"it misses {candidate.fnr:.0%} of the successes, the current judge {current.fnr:.0%}"
+    if candidate.balanced_accuracy < current.balanced_accuracy:
+        return "it is right less often"
+    both = [(current.results[i], candidate.results[i]) for i in candidate.results if i in current.results]
+    if candidate.balanced_accuracy == current.balanced_accuracy:
+        frames = SignTest.of((old.num_false_frames, new.num_false_frames) for old, new in both)
+        if frames.significant(rules.confidence):
             return None
-        return f"the new one is right as often, and calls fewer failure frames in {fewer.words(rules.confidence)}"
-    righter = _compared([(new.right, old.right) for old, new in both], rules.confidence)
-    return None if righter.surely else f"the new one is right in {righter.words(rules.confidence)}"
+        return f"it is right as often, and has fewer false frames in {frames.describe(rules.confidence)}"
+    episodes = SignTest.of((new.correct, old.correct) for old, new in both)
+    return None if episodes.significant(rules.confidence) else f"it is right in {episodes.describe(rules.confidence)}"
 
 
 @dataclass(frozen=True)
-class Differing:
-    """The episodes in which two judges differ."""
+class SignTest:
+    """Of the held-out episodes in which two judges differ, in how many the candidate is better."""
 
-    better: int  # those in which the new one does better
-    of: int
-    surely: bool  # whether that is more than half of all such episodes, at the confidence asked for
+    num_better: int
+    num_different: int
 
-    def words(self, confidence: float) -> str:
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[int, int]]) -> Self:
+        """
+        pairs: of numbers of which the first is larger where the candidate is better
+        """
+        different = [better > worse for better, worse in pairs if better != worse]
+        return cls(sum(different), len(different))
+
+    def significant(self, confidence: float) -> bool:
+        """Whether an equally good judge would hardly be better so often."""
+        if not self.num_different:
+            return False
+        return float(binomtest(self.num_better, self.num_different, alternative="greater").pvalue) <= 1 - confidence
+
+    def describe(self, confidence: float) -> str:
+        """In words, for a test that is not significant."""
         return (
-            f"{self.better} of the {self.of} held-out episodes in which the two differ, which may be chance: "
-            f"{confidence:.0%} confidence is asked for"
+            f"{self.num_better} of the {self.num_different} held-out episodes in which the two differ, which may be "
+            f"chance: {confidence:.0%} confidence is asked for"
         )
-
-
-def _compared(pairs: Sequence[tuple[int, int]], confidence: float) -> Differing:
-    """Of numbers of which the first is larger where the new one does better."""
-    better, of = sum(one > other for one, other in pairs), sum(one != other for one, other in pairs)
-    chance = sum(math.comb(of, count) for count in range(better, of + 1)) / 2**of  # of so many heads, or more
-    return Differing(better, of, of > 0 and chance <= 1 - confidence)

@@ -8,10 +8,10 @@
 Everything that it says is worked out from the store and its ledger, so one that was killed and started again says the
 same. Callers repeat what was not answered, which is why each call may come twice.
 
-Demonstrations are a second shelf: episodes that nobody adds to, in a store that is only read. The judge in charge
+Demonstrations are a second dataset: episodes that nobody adds to, in a store that is only read. The judge in charge
 labels them too, in a ledger of the run, so that another judge of the same demonstrations is not disturbed.
 
-An episode that a judge has failed on `ATTEMPTS` times is unlabelable for this judge: it stays in the store with the
+An episode that a judge has failed on `ATTEMPTS` times is skipped for this judge: it stays in the store with the
 reason beside it, nobody waits for it or learns from it, and the next version of the judge, or the next session, tries
 again.
 """
@@ -29,22 +29,23 @@ from plaudit.config import Config
 from plaudit.data.failures import Failure, Failures
 from plaudit.data.ledger import Ledger
 from plaudit.data.replay import ReplaySampler
+from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound
 from plaudit.judges.labeling import stale_episodes
 from plaudit.training.handles import Handle
 from plaudit.types import AnyArray, Batch, Episode, JudgeId, Labels
 
-Shelf = Literal["demos", "episodes"]
+Dataset = Literal["demos", "episodes"]
 ONLINE = "online"  # in an episode's meta: its key, and the run's steps before it
 REPEATED = 1000  # newest episodes whose keys are known even if they are gone
 ATTEMPTS = 3  # failures of one judge on an episode, after which it is not asked about it again
 
 
 class EpisodeRef(NamedTuple):
-    """An episode of a shelf."""
+    """An episode of a dataset."""
 
-    shelf: Shelf
+    dataset: Dataset
     id: int
 
 
@@ -57,7 +58,9 @@ class SampleOptions(Config):
     horizon: int | None = None
     cameras: tuple[str, ...] = ()
     demo_ratio: float = 0.5
-    believe_demos: bool = False  # whether a demonstration that was recorded as ended has ended, whatever the judge sees
+    reward: RewardConfig = RewardConfig()
+    terminate_on_success: bool = True
+    trust_demos: bool = False  # whether a demonstration that was recorded as ended has ended, whatever the judge sees
     seed: int = 0
 
 
@@ -67,22 +70,22 @@ class ReplayStats:
 
     episodes: int  # ever added
     steps: int  # of these
-    unjudged: int  # episodes that wait for their first label of the judge in charge or its predecessors
-    unjudged_steps: int  # of these
+    unlabeled: int  # episodes that wait for their first label of the judge in charge or its predecessors
+    unlabeled_steps: int  # of these
     failed: int  # episodes without a label that the judge in charge or a predecessor has failed on
-    outdated: int  # episodes that only a predecessor has labelled
-    demos_unjudged: int  # demonstrations that wait for a label of the judge in charge
-    unlabelable: int = 0  # episodes that the judge in charge has failed on so often that it is not asked again
-    unlabelable_steps: int = 0  # of those without any label
-    unlabelable_in_a_row: int = 0  # of these episodes, those after the newest that has a label
-    demos_unlabelable: int = 0  # demonstrations of that kind
+    outdated: int  # episodes that only a predecessor has labeled
+    demos_unlabeled: int  # demonstrations that wait for a label of the judge in charge
+    skipped: int = 0  # episodes that the judge in charge has failed on so often that it is not asked again
+    skipped_steps: int = 0  # of those without any label
+    skipped_in_a_row: int = 0  # of these episodes, those after the newest that has a label
+    demos_skipped: int = 0  # demonstrations of that kind
     demos: int = 0  # all demonstrations that the judge in charge labels
-    reason: str = ""  # why the judge failed on the newest unlabelable one
+    reason: str = ""  # why the judge failed on the newest skipped one
     born: float = 0.0  # when the service that counted was started, s since 1970
 
     @property
-    def judged_steps(self) -> int:
-        return self.steps - self.unjudged_steps - self.unlabelable_steps
+    def labeled_steps(self) -> int:
+        return self.steps - self.unlabeled_steps - self.skipped_steps
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,9 @@ class StoreLocation:
 
 @dataclass
 class _Progress:
-    """Which episodes of a shelf a judge has labelled, kept up to date."""
+    """Which episodes of a dataset a judge has labeled, kept up to date."""
 
-    who: JudgeId
+    judge: JudgeId
     versions: int = 0  # of the ledger that were looked at
     known: set[int] = field(default_factory=set)
     waiting: set[int] = field(default_factory=set)
@@ -117,43 +120,43 @@ class ReplayBuffer:
         folder: str | Path,
         *,
         demos: str | Path | None = None,
-        judged_demos: bool = True,
+        relabel_demos: bool = True,
         capacity_gb: float = 50.0,
         since: float = 0.0,
     ):
         """
         folder: of the run; `episodes` in it is made when it is not there
-        judged_demos: the judge in charge labels the demonstrations; False: they keep the labels that they have
+        relabel_demos: the judge in charge labels the demonstrations; False: they keep the labels that they have
         since: s since 1970; what a judge failed on before is tried again as if it had never been
         """
         folder = Path(folder)
-        path, labels = folder / "episodes", folder / "demos.labels" if judged_demos else None
+        path, labels = folder / "episodes", folder / "demo_labels" if relabel_demos else None
         capacity = int(capacity_gb * 1e9)
         store = Store.open(path, write=True) if path.exists() else Store.create(path, capacity_bytes=capacity)
-        self._shelves: dict[Shelf, Store] = {"episodes": store}
+        self._stores: dict[Dataset, Store] = {"episodes": store}
         if demos is not None:
-            self._shelves["demos"] = Store.open(demos, labels=labels)
-        self._judged_demos = judged_demos
-        self._failures = {shelf: Failures(held.ledger) for shelf, held in self._shelves.items()}
+            self._stores["demos"] = Store.open(demos, labels=labels)
+        self._relabel_demos = relabel_demos
+        self._failures = {dataset: Failures(held.ledger) for dataset, held in self._stores.items()}
         self._since = since
         self._born = time.time()
         self._keys = {_facts_of(store, i)["key"]: i for i in store.ids}
-        self._progress: dict[Shelf, _Progress] = {}
+        self._progress: dict[Dataset, _Progress] = {}
         self._samplers: dict[SampleOptions, ReplaySampler] = {}
 
     @property
     def _store(self) -> Store:
-        return self._shelves["episodes"]
+        return self._stores["episodes"]
 
     def close(self) -> None:
         self._store.close()
 
     def location(self) -> StoreLocation:
-        demos = self._shelves.get("demos")
+        demos = self._stores.get("demos")
         return StoreLocation(
             str(self._store.folder.absolute()),
             None if demos is None else str(demos.folder.absolute()),
-            str(demos.ledger.path.absolute()) if demos is not None and self._judged_demos else None,
+            str(demos.ledger.path.absolute()) if demos is not None and self._relabel_demos else None,
             _identity(self._store.folder),
         )
 
@@ -180,101 +183,101 @@ class ReplayBuffer:
             return 0
         return _facts_of(self._store, ids[-1])["steps_before"] + self._store.entry(ids[-1]).steps
 
-    def stats(self, who: JudgeId) -> ReplayStats:
-        """By what a judge has labelled."""
-        waiting, given_up = self._waiting("episodes", who), self._unlabelable("episodes", who)
-        unjudged = {i for i in waiting if not self._has_label(i, who)}
-        unlabelled = {i for i in given_up if not self._has_label(i, who)}
-        failed = {failure.episode for failure in self._standing("episodes", who)}
-        ids, demos_given_up = self._store.ids, self._unlabelable("demos", who)
+    def stats(self, judge: JudgeId) -> ReplayStats:
+        """By what a judge has labeled."""
+        waiting, skipped = self._waiting("episodes", judge), self._skipped("episodes", judge)
+        unlabeled = {i for i in waiting if not self._has_label(i, judge)}
+        never_labeled = {i for i in skipped if not self._has_label(i, judge)}
+        failed = {failure.episode for failure in self._standing("episodes", judge)}
+        ids, demos_skipped = self._store.ids, self._skipped("demos", judge)
         return ReplayStats(
             episodes=ids[-1] + 1 if ids else 0,
             steps=self._steps,
-            unjudged=len(unjudged),
-            unjudged_steps=sum(self._store.entry(i).steps for i in unjudged),
-            failed=len(failed & (unjudged | unlabelled)),
-            outdated=len(waiting - unjudged),
-            demos_unjudged=len(self._waiting("demos", who)),
-            unlabelable=len(given_up),
-            unlabelable_steps=sum(self._store.entry(i).steps for i in unlabelled),
-            unlabelable_in_a_row=_in_a_row(ids, unlabelled, unjudged),
-            demos_unlabelable=len(demos_given_up),
-            demos=len(self._shelves["demos"]) if self._judges("demos") else 0,
-            reason=_newest_reason(given_up) or _newest_reason(demos_given_up),
+            unlabeled=len(unlabeled),
+            unlabeled_steps=sum(self._store.entry(i).steps for i in unlabeled),
+            failed=len(failed & (unlabeled | never_labeled)),
+            outdated=len(waiting - unlabeled),
+            demos_unlabeled=len(self._waiting("demos", judge)),
+            skipped=len(skipped),
+            skipped_steps=sum(self._store.entry(i).steps for i in never_labeled),
+            skipped_in_a_row=_in_a_row(ids, never_labeled, unlabeled),
+            demos_skipped=len(demos_skipped),
+            demos=len(self._stores["demos"]) if self._labels_dataset("demos") else 0,
+            reason=_newest_reason(skipped) or _newest_reason(demos_skipped),
             born=self._born,
         )
 
-    def _judges(self, shelf: Shelf) -> bool:
+    def _labels_dataset(self, dataset: Dataset) -> bool:
         """Whether the judge in charge labels what is on it."""
-        return shelf in self._shelves and (shelf == "episodes" or self._judged_demos)
+        return dataset in self._stores and (dataset == "episodes" or self._relabel_demos)
 
-    def _has_label(self, episode_id: int, who: JudgeId) -> bool:
+    def _has_label(self, episode_id: int, judge: JudgeId) -> bool:
         """Of this judge or a predecessor."""
-        return self._store.ledger.newest(episode_id, {who.source}) is not None
+        return self._store.ledger.newest(episode_id, {judge.source}) is not None
 
-    def pending(self, who: JudgeId) -> list[EpisodeRef]:
+    def pending(self, judge: JudgeId) -> list[EpisodeRef]:
         """What the judge has still to label: demonstrations first, then new episodes, those that a predecessor has
-        labelled, and those that it failed on."""
-        tried = {failure.episode for failure in self._standing("episodes", who)}
-        waiting = sorted(self._waiting("episodes", who), key=lambda i: (i in tried, self._has_label(i, who), i))
-        demos = sorted(self._waiting("demos", who))
+        labeled, and those that it failed on."""
+        tried = {failure.episode for failure in self._standing("episodes", judge)}
+        waiting = sorted(self._waiting("episodes", judge), key=lambda i: (i in tried, self._has_label(i, judge), i))
+        demos = sorted(self._waiting("demos", judge))
         return [*(EpisodeRef("demos", i) for i in demos), *(EpisodeRef("episodes", i) for i in waiting)]
 
-    def _standing(self, shelf: Shelf, who: JudgeId) -> list[Failure]:
-        """Failures on what this judge, or a predecessor, has not labelled since."""
-        return [failure for failure in self._failures[shelf].unresolved() if failure.source == who.source]
+    def _standing(self, dataset: Dataset, judge: JudgeId) -> list[Failure]:
+        """Failures on what this judge, or a predecessor, has not labeled since."""
+        return [failure for failure in self._failures[dataset].unresolved() if failure.source == judge.source]
 
-    def _unlabelable(self, shelf: Shelf, who: JudgeId) -> dict[int, str]:
+    def _skipped(self, dataset: Dataset, judge: JudgeId) -> dict[int, str]:
         """The episodes that are there and that this judge is not asked about again, and why."""
-        if not self._judges(shelf):
+        if not self._labels_dataset(dataset):
             return {}
-        failures, alive = self._failures[shelf], set(self._shelves[shelf].ids)
+        failures, alive = self._failures[dataset], set(self._stores[dataset].ids)
         return {
             failure.episode: failure.reason
-            for failure in self._standing(shelf, who)
+            for failure in self._standing(dataset, judge)
             if failure.episode in alive
-            and failures.attempts(failure.episode, who.source, who.fingerprint, self._since) >= ATTEMPTS
+            and failures.attempts(failure.episode, judge.source, judge.fingerprint, self._since) >= ATTEMPTS
         }
 
-    def _waiting(self, shelf: Shelf, who: JudgeId) -> set[int]:
-        """Ids without a label of this judge, model and rule, and not unlabelable. Looks only at what is new since it
+    def _waiting(self, dataset: Dataset, judge: JudgeId) -> set[int]:
+        """Ids without a label of this judge, model and rule, and not skipped. Looks only at what is new since it
         was last asked."""
-        if not self._judges(shelf):
+        if not self._labels_dataset(dataset):
             return set()
-        store = self._shelves[shelf]
-        progress = self._progress.get(shelf)
-        if progress is None or progress.who != who:
-            progress = self._progress[shelf] = _Progress(who)
+        store = self._stores[dataset]
+        progress = self._progress.get(dataset)
+        if progress is None or progress.judge != judge:
+            progress = self._progress[dataset] = _Progress(judge)
         ledger, alive = store.ledger, set(store.ids)
         ledger.refresh()
         changed = ledger.changed_since(progress.versions)
         progress.versions = len(ledger)
         asked = (progress.waiting | changed | (alive - progress.known)) & alive
-        progress.waiting = set(stale_episodes(ledger, who, sorted(asked)))
+        progress.waiting = set(stale_episodes(ledger, judge, sorted(asked)))
         progress.known = alive
-        return progress.waiting - self._unlabelable(shelf, who).keys()
+        return progress.waiting - self._skipped(dataset, judge).keys()
 
     def episodes(self, items: Sequence[EpisodeRef]) -> dict[EpisodeRef, Episode]:
         """Those that are still there."""
         found: dict[EpisodeRef, Episode] = {}
         for item in items:
             try:
-                found[item] = self._shelves[item.shelf].episode(item.id)
+                found[item] = self._stores[item.dataset].episode(item.id)
             except EpisodeNotFound:
                 continue
         return found
 
-    def add_labels(self, verdicts: Mapping[EpisodeRef, Labels], failed: Mapping[EpisodeRef, str], who: JudgeId) -> None:
+    def add_labels(self, labels: Mapping[EpisodeRef, Labels], failed: Mapping[EpisodeRef, str], judge: JudgeId) -> None:
         """What a judge said, and why it could say nothing of others. What stands there already is not said twice."""
-        for shelf, store in self._shelves.items():
+        for dataset, store in self._stores.items():
             ledger = store.ledger
             ledger.refresh()
-            mine = {item.id: labels for item, labels in verdicts.items() if item.shelf == shelf}
-            new = [(i, labels) for i, labels in mine.items() if not _stands(ledger, i, labels)]
+            own = {item.id: one for item, one in labels.items() if item.dataset == dataset}
+            new = [(i, one) for i, one in own.items() if not _stands(ledger, i, one)]
             if new:
                 ledger.extend(new)
-            reasons = [(item.id, reason) for item, reason in failed.items() if item.shelf == shelf]
-            self._failures[shelf].append(reasons, who.source, who.fingerprint)
+            reasons = [(item.id, reason) for item, reason in failed.items() if item.dataset == dataset]
+            self._failures[dataset].append(reasons, judge.source, judge.fingerprint)
 
     def sample(self, size: int, options: SampleOptions) -> Batch[AnyArray]:
         if options not in self._samplers:
@@ -304,30 +307,32 @@ def make_sampler(where: StoreLocation, options: SampleOptions) -> ReplaySampler:
         "n_step": options.n_step,
         "horizon": options.horizon,
         "cameras": options.cameras,
+        "reward": options.reward,
+        "end_on_success": options.terminate_on_success,
         "seed": options.seed,
     }
     online = Store.open(where.episodes)
     if where.demos is None:
         return ReplaySampler(online, sources=({options.source},), **asked)
     demos = Store.open(where.demos, labels=None if where.demo_labels is None else Path(where.demo_labels))
-    ends = (options.believe_demos, True)
+    ends = (options.trust_demos, True)
     sources = ({options.source} if where.demo_labels is not None else None, {options.source})
     return ReplaySampler.mix(demos, online, options.demo_ratio, sources=sources, trust_terminated=ends, **asked)
 
 
-def _in_a_row(ids: Sequence[int], unlabelable: Collection[int], unjudged: Collection[int]) -> int:
+def _in_a_row(ids: Sequence[int], skipped: Collection[int], unlabeled: Collection[int]) -> int:
     """Unlabelable episodes after the newest that has a label; those that still wait say nothing."""
     found = 0
     for episode_id in reversed(ids):
-        if episode_id in unlabelable:
+        if episode_id in skipped:
             found += 1
-        elif episode_id not in unjudged:
+        elif episode_id not in unlabeled:
             break
     return found
 
 
-def _newest_reason(unlabelable: Mapping[int, str]) -> str:
-    return unlabelable[max(unlabelable)] if unlabelable else ""
+def _newest_reason(skipped: Mapping[int, str]) -> str:
+    return skipped[max(skipped)] if skipped else ""
 
 
 def _facts_of(store: Store, episode_id: int) -> dict[str, Any]:
@@ -335,7 +340,7 @@ def _facts_of(store: Store, episode_id: int) -> dict[str, Any]:
 
 
 def _stands(ledger: Ledger, episode_id: int, said: Labels) -> bool:
-    """Whether a verdict is in the ledger: a person's by its time, a model's where it would say the same again."""
+    """Whether a label is in the ledger: a person's by its time, a model's where it would say the same again."""
     source = said.judge.source
     if said.time:
         return any((v.source, v.time) == (source, said.time) for v in ledger.history(episode_id))

@@ -1,12 +1,12 @@
-"""What new judges learn from and what old and new are compared on: two stores that only grow.
+"""What candidates are trained on, and what they are compared with the current judge on: two stores that only grow.
 
-    lessons/train/       episodes with labels that are believed
-    lessons/held_out/    others, which no judge of this run ever learns from
+    judge/data/train/    episodes with labels of a trusted source
+    judge/data/val/      others, which no judge of this run is ever trained on
 
-Which of the two an episode goes to is drawn from its own bytes, so it is the same over all retrainings, after a move to
+Which of the two an episode goes to follows from its own bytes, so it is the same over all retrainings, after a move to
 another folder, and for an episode that comes twice: what was held out once stays held out. Episodes are copied: the
-run's own store forgets its oldest, and those that somebody looked at are worth more than the disk they take. What a
-simulator knows of them is left behind, and of all labels only the newest one that is believed comes along.
+run's own store evicts its oldest, and those that somebody labeled are worth more than the disk they take. What a
+simulator knows of them is left out, and of all labels only the newest trusted one is copied.
 """
 
 from collections.abc import Collection
@@ -19,59 +19,60 @@ from typing import Literal
 from plaudit.data.label_index import LabelVersion
 from plaudit.data.store import Store, is_store
 from plaudit.errors import EpisodeNotFound
-from plaudit.training.audit import lot
+from plaudit.training.audit import hashed_uniform
 
-Part = Literal["run", "data"]  # the run's own episodes, or those that the first judge was trained on
-TRAIN, HELD_OUT = "train", "held_out"
+Origin = Literal["online", "initial"]  # the run's own episodes, or those that the first judge was trained on
+META = "retrain"  # in a copied episode's meta: where it came from
 
 
-class Lessons:
+class RetrainData:
     """The two stores of a run."""
 
-    def __init__(self, folder: Path, share: float, seed: int = 0):
-        """share: of the episodes that is held out"""
-        self.train, self.held_out = folder / TRAIN, folder / HELD_OUT
-        self._share, self._seed = share, seed
+    def __init__(self, folder: Path, val_fraction: float, seed: int = 0):
+        """val_fraction: of the episodes, that are held out"""
+        self.train, self.val = folder / "train", folder / "val"
+        self._val_fraction, self._seed = val_fraction, seed
 
-    def holds_out(self, store: Store, episode_id: int) -> bool:
-        return lot(self._seed, HELD_OUT, _key(store, episode_id)) < self._share
+    def is_held_out(self, store: Store, episode_id: int) -> bool:
+        """Whether an episode is one of those that nothing is trained on."""
+        return hashed_uniform(self._seed, "held_out", _key(store, episode_id)) < self._val_fraction
 
-    def take(self, store: Store, sources: Collection[str], part: Part) -> None:
-        """Add what these have labelled and what they have changed their minds about; asked twice, does nothing."""
+    def add_labeled(self, store: Store, sources: Collection[str], origin: Origin) -> None:
+        """Copy what these sources have labeled, and labels that they have changed; called again, does nothing."""
         with ExitStack() as held:
-            targets = [held.enter_context(_opened(path)) for path in (self.train, self.held_out)]
-            known = [_known(target) for target in targets]
-            for episode_id in labelled(store, sources):
+            targets = [held.enter_context(_opened(path)) for path in (self.train, self.val)]
+            copies = [_copies(target) for target in targets]
+            for episode_id in labeled_episodes(store, sources):
                 newest = store.ledger.newest(episode_id, sources)
                 assert newest is not None
-                side = int(self.holds_out(store, episode_id))
-                _take(store, newest, targets[side], known[side], part)
+                split = int(self.is_held_out(store, episode_id))
+                _copy(store, newest, targets[split], copies[split], origin)
 
 
-def labelled(store: Store, sources: Collection[str]) -> list[int]:
-    """The episodes that are there and of which one of these said something."""
+def labeled_episodes(store: Store, sources: Collection[str]) -> list[int]:
+    """The stored episodes that one of these sources has labeled."""
     return [i for i in store.ids if store.ledger.newest(i, sources) is not None]
 
 
-def part_of(store: Store, episode_id: int) -> Part:
+def episode_origin(store: Store, episode_id: int) -> Origin:
     """Where a copied episode came from."""
-    return store.entry(episode_id).line["meta"]["lesson"]["part"]
+    return store.entry(episode_id).line["meta"][META]["origin"]
 
 
-def _take(store: Store, newest: LabelVersion, target: Store, known: dict[str, int], part: Part) -> None:
+def _copy(store: Store, newest: LabelVersion, target: Store, copies: dict[str, int], origin: Origin) -> None:
     key, labels = _key(store, newest.episode), newest.labels()
-    if key not in known:
-        if not labels.labeled.any():  # nobody should learn from it
+    if key not in copies:
+        if not labels.labeled.any():  # excluded
             return
         try:
             episode = store.episode(newest.episode)
         except EpisodeNotFound:  # evicted while this goes on
             return
-        lesson = {"key": key, "part": part, "episode": newest.episode}
-        known[key] = target.append(replace(episode, privileged={}, meta={**episode.meta, "lesson": lesson}))
-    here = target.ledger.newest(known[key])
-    if here is None or (here.source, here.time) != (newest.source, newest.time):
-        target.ledger.append(known[key], labels)
+        source = {"key": key, "origin": origin, "episode": newest.episode}
+        copies[key] = target.append(replace(episode, privileged={}, meta={**episode.meta, META: source}))
+    copied = target.ledger.newest(copies[key])
+    if copied is None or (copied.source, copied.time) != (newest.source, newest.time):
+        target.ledger.append(copies[key], labels)
 
 
 def _key(store: Store, episode_id: int) -> str:
@@ -80,8 +81,8 @@ def _key(store: Store, episode_id: int) -> str:
     return sha256(repr(checksums).encode()).hexdigest()[:16]
 
 
-def _known(store: Store) -> dict[str, int]:
-    return {store.entry(i).line["meta"]["lesson"]["key"]: i for i in store.ids}
+def _copies(store: Store) -> dict[str, int]:
+    return {store.entry(i).line["meta"][META]["key"]: i for i in store.ids}
 
 
 def _opened(path: Path) -> Store:

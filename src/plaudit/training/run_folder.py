@@ -1,111 +1,286 @@
-"""The folder of a run: its config, metrics, checkpoints, episodes and report.
+"""The folder of a run, the same for `plaudit train` and `plaudit online`.
 
 runs/lift_sac_0/
-  config.json           what was asked, complete
-  metrics.jsonl         one line a round and one an evaluation
-  tensorboard/          the same as event files
-  checkpoints/          the last two, each whole
-  episodes/  demos/     stores
-  policy.safetensors    the actor's weights of the newest evaluation
-  policy.yaml           what a robot builds to act with them
-  first.mp4  last.mp4   the policy before it learned anything, and the newest
-  demos.labels          with a reward model in charge: what it says of the demonstrations
-  reward_models.jsonl   those that were in charge before the one in config.json, and up to which step
-  collecting            where episodes are collected: the name by which the store knows this run
+  config.yaml          the complete config
+  metrics.jsonl        a line per rollout or every few seconds, by the names in docs/metrics.md
+  events.jsonl         what happened: started, errors, restarts, judges promoted, alarms, ended
+  tensorboard/         the metrics as event files
+  checkpoints/         of the learner: the last two, each complete
+  episodes/  demos/    stores
+  demo_labels          the judge's labels of the demonstrations
+  policy/              the newest policy, as `plaudit run --policy_yaml` takes it
+  judge/               versions of a judge that is retrained, and why each was promoted or rejected
+  judge_replaced_1/    the same, of a judge that the user replaced by another
+  videos/              first.mp4 and last.mp4: the policy before it learned anything, and the newest
+  failures.log         tracebacks of workers that failed
+  collect_id           where episodes are collected: the name by which that store knows this run
   report.html
 """
 
 import json
-from functools import cached_property
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Literal, Self
 
+from omegaconf import OmegaConf
 from pydantic import BaseModel
+from torch.utils.tensorboard import SummaryWriter
 
+from plaudit.checkpoint import load_checkpoint, read_facts, save_checkpoint
 from plaudit.config import load
-from plaudit.data.journal import write_atomic
-from plaudit.data.store import Store
-from plaudit.errors import BadFile, DataError, JudgeError, TargetNotEmpty
-from plaudit.policies.loader import save_policy
-from plaudit.training.config import TrainConfig
-from plaudit.training.record import Record
-from plaudit.training.reward import introduced, learned_judge
+from plaudit.data.journal import disk_error, write_atomic
+from plaudit.data.normalize import Normalizer
+from plaudit.errors import BadFile, ConfigError, TargetNotEmpty
+from plaudit.plain import plain
+from plaudit.policies.loader import WEIGHTS_FILE, save_policy, save_policy_file
+from plaudit.protocols import Learner
+from plaudit.training.config import Schedule, TrainingConfig
 from plaudit.types import PolicyWeights
+from plaudit.untrusted import read_metrics
+
+EventKind = Literal["started", "error", "recovered", "restart", "judge", "alarm", "ended"]
+
+NUM_CHECKPOINTS = 2  # that are kept
+MIN_FREE_BYTES = 1 << 20  # of the disk, below which TensorBoard's events are not written
+
+# Keys that may differ when a run is resumed: how long it is, how patiently it waits, and who judges. Labels carry the
+# identity of their judge, so another one may replace it at any time.
+MUTABLE_KEYS = (
+    *("evaluation", "audit", "judge", "run.max_steps", "run.max_episodes", "run.worker_timeout_s"),
+    *("run.max_unlabeled_episodes", "run.max_pending_episodes"),
+)
 
 
-def open_demos(config: TrainConfig) -> Store | None:
-    """The store that is named in the config. A reward model needs no labels there, it gives its own."""
-    if config.demos is None:
-        return None
-    store = Store.open(config.demos)
-    if not len(store.ledger) and config.reward.model_path is None:
-        raise DataError(f"{config.demos} has no labels; label it first (plaudit data label)")
-    return store
-
-
-class RunFolder(Record):
+class RunFolder:
     """Where a run writes."""
 
-    def __init__(self, path: Path, config: TrainConfig):
-        super().__init__(path)
-        self.config = config
+    def __init__(self, path: Path, config: TrainingConfig, *, is_new: bool = False):
+        """is_new: created by this command"""
+        self.path, self.config, self.is_new = path, config, is_new
+        self._writer: SummaryWriter | None = None
+
+    # Opening
 
     @classmethod
-    def create(cls, path: Path, config: TrainConfig) -> "RunFolder":
+    def create(cls, path: Path, config: TrainingConfig) -> Self:
+        """A new run; a folder that holds something is refused."""
         if path.exists() and any(path.iterdir()):
             raise TargetNotEmpty(
-                f"{path} holds a run already; go on with it (plaudit train --resume {path}) or give this one a name="
+                f"{path} holds a run already; resume it (plaudit {config.schedule} --resume {path}) or give this one "
+                "another run.name"
             )
-        run = cls(path, config)
-        run.check()
+        folder = cls(path, config, is_new=True)
         path.mkdir(parents=True, exist_ok=True)
-        run._write_config()
-        return run
+        folder._write_config()
+        return folder
 
     @classmethod
-    def reopen(cls, path: Path) -> "RunFolder":
-        if not (path / "config.json").is_file():
-            raise BadFile(path, "this is not a run: it has no config.json; runs are made by 'plaudit train'")
-        return cls(path, load(TrainConfig, path / "config.json"))
+    def open(cls, path: Path, config: TrainingConfig) -> Self:
+        """A new run, or the one that is there if its config differs in `MUTABLE_KEYS` only.
 
-    def check(self) -> None:
-        """Tell a mistake before anything is made."""
-        open_demos(self.config)
-        if self.config.collect is not None:
-            self.config.collect.check()
-        _ = self.introduction
-
-    @cached_property
-    def introduction(self) -> tuple[str, ...]:
-        """The reward model in charge and what to know of it, in sentences; () where there is none."""
-        return introduced(self.config)
-
-    def hand_over(self, model: Path) -> "RunFolder":
-        """Put another reward model in charge from the newest checkpoint on; returns the run as it is to go on.
-
-        What the last one judged, this one then judges again, and the alarm begins anew.
+        A run that never published weights, because its judge was not found or the like, may be given any config.
         """
-        before = self.config.reward
-        if before.model_path is None:
-            raise JudgeError(
-                f"the simulator gives the rewards of {self.path}; begin a new run with reward.model={model}"
+        if not path.exists() or not any(path.iterdir()):
+            return cls.create(path, config)
+        before = cls.reopen(path, config.schedule).config
+        differing = sorted(_differences(_flat(before), _flat(config)))
+        folder = cls(path, config)
+        if differing and folder.has_begun:
+            raise TargetNotEmpty(
+                f"{path} holds a run with another {', '.join(differing)}; resume it as it was (plaudit "
+                f"{config.schedule} --resume {path}) or give this one another run.name"
             )
-        named = before.model_copy(update={"model": model, "reward_model": None, "resnet": None})
-        after = RunFolder(self.path, self.config.model_copy(update={"reward": named}))
-        after.check()
-        facts = self.newest_facts()
-        fingerprint = facts["referee"]["model"] if facts else None
-        if fingerprint == learned_judge(after.config, "cpu").model.fingerprint:
-            raise JudgeError(f"{model} is the reward model that is in charge of {self.path} already; train another")
-        past = {"step": facts["step"] if facts else 0, "model": str(before.model_path), "fingerprint": fingerprint}
-        history = self.path / "reward_models.jsonl"
-        lines = history.read_text().splitlines() if history.exists() else []
-        if json.dumps(past) not in lines[-1:]:  # it is, where this was killed before the next line
-            write_atomic(history, "".join(f"{line}\n" for line in (*lines, json.dumps(past))).encode())
-        after._write_config()
-        return after
+        if before.judge.config != config.judge.config:
+            folder._archive_judge()
+        folder._write_config()
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path, schedule: Schedule | None = None) -> Self:
+        """A run that is there.
+
+        schedule: that it must be of; None: of either
+        """
+        if not (path / "config.yaml").is_file():
+            command = "plaudit train or plaudit online" if schedule is None else f"plaudit {schedule}"
+            raise BadFile(path, f"this is not a run: it has no config.yaml; runs are made by {command}")
+        config = load(TrainingConfig, path / "config.yaml")
+        if schedule not in (None, config.schedule):
+            raise ConfigError([((), f"{path} is a run of 'plaudit {config.schedule}', not of 'plaudit {schedule}'")])
+        return cls(path, config)
+
+    def with_config(self, config: TrainingConfig) -> Self:
+        """The same run with another config, which is written."""
+        folder = type(self)(self.path, config)
+        folder._write_config()
+        return folder
+
+    def discard_if_empty(self) -> None:
+        """Remove a run that this command created and that never got to its loop."""
+        if self.is_new and not self.has_begun:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is something to resume."""
+        return (self.policy / WEIGHTS_FILE).exists() or self._checkpoints.exists()
 
     def _write_config(self) -> None:
-        write_atomic(self.path / "config.json", self.config.model_dump_json(indent=1).encode())
+        tree = self.config.model_dump(mode="json")
+        write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(tree)).encode())
+
+    def _archive_judge(self) -> None:
+        """Versions of a judge that another replaces are kept, and none of them is used any more."""
+        if self.judge.exists():
+            count = sum(1 for _ in self.path.glob("judge_replaced_*"))
+            self.judge.rename(self.path / f"judge_replaced_{count + 1}")
+
+    # What is in it
+
+    @property
+    def episodes(self) -> Path:
+        """The store of the run's episodes."""
+        return self.path / "episodes"
+
+    @property
+    def demo_store(self) -> Path | None:
+        """The store of demonstrations; None where there are none."""
+        demos = self.config.demos
+        return self.path / "demos" if demos.scripted else demos.store
+
+    @property
+    def demo_labels(self) -> Path:
+        """The judge's labels of the demonstrations."""
+        return self.path / "demo_labels"
+
+    @property
+    def policy(self) -> Path:
+        """The folder of the newest policy."""
+        return self.path / "policy"
+
+    @property
+    def judge(self) -> Path:
+        """The folder of the judge's versions."""
+        return self.path / "judge"
+
+    @property
+    def failures(self) -> Path:
+        """The file of tracebacks."""
+        return self.path / "failures.log"
+
+    # Writing
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Metrics by the names in docs/metrics.md."""
+        path = self.path / "metrics.jsonl"
+        size = path.stat().st_size if path.exists() else 0
+        try:
+            with path.open("a") as file:
+                file.write(json.dumps({"step": step, **metrics}) + "\n")
+        except OSError as error:
+            os.truncate(path, size)  # half a line
+            raise disk_error(error, self.path, "these metrics were not logged") from error
+        self._log_tensorboard(step, metrics)
+
+    def _log_tensorboard(self, step: int, metrics: Mapping[str, float]) -> None:
+        """TensorBoard's writer breaks for good on a full disk; another is made when there is room."""
+        if shutil.disk_usage(self.path).free < MIN_FREE_BYTES:
+            self._writer = None
+            return
+        try:
+            if self._writer is None:
+                self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=step)
+            for name, value in metrics.items():
+                self._writer.add_scalar(name, value, step)
+        except OSError:
+            self._writer = None
+
+    def metrics(self) -> list[dict[str, float]]:
+        """The lines that were logged."""
+        return read_metrics(self.path / "metrics.jsonl")
+
+    def event(self, kind: EventKind, message: str, **position: float) -> None:
+        """
+        position: where in the run it happened: step, episodes, elapsed_s
+        """
+        line = {"time": round(time.time(), 1), **position, "event": kind, "message": message}
+        # A full disk is on the screen already, and no reason to end the run.
+        with suppress(OSError), (self.path / "events.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def log_traceback(self, message: str, details: str) -> None:
+        """For whoever fixes what failed."""
+        with suppress(OSError), self.failures.open("a") as file:  # a full disk may be what failed
+            file.write(plain(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {message}\n{details.rstrip()}\n\n"))
 
     def save_policy(self, config: BaseModel, weights: PolicyWeights) -> None:
-        save_policy(self.path, config, weights)
+        """The newest policy, complete."""
+        save_policy(self.policy, config, weights, self._normalizer)
+
+    def save_policy_config(self, config: BaseModel) -> None:
+        """What builds the newest weights into a policy; the weights themselves are published by the state manager."""
+        save_policy_file(self.policy, config, self._normalizer)
+
+    @property
+    def _normalizer(self) -> Normalizer | None:
+        named = self.config.policy.normalizer
+        return None if named is None else Normalizer.load(named)
+
+    def close(self) -> None:
+        """Close TensorBoard's file; closed again, nothing happens."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    # Checkpoints
+
+    def save_checkpoint(self, step: int, learner: Learner, state: Mapping[str, Any]) -> None:
+        """
+        state: what the run needs besides the learner, as JSON
+        """
+        save_checkpoint(self._checkpoints / f"{step:012d}", learner, state)
+        for old in sorted(self._checkpoints.glob("[0-9]*"))[:-NUM_CHECKPOINTS]:
+            shutil.rmtree(old)
+
+    def load_checkpoint(self, learner: Learner) -> dict[str, Any] | None:
+        """Put the learner into the state of the newest checkpoint; returns the run's, None where there is none yet."""
+        return load_checkpoint(self._newest, learner) if self._newest else None
+
+    def resume(self, learner: Learner) -> dict[str, Any] | None:
+        """The same, to continue from there: metrics of later steps are removed."""
+        state = self.load_checkpoint(learner)
+        step = state["step"] if state else -1
+        kept = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
+        try:
+            write_atomic(self.path / "metrics.jsonl", "".join(kept).encode())
+        except OSError as error:
+            raise disk_error(error, self.path, "its metrics were left as they are") from error
+        return state
+
+    def newest_state(self) -> dict[str, Any] | None:
+        """The run's state in the newest checkpoint, without the learner's."""
+        return read_facts(self._newest) if self._newest else None
+
+    @property
+    def _newest(self) -> Path | None:
+        return max(self._checkpoints.glob("[0-9]*"), default=None)
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+
+def _flat(config: TrainingConfig) -> dict[str, Any]:
+    """`env`, `learner`, ... and `run.seed`, `run.capacity_gb`, ...: the config by the keys that may differ or not."""
+    tree = config.model_dump(mode="json")
+    run = tree.pop("run")
+    return {**tree, **{f"run.{key}": value for key, value in run.items()}}
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
+    return {key for key in {*before, *after} - set(MUTABLE_KEYS) if before.get(key) != after.get(key)}

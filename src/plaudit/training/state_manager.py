@@ -1,8 +1,8 @@
 """The state manager: which weights are the newest, for everyone who acts with them.
 
 Learners count their updates and go back to a checkpoint when they are killed; a robot must never go back with them
-unnoticed. So versions are given out here: one more for each push, on disk before anyone is told of it. Whoever comes
-back from the dead finds the version it left.
+unnoticed. So versions are given out here: one more for each that is published, on disk before anyone is told of it. A
+process that was restarted finds the version it left.
 """
 
 import json
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plaudit.data.journal import disk_error, write_atomic
+from plaudit.policies.loader import WEIGHTS_FILE
 from plaudit.policies.weights import read_weights, write_weights
 from plaudit.types import PolicyWeights
 from plaudit.untrusted import read_json_object
 
-FILE = "current.safetensors"
-STARTS = "starts.json"  # reader -> how often it has started
-BORN = "born"  # file: when the manager that writes here was started
+STARTS = ".starts.json"  # reader -> how often it has started
+BORN = ".born"  # when the manager that writes here was started
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class ReaderStatus:
 class PolicyStatus:
     """For whoever watches."""
 
-    version: int  # the newest; 0 before any push
-    pushed: float  # s since 1970 of the newest
+    version: int  # the newest; 0 before any
+    published: float  # s since 1970 of the newest
     readers: dict[str, ReaderStatus] = field(default_factory=dict)
     born: float = 0.0  # when the manager was started, s since 1970
 
@@ -57,9 +57,9 @@ class StateManager:
     def __init__(self, folder: str | Path):
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / FILE
+        path = self._folder / WEIGHTS_FILE
         self._newest = read_weights(path) if path.exists() else None
-        self._pushed = path.stat().st_mtime if self._newest else 0.0
+        self._published = path.stat().st_mtime if self._newest else 0.0
         self._readers: dict[str, ReaderStatus] = {}
         self._born = time.time()
         try:
@@ -75,14 +75,14 @@ class StateManager:
         """The version that these weights got; it is on disk."""
         newest = PolicyWeights(self.version + 1, weights.tensors)
         try:
-            write_weights(self._folder / FILE, newest)
+            write_weights(self._folder / WEIGHTS_FILE, newest)
         except OSError as error:
             raise disk_error(error, self._folder, "these weights were not published") from error
-        self._newest, self._pushed = newest, time.time()
+        self._newest, self._published = newest, time.time()
         return newest.version
 
     def count_start(self, reader: str) -> int:
-        """How often a reader had started before, over all sittings of a run; this time is counted, and on disk."""
+        """How often a reader had started before, over all sessions of a run; this time is counted, and on disk."""
         path = self._folder / STARTS
         starts: dict[str, int] = read_json_object(path) if path.exists() else {}
         before = starts.get(reader, 0)
@@ -98,5 +98,8 @@ class StateManager:
         self._readers[reader] = ReaderStatus(max(newer_than, self.version), time.time())
         return found
 
+    def close(self) -> None:
+        """Everything is on disk already."""
+
     def status(self) -> PolicyStatus:
-        return PolicyStatus(self.version, self._pushed, dict(self._readers), self._born)
+        return PolicyStatus(self.version, self._published, dict(self._readers), self._born)

@@ -1,29 +1,29 @@
 """The workers of an online run, together: in this process here, as actors of a cluster in cluster/ray_workers.py.
 
-In one process nothing happens at once: a call is made where it is started, one after the other. It is the same loop,
-for a laptop, for a debugger, and to see what a cluster costs. And what it does is then a matter of counts alone: its
-clock goes on with the turns of the loop and not with the time that they take, so that the same run on a busy machine
-makes the same episodes, labels and updates.
+In one process each worker has a thread of its own. Or, with `serial`, a call is made where it is started, one after the
+other: for a debugger, and for a run that can be repeated. What a serial run does is a matter of counts alone: its clock
+goes on with the turns of the loop and not with the time that they take, so that the same run on a busy machine makes
+the same episodes, labels and updates.
 """
 
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, wait
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from plaudit.errors import PlauditError
-from plaudit.training.handles import Handle, LocalHandle, Slot
-from plaudit.training.online_config import OnlineConfig
+from plaudit.training.handles import Handle, LocalHandle, SerialHandle, Slot, ThreadHandle
 from plaudit.training.replay_buffer import ReplayBuffer
+from plaudit.training.run_folder import RunFolder
 from plaudit.training.state_manager import StateManager
 from plaudit.training.workers.env import EnvWorker
 from plaudit.training.workers.human import HumanLabelWorker
 from plaudit.training.workers.judge import JudgeWorker
 from plaudit.training.workers.learner import LearnerWorker
 
-WEIGHTS = "weights"  # folder of a run
-TURN = 1.0  # s that a turn counts in which something was done, where all is done in one process
+W = TypeVar("W")
+
+TURN_S = 1.0  # that a turn counts in which something was done, where calls are made one after the other
 
 
 class Workers:
@@ -77,40 +77,56 @@ class Workers:
         raise NotImplementedError
 
 
+def replay_options(folder: RunFolder) -> dict[str, Any]:
+    """Arguments of a run's replay buffer."""
+    config, demos = folder.config, folder.demo_store
+    return {
+        "demos": None if demos is None else demos.absolute(),
+        "relabel_demos": config.relabels_demos,
+        "capacity_gb": config.run.capacity_gb,
+        "since": time.time(),
+    }
+
+
 class LocalWorkers(Workers):
-    """Everything in this process."""
+    """Everything in this process: in threads, or one call after the other."""
 
-    serial = True
-
-    def __init__(self, config: OnlineConfig, folder: Path):
+    def __init__(self, folder: RunFolder, *, serial: bool = False):
         super().__init__()
-        self._clock = 0.0
-        options: dict[str, Any] = {"demos": config.demos, "judged_demos": config.judges_demos}
-        self.buffer = ReplayBuffer(folder, **options, capacity_gb=config.capacity_gb, since=time.time())
-        self.replay = LocalHandle("replay buffer", self.buffer)
-        self.state = LocalHandle("state manager", StateManager(folder / WEIGHTS))
-        self.env = self._slot("env", EnvWorker(config, self.replay, self.state))
+        self.serial, self._turns, config = serial, 0.0, folder.config
+        self.replay = self._handle("replay buffer", ReplayBuffer(folder.path, **replay_options(folder)))
+        self.state = self._handle("state manager", StateManager(folder.policy))
+        self._env = EnvWorker(config, self.replay, self.state)
+        self.env = self._slot("env", self._env)
         self.judge = self.labeler = None
-        if not config.by_hand:
+        if not config.human_labels:
             self.judge = self._slot("judge", JudgeWorker(self.replay, clock=self.clock))
-        if config.by_hand or config.audited_by_hand:
-            self.labeler = self._slot("labeler", HumanLabelWorker(self.replay, config.window))
-        self.learner = self._slot("learner", LearnerWorker(config, folder, self.replay, self.state))
+        if config.human_labels or config.human_audits:
+            self.labeler = self._slot("labeler", HumanLabelWorker(self.replay, config.judge.window))
+        self.learner = self._slot("learner", LearnerWorker(config, folder.path, self.replay, self.state))
 
-    def _slot(self, name: str, worker: Any) -> Slot[Any]:
-        return Slot(LocalHandle(name, worker), self.clock)
+    def _handle(self, name: str, worker: W) -> LocalHandle[W]:
+        return SerialHandle(name, worker) if self.serial else ThreadHandle(name, worker)
+
+    def _slot(self, name: str, worker: W) -> Slot[W]:
+        return Slot(self._handle(name, worker), self.clock)
 
     def clock(self) -> float:
-        """Turns are counted."""
-        return self._clock
+        """Where calls are made one after the other, turns of the loop are counted instead of seconds."""
+        return self._turns if self.serial else super().clock()
 
     def wait(self, seconds: float, failed: Callable[[Slot[Any], PlauditError], None]) -> None:
         done = any(slot.task is not None and slot.task.done() for slot in self.slots)
-        self._clock += TURN if done else seconds
+        self._turns += TURN_S if done else seconds
         super().wait(seconds, failed)
 
+    def stop_rollout(self) -> None:
+        if not self.serial:  # else no episode is running between two calls
+            self._env.stop()
+
     def close(self) -> None:
-        for slot in self.slots:
-            assert isinstance(slot.handle, LocalHandle)
-            slot.handle.worker.close()
-        self.buffer.close()
+        self.stop_rollout()
+        for handle in (*(slot.handle for slot in self.slots), self.state, self.replay):
+            assert isinstance(handle, LocalHandle)
+            handle.close()
+            handle.worker.close()

@@ -262,7 +262,7 @@ def check_controls_passed(path: Path, facts: RewardModelConfig, force: bool) -> 
     if facts.problems and not force:
         raise JudgeError(
             f"{path} is marked as not to be trusted: {'; '.join(facts.problems)}; train a better one, or "
-            "force it (plaudit train: reward.force=true; plaudit online: judge.force=true; force=true where it labels)"
+            "force it (judge.force=true in a run; force=true where it labels)"
         )
 
 

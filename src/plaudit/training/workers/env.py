@@ -1,9 +1,8 @@
 """The robot's side: act with the newest weights, and do not begin another episode before the last one is safe.
 
 An episode that could not be handed over stays here and is tried again first, and so does the reason why a robot that
-failed in it cannot be driven any further. Weights are asked for between episodes,
-and by a thread during one where a robot's episodes are long (`weights_during`): the executor then takes them with the
-next chunk.
+failed in it cannot be driven any further. Weights are asked for between episodes, and by a thread during one where a
+robot's episodes are long (`policy.update_within_episode`): the inference engine then uses them from the next chunk on.
 """
 
 import threading
@@ -15,11 +14,11 @@ from zlib import crc32
 
 import numpy as np
 
-from plaudit.errors import RolloutError, TrainingError, WorkerLost
+from plaudit.errors import RolloutError, WorkerLost
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine
+from plaudit.training.config import TrainingConfig
 from plaudit.training.handles import Handle
-from plaudit.training.online_config import OnlineConfig
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.state_manager import StateManager
 from plaudit.types import EnvSpec, Episode
@@ -61,14 +60,14 @@ class EnvWorker:
 
     def __init__(
         self,
-        config: OnlineConfig,
+        config: TrainingConfig,
         replay: Handle[ReplayBuffer],
         state: Handle[StateManager],
         reader: str = "robot",
     ):
         """reader: as the state manager knows it"""
         self._config, self._replay, self._state, self._reader = config, replay, state, reader
-        self._follows = config.act_with == "learner"  # or a policy that acts as it is
+        self._follows = config.policy.behavior == "learner"  # or a policy that acts as it is
         self._executor: InferenceEngine | None = None
         self._has_policy = False
         self._version = 0
@@ -78,7 +77,7 @@ class EnvWorker:
     def describe(self) -> EnvSpec:
         """What the robot sees and does. It is connected here, once; its policy comes with `load_policy`."""
         if self._executor is None:
-            self._executor = self._config.run.start(None)
+            self._executor = self._config.engine.start(None)
         return self._executor.env_spec
 
     def load_policy(self, policy: PolicySpec) -> None:
@@ -89,7 +88,7 @@ class EnvWorker:
             start = self._state.call(StateManager.count_start, self._reader)
             policy = _explores_anew(policy, self._reader, start)
         if self._executor is None:
-            self._executor = self._config.run.start(policy)
+            self._executor = self._config.engine.start(policy)
         else:
             self._executor.load_policy(policy)
         self._has_policy = True
@@ -142,7 +141,7 @@ class EnvWorker:
         """What was recorded, and what the robot failed of in the end."""
         done = threading.Event()
         follower = threading.Thread(target=self._sync_weights_until, args=(executor, done), daemon=True)
-        if self._follows and self._config.weights_during:
+        if self._follows and self._config.policy.update_within_episode:
             follower.start()
         try:
             episodes = executor.episodes(1, task=self._config.task, seed=seed)
@@ -178,13 +177,3 @@ def _explores_anew(policy: PolicySpec, reader: str, start: int) -> PolicySpec:
         return policy
     mixed = np.random.SeedSequence([policy.policy["seed"], crc32(reader.encode()), start])
     return policy.model_copy(update={"policy": {**policy.policy, "seed": int(mixed.generate_state(1)[0])}})
-
-
-def policy_env_spec(config: OnlineConfig, body: EnvSpec) -> EnvSpec:
-    """What the learner sees of a robot and does to it."""
-    chosen = body.cameras if config.policy_cameras is None else config.policy_cameras
-    for camera in chosen:
-        if camera not in body.cameras:
-            has = ", ".join(body.cameras) or "none"
-            raise TrainingError(f"policy_cameras has '{camera}', which {body.name} does not have; it has: {has}")
-    return EnvSpec(body.state_dim, body.action_dim, {camera: body.cameras[camera] for camera in chosen})

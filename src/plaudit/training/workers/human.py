@@ -27,7 +27,7 @@ class WindowQueue(BufferQueue):
     """The run's episodes, by the ids that they have in the window that is open on the run's store."""
 
     def stale(self, judge: JudgeId) -> Sequence[EpisodeRef]:
-        return [ref for ref in super().stale(judge) if ref.shelf == "episodes"]
+        return [ref for ref in super().stale(judge) if ref.dataset == "episodes"]
 
     def episodes(self, keys: Sequence[EpisodeRef]) -> Mapping[EpisodeRef, Episode]:
         return {ref: with_window_id(episode, ref.id) for ref, episode in super().episodes(keys).items()}
@@ -42,7 +42,7 @@ class MirrorQueue(LabelQueue[EpisodeRef]):
 
     def stale(self, judge: JudgeId) -> Sequence[EpisodeRef]:
         """What has no label, and what the person has answered since, a changed mind too."""
-        pending = [ref for ref in self._replay.call(ReplayBuffer.pending, judge) if ref.shelf == "episodes"]
+        pending = [ref for ref in self._replay.call(ReplayBuffer.pending, judge) if ref.dataset == "episodes"]
         return list(dict.fromkeys([*self.answered(), *pending]))
 
     def answered(self) -> list[EpisodeRef]:

@@ -114,7 +114,7 @@ class BufferQueue(LabelQueue[EpisodeRef]):
             return self._replay.call(ReplayBuffer.episodes, keys)
         found: dict[EpisodeRef, Episode] = {}
         for ref in keys:
-            store = stores[ref.shelf]
+            store = stores[ref.dataset]
             store.refresh()
             try:
                 found[ref] = store.episode(ref.id)
@@ -130,7 +130,7 @@ class BufferQueue(LabelQueue[EpisodeRef]):
         if self._stores is None:
             where = self._replay.call(ReplayBuffer.location)
             paths = {"episodes": where.episodes, **({} if where.demos is None else {"demos": where.demos})}
-            self._stores = {shelf: Store.open(path) for shelf, path in paths.items()} if where.is_here else {}
+            self._stores = {dataset: Store.open(path) for dataset, path in paths.items()} if where.is_here else {}
         return self._stores
 
 

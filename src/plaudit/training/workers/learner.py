@@ -13,26 +13,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from plaudit.checkpoint import dump_checkpoint, load_dumped
-from plaudit.contracts import missing_members
 from plaudit.data.batch import to_torch
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
-from plaudit.errors import ContractError, PolicyError, did_you_mean
-from plaudit.learners.threads import torch_threads
+from plaudit.errors import PolicyError, did_you_mean
 from plaudit.policies.loader import PolicySpec, load_policy
 from plaudit.policies.networks import load_components
 from plaudit.policies.weights import read_weights
-from plaudit.protocols import Learner, VecEnv
+from plaudit.training.config import TrainingConfig
 from plaudit.training.distributed import SINGLE, DistributedGroup
+from plaudit.training.evaluation import evaluate, make_eval_env
 from plaudit.training.handles import Handle
-from plaudit.training.online_config import OnlineConfig
-from plaudit.training.record import Record
+from plaudit.training.learner_setup import build_learner, learner_threads
 from plaudit.training.replay_buffer import RemoteSampler, ReplayBuffer, SampleOptions, make_sampler
+from plaudit.training.run_folder import RunFolder
 from plaudit.training.state_manager import StateManager
-from plaudit.training.trainer import SIDE_BY_SIDE, evaluate
 from plaudit.types import AnyArray, Batch, EnvSpec
 
 
@@ -68,11 +64,12 @@ class LearnerWorker:
     learner: Any  # an OffPolicyLearner, from `setup` on
 
     def __init__(
-        self, config: OnlineConfig, folder: str | Path, replay: Handle[ReplayBuffer], state: Handle[StateManager]
+        self, config: TrainingConfig, folder: str | Path, replay: Handle[ReplayBuffer], state: Handle[StateManager]
     ):
         self._config, self._replay, self._state = config, replay, state
-        self._record = Record(Path(folder))
-        self._normalizer = None if config.units is None else Normalizer.load(config.units)
+        self._folder = RunFolder(Path(folder), config)
+        normalizer = config.policy.normalizer
+        self._normalizer = None if normalizer is None else Normalizer.load(normalizer)
         self._group = SINGLE
 
     def setup(self, env_spec: EnvSpec, source: str, group: DistributedGroup = SINGLE) -> LearnerInfo:
@@ -81,7 +78,7 @@ class LearnerWorker:
         source: whose labels count
         """
         config, self._group = self._config, group
-        self._threads = partial(torch_threads, config.threads, images=bool(env_spec.cameras))
+        self._threads = partial(learner_threads, config, env_spec)
         self.learner = build_learner(config, env_spec)
         check_policy_fits(config, self.learner)
         self._sampler = self._make_sampler(source)
@@ -89,7 +86,7 @@ class LearnerWorker:
         if group.size > 1:
             self.learner.sync = group.all_reduce_mean
             self.learner.rng.manual_seed(
-                config.seed * 1009 + self.updates * group.size + group.rank
+                config.run.seed * 1009 + self.updates * group.size + group.rank
             )  # noise of its own
         self._published = self._saved = self.updates
         self._batch = -(-self.learner.config.batch_size // group.size)
@@ -102,15 +99,18 @@ class LearnerWorker:
             source=source,
             **learner.replay_options,
             demo_ratio=learner.config.demo_ratio,
-            believe_demos=not self._config.judges_demos,
-            seed=self._config.seed * 1009 + self._group.rank,
+            reward=self._config.reward,
+            terminate_on_success=self._config.reward.terminates,
+            trust_demos=not self._config.relabels_demos,
+            seed=self._config.run.seed * 1009 + self._group.rank,
         )
-        direct = where.is_here if self._config.sampling == "auto" else self._config.sampling == "direct"
-        return make_sampler(where, options) if direct else RemoteSampler(self._replay, options)
+        sampling = self._config.run.sampling
+        local = where.is_here if sampling == "auto" else sampling == "local"
+        return make_sampler(where, options) if local else RemoteSampler(self._replay, options)
 
     def _resume(self) -> None:
         """The first worker reads what there is, and all have the same then."""
-        if self._group.rank == 0 and self._record.load(self.learner) is None:
+        if self._group.rank == 0 and self._folder.load_checkpoint(self.learner) is None:
             load_pretrained(self._config, self.learner)
         state = self._group.broadcast(dump_checkpoint(self.learner) if self._group.rank == 0 else None)
         if self._group.rank:
@@ -127,7 +127,7 @@ class LearnerWorker:
         return version
 
     def save_checkpoint(self) -> None:
-        self._record.checkpoint(self.updates, self.learner, {"step": self.updates})
+        self._folder.save_checkpoint(self.updates, self.learner, {"step": self.updates})
         self._saved = self.updates
 
     def update(self, updates: int) -> UpdateReport:
@@ -141,9 +141,9 @@ class LearnerWorker:
         seconds = time.monotonic() - begun
         version = None
         if self._group.rank == 0:
-            if self.updates - self._published >= self._config.publish_every:
+            if self.updates - self._published >= self._config.run.publish_freq:
                 version = self.publish()
-            if self.updates - self._saved >= self._config.checkpoint_every:
+            if self.updates - self._saved >= self._updates_per_checkpoint:
                 self.save_checkpoint()
         return UpdateReport(self.updates, self.updates - before, seconds, clock.seconds, means, version)
 
@@ -159,10 +159,15 @@ class LearnerWorker:
                 totals.setdefault(name, []).append(number)
         return {name: float(sum(numbers) / len(numbers)) for name, numbers in totals.items()}  # waits for the GPU once
 
-    def evaluate(self, episodes: int) -> float:
-        """True success on seeds held back, of the policy as it is now."""
-        with self._threads(), closing(audience(self._config, self.learner, episodes)) as simulation:
-            return evaluate(simulation, self.learner, episodes)
+    @property
+    def _updates_per_checkpoint(self) -> int:
+        """The updates that `run.checkpoint_freq` env steps allow."""
+        return max(1, round(self._config.run.checkpoint_freq * self.learner.config.utd_ratio))
+
+    def evaluate(self) -> float:
+        """True success rate on eval seeds, of the policy as it is now."""
+        with self._threads(), closing(make_eval_env(self._config, self.learner)) as env:
+            return evaluate(env, self.learner, self._config.evaluation.episodes).success_rate
 
     def close(self) -> None:
         self._group.close()
@@ -193,52 +198,30 @@ def normalized(batch: Batch[AnyArray], normalizer: Normalizer | None) -> Batch[A
     )
 
 
-def audience(config: OnlineConfig, learner: Any, episodes: int) -> VecEnv:
-    """The robot's task, side by side; cameras that only the judge looks at see nothing there."""
-    env = config.robot.env
-    if env.obs == "both" and not learner.env_spec.cameras:
-        env = env.model_copy(update={"obs": "state"})
-    return env.build(-(-episodes // -(-episodes // SIDE_BY_SIDE)))
-
-
-def build_learner(config: OnlineConfig, env_spec: EnvSpec, device: str | None = None) -> Any:
-    """device: where it learns; None: where the config says"""
-    wanted = device or config.device
-    found = wanted if wanted != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
-    learner = config.learner.build(env_spec, config.seed, found)
-    lacking = missing_members(learner, Learner)
-    if lacking:
-        raise ContractError(
-            f"learner '{config.learner_name}' builds a {type(learner).__name__}, which lacks {', '.join(lacking)}; see "
-            "plaudit.protocols.Learner for what a run needs of it"
-        )
-    return learner
-
-
-def robot_policy(config: OnlineConfig, learner: LearnerInfo) -> PolicySpec:
+def robot_policy(config: TrainingConfig, learner: LearnerInfo) -> PolicySpec:
     """What the robot builds to act with."""
-    if config.act_with == "policy":
-        assert config.policy_yaml is not None
-        return load_policy(config.policy_yaml)
+    if config.policy.behavior == "pretrained":
+        assert config.policy.path is not None
+        return load_policy(config.policy.path)
     return PolicySpec.of(learner.exploring_config)
 
 
-def load_pretrained(config: OnlineConfig, learner: Any) -> None:
+def load_pretrained(config: TrainingConfig, learner: Any) -> None:
     """Put the weights of the policy that a run begins with into its learner."""
-    if config.policy_yaml is None or config.act_with == "policy":
+    if config.policy.path is None or config.policy.behavior == "pretrained":
         return
-    spec = load_policy(config.policy_yaml)
+    spec = load_policy(config.policy.path)
     if spec.weights is not None:
         weights = read_weights(spec.weights)
         parts = {name.partition("/")[0] for name in weights.tensors}
         load_components({name: part for name, part in learner.components.items() if name in parts}, weights)
 
 
-def check_policy_fits(config: OnlineConfig, learner: Any) -> None:
+def check_policy_fits(config: TrainingConfig, learner: Any) -> None:
     """Refuse a policy whose components are not the learner's, naming each that is not."""
-    if config.policy_yaml is None or config.act_with == "policy":
+    if config.policy.path is None or config.policy.behavior == "pretrained":
         return
-    spec = load_policy(config.policy_yaml)
+    spec = load_policy(config.policy.path)
     mine = {
         f"{part}/{name}": tuple(tensor.shape)
         for part, module in learner.components.items()
@@ -253,7 +236,7 @@ def check_policy_fits(config: OnlineConfig, learner: Any) -> None:
     wrong = _differences(theirs, mine, {name.partition("/")[0] for name in theirs})
     if wrong:
         raise PolicyError(
-            "\n".join(f"{config.policy_yaml} does not fit learner '{config.learner_name}': {what}" for what in wrong)
+            "\n".join(f"{config.policy.path} does not fit learner '{config.learner_name}': {what}" for what in wrong)
         )
 
 
@@ -264,7 +247,9 @@ def _differences(theirs: Shapes, mine: Shapes, parts: set[str]) -> list[str]:
     wrong: list[str] = []
     known = {name.partition("/")[0] for name in mine}
     if not parts:
-        return ["it has no component that learns; write act_with=policy to let it act while the learner watches"]
+        return [
+            "it has no component that learns; write policy.behavior=pretrained to let it act while the learner watches"
+        ]
     for part in sorted(parts - known):
         wrong.append(f"component '{part}' is not one of the learner's; {did_you_mean(part, known)}")
     for name in sorted(n for n in {*theirs, *mine} if n.partition("/")[0] in parts & known):

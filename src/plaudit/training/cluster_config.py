@@ -1,4 +1,4 @@
-"""Which part of the loop lives on which machine.
+"""Which worker of an online run lives on which machine: the `cluster` block of a training config.
 
 Two ways to say it. By **role**: a machine is started as training, inference or labeling, which gives it a custom
 resource, and each part asks for the resource of its role. Machines may come and go; whoever has the role takes the
@@ -31,7 +31,7 @@ class RoleResources(Config):
     labeling: str = "labeling_pc"
 
 
-class PartRoles(Config):
+class WorkerRoles(Config):
     """The role of the machine that each part lives on."""
 
     trainer: Role = "training"
@@ -41,17 +41,17 @@ class PartRoles(Config):
     labeler: Role = "labeling"
 
 
-class PlacementConfig(Config):
+class ClusterConfig(Config):
     """By role, or by number."""
 
     resources: RoleResources = RoleResources()
-    parts: PartRoles = PartRoles()
+    workers: WorkerRoles = WorkerRoles()
     component_placement: dict[str, int | str] | None = None  # "actor: 0-3", "env,rollout: 0", "reward: all"
-    trainer_workers: Annotated[int, Field(ge=1)] = 1  # data-parallel
+    num_learners: Annotated[int, Field(ge=1)] = 1  # data-parallel
 
     @model_validator(mode="after")
-    def _one_way(self) -> "PlacementConfig":
-        by_role = sorted(self.model_fields_set & {"resources", "parts"})
+    def _one_way(self) -> "ClusterConfig":
+        by_role = sorted(self.model_fields_set & {"resources", "workers"})
         if self.component_placement is None:
             return self
         if by_role:
@@ -63,7 +63,7 @@ class PlacementConfig(Config):
 
     def resource(self, part: Part) -> str:
         """The custom resource that `part` asks for."""
-        return _field(self.resources, _field(self.parts, part))
+        return _field(self.resources, _field(self.workers, part))
 
     def numbers(self) -> dict[Part, Numbers]:
         """`component_placement`, read: the numbers of each part that it names."""

@@ -1,0 +1,119 @@
+"""Reading a training config: a YAML file, `a.b=c` overrides and a command's flags, of which the later win.
+
+`env=lift` is short for `env.type=lift`, and so are `robot=`, `learner=`, `judge=`, `teleop=` and `policy.inference=`. A
+judge may also be named by its folder or its file: `judge=runs/reward_model`, `judge=calibrated.yaml`. When an override
+changes a block's `type`, the file's other keys of that block are dropped: they belong to what was replaced.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from plaudit.config import load, spelled_out
+from plaudit.errors import did_you_mean
+from plaudit.judges.config import HUMAN, judge_tree
+from plaudit.policies.loader import load_policy
+from plaudit.registry import JUDGE_REGISTRY, ROBOT_REGISTRY
+from plaudit.rollout.engine import InferenceConfig, with_params
+from plaudit.training.compat import Tree, translate
+from plaudit.training.config import Schedule, TrainingConfig
+from plaudit.training.settings import PolicySettings
+
+TYPED = ("env", "robot", "learner", "judge", "teleop", "policy.inference")  # blocks whose `type` names a class
+
+
+def load_training_config(
+    schedule: Schedule,
+    path: Path | None,
+    overrides: Sequence[str],
+    *,
+    robot_files: Mapping[str, str] | None = None,
+    flags: Mapping[str, str | None] | None = None,
+) -> TrainingConfig:
+    """
+    robot_files: key of the robot -> path
+    flags: key of the tree -> value, like those of an override; None: not given
+    """
+    given = [f"{key}={value}" for key, value in (flags or {}).items() if value is not None]
+    full = [spelled_out(one, TYPED, f"learner=sac; {did_you_mean(one, TYPED)}") for one in (*overrides, *given)]
+
+    def complete(tree: Tree) -> Tree:
+        tree = _with_types(translate(tree))
+        tree["judge"] = _judge(tree.get("judge", {}))
+        return {**_with_robot(tree, robot_files or {}), "schedule": _schedule(tree, schedule)}
+
+    return _complete(load(TrainingConfig, path, full, complete, typed=TYPED))
+
+
+def _schedule(tree: Tree, schedule: Schedule) -> Any:
+    found = tree.get("schedule", schedule)
+    return schedule if found == schedule else f"{found}: run it with plaudit {found}"
+
+
+def _with_types(tree: Tree) -> Tree:
+    """`learner: sac` in a file is `learner: {type: sac}`."""
+    tree = {key: {"type": value} if key in TYPED and isinstance(value, str) else value for key, value in tree.items()}
+    policy = tree.get("policy")
+    if isinstance(policy, dict) and isinstance(policy.get("inference"), str):
+        tree["policy"] = {**policy, "inference": {"type": policy["inference"]}}
+    return tree
+
+
+def _judge(tree: Any) -> Any:
+    """A judge that is named by a file, as its own keys."""
+    named = tree.get("type") if isinstance(tree, dict) else None
+    if not isinstance(named, str) or not _is_path(named):
+        return tree
+    return {**judge_tree(Path(named)), **{key: value for key, value in tree.items() if key != "type"}}
+
+
+def _is_path(name: str) -> bool:
+    """Whether a judge is named by a file or a folder, and not by its type or a dotted path."""
+    if ":" in name or name == HUMAN or name in JUDGE_REGISTRY.names():
+        return False
+    return "/" in name or Path(name).suffix in (".yaml", ".yml", ".json", ".pt") or Path(name).exists()
+
+
+def _with_robot(tree: Tree, files: Mapping[str, str]) -> Tree:
+    """What follows from the robot, or from the simulated task, for how it is driven."""
+    robot, teleop = tree.get("robot"), tree.get("teleop")
+    if robot == {"type": "sim"} and "env" in tree:  # the entry scripts always name a robot
+        return {key: value for key, value in tree.items() if key != "robot"}
+    if not isinstance(robot, dict) or not isinstance(robot.get("type"), str):
+        return tree
+    paced = "realtime" in ROBOT_REGISTRY.get(robot["type"]).model_fields  # then the inference engine keeps the rate
+    robot = {**({"realtime": False} if paced else {}), **robot, **files}
+    if isinstance(teleop, dict) and teleop.get("type") == "topic":  # its commands come over the robot's own transport
+        tree = {**tree, "teleop": {"robot": robot, **teleop}}
+    return {**tree, "robot": robot}
+
+
+def _complete(config: TrainingConfig) -> TrainingConfig:
+    """Fill in what the simulated task, the policy's file and the robot's own files say and nobody else did."""
+    if config.schedule == "train":
+        return config
+    policy = _with_task(config) if config.env is not None else _with_robot_files(config)
+    return config.model_copy(update={"policy": policy})
+
+
+def _with_task(config: TrainingConfig) -> PolicySettings:
+    """A simulated task is driven as fast as it goes, for as long as its episodes are."""
+    inference: InferenceConfig = config.policy.inference
+    own = {"name": config.target_name, "realtime": False, "max_episode_steps": getattr(config.env, "max_steps", None)}
+    missing = {key: own[key] for key in own.keys() - inference.model_fields_set if own[key] is not None}
+    return config.policy.model_copy(update={"inference": inference.model_copy(update=missing)})
+
+
+def _with_robot_files(config: TrainingConfig) -> PolicySettings:
+    policy, inference = config.policy, config.policy.inference
+    named = None if policy.path is None else load_policy(policy.path).normalizer
+    acting = _absolute(inference.normalizer or named)
+    learning = _absolute(policy.normalizer) or (acting if policy.behavior == "learner" else None)
+    own = {"normalizer": acting, "name": inference.name or config.target_name}
+    inference = with_params(inference.model_copy(update=own), config.robot)
+    return policy.model_copy(update={"inference": inference, "normalizer": learning})
+
+
+def _absolute(named: Path | dict[str, Any] | None) -> Path | dict[str, Any] | None:
+    """Other processes have other working folders."""
+    return named.absolute() if isinstance(named, Path) else named

@@ -1,0 +1,44 @@
+"""The demonstrations of a run: a store that the config names, or scripted ones made at the start."""
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+from plaudit.data.store import Store
+from plaudit.errors import DataError
+from plaudit.rollout.scripted import record_demos
+from plaudit.training.config import TrainingConfig
+from plaudit.training.run_folder import RunFolder
+from plaudit.training.seeds import demo_seed
+
+LINGER_STEPS = 10  # after success, so that a judge that needs several frames sees it too
+
+
+def check_demos(config: TrainingConfig) -> None:
+    """Refuse a store without labels where nobody will label it."""
+    if config.demos.store is None:
+        return
+    if not len(Store.open(config.demos.store).ledger) and not config.relabels_demos:
+        raise DataError(f"{config.demos.store} has no labels; label it first (plaudit label)")
+
+
+def open_demos(folder: RunFolder, progress: Callable[[str], Any]) -> Store | None:
+    """The demonstrations; None where there are none. Scripted ones are made the first time."""
+    config, path = folder.config, folder.demo_store
+    if path is None:
+        return None
+    if config.demos.scripted and not path.exists():
+        part = path.with_name(".demos.part")  # a run that is killed meanwhile makes the same ones again
+        shutil.rmtree(part, ignore_errors=True)
+        with Store.create(part) as store:
+            record_demos(
+                config.simulation,
+                store,
+                episodes=config.demos.scripted,
+                noise=config.demos.noise,
+                seed=demo_seed(config.run.seed),
+                linger=LINGER_STEPS if config.relabels_demos else 0,
+                progress=progress("demonstrations"),
+            )
+        part.rename(path)
+    return Store.open(path)

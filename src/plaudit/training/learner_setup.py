@@ -1,0 +1,45 @@
+"""Building the learner of a run, wherever it learns."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from plaudit.contracts import missing_members
+from plaudit.errors import ContractError, TrainingError
+from plaudit.learners.threads import torch_threads
+from plaudit.protocols import Learner, VecEnv
+from plaudit.training.config import TrainingConfig
+from plaudit.types import EnvSpec
+
+
+def learner_env_spec(config: TrainingConfig, env: VecEnv | EnvSpec) -> EnvSpec:
+    """What the learner sees of an env or a robot, and does to it."""
+    chosen = env.cameras if config.policy.cameras is None else config.policy.cameras
+    for camera in chosen:
+        if camera not in env.cameras:
+            found = ", ".join(env.cameras) or "none"
+            raise TrainingError(
+                f"policy.cameras has '{camera}', which {config.target_name} does not have; it has: {found}"
+            )
+    return EnvSpec(env.state_dim, env.action_dim, {camera: env.cameras[camera] for camera in chosen})
+
+
+def build_learner(config: TrainingConfig, env_spec: EnvSpec) -> Any:
+    """The run's learner as its seed makes it."""
+    device = config.run.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    learner = config.learner.build(env_spec, config.run.seed, device)
+    missing = missing_members(learner, Learner)
+    if missing:
+        raise ContractError(
+            f"learner '{config.learner_name}' builds a {type(learner).__name__}, which lacks {', '.join(missing)}; see "
+            "plaudit.protocols.Learner for what a run needs of it"
+        )
+    return learner
+
+
+def learner_threads(config: TrainingConfig, env_spec: EnvSpec) -> AbstractContextManager[None]:
+    """Threads of torch, for as long as the learner computes."""
+    return torch_threads(config.run.num_threads, images=bool(env_spec.cameras))
