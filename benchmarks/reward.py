@@ -6,7 +6,7 @@
 Weights are random. The bare network is handed a tensor of normalized floats, in the same run and in turn with the
 worker, which is handed bytes: the difference is all that we do around it.
 
-On a GPU a batch of 256 images is scored in each way that `plaudit.judges.classifier.swift` knows, beside the larger of
+On a GPU a batch of 256 images is scored eager and compiled (`classifier/gpu_inference.py`), beside the larger of
 two floors, both from what this card does in this run: the time to move the images, the weights and the answer at the
 speed of a plain copy, and the time for the network's operations at the speed of a large product of bfloat16 matrices.
 """
@@ -33,7 +33,6 @@ from plaudit.judges.classifier.encoders import normalize
 from plaudit.judges.classifier.features import OnlineFeatures, cache_features
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.network import classifier_config
-from plaudit.judges.classifier.swift import Execution
 from plaudit.judges.classifier.training import EnsembleMember
 from plaudit.judges.classifier.worker import RewardWorker, RewardWorkerConfig
 from plaudit.registry import ENCODER_REGISTRY
@@ -159,7 +158,7 @@ def measure_gpu(repeats: int, with_compile: bool) -> None:
         f"{torch.cuda.get_device_name()}, torch {torch.__version__}: copies {bandwidth / 1e12:.2f} TB/s (read and "
         f"written), bfloat16 products {products / 1e12:.0f} TFLOP/s; resnet10, batches of {BATCH}"
     )
-    ways: list[Execution] = ["eager", "graph", *(("compile", "compile+graph") if with_compile else ())]
+    ways = {"eager": False, **({"compile": True} if with_compile else {})}
     print(f"{'':26}{'on the GPU':>12}{'pinned':>10}{'pageable':>10}   x floor   |p - p32|")
     for size in (128, 224):
         model, images = random_model("resnet10", size), random_images(BATCH, size)
@@ -171,8 +170,8 @@ def measure_gpu(repeats: int, with_compile: bool) -> None:
             "pageable": images,
         }
         best = math.inf
-        for way in ways:
-            model.to_device("cuda", way)
+        for way, compiled in ways.items():
+            model.to_device("cuda", compile=compiled)
             spent = {name: score_ms(model, form, repeats) for name, form in forms.items()}
             off = np.abs(model.score({"front": images}).success_prob[:32] - exact).max()
             print(

@@ -30,9 +30,9 @@ from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, load
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges.calibration import Calibration, EnsembleCalibration, ThresholdChoice
+from plaudit.judges.classifier.gpu_inference import CompiledBatches, bf16_copies
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.classifier.old_names import rename_old_keys
-from plaudit.judges.classifier.swift import Execution, executed, halved
 from plaudit.judges.devices import resolve_device, to_channels_last
 from plaudit.safetensors_file import check_safetensors
 from plaudit.types import AnyArray, Episode, FloatArray, Scores
@@ -142,15 +142,16 @@ class RewardModel:
         shape = self.facts.classifier.model_copy(update={"encoder": self.shape.encoder.architecture_config()})
         return self.facts.model_copy(update={"classifier": shape})
 
-    def to_device(self, device: str, execution: Execution = "eager") -> None:
-        """execution: how a GPU is told what to do; see `plaudit.judges.classifier.swift`"""
+    def to_device(self, device: str, *, compile: bool = False) -> None:
+        """Move the model. compile: on a GPU, fuse its kernels; see `plaudit.judges.classifier.gpu_inference`"""
         self.device = resolve_device(device)
         for member in self.members:
             to_channels_last(member, self.device).eval().requires_grad_(False)
         on_gpu = self.device.type == "cuda"
-        self._running = halved(self.members, execution) if on_gpu else self.members
-        self._look = executed(self._look_once, execution) if on_gpu else self._look_once
-        self._say = executed(self._say_once, execution, axis=1) if on_gpu else self._say_once
+        self._running = bf16_copies(self.members, compile) if on_gpu else self.members
+        compiled = on_gpu and compile
+        self._look = CompiledBatches(self._look_once) if compiled else self._look_once
+        self._say = CompiledBatches(self._say_once, axis=1) if compiled else self._say_once
 
     def judge(self, episode: Episode) -> Scores:
         """Every frame of an episode."""

@@ -115,9 +115,12 @@ class ClassifierJudgeConfig(JudgeConfig):
     model: Path  # a reward model: its folder, or a .pt
     force: bool = False  # take it although it failed a control
     device: str = "auto"
+    compile: bool = False  # on a GPU; takes half a minute and a compiler, and is 3 times as fast
 
     def build(self) -> ClassifierJudge:
         model = load_reward_model(self.model, self.device, force=self.force)
+        if self.compile:
+            model.to_device(self.device, compile=True)
         asked = self.resolved()
         return ClassifierJudge(model, asked.rule, asked.calibration)
 

@@ -23,7 +23,6 @@ from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConfig
 from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.model import Size
-from plaudit.judges.classifier.swift import Execution
 from plaudit.judges.config import JUDGE_FILE
 from plaudit.rule import above_threshold
 from plaudit.types import AnyArray, ByteArray, FloatArray, Observation, Scores
@@ -83,7 +82,7 @@ class RewardWorkerConfig(Config):
     checkpoint_path: Path  # a reward model: its folder, or a .pt
     device: str = "auto"  # "cpu", "cuda:1", ...; "auto": a GPU where there is one
     micro_batch_size: PositiveInt = 256  # images of a camera that are scored at a time
-    execution: Execution = "eager"  # on a GPU; "compile" takes half a minute and a compiler, and is 3 times as fast
+    compile: bool = False  # on a GPU; takes half a minute and a compiler, and is 3 times as fast
     reward_type: RewardType = "binary"
     force: bool = False  # take a model although it failed a control
 
@@ -101,7 +100,7 @@ class RewardWorker:
             return
         config = self.config
         model = load_reward_model(config.checkpoint_path, config.device, force=config.force)
-        model.to_device(config.device, config.execution)
+        model.to_device(config.device, compile=config.compile)
         model.mini_batch = config.micro_batch_size
         self._judge = ClassifierJudge(model, ClassifierJudgeConfig(model=config.checkpoint_path).resolved().rule)
 
@@ -138,7 +137,7 @@ class RewardWorker:
 
     def to_device(self, device: str) -> None:
         """Move the model."""
-        self.judge.model.to_device(device, self.config.execution)
+        self.judge.model.to_device(device, compile=self.config.compile)
 
     def __enter__(self) -> Self:
         self.init_worker()
