@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
-from plaudit.data.journal import disk_error, sync
+from plaudit.data.disk import disk_error, sync
 from plaudit.errors import BadFile
 from plaudit.protocols import Learner
 from plaudit.safetensors_file import check_safetensors

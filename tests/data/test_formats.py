@@ -564,7 +564,7 @@ def test_states_and_actions_of_other_names_are_asked_for(tmp_path, found):
     with pytest.raises(DataError, match=r"'stat' is no column of numbers here; did you mean 'state'\?"):
         import_dataset(found, tmp_path / "s", ReadOptions(state=["stat"], action=["actions"]))
     assert all_equal(imported(found, tmp_path / "s", state=["state"], action=["actions"]), expected)
-    assert open_dataset(found).facts["episodes"] == 3  # looking at it needs no answer
+    assert open_dataset(found).metadata["episodes"] == 3  # looking at it needs no answer
 
 
 def test_columns_are_joined_in_the_order_in_which_they_are_named(tmp_path, found):

@@ -14,7 +14,7 @@ from plaudit.errors import Replaced, StoreDamaged
 def path(tmp_path):
     """Line 1 says whose it is, lines 2 to 4 were one append."""
     path = tmp_path / "journal"
-    Journal.create(path, facts={"id": "abc"})
+    Journal.create(path, header={"id": "abc"})
     journal = Journal(path)
     journal.read()
     journal.append([{"n": 1}, {"n": 2}, {"n": 3}])
@@ -35,7 +35,7 @@ def test_what_was_appended_is_read_back_once(path):
     Journal(path).append([{"n": 4}])
     assert [r["n"] for r in reader.read()] == [4]
     assert reader.read() == []
-    assert reader.facts == {"id": "abc"}
+    assert reader.header == {"id": "abc"}
 
 
 def test_an_append_tells_what_others_appended_meanwhile(path):

@@ -166,7 +166,7 @@ def _check_ray(ray: str | None, serial: bool) -> None:
 
 
 def _train(run: Any, workers: Any, trainer: Any) -> None:
-    from plaudit.data.journal import disk_error
+    from plaudit.data.disk import disk_error
     from plaudit.training.event_log import EventLog
 
     events = EventLog(run)

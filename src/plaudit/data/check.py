@@ -103,8 +103,8 @@ def _check_files(root: Folder, report: CheckReport) -> None:
 
 
 def _repair_files(root: Folder, report: CheckReport) -> None:
-    facts = inspect_journal(root.path / "journal").facts
-    report.repaired += _repair_settings(root, facts)
+    header = inspect_journal(root.path / "journal").header
+    report.repaired += _repair_settings(root, header)
     try:
         settings = read_settings(root)
     except StoreError as error:
@@ -112,16 +112,16 @@ def _repair_files(root: Folder, report: CheckReport) -> None:
         return
     for path in _journals(root):
         if path.name == "journal":
-            facts = settings.to_json() if settings.id else None
-            said = repair_journal(
-                path, facts=facts, closing=lambda records, lost: [_counters_after_repair(root, records, lost)]
+            header = settings.to_json() if settings.id else None
+            messages = repair_journal(
+                path, header=header, closing=lambda records, lost: [_counters_after_repair(root, records, lost)]
             )
         else:
-            said = repair_journal(path, facts={"id": settings.id} if settings.id else None)
-        report.repaired += said
+            messages = repair_journal(path, header={"id": settings.id} if settings.id else None)
+        report.repaired += messages
 
 
-def _repair_settings(root: Folder, facts: Record | None) -> list[str]:
+def _repair_settings(root: Folder, header: Record | None) -> list[str]:
     """`store.json` with one bit put right, or from the journal's first line."""
     path = root.path / MARKER
     try:
@@ -135,7 +135,7 @@ def _repair_settings(root: Folder, facts: Record | None) -> list[str]:
         fixed, what = None, ""
     if fixed is None:
         try:
-            fixed = encode_checked(Settings.from_json(facts or {}).to_json())
+            fixed = encode_checked(Settings.from_json(header or {}).to_json())
         except (ValueError, KeyError):
             return []
         was = "damaged" if root.exists(MARKER) else "missing"

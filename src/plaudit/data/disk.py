@@ -65,11 +65,11 @@ class Folder:
 
         may_be_shared: whether a file that has a second name (a hard link) may be opened for writing
         """
-        alone = bool(flags & (os.O_WRONLY | os.O_RDWR)) and not allow_hard_links
+        exclusive = bool(flags & (os.O_WRONLY | os.O_RDWR)) and not allow_hard_links
         folder, _, last = name.rpartition("/")
         above = self._open_folder(folder) if folder else self.descriptor  # by hand: files are opened a thousand times
         try:
-            self.check_file(name, os.stat(last, dir_fd=above, follow_symlinks=False), alone)
+            self.check_file(name, os.stat(last, dir_fd=above, follow_symlinks=False), exclusive)
             # Not following and not blocking: what stands there may have been exchanged since it was looked at.
             descriptor = os.open(last, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=above)
         except FileNotFoundError:
@@ -80,7 +80,7 @@ class Folder:
             if folder:
                 os.close(above)
         try:
-            self.check_file(name, os.fstat(descriptor), alone)
+            self.check_file(name, os.fstat(descriptor), exclusive)
         except BaseException:
             os.close(descriptor)
             raise
@@ -214,14 +214,14 @@ class Folder:
             above = descriptor
         return descriptor
 
-    def check_file(self, name: str, found: os.stat_result, alone: bool) -> None:
+    def check_file(self, name: str, found: os.stat_result, exclusive: bool) -> None:
         """Raise where it is no regular file, or has a second name and must be `alone`."""
         if not stat.S_ISREG(found.st_mode):
             raise ForeignFile(
                 f"{self.path / name} is {kind_of(found.st_mode)} and not a file; it was not opened: put the file "
                 "itself there"
             )
-        if alone and found.st_nlink > 1:
+        if exclusive and found.st_nlink > 1:
             raise ForeignFile(
                 f"{self.path / name} has a second name somewhere (a hard link), where all that is written here would "
                 f"show too; nothing was written: copy the store, or run 'plaudit data check {self.path} --repair', "
@@ -252,7 +252,7 @@ class WritableFile:
             except FileNotFoundError:
                 there = None
             if there is not None and identity(there) == self._identity:
-                self._folder.check_file(self.name, there, alone=not self._may_be_shared)
+                self._folder.check_file(self.name, there, exclusive=not self._may_be_shared)
                 return there
         self.close()
         self.descriptor = self._folder.open(self.name, self._flags, allow_hard_links=self._may_be_shared)

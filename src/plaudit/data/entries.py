@@ -62,7 +62,7 @@ def parse_entry(line: Record) -> EpisodeEntry:
     _check_int("segment", segment, 0, MAX_SEGMENTS - 1)
     _check_int("row", row, 0, MAX_ROWS)
     _check_int("steps", steps, 1, MAX_ROWS)
-    _check_facts(line)
+    _check_metadata(line)
     return EpisodeEntry(episode_id, segment, row, steps, _encode(line))
 
 
@@ -140,7 +140,7 @@ def is_int_in(value: Any, least: int, most: int) -> bool:
     return type(value) is int and least <= value <= most
 
 
-def _check_facts(line: Record) -> None:
+def _check_metadata(line: Record) -> None:
     for name in ("task", "robot"):
         if not isinstance(line[name], str):
             raise ValueError(f"its {name} is {shown(line[name])}")

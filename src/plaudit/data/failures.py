@@ -52,7 +52,7 @@ class Failures:
     def _append(self, lines: list[Record]) -> None:
         if not self.path.exists():
             with suppress(FileExistsError):  # another process, just now
-                Journal.create(self.path, facts=self._ledger.facts)
+                Journal.create(self.path, header=self._ledger.header)
         self._refresh()
         assert self._journal is not None
         while True:
@@ -100,7 +100,7 @@ class Failures:
     def _start(self) -> None:
         """From the file's first line."""
         self._all, self._newest, self._times = [], {}, {}
-        self._journal = Journal(self.path, facts=self._ledger.facts)
+        self._journal = Journal(self.path, header=self._ledger.header)
         self._follow(self._journal.read())
 
     def _follow(self, lines: Iterable[Record]) -> None:

@@ -19,9 +19,9 @@ def check_identity(settings: Settings, journal: Journal, ledger: Ledger | None) 
     """
     if settings.version < VERSION:
         return
-    empty = ledger is not None and ledger.facts is None and not len(ledger)  # one that somebody made by hand
+    empty = ledger is not None and ledger.header is None and not len(ledger)  # one that somebody made by hand
     for file in (journal, None if empty else ledger):
-        if file is not None and (file.facts or {}).get("id") != settings.id:
+        if file is not None and (file.header or {}).get("id") != settings.id:
             raise StoreDamaged(
                 f"{file.path} is not of the store that {journal.path.with_name(MARKER)} speaks of; restore both from "
                 "one backup"
@@ -35,7 +35,7 @@ def skip_labeled_ids(journal: Journal, catalog: Catalog, ledger: Ledger) -> list
         return []
     known = f"knows of no episode beyond {catalog.next_id - 1}" if catalog.next_id else "knows of no episode"
     line = summary_line(last + 1, catalog.next_segment)
-    journal.append([line], alone=True)
+    journal.append([line], exclusive=True)
     catalog.follow([line])
     return [
         f"{journal.path} {known}, and there are labels of episode {last}: an older journal was put back, or lines are "

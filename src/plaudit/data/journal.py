@@ -32,10 +32,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from plaudit.data.disk import Folder, WritableFile, disk_errors, identity, read_at, sync_file, write_at
-from plaudit.data.disk import defer_signals as defer_signals
-from plaudit.data.disk import disk_error as disk_error  # for who keeps files of their own
-from plaudit.data.disk import sync as sync
-from plaudit.data.disk import write_atomic as write_atomic
 from plaudit.data.head import Head, head_name, read_head, read_open_head, replace_head, write_head
 from plaudit.data.lines import (
     HEADER_KEY,
@@ -81,32 +77,32 @@ class JournalFile:
 class Journal:
     """One process's view of the file; `read` and `append` both leave it at the end of what is known."""
 
-    def __init__(self, path: Path, folder: Folder | None = None, *, counted: bool = True, facts: Record | None = None):
+    def __init__(self, path: Path, folder: Folder | None = None, *, counted: bool = True, header: Record | None = None):
         """
         folder: where it lies, if that is open already
         counted: whether the number of lines is kept in a second place
-        facts: what its first line is to say, if it has none yet
+        header: the content of its first line, for a file that has none yet
         """
         self.path = path
         self.folder = folder or Folder(path.parent)
-        self.facts: Record | None = None  # what its first line says; None: it has none
+        self.header: Record | None = None  # what its first line says; None: it has none
         self.count = 0  # the number of the last line
         self.lines = 0  # in the file
-        self._counted, self._new_header = counted, facts or {}
+        self._counted, self._new_header = counted, header or {}
         self._header_pending = False  # the next append says whose it is
         self._offset = 0  # bytes read so far, always at the start of a line
         self._chain = 0
         self._head: Head | None = None
         self._file = WritableFile(self.folder, path.name, os.O_RDWR, allow_hard_links=True)
         self._head_file = WritableFile(self.folder, head_name(path.name), os.O_RDWR | os.O_CREAT)
-        self.tell: LineCallback | None = None  # who wants to know where each record stands; nobody may `rewrite` then
+        self.on_line: LineCallback | None = None  # told where each record is stored; excludes `rewrite`
         # Held, so that no other file gets its number on the disk while this object knows it by that.
         self.held = JournalFile(path, self.folder)
 
     @staticmethod
-    def create(path: Path, folder: Folder | None = None, *, counted: bool = True, facts: Record | None = None) -> None:
+    def create(path: Path, folder: Folder | None = None, *, counted: bool = True, header: Record | None = None) -> None:
         folder = folder or Folder(path.parent)
-        (line,) = encode_lines([{HEADER_KEY: facts or {}}], 1, 0)
+        (line,) = encode_lines([{HEADER_KEY: header or {}}], 1, 0)
         with folder.opened(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
             write_at(file, memoryview(line), 0)
             os.fsync(file)
@@ -121,7 +117,7 @@ class Journal:
         self._check_same()
         return self._catch_up(self.held.descriptor)
 
-    def append(self, records: Iterable[Record], *, alone: bool = False) -> list[Record]:
+    def append(self, records: Iterable[Record], *, exclusive: bool = False) -> list[Record]:
         """Write records and sync. Returns what other processes had appended since the last `read`.
 
         alone: nobody else may have; where somebody has, nothing is written
@@ -132,7 +128,7 @@ class Journal:
                 self._head_file.open()
                 self._head = read_open_head(self._head_file.descriptor)
             others = self._catch_up(file)
-            if others and alone:
+            if others and exclusive:
                 raise StoreError(f"{self.path}: another process wrote here; nothing was written, open the store again")
             self._quarantine_tail(file)
             records = list(records)
@@ -144,7 +140,7 @@ class Journal:
             except OSError:  # as if it had never been tried
                 os.ftruncate(file, self._offset)
                 raise
-            self.facts = self._new_header if self.facts is None or self._header_pending else self.facts
+            self.header = self._new_header if self.header is None or self._header_pending else self.header
             self._header_pending = False
             self._notify_own(records, lines)
             self._advance(lines)
@@ -158,19 +154,19 @@ class Journal:
         Returns what others had appended, and what was done.
         """
         with self._locked() as file:
-            others, said = self._catch_up(file), self._quarantine_tail(file)
-            if self._counted and self.facts is not None and read_head(self.folder, self.path.name) is None:
+            others, messages = self._catch_up(file), self._quarantine_tail(file)
+            if self._counted and self.header is not None and read_head(self.folder, self.path.name) is None:
                 replace_head(self.folder, self.path.name, self.count, self._chain)
-                said.append(f"{self.path}: its count was missing or torn; the {self.lines} lines were counted anew")
-            return others, said
+                messages.append(f"{self.path}: its count was missing or torn; the {self.lines} lines were counted anew")
+            return others, messages
 
     def rewrite(self, records: Iterable[Record]) -> None:
         """Replace the file by one that says these records and no others; numbers go on."""
         with self.folder.opened(self.path.name, os.O_RDONLY) as old:
             fcntl.flock(old, fcntl.LOCK_EX)
             self._check_same(os.fstat(old))
-            assert self.tell is None, "somebody remembers where the old lines stand"
-            lines = encode_lines([{HEADER_KEY: self.facts or self._new_header}, *records], self.count + 1, self._chain)
+            assert self.on_line is None, "somebody remembers where the old lines stand"
+            lines = encode_lines([{HEADER_KEY: self.header or self._new_header}, *records], self.count + 1, self._chain)
             if max(map(len, lines)) > MAX_LINE_BYTES:  # a foreign line, which was shorter in its own spelling: it stays
                 return
             self.folder.write(self.path.name, b"".join(lines))
@@ -181,24 +177,24 @@ class Journal:
                 replace_head(self.folder, self.path.name, self.count, self._chain)
                 self._head = read_head(self.folder, self.path.name)
 
-    def set_header(self, facts: Record) -> None:
+    def set_header(self, header: Record) -> None:
         """The next append says so first, unless the file does already: one of an earlier version does not."""
-        self._new_header = facts
-        self._header_pending = self.facts is not None and self.facts != facts
+        self._new_header = header
+        self._header_pending = self.header is not None and self.header != header
 
     def damaged(self, what: str) -> StoreDamaged:
         return damaged(self.path, what)
 
     def _encode(self, records: Iterable[Record]) -> list[bytes]:
-        whose = [{HEADER_KEY: self._new_header}] if self.facts is None or self._header_pending else []
-        return encode_lines([*whose, *records], self.count + 1, self._chain)
+        header_records = [{HEADER_KEY: self._new_header}] if self.header is None or self._header_pending else []
+        return encode_lines([*header_records, *records], self.count + 1, self._chain)
 
     def _notify_own(self, records: list[Record], lines: list[bytes]) -> None:
-        if self.tell is None:
+        if self.on_line is None:
             return
         offset = self._offset + sum(map(len, lines[: len(lines) - len(records)]))  # one more may say whose it is
         for record, line in zip(records, lines[len(lines) - len(records) :], strict=True):
-            self.tell(record, offset, len(line) - 1)
+            self.on_line(record, offset, len(line) - 1)
             offset += len(line)
 
     def _advance(self, lines: list[bytes]) -> None:
@@ -238,15 +234,15 @@ class Journal:
                 if not self._is_torn(file, self._offset + len(text) + 1):
                     raise self.damaged(f"line {self.lines + 1} fails its checksum")
                 break
-            problem = order_problem(line, self.count, self._chain, self.lines, self.facts is not None)
+            problem = order_problem(line, self.count, self._chain, self.lines, self.header is not None)
             if problem:
                 raise self.damaged(problem)
             if line.is_header:
-                self.facts = line.record[HEADER_KEY]
+                self.header = line.record[HEADER_KEY]
             else:
                 records.append(line.record)
-                if self.tell is not None:
-                    self.tell(line.record, self._offset, len(text))
+                if self.on_line is not None:
+                    self.on_line(line.record, self._offset, len(text))
             self.count = self.count + 1 if line.number is None else line.number
             self._chain = zlib.crc32(text, self._chain if self.lines else line.chain)
             self._offset += end + 1 - position
@@ -274,12 +270,12 @@ class Journal:
         if torn <= MAX_REPAIR_BYTES and repair_lines(read_at(file, self._offset, torn)) is not None:
             raise self.damaged(f"line {self.lines + 1} fails its checksum")
         counted = "the count beside it does not have it" if self._head else "whether it was acknowledged is not known"
-        said = f"{self.path}: {torn:,} bytes of an unfinished last line"
-        with Quarantine(self.folder).entry(f"{self.path.name}-tail", f"{said}; {counted}") as aside:
+        messages = f"{self.path}: {torn:,} bytes of an unfinished last line"
+        with Quarantine(self.folder).entry(f"{self.path.name}-tail", f"{messages}; {counted}") as aside:
             aside.tail(self.path.name, file, self._offset)
         os.ftruncate(file, self._offset)
         sync_file(file)
-        return [f"{said} were set aside in {aside.path}; {counted}"]
+        return [f"{messages} were set aside in {aside.path}; {counted}"]
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -292,7 +288,7 @@ class Journal:
         file = self._file.descriptor
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
-            self.folder.check_file(self.path.name, self._check_same(opened), alone=True)
+            self.folder.check_file(self.path.name, self._check_same(opened), exclusive=True)
             yield file
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)

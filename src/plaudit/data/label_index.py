@@ -282,7 +282,7 @@ def decode_labels(line: Record) -> Labels:
         success=flags[:frames],
         labeled=flags[frames:],
         judge=judge_of(line),
-        scores=Scores(*arrays) if arrays else None,
+        scores=Scores(arrays[0], arrays[1] if count == 2 else None) if arrays else None,
         time=line["time"],
         note=line["note"],
     )

@@ -24,21 +24,21 @@ from plaudit.types import Labels
 class Ledger:
     """The verdicts on one store's episodes."""
 
-    def __init__(self, path: Path, folder: Folder | None = None, facts: Record | None = None):
+    def __init__(self, path: Path, folder: Folder | None = None, header: Record | None = None):
         """
         folder: where it lies, if that is open already
-        facts: whose it is, for a file that does not say so yet
+        header: the id of the store, for a file without a header
         """
         self.path = path
-        self._folder, self._facts = folder or Folder(path.parent), facts
+        self._folder, self._header = folder or Folder(path.parent), header
         self._guard = threading.Lock()
         self._start()
         self.refresh()
 
     def _start(self) -> None:
-        self._journal = Journal(self.path, self._folder, facts=self._facts)
+        self._journal = Journal(self.path, self._folder, header=self._header)
         self._verdicts = LabelIndex(self._journal.held)
-        self._journal.tell = self._verdicts.add  # of each line that is read or written, in order
+        self._journal.on_line = self._verdicts.add  # of each line that is read or written, in order
 
     def __len__(self) -> int:
         """How many versions there are, of all episodes."""
@@ -65,14 +65,14 @@ class Ledger:
             return self._journal.recover_tail()[1]
 
     @property
-    def facts(self) -> Record | None:
+    def header(self) -> Record | None:
         """Whose it says it is."""
-        return self._journal.facts
+        return self._journal.header
 
-    def set_header(self, facts: Record) -> None:
+    def set_header(self, header: Record) -> None:
         """Write it down, in a file of an earlier version."""
-        self._facts = facts
-        self._journal.set_header(facts)
+        self._header = header
+        self._journal.set_header(header)
         self._append([])
 
     @property

@@ -38,7 +38,7 @@ def migrate(
     root: Folder, old: Settings, catalog: Catalog, journal: Journal, ledger: Ledger | None
 ) -> tuple[Settings, list[str]]:
     """The new settings, and a sentence."""
-    begun = journal.facts or {}
+    begun = journal.header or {}
     settings = old.of_this_version(begun.get("id"))
     with Quarantine(root).entry("before-version-2", f"{root.path}: its descriptions as version 1 had them") as aside:
         aside.copy(MARKER)
@@ -46,7 +46,7 @@ def migrate(
             aside.copy(f"{segment.name}/{SCHEMA}")
     journal.set_header(settings.to_json())
     lines = [segment_line(number, segment.schema) for number, segment in catalog.segments.items()]
-    journal.append(lines, alone=True)
+    journal.append(lines, exclusive=True)
     catalog.follow(lines)
     if ledger is not None:
         ledger.set_header({"id": settings.id})

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from plaudit.data.journal import write_atomic
+from plaudit.data.disk import write_atomic
 from plaudit.data.store import Store
 from plaudit.data.unpickle import load_pickle
 from plaudit.errors import BadFile, DataError, did_you_mean

@@ -19,7 +19,7 @@ def recover(root: Folder, catalog: Catalog) -> list[str]:
 
 
 def _tails(root: Folder, catalog: Catalog) -> list[str]:
-    said: list[str] = []
+    messages: list[str] = []
     for number, segment in catalog.segments.items():
         extra = segment.leftovers
         may_be_cut = not segment.is_shared and (not extra or _last_fits(catalog, number))
@@ -31,8 +31,8 @@ def _tails(root: Folder, catalog: Catalog) -> list[str]:
         with Quarantine(root).entry(f"segment-{segment.folder.name}-tail", what) as aside:
             segment.set_aside(aside)
         segment.cut()
-        said.append(f"{what}, were set aside in {aside.path}")
-    return said
+        messages.append(f"{what}, were set aside in {aside.path}")
+    return messages
 
 
 def _last_fits(catalog: Catalog, number: int) -> bool:
@@ -42,7 +42,7 @@ def _last_fits(catalog: Catalog, number: int) -> bool:
 
 
 def _folders(root: Folder, catalog: Catalog) -> list[str]:
-    said: list[str] = []
+    messages: list[str] = []
     for name in root.names("segments"):
         whole = f"segments/{name}"
         evicted = name.removesuffix(EVICTED_SUFFIX)
@@ -55,10 +55,10 @@ def _folders(root: Folder, catalog: Catalog) -> list[str]:
             continue
         if name != evicted or number in catalog.evicted_segments:
             if remove_files(root, whole):
-                said.append(f"{root.path / whole}: removed, its episodes were evicted")
+                messages.append(f"{root.path / whole}: removed, its episodes were evicted")
         elif is_ours(root, whole):
             what = f"{root.path / whole}: no line speaks of it"
             with Quarantine(root).entry(f"segment-{name}", what) as aside:
                 aside.move(whole)
-            said.append(f"{what}; it was set aside in {aside.path}")
-    return said
+            messages.append(f"{what}; it was set aside in {aside.path}")
+    return messages

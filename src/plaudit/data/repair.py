@@ -43,7 +43,7 @@ class Inspection:
     problems: list[str] = field(default_factory=list)  # as a check says them
     repairs: list[str] = field(default_factory=list)  # as a repair does
     broken: bool = False  # lines are missing or could not be mended: what is left must be numbered anew
-    facts: Record | None = None
+    header: Record | None = None
     count: int = 0  # the number of the last line
     chain: int = 0
     effort: int = 0  # spent on finding flipped bits: the squares of what was tried, in bytes
@@ -54,7 +54,7 @@ class Inspection:
         lines = (decode(line[:-1]) for line in self.good)
         return [line.record for line in lines if line is not None and not line.is_header]
 
-    def say(self, problem: str, repair: str) -> None:
+    def add(self, problem: str, repair: str) -> None:
         self.problems.append(problem)
         self.repairs.append(repair)
 
@@ -70,13 +70,13 @@ def inspect_journal(path: Path, *, counted: bool = True) -> Inspection:
 
 
 def repair_journal(
-    path: Path, *, counted: bool = True, facts: Record | None = None, closing: Closing = lambda records, lost: []
+    path: Path, *, counted: bool = True, header: Record | None = None, closing: Closing = lambda records, lost: []
 ) -> list[str]:
     """Repair a journal's damaged lines; returns a sentence for each, [] when there was nothing to do.
 
     The file as it was is kept beside it.
 
-    facts: what its first line is to say, where that line is lost
+    header: the content of the first line, where that line is lost
     closing: records to add at the end of a file that lost some
     """
     folder = Folder(path.parent)
@@ -84,7 +84,7 @@ def repair_journal(
         if not folder.exists(path.name):
             head = read_head(folder, path.name) if counted else None
             found = _examine(path, iter(()), head, counted, there=False)
-            _replace(folder, path, found, counted, facts, closing)
+            _replace(folder, path, found, counted, header, closing)
             return found.repairs
         with _held(folder, path.name, fcntl.LOCK_EX) as file:
             head = read_head(folder, path.name) if counted else None
@@ -97,7 +97,7 @@ def repair_journal(
             ]
             if found.repairs:
                 found.repairs.append(f"the file as it was is kept as {_keep(folder, path)}")
-                _replace(folder, path, found, counted, facts, closing)
+                _replace(folder, path, found, counted, header, closing)
             return found.repairs
 
 
@@ -106,7 +106,7 @@ def _examine(path: Path, lines: Iterator[bytes], head: Head | None, counted: boo
     if not there:
         found.broken = True
         gone = f", and with it {head.count} lines" if head else ""
-        found.say(f"{path} is missing{gone}", f"{path} was missing{gone}; it begins anew, what it said is lost")
+        found.add(f"{path} is missing{gone}", f"{path} was missing{gone}; it begins anew, what it said is lost")
     run: list[bytes] = []
     for number, line in enumerate(itertools.chain(lines, [b""]), start=1):
         if line and (not line.endswith(b"\n") or decode(line[:-1]) is None):
@@ -120,14 +120,14 @@ def _examine(path: Path, lines: Iterator[bytes], head: Head | None, counted: boo
     found.lost = max(found.count, head.count if head else 0) - found.last
     if there and head is not None and found.count < head.count:
         what = f"{path}: lost: the last {head.count - found.count} acknowledged line(s) are missing"
-        found.say(what, f"{what}; what they said is gone")
+        found.add(what, f"{what}; what they said is gone")
         found.broken = True
     elif head is not None and there and found.count == head.count and found.chain != head.chain and not found.broken:
         what = f"{path}: these are not the lines that were counted in {head_name(path.name)}"
-        found.say(what, f"{what}; they were taken as they are")
-    if there and counted and head is None and found.facts is not None:
+        found.add(what, f"{what}; they were taken as they are")
+    if there and counted and head is None and found.header is not None:
         what = f"{path.with_name(head_name(path.name))} is missing or damaged: whether lines are missing at the end"
-        found.say(f"{what} is not known", f"{what} is not known; the lines that are there were counted anew")
+        found.add(f"{what} is not known", f"{what} is not known; the lines that are there were counted anew")
     return found
 
 
@@ -138,13 +138,13 @@ def _judge(path: Path, found: Inspection, run: list[bytes], number: int, at_end:
     found.effort += size * size
     fixed = repair_lines(b"".join(run)) if found.effort <= MAX_EFFORT else None
     if fixed is not None:
-        found.say(f"{where} fails its checksum", f"{where}: one flipped bit was put right")
+        found.add(f"{where} fails its checksum", f"{where}: one flipped bit was put right")
         for line in _split(fixed):
             _follow(path, found, line)
         return
     if at_end and not (head is not None and head.count > found.count):
         known = "the count beside it does not have it" if head else "whether it was acknowledged is not known"
-        found.say(
+        found.add(
             f"{path}: an unfinished last line of {size} bytes; {known}; the next writer sets it aside",
             f"{where}: an unfinished last line was set aside; {known}",
         )
@@ -163,13 +163,13 @@ def _follow(path: Path, found: Inspection, text: bytes) -> None:
         if line.number > found.count + 1:
             _gap(path, found, line)
     elif found.chain >= 0:
-        numbered = found.facts is not None
+        numbered = found.header is not None
         problem = order_problem(line, found.count, found.chain, len(found.good), numbered)
         if problem:
             found.broken = True
-            found.say(f"{path}: {problem}", f"{path}: {problem}; what is left was numbered anew")
+            found.add(f"{path}: {problem}", f"{path}: {problem}; what is left was numbered anew")
     if line.is_header:
-        found.facts = line.record[HEADER_KEY]
+        found.header = line.record[HEADER_KEY]
     start = found.chain if found.chain >= 0 and found.good else line.chain
     found.chain = zlib.crc32(text[:-1], start)
     found.count = found.count + 1 if line.number is None else max(found.count, line.number)
@@ -180,18 +180,18 @@ def _follow(path: Path, found: Inspection, text: bytes) -> None:
 def _gap(path: Path, found: Inspection, line: Line) -> None:
     assert line.number is not None
     what = f"{path}: {missing(found.count + 1, line.number - 1)}"
-    found.say(what, f"{what}; what is left was numbered anew")
+    found.add(what, f"{what}; what is left was numbered anew")
 
 
 def _replace(
-    folder: Folder, path: Path, found: Inspection, counted: bool, facts: Record | None, closing: Closing
+    folder: Folder, path: Path, found: Inspection, counted: bool, header: Record | None, closing: Closing
 ) -> None:
     lines, count, chain = found.good, found.count, found.chain
     if found.broken:
         records = list(_each_once(found.records()))
-        whose = {HEADER_KEY: found.facts or facts or {}}
+        header_records = {HEADER_KEY: found.header or header or {}}
         first = found.last + found.lost + 1
-        lines = encode_lines([whose, *records, *closing(records, found.lost)], first, 0)
+        lines = encode_lines([header_records, *records, *closing(records, found.lost)], first, 0)
         count, chain = first + len(lines) - 1, 0
         for line in lines:
             chain = zlib.crc32(line[:-1], chain)

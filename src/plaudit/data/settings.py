@@ -1,7 +1,7 @@
 """`store.json`: which store this is, how large it may become, and by which rules its files are read.
 
 It carries a checksum (data/checked_json.py): one flipped bit in a capacity would evict episodes. The same
-facts stand in the journal's first line, from which a lost `store.json` is written again.
+settings are in the journal's header, from which a lost `store.json` is restored.
 """
 
 import re

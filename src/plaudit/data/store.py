@@ -67,10 +67,10 @@ class Store:
         self._root = root
         self._lock = held
         self._guard = threading.RLock()
-        self._journal = Journal(self.folder / "journal", root, facts=self.settings.to_json())
+        self._journal = Journal(self.folder / "journal", root, header=self.settings.to_json())
         own = {"id": self.settings.id}
         self._own_ledger = labels is None
-        self.ledger = Ledger(labels, facts=own) if labels else Ledger(self.folder / "labels", root, facts=own)
+        self.ledger = Ledger(labels, header=own) if labels else Ledger(self.folder / "labels", root, header=own)
         self._catalog = Catalog(root)
         self._verified: dict[int, set[str]] = {}  # episode -> columns
         self._evicted: list[Segment] = []  # evicted, and not removed yet
@@ -102,8 +102,8 @@ class Store:
             new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
             (folder / "segments").mkdir(parents=True)
             root = Folder(folder)
-            Journal.create(folder / "journal", root, facts=settings.to_json())
-            Journal.create(folder / "labels", root, facts={"id": settings.id})
+            Journal.create(folder / "journal", root, header=settings.to_json())
+            Journal.create(folder / "labels", root, header={"id": settings.id})
             settings.write(root)
             for path in new_folders:
                 sync(path.parent)
@@ -127,7 +127,7 @@ class Store:
             held = lock(root) if write else None
             try:
                 if labels is not None and not labels.exists():
-                    Journal.create(labels, facts={"id": read_settings(root).id})
+                    Journal.create(labels, header={"id": read_settings(root).id})
                 store = cls(root, held, labels)
                 store._begin(write, write_off_missing)
             except BaseException:
@@ -148,15 +148,15 @@ class Store:
         if write:
             if self.settings.version < VERSION:
                 check_schemas(self._root, self._catalog)
-            others, said = self._journal.recover_tail()
+            others, messages = self._journal.recover_tail()
             self._catalog.follow(others)
-            self.repaired += said
+            self.repaired += messages
             if own is not None:
                 self.repaired += own.recover_tail()
             self.repaired += recover(self._root, self._catalog)
             if self.settings.version < VERSION:
-                self.settings, said = migrate(self._root, self.settings, self._catalog, self._journal, own)
-                self.repaired += said
+                self.settings, messages = migrate(self._root, self.settings, self._catalog, self._journal, own)
+                self.repaired += messages
             if own is not None:
                 self.repaired += skip_labeled_ids(self._journal, self._catalog, own)
 
@@ -317,7 +317,7 @@ class Store:
                 going = self._catalog.surplus(new, self.capacity_episodes, self.capacity_bytes)
                 if going:
                     lines.append({"op": "evict", "ids": going})
-                self._journal.append(lines, alone=True)
+                self._journal.append(lines, exclusive=True)
             except BaseException as error:
                 self._roll_back(rows_before)
                 if isinstance(error, OSError):
@@ -343,7 +343,7 @@ class Store:
             self._check_writable()
             line: Record = {"op": what, "ids": list(ids)}
             with disk_errors(self.folder, "no episode was written off"):
-                self._journal.append([line], alone=True)
+                self._journal.append([line], exclusive=True)
             return self._catalog.follow([line])
 
     def _check_writable(self) -> None:

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from pydantic import Field
 
 from plaudit.config import Config, place_of, read_tree
-from plaudit.data.journal import write_atomic
+from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
 from plaudit.judges.calibration import PlattScaling
 from plaudit.protocols import Judge

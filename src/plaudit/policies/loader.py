@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from pydantic import BaseModel, Field
 
 from plaudit.config import Config, load, read_tree
-from plaudit.data.journal import write_atomic
+from plaudit.data.disk import write_atomic
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
 from plaudit.policies.config import NetworkPolicyConfig, PolicyConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from plaudit.data.journal import write_atomic
+from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile
 from plaudit.safetensors_file import check_safetensors
 from plaudit.types import PolicyWeights

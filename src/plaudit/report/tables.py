@@ -27,7 +27,7 @@ from plaudit.rule import threshold_of
 
 def dataset_table(dataset: Dataset) -> Table:
     return _facts(
-        f"{dataset.path}: {dataset.format}", dict(dataset.facts) | _unless_empty("not taken", dataset.ignored)
+        f"{dataset.path}: {dataset.format}", dict(dataset.metadata) | _unless_empty("not taken", dataset.ignored)
     )
 
 

@@ -15,7 +15,7 @@ from secrets import token_hex
 from pydantic import NonNegativeInt
 
 from plaudit.config import Config
-from plaudit.data.journal import write_atomic
+from plaudit.data.disk import write_atomic
 from plaudit.data.store import Store, is_store
 from plaudit.errors import StoreError
 from plaudit.judges.labeling import label_episodes

@@ -7,7 +7,7 @@ judges the run had before stands in judge/history.jsonl.
 import json
 from collections.abc import Sequence
 
-from plaudit.data.journal import write_atomic
+from plaudit.data.disk import write_atomic
 from plaudit.errors import JudgeError
 from plaudit.training.config_file import load_training_config
 from plaudit.training.reward import check_judge_fits, live_judge

@@ -21,7 +21,8 @@ from pathlib import Path
 from pydantic import Field
 
 from plaudit.config import Config
-from plaudit.data.journal import Journal, write_atomic
+from plaudit.data.disk import write_atomic
+from plaudit.data.journal import Journal
 from plaudit.data.store import Store, is_store
 from plaudit.errors import PlauditError
 from plaudit.judges.config import HUMAN

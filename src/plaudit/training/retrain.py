@@ -35,7 +35,7 @@ import torch
 from pydantic import Field, PositiveInt, field_validator
 
 from plaudit.config import Config, parse
-from plaudit.data.journal import sync, write_atomic
+from plaudit.data.disk import sync, write_atomic
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError
 from plaudit.judges.classifier.checkpoint import RewardModel

@@ -33,7 +33,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from plaudit.checkpoint import load_checkpoint, read_facts, save_checkpoint
 from plaudit.config import load
-from plaudit.data.journal import disk_error, write_atomic
+from plaudit.data.disk import disk_error, write_atomic
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError, TargetNotEmpty
 from plaudit.plain import plain

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plaudit.data.journal import disk_error, write_atomic
+from plaudit.data.disk import disk_error, write_atomic
 from plaudit.policies.loader import WEIGHTS_FILE
 from plaudit.policies.weights import read_weights, write_weights
 from plaudit.types import PolicyWeights

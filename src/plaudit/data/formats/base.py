@@ -33,7 +33,7 @@ class Dataset:
     format: FormatName
     path: Path
     sources: Sequence[Source]
-    facts: Mapping[str, Any]  # for `plaudit data info`
+    metadata: Mapping[str, Any]  # for `plaudit data info`
     ignored: Sequence[str] = field(default_factory=list)  # what the folder has and an episode has no place for
     problems: Sequence[str] = ()  # what has to be settled before its episodes can be read, a sentence each
     notes: Sequence[str] = field(default_factory=list)  # what to tell of the episodes read so far
@@ -101,4 +101,4 @@ def folder_of_files(
         for i, f in enumerate(files)
     ]
     counts = {kind: sum(file.parent.name == kind for file in files) for kind in kinds}
-    return Dataset(format, root.path, sources, facts={"episodes": len(files), **counts})
+    return Dataset(format, root.path, sources, metadata={"episodes": len(files), **counts})

@@ -126,7 +126,7 @@ class _Reader:
             reply["format"],
             self._path,
             sources,
-            reply["facts"],
+            reply["metadata"],
             reply["ignored"],
             reply["problems"],
             self._notes,
@@ -225,7 +225,7 @@ def _error(reply: dict[str, Any]) -> DataError:
 
 def _unpacked(reply: dict[str, Any], arrays: list[AnyArray]) -> tuple[Episode, Labels | None]:
     """What `worker.packed` made of an episode; checked once more where it is made."""
-    cameras, privileged, facts = reply["cameras"], reply["privileged"], reply["facts"]
+    cameras, privileged, metadata = reply["cameras"], reply["privileged"], reply["metadata"]
     parts = iter(arrays)
     episode = Episode.of(
         frames={camera: next(parts) for camera in cameras},
@@ -234,7 +234,7 @@ def _unpacked(reply: dict[str, Any], arrays: list[AnyArray]) -> tuple[Episode, L
         control_mode=next(parts),
         privileged={name: next(parts) for name in privileged},
         origin=Origin(**reply["origin"]),
-        **facts,
+        **metadata,
     )
     if reply["labels"] is None:
         return episode, None

@@ -160,8 +160,8 @@ def _nothing_more(url: str, flags: int, options: Any) -> NoReturn:
 
 def _check_size(path: Path, height: int, width: int, said_height: int, said_width: int) -> None:
     if (height, width) != (said_height, said_width):
-        found, said = f"{height}x{width}", f"{said_height}x{said_width}"
-        raise BadFile(path, f"frames are {found} where meta/info.json says {said}; correct either")
+        found, declared = f"{height}x{width}", f"{said_height}x{said_width}"
+        raise BadFile(path, f"frames are {found} where meta/info.json says {declared}; correct either")
 
 
 class VideoWriter:

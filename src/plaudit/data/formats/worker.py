@@ -181,7 +181,7 @@ def _open(path: str, options: ReadOptions) -> Answer:
     answer = {
         "format": dataset.format,
         "sources": [(source.index, source.where) for source in dataset.sources],
-        "facts": dict(dataset.facts),
+        "metadata": dict(dataset.metadata),
         "ignored": list(dataset.ignored),
         "problems": list(dataset.problems),
         "notes": list(dataset.notes),
@@ -207,11 +207,11 @@ def packed(episode: Episode, labels: Labels | None) -> tuple[dict[str, Any], lis
         raise DataError("an episode of a data set knows where it comes from")
     arrays = [*episode.frames.values(), episode.state, episode.actions, episode.control_mode]
     arrays += [*episode.privileged.values(), *(() if labels is None else (labels.targets,))]
-    facts = {name: getattr(episode, name) for name in ("task", "fps", "robot", "terminated", "repeated")}
+    metadata = {name: getattr(episode, name) for name in ("task", "fps", "robot", "terminated", "repeated")}
     answer = {
         "cameras": list(episode.frames),
         "privileged": list(episode.privileged),
-        "facts": {**facts, "meta": dict(episode.meta)},
+        "metadata": {**metadata, "meta": dict(episode.meta)},
         "origin": vars(episode.origin),
         "labels": None if labels is None else {"source": labels.judge.source},
     }

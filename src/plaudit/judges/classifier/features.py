@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plaudit.data.journal import write_atomic
+from plaudit.data.disk import write_atomic
 from plaudit.judges.classifier.augment import AugmentParams
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import Part, RewardDataset

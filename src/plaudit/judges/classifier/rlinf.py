@@ -24,7 +24,7 @@ from torch import Tensor
 
 from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, parse
-from plaudit.data.journal import write_atomic
+from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, ConfigError
 from plaudit.judges.classifier.checkpoint import (
     RewardModel,

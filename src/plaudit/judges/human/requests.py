@@ -8,9 +8,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from plaudit.data.disk import Folder
+from plaudit.data.disk import Folder, write_atomic
 from plaudit.data.entries import MAX_ID, is_int_in
-from plaudit.data.journal import write_atomic
 from plaudit.untrusted import parse_json
 
 FILE = "label_requests.json"

@@ -102,25 +102,25 @@ class _Entries:
         tasks = [self._text(task) for task in _tasks(entry)]
         videos = {}
         for key in self._video_keys:
-            said = self._said(entry, f"videos/{key}/")
-            if self._tables and not said and "{episode_index" not in self._video_path:
+            declared = self._said(entry, f"videos/{key}/")
+            if self._tables and not declared and "{episode_index" not in self._video_path:
                 continue
             start = number(entry.get(f"videos/{key}/from_timestamp", 0.0))
             if start is None or not 0 <= start < 1e9:
                 raise BadFile(self._root.path / "meta", f"episode {index} begins at no time within its video '{key}'")
-            video = self._place(self._video_path, index, {**said, "video_key": key})
+            video = self._place(self._video_path, index, {**declared, "video_key": key})
             videos[key] = Video(video, start, self.counts[video])
         row = Row(index, length, tasks, data, self.counts[data], videos)
         for path in (data, *(video.path for video in videos.values())):
             self.counts[path] += length
         return row
 
-    def _place(self, template: str, index: int, said: Mapping[str, Any]) -> Path:
+    def _place(self, template: str, index: int, declared: Mapping[str, Any]) -> Path:
         chunks = {
             "episode_chunk": index // self._per_chunk,
-            "chunk_index": said.get("file_index", index) // self._per_chunk,
+            "chunk_index": declared.get("file_index", index) // self._per_chunk,
         }
-        return fill(self._root, template, {"episode_index": index, **chunks, **said})
+        return fill(self._root, template, {"episode_index": index, **chunks, **declared})
 
     def _said(self, entry: Mapping[str, Any], prefix: str) -> dict[str, int]:
         """What an entry says under a prefix of the fields of a template: chunk_index, file_index."""

@@ -78,10 +78,10 @@ def _unfolded(file: pq.ParquetFile, names: list[str]) -> int:
     """Bytes that these columns take in memory, at least: runs of equal values are written out."""
     total = 0
     wanted = tuple(f"{name}." for name in names)
-    facts = file.metadata
-    for group in range(facts.num_row_groups):
-        for index in range(facts.num_columns):
-            column = facts.row_group(group).column(index)
+    metadata = file.metadata
+    for group in range(metadata.num_row_groups):
+        for index in range(metadata.num_columns):
+            column = metadata.row_group(group).column(index)
             if f"{column.path_in_schema}.".startswith(wanted):
                 plain = max(column.total_uncompressed_size, 0)
                 total += max(plain, column.num_values * _WIDTHS.get(column.physical_type, 4))

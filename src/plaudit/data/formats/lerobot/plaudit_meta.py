@@ -47,12 +47,12 @@ def read_plaudit_meta(root: Root) -> dict[int, PlauditMeta]:
 
 
 def _extra(entry: Mapping[str, Any]) -> PlauditMeta:
-    said, source = entry.get("repeated"), entry.get("source")
+    declared, source = entry.get("repeated"), entry.get("source")
     state, terminated = entry.get("final_state"), entry.get("terminated")
     sound = isinstance(state, list) and all(number(value) is not None for value in state)
     images = {name.removeprefix(_FINAL): value for name, value in entry.items() if name.startswith(_FINAL)}
     return PlauditMeta(
-        repeated=next((known for known in get_args(Repeated) if known == said), "last"),
+        repeated=next((known for known in get_args(Repeated) if known == declared), "last"),
         terminated=terminated if isinstance(terminated, bool) else None,
         reward_frame=str(entry.get("reward_frame")),
         source=source[:100] if isinstance(source, str) else "dataset",

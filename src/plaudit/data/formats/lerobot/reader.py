@@ -64,7 +64,7 @@ def read(root: Root, options: ReadOptions) -> Dataset:
         Source(r.index, str(r.data), partial(folder.digest, r), partial(folder.load, r), partial(folder.nbytes, r))
         for r in rows
     ]
-    facts = {
+    metadata = {
         "version": folder.info.version,
         "robot": folder.info.robot or None,
         "fps": folder.info.fps,
@@ -76,7 +76,7 @@ def read(root: Root, options: ReadOptions) -> Dataset:
         "action": ", ".join(folder.action_keys) or "-",
         "labels": [name for name in LABELS if name in folder.features],
     }
-    return Dataset("lerobot", root.path, sources, facts, folder.ignored, folder.problems, folder.notes)
+    return Dataset("lerobot", root.path, sources, metadata, folder.ignored, folder.problems, folder.notes)
 
 
 class _Folder:
@@ -323,8 +323,8 @@ class _Folder:
     def _reward_frame(self) -> RewardFrame:
         if self.options.reward_frame is not None:
             return self.options.reward_frame
-        said = {extra.reward_frame for extra in self._sidecar.values()}
-        return "same" if said == {"same"} else "next"
+        declared = {extra.reward_frame for extra in self._sidecar.values()}
+        return "same" if declared == {"same"} else "next"
 
 
 def _with_last(rows: AnyArray, last: list[float] | None) -> AnyArray:

@@ -12,9 +12,9 @@ from plaudit.types import AnyArray
 
 def success_of(table: pa.Table, where: Path, reward: AnyArray) -> AnyArray:
     """`next.success`, or a sparse reward of 0 and 1, which says the same; a dense reward says nothing of it."""
-    said = column(table, SUCCESS, where, np.bool_)
-    if said is not None:
-        return said
+    declared = column(table, SUCCESS, where, np.bool_)
+    if declared is not None:
+        return declared
     sparse = np.isin(reward[~np.isnan(reward)], (0, 1)).all()
     return (reward == 1) & sparse
 
