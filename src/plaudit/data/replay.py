@@ -72,7 +72,7 @@ class ReplaySampler:
             judged last
         cameras: which to gather; None for all, () for none
         reward: how rewards follow from labels; None: 1 where the judge saw success
-        end_as_recorded: of each store, whether an episode that was recorded as ended has no future even where the
+        trust_terminated: of each store, whether an episode that was recorded as ended has no future even where the
             judge sees no success; () for yes
         threads: that copy frames at once; None for one a core, four at most
         """
