@@ -220,7 +220,7 @@ def breakdown(scorer: Qwen3VLBackend, episodes: list[Episode]) -> None:
         "layout": lambda: [scorer.pack(number, episode) for number, episode in enumerate(episodes)],
         "vision": lambda: scorer.look(jobs, ids.shape[1]),
         "decoder": lambda: scorer.decoder.read(ids, positions, places, features),
-        "head": lambda: scorer.decoder.log_odds(x, answers),
+        "head": lambda: scorer.decoder.logits(x, answers),
     }
     spent = ", ".join(f"{name} {1e3 * seconds(call, 2):.1f}" for name, call in parts.items())
     say(f"  {len(episodes)} at a time, ms: {spent}")

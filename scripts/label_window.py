@@ -37,8 +37,8 @@ def made_up(steps: int, cutoff: int, source: str, rng: np.random.Generator) -> L
     """A judge that is late or early, and in two minds around its moment."""
     late, threshold = JUDGES[source]
     doubt = np.convolve(rng.normal(0, 2.5, steps), np.ones(6) / 6, "same")
-    log_odds = np.clip((np.arange(steps + 1) - cutoff - late) / 6, -4, 4) + np.append(0, doubt)
-    probability = (1 / (1 + np.exp(-log_odds))).astype(np.float32)
+    logit = np.clip((np.arange(steps + 1) - cutoff - late) / 6, -4, 4) + np.append(0, doubt)
+    probability = (1 / (1 + np.exp(-logit))).astype(np.float32)
     success = np.arange(steps + 1) >= cutoff + late + int(rng.integers(-3, 4))
     judge = JudgeId(source, rule=DecisionRule(threshold=threshold, decode="cutoff").key())
     return Labels(success, np.ones(steps + 1, bool), judge, Scores(probability))

@@ -42,8 +42,8 @@ class Brightness:
         light = episode.frames["front"].mean(axis=(1, 2, 3))
         said = 2 * (light - self._config.cut + 0.5)
         told = episode.task == "count" or not self._config.obeys
-        log_odds = np.where((light <= self._config.brightest) & told, said, -5)
-        return Scores((self._config.calibration or PlattScaling())(log_odds))
+        logit = np.where((light <= self._config.brightest) & told, said, -5)
+        return Scores((self._config.calibration or PlattScaling())(logit))
 
 
 class BrightnessConfig(JudgeConfig):

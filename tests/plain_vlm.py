@@ -45,7 +45,7 @@ class Plain:
         """[V] of the word after a chat."""
         return self.model(**self.inputs(messages)).logits[0, -1].log_softmax(0)
 
-    def log_odds(self, messages):
+    def logit(self, messages):
         """Summed over every token of the vocabulary that spells yes, or no, whatever its case and the space before."""
         said = self.logprobs(messages).exp()
         words = self.tokenizer.batch_decode([[token] for token in range(len(said))])

@@ -56,7 +56,7 @@ class MissingExtra(MissingPackage):
         super().__init__(package, f"'plaudit[{extra}]'")
 
 
-class NoWindow(PlauditError):
+class DisplayError(PlauditError):
     """A window cannot be opened here: no screen, or Qt misses something of the system."""
 
 

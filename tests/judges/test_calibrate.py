@@ -33,9 +33,9 @@ def judged(
 def test_the_rule_is_made_of_the_parts_that_were_measured():
     said = judged(20)
     fit = fit_rule(said, DecisionRule(decode="per_frame"), 0.01)
-    log_odds, truth = np.concatenate([s.log_odds for s in said]), np.concatenate([s.truth for s in said])
-    calibration = fit_calibration(log_odds, truth)
-    scored = [EpisodePrediction(calibration(s.log_odds), s.truth, s.episode) for s in said]
+    logit, truth = np.concatenate([s.logit for s in said]), np.concatenate([s.truth for s in said])
+    calibration = fit_calibration(logit, truth)
+    scored = [EpisodePrediction(calibration(s.logit), s.truth, s.episode) for s in said]
     assert (fit.calibration.temperature, fit.calibration.bias) == (calibration.temperature, calibration.bias)
     assert fit.rule.threshold == choose_threshold(scored, 0.01).value
     assert fit.rule.decode == "per_frame"
@@ -53,14 +53,14 @@ def test_no_episode_chooses_the_rule_that_it_is_counted_by():
     said = judged(10)
     loud = ScoredEpisode(np.full(40, 60, np.float32), np.zeros(40, np.float32), 99)
     fit, held_back = calibrate([*said, loud], DecisionRule(), 0.01)
-    called = fit.calibration(loud.log_odds) >= fit.rule.threshold
+    called = fit.calibration(loud.logit) >= fit.rule.threshold
     assert not called.any()  # the rule of all keeps it out
     assert held_back.fpr.value >= 40 / (40 + sum(int((s.truth == 0).sum()) for s in said)) - 1e-9
 
 
 def test_the_rate_that_is_told_is_near_that_of_new_episodes():
     fit, held_back = calibrate(judged(60), DecisionRule(), 0.05)
-    new = [EpisodePrediction(fit.calibration(s.log_odds), s.truth, s.episode) for s in judged(400, seed=1)]
+    new = [EpisodePrediction(fit.calibration(s.logit), s.truth, s.episode) for s in judged(400, seed=1)]
     true = np.mean(np.concatenate([s.called(fit.rule.threshold)[s.truth == 0] for s in new]))
     assert held_back.fpr.low <= true <= held_back.fpr.high
     recall = np.mean(np.concatenate([s.called(fit.rule.threshold)[s.truth == 1] for s in new]))
@@ -72,7 +72,7 @@ def test_the_shift_is_that_of_decoded_cutoffs(tmp_path):
     said, failed = score_episodes(store, BrightnessConfig(cut=6).build(), load_reference_labels(store, ("human",)))
     assert failed == {}
     fit, held_back = calibrate(said, DecisionRule(), 0.01)
-    assert fit.rule.cutoff_offset + int(np.argmax(fit.calibration(said[0].log_odds) >= fit.rule.threshold)) >= 4
+    assert fit.rule.cutoff_offset + int(np.argmax(fit.calibration(said[0].logit) >= fit.rule.threshold)) >= 4
     assert held_back.cutoffs.median == 0 and held_back.cutoffs.false_calls == 0
 
 
@@ -83,7 +83,7 @@ def test_each_episode_is_asked_about_once_and_failures_are_told(tmp_path):
     judge: Any = BrightnessConfig().build()
     said, failed = score_episodes(store, judge, load_reference_labels(store, ("human",)))
     assert judge.asked == 9 and list(failed) == [silent]
-    assert {len(one.log_odds) for one in said} == {STEPS}  # without the repeated frame
+    assert {len(one.logit) for one in said} == {STEPS}  # without the repeated frame
 
 
 def test_one_kind_of_episode_is_not_enough():

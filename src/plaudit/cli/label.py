@@ -129,9 +129,9 @@ def _few(ids: Sequence[int]) -> str:
 
 
 def _by_hand(folder: Path, options: "ReadOptions", order: Order, name: str, keys_log: Path | None) -> None:
-    from plaudit.judges.human.run import label_by_hand
+    from plaudit.judges.human.run import run_labeling_app
 
-    done = label_by_hand(
+    done = run_labeling_app(
         folder,
         order=order,
         name=name,

@@ -23,7 +23,7 @@ from plaudit.judges.calibration import (
     choose_threshold,
     false_positive_rate,
     fit_calibration,
-    log_odds,
+    logit,
 )
 from plaudit.judges.config import CalibrationRecord
 from plaudit.judges.cutoffs import OnsetErrors, fit_cutoff_offset, onset_errors
@@ -42,7 +42,7 @@ FEWEST = 3  # episodes that show success, and that show failure
 class ScoredEpisode:
     """One episode: a judge's log-odds, and the truth, of the frames that have both."""
 
-    log_odds: FloatArray  # [F]
+    logit: FloatArray  # [F]
     truth: FloatArray  # [F] 1 or 0
     episode: int
 
@@ -76,7 +76,7 @@ def score_episodes(
             if not isinstance(said, Scores):
                 failed[episode_id] = "there is no answer yet" if said is None else str(said)
                 continue
-            logits = log_odds(said.success_prob[episode.recorded]).astype(np.float32)
+            logits = logit(said.success_prob[episode.recorded]).astype(np.float32)
             truth = truths[episode_id][episode.recorded]
             known = ~np.isnan(truth) & np.isfinite(logits)
             found.append(ScoredEpisode(logits[known], truth[known], episode_id))
@@ -93,8 +93,8 @@ def calibrate(
 
 def check_scores(source: str, said: Sequence[ScoredEpisode]) -> None:
     """Whether there is anything to calibrate: not where all scores are yes and no."""
-    sure = log_odds(1.0) - 1e-3
-    if said and all((np.abs(one.log_odds) > sure).all() for one in said):
+    sure = logit(1.0) - 1e-3
+    if said and all((np.abs(one.logit) > sure).all() for one in said):
         raise JudgeError(f"'{source}' says yes and no; only a judge that gives probabilities can be calibrated")
 
 
@@ -109,10 +109,10 @@ def check_enough(said: Sequence[ScoredEpisode]) -> None:
 
 def fit_rule(said: Sequence[ScoredEpisode], rule: DecisionRule, target_fpr: float) -> Fit:
     """The same way from numbers to labels, with what can be fitted fitted."""
-    logits, truth = (np.concatenate([getattr(one, name) for one in said]) for name in ("log_odds", "truth"))
+    logits, truth = (np.concatenate([getattr(one, name) for one in said]) for name in ("logit", "truth"))
     fitted = fit_calibration(logits, truth)
     calibration = PlattScaling(temperature=fitted.temperature, bias=fitted.bias)
-    scored = [EpisodePrediction(calibration(one.log_odds), one.truth, one.episode) for one in said]
+    scored = [EpisodePrediction(calibration(one.logit), one.truth, one.episode) for one in said]
     threshold = choose_threshold(scored, target_fpr).value
     found = {"threshold": threshold, "cutoff_offset": fit_cutoff_offset(scored, threshold)}
     return Fit(DecisionRule(**{**rule.model_dump(), **found}), calibration)
@@ -127,7 +127,7 @@ def cross_validate(
         fitted = fit_rule(others, rule, target_fpr)
         whole = fitted.rule.model_copy(update={"decode": "cutoff"})
         for one in mine:
-            probability = fitted.calibration(one.log_odds)
+            probability = fitted.calibration(one.logit)
             yes = above_threshold(probability, fitted.rule.threshold).astype(np.float32)
             called.append(EpisodePrediction(yes, one.truth, one.episode))
             decoded.append(EpisodePrediction(whole.decide(probability).astype(np.float32), one.truth, one.episode))

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from pydantic import PositiveFloat
+from scipy.special import expit
+from scipy.stats import binomtest
 
 from plaudit.config import Config
 from plaudit.errors import JudgeError
@@ -22,7 +24,6 @@ from plaudit.judges.scored import EpisodePrediction, drop_unlabeled
 from plaudit.types import AnyArray, BoolArray, FloatArray
 
 _DRAWS = 2000  # of a bootstrap
-_Z = 1.96  # 95% of a normal distribution lie within so many standard deviations
 _RIDGE = 0.01  # a prior on calibration as wide as 10: felt only where the data is silent
 _TEMPERATURES = (0.05, 20.0)
 _NOISE = 0.01  # scores of one frame on two devices, one of them in half precision, are not further apart
@@ -38,9 +39,9 @@ class Calibration:
     bias: float = 0.0
 
     def __call__(self, logits: AnyArray) -> FloatArray:
-        return _sigmoid(self.log_odds(logits)).astype(np.float32)
+        return expit(self.logit(logits)).astype(np.float32)
 
-    def log_odds(self, logits: AnyArray) -> AnyArray:
+    def logit(self, logits: AnyArray) -> AnyArray:
         """The same before the sigmoid, in float64."""
         return np.asarray(logits, np.float64) / self.temperature + self.bias
 
@@ -57,10 +58,10 @@ class PlattScaling(Config):
 
     def recalibrate(self, success_prob: AnyArray) -> FloatArray:
         """P(success) of what a judge took for P(success)."""
-        return self(log_odds(success_prob))
+        return self(logit(success_prob))
 
 
-def log_odds(success_prob: AnyArray | float) -> AnyArray:
+def logit(success_prob: AnyArray | float) -> AnyArray:
     """In float64; of a probability of 1 it is 20.7, which comes back as 1."""
     prob = np.clip(np.asarray(success_prob, np.float64), 1e-9, 1 - 1e-9)
     return np.log(prob / (1 - prob))
@@ -86,7 +87,7 @@ class EnsembleCalibration:
 
     def __call__(self, logits: Sequence[AnyArray]) -> FloatArray:
         """[F] of logits [F] of each member."""
-        said = [member.log_odds(mine) for member, mine in zip(self.members, logits, strict=True)]
+        said = [member.logit(mine) for member, mine in zip(self.members, logits, strict=True)]
         return self.lowest(np.min(said, axis=0))
 
 
@@ -95,7 +96,7 @@ def fit_ensemble(logits: Sequence[AnyArray], truth: AnyArray) -> EnsembleCalibra
     members = tuple(fit_calibration(mine, truth) for mine in logits)
     if len(members) == 1:
         return EnsembleCalibration(members)
-    lowest = np.min([member.log_odds(mine) for member, mine in zip(members, logits, strict=True)], axis=0)
+    lowest = np.min([member.logit(mine) for member, mine in zip(members, logits, strict=True)], axis=0)
     return EnsembleCalibration(members, fit_calibration(lowest, truth))
 
 
@@ -131,7 +132,7 @@ def _newton(logits: AnyArray, truth: AnyArray, *, free: BoolArray, start: AnyArr
         return float((np.logaddexp(0, z) - truth * z).sum() + _RIDGE / 2 * ((point - (1, 0)) ** 2).sum())
 
     for _ in range(100):
-        p = _sigmoid(columns @ at)
+        p = expit(columns @ at)
         gradient = (columns.T @ (p - truth) + _RIDGE * (at - (1, 0)))[free]
         curvature = (columns.T * (p * (1 - p))) @ columns + _RIDGE * np.eye(2)
         step = np.zeros(2)
@@ -232,11 +233,5 @@ def wilson(hits: int, of: int) -> RateCI:
     """A share of things that are independent, as episodes are, with Wilson's interval."""
     if not of:
         return RateCI(math.nan, 0.0, 1.0)
-    p, z2 = hits / of, _Z**2
-    middle, spread = p + z2 / (2 * of), _Z * math.sqrt(p * (1 - p) / of + z2 / (4 * of**2))
-    low, high = ((middle + side * spread) / (1 + z2 / of) for side in (-1, 1))
-    return RateCI(p, low if hits else 0.0, high if hits < of else 1.0)  # exactly, at the ends
-
-
-def _sigmoid(z: AnyArray) -> AnyArray:
-    return 0.5 * (1 + np.tanh(0.5 * z))
+    interval = binomtest(hits, of).proportion_ci(0.95, method="wilson")
+    return RateCI(hits / of, interval.low if hits else 0.0, interval.high if hits < of else 1.0)  # exactly, at the ends

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
+from sklearn.metrics import precision_score, recall_score, roc_auc_score
 
 from plaudit.errors import JudgeError
 from plaudit.judges.calibration import false_positive_rate
@@ -26,24 +27,20 @@ from plaudit.types import AnyArray, FloatArray
 # Frames, one by one
 
 
-def roc_auc(truth: AnyArray, score: AnyArray) -> float:
+def roc_auc(target: AnyArray, score: AnyArray) -> float:
     """The chance that a success scores higher than a failure, a tie counting half; NaN without one of the two."""
-    truth, score = drop_unlabeled(truth, score)
-    yes = truth == 1
-    successes, failures = int(yes.sum()), int((~yes).sum())
-    if not successes or not failures:
-        return math.nan
-    _, place, counts = np.unique(score, return_inverse=True, return_counts=True)
-    rank = np.cumsum(counts) - (counts - 1) / 2  # of each distinct score, from 1; ties share their mean
-    return float((rank[place[yes]].sum() - successes * (successes + 1) / 2) / (successes * failures))
+    target, score = drop_unlabeled(target, score)
+    return float(roc_auc_score(target, score)) if 0 < target.sum() < len(target) else math.nan
 
 
-def precision_recall(truth: AnyArray, yes: AnyArray) -> tuple[float, float]:
-    """Of the frames called success, how many are; of those that are, how many are called. NaN for a share of none."""
-    truth, yes = drop_unlabeled(truth, yes)
-    yes = yes.astype(bool)
-    right = int((yes & (truth == 1)).sum())
-    return _share(right, int(yes.sum())), _share(right, int((truth == 1).sum()))
+def precision_recall(target: AnyArray, predicted: AnyArray) -> tuple[float, float]:
+    """Precision and recall of success, NaN for a share of nothing."""
+    target, predicted = drop_unlabeled(target, predicted)
+    nothing: Any = math.nan  # which the functions take and their types do not say
+    return (
+        float(precision_score(target, predicted, zero_division=nothing)),
+        float(recall_score(target, predicted, zero_division=nothing)),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +168,3 @@ def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule, s
         start_called=len(starts),
         start_false=sum(bool(truth == 0) for truth in starts),
     )
-
-
-def _share(part: int, of: int) -> float:
-    return part / of if of else math.nan

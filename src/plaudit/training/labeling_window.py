@@ -27,7 +27,7 @@ from plaudit.data.store import Store, is_store
 from plaudit.errors import PlauditError
 from plaudit.judges.config import HUMAN
 from plaudit.judges.human.queue import Order
-from plaudit.judges.human.run import label_by_hand
+from plaudit.judges.human.run import run_labeling_app
 from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.types import Episode
 
@@ -157,6 +157,6 @@ def window(connection: Connection, store: Path, order: Order, name: str) -> None
     """The process: until the person closes the window, or whoever opened it is gone."""
     exit_with_parent(connection, GRACE)
     try:
-        label_by_hand(store, order=order, name=name, say=lambda _: None)
+        run_labeling_app(store, order=order, name=name, say=lambda _: None)
     except PlauditError as error:
         send(connection, str(error))

@@ -1,4 +1,4 @@
-"""Drafts: what a session leaves behind, however it ends, and what the next one finds."""
+"""DraftStore: what a session leaves behind, however it ends, and what the next one finds."""
 
 import json
 import subprocess

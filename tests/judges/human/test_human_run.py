@@ -12,18 +12,18 @@ from by_hand import counted_store
 from conftest import counting_episode, labelled_store
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset
-from plaudit.errors import DataError, MissingExtra, NoWindow, UnknownFormat
+from plaudit.errors import DataError, DisplayError, MissingExtra, UnknownFormat
 from plaudit.judges.human import run
-from plaudit.judges.human.opening import store_for
-from plaudit.judges.human.run import check_window
+from plaudit.judges.human.importing import open_or_import
+from plaudit.judges.human.run import check_display
 from plaudit.judges.human.session import Session
 
 
 def test_a_store_is_labelled_as_it_is(tmp_path):
     folder = counted_store(tmp_path / "store")
-    assert store_for(folder) == (folder, [])
+    assert open_or_import(folder) == (folder, [])
     with pytest.raises(DataError, match="is a store already, and its labels belong into it"):
-        store_for(folder, tmp_path / "other")
+        open_or_import(folder, tmp_path / "other")
 
 
 @pytest.mark.parametrize("layout", ["lerobot", "npy", "pkl"])
@@ -35,13 +35,13 @@ def test_a_data_set_is_labelled_as_a_store_beside_it_and_is_not_changed(tmp_path
         mine = labelled_store(tmp_path / "mine", counting_episode(), counting_episode(first=50), cutoff=2)
         export_dataset(mine, source, layout)
     before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
-    folder, told = store_for(source)
+    folder, told = open_or_import(source)
     assert folder == tmp_path / "theirs.store"
     assert told[0].endswith(f"{folder}, which has its 2 episodes; {source} itself is not changed")
     with Session.open(folder) as session:
         session.fail()
         session.complete()
-    assert store_for(source)[0] == folder, "the same store when it is opened again"
+    assert open_or_import(source)[0] == folder, "the same store when it is opened again"
     assert len(Store.open(folder)) == 2
     assert Store.open(folder).ledger.newest(0, ("human",)) is not None
     assert before == {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
@@ -49,35 +49,35 @@ def test_a_data_set_is_labelled_as_a_store_beside_it_and_is_not_changed(tmp_path
 
 def test_the_store_of_a_data_set_goes_where_one_says(tmp_path):
     source = write_v21(tmp_path / "theirs", lengths=(5,))
-    folder, _ = store_for(source, tmp_path / "labels" / "bottle")
+    folder, _ = open_or_import(source, tmp_path / "labels" / "bottle")
     assert folder == tmp_path / "labels" / "bottle" and len(Store.open(folder)) == 1
 
 
 def test_the_store_of_a_data_set_that_somebody_is_writing_is_labelled_as_it_is(tmp_path):
     source = write_v21(tmp_path / "theirs", lengths=(5,))
-    folder, _ = store_for(source)
+    folder, _ = open_or_import(source)
     with Store.open(folder, write=True):
-        again, told = store_for(source)
+        again, told = open_or_import(source)
     assert again == folder and "it is labelled as it is now" in told[0]
 
 
 def test_a_folder_that_is_nothing_we_know_is_said_so(tmp_path):
     with pytest.raises(UnknownFormat, match="none of the layouts we read"):
-        store_for(tmp_path)
+        open_or_import(tmp_path)
 
 
 def test_no_screen_is_one_clear_sentence(monkeypatch):
     for name in ("QT_QPA_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
-    with pytest.raises(NoWindow, match=r"there is no screen for a window .* run this on a desktop, over"):
-        check_window()
+    with pytest.raises(DisplayError, match=r"there is no screen for a window .* run this on a desktop, over"):
+        check_display()
 
 
 def test_a_platform_that_qt_does_not_have_is_a_sentence_and_not_an_abort(monkeypatch):
     monkeypatch.setenv("QT_QPA_PLATFORM", "nonsense")
-    with pytest.raises(NoWindow, match=r'Qt cannot open a window: .*"nonsense"'):
-        check_window()
+    with pytest.raises(DisplayError, match=r'Qt cannot open a window: .*"nonsense"'):
+        check_display()
 
 
 def test_a_window_that_nobody_would_see_is_not_opened(monkeypatch):
@@ -86,9 +86,9 @@ def test_a_window_that_nobody_would_see_is_not_opened(monkeypatch):
     monkeypatch.setenv("DISPLAY", ":77")
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     with pytest.raises(
-        NoWindow, match=r"DISPLAY=:77 does not answer|apt-get install libxcb-cursor0|cannot open a window"
+        DisplayError, match=r"DISPLAY=:77 does not answer|apt-get install libxcb-cursor0|cannot open a window"
     ):
-        check_window()
+        check_display()
 
 
 @pytest.mark.parametrize(
@@ -107,15 +107,15 @@ def test_a_window_that_nobody_would_see_is_not_opened(monkeypatch):
     ],
 )
 def test_what_qt_says_becomes_a_sentence_to_act_on(monkeypatch, said, sentence):
-    monkeypatch.setattr(run, "_try_qt", lambda: said)
-    with pytest.raises(NoWindow, match=sentence):
-        check_window()
+    monkeypatch.setattr(run, "_probe_qt", lambda: said)
+    with pytest.raises(DisplayError, match=sentence):
+        check_display()
 
 
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch):
     monkeypatch.setattr(run.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"PySide6 is not installed; run: pip install 'plaudit\[gui\]'"):
-        check_window()
+        check_display()
 
 
 def test_nothing_but_the_window_imports_qt_or_torch():
@@ -139,7 +139,7 @@ LABELLED = """
             print("shown", flush=True)
 
     window.LabelWindow = Quick
-    done = run.label_by_hand(Path(sys.argv[1]), name="lab")
+    done = run.run_labeling_app(Path(sys.argv[1]), name="lab")
     print(done.count, done.left, done.drafts, done.store.name, flush=True)
 """
 

@@ -1,4 +1,4 @@
-"""Drafts and lists of somebody else in a store: told in a sentence or passed over, and they lead nowhere."""
+"""DraftStore and lists of somebody else in a store: told in a sentence or passed over, and they lead nowhere."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import pytest
 from by_hand import counted_store
 from plaudit.data.journal import Journal
 from plaudit.errors import ForeignFile, StoreDamaged, StoreError
-from plaudit.judges.human.drafts import Drafts
+from plaudit.judges.human.drafts import DraftStore
 from plaudit.judges.human.requests import LabelRequests
 
 
@@ -21,7 +21,7 @@ def test_drafts_are_not_kept_where_a_link_leads(folder, tmp_path):
     (tmp_path / "away").mkdir()
     (folder / "drafts").symlink_to(tmp_path / "away")
     with pytest.raises(ForeignFile, match="is no folder of this store"):
-        Drafts.open(folder)
+        DraftStore.open(folder)
     assert not list((tmp_path / "away").iterdir())
 
 
@@ -30,7 +30,7 @@ def test_a_pipe_or_a_link_among_the_drafts_is_not_opened(folder, make):
     (folder / "drafts").mkdir()
     make(folder / "drafts/1a2b3c4d.journal")
     with pytest.raises(StoreError, match="and not a file"):
-        Drafts.open(folder)
+        DraftStore.open(folder)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_draft_that_makes_no_sense_is_told_in_a_sentence(folder, line):
     Journal.create(folder / "drafts/1a2b3c4d.journal", counted=False)
     Journal(folder / "drafts/1a2b3c4d.journal", counted=False).append([{"op": "begin", "by": ""}, line])
     with pytest.raises(StoreDamaged, match="is no draft"):
-        Drafts.open(folder)
+        DraftStore.open(folder)
 
 
 @pytest.mark.parametrize("text", ["", "{", "5", "[[1]]", '["a"]', "[NaN]", "[-1]", "[" * 100_000, json.dumps([1e300])])

@@ -28,7 +28,7 @@ def one_chat_a_frame(plain, config, episode):
     def image(camera, moment):
         return {"type": "image_url", "image_url": {"url": urls[camera][moment]}}
 
-    return [plain.log_odds(conversation(asked, moments, image)) for moments in range(1, asked.num_frames + 1)]
+    return [plain.logit(conversation(asked, moments, image)) for moments in range(1, asked.num_frames + 1)]
 
 
 @pytest.mark.parametrize(

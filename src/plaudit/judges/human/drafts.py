@@ -37,7 +37,7 @@ class Step:
 
     episode: int
     frame: int  # where the person stood
-    before: str | None  # the draft (`Verdict.text`); None where there was none
+    before: str | None  # the draft (`FrameAnnotation.text`); None where there was none
     after: str | None  # None: completed, the draft has become a label
     what: str  # in words
 
@@ -107,8 +107,8 @@ def _text(value: Any) -> str | None:
     return value
 
 
-class Drafts:
-    """One session's drafts, on disk. Open with `Drafts.open`."""
+class DraftStore:
+    """One session's drafts, on disk. Open with `DraftStore.open`."""
 
     def __init__(self, journal: Path, lock: IO[str]):
         """Not for users: see `open`."""
@@ -120,12 +120,12 @@ class Drafts:
         self._others: dict[Path, tuple[Journal, History]] = {}
 
     @classmethod
-    def open(cls, store: Path, name: str = "") -> "Drafts":
+    def open(cls, store: Path, name: str = "") -> "DraftStore":
         """Go on with what this person left behind in a store, or begin."""
         folder = store / "drafts"
         try:
             _make_folder(Folder(store))
-            mine = _left_behind(folder, name) or [_begin(folder, name)]
+            mine = _recoverable(folder, name) or [_begin(folder, name)]
         except OSError as error:
             raise disk_error(error, store, "drafts cannot be kept there") from error
         newest = max(mine, key=lambda drafts: drafts.path.stat().st_mtime)
@@ -152,13 +152,13 @@ class Drafts:
         """An episode is gone from the store, and what was said of it with it."""
         self._write(op="forget", episode=episode)
 
-    def open_elsewhere(self) -> set[int]:
+    def locked_by_others(self) -> set[int]:
         """The episodes that other sessions on this store, alive now, have in hand."""
         taken = set()
         for path in set(self.path.parent.glob("*.journal")) - {self.path}:
             lock = _try_lock(path)
             if lock is not None:  # nobody holds it: that session is over
-                _let_go(path, lock)
+                _release_lock(path, lock)
                 continue
             # It ended just now; or is damaged, which its owner will mend.
             with suppress(StoreError, KeyError, TypeError, ValueError):
@@ -174,7 +174,7 @@ class Drafts:
             return
         if not self.history.drafts:
             self.path.unlink(missing_ok=True)
-        _let_go(self.path, self._lock)
+        _release_lock(self.path, self._lock)
 
     def _write(self, **line: object) -> Step | None:
         now = time.time()
@@ -205,14 +205,14 @@ class Drafts:
                 ) from error
         return lines[0].get("by", "") if lines else None
 
-    def _take_over(self, other: "Drafts") -> None:
+    def _take_over(self, other: "DraftStore") -> None:
         """The drafts of a session that ran beside ours; where both have one, ours counts and theirs is an undo away."""
         for episode, theirs in other.history.drafts.items():
             ours = self.history.drafts.get(episode)
             for text in (theirs,) if ours is None else (theirs, ours):
                 self.change(episode, other.history.frames.get(episode, 0), text, "a draft of an earlier session")
         other.path.unlink()
-        _let_go(other.path, other._lock)
+        _release_lock(other.path, other._lock)
 
 
 def _make_folder(store: Folder) -> None:
@@ -223,17 +223,17 @@ def _make_folder(store: Folder) -> None:
         raise ForeignFile(f"{store.path / 'drafts'} is no folder of this store, a link say; remove it to label here")
 
 
-def _begin(folder: Path, name: str) -> Drafts:
+def _begin(folder: Path, name: str) -> DraftStore:
     path = folder / f"{uuid.uuid4().hex[:8]}.journal"
     lock = _try_lock(path)
     assert lock is not None  # its name is new
     Journal.create(path, counted=False)
-    drafts = Drafts(path, lock)
+    drafts = DraftStore(path, lock)
     drafts._write(op="begin", by=name)
     return drafts
 
 
-def _left_behind(folder: Path, name: str) -> list[Drafts]:
+def _recoverable(folder: Path, name: str) -> list[DraftStore]:
     """This person's journals that no living session holds, and their locks with them."""
     mine = []
     for path in sorted(folder.glob("*.journal")):
@@ -241,9 +241,9 @@ def _left_behind(folder: Path, name: str) -> list[Drafts]:
         if lock is None:
             continue
         try:
-            drafts = Drafts(path, lock)
+            drafts = DraftStore(path, lock)
         except JournalMissing:  # its session ended just now, and took it away
-            _let_go(path, lock)
+            _release_lock(path, lock)
             continue
         by = drafts._read()
         if by == name:
@@ -251,7 +251,7 @@ def _left_behind(folder: Path, name: str) -> list[Drafts]:
             continue
         if by is None:  # killed before its first line
             path.unlink()
-        _let_go(path, lock)
+        _release_lock(path, lock)
     return mine
 
 
@@ -266,7 +266,7 @@ def _try_lock(journal: Path) -> IO[str] | None:
     return file
 
 
-def _let_go(journal: Path, lock: IO[str]) -> None:
+def _release_lock(journal: Path, lock: IO[str]) -> None:
     """A lock outlives its journal by nothing, and never the other way: a journal without one would look left behind."""
     if not journal.exists():
         journal.with_suffix(".lock").unlink(missing_ok=True)

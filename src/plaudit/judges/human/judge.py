@@ -14,8 +14,8 @@ from typing import Any
 
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError
+from plaudit.judges.human.annotation import SOURCE
 from plaudit.judges.human.requests import write_requests
-from plaudit.judges.human.verdict import SOURCE
 from plaudit.rule import DecisionRule
 from plaudit.types import Episode, JudgeId, Scores
 

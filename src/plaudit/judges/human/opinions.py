@@ -5,24 +5,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from plaudit.data.ledger import Ledger
-from plaudit.judges.human.verdict import Verdict
+from plaudit.judges.human.annotation import FrameAnnotation
 from plaudit.rule import threshold_of
 from plaudit.types import Episode, FloatArray
 
 
 @dataclass(frozen=True, eq=False)
-class Opinion:
+class LabelTrace:
     """The newest label of one source."""
 
     source: str  # "classifier", "vlm", "human", ...
-    verdict: Verdict
+    verdict: FrameAnnotation
     curve: FloatArray | None  # [F] P(success) of each recorded frame; None where it gave none
     threshold: float | None
     time: float  # seconds since 1970
     note: str
 
 
-def opinions_on(ledger: Ledger, episode_id: int, episode: Episode) -> list[Opinion]:
+def existing_labels(ledger: Ledger, episode_id: int, episode: Episode) -> list[LabelTrace]:
     """The newest first."""
     newest = {version.source: version for version in ledger.history(episode_id)}
     found = []
@@ -33,6 +33,8 @@ def opinions_on(ledger: Ledger, episode_id: int, episode: Episode) -> list[Opini
         curve = None if labels.scores is None else labels.frame_probs[episode.recorded]
         if curve is not None and np.isnan(curve).all():
             curve = None
-        verdict = Verdict.of_labels(episode, labels)
-        found.append(Opinion(labels.judge.source, verdict, curve, threshold_of(labels.judge), labels.time, labels.note))
+        verdict = FrameAnnotation.of_labels(episode, labels)
+        found.append(
+            LabelTrace(labels.judge.source, verdict, curve, threshold_of(labels.judge), labels.time, labels.note)
+        )
     return found

@@ -24,8 +24,8 @@ from typing import Literal
 import numpy as np
 
 from plaudit.data.store import Store
+from plaudit.judges.human.annotation import SOURCE
 from plaudit.judges.human.requests import LabelRequests
-from plaudit.judges.human.verdict import SOURCE
 from plaudit.types import Labels
 
 Order = Literal["unlabelled", "disagreement"]

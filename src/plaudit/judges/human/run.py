@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plaudit.data.formats import ReadOptions
-from plaudit.errors import MissingExtra, NoWindow
-from plaudit.judges.human.opening import store_for
+from plaudit.errors import DisplayError, MissingExtra
+from plaudit.judges.human.importing import open_or_import
 from plaudit.judges.human.queue import Order
 from plaudit.judges.human.session import Session
 from plaudit.types import ProgressFn
@@ -35,7 +35,7 @@ X_LIBRARIES = "libxcb-cursor0 libxkbcommon-x11-0 libxcb-icccm4 libxcb-keysyms1 l
 
 
 @dataclass(frozen=True)
-class LabelledByHand:
+class LabelingSummary:
     """What came of a session."""
 
     store: Path
@@ -44,7 +44,7 @@ class LabelledByHand:
     drafts: int  # begun and not completed; they are found again
 
 
-def label_by_hand(
+def run_labeling_app(
     store_path: Path,
     *,
     order: Order = "unlabelled",
@@ -55,7 +55,7 @@ def label_by_hand(
     progress: ProgressFn = iter,
     say: Callable[[str], None] = print,
     options: ReadOptions | None = None,
-) -> LabelledByHand:
+) -> LabelingSummary:
     """Open a window on a store, or on a data set of another layout, and return when it is closed.
 
     name: who labels; it stands in the labels' notes
@@ -64,13 +64,13 @@ def label_by_hand(
     into: where the store of a data set goes; None: beside it
     options: how to read a data set of another layout
     """
-    check_window()
-    folder, sentences = store_for(Path(store_path), into, progress, options)
+    check_display()
+    folder, sentences = open_or_import(Path(store_path), into, progress, options)
     for sentence in sentences:
         say(sentence)
     with Session.open(folder, order=order, name=name) as session:
         _show(session, poll, keys_log)
-        return LabelledByHand(folder, session.completed, len(session.queue), len(session.drafts.history.drafts))
+        return LabelingSummary(folder, session.completed, len(session.queue), len(session.drafts.history.drafts))
 
 
 def _show(session: Session, poll: bool, keys_log: Path | None) -> None:
@@ -106,23 +106,23 @@ def _closed_by_signals(window: "QWidget") -> "Iterator[None]":
             signal.signal(number, handler)
 
 
-def check_window() -> None:
+def check_display() -> None:
     """Raise, with a sentence, when a window could not be opened; where Qt would end the process instead."""
     if importlib.util.find_spec("PySide6") is None:
         raise MissingExtra("PySide6", "gui")
     platform = os.environ.get("QT_QPA_PLATFORM", "")
     screen = platform or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if sys.platform.startswith("linux") and not screen:
-        raise NoWindow(
+        raise DisplayError(
             "there is no screen for a window (neither DISPLAY nor WAYLAND_DISPLAY is set); run this on a desktop, "
             "over 'ssh -X', or with QT_QPA_PLATFORM=vnc; 'plaudit data label' needs no screen"
         )
-    said = _try_qt()
+    said = _probe_qt()
     if said is not None:
-        raise NoWindow(_sentence(said))
+        raise DisplayError(_sentence(said))
 
 
-def _try_qt() -> str | None:
+def _probe_qt() -> str | None:
     """What Qt says when it cannot start, or would draw into memory only without being told to; None when it can."""
     program = "from PySide6.QtWidgets import QApplication; print(QApplication([]).platformName())"
     try:

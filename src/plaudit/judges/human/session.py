@@ -17,10 +17,10 @@ from typing import Self
 
 from plaudit.data.store import Store
 from plaudit.errors import DataError, EpisodeNotFound, StoreError
-from plaudit.judges.human.drafts import Drafts, Step
-from plaudit.judges.human.opinions import Opinion, opinions_on
+from plaudit.judges.human.annotation import SOURCE, FrameAnnotation
+from plaudit.judges.human.drafts import DraftStore, Step
+from plaudit.judges.human.opinions import LabelTrace, existing_labels
 from plaudit.judges.human.queue import Order, Queue
-from plaudit.judges.human.verdict import SOURCE, Verdict
 from plaudit.types import Episode
 
 
@@ -66,13 +66,13 @@ class Cursor:
 class Session:
     """Open with `Session.open`; use as a context manager."""
 
-    def __init__(self, store: Store, drafts: Drafts, order: Order, name: str):
+    def __init__(self, store: Store, drafts: DraftStore, order: Order, name: str):
         """Not for users: see `open`."""
         self.store, self.drafts, self.name = store, drafts, name
         self.queue = Queue(store, order, drafts.history.drafts)
         self.episode_id: int | None = None  # what is open; None when nothing is left
         self.episode: Episode | None = None
-        self.verdict = Verdict.nothing(0)
+        self.verdict = FrameAnnotation.nothing(0)
         self.cursor = Cursor(0)
         self.message = ""  # what the last act did, in words
         self.completed = 0  # in this session
@@ -84,7 +84,7 @@ class Session:
         name: who labels; it stands in the labels' notes, and finds one's own drafts again
         """
         store = Store.open(folder)
-        session = cls(store, Drafts.open(store.folder, name), order, name)
+        session = cls(store, DraftStore.open(store.folder, name), order, name)
         session._find_drafts()
         return session
 
@@ -122,7 +122,7 @@ class Session:
         self._edit(self.verdict.left_out(), "excluded")
 
     def clear(self) -> None:
-        self._edit(Verdict.nothing(self.cursor.count), "cleared")
+        self._edit(FrameAnnotation.nothing(self.cursor.count), "cleared")
 
     def undo(self) -> None:
         """Take the last change back, in whichever episode it was made."""
@@ -197,13 +197,13 @@ class Session:
             self.message = "a new episode has arrived" if self.episode_id is not None else ""
         return True
 
-    def opinions(self) -> list[Opinion]:
+    def opinions(self) -> list[LabelTrace]:
         """Who judged the open episode before, the newest of each."""
         if self.episode_id is None or self.episode is None:
             return []
-        return opinions_on(self.store.ledger, self.episode_id, self.episode)
+        return existing_labels(self.store.ledger, self.episode_id, self.episode)
 
-    def _edit(self, verdict: Verdict, what: str) -> None:
+    def _edit(self, verdict: FrameAnnotation, what: str) -> None:
         episode_id, _ = self._at_hand()
         self.drafts.change(episode_id, self.cursor.frame, verdict.text, what)
         self.verdict = verdict
@@ -216,9 +216,9 @@ class Session:
 
     def _advance(self) -> None:
         """On to the next episode that is left, or to none."""
-        following = self.queue.next_after(self.episode_id, self.drafts.open_elsewhere())
+        following = self.queue.next_after(self.episode_id, self.drafts.locked_by_others())
         self.episode_id = self.episode = None
-        self.verdict, self.cursor = Verdict.nothing(0), Cursor(0)
+        self.verdict, self.cursor = FrameAnnotation.nothing(0), Cursor(0)
         if following is not None:
             self.show(following)
 
@@ -230,15 +230,15 @@ class Session:
             self.drafts.forget(step.episode)
             self.message = f"that was in episode {step.episode}, which is no longer in the store"
 
-    def _verdict_on(self, episode_id: int, episode: Episode) -> Verdict:
+    def _verdict_on(self, episode_id: int, episode: Episode) -> FrameAnnotation:
         """The draft, else what a person said before, else nothing."""
         draft = self.drafts.history.drafts.get(episode_id)
         if draft is not None:
-            return Verdict.of_text(draft, self.cursor.count)
+            return FrameAnnotation.of_text(draft, self.cursor.count)
         labels = self.store.ledger.labels(episode_id, (SOURCE,))
         if labels is None or labels.steps != episode.steps:
-            return Verdict.nothing(self.cursor.count)
-        return Verdict.of_labels(episode, labels)
+            return FrameAnnotation.nothing(self.cursor.count)
+        return FrameAnnotation.of_labels(episode, labels)
 
     def _find_drafts(self) -> None:
         """Begin where the last session ended. Drafts of episodes that are gone go too, and so do those that had become
@@ -251,7 +251,7 @@ class Session:
                 self.drafts.forget(episode_id)
                 continue
             labels = self.store.ledger.labels(episode_id, (SOURCE,))
-            if labels is not None and Verdict.of_labels(episode, labels).text == text:
+            if labels is not None and FrameAnnotation.of_labels(episode, labels).text == text:
                 self.drafts.change(episode_id, history.frames.get(episode_id, 0), None, "completed")
         found = len(history.drafts)
         if found:

@@ -13,9 +13,9 @@ from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QAbstractItemView, QFrame, QLabel, QListView, QVBoxLayout
 
 from plaudit.judges.human import look
-from plaudit.judges.human.opinions import Opinion
+from plaudit.judges.human.annotation import SOURCE, FrameAnnotation
+from plaudit.judges.human.opinions import LabelTrace
 from plaudit.judges.human.session import Session
-from plaudit.judges.human.verdict import SOURCE, Verdict
 
 Index = QModelIndex | QPersistentModelIndex
 
@@ -56,7 +56,7 @@ class QueueModel(QAbstractListModel):
         if not session.queue.is_left(episode_id):
             labels = session.store.ledger.labels(episode_id, (SOURCE,))
             assert labels is not None
-            return f"✓ {episode_id}   {Verdict.of_labels(session.store.episode(episode_id), labels).words}"
+            return f"✓ {episode_id}   {FrameAnnotation.of_labels(session.store.episode(episode_id), labels).words}"
         apart, place = session.queue.score(episode_id), session.store.entry(episode_id)
         frames = place.rows - (place.line["repeated"] != "none")
         return f"    {episode_id}   " + (f"judges {apart:.2f} apart" if apart else f"{frames} frames")
@@ -95,7 +95,7 @@ class Side(QFrame):
         column.insertSpacing(2, 14)
         column.addWidget(self.rows, stretch=1)
 
-    def show_opinions(self, opinions: list[Opinion]) -> None:
+    def show_opinions(self, opinions: list[LabelTrace]) -> None:
         colours = {id(o): colour for o, colour in zip([o for o in opinions if o.curve is not None], cycle(look.CURVES))}
         lines = [_paragraph(opinion, colours.get(id(opinion))) for opinion in opinions]
         self.opinions.setText("".join(lines) or f"<span style='color:{look.FAINT}'>by nobody</span>")
@@ -114,7 +114,7 @@ class Side(QFrame):
         self.rows.viewport().update()
 
 
-def _paragraph(opinion: Opinion, colour: str | None) -> str:
+def _paragraph(opinion: LabelTrace, colour: str | None) -> str:
     """`classifier: success from frame 53`; sources and notes come from files, so no markup of theirs counts."""
     curve = f"<span style='color:{colour}'>▬</span> " if colour else ""
     note = f", {escape(opinion.note)}" if opinion.note else ""

@@ -12,8 +12,8 @@ from PySide6.QtGui import QBrush, QColor, QFontMetrics, QMouseEvent, QPainter, Q
 from PySide6.QtWidgets import QSizePolicy, QSlider, QWidget
 
 from plaudit.judges.human import look
-from plaudit.judges.human.opinions import Opinion
-from plaudit.judges.human.verdict import Verdict
+from plaudit.judges.human.annotation import FrameAnnotation
+from plaudit.judges.human.opinions import LabelTrace
 
 INSET = 12.0  # from the edge to the middle of the first frame's cell, when frames are narrow
 CELLS, LEGEND = 72, 24  # heights
@@ -69,7 +69,7 @@ class Strip(QWidget):
         super().__init__()
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
-        self._verdict, self._opinions = Verdict.nothing(0), list[Opinion]()
+        self._verdict, self._opinions = FrameAnnotation.nothing(0), list[LabelTrace]()
         self._frame, self._selection = 0, None
         self._dragged_from: int | None = None
         self._cells_drawn: QPixmap | None = None
@@ -78,12 +78,12 @@ class Strip(QWidget):
     def sizeHint(self) -> QSize:
         return QSize(600, CELLS + LEGEND)
 
-    def show_opinions(self, opinions: Sequence[Opinion]) -> None:
+    def show_opinions(self, opinions: Sequence[LabelTrace]) -> None:
         self._opinions = [o for o in opinions if o.curve is not None]
         self._curves_drawn = None
         self.update()
 
-    def show_verdict(self, verdict: Verdict) -> None:
+    def show_verdict(self, verdict: FrameAnnotation) -> None:
         self._verdict = verdict
         self._cells_drawn = None
         self.update()
@@ -163,7 +163,7 @@ class Strip(QWidget):
         for number, opinion in enumerate(self._opinions):
             self._draw_curve(painter, opinion, QColor(look.CURVES[number % len(look.CURVES)]))
 
-    def _draw_curve(self, painter: QPainter, opinion: Opinion, colour: QColor) -> None:
+    def _draw_curve(self, painter: QPainter, opinion: LabelTrace, colour: QColor) -> None:
         assert opinion.curve is not None
         if opinion.threshold is not None:
             y = _y(opinion.threshold)

@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
 from plaudit.errors import PlauditError
 from plaudit.judges.human import look
+from plaudit.judges.human.annotation import FrameAnnotation
 from plaudit.judges.human.bars import Header, Status, Transport
 from plaudit.judges.human.cameras import Cameras
 from plaudit.judges.human.controls import Controls
@@ -23,7 +24,6 @@ from plaudit.judges.human.player import Player
 from plaudit.judges.human.session import Session
 from plaudit.judges.human.side import Side
 from plaudit.judges.human.strip import Slider, Strip
-from plaudit.judges.human.verdict import Verdict
 
 POLL_MS = 100
 ALL_DONE = "Every episode is labelled.\n\nNew ones appear here as they are recorded."
@@ -168,7 +168,7 @@ class LabelWindow(QWidget):
             if self.session.message:
                 self.status.tell(self.session.message)
 
-    def _draw_changes(self, before: tuple[int | None, Verdict]) -> None:
+    def _draw_changes(self, before: tuple[int | None, FrameAnnotation]) -> None:
         """Only what an act has changed: most move one frame."""
         episode_id, verdict = before
         if self.session.episode_id != episode_id:

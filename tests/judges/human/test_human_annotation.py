@@ -7,42 +7,42 @@ from conftest import counting_episode
 from plaudit.data.cutoffs import label_store
 from plaudit.data.store import Store
 from plaudit.errors import DataError
-from plaudit.judges.human.verdict import Verdict
+from plaudit.judges.human.annotation import FrameAnnotation
 
 NAN = float("nan")
 
 
-def verdict(*frames: float) -> Verdict:
-    return Verdict(np.array(frames, np.float32))
+def verdict(*frames: float) -> FrameAnnotation:
+    return FrameAnnotation(np.array(frames, np.float32))
 
 
 @pytest.mark.parametrize(
     "said, text, words",
     [
-        (Verdict.nothing(4), "?x4", "nothing judged"),
-        (Verdict.nothing(4).success_from(1), "0x1 1x3", "success from frame 1"),
-        (Verdict.nothing(4).success_from(0), "1x4", "success from frame 0"),
-        (Verdict.nothing(4).failed(), "0x4", "no success"),
-        (Verdict.nothing(4).left_out(), "excluded", "excluded"),
-        (Verdict.nothing(4).failed().with_range(1, 2, 1), "0x1 1x2 0x1", "success in 1 to 2"),
+        (FrameAnnotation.nothing(4), "?x4", "nothing judged"),
+        (FrameAnnotation.nothing(4).success_from(1), "0x1 1x3", "success from frame 1"),
+        (FrameAnnotation.nothing(4).success_from(0), "1x4", "success from frame 0"),
+        (FrameAnnotation.nothing(4).failed(), "0x4", "no success"),
+        (FrameAnnotation.nothing(4).left_out(), "excluded", "excluded"),
+        (FrameAnnotation.nothing(4).failed().with_range(1, 2, 1), "0x1 1x2 0x1", "success in 1 to 2"),
         (verdict(0, 1, 0, 1), "0x1 1x1 0x1 1x1", "success in 1, 3"),
         (verdict(NAN, 1, 0, NAN), "?x1 1x1 0x1 ?x1", "success in 1, 2 not judged"),
         (verdict(1, 0, 1, 0, 1, 0, 1, 0), "1x1 0x1 1x1 0x1 1x1 0x1 1x1 0x1", "success in 4 ranges"),
     ],
 )
 def test_a_verdict_is_a_short_text_that_reads_back_and_a_few_words(said, text, words):
-    back = Verdict.of_text(said.text, len(said.frames))
+    back = FrameAnnotation.of_text(said.text, len(said.frames))
     assert (said.text, said.words) == (text, words)
     assert np.array_equal(back.frames, said.frames, equal_nan=True) and back.excluded == said.excluded
 
 
 def test_a_text_of_another_length_is_refused():
     with pytest.raises(DataError, match="covers 4 frames, the episode has 5"):
-        Verdict.of_text("0x1 1x3", 5)
+        FrameAnnotation.of_text("0x1 1x3", 5)
 
 
 def test_saying_something_of_an_excluded_episode_takes_it_in_again():
-    assert Verdict.nothing(3).left_out().with_range(1, 1, 1).text == "?x1 1x1 ?x1"
+    assert FrameAnnotation.nothing(3).left_out().with_range(1, 1, 1).text == "?x1 1x1 ?x1"
 
 
 @pytest.mark.parametrize("repeated", ["none", "first", "last"])
@@ -51,7 +51,7 @@ def test_labels_are_those_that_a_label_file_gives(tmp_path, repeated, cutoff):
     with Store.create(tmp_path / "store") as store:
         store.append(counting_episode(steps=6, repeated=repeated))
         label_store(store, {0: cutoff})
-    nothing = Verdict.nothing(7 if repeated == "none" else 6)
+    nothing = FrameAnnotation.nothing(7 if repeated == "none" else 6)
     said = nothing.failed() if cutoff is None else nothing.success_from(cutoff)
     mine, theirs = said.labels(store.episode(0), "lab"), store.ledger.labels(0)
     assert np.array_equal(mine.targets, theirs.targets, equal_nan=True)
@@ -60,7 +60,7 @@ def test_labels_are_those_that_a_label_file_gives(tmp_path, repeated, cutoff):
 
 
 def test_an_excluded_episode_has_no_reward_anywhere_and_says_why():
-    labels = Verdict.nothing(5).left_out().labels(counting_episode(steps=4))
+    labels = FrameAnnotation.nothing(5).left_out().labels(counting_episode(steps=4))
     assert not labels.labeled.any() and not labels.success.any()
     assert labels.note == "excluded"
-    assert Verdict.of_labels(counting_episode(steps=4), labels).excluded
+    assert FrameAnnotation.of_labels(counting_episode(steps=4), labels).excluded

@@ -19,9 +19,9 @@ _SIGNS = {"0": 0.0, "1": 1.0, "?": float("nan")}
 
 
 @dataclass(frozen=True, eq=False)
-class Verdict:
+class FrameAnnotation:
     """
-    >>> Verdict.nothing(5).success_from(3).text
+    >>> FrameAnnotation.nothing(5).success_from(3).text
     '0x3 1x2'
     """
 

@@ -13,7 +13,7 @@ from plaudit.errors import DataError, StoreLocked
 from plaudit.types import ProgressFn
 
 
-def store_for(
+def open_or_import(
     path: Path, into: Path | None = None, progress: ProgressFn = iter, options: ReadOptions | None = None
 ) -> tuple[Path, list[str]]:
     """The store to label, and sentences for the user on how it came about."""
