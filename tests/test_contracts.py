@@ -8,7 +8,7 @@ import torch
 from conftest import counting_episode
 from counting import CountingSimulation
 from own_learner import Imitation, ImitationConfig, UnfinishedConfig
-from plaudit.contracts import check_judge, check_learner, check_policy, check_robot, check_simulation
+from plaudit.contracts import check_judge, check_learner, check_policy, check_robot, check_vec_env
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.envs.adapters.gymnasium import GymnasiumConfig
@@ -195,14 +195,14 @@ def test_a_judge_that_keeps_the_contract_labels_a_store_once(tmp_path):
 
 
 def test_something_else_is_no_robot():
-    with pytest.raises(ContractError, match="object is not a Robot: it lacks reset, act"):
+    with pytest.raises(ContractError, match="object is not a Robot: it lacks act, action_dim, cameras"):
         check_robot(object())
 
 
 def test_the_simulations_here_keep_the_contract():
-    check_simulation(CountingSimulation(3))
-    check_simulation(PandaConfig(type="push", obs="both", cameras=("front", "wrist"), image_size=(16, 20)).build(2))
-    check_simulation(GymnasiumConfig(type="gymnasium", id="Pendulum-v1").build(2))
+    check_vec_env(CountingSimulation(3))
+    check_vec_env(PandaConfig(type="push", obs="both", cameras=("front", "wrist"), image_size=(16, 20)).build(2))
+    check_vec_env(GymnasiumConfig(type="gymnasium", id="Pendulum-v1").build(2))
 
 
 LEARNERS = [SacConfig(hidden_dims=(8,)), QChunkConfig(horizon=2, hidden_dims=(8,), num_samples=2), ImitationConfig()]
@@ -307,12 +307,19 @@ class Bright(CountingSimulation):
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        (Moving, "moved scenes that were not active"),
+        (Moving, "moved environments that were not active"),
         (Chancy, "another start the second time"),
         (Silent, "must report 'success'"),
-        (Bright, "must show uint8 images"),
+        (Bright, "camera .front. must be uint8"),
     ],
 )
 def test_a_simulation_that_breaks_the_contract_is_told_how(broken, said):
     with pytest.raises(ContractError, match=said):
-        check_simulation(broken(2))
+        check_vec_env(broken(2))
+
+
+def test_a_robot_that_does_not_tell_what_it_sent_is_told_so():
+    robot = Tabletop()
+    robot.act = lambda action: None  # its last_command stays None
+    with pytest.raises(ContractError, match="last_command must be what act\\(\\) sent, 3 finite numbers, it is None"):
+        check_robot(robot)
