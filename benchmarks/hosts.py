@@ -64,7 +64,8 @@ class Host:
     def start(self, role: str, head: str | None = None) -> str:
         """Make it a node."""
         where = ["--head", head] if head else []
-        return self.plaudit("cluster", "start", "--firewall", "--role", role, "--address", self.address, *where)
+        firewall = ["--firewall"] if shutil.which("nft") else []  # tried where this machine has what it takes
+        return self.plaudit("cluster", "start", *firewall, "--role", role, "--address", self.address, *where)
 
     def stop(self) -> str:
         return self.plaudit("cluster", "stop")
