@@ -30,7 +30,7 @@ def test_a_model_labels_by_itself(tmp_path):
 
 def test_a_human_is_shown_what_waits(tmp_path):
     replay = service(tmp_path)
-    actor = ManualRewardLabelerActor(replay, WindowConfig(window=False))
+    actor = ManualRewardLabelerActor(replay, WindowConfig(open=False))
     report = actor.label_pending()
     assert report.who.source == "human" and report.done == 0 and len(replay.worker.pending(report.who)) == 2
     actor.close()

@@ -34,7 +34,7 @@ def several(store: Store, count: int, judged: bool, true: bool | None, model: st
     return [played(store, judged, true, model) for _ in range(count)]
 
 
-def looked(store: Store, config: AuditConfig = ALL, **options) -> Audit:
+def looked(store: Store, config: AuditConfig = ALL, **options) -> LedgerAudit:
     audit = LedgerAudit(config, "classifier", **options)
     audit.read_labels(store)
     return audit

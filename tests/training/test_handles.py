@@ -1,12 +1,13 @@
 """Handles and slots: a call reaches the worker, and what came of it reaches the callback that asked."""
 
 from concurrent.futures import Future
-from typing import Any
+from threading import current_thread
+from typing import Any, ClassVar
 
 import pytest
 
 from plaudit.errors import PlauditError, StoreFull, WorkerFailed, WorkerLost
-from plaudit.training.handles import SerialHandle, Slot
+from plaudit.training.handles import SerialHandle, Slot, ThreadHandle
 
 
 class Adder:
@@ -98,3 +99,29 @@ def test_a_worker_is_left_alone_until_it_is_to_be_tried_again():
 def test_ctrl_c_is_no_failure_of_the_worker():
     with pytest.raises(KeyboardInterrupt):
         slot(Adder(KeyboardInterrupt())).start(pytest.fail, Adder.add, 1)
+
+
+# In threads
+
+
+def test_a_worker_with_a_thread_of_its_own_is_called_there_one_call_after_the_other():
+    class Noting(Adder):
+        seen: ClassVar[list[tuple[int, str]]] = []
+
+        def add(self, a: int, b: int = 1) -> int:
+            self.seen.append((a, current_thread().name))
+            return a + b
+
+    handle = ThreadHandle("adder", Noting())
+    futures = [handle.submit(Adder.add, number) for number in range(20)]
+    assert [future.result() for future in futures] == list(range(1, 21)) and handle.call(Adder.add, 20) == 21
+    handle.close()
+    assert [number for number, _ in Noting.seen] == list(range(21))
+    assert len({name for _, name in Noting.seen}) == 1 and current_thread().name not in Noting.seen[0]
+
+
+def test_what_is_raised_in_a_thread_arrives_as_it_would_from_a_call():
+    handle = ThreadHandle("adder", Adder(ZeroDivisionError("by zero")))
+    with pytest.raises(WorkerFailed, match="the adder failed: ZeroDivisionError: by zero"):
+        handle.submit(Adder.add, 1).result()
+    handle.close()

@@ -331,6 +331,7 @@ class FullDisk(LocalWorkers):
 
     def __init__(self, folder):
         super().__init__(folder, serial=True)
+        assert isinstance(self.replay, SerialHandle)
         buffer = self.replay.worker
         add = buffer.add
 

@@ -50,6 +50,14 @@ def test_one_episode_leaves_a_page(lab):
     assert "judge is not the folder of a run" in plaudit("report", "judge", cwd=lab, ok=False)
 
 
+def test_without_flags_the_workers_are_threads_of_this_process(lab):
+    words = LAMP.removesuffix("--serial").split()
+    said = plaudit("online", *words, "run.max_episodes=6", "env.goal=0.3", cwd=lab)
+    assert "runs/run: 6 episodes, 36 updates, policy v" in said
+    assert told(lab)[-1][1].startswith("finished: 6 episodes")
+    assert "success rate" in plaudit("eval", "runs/run", "--episodes", 2, cwd=lab)
+
+
 def test_a_learner_of_the_users_own_is_found_by_its_dotted_path_and_goes_on(lab):
     words = LAMP.replace(SAC, "learner=own_learner:ImitationConfig")
     said = plaudit("online", *words.split(), "run.max_episodes=1", cwd=lab)

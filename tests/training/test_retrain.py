@@ -152,7 +152,7 @@ def test_the_decision_is_on_disk_and_a_restart_finds_the_judge_current_judge(wea
     (line,) = map(json.loads, (folder / "history.jsonl").read_text().splitlines())
     assert line == told
     assert last_promotion(folder) == PromotionDecision.read(folder / "0001") == story.found
-    assert current_judge(weak.judge, folder).model == folder / "0001"
+    assert weak.retrainer(folder.parent).judge.model == folder / "0001"
     assert weak.retrainer(folder.parent).judge.build().id.fingerprint == story.found.candidate.fingerprint
     assert not (folder / ".candidate/model").exists()
 

@@ -26,6 +26,7 @@ from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import collect_rollout
 from plaudit.rule import threshold_of
+from plaudit.training.config import classifier_of
 from plaudit.training.judge_change import with_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import Progress, check_run
@@ -314,7 +315,8 @@ def test_another_model_judges_all_again_and_the_alarm_begins_anew(tmp_path: Path
     lenient, strict, demos = model(0.3), model(0.6), demonstrations(tmp_path / "demos")
     stopped = run(tmp_path / "run", f"{LEARNERS['sac']} judge={lenient} demos.store={demos}" + HOPELESS)
     folder = with_judge(RunFolder.reopen(tmp_path / "run"), [f"judge.model={strict}"])
-    assert RunFolder.reopen(folder.path).config.judge.config.model == strict
+    judge = classifier_of(RunFolder.reopen(folder.path).config)
+    assert judge is not None and judge.model == strict
     past = json.loads((folder.path / "judge/history.jsonl").read_text())
     old, new = (load_reward_model(path).fingerprint for path in (lenient, strict))
     assert past == {"step": stopped.step, "judge": "classifier", "fingerprint": old}

@@ -19,48 +19,53 @@ DRAW_INTERVAL_S = 0.25  # between two drawings where there is one
 RAY = "PLAUDIT_RAY"  # environment variable: --ray where it is not given
 
 
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="env=lift learner=sac judge=runs/judge demos.store=demos ..."),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "--train_config",
+        "--train-config",
+        help="A YAML file to start from, like those in examples/configs.",
+    ),
+]
+RobotName = Annotated[str | None, typer.Option(help="The robot, as robot=.")]
+Algorithm = Annotated[
+    str | None,
+    typer.Option("--inference_algorithm", "--inference-algorithm", help="The inference algorithm: rtc or sequential."),
+]
+PolicyFile = Annotated[Path | None, typer.Option("--policy_yaml", "--policy-yaml", help="A policy to start from.")]
+HumanLabeler = Annotated[
+    bool, typer.Option("--human_reward_labeler", "--human-reward-labeler", help="A human labels episodes in a window.")
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        envvar=RAY,
+        metavar="ADDRESS",
+        help="Run the workers as actors of a Ray cluster: HOST:PORT of its head, 'auto' for the one that this machine "
+        "belongs to, 'local' for one of this machine alone. Without it, or with 'none': in this process.",
+    ),
+]
+Serial = Annotated[
+    bool, typer.Option("--serial", help="In this process, one call after the other; such a run can be repeated.")
+]
+
+
 def online(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="env=lift learner=sac judge=runs/judge demos.store=demos ..."),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "--train_config",
-            "--train-config",
-            help="A YAML file to start from, like those in examples/configs.",
-        ),
-    ] = None,
-    robot: Annotated[str | None, typer.Option(help="The robot, as robot=.")] = None,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(
-            "--inference_algorithm", "--inference-algorithm", help="The inference algorithm: rtc or sequential."
-        ),
-    ] = None,
-    policy_yaml: Annotated[
-        Path | None, typer.Option("--policy_yaml", "--policy-yaml", help="A policy to start from.")
-    ] = None,
+    overrides: Overrides = None,
+    config: ConfigFile = None,
+    robot: RobotName = None,
+    algorithm: Algorithm = None,
+    policy_yaml: PolicyFile = None,
     params: RobotParams = None,
     topics: RobotTopics = None,
-    human: Annotated[
-        bool,
-        typer.Option("--human_reward_labeler", "--human-reward-labeler", help="A human labels episodes in a window."),
-    ] = False,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            envvar=RAY,
-            metavar="ADDRESS",
-            help="Run the workers as actors of a Ray cluster: HOST:PORT of its head, 'auto' for the one that this "
-            "machine belongs to, 'local' for one of this machine alone. Without it, or with 'none': in this process.",
-        ),
-    ] = None,
-    serial: Annotated[
-        bool, typer.Option("--serial", help="In this process, one call after the other; such a run can be repeated.")
-    ] = False,
+    human: HumanLabeler = False,
+    ray: RayAddress = None,
+    serial: Serial = False,
     address: Annotated[str | None, typer.Option(hidden=True, help="--ray, or 'none' for --serial.")] = None,
     resume: Annotated[Path | None, typer.Option(help="The folder of a run to resume.", metavar="RUN")] = None,
     folder: Annotated[Path, typer.Option(help="The folder that run folders are written to.")] = Path("runs"),

@@ -28,7 +28,7 @@ from plaudit.rule import DecisionRule, Decode, PartialRule
 from plaudit.trust import from_file
 from plaudit.yaml_file import read_yaml
 
-HUMAN = "human"  # not of the registry: nobody builds a person
+HUMAN = "human"  # the source of a human's labels
 JUDGE_FILE, MODEL_FILE = "judge.yaml", "model.json"  # of a reward model's folder
 
 
@@ -125,7 +125,7 @@ def save_own_judge(folder: Path, rule: DecisionRule) -> None:
 
 
 def _check_kind(kind: Any, path: Path | None) -> None:
-    known = sorted([HUMAN, *(name for name in JUDGE_REGISTRY.names() if ":" not in name)])
+    known = sorted(name for name in JUDGE_REGISTRY.names() if ":" not in name)
     if not isinstance(kind, str):
         where = "with --judge" if path is None else f"with --judge, or as 'type' in {path}"
         raise UnknownName(f"name a judge {where}; known: {', '.join(known)}")

@@ -28,7 +28,6 @@ from plaudit.training.collect import CollectConfig
 from plaudit.training.settings import (
     DemosConfig,
     EvaluationConfig,
-    HumanJudgeConfig,
     JudgeSettings,
     PolicySettings,
     RewardSettings,
@@ -95,7 +94,7 @@ class TrainingConfig(Config):
     @property
     def human_labels(self) -> bool:
         """Whether a human gives the labels."""
-        return isinstance(self.judge.config, HumanJudgeConfig)
+        return self.judge.is_human
 
     @property
     def audits(self) -> bool:

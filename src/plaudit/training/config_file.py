@@ -11,7 +11,7 @@ from typing import Any
 
 from plaudit.config import load, spelled_out
 from plaudit.errors import did_you_mean
-from plaudit.judges.config import HUMAN, judge_tree
+from plaudit.judges.config import judge_tree
 from plaudit.policies.loader import load_policy
 from plaudit.registry import JUDGE_REGISTRY, ROBOT_REGISTRY
 from plaudit.rollout.engine import InferenceConfig, with_params
@@ -69,7 +69,7 @@ def _judge(tree: Any) -> Any:
 
 def _is_path(name: str) -> bool:
     """Whether a judge is named by a file or a folder, and not by its type or a dotted path."""
-    if ":" in name or name == HUMAN or name in JUDGE_REGISTRY.names():
+    if ":" in name or name in JUDGE_REGISTRY.names():
         return False
     return "/" in name or Path(name).suffix in (".yaml", ".yml", ".json", ".pt") or Path(name).exists()
 

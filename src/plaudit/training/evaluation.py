@@ -28,7 +28,6 @@ from plaudit.training.learner_setup import build_learner, learner_env_spec, lear
 from plaudit.training.retrain import current_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.seeds import EVAL_SEEDS, TEST_SEEDS, seed_batches
-from plaudit.training.settings import HumanJudgeConfig
 from plaudit.types import AnyArray, BoolArray, ByteArray, Observation
 
 MAX_ENVS = 64  # side by side in an evaluation
@@ -115,10 +114,9 @@ def record_videos(folder: RunFolder) -> list[Path]:
 
 def _judge(folder: RunFolder) -> LiveJudge | None:
     """The run's current judge, if it can follow an episode; a vision-language model and a human cannot."""
-    settings = folder.config.judge.config
-    if isinstance(settings, HumanJudgeConfig):
+    if folder.config.human_labels:
         return None
-    judge = current_judge(settings, folder.judge).build()
+    judge = current_judge(folder.config.judge.config, folder.judge).build()
     return judge if isinstance(judge, LiveJudge) else None
 
 

@@ -21,13 +21,11 @@ which counts turns, updates come in fixed numbers, and a judge that is trained a
 
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from plaudit.errors import PlauditError, StoreFull, TrainingError, WorkerFailed, WorkerLost
-from plaudit.judges.config import JudgeConfig
-from plaudit.training.config import TrainingConfig
 from plaudit.training.failure_log import FailureLog
 from plaudit.training.handles import Slot
 from plaudit.training.learner_setup import learner_env_spec
@@ -36,7 +34,7 @@ from plaudit.training.progress import OnlineProgress
 from plaudit.training.replay_buffer import ReplayBuffer, ReplayStats
 from plaudit.training.retrain import current_judge
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.seeds import training_seed
+from plaudit.training.schedule import OnlineSchedule
 from plaudit.training.state_manager import PolicyStatus, StateManager, writes_here
 from plaudit.training.worker_group import Workers
 from plaudit.training.workers.env import EnvWorker, EpisodeInfo
@@ -47,8 +45,6 @@ from plaudit.types import JudgeId
 from plaudit.untrusted import understood
 
 TICK_S = 0.1  # that the loop waits for something to happen
-UPDATE_CALL_S = 0.5  # that the learner is given work for at a time; it publishes weights in between
-SERIAL_UPDATES = 50  # that it is given at a time where workers take turns
 RETRY_S = 0.5  # before a judge that found nothing to do, or a worker that failed, is asked again
 LOG_INTERVAL_S = 2.0  # between two lines of metrics
 AUDIT_INTERVAL_S = 1.0  # between two looks at the labels
@@ -71,7 +67,6 @@ class OnlineTrainer:
         self._recount = False  # whether the learner may have made other updates than it has told of
         self._begun = time.monotonic()
         self._logged = self._audited = workers.clock()
-        self._evaluated_at = -1  # env steps at the last evaluation
         self.started = False  # whether there is something to tell of
 
     def run(self, callback: Callback) -> OnlineProgress:
@@ -93,32 +88,32 @@ class OnlineTrainer:
     def _loop(self, callback: Callback) -> bool:
         """Until it is over; whether the callback would have gone on."""
         w, going = self.workers, True
-        while going and not self.finished:
-            if self.waits_for_candidate:
+        while going and not self.schedule.finished:
+            if self.schedule.waits_for_candidate:
                 time.sleep(TICK_S)
             else:
                 if w.judge is not None and w.judge.idle:
                     if not w.judge.ready:
                         w.judge.start(self.on_judge, JudgeWorker.load, self._bundle)
-                    elif self.has_unlabeled:
+                    elif self.schedule.has_unlabeled:
                         w.judge.start(self.on_labels, JudgeWorker.label_pending)
                 if w.labeler is not None and w.labeler.idle:
-                    w.labeler.start(self.on_human_labels, HumanLabelWorker.label_pending, self.requested)
+                    w.labeler.start(self.on_human_labels, HumanLabelWorker.label_pending, self.schedule.requested)
                 if w.learner.idle:
                     if self._recount:
                         w.learner.start(self.on_updates, LearnerWorker.update, 0)
                     elif self.progress.policy.version == 0:
                         w.learner.start(self.on_published, LearnerWorker.publish)
-                    elif self.can_learn and self.evaluation_due:
-                        self._evaluated_at = self.progress.step
+                    elif self.schedule.can_learn and self.schedule.evaluation_due:
+                        self.schedule.evaluated_at = self.progress.step
                         w.learner.start(self.on_evaluation, LearnerWorker.evaluate)
-                    elif self.can_learn and self.progress.pending_updates:
-                        w.learner.start(self.on_updates, LearnerWorker.update, self.updates_to_run)
+                    elif self.schedule.can_learn and self.progress.pending_updates:
+                        w.learner.start(self.on_updates, LearnerWorker.update, self.schedule.updates_to_run)
                 if w.env.idle:
                     if not w.env.ready:
                         w.env.start(self.on_env, EnvWorker.load_policy, self.robot_policy)
-                    elif not self.env_blocked_by():
-                        w.env.start(self.on_episode, EnvWorker.rollout, self.next_seed)
+                    elif not self.schedule.env_blocked_by():
+                        w.env.start(self.on_episode, EnvWorker.rollout, self.schedule.next_seed)
                 w.wait(TICK_S, self.on_failure)
             self.refresh()
             self._check_judge()
@@ -133,16 +128,17 @@ class OnlineTrainer:
         env_spec = learner_env_spec(config, w.env.handle.call(EnvWorker.describe))
         self._judge: JudgeId = WHO
         if w.judge is not None:
-            self._bundle = JudgeBundle.of(current_judge(_labeling_judge(config), self._folder.judge))
+            self._bundle = JudgeBundle.of(current_judge(config.judge.config, self._folder.judge))
             self.on_judge(w.judge.handle.call(JudgeWorker.load, self._bundle))
-        self._learner: LearnerInfo = w.learner.handle.call(LearnerWorker.setup, env_spec, self._judge.source)
-        self._folder.save_policy_config(self._learner.policy_config)
+        info: LearnerInfo = w.learner.handle.call(LearnerWorker.setup, env_spec, self._judge.source)
+        self._folder.save_policy_config(info.policy_config)
         stats, status = w.replay.call(ReplayBuffer.stats, self._judge), w.state.call(StateManager.status)
-        self.progress = OnlineProgress(stats, status, updates=self._learner.updates, **self._last_session())
+        self.progress = OnlineProgress(stats, status, updates=info.updates, **self._last_session())
         self._check_location()
         self.monitor = JudgeMonitor(self._folder, self._judge.source)
+        self.schedule = OnlineSchedule(config, w, self.monitor, info, self.progress)
         self._elapsed_before = self.progress.elapsed_s
-        self.robot_policy = robot_policy(config, self._learner)
+        self.robot_policy = robot_policy(config, info)
         self.on_env(w.env.handle.call(EnvWorker.load_policy, self.robot_policy))
         self.started = True
 
@@ -163,99 +159,6 @@ class OnlineTrainer:
                 f"the state manager does not write to {folder} on this machine, so there would be no policy at the "
                 "end; give state and replay the role of the machine where this command runs (cluster.workers)"
             )
-
-    # What decides
-
-    @property
-    def waits_for_candidate(self) -> bool:
-        """Where workers take turns, when another judge is promoted must not depend on how long its training takes."""
-        return self.workers.serial and self.monitor.retraining
-
-    @property
-    def has_unlabeled(self) -> bool:
-        counts = self.progress.replay
-        return counts.unlabeled + counts.outdated + counts.demos_unlabeled > 0
-
-    @property
-    def requested(self) -> Sequence[int] | None:
-        """Episodes that a human is asked about; None for all that have no label."""
-        return None if self.config.human_labels else self.monitor.requested
-
-    @property
-    def has_samples(self) -> bool:
-        """Demonstrations are labeled, and there is something to sample."""
-        counts = self.progress.replay
-        return not counts.demos_unlabeled and (self.config.demos.any or counts.labeled_steps > 0)
-
-    @property
-    def can_learn(self) -> bool:
-        return self.has_samples and not self.monitor.blocks_learning
-
-    @property
-    def evaluation_due(self) -> bool:
-        if not self.config.simulated or self.progress.updates < self.pretrain_updates:
-            return False
-        return self._evaluated_at < 0 or self.progress.step >= self._evaluated_at + self.config.evaluation.freq
-
-    @property
-    def pretrain_updates(self) -> int:
-        return self._learner.pretrain_updates if self.config.demos.any else 0
-
-    @property
-    def updates_to_run(self) -> int:
-        """As many as take half a second; a fixed number where the time that they take must not matter."""
-        most = SERIAL_UPDATES
-        if not self.workers.serial:
-            most = max(1, round(UPDATE_CALL_S * self.progress.updates_per_s)) if self.progress.updates_per_s else 20
-        return min(self.progress.pending_updates, most)
-
-    @property
-    def next_seed(self) -> int | None:
-        return training_seed(self.config.run.seed, self.progress.episodes) if self.config.simulated else None
-
-    def env_blocked_by(self) -> str:
-        """Why the robot waits; "" where it does not."""
-        counts, config = self.progress.replay, self.config
-        if self.all_collected:
-            return "the end of the run"
-        if config.policy.behavior == "learner" and self.progress.policy.version == 0:
-            return "the first weights"
-        if counts.demos_unlabeled:
-            return f"labels of {counts.demos_unlabeled} demonstrations"
-        if self.progress.updates < self.pretrain_updates:
-            left = self.pretrain_updates - self.progress.updates
-            return f"{left:,} updates of pretraining on demonstrations"
-        if self.monitor.blocks_learning:
-            return "a judge that passes its audit"
-        if self.waits_for_candidate:
-            return "a new version of the judge"
-        if counts.unlabeled >= config.run.max_unlabeled_episodes:
-            return f"labels: {counts.unlabeled} unlabeled episodes (max {config.run.max_unlabeled_episodes})"
-        if config.run.max_pending_episodes is not None and counts.episodes:
-            mean = counts.steps / counts.episodes
-            if self.progress.pending_updates > config.run.max_pending_episodes * mean * config.learner.utd_ratio:
-                return f"the learner: {self.progress.pending_updates:,} updates pending"
-        return ""
-
-    @property
-    def finished(self) -> bool:
-        progress, target = self.progress, self.config.evaluation.stop_success_rate
-        if self.monitor.should_abort:
-            return True
-        reached = target is not None and progress.eval_success is not None and progress.eval_success >= target
-        if reached and progress.episodes:
-            return True
-        if self.workers.judge is not None and not self.workers.judge.ready:  # what it labels is not known yet
-            return False
-        done = self.all_collected and not progress.replay.unlabeled and not progress.pending_updates
-        return done and not self.workers.busy
-
-    @property
-    def all_collected(self) -> bool:
-        """Whether the run has all of its episodes, or steps."""
-        steps, episodes = self.config.max_steps, self.config.max_episodes
-        enough = steps is not None and self.progress.step >= steps
-        return enough or (episodes is not None and self.progress.episodes >= episodes)
 
     # What came of it
 
@@ -338,14 +241,14 @@ class OnlineTrainer:
             counts, state = w.replay.call(ReplayBuffer.stats, self._judge), w.state.call(StateManager.status)
             self._count_restarts(counts, state)
             progress.replay, progress.policy = counts, state
-            if audit or self.waits_for_candidate or w.clock() - self._audited >= AUDIT_INTERVAL_S:
+            if audit or self.schedule.waits_for_candidate or w.clock() - self._audited >= AUDIT_INTERVAL_S:
                 self._audit()
             self._failures.recovered("replay")
         except RETRYABLE as error:
             self._failures.record("replay", error)
-        due = self.pretrain_updates + self.config.learner.updates_due(progress.replay.labeled_steps)
-        progress.pending_updates = max(0, int(due) - progress.updates) if self.has_samples else 0
-        progress.env_waiting_for = self.env_blocked_by()
+        due = self.schedule.pretrain_updates + self.config.learner.updates_due(progress.replay.labeled_steps)
+        progress.pending_updates = max(0, int(due) - progress.updates) if self.schedule.has_samples else 0
+        progress.env_waiting_for = self.schedule.env_blocked_by()
         progress.update_staleness()
         progress.errors = self._failures.messages
         progress.elapsed_s = self._elapsed_before + time.monotonic() - self._begun
@@ -407,7 +310,7 @@ class OnlineTrainer:
     def _finish(self, callback: Callback, evaluate: bool) -> None:
         """How good it is in the end, and what came of the last episodes."""
         w = self.workers
-        evaluate = evaluate and self.config.simulated and self._evaluated_at != self.progress.step
+        evaluate = evaluate and self.config.simulated and self.schedule.evaluated_at != self.progress.step
         if evaluate and w.learner.task is None:
             w.learner.start(self.on_evaluation, LearnerWorker.evaluate)
             while w.learner.task is not None and callback(self.progress):
@@ -422,9 +325,3 @@ class OnlineTrainer:
 
     def _note_failure(self, slot: Slot[Any], error: PlauditError) -> None:
         self._failures.note(slot.name, str(error))
-
-
-def _labeling_judge(config: TrainingConfig) -> JudgeConfig:
-    """The judge of a run that no human labels."""
-    assert isinstance(config.judge.config, JudgeConfig)
-    return config.judge.config

@@ -18,7 +18,8 @@ from pydantic import (
 from plaudit.config import Config, Seed, parse
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import ConfigError
-from plaudit.judges.config import HUMAN, JudgeConfig
+from plaudit.judges.config import JudgeConfig
+from plaudit.judges.human.config import HumanJudgeConfig
 from plaudit.judges.simulator import SimulatorJudgeConfig
 from plaudit.registry import INFERENCE_REGISTRY, JUDGE_REGISTRY
 from plaudit.rollout.engine import InferenceConfig
@@ -61,16 +62,10 @@ def _parse_block(key: str, value: Any, cls: type[Config]) -> Any:
         ) from None
 
 
-class HumanJudgeConfig(Config):
-    """A human who labels in a window on the labeling machine."""
-
-    type: Literal["human"] = HUMAN
-
-
 class JudgeSettings(Config):
     """Who decides about success: the keys of a judge (`type`, `model`, `rule`, ...), and these two."""
 
-    config: JudgeConfig | HumanJudgeConfig = Field(default_factory=SimulatorJudgeConfig)
+    config: JudgeConfig = Field(default_factory=SimulatorJudgeConfig)
     retrain: RetrainConfig | None = RetrainConfig()  # a classifier learns from the run's labels; None: it does not
     window: WindowConfig = WindowConfig()  # of a human who labels or audits
 
@@ -85,21 +80,22 @@ class JudgeSettings(Config):
         rest = {key: value[key] for key in value if key not in own}
         if not rest:
             return own
-        rest.setdefault("type", "simulator")
-        human = rest["type"] == HUMAN
-        return {**own, "config": parse(HumanJudgeConfig, rest) if human else JUDGE_REGISTRY.parse(rest)}
+        return {**own, "config": JUDGE_REGISTRY.parse({"type": "simulator", **rest})}
 
     @model_serializer(mode="wrap")
     def _flat(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         tree = handler(self)
-        human = isinstance(self.config, HumanJudgeConfig)
-        own = {"type": HUMAN} if human else JUDGE_REGISTRY.dump(self.config)
-        return {**own, "retrain": tree["retrain"], "window": tree["window"]}
+        return {**JUDGE_REGISTRY.dump(self.config), "retrain": tree["retrain"], "window": tree["window"]}
 
     @property
     def name(self) -> str:
         """As `judge=` names it."""
-        return HUMAN if isinstance(self.config, HumanJudgeConfig) else JUDGE_REGISTRY.name_of(self.config)
+        return JUDGE_REGISTRY.name_of(self.config)
+
+    @property
+    def is_human(self) -> bool:
+        """Whether a human labels."""
+        return isinstance(self.config, HumanJudgeConfig)
 
     @property
     def is_simulator(self) -> bool:
