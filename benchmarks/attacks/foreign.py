@@ -94,7 +94,7 @@ def policies(files: Files, *trees: dict[str, Any]) -> list[list[str]]:
     found = []
     for tree in trees:
         path = files.yaml({"policy": tree})
-        sim = ["robot.env.type=lift", "executor.realtime=false", "--steps", "2", "--store", "new"]
+        sim = ["robot.env.type=lift", "policy.inference.realtime=false", "--steps", "2", "--store", "new"]
         found += [["run", "--robot", "sim", "--inference_algorithm", "sequential", "--policy_yaml", path, *sim]]
     return found
 

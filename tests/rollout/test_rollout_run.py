@@ -45,7 +45,9 @@ def policy(tmp_path: Path) -> Path:
 def test_it_drives_records_and_says_how_punctual_it_was(algorithm, policy, tmp_path):
     words = ("--policy_yaml", policy, "--inference_algorithm", algorithm, "--store", tmp_path / "store")
     log = f"robot.log={tmp_path / 'log'}"
-    said = run(*PUPPET, *words, "--episodes", 2, "--steps", 5, "--seed", 3, log, "executor.max_action_delta=0.5")
+    said = run(
+        *PUPPET, *words, "--episodes", 2, "--steps", 5, "--seed", 3, log, "policy.inference.max_action_delta=0.5"
+    )
     assert "100 Hz, 2 joints, 2 cameras" in said and "ticks                     10" in said
     assert "2 episodes of at most 5 steps each: 0 s" in said
     assert "episode 0: 5 steps, ended by: steps; 1 to go\nepisode 1: 5 steps, ended by: steps\n" in said
@@ -76,7 +78,7 @@ def test_an_algorithm_of_the_users_own_is_chosen_by_its_dotted_path(policy, tmp_
     log = f"robot.log={tmp_path / 'log'}"
     run(*PUPPET, *words, "--episodes", 4, "--steps", 3, log)
     assert len(Store.open(tmp_path / "store")) == 2
-    run(*PUPPET, *words, "--episodes", 4, "--steps", 3, log, "executor.share=0.25")
+    run(*PUPPET, *words, "--episodes", 4, "--steps", 3, log, "policy.inference.share=0.25")
     assert len(Store.open(tmp_path / "store")) == 3
 
 
@@ -135,9 +137,9 @@ def test_a_key_that_does_not_exist_is_said_before_anything_is_built(policy, tmp_
 def test_the_robots_own_file_says_how_often_to_infer(tmp_path):
     options = {"robot": "igris_b", "algorithm": "rtc", "teleop": "topic", "robot_files": {}}
     config = load_run(["teleop.timeout_s=0.5"], **options)
-    assert config.executor.execution_horizon == 35 and config.robot.realtime is False
+    assert config.inference.execution_horizon == 35 and config.robot.realtime is False
     assert config.teleop.timeout_s == 0.5 and config.teleop.robot == config.robot
-    assert load_run(["executor.execution_horizon=7"], **options).executor.execution_horizon == 7
+    assert load_run(["policy.inference.execution_horizon=7"], **options).inference.execution_horizon == 7
 
 
 def test_a_twin_of_igris_b_over_zenoh_is_driven_and_recorded(tmp_path):

@@ -428,7 +428,7 @@ def test_mistakes_are_told_before_anything_is_made(tmp_path, mistake, sentence):
 def test_the_simulators_own_flag_may_end_episodes_where_the_simulator_judges(tmp_path):
     words = [word for word in asked(tmp_path) if not word.startswith("judge")]
     config = load_training_config("online", None, [*words, "judge=simulator", "policy.inference.stop_on=success"])
-    assert config.engine.executor.stop_on == "success"
+    assert config.engine.inference.stop_on == "success"
 
 
 @pytest.mark.parametrize(

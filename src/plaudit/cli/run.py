@@ -1,4 +1,4 @@
-"""`plaudit run`: a policy drives a robot, and what happens is record_episodes."""
+"""`plaudit run`: a policy drives a robot, and what happens is recorded."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,11 +13,13 @@ from plaudit.cli.common import AllowCode, AllowHost, RobotParams, RobotTopics, o
 from plaudit.errors import RolloutError
 from plaudit.trust import check_code
 
+INFERENCE = "policy.inference"  # keys of how to drive; other keys of the policy are those of its file
+
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...",
-        help="robot.x=y, policy.x=y, teleop.x=y, and how to drive: executor.max_action_delta=0.05 ...",
+        help="robot.x=y, policy.x=y, teleop.x=y, policy.inference.max_action_delta=0.05 ...",
     ),
 ]
 Algorithm = Annotated[
@@ -60,10 +62,10 @@ def run_(
     for typed in (robot, teleop, algorithm):
         if ":" in typed:
             check_code(typed)  # whoever names a package here may find it in the policy's file too
-    of_policy = [override for override in overrides or [] if override.startswith("policy.")]
+    of_policy = [one for one in overrides or [] if one.startswith("policy.") and not one.startswith(INFERENCE)]
     policy = load_policy(policy_yaml, of_policy)
     config = load_run(
-        [override for override in overrides or [] if override not in of_policy],
+        [one for one in overrides or [] if one not in of_policy],
         robot=robot,
         algorithm=algorithm,
         teleop=teleop,
@@ -79,7 +81,7 @@ def run_(
     ):
         try:
             with _start(config, policy) as engine:
-                _drive(engine, opened, config.executor.max_episode_steps, episodes, task, seed)
+                _drive(engine, opened, config.inference.max_episode_steps, episodes, task, seed)
         except RolloutError as error:
             tell("error", f"{error}; the robot was told to hold")
             raise typer.Exit(1) from None

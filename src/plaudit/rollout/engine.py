@@ -148,7 +148,7 @@ def check_algorithm(algorithm: str, config: InferenceConfig) -> None:
     """Whether there is such an algorithm, and whether it can run with these settings."""
     INFERENCE_REGISTRY.get(algorithm)
     if algorithm == "rtc" and not config.realtime:
-        raise ValueError("rtc controls in real time; write executor.realtime=true, or take algorithm 'sequential'")
+        raise ValueError("rtc controls in real time; write policy.inference.realtime=true, or choose 'sequential'")
 
 
 def engine_config(algorithm: str, settings: InferenceConfig) -> Any:
@@ -156,26 +156,37 @@ def engine_config(algorithm: str, settings: InferenceConfig) -> Any:
     return INFERENCE_REGISTRY.parse({**settings.model_dump(mode="json"), "type": algorithm})
 
 
+class RunPolicyConfig(Config):
+    """What `plaudit run` needs to know about a policy besides the policy's own file."""
+
+    inference: Annotated[Any, INFERENCE_REGISTRY.field]  # settings of the algorithm that its `type` names
+
+
 class RunConfig(Config):
-    """Everything but the policy, which has a file of its own."""
+    """A robot and how a policy drives it, under the same keys as in a training run."""
 
     robot: Annotated[Any, ROBOT_REGISTRY.field]
     teleop: Annotated[Any, TELEOP_REGISTRY.optional_field] = None
-    executor: Annotated[Any, INFERENCE_REGISTRY.field]  # settings of the algorithm that its `type` names
+    policy: RunPolicyConfig
+
+    @property
+    def inference(self) -> Any:
+        """The settings of the inference algorithm."""
+        return self.policy.inference
 
     @property
     def algorithm(self) -> str:
         """As `--inference_algorithm` names it."""
-        return INFERENCE_REGISTRY.name_of(self.executor)
+        return INFERENCE_REGISTRY.name_of(self.inference)
 
     @model_validator(mode="after")
     def _check_algorithm(self) -> Self:
-        check_algorithm(self.algorithm, self.executor)
+        check_algorithm(self.algorithm, self.inference)
         return self
 
     def start(self, policy: Any | None) -> InferenceEngine:
         """The engine, with the robot connected. policy: its config; None: loaded later, by `load_policy`"""
-        return self.executor.build(self.robot, policy, self.teleop)
+        return self.inference.build(self.robot, policy, self.teleop)
 
 
 def load_run(
@@ -188,7 +199,7 @@ def load_run(
     **settings: Any,
 ) -> RunConfig:
     """
-    overrides: robot.x=y, teleop.x=y, executor.x=y; they win
+    overrides: robot.x=y, teleop.x=y, policy.inference.x=y; they win
     teleop: a name, or "none"
     robot_files: key of the robot -> file
     settings: of `InferenceConfig`
@@ -200,19 +211,21 @@ def load_run(
     def translate(tree: dict[str, Any]) -> dict[str, Any]:
         robot_tree = {"type": robot, **files, **unpaced, **tree.get("robot", {})}
         shared = {"robot": robot_tree} if teleop == "topic" else {}  # the commands come over the robot's own transport
+        chosen = tree.get("policy", {}).get("inference", {})
         teleop_tree = {"type": teleop, **shared, **tree.pop("teleop", {})}
         return {
             **tree,
             **({} if teleop == "none" else {"teleop": teleop_tree}),
             "robot": robot_tree,
-            "executor": {"name": robot, **settings, **tree.get("executor", {}), "type": algorithm},
+            "policy": {"inference": {"name": robot, **settings, **chosen, "type": algorithm}},
         }
 
     config = load(RunConfig, None, overrides, translate)
-    return config.model_copy(update={"executor": with_params(config.executor, config.robot)})
+    inference = with_robot_defaults(config.inference, config.robot)
+    return config.model_copy(update={"policy": RunPolicyConfig(inference=inference)})
 
 
-def with_params(config: InferenceT, robot: Any) -> InferenceT:
+def with_robot_defaults(config: InferenceT, robot: Any) -> InferenceT:
     """The settings, with those that the user left open filled in by the robot's own files."""
     defaults = robot.inference_defaults() if isinstance(robot, RobotConfig) else {}
     return config.model_copy(update={key: value for key, value in defaults.items() if getattr(config, key) is None})

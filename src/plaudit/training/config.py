@@ -21,7 +21,7 @@ from plaudit.judges.config import HUMAN
 from plaudit.learners.config import OffPolicyConfig
 from plaudit.registry import ENV_REGISTRY, INFERENCE_REGISTRY, LEARNER_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.sim import SimRobotConfig
-from plaudit.rollout.engine import InferenceConfig, RunConfig, check_algorithm, engine_config
+from plaudit.rollout.engine import InferenceConfig, RunConfig, RunPolicyConfig, check_algorithm, engine_config
 from plaudit.training.audit import AuditConfig
 from plaudit.training.cluster_config import ClusterConfig
 from plaudit.training.collect import CollectConfig
@@ -130,7 +130,7 @@ class TrainingConfig(Config):
         """What drives the robot."""
         robot = self.robot or SimRobotConfig(env=self.env, realtime=False)
         inference = engine_config(self.inference_type, self.policy.inference)
-        return RunConfig(robot=robot, teleop=self.teleop, executor=inference)
+        return RunConfig(robot=robot, teleop=self.teleop, policy=RunPolicyConfig(inference=inference))
 
     @property
     def inference_type(self) -> str:

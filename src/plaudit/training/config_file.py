@@ -14,7 +14,7 @@ from plaudit.errors import did_you_mean
 from plaudit.judges.config import judge_tree
 from plaudit.policies.loader import load_policy
 from plaudit.registry import JUDGE_REGISTRY, ROBOT_REGISTRY
-from plaudit.rollout.engine import InferenceConfig, with_params
+from plaudit.rollout.engine import InferenceConfig, with_robot_defaults
 from plaudit.training.compat import Tree, translate
 from plaudit.training.config import Schedule, TrainingConfig
 from plaudit.training.settings import PolicySettings
@@ -110,7 +110,7 @@ def _with_robot_files(config: TrainingConfig) -> PolicySettings:
     acting = _absolute(inference.normalizer or named)
     learning = _absolute(policy.normalizer) or (acting if policy.behavior == "learner" else None)
     own = {"normalizer": acting, "name": inference.name or config.target_name}
-    inference = with_params(inference.model_copy(update=own), config.robot)
+    inference = with_robot_defaults(inference.model_copy(update=own), config.robot)
     return policy.model_copy(update={"inference": inference, "normalizer": learning})
 
 

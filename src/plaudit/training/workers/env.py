@@ -68,7 +68,7 @@ class EnvWorker:
         """reader: as the state manager knows it"""
         self._config, self._replay, self._state, self._reader = config, replay, state, reader
         self._follows = config.policy.behavior == "learner"  # or a policy that acts as it is
-        self._executor: InferenceEngine | None = None
+        self._engine: InferenceEngine | None = None
         self._has_policy = False
         self._version = 0
         self._unsent: _Recorded | None = None
@@ -76,9 +76,9 @@ class EnvWorker:
 
     def describe(self) -> EnvSpec:
         """What the robot sees and does. It is connected here, once; its policy comes with `load_policy`."""
-        if self._executor is None:
-            self._executor = self._config.engine.start(None)
-        return self._executor.env_spec
+        if self._engine is None:
+            self._engine = self._config.engine.start(None)
+        return self._engine.env_spec
 
     def load_policy(self, policy: PolicySpec) -> None:
         """Let this policy drive the robot. Once: asked again, nothing changes."""
@@ -87,21 +87,21 @@ class EnvWorker:
         if self._follows:
             start = self._state.call(StateManager.count_start, self._reader)
             policy = _explores_anew(policy, self._reader, start)
-        if self._executor is None:
-            self._executor = self._config.engine.start(policy)
+        if self._engine is None:
+            self._engine = self._config.engine.start(policy)
         else:
-            self._executor.load_policy(policy)
+            self._engine.load_policy(policy)
         self._has_policy = True
 
     def close(self) -> None:
         """The robot holds."""
-        if self._executor is not None:
-            self._executor.close()
+        if self._engine is not None:
+            self._engine.close()
 
     def stop(self) -> None:
         """End the episode at hand, from another thread."""
-        if self._executor is not None:
-            self._executor.stop()
+        if self._engine is not None:
+            self._engine.stop()
 
     def rollout(self, seed: int | None = None) -> EpisodeInfo | None:
         """Play one episode and hand it over; one that could not be handed over before comes first.
@@ -109,14 +109,14 @@ class EnvWorker:
         None for an episode that was stopped before anything was sent to the robot. When the robot fails, what there is
         of the episode is handed over before that is told.
         """
-        executor = self._executor
-        if executor is None or not self._has_policy:
+        engine = self._engine
+        if engine is None or not self._has_policy:
             raise WorkerLost("env", "its process was started again and has no policy yet")
         if self._unsent is None:
             if self._follows:
-                self._sync_weights(executor)
+                self._sync_weights(engine)
             began, clock = time.time(), time.monotonic()
-            episode, self._failure = self._run_episode(executor, seed)
+            episode, self._failure = self._run_episode(engine, seed)
             if episode is None:
                 return None
             self._unsent = _Recorded(episode, uuid.uuid4().hex, began, time.monotonic() - clock)
@@ -137,14 +137,14 @@ class EnvWorker:
             ended=str(episode.meta["ended"]),
         )
 
-    def _run_episode(self, executor: InferenceEngine, seed: int | None) -> tuple[Episode | None, RolloutError | None]:
+    def _run_episode(self, engine: InferenceEngine, seed: int | None) -> tuple[Episode | None, RolloutError | None]:
         """What was recorded, and what the robot failed of in the end."""
         done = threading.Event()
-        follower = threading.Thread(target=self._sync_weights_until, args=(executor, done), daemon=True)
+        follower = threading.Thread(target=self._sync_weights_until, args=(engine, done), daemon=True)
         if self._follows and self._config.policy.update_within_episode:
             follower.start()
         try:
-            episodes = executor.episodes(1, task=self._config.task, seed=seed)
+            episodes = engine.episodes(1, task=self._config.task, seed=seed)
             episode = next(episodes, None)
             try:
                 next(episodes, None)
@@ -158,15 +158,15 @@ class EnvWorker:
             if follower.ident is not None:
                 follower.join()
 
-    def _sync_weights_until(self, executor: InferenceEngine, done: threading.Event) -> None:
+    def _sync_weights_until(self, engine: InferenceEngine, done: threading.Event) -> None:
         while not done.wait(LOOK):
             with suppress(WorkerLost):  # it is looked for again
-                self._sync_weights(executor, now=True)
+                self._sync_weights(engine, now=True)
 
-    def _sync_weights(self, executor: InferenceEngine, now: bool = False) -> None:
+    def _sync_weights(self, engine: InferenceEngine, now: bool = False) -> None:
         weights = self._state.call(StateManager.get_weights, self._version, self._reader)
         if weights is not None:
-            executor.push(weights, now)
+            engine.push(weights, now)
             self._version = weights.version
 
 
