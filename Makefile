@@ -68,7 +68,7 @@ test: environments
 
 test-beside: lint
 	@$(MAKE) --no-print-directory test-clusters
-	@$(MAKE) --no-print-directory test-simulators
+	@$(MAKE) --no-print-directory test-simulators SELECT='-m "not slow"'
 
 test-fast: $(VENV)/.ready-dev
 	+$(PYTEST) -m "not cluster and not slow"
@@ -98,7 +98,7 @@ $(SIMULATORS)/.ready: $(SETUP)
 	@touch $@
 
 test-simulators: $(SIMULATORS)/.ready
-	$(SIMULATORS)/bin/pytest -n 2 --dist worksteal tests/envs/adapters
+	$(SIMULATORS)/bin/pytest -n 2 --dist worksteal $(SELECT) tests/envs/adapters
 
 bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/structure.py --quick

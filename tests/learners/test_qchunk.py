@@ -55,7 +55,7 @@ def test_it_finds_chunks_that_add_up_to_what_pays():
         torch.Generator().manual_seed(0),
         QChunk(QChunkConfig(**{**TINY, "num_samples": 32}, lr=5e-3), SPACES),
     )
-    for _ in range(250):
+    for _ in range(150):
         learner.update(windows(rng, 128))
     state = np.array([[0.4, 0.0], [-0.4, 0.3]] * 20, np.float32)
     act = learner.act_fn(explore=True)

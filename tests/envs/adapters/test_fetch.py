@@ -11,10 +11,10 @@ pytestmark = [needs("gymnasium_robotics", "fetch"), pytest.mark.filterwarnings(I
 @pytest.mark.parametrize(
     ("id", "obs", "state"),
     [
-        ("FetchPickAndPlace-v4", "state", 28),
+        pytest.param("FetchPickAndPlace-v4", "state", 28, marks=pytest.mark.slow),
         ("FetchPickAndPlace-v4", "both", 28),
         ("FetchPushDense-v4", "pixels", 13),
-        ("FetchReach-v4", "both", 13),
+        pytest.param("FetchReach-v4", "both", 13, marks=pytest.mark.slow),
     ],
 )
 def test_a_task_keeps_the_contract(id, obs, state):

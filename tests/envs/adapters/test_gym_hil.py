@@ -7,7 +7,10 @@ from plaudit.envs.adapters.gym_hil import GymHilConfig
 pytestmark = [needs("gym_hil", "gym-hil"), pytest.mark.filterwarnings(INFINITE_STATE)]
 
 
-@pytest.mark.parametrize(("id", "actions"), [("gym_hil/PandaPickCube-v0", 4), ("gym_hil/PandaPickCubeBase-v0", 7)])
+@pytest.mark.parametrize(
+    ("id", "actions"),
+    [("gym_hil/PandaPickCube-v0", 4), pytest.param("gym_hil/PandaPickCubeBase-v0", 7, marks=pytest.mark.slow)],
+)
 def test_states_keep_the_contract(id, actions):
     env = GymHilConfig(id=id, max_steps=30).make()
     check_adapted(env)

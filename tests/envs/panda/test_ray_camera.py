@@ -42,7 +42,14 @@ def cast_all(env, i, camera, size):
     return image
 
 
-@pytest.mark.parametrize(("size", "randomize"), [((64, 64), False), ((20, 45), True), ((96, 32), True)])
+@pytest.mark.parametrize(
+    ("size", "randomize"),
+    [
+        ((20, 45), True),
+        pytest.param((64, 64), False, marks=pytest.mark.slow),
+        pytest.param((96, 32), True, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("camera", CAMERAS)
 def test_an_image_equals_casting_every_ray_at_every_geom(camera, size, randomize):
     env, images = random_walk(camera, size, randomize=randomize)

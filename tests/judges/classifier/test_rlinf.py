@@ -153,7 +153,7 @@ class TheirsOfToday(nn.Module):
     [
         ("resnet18", {"blocks": [2, 2, 2, 2]}),
         ("resnet18", {"blocks": [2, 2, 2, 2], "hidden": None, "normalize": False}),
-        ("resnet34", {"blocks": [3, 4, 6, 3], "hidden": 8}),
+        pytest.param("resnet34", {"blocks": [3, 4, 6, 3], "hidden": 8}, marks=pytest.mark.slow),
         ("resnet50", {"blocks": [3, 4, 6, 3], "bottleneck": True}),
     ],
 )
