@@ -148,7 +148,7 @@ class Table:
 def others(table: Table, scorer: Qwen3VLBackend, episodes: list[Episode], repeats: int) -> None:
     """How else one could ask: all by transformers itself."""
     model, job = scorer.model, scorer.pack(0, episodes[0])
-    picture = scorer.inputs(job.prompt)
+    picture = scorer.explanation_inputs(job.prompt)
     ids = torch.from_numpy(job.layout.ids).to(scorer.device)[None]
     table.add("plain, 1 at a time", 1, lambda: forward(model.model, with_ids(picture, ids)), repeats, whole=True)
     first = ids[:, : job.layout.answer_positions[0] + 1].expand(job.prompt.num_frames, -1).contiguous()
@@ -156,7 +156,7 @@ def others(table: Table, scorer: Qwen3VLBackend, episodes: list[Episode], repeat
         "a prompt each, 1 at a time", 1, lambda: forward(model, with_ids(picture, first), logits_to_keep=1), repeats
     )
     shown = build_prompt(scorer.config, random_episode(SHOWN, job.sizes[0][0], 0))
-    few = scorer.inputs(shown)
+    few = scorer.explanation_inputs(shown)
     table.add("generation, 1 at a time", 1, lambda: write(scorer, few), max(1, repeats // 2))
     eight = {name: torch.cat([values] * 8) for name, values in few.items()}
     table.add("generation, 8 at a time", 8, lambda: write(scorer, eight), max(1, repeats // 2))
@@ -197,7 +197,7 @@ def agree(scorer: Qwen3VLBackend, episode: Episode) -> None:
     job = scorer.pack(0, episode)
     ids = torch.from_numpy(job.layout.ids).to(scorer.device)[None]
     try:
-        hidden = forward(scorer.model.model, with_ids(scorer.inputs(job.prompt), ids)).last_hidden_state
+        hidden = forward(scorer.model.model, with_ids(scorer.explanation_inputs(job.prompt), ids)).last_hidden_state
     except (RuntimeError, TypeError, ValueError) as error:
         say(f"transformers' own forward failed: {str(error).splitlines()[0][:150]}")
         return
@@ -213,12 +213,12 @@ def breakdown(scorer: Qwen3VLBackend, episodes: list[Episode]) -> None:
     jobs = [scorer.pack(number, episode) for number, episode in enumerate(episodes)]
     arrays = pad_batch([job.layout for job in jobs])
     ids, positions, answers = (torch.from_numpy(values).to(scorer.device) for values in arrays)
-    features, where = scorer.look(jobs, ids.shape[1])
+    features, where = scorer.encode_images(jobs, ids.shape[1])
     places = torch.from_numpy(where).to(scorer.device)
     x = scorer.decoder.read(ids, positions, places, features)
     parts = {
         "layout": lambda: [scorer.pack(number, episode) for number, episode in enumerate(episodes)],
-        "vision": lambda: scorer.look(jobs, ids.shape[1]),
+        "vision": lambda: scorer.encode_images(jobs, ids.shape[1]),
         "decoder": lambda: scorer.decoder.read(ids, positions, places, features),
         "head": lambda: scorer.decoder.logits(x, answers),
     }

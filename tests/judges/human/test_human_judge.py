@@ -9,6 +9,7 @@ from plaudit.judges.human.judge import HumanJudge, with_window_id
 from plaudit.judges.human.keys import replay
 from plaudit.judges.human.session import Session
 from plaudit.judges.labeling import label_episodes
+from plaudit.types import Labels
 
 
 @pytest.fixture
@@ -31,6 +32,7 @@ def test_there_is_no_answer_until_the_person_has_completed_the_episode(store):
     assert judge.score(asked(store, 2, 0)) == [None, None]
     press(store, "Right Right S Return", name="lab")
     (labels, other) = label_episodes(judge, asked(store, 2, 0))
+    assert isinstance(labels, Labels)
     assert labels.targets.tolist() == [0, 0, 1, 1, 1, 1, 1] and other is None
     written = store.ledger.labels(2)
     assert (labels.judge, labels.note) == (written.judge, written.note) and written.note == "by lab"
@@ -60,6 +62,7 @@ def test_a_success_from_the_first_frame_on_is_taken_from_a_person(store):
     judge.score(asked(store, 0))
     press(store, "S Return")
     (labels,) = label_episodes(judge, asked(store, 0))
+    assert isinstance(labels, Labels)
     assert labels.success.all() and labels.note == ""
 
 
@@ -68,6 +71,7 @@ def test_an_excluded_episode_is_answered_and_has_no_labels(store):
     judge.score(asked(store, 0))
     press(store, "X Return")
     (labels,) = label_episodes(judge, asked(store, 0))
+    assert isinstance(labels, Labels)
     assert not labels.labeled.any() and "excluded" in labels.note
 
 
