@@ -1,8 +1,8 @@
-"""The edge where batches leave numpy: memory for them, and their way to torch and TensorDict.
+"""Memory of batches, and their conversion to torch and TensorDict.
 
 A batch of 256 transitions with two cameras is 50 MB. Allocating that anew costs as much as filling it, because the
-kernel hands out zeroed pages one fault at a time; so memory is reused, but only once nobody looks at it any more. With
-CUDA it comes from torch's own pinned cache instead, which also knows of copies that are still under way.
+kernel hands out zeroed pages one fault at a time; so memory is reused once nothing refers to it any more. With CUDA it
+comes from torch's pinned cache instead, which also tracks copies that are still in progress.
 """
 
 import weakref

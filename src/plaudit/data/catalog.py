@@ -1,4 +1,4 @@
-"""What a store's journal adds up to: which episodes are alive, where they lie, which segments hold them."""
+"""The state that a store's journal adds up to: live episodes, their locations and their segments."""
 
 import itertools
 import math
@@ -17,10 +17,10 @@ from plaudit.untrusted import shown
 
 
 class Catalog:
-    """Follows a journal; the store asks it where things are."""
+    """Applies the lines of a journal; the store looks episodes and segments up in it."""
 
     def __init__(self, root: Folder, before: "Catalog | None" = None):
-        """before: of the same store, whose journal has been replaced since: its segments stay open"""
+        """before: the catalog of the same store before its journal was replaced; its segments stay open"""
         self.root = root
         self.places: dict[int, EpisodeEntry] = {}  # alive, oldest first
         self.segments: dict[int, Segment] = {}
@@ -38,7 +38,7 @@ class Catalog:
         self._unordered: set[int] = set()  # segments whose episodes do not stand in the order of their rows
 
     def follow(self, lines: Iterable[Record], own: Mapping[int, EpisodeEntry] | None = None) -> list[Segment]:
-        """Take journal lines in, in order; returns the segments that nothing lives in any more.
+        """Apply journal lines in order; returns the segments that became empty.
 
         own: id -> place, of lines that this process wrote and need not be looked at again
         """

@@ -1,10 +1,9 @@
-"""Is the store what it says it is? Every byte against its checksum, and what can be put right.
+"""Verification of a store: every byte against its checksum, and repair of what can be repaired.
 
-In order: what describes the store, the lines of journal and ledger, the files they promise, the arrays in them. A check
-changes nothing and may look at a store that is being written. A repair is the store's writer for as long as it takes,
-and holds each file's own lock while it replaces it. It mends what one flipped bit has spoilt, takes what is lost from
-where it stands a second time, and writes off episodes whose arrays fail their checksum, so that nobody trains on them;
-it leaves their bytes where they are.
+The order is: settings, lines of journal and ledger, files, arrays. A check changes nothing and works on a store that is
+being written. A repair is the store's writer while it runs, and holds each file's own lock while it replaces it. It
+corrects single flipped bits, restores lost files from their second copy, and drops episodes whose arrays fail their
+checksum, so that nothing is trained on them; their bytes stay where they are.
 """
 
 from collections.abc import Iterator
@@ -67,7 +66,7 @@ def check(folder: str | Path, *, repair: bool = False, progress: ProgressFn = it
 
 
 def empty_quarantine(folder: str | Path) -> list[str]:
-    """Delete what was set aside, because somebody said so; returns what it was."""
+    """Delete everything in the quarantine; returns a message for each entry."""
     if not is_store(folder):
         raise StoreError(f"{folder} holds no store")
     root = Folder(Path(folder))

@@ -1,9 +1,9 @@
-"""Small JSON files that carry a checksum of their own content, so that no flipped bit is believed.
+"""Small JSON files with a checksum of their own content.
 
     {"format": "plaudit store", "version": 2, ..., "crc": "1c291ca3"}
 
-The checksum is that of the other values, written without spaces and with sorted keys: whoever edits such a file by hand
-is told, and how it is indented does not matter. One flipped bit can be put right, as in a journal's line.
+The checksum covers the other values, encoded without spaces and with sorted keys: an edit by hand is detected, and
+indentation does not matter. A single flipped bit can be repaired, as in a journal.
 """
 
 import json

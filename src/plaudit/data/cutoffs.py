@@ -28,7 +28,7 @@ MAX_EPISODES = 1_000_000  # in a label file
 
 
 def read_cutoffs(path: str | Path) -> dict[int, Any]:
-    """Episode number -> cutoff, ranges or None, as the file says."""
+    """Episode number -> cutoff, ranges or None, as in the file."""
     path = Path(path)
     tree = _tree(path)
     if not isinstance(tree, dict):
@@ -79,7 +79,7 @@ def label_store(
     note: str = "",
     after: After = "failure",
 ) -> list[int]:
-    """Append one verdict an episode to the ledger, all or none; returns the ids of the episodes labeled.
+    """Append labels of each episode to the ledger, all or none; returns the ids of the episodes labeled.
 
     after: what frames after the last range of an episode are
     """
@@ -118,7 +118,7 @@ def _numbering(store: Store, by: Numbering | None) -> dict[int, int]:
 
 
 def over_all_frames(episode: Episode, recorded: FloatArray) -> FloatArray:
-    """[T+1] from a verdict on each frame that was recorded. What is said of a last frame holds for the copy of it."""
+    """[T+1] labels from those of the recorded frames; a padded frame gets the label of the frame it repeats."""
     verdict = np.full(episode.steps + 1, np.nan, np.float32)
     verdict[episode.recorded] = recorded
     if episode.repeated == "last":

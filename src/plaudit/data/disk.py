@@ -1,10 +1,10 @@
-"""Files of a store, named relative to an open folder: where the folder is moved, they are still the same files.
+"""Files of a store, opened relative to a directory handle.
 
-A writer that names its files by their whole path writes into whatever lies at that path by now. So every file of a
-store is opened, made, renamed and removed through a `Folder`, which holds the directory itself; what comes to lie at
-its old path is never touched, and `check_same` says so before anything is written.
+A writer that opens files by their full path writes into whatever is at that path by then. So every file of a store is
+opened, created, renamed and removed through a `Folder`, which holds the directory open; if the folder is moved, its
+files are still the same, and another folder at the old path is never touched. `check_same` detects it before a write.
 
-All calls that change the disk go through `os`, so that a test can record them and lay out what a power cut leaves.
+All calls that change the disk go through `os`, so that a test can record them and replay a power cut.
 """
 
 import errno
@@ -245,7 +245,7 @@ class WritableFile:
         self._close = lambda: None
 
     def open(self) -> os.stat_result:
-        """Make `descriptor` that of the file which has the name now, and return what the disk says of it."""
+        """Open the file that has the name now, unless it is open already; returns its status."""
         if self.descriptor >= 0 and self._process == os.getpid():  # a fork would share the locks on it
             try:
                 there = os.stat(self.name, dir_fd=self._folder.descriptor, follow_symlinks=False)

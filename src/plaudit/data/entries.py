@@ -1,7 +1,7 @@
-"""What a store's journal says of one episode: where it lies, its checksums, its task and the like.
+"""The journal's record of one episode: its location, checksums, task and metadata.
 
-A line that fits its checksum may still be one that somebody made by hand. So each value is looked at once, where the
-line is read and before one is written, and everything behind it may rely on what it is.
+A line whose checksum is right may still have been written by hand. So every value is validated once, when a line is
+read and before one is written; the rest of the code relies on it.
 """
 
 import json
@@ -28,7 +28,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: each open
 
 @dataclass(frozen=True, slots=True)
 class EpisodeEntry:
-    """Where an episode lies, and what its journal line says of it.
+    """The location of an episode, and its journal line.
 
     The line is kept as the text that it is in the journal, of some hundred bytes, and read anew each time: parsed it
     takes 4 KB, in every process and part of a run that has the store open.

@@ -1,8 +1,8 @@
-"""What judges could not judge, kept on the record: a journal beside the ledger, one line a failure.
+"""Episodes that a judge failed on, and why: a journal beside the ledger, one line a failure.
 
-An episode that a judge fails on gets no label and waits for the next run; why it failed is worth keeping, since an
-endpoint that was down and an answer that made no sense call for different things. The file is made with the first
-failure. What has been judged since is not forgotten here; `standing` leaves it out.
+An episode that a judge fails on gets no label and is retried by the next run. The reason is kept, because an endpoint
+that was down and an answer that could not be parsed need different fixes. The file is created with the first failure.
+Failures are never removed; `unresolved` omits those of episodes that were labeled since.
 
 A running loop asks every few milliseconds, so only what was appended since the last call is read.
 """

@@ -1,10 +1,10 @@
-"""How many lines a journal has, kept in a second place: `journal.head` beside `journal`.
+"""The number of lines of a journal, stored a second time: `journal.head` beside `journal`.
 
-A journal that lost its last lines at the end of one looks like a shorter journal. So each append also notes the number
-of the last line and the checksum of all lines so far, after the line itself is safe: a head may lag behind its journal
-and never leads it. It is not synced by itself, which would double the cost of a label; a process that is killed leaves
-it exact, and a power cut may set it back by what the machine had not written yet. What it then does not vouch for is
-synced in the journal all the same.
+A journal that lost its last lines at a line boundary looks like a shorter journal. So each append also writes the
+number of the last line and the checksum of all lines so far, after the line itself is synced: a head may lag behind
+its journal and never leads it. It is not synced by itself, which would double the cost of a label; a killed process
+leaves it exact, and a power cut may set it back to what the machine had written. Lines that it does not cover are
+synced all the same.
 
 Two slots are written in turn, each with a checksum, so that one torn write leaves the other.
 """

@@ -1,7 +1,7 @@
-"""Whether the files of a store belong together: looked at when it is opened.
+"""Whether the files of a store belong together, checked when it is opened.
 
-Each file fits its own checksums wherever it is copied to. So what a whole file says is compared with the others: a
-journal of another store is found out, and one of an earlier day, whose next ids have labels by now.
+The checksums of a file are still right after it was copied to another store. So files are compared with each other:
+this detects the journal of another store, and an old copy of the journal whose next ids have labels already.
 """
 
 from plaudit.data.catalog import Catalog
@@ -29,7 +29,7 @@ def check_identity(settings: Settings, journal: Journal, ledger: Ledger | None) 
 
 
 def skip_labeled_ids(journal: Journal, catalog: Catalog, ledger: Ledger) -> list[str]:
-    """Count on after the last episode that has labels, where the journal does not know of it; says so."""
+    """Continue ids after the last episode that has labels, if the journal ends before it; returns messages."""
     last = ledger.last_id
     if last < catalog.next_id:
         return []

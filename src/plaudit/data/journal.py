@@ -1,26 +1,26 @@
-"""An append-only file of JSON records that a crash cannot confuse: one line a record, numbered and chained.
+"""An append-only file of JSON records that survives crashes: one line a record, numbered and chained.
 
     1c291ca3 18 17 8d3f00a2 {"op":"episode",...}
-    checksum of the rest, the line's number, that of the first line of its append, checksum of all lines before it
+    checksum of the rest, number of the line, number of the first line of its append, checksum of all lines before it
 
-`append` returns when the lines are on the platter, so whatever a record speaks of must be synced before it. What can be
-wrong with such a file is told apart:
+`append` returns when the lines are on disk; whatever a record refers to must be synced before. Damage is classified:
 
-- a torn tail: the last lines are incomplete or fail their checksums, and belong to one append. It never returned, so
-  nobody was promised anything, unless the head (data/head.py) counts them; readers stop before it and the next writer
-  sets it aside. Lines of one append know of each other because a power cut may keep a later one and lose an earlier.
-- a line that fails its checksum and was promised: opening refuses, and `mend` finds the single bit that makes the
-  checksum fit again (a line of 600 bytes has 4,800 candidates; the odds of a wrong fit are one in a million).
-- lines that are missing: in the middle the numbers and the chain tell, at the end the head does.
-- another file under the same name: a repair or a compaction replaced it. `Replaced` is raised, and whoever follows the
-  file reads it from the start.
+- A torn tail: the last lines are incomplete or fail their checksums, and belong to one append. That append never
+  returned, unless the head (data/head.py) counts its lines. Readers stop before it, and the next writer moves it to the
+  quarantine. Each line has the number of its append's first line, because a power cut may keep a later line and lose an
+  earlier one.
+- An acknowledged line that fails its checksum: opening raises, and `repair_journal` searches for the single bit that
+  makes the checksum right (a line of 600 bytes has 4,800 candidates; the odds of a wrong match are one in a million).
+- Missing lines: in the middle, the numbers and the chain show it; at the end, the head does.
+- Another file under the same name: a repair or a compaction replaced it. `Replaced` is raised, and a reader reads the
+  new file from the start.
 
-The first line of a file says whose it is, `{"journal": {...}}`, and may have any number: a journal that is written anew
-goes on counting. Files of earlier versions have lines without numbers, `crc32 json`; they are read as they are, and
-the first append vouches for all of them.
+The first line of a file is its header, `{"journal": {...}}`, and may have any number: a rewritten journal continues the
+numbering. Files of version 1 have lines without numbers, `crc32 json`; they are read as they are, and the first append
+covers all of them with its chain.
 
-Text rather than a binary framing or SQLite: a person can read it with `less` on the worst day of the project,
-appends are one write and one sync, and readers in other processes need no locks at all.
+Text rather than a binary format or SQLite: it can be read with `less`, an append is one write and one sync, and readers
+in other processes need no locks.
 """
 
 import fcntl
@@ -66,7 +66,7 @@ class JournalFile:
         self.identity = identity(os.fstat(self.descriptor))
 
     def record(self, offset: int, length: int) -> Record:
-        """What the line says that stands there, without its end; compared with its checksum."""
+        """The record of a line without its line end, verified by its checksum."""
         with disk_errors(self.path.parent, f"{self.path.name} cannot be read"):
             line = decode(read_at(self.descriptor, offset, length))
         if line is None:
@@ -75,7 +75,7 @@ class JournalFile:
 
 
 class Journal:
-    """One process's view of the file; `read` and `append` both leave it at the end of what is known."""
+    """One process's view of the file; after `read` and `append` it is at the end of the file."""
 
     def __init__(self, path: Path, folder: Folder | None = None, *, counted: bool = True, header: Record | None = None):
         """
@@ -149,9 +149,9 @@ class Journal:
             return others
 
     def recover_tail(self) -> tuple[list[Record], list[str]]:
-        """Put a torn last line into the quarantine, and count anew where a power cut tore the count.
+        """Move a torn last line to the quarantine, and restore a head that a power cut tore.
 
-        Returns what others had appended, and what was done.
+        Returns the records that other processes appended, and messages.
         """
         with self._locked() as file:
             others, messages = self._catch_up(file), self._quarantine_tail(file)
@@ -161,7 +161,7 @@ class Journal:
             return others, messages
 
     def rewrite(self, records: Iterable[Record]) -> None:
-        """Replace the file by one that says these records and no others; numbers go on."""
+        """Replace the file by one with exactly these records; the numbering continues."""
         with self.folder.opened(self.path.name, os.O_RDONLY) as old:
             fcntl.flock(old, fcntl.LOCK_EX)
             self._check_same(os.fstat(old))
@@ -178,7 +178,7 @@ class Journal:
                 self._head = read_head(self.folder, self.path.name)
 
     def set_header(self, header: Record) -> None:
-        """The next append says so first, unless the file does already: one of an earlier version does not."""
+        """The next append writes this header first, unless the file has it already."""
         self._new_header = header
         self._header_pending = self.header is not None and self.header != header
 
@@ -279,7 +279,7 @@ class Journal:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """The file, open for writing, once nobody else writes to it; JournalMissing or Replaced where it is not there.
+        """The file, open for writing and locked; raises JournalMissing or Replaced if it is gone.
 
         A repair gives the old file a second name before it puts another in its place, so names are counted last.
         """
@@ -294,7 +294,7 @@ class Journal:
             fcntl.flock(file, fcntl.LOCK_UN)
 
     def _check_same(self, opened: os.stat_result | None = None) -> os.stat_result:
-        """The file that was read so far still lies under its name; what the disk says of that name.
+        """Check that the file that was read still has its name; returns the status of that name.
 
         opened: another descriptor's, which is to be of the same file
         """

@@ -1,11 +1,11 @@
-"""What a ledger's lines add up to, in 48 bytes each: enough to choose among them; the rest is read when asked for.
+"""Label versions in memory, 48 bytes each; everything else is read from the ledger when it is needed.
 
-A run of weeks writes a verdict or two an episode and evicts the episodes, never the verdicts. Kept as parsed lines they
-took kilobytes each, once in every part of the run that follows the ledger. So a row here says of which episode a
-verdict is, who gave it, when, and where its line stands, and the arrays stay in the file. That is the very file that
-was read, held open: what a repair puts in its place is another one, and is read from its start.
+A run of weeks writes one or two labels an episode and evicts episodes, but never labels. As parsed lines they took
+kilobytes each, in every part of the run that follows the ledger. So a row holds the episode, the judge, the time and
+the position of the line, and the arrays stay in the file. The file is held open: a repair replaces it by another file,
+which is then read from its start.
 
-A row is added in one call, so that a Ctrl-C leaves no half of one.
+A row is added in one call, so that Ctrl-C leaves no partial row.
 """
 
 import base64
@@ -65,7 +65,7 @@ class LabelVersion:
 
     @property
     def line(self) -> Record:
-        """All that the ledger says, read from it and verified each time."""
+        """The whole record, read from the ledger and verified each time."""
         line = self._file.record(self._offset, self._length)
         # A line of another verdict fits its own checksum too, where somebody wrote over the file.
         if not is_label_line(line) or _key(line) != (self.episode, self.source, _TIME.pack(self.time)):

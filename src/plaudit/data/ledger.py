@@ -1,11 +1,10 @@
-"""The label ledger: append-only verdicts on episodes, who said what and when.
+"""The label ledger: append-only, versioned labels of episodes.
 
-Labels come minutes or days after their episode, from several judges, and judges change their minds. So nothing is
-ever overwritten: each verdict is a new version of that episode's labels, the newest wins, and restoring an old one
-appends it again. The file is a journal (data/journal.py); several processes may append at once, each append under a
-short lock, so a person can label while the robot records and a classifier judges. Arrays stand in the line,
-compressed and base64: a hundred bytes for a clear-cut episode of 50 steps, two kilobytes for 400 steps with a
-probability each.
+Labels come minutes or days after their episode, from several judges, and may be revised. So nothing is overwritten: new
+labels are a new version, the newest counts, and restoring an old version appends it again. The file is a journal
+(data/journal.py); several processes may append at once, each under a short lock, so a person can label while the robot
+records and a classifier judges. Arrays are stored in the line, compressed and base64-encoded: a hundred bytes for a
+clear-cut episode of 50 steps, two kilobytes for 400 steps with a probability each.
 """
 
 import threading
@@ -22,7 +21,7 @@ from plaudit.types import Labels
 
 
 class Ledger:
-    """The verdicts on one store's episodes."""
+    """The labels of one store's episodes."""
 
     def __init__(self, path: Path, folder: Folder | None = None, header: Record | None = None):
         """
@@ -59,14 +58,14 @@ class Ledger:
                 self._start()
 
     def recover_tail(self) -> list[str]:
-        """Put what a killed process left of its last line aside; says what."""
+        """Move an incomplete last line of a killed process to the quarantine; returns messages."""
         with self._guard, disk_errors(self.path.parent, f"{self.path.name} cannot be written"):
             self._refresh()
             return self._journal.recover_tail()[1]
 
     @property
     def header(self) -> Record | None:
-        """Whose it says it is."""
+        """The header of the file."""
         return self._journal.header
 
     def set_header(self, header: Record) -> None:
@@ -81,7 +80,7 @@ class Ledger:
         return self._verdicts.last_id
 
     def changed_since(self, count: int) -> set[int]:
-        """The episodes that got a verdict after the first `count` versions: how replay keeps up."""
+        """The episodes that got labels after the first `count` versions: how replay keeps up."""
         return self._verdicts.changed_since(count)
 
     def since(self, count: int) -> list[LabelVersion]:
@@ -89,7 +88,7 @@ class Ledger:
         return self._verdicts.since(count)
 
     def append(self, episode_id: int, labels: Labels) -> int:
-        """Add a verdict; returns its version number once it is safe on disk."""
+        """Add labels; returns their version number once they are synced to disk."""
         return self.extend([(episode_id, labels)])[0]
 
     def extend(self, verdicts: Iterable[tuple[int, Labels]]) -> list[int]:
@@ -101,7 +100,7 @@ class Ledger:
         return self._write([(episode_id, self.version(episode_id, number).labels(), number)])[0]
 
     def labels(self, episode_id: int, sources: Collection[str] | None = None) -> Labels | None:
-        """The newest verdict, or the newest of certain judges; None where there is none."""
+        """The newest labels, or the newest of certain judges; None if there are none."""
         version = self.newest(episode_id, sources)
         return None if version is None else version.labels()
 

@@ -8,7 +8,7 @@ _FIRST_LINE = b"version https://git-lfs.github.com/spec/"
 
 
 def is_pointer(path: Path) -> bool:
-    """Whether Git LFS stands a pointer here in place of the file itself."""
+    """Whether the file is a Git LFS pointer."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -2,9 +2,8 @@
 
     1c291ca3 18 17 8d3f00a2 {"op":"episode",...}
 
-A file may come from somebody who can compute a checksum, so a line that fits it is still measured: its length, how deep
-its record nests, and whether it is an object at all. What is written is read back first, so that nothing gets into
-a file that nobody could read.
+Anyone can compute a checksum, so a line with a right one is still validated: its length, its nesting depth, and that it
+is an object. Lines are parsed before they are written, so that nothing unreadable gets into a file.
 """
 
 import json
@@ -58,7 +57,7 @@ def encode_lines(records: Iterable[Record], first: int, chain: int) -> list[byte
 
 
 def decode(text: bytes | bytearray) -> Line | None:
-    """What a line says, or None when its checksum does not fit."""
+    """A parsed line, or None if its checksum is wrong."""
     if text[8:9] != b" " or text[:8] != b"%08x" % zlib.crc32(memoryview(text)[9:]):
         return None
     try:

@@ -1,8 +1,8 @@
-"""One writer a store: a lock on `writer.lock`, which says who, and one on the folder itself.
+"""The single-writer lock of a store: on `writer.lock`, which names the process, and on the folder itself.
 
-A file can be deleted while it is locked, and then the next to come locks another file of the same name. A folder that
-is open cannot be exchanged like that: whoever writes to this store, wherever it was moved to, holds this directory.
-Some network file systems lock no directories; there the file is all there is.
+A file can be deleted while it is locked, and the next process would lock a new file of the same name. An open directory
+cannot be replaced like that, even if the store is moved. Some network file systems cannot lock directories; there the
+file is the only lock.
 """
 
 import fcntl

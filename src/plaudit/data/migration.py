@@ -1,10 +1,10 @@
-"""A store of version 1 becomes one of version 2 when it is first opened for writing; reading changes nothing.
+"""Upgrade of a store of version 1 to version 2, when it is first opened for writing; reading changes nothing.
 
-Nothing is thrown away or converted: the old lines stay as they are at the head of journal and ledger, and the lines
-that follow vouch for them, because each carries the checksum of all before it. Added are the store's id, the schemas in
-the journal, the seals of `store.json` and `schema.json` (whose old files are kept in the quarantine) and the counts.
+Nothing is removed or converted: the old lines stay at the start of journal and ledger, and later lines cover them,
+because each carries the checksum of all lines before it. Added are the store's id, the schemas in the journal, the
+checksums of `store.json` and `schema.json` (whose old files are kept in the quarantine) and the line counts.
 
-`store.json` comes last: a migration that is interrupted begins again.
+`store.json` is written last: an interrupted migration starts again.
 """
 
 from plaudit.data.catalog import Catalog
@@ -19,7 +19,7 @@ from plaudit.errors import StoreDamaged
 
 
 def check_schemas(root: Folder, catalog: Catalog) -> None:
-    """One episode of each segment must fit its checksums: what a `schema.json` without a seal says is then right.
+    """One episode of each segment must match its checksums: then a `schema.json` without a checksum is right.
 
     By a wrong one, good arrays would look like leftovers and be cut off.
     """

@@ -128,7 +128,7 @@ class Normalizer:
 
     @property
     def tree(self) -> dict[str, Any]:
-        """What stands in a file."""
+        """The content of a statistics file."""
         stats = {key: {"mean": s.mean.tolist(), "std": s.std.tolist()} for key, s in self.stats.items()}
         return {"eps": self.eps, "stats": stats, "meta": dict(self.meta)}
 
@@ -137,7 +137,7 @@ class Normalizer:
 
     @classmethod
     def load(cls, path: str | Path | Mapping[str, Any]) -> Self:
-        """From our JSON, or what stands in it, or from a `.pkl` or `.pickle` of another stack."""
+        """From our JSON file or its content, or from a `.pkl` or `.pickle` file of another stack."""
         if isinstance(path, Mapping):
             return cls._of(path)
         path = Path(path)

@@ -1,9 +1,8 @@
-"""Bytes that no line of a journal explains, set aside: `quarantine/20261116-101502-segment-000003/`.
+"""The quarantine: bytes that no journal line refers to, `quarantine/20261116-101502-segment-000003/`.
 
-What a killed writer leaves behind and what a damaged journal no longer speaks of look the same, and one of them may be
-somebody's only recording. So neither is deleted: it is moved or copied here, synced, and a text beside it says where it
-came from and how to put it back, before the store goes on without it. Only `plaudit data check --empty-quarantine`,
-which a person types, takes anything away.
+What a killed writer left behind and what a damaged journal no longer lists look the same, and the latter may be the
+only copy of a recording. So neither is deleted: it is moved or copied here and synced, with a note that says where it
+came from and how to restore it, before the store is changed. Only `plaudit data check --empty-quarantine` deletes it.
 """
 
 import os

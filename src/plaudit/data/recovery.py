@@ -1,6 +1,6 @@
-"""What a crash left behind, put right by the next writer: set aside, never deleted (data/quarantine.py).
+"""Crash recovery: the next writer moves what a crash left behind to the quarantine, and deletes nothing.
 
-Only names that a writer makes are touched. Somebody's own folder among the segments, an export say, stays where it is.
+Only names that a writer creates are touched. A user's own folder among the segments, an export for example, stays.
 """
 
 import re

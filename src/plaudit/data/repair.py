@@ -1,8 +1,8 @@
-"""What is wrong with a journal, in words, and what can be put right.
+"""Inspection and repair of a journal.
 
-A check reads the lines as they are, under a shared lock, so that it can look at a store that is being written. A repair
-holds the file's own lock until the mended one has taken its place: whoever appends meanwhile waits, notices that the
-file is another one, and writes there.
+A check reads the lines under a shared lock, so it works on a store that is being written. A repair holds the file's
+exclusive lock until the repaired file has replaced it: an append that waits for the lock then notices that the file was
+replaced, and goes to the new one.
 """
 
 import fcntl
@@ -202,7 +202,7 @@ def _replace(
 
 
 def _each_once(records: Iterable[Record]) -> Iterator[Record]:
-    """Without lines that stand there a second time, word for word: no two appends are of one moment."""
+    """Without exact duplicates: no two appends have the same time."""
     seen: set[str] = set()
     for record in records:
         text = json.dumps(record)

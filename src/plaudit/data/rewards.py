@@ -1,4 +1,4 @@
-"""Rewards, computed from labels when they are needed and never stored in them: a change of mode labels nothing anew.
+"""Rewards, computed from labels when they are needed and never stored: changing the mode needs no relabeling.
 
     replace    1 where success was decided, or the judge's probability
     terminal   the same, but only at the step that ends the episode

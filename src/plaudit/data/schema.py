@@ -1,7 +1,7 @@
-"""What one row of a segment holds: cameras and their sizes, state, action, privileged values.
+"""The schema of a segment's rows: cameras and their sizes, state, action, privileged values.
 
-A schema comes out of a file, so every value is checked before anything is read by it: a size that is wrong would serve
-one episode's bytes as another's.
+A schema is read from a file, so every value is validated first: with a wrong size, the bytes of one episode would be
+served as another's.
 """
 
 import math

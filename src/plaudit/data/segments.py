@@ -1,15 +1,15 @@
-"""Columns on disk: a segment is a folder of raw arrays that grow together, one row an observation.
+"""Segments: folders of raw column files that grow together, one row an observation.
 
-`steps.bin` holds one packed record a row (state, action, who acted, privileged values) and each camera has a file
-of its own, `camera.front.bin`, uint8 [rows, H, W, 3] without a header. An episode of T actions is T+1 rows in every
-file, so a row number is all it takes to find anything, and the next observation is the next row. The action fields
-of an episode's last row are zeros that nobody reads.
+`steps.bin` holds one packed record a row (state, action, control mode, privileged values), and each camera has a file
+of its own, `camera.front.bin`, uint8 [rows, H, W, 3] without a header. An episode of T actions takes T+1 rows in every
+file, so one row number locates everything, and the next observation is the next row. The action fields of an episode's
+last row are zeros and are not read.
 
 Files are written with `pwrite` and read through `mmap`. Writing through a map would turn a full disk into a SIGBUS that
-kills the process; a failed `pwrite` is an exception, after which the file is cut back to the rows that count.
+kills the process; a failed `pwrite` is an exception, after which the file is truncated to its last complete row.
 
-What a row holds stands in the store's journal; `schema.json` is a copy of it, sealed, for people and other programs.
-Stores of an earlier version have nothing but that file, and nothing to check it against.
+The schema of a row is stored in the journal; `schema.json` is a copy with a checksum, for people and other programs.
+Stores of version 1 have only that file, without a checksum.
 """
 
 import json
@@ -70,7 +70,7 @@ class Segment:
 
     @classmethod
     def open(cls, root: Folder, number: int) -> Self:
-        """By its own description: for stores whose journal has none."""
+        """Open a segment by its `schema.json`: for stores of version 1."""
         name = f"{segment_name(number)}/{SCHEMA}"
         try:
             data = root.read(name)
@@ -150,12 +150,12 @@ class Segment:
             file.close()
 
     def commit(self) -> int:
-        """What was written so far is not taken back any more; returns how many rows that is."""
+        """Keep what was written so far; returns the number of rows."""
         self._touched.clear()
         return self.rows
 
     def truncate(self, rows: int) -> None:
-        """Take back what was written here since `commit`, beyond `rows`; it was acknowledged to nobody."""
+        """Undo what was written since `commit` beyond `rows`; it was never acknowledged."""
         for column in self._touched:
             size = rows * self.schema.bytes_of(column)
             with self._root.opened(self._names[column], os.O_RDWR) as file:
@@ -267,7 +267,7 @@ class Segment:
         return found
 
     def remove(self) -> None:
-        """Give the disk space back. Maps that readers hold stay valid until they let go."""
+        """Free the disk space. Maps that readers hold stay valid until they are released."""
         self.close()
         gone = self.name + EVICTED_SUFFIX
         if self._root.exists(self.name):  # else an earlier try got this far
@@ -314,7 +314,7 @@ def is_ours(root: Folder, name: str) -> bool:
 
 
 def remove_files(root: Folder, name: str) -> bool:
-    """Remove what a writer made in a segment's folder, and the folder unless somebody's own files lie in it as well.
+    """Remove a segment's own files, and its folder unless it contains other files.
 
     Whether nothing is left.
     """

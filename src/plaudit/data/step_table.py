@@ -1,8 +1,8 @@
-"""The table of steps a learner may sample: one row a labelled step, kept up to date with a store and its ledger.
+"""The table of steps that can be sampled: one row a labeled step, kept up to date with a store and its ledger.
 
-Everything about a step that does not depend on pixels is worked out when its episode is labelled: its n-step
-return, its discount, how far its next observation lies, and whether it may be sampled at all. A sampler then picks
-row numbers and gathers, and a new verdict on an old episode rewrites that episode's rows and nothing else.
+Everything about a step that does not depend on pixels is computed when its episode is labeled: its n-step return, its
+discount, the distance to its next observation, and whether it can be sampled at all. A sampler then picks row numbers
+and gathers; new labels of an old episode rewrite that episode's rows only.
 """
 
 from collections.abc import Collection, Iterable

@@ -1,27 +1,28 @@
-"""The episode store: a folder that one process writes, many read, and no crash can tear.
+"""The episode store: a folder with one writer and any number of readers, which stays consistent after a crash.
 
     store/
-      store.json          which store this is, version, capacity                            (data/settings.py)
-      journal             one line an episode: where it lies, its checksums, its task, ...  (data/journal.py)
-      journal.head        how many lines there are, in a second place                       (data/head.py)
-      segments/000000/    the arrays: steps.bin, camera.front.bin, ...                      (data/segments.py)
-      labels              the ledger: who said what of which episode                        (data/ledger.py)
-      quarantine/         bytes that no line explains, set aside                            (data/quarantine.py)
-      drafts/             what people have begun to say                                     (judges/human/drafts.py)
-      label_requests.json which episodes a run waits for                                 (judges/human/requests.py)
-      writer.lock         held with flock by the one writer, as is the folder itself        (data/locking.py)
+      store.json          id, format version, capacity                                     (data/settings.py)
+      journal             one line an episode: location, checksums, task, ...              (data/journal.py)
+      journal.head        the number of lines, stored a second time                        (data/head.py)
+      segments/000000/    the arrays: steps.bin, camera.front.bin, ...                     (data/segments.py)
+      labels              the ledger: versioned labels of episodes                         (data/ledger.py)
+      quarantine/         bytes that no line refers to, moved aside                        (data/quarantine.py)
+      drafts/             unfinished labels of human labelers                              (judges/human/drafts.py)
+      asked.json          episodes that were requested for labeling                        (judges/human/asked.py)
+      writer.lock         locked with flock by the writer, as is the folder itself         (data/locking.py)
 
-To append: write the arrays, sync them, write the journal line, sync it, return. The line is what makes an episode
-exist, and it is written last, so a process killed or a machine unplugged at any moment leaves whole episodes plus
-bytes that no line speaks of; the next writer sets those aside. Readers never lock: they follow the journal's end, and
-read it from its start where it was replaced. An episode's bytes are compared with its checksums the first time that it
-is read through a `Store`; wrong ones are never served.
+An append writes the arrays, syncs them, writes the journal line, syncs it and returns. An episode exists once its line
+does, and the line is written last: a kill or a power cut at any moment leaves whole episodes and bytes without a line,
+which the next writer moves to the quarantine. Readers take no lock: they follow the end of the journal, and read it
+from the start after it was replaced. An episode's bytes are compared with its checksums the first time that it is read
+through a `Store`; bytes that fail are never served.
 
-The journal is written anew when lines of evicted episodes make up most of it, so that opening costs what is alive.
+The journal is rewritten when lines of evicted episodes make up most of it, so that opening takes time in proportion to
+the live episodes.
 
 Rejected: one file an episode (a batch of 256 would open hundreds), HDF5 (one writer or many readers, and a crash
-can lose the file), LMDB (values are not arrays), torchrl's LazyMemmapStorage (its length lives in memory, so a
-crash loses all).
+can lose the file), LMDB (values are not arrays), torchrl's LazyMemmapStorage (its length is kept in memory, so a
+crash loses everything).
 """
 
 import threading
@@ -230,7 +231,7 @@ class Store:
             raise EpisodeNotFound(f"segment {number} of {self.folder} was evicted just now") from None
 
     def episode(self, episode_id: int) -> Episode:
-        """The episode as views of the files, whose bytes are verified the first time."""
+        """The episode as views of the files; its bytes are verified the first time."""
         self.verify(episode_id)
         place = self.entry(episode_id)
         line, segment = place.line, self.segment(place.segment)
@@ -301,7 +302,7 @@ class Store:
         return self.extend([episode])[0]
 
     def extend(self, episodes: Sequence[Episode]) -> list[int]:
-        """Store several with one sync: all are acknowledged, or none is."""
+        """Store several episodes with one sync: all of them or none."""
         with self._guard, defer_signals():
             self._check_writable()
             rows_before = {number: segment.commit() for number, segment in self._catalog.segments.items()}
@@ -331,11 +332,11 @@ class Store:
             return [place.id for place in new]
 
     def write_off(self, ids: Sequence[int]) -> None:
-        """Stop serving episodes that a check found damaged. Their bytes stay until their whole segment goes."""
+        """Drop damaged episodes. Their bytes stay until their whole segment is evicted."""
         self._note("drop", ids)
 
     def evict(self, ids: Sequence[int]) -> None:
-        """Let episodes go that nobody wants any more; the disk space is given back by whole segments."""
+        """Evict episodes; disk space is freed by whole segments."""
         self._remove_evicted(self._note("evict", ids))
 
     def _note(self, what: str, ids: Sequence[int]) -> list[Segment]:

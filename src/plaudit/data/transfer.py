@@ -56,7 +56,7 @@ def import_dataset(
 
 
 def _take(dataset: Dataset, store: Store, report: ImportReport, progress: ProgressFn) -> None:
-    """Each episode in turn; one that fails is told and left out."""
+    """Import each episode in turn; one that fails is reported and skipped."""
     origins = (store.entry(i).line["origin"] for i in store.ids)
     known: dict[str, list[tuple[int, str, int]]] = {}  # digest -> id, path and index of what was imported
     for i, origin in zip(store.ids, origins):

@@ -173,7 +173,7 @@ class _Reader:
         return reply, arrays
 
     def _arrays(self, shapes: list[tuple[str, list[int]]]) -> list[AnyArray]:
-        """What comes is believed no further than it fits: the process may be the file's by now."""
+        """A reply is validated like a foreign file: the worker process may have been taken over by one."""
         arrays: list[AnyArray] = []
         left = int(self._options.max_episode_gb * GB) + MAX_ANSWER
         assert self._connection is not None

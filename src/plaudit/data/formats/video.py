@@ -103,7 +103,7 @@ def _packets(root: Root, path: Path) -> tuple[AnyArray, int]:
 
 
 def announced_frames(root: Root, path: Path) -> int:
-    """How many frames a video says that it has; 0 where it says nothing. None of them is decoded for it."""
+    """The number of frames in a video's header, 0 if it has none; nothing is decoded."""
     with _opened(root, path) as (_, stream):
         return max(int(stream.frames), 0)
 

@@ -39,7 +39,7 @@ class Video:
 
 @dataclass(frozen=True)
 class Row:
-    """What the metadata says of one episode."""
+    """The metadata of one episode."""
 
     index: int
     length: int

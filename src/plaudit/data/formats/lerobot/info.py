@@ -1,4 +1,4 @@
-"""`meta/info.json` of a LeRobot data set, believed only where it says something that can be."""
+"""`meta/info.json` of a LeRobot data set, validated."""
 
 import math
 import re
@@ -25,7 +25,7 @@ _SPEC = re.compile(r"0?(\d|1[0-2])?d?")  # 06d, 3d, d: never wider than 12
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What the data set says of itself, checked."""
+    """The validated content of `meta/info.json`."""
 
     version: str
     fps: float

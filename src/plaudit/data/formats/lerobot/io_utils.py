@@ -28,7 +28,7 @@ def read_json(root: Root, path: Path) -> Any:
 
 
 def read_json_lines(root: Root, path: Path) -> list[dict[str, Any] | BadFile]:
-    """A file of one JSON object a line; a line that is none stands there as the error it is, an empty one too."""
+    """A file of one JSON object a line; an invalid or empty line is returned as its error."""
     found: list[dict[str, Any] | BadFile] = []
     for number, line in enumerate(_read(root, path).rstrip().splitlines()):
         try:

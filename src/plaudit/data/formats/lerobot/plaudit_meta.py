@@ -1,4 +1,4 @@
-"""`meta/plaudit.parquet`: what our own exports keep beside the format, read as warily as the rest."""
+"""`meta/plaudit.parquet`: what our exports store beside LeRobot's own files, validated like the rest."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -129,7 +129,7 @@ class _Folder:
             self.notes.append(f"this data set has no {' and no '.join(missing)}; its episodes come without")
 
     def _look_for_videos(self, info: Path, listing: Listing) -> None:
-        """A camera that no episode has a video of is told once, with how to leave it out."""
+        """One message for a camera without any video, with the option that excludes it."""
         lost = [
             camera
             for camera, key in self.cameras.items()

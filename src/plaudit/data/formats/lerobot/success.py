@@ -11,7 +11,7 @@ from plaudit.types import AnyArray
 
 
 def success_of(table: pa.Table, where: Path, reward: AnyArray) -> AnyArray:
-    """`next.success`, or a sparse reward of 0 and 1, which says the same; a dense reward says nothing of it."""
+    """`next.success`, or a sparse reward of 0 and 1; a dense reward is not used."""
     declared = column(table, SUCCESS, where, np.bool_)
     if declared is not None:
         return declared
