@@ -61,7 +61,7 @@ def run(folder: Path, seed: int, quick: bool) -> Bars:
     began = time.monotonic()
     with Store.create(folder / "data") as data:
         wanted = EpisodeTargets(12, 4) if quick else EpisodeTargets(40, 20)
-        collect_scripted(ENV, data, wanted, outcomes=("success",), random_share=1.0, seed=seed)
+        collect_scripted(ENV, data, wanted, outcomes=("success",), random_fraction=1.0, seed=seed)
         label_in_a_hurry(data)
     judge = JUDGE.model_copy(update={"seed": seed, **({"epochs": 2} if quick else {})})
     weak = train_and_save(Store.open(folder / "data"), folder / "weak", judge, going, quiet)

@@ -125,7 +125,7 @@ def prepare(folder: Path, seed: int) -> tuple[Path, Path]:
     if not demos.exists():
         env = PandaConfig(type="lift", obs="both", cameras=demo.config.cameras)
         with Store.create(demos) as store:
-            record_demos(env, store, episodes=20, seed=2_000_000_000 + seed * 1000, linger=10)
+            record_demos(env, store, episodes=20, seed=2_000_000_000 + seed * 1000, steps_after_success=10)
         demo.collect_episodes()
         print(f"judge: {demo.train_judge()}", flush=True)
     return demos, demo.judge

@@ -68,8 +68,8 @@ def test_episodes_beyond_a_target_are_surplus_and_both_targets_make_it_done(stor
     for _ in range(2):
         collector.add_env_output(output([0, 0], [0, 0]))
         collector.add_env_output(output([1, 1], [1, 0], dones=[1, 1]))
-    assert dict(collector.intake.kept) == {"success": 2, "failure": 1} and len(store) == 3
-    assert dict(collector.intake.surplus) == {"failure": 1}
+    assert dict(collector.quota.kept) == {"success": 2, "failure": 1} and len(store) == 3
+    assert dict(collector.quota.surplus) == {"failure": 1}
     assert collector.done and collector.add_env_output(output([0, 0], [0, 0], dones=[1, 1], actions=[1, 1])) == []
 
 
@@ -77,15 +77,15 @@ def test_what_a_store_holds_already_counts(store: Store):
     episodes = [counting_episode(3, first=i) for i in range(3)]
     labels = [Labels.from_cutoff(steps=3, cutoff=cutoff, source="simulator") for cutoff in (2, None, 1)]
     EpisodeQuota(store, EpisodeTargets()).extend(zip(episodes, labels, strict=True))
-    intake = EpisodeQuota(store, EpisodeTargets(success=3, failure=1))
-    assert (intake.missing("success"), intake.missing("failure")) == (1, 0)
-    assert intake.add(episodes[1], labels[1]) is None and intake.add(episodes[0], labels[0]) == 3 and intake.done
+    quota = EpisodeQuota(store, EpisodeTargets(success=3, failure=1))
+    assert (quota.missing("success"), quota.missing("failure")) == (1, 0)
+    assert quota.add(episodes[1], labels[1]) is None and quota.add(episodes[0], labels[0]) == 3 and quota.done
 
 
 def test_no_target_means_as_many_as_come(store: Store):
-    intake = EpisodeQuota(store, EpisodeTargets(success=1))
+    quota = EpisodeQuota(store, EpisodeTargets(success=1))
     fails = Labels.from_cutoff(steps=4, cutoff=None, source="simulator")
-    assert len(intake.extend([(counting_episode(), fails)] * 5)) == 5 and not intake.done
+    assert len(quota.extend([(counting_episode(), fails)] * 5)) == 5 and not quota.done
 
 
 def test_the_last_step_saves_every_environment_that_is_still_going(store: Store):

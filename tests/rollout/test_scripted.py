@@ -17,8 +17,8 @@ LIFT = PandaConfig(type="lift", obs="both", image_size=(8, 8))
 
 
 def test_a_script_fills_a_store_to_its_targets_with_true_labels(store: Store):
-    intake = collect_scripted(LIFT, store, EpisodeTargets(3, 6), noise=0.05, random_share=0.34, linger=4)
-    assert intake.done and dict(intake.kept) == {"success": 3, "failure": 6} and len(store) == 9
+    quota = collect_scripted(LIFT, store, EpisodeTargets(3, 6), noise=0.05, random_fraction=0.34, steps_after_success=4)
+    assert quota.done and dict(quota.kept) == {"success": 3, "failure": 6} and len(store) == 9
     told = Counter(episode.meta["outcome"] for _, episode in store)
     assert told["success"] == 3 and told["random"] >= 1 and {"miss", "drop"} <= set(told)
     for episode_id, episode in store:
@@ -40,13 +40,13 @@ def test_a_second_call_adds_what_is_missing_from_seeds_not_used_yet(store: Store
 
 
 def test_an_episode_that_comes_out_otherwise_counts_as_what_it_is(store: Store):
-    intake = collect_scripted(LIFT, store, EpisodeTargets(0, 2), outcomes=("success",), noise=0.6, random_share=0.5)
-    assert intake.kept["failure"] == 2 and intake.kept["success"] == 0
+    quota = collect_scripted(LIFT, store, EpisodeTargets(0, 2), outcomes=("success",), noise=0.6, random_fraction=0.5)
+    assert quota.kept["failure"] == 2 and quota.kept["success"] == 0
 
 
 def test_targets_out_of_reach_are_given_up(store: Store):
-    intake = collect_scripted(LIFT.model_copy(update={"max_steps": 2}), store, EpisodeTargets(1, 0))
-    assert not intake.done and len(store) == 0 and intake.missing("success") == 1
+    quota = collect_scripted(LIFT.model_copy(update={"max_steps": 2}), store, EpisodeTargets(1, 0))
+    assert not quota.done and len(store) == 0 and quota.missing("success") == 1
 
 
 def test_an_interruption_keeps_what_is_collected(store: Store):
@@ -66,8 +66,8 @@ def test_an_interruption_keeps_what_is_collected(store: Store):
         (PandaConfig(type="lift"), EpisodeTargets(1, 1), {}, "a judge learns from images"),
         (LIFT, EpisodeTargets(1), {}, "a script needs both targets"),
         (LIFT, EpisodeTargets(1, 1), {"outcomes": ["miss"]}, "no outcome succeeds"),
-        (LIFT, EpisodeTargets(1, 1), {"outcomes": ["success"], "random_share": 0}, "no outcome fails"),
-        (LIFT, EpisodeTargets(1, 1), {"random_share": 2}, "random_share is 2; it is a share of the failures"),
+        (LIFT, EpisodeTargets(1, 1), {"outcomes": ["success"], "random_fraction": 0}, "no outcome fails"),
+        (LIFT, EpisodeTargets(1, 1), {"random_fraction": 2}, "random_fraction is 2; it is a share of the failures"),
         (LIFT, EpisodeTargets(1, 1), {"outcomes": ["mis"]}, "there is no outcome 'mis'; did you mean 'miss'?"),
     ],
 )
@@ -94,7 +94,7 @@ def test_episodes_are_recorded_as_told_with_the_simulators_labels(tmp_path):
 
 def test_a_demonstration_goes_on_for_a_few_steps_after_its_success(tmp_path):
     with Store.create(tmp_path / "store") as store:
-        record_demos(LIFT, store, episodes=2, noise=0.0, linger=3)
+        record_demos(LIFT, store, episodes=2, noise=0.0, steps_after_success=3)
         for episode_id, episode in store:
             assert store.ledger.labels(episode_id).success[-4:].all() and episode.terminated
 

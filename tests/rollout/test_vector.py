@@ -64,7 +64,7 @@ def test_the_judge_decides_reward_and_end_not_the_simulator():
 
 
 def test_an_episode_may_linger_after_its_success_and_is_terminated_all_the_same():
-    played = play(CountingSimulation(3), [1, 4, 9], linger=2)
+    played = play(CountingSimulation(3), [1, 4, 9], steps_after_success=2)
     assert played.length.tolist() == [3, 5, 5]  # the second's last step is cut by the time limit
     assert played.terminated.tolist() == [True, True, False]
     assert played.success[1:4, 0].tolist() == [True, False, False]  # judged on, whatever it shows
@@ -76,7 +76,7 @@ def test_the_simulators_failure_ends_an_episode_that_lingers():
             seen, known = super().step(actions, active)
             return seen, {**known, "failure": self._count == self._seeds + 1}
 
-    played = play(Doomed(1), [2], linger=3)
+    played = play(Doomed(1), [2], steps_after_success=3)
     assert played.length.tolist() == [3] and played.terminated.tolist() == [True]
 
 

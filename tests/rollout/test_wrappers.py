@@ -82,7 +82,7 @@ def test_targets_make_a_wrapper_done(store: Store):
     env.reset()
     assert not env.done
     play(env, 9)
-    assert env.done and len(store) == 1 and env.collector.intake.surplus["success"] == 0
+    assert env.done and len(store) == 1 and env.collector.quota.surplus["success"] == 0
 
 
 def test_a_verdict_that_is_not_there_is_named(store: Store):

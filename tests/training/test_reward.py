@@ -70,7 +70,9 @@ def demonstrations(folder: Path, episodes: int = 3, *, up: float = 1.0) -> Path:
     """Somebody turns the lamp up, at 0.6 of full speed."""
     simulation, judge = GlowConfig().build(episodes), SimulatorJudge()
     act = lambda seen: np.full((episodes, 1), 0.6 * up, np.float32)  # noqa: E731
-    played = collect_rollout(simulation, act, range(100, 100 + episodes), SuccessDetector(judge, episodes), linger=3)
+    played = collect_rollout(
+        simulation, act, range(100, 100 + episodes), SuccessDetector(judge, episodes), steps_after_success=3
+    )
     with Store.create(folder) as store:
         for episode, labels in played.episodes(simulation, judge):
             store.ledger.append(store.append(episode), labels)
@@ -208,7 +210,7 @@ def test_the_end_of_a_demonstration_that_the_model_does_not_see_ends_nothing(tmp
 
 def test_demonstrations_without_success_in_the_models_eyes_are_told(tmp_path: Path, model: Any):
     demos = demonstrations(tmp_path / "demos", up=-1.0)
-    with pytest.raises(JudgeError, match=r"sees success in none of the 3 demonstrations of .*--linger"):
+    with pytest.raises(JudgeError, match=r"sees success in none of the 3 demonstrations of .*--steps-after-success"):
         run(tmp_path / "run", f"{LEARNERS['sac']} judge={model(0.5)} demos.store={demos}")
 
 
@@ -221,7 +223,9 @@ def knowing(tmp_path_factory: Any) -> Path:
     folder = tmp_path_factory.mktemp("knowing")
     simulation, judge = GlowConfig().build(40), SimulatorJudge()
     speed = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
-    played = collect_rollout(simulation, lambda seen: speed, range(40), SuccessDetector(judge, 40), linger=4)
+    played = collect_rollout(
+        simulation, lambda seen: speed, range(40), SuccessDetector(judge, 40), steps_after_success=4
+    )
     config = RewardTrainConfig(
         encoder=SmallConfig(widths=(4, 8)), predict_progress=True, epochs=12, lr=3e-3, hidden_dim=16
     )

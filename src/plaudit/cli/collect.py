@@ -28,7 +28,9 @@ TargetFailure = Annotated[
         "--target-failure", "--max-negative-trajectories", min=0, max=2**31 - 1, help="Number of failed episodes."
     ),
 ]
-Linger = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Steps that an episode continues after its success.")]
+StepsAfterSuccess = Annotated[
+    int, typer.Option(min=0, max=2**31 - 1, help="Steps that an episode continues after its success.")
+]
 SizeOption = Annotated[
     str,
     typer.Option("--image-size", "--size", help="Image size: an edge, like 128, or height x width, like 96x128."),
@@ -49,11 +51,11 @@ def collect_(
     outcomes: Annotated[
         str, typer.Option(help="Outcomes of the script; the failures take turns.")
     ] = "success,miss,drop,near_goal,wrong_place",
-    random_share: Annotated[
+    random_fraction: Annotated[
         float, typer.Option(min=0, max=1, help="Fraction of the failures that are random walks.", callback=finite)
     ] = 0.2,
     noise: Annotated[float, typer.Option(help="Noise on the script's actions, from 0 to 1.", callback=finite)] = 0.2,
-    linger: Linger = 8,
+    steps_after_success: StepsAfterSuccess = 8,
     camera: CameraOption = None,
     size: SizeOption = "64",
     randomize: Annotated[
@@ -82,8 +84,8 @@ def collect_(
         (target_success, target_failure),
         outcomes=[outcome.strip() for outcome in outcomes.split(",")],
         noise=noise,
-        random_share=random_share,
-        linger=linger,
+        random_fraction=random_fraction,
+        steps_after_success=steps_after_success,
         seed=seed,
     )
 
@@ -95,7 +97,7 @@ def _run_script(
     *,
     outcomes: list[str],
     noise: float,
-    random_share: float,
+    random_fraction: float,
     **options: Any,
 ) -> None:
     """wanted: successes and failures; options: of `plaudit.rollout.scripted.collect_scripted`"""
@@ -104,8 +106,8 @@ def _run_script(
     from plaudit.rollout.scripted import check_targets, collect_scripted
 
     targets = EpisodeTargets(*wanted)
-    check_targets(env, targets, outcomes, noise, random_share)  # a mistake is reported before a store is made
-    options |= {"outcomes": outcomes, "noise": noise, "random_share": random_share}
+    check_targets(env, targets, outcomes, noise, random_fraction)  # a mistake is reported before a store is made
+    options |= {"outcomes": outcomes, "noise": noise, "random_fraction": random_fraction}
     with Store.open(store, write=True) if is_store(store) else Store.create(store) as opened:
         before = len(opened)
         try:

@@ -112,7 +112,7 @@ def env_record(
     seed: Annotated[
         int, typer.Option(min=0, max=2**31 - 1, help="Seed of the first episode; the others count up.")
     ] = 0,
-    linger: Annotated[
+    steps_after_success: Annotated[
         int, typer.Option(min=0, max=2**31 - 1, help="Steps that an episode continues after its success.")
     ] = 0,
     keep_all: Annotated[bool, typer.Option("--keep-all", help="Keep episodes with another outcome too.")] = False,
@@ -140,7 +140,7 @@ def env_record(
                 noise=noise,
                 seed=seed,
                 keep_all=keep_all,
-                linger=linger,
+                steps_after_success=steps_after_success,
                 progress=progress("recording"),
             )
         except KeyboardInterrupt:

@@ -26,6 +26,8 @@ from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 
 
 class PpoConfig(LearnerConfig):
+    """Settings of PPO; `learner.KEY` of a training run."""
+
     on_policy: ClassVar[bool] = True
 
     type: Literal["ppo"] = "ppo"

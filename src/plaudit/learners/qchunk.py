@@ -38,6 +38,8 @@ EVAL_SEED = 0  # of the noise in evaluations: two of them differ in nothing but 
 
 
 class QChunkConfig(OffPolicyConfig):
+    """Settings of Q-chunking; `learner.KEY` of a training run."""
+
     type: Literal["qchunk"] = "qchunk"
     horizon: PositiveInt = 5  # actions of a chunk, h above
     num_samples: PositiveInt = 8  # chunks to choose from, N above

@@ -31,6 +31,8 @@ from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 
 
 class SacConfig(OffPolicyConfig):
+    """Settings of SAC; `learner.KEY` of a training run."""
+
     type: Literal["sac"] = "sac"
     gamma: float = Field(default=0.95, ge=0, le=1)  # tasks here take 15 to 50 steps
     lr: PositiveFloat = 1e-3

@@ -27,6 +27,8 @@ class PolicyConfig(Config):
 
 
 class ImageEncoderConfig(Config):
+    """The encoder of images."""
+
     features: PositiveInt = 64  # that each camera is reduced to
 
 
@@ -48,6 +50,8 @@ class NetworkPolicyConfig(PolicyConfig):
 
 
 class ActorConfig(Config):
+    """The network of a gaussian policy."""
+
     kind: Literal["squashed", "plain"] = "squashed"  # by tanh, as SAC trains them; or not, as PPO does
     hidden_dims: tuple[PositiveInt, ...] = Field(default=(128, 128), min_length=1)
 
@@ -75,6 +79,8 @@ class GaussianConfig(NetworkPolicyConfig):
 
 
 class VelocityNetConfig(Config):
+    """The network of a flow policy."""
+
     width: PositiveInt = 384  # of the residual stream; 384 x 3 is 2.8 million parameters
     depth: PositiveInt = 3  # residual blocks
 
@@ -95,6 +101,8 @@ class FlowConfig(NetworkPolicyConfig):
 
 
 class CriticConfig(Config):
+    """The critics that choose among chunks."""
+
     num_critics: PositiveInt = 2  # in the ensemble
     hidden_dims: tuple[PositiveInt, ...] = Field(default=(128, 128), min_length=1)
 

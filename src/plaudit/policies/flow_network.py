@@ -51,6 +51,7 @@ class Block(nn.Module):
         self.layers = nn.Sequential(Linear(width, 2 * width), nn.SiLU(), Linear(2 * width, width))
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        """The velocity of a noisy chunk."""
         scale, shift = self.modulate(condition).chunk(2, dim=-1)
         return x + self.layers(self.norm(x) * (1 + scale) + shift)
 

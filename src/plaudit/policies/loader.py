@@ -40,6 +40,8 @@ Problem = tuple[tuple[str | int, ...], str]  # as ConfigError has them
 
 
 class ModelBlock(Config):
+    """The block `model` of a policy's file."""
+
     component_config_paths: dict[str, Path] = Field(default_factory=dict)  # component -> file, relative to the YAML's
 
 
@@ -66,6 +68,7 @@ class PolicySpec(PolicyConfig):
 
     @property
     def config(self) -> Any:
+        """The policy's own config."""
         return POLICY_REGISTRY.parse(self.policy)
 
     def build(self) -> Policy:

@@ -57,6 +57,7 @@ class Linear(nn.Module):
 
 
 def mlp(sizes: Sequence[int], activation: type[nn.Module], *, norm: bool = False) -> nn.Sequential:
+    """A multilayer perceptron, by the sizes of its layers."""
     layers: list[nn.Module] = []
     for before, after in pairwise(sizes):
         layers += [Linear(before, after), *([nn.LayerNorm(after)] if norm else []), activation()]

@@ -55,11 +55,13 @@ class OpenpiPolicy:
         self.client = OpenpiClient(config.openpi_model)
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
+        """A chunk of actions [H, A], from the server."""
         return self._chunk(self.client.infer(self._message(observation)))
 
     def guided_inference(
         self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
     ) -> FloatArray:
+        """The server's chunk, blended with what is left of the previous one."""
         return blend_with_previous(previous, self.predict(observation, normalizer), delay, executed)
 
     def warmup(self) -> None:
@@ -70,6 +72,7 @@ class OpenpiPolicy:
         """There are none here."""
 
     def load_weights(self, weights: PolicyWeights) -> None:
+        """Raise if there are any: the weights are the server's."""
         if weights.tensors:
             raise PolicyError("the weights of an openpi policy are on its server; restart that with a new checkpoint")
 
@@ -135,6 +138,7 @@ class OpenpiClient:
         return self._metadata
 
     def infer(self, observation: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Send one observation, receive its answer."""
         message = pack(dict(observation))
         try:
             answer = self._ask(message)
@@ -151,6 +155,7 @@ class OpenpiClient:
         return _mapping(unpack(answer), "answered")
 
     def close(self) -> None:
+        """Close the connection."""
         self._connection = None
         self._open.close()
 

@@ -20,12 +20,15 @@ from plaudit.types import FloatArray, Observation, PolicyWeights
 
 
 class ReplayConfig(Config):
+    """Settings of a policy that repeats a recorded episode."""
+
     type: Literal["replay"] = "replay"
     store: Path
     episode: NonNegativeInt = 0  # its id in the store
     horizon: PositiveInt = 1  # actions of a chunk
 
     def build(self) -> "ReplayPolicy":
+        """Read the episode."""
         return ReplayPolicy(Store.open(self.store).episode(self.episode).actions, self.horizon)
 
 
@@ -38,12 +41,14 @@ class ReplayPolicy:
         self.components: Mapping[str, Any] = {}
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
+        """The next recorded actions [H, A]."""
         start = self._next if self._next < len(self._actions) else 0
         return self._chunk(start)
 
     def guided_inference(
         self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
     ) -> FloatArray:
+        """The same, blended with what is left of the previous chunk."""
         start = max(0, self._next - self._horizon) + executed
         return blend_with_previous(previous, self._chunk(start), delay, executed)
 
@@ -58,5 +63,6 @@ class ReplayPolicy:
         """There are none."""
 
     def load_weights(self, weights: PolicyWeights) -> None:
+        """Raise if there are any: nothing here learns."""
         if weights.tensors:
             raise PolicyError("recorded actions have no weights to load")

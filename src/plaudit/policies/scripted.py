@@ -29,6 +29,8 @@ _NAMES = (*ARM_STATE, *SCENE_STATE)
 
 
 class ScriptedConfig(Config):
+    """Settings of a policy that is a function, or the expert of a built-in task."""
+
     type: Literal["scripted"] = "scripted"
     # my_package.my_module:my_function; where a file names it, --allow-code my_package
     function: Annotated[CodeName, Field(pattern=r"^[^\W\d][\w.]*:\w+$")] | None = None
@@ -44,6 +46,7 @@ class ScriptedConfig(Config):
         return self
 
     def build(self) -> "ScriptedPolicy":
+        """Import the function, or make the expert."""
         if self.expert is not None:
             return ScriptedPolicy(StateExpert(self.expert, self.noise, self.seed), self.horizon)
         return ScriptedPolicy(_imported(str(self.function)), self.horizon)
@@ -57,6 +60,7 @@ class ScriptedPolicy:
         self.components: Mapping[str, Any] = {}
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
+        """The script's actions [H, A]."""
         actions = np.array(self._script(observation), np.float32)
         chunk = np.repeat(actions[None], self._horizon, axis=0) if actions.ndim == 1 else actions
         if chunk.ndim != 2 or len(chunk) != self._horizon:
@@ -66,6 +70,7 @@ class ScriptedPolicy:
     def guided_inference(
         self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
     ) -> FloatArray:
+        """The same, blended with what is left of the previous chunk."""
         return blend_with_previous(previous, self.predict(observation, normalizer), delay, executed)
 
     def warmup(self) -> None:
@@ -75,6 +80,7 @@ class ScriptedPolicy:
         """There are none."""
 
     def load_weights(self, weights: PolicyWeights) -> None:
+        """Raise if there are any: nothing here learns."""
         if weights.tensors:
             raise PolicyError("a script has no weights to load")
 

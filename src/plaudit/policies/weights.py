@@ -17,6 +17,7 @@ def write_weights(path: str | Path, weights: PolicyWeights) -> None:
 
 
 def read_weights(path: str | Path) -> PolicyWeights:
+    """Read the file that `write_weights` wrote."""
     if not Path(path).is_file():
         raise BadFile(path, "there is no such file of weights")
     try:

@@ -28,7 +28,7 @@ from plaudit.types import AnyArray, BoolArray, ByteArray, Episode, FloatArray, L
 SOURCE = "simulator"
 ONCE = "success_once was said of the episode and success of no frame; its last frame is taken for it"
 
-Kind = Literal["success", "failure"]
+Outcome = Literal["success", "failure"]
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class EpisodeTargets:
     failure: int | None = None
 
     def __post_init__(self) -> None:
-        for kind, count in vars(self).items():
+        for outcome, count in vars(self).items():
             if count is not None and count < 0:
-                raise DataError(f"the target of {kind} is {count}; it must be 0 or more, or None for as many as come")
+                raise DataError(f"the target of {outcome} is {count}; it is 0 or more, or None for no limit")
 
 
 class EpisodeQuota:
@@ -49,20 +49,21 @@ class EpisodeQuota:
 
     def __init__(self, store: Store, targets: EpisodeTargets):
         self.store, self.targets = store, targets
-        self.kept: Counter[Kind] = Counter()  # in the store, also from before
-        self.surplus: Counter[Kind] = Counter()  # not taken
+        self.kept: Counter[Outcome] = Counter()  # in the store, also from before
+        self.surplus: Counter[Outcome] = Counter()  # not taken
         for episode_id in store.ids:
             labels = store.ledger.labels(episode_id)
             if labels is not None:
-                self.kept[_kind(labels)] += 1
+                self.kept[_outcome(labels)] += 1
 
-    def missing(self, kind: Kind) -> int | None:
+    def missing(self, outcome: Outcome) -> int | None:
         """How many are wanted still; None: no end."""
-        target = vars(self.targets)[kind]
-        return None if target is None else max(0, target - self.kept[kind])
+        target = vars(self.targets)[outcome]
+        return None if target is None else max(0, target - self.kept[outcome])
 
     @property
     def done(self) -> bool:
+        """Whether both targets are reached."""
         return self.missing("success") == self.missing("failure") == 0
 
     def add(self, episode: Episode, labels: Labels) -> int | None:
@@ -73,14 +74,14 @@ class EpisodeQuota:
     def extend(self, pairs: Iterable[tuple[Episode, Labels]]) -> list[int]:
         """Keep those that are wanted, with one sync; returns their ids."""
         wanted: list[tuple[Episode, Labels]] = []
-        taking: Counter[Kind] = Counter()
+        taking: Counter[Outcome] = Counter()
         for episode, labels in pairs:
-            kind = _kind(labels)
-            left = self.missing(kind)
-            if left is not None and taking[kind] >= left:
-                self.surplus[kind] += 1
+            outcome = _outcome(labels)
+            left = self.missing(outcome)
+            if left is not None and taking[outcome] >= left:
+                self.surplus[outcome] += 1
             else:
-                taking[kind] += 1
+                taking[outcome] += 1
                 wanted.append((episode, labels))
         if not wanted:
             return []
@@ -121,7 +122,7 @@ class RewardDataCollector:
         image_keys: which cameras to keep; None: all that the first output has
         task, fps, robot, meta: of every episode, see `Episode`
         """
-        self.intake, self.num_envs = EpisodeQuota(store, targets), num_envs
+        self.quota, self.num_envs = EpisodeQuota(store, targets), num_envs
         self._cameras = list(image_keys or ())
         self._facts: dict[str, Any] = {"task": task, "fps": fps, "robot": robot, "meta": dict(meta or {})}
         self._buffers: list[list[_Seen]] = [[] for _ in range(num_envs)]
@@ -129,7 +130,7 @@ class RewardDataCollector:
     @property
     def done(self) -> bool:
         """Whether there are enough episodes of both kinds."""
-        return self.intake.done
+        return self.quota.done
 
     def begin(self, obs: Mapping[str, Any], only: AnyArray | None = None) -> list[int]:
         """What a reset showed: no action led there. An episode that it cut short is saved, its id is returned.
@@ -212,7 +213,7 @@ class RewardDataCollector:
             seen, self._buffers[n] = self._buffers[n], []
             if len(seen) > 1 or (seen and seen[0].action is not None):
                 cut.append(_episode(seen, terminated=terminated is not None and bool(terminated[n]), **self._facts))
-        return self.intake.extend(cut)
+        return self.quota.extend(cut)
 
     def _push(self, n: int, seen: _Seen) -> None:
         buffer = self._buffers[n]
@@ -292,5 +293,5 @@ def _episode(seen: Sequence[_Seen], **facts: Any) -> tuple[Episode, Labels]:
     return episode, Labels.from_targets(verdict, SOURCE, note=ONCE if hidden else "")
 
 
-def _kind(labels: Labels) -> Kind:
+def _outcome(labels: Labels) -> Outcome:
     return "success" if labels.success_once else "failure"

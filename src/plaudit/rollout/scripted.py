@@ -56,7 +56,7 @@ def record_demos(
     noise: float = 0.2,
     seed: int = 0,
     keep_all: bool = False,
-    linger: int = 0,
+    steps_after_success: int = 0,
     progress: ProgressFn = iter,
 ) -> DemoStats:
     """Append scripted episodes with the simulator's labels, each as soon as it is whole.
@@ -65,14 +65,14 @@ def record_demos(
     noise: on the actions, whose largest value is 1
     seed: of the first episode; the others count up
     keep_all: keep those with another outcome too
-    linger: steps that an episode continues after its success
+    steps_after_success: for which an episode continues
     """
     _check_env(env)
     ids: list[int] = []
     kept: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
     wanted = [outcomes[i % len(outcomes)] for i in range(episodes)]
-    with closing(ScriptedRollouts(env, episodes, noise, linger, seed)) as rollouts:
+    with closing(ScriptedRollouts(env, episodes, noise, steps_after_success, seed)) as rollouts:
         found = _with_outcomes(rollouts, wanted, keep_all, left_out)
         for _, (outcome, episode, labels) in zip(progress(range(episodes)), found, strict=False):
             ids.append(store.append(episode))
@@ -82,20 +82,20 @@ def record_demos(
 
 
 def check_targets(
-    env: Any, targets: EpisodeTargets, outcomes: Sequence[str], noise: float, random_share: float
+    env: Any, targets: EpisodeTargets, outcomes: Sequence[str], noise: float, random_fraction: float
 ) -> None:
     """Whether a script can reach these targets."""
     _check_env(env)
     if env.obs == "state":
         raise EnvError("a judge learns from images; set obs to 'both' or 'pixels'")
     check_script(outcomes, noise)
-    if not 0 <= random_share <= 1:
-        raise EnvError(f"random_share is {random_share:g}; it is a share of the failures, from 0 to 1")
+    if not 0 <= random_fraction <= 1:
+        raise EnvError(f"random_fraction is {random_fraction:g}; it is a share of the failures, from 0 to 1")
     if targets.success is None or targets.failure is None:
         raise EnvError("a script needs both targets: it would never end")
     if targets.success and "success" not in outcomes:
         raise EnvError("no outcome succeeds; add success to the outcomes, or set the target of success to 0")
-    if targets.failure and not _failures(outcomes) and not random_share:
+    if targets.failure and not _failures(outcomes) and not random_fraction:
         raise EnvError("no outcome fails; add some, a share of random walks, or set the target of failure to 0")
 
 
@@ -106,8 +106,8 @@ def collect_scripted(
     *,
     outcomes: Sequence[str] = OUTCOMES,
     noise: float = 0.2,
-    random_share: float = 0.2,
-    linger: int = 8,
+    random_fraction: float = 0.2,
+    steps_after_success: int = 8,
     seed: int = 0,
     progress: ProgressFn = iter,
 ) -> EpisodeQuota:
@@ -115,17 +115,17 @@ def collect_scripted(
 
     outcomes: of the script; the failures among them take turns
     noise: on its actions, whose largest value is 1
-    random_share: of the failures, how many are random walks
-    linger: steps that an episode continues after its success
+    random_fraction: of the failures, how many are random walks
+    steps_after_success: for which an episode continues
     seed: of the first episode; a store with higher ones continues from there
     """
-    check_targets(env, targets, outcomes, noise, random_share)
+    check_targets(env, targets, outcomes, noise, random_fraction)
     quota = EpisodeQuota(store, targets)
     if quota.done:
         return quota
     missing = (quota.missing("success") or 0) + (quota.missing("failure") or 0)
-    with closing(ScriptedRollouts(env, missing, noise, linger, max(seed, _next_seed(store)))) as rollouts:
-        found = _wanted(rollouts, quota, outcomes, random_share)
+    with closing(ScriptedRollouts(env, missing, noise, steps_after_success, max(seed, _next_seed(store)))) as rollouts:
+        found = _wanted(rollouts, quota, outcomes, random_fraction)
         for _, (episode, labels) in zip(progress(range(missing)), found, strict=False):
             quota.add(episode, labels)
     return quota
@@ -144,11 +144,11 @@ def play_episode(env: Any, *, seed: int, outcome: str = "success", noise: float 
 class ScriptedRollouts:
     """Rollouts of scripted experts in a built-in task, from consecutive seeds."""
 
-    def __init__(self, env: PandaConfig, max_episodes: int, noise: float, linger: int, seed: int):
+    def __init__(self, env: PandaConfig, max_episodes: int, noise: float, steps_after_success: int, seed: int):
         self._env = env.build(max(1, min(NUM_ENVS, max_episodes)))
         self._judge = SimulatorJudge()
         self._detector = SuccessDetector(self._judge, self.num_envs)
-        self._noise, self._linger, self._seed = noise, linger, seed
+        self._noise, self._steps_after_success, self._seed = noise, steps_after_success, seed
         self.num_episodes = 0  # so far
 
     @property
@@ -160,7 +160,7 @@ class ScriptedRollouts:
         """One rollout, of at most `num_envs` outcomes."""
         seeds = range(self._seed + self.num_episodes, self._seed + self.num_episodes + self.num_envs)
         act = self._act_fn(outcomes, seeds[0])
-        rollout = collect_rollout(self._env, act, seeds, self._detector, linger=self._linger)
+        rollout = collect_rollout(self._env, act, seeds, self._detector, steps_after_success=self._steps_after_success)
         self.num_episodes += self.num_envs
         played = rollout.episodes(self._env, self._judge, noise=self._noise)
         return [(outcome, _with_meta(episode, outcome), labels) for outcome, (episode, labels) in zip(outcomes, played)]
@@ -219,26 +219,26 @@ def _with_outcomes(
 
 
 def _wanted(
-    rollouts: ScriptedRollouts, quota: EpisodeQuota, outcomes: Sequence[str], random_share: float
+    rollouts: ScriptedRollouts, quota: EpisodeQuota, outcomes: Sequence[str], random_fraction: float
 ) -> Iterator[tuple[Episode, Labels]]:
     """Episodes that the quota misses, for as long as any are; the caller adds each before it asks for the next."""
     idle = 0
     while not quota.done and idle < MAX_IDLE_ROLLOUTS:
         idle += 1
-        for _, episode, labels in rollouts.run(_choose_outcomes(quota, rollouts.num_envs, outcomes, random_share)):
+        for _, episode, labels in rollouts.run(_choose_outcomes(quota, rollouts.num_envs, outcomes, random_fraction)):
             if quota.missing("success" if labels.success_once else "failure"):
                 yield episode, labels
                 idle = 0
 
 
-def _choose_outcomes(quota: EpisodeQuota, count: int, outcomes: Sequence[str], random_share: float) -> list[str]:
+def _choose_outcomes(quota: EpisodeQuota, count: int, outcomes: Sequence[str], random_fraction: float) -> list[str]:
     """For the next rollout: successes and failures in the ratio that is missing, the failures in turn."""
     success, failure = quota.missing("success") or 0, quota.missing("failure") or 0
     share = round(count * success / (success + failure)) if success and failure else count * bool(success)
     chosen = ["success"] * min(max(share, int(success > 0)), count)
     failures, kept = _failures(outcomes), quota.kept["failure"]
     for i in range(kept, kept + count - len(chosen)):
-        wanders = not failures or int((i + 1) * random_share) > int(i * random_share)
+        wanders = not failures or int((i + 1) * random_fraction) > int(i * random_fraction)
         chosen.append(RANDOM if wanders else failures[i % len(failures)])
     return chosen
 

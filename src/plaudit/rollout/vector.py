@@ -83,20 +83,20 @@ def collect_rollout(
     reward: RewardConfig | None = None,
     gamma: float = 0.99,
     terminate_on_success: bool = True,
-    linger: int = 0,
+    steps_after_success: int = 0,
 ) -> RolloutBatch:
     """Run one episode from each seed; the detector says which have succeeded and, unless told otherwise, ends them.
 
     reward: how rewards follow from that; None: 1 where success was decided
     gamma: of the reward's shaping
-    linger: steps that an episode continues after its first success, so that there is more than one frame of it
+    steps_after_success: for which an episode continues, so that there is more than one frame of success
     """
     observation = env.reset(seeds)
     success = [detector.reset(observation)]
     observations, scores, taken, infos = [observation], [detector.scores], [], []
     active = np.ones(env.num_envs, bool)
     length = np.zeros(env.num_envs, int)
-    terminated = np.zeros(env.num_envs, bool)  # also while it lingers, which a time limit may cut short
+    terminated = np.zeros(env.num_envs, bool)  # also during the steps after success, which a time limit may cut short
     since_terminated = np.zeros(env.num_envs, int)  # steps
     for _ in range(env.max_steps):
         # Act, step, and let the judge decide.
@@ -106,12 +106,12 @@ def collect_rollout(
         observations.append(observation)
         scores.append(detector.scores)
         infos.append(info)
-        # End episodes: by failure at once, by success after they have lingered.
+        # End episodes: by failure at once, by success after `steps_after_success`.
         length += active
         since_terminated += terminated
         failed = info.get("failure", np.zeros_like(active))
         terminated |= active & (failed | (success[-1] & terminate_on_success))
-        active &= ~(failed | (terminated & (since_terminated >= linger)))
+        active &= ~(failed | (terminated & (since_terminated >= steps_after_success)))
         if not active.any():
             break
     privileged = {name: np.stack([info[name] for info in infos]) for name in infos[0]}

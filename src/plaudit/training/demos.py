@@ -37,7 +37,7 @@ def open_demos(folder: RunFolder, progress: Callable[[str], Any]) -> Store | Non
                 episodes=config.demos.scripted,
                 noise=config.demos.noise,
                 seed=demo_seed(config.run.seed),
-                linger=LINGER_STEPS if config.relabels_demos else 0,
+                steps_after_success=LINGER_STEPS if config.relabels_demos else 0,
                 progress=progress("demonstrations"),
             )
         part.rename(path)

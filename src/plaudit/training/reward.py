@@ -61,8 +61,8 @@ class RolloutJudge:
         if not any(labels.success_once for i in ids if (labels := labeled.ledger.labels(i)) is not None):
             raise JudgeError(
                 f"the judge sees success in none of the {len(ids)} demonstrations of {demos.folder}; they may end with "
-                "their first frame of success, where a careful judge needs a few more (record them with --linger), or "
-                "show another task"
+                "their first frame of success, where a careful judge needs a few more (record them with "
+                "--steps-after-success), or show another task"
             )
         return labeled
 
