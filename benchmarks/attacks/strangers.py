@@ -36,7 +36,7 @@ from plaudit.plain import PlainConsole
 from plaudit.report.tables import episode_table, store_table
 from plaudit.types import Episode, Labels
 
-QUICK, FULL = 2, 300  # of each class
+QUICK, FULL = 6, 300  # of each class
 SLOW = 120.0  # s that nothing here may take
 MOST_DATA = 4 << 30  # bytes of memory that a child may ask for; far more than it should
 FIRST_SEGMENT = set(range(0, EPISODES, 2))  # the others have frames of another size
