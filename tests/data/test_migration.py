@@ -35,7 +35,7 @@ def holds_everything(store):
     return (
         all(same_episode(store.episode(i), episode) for i, episode in enumerate(EPISODES))
         and all(store.ledger.labels(i).success[1:].tolist() == [0, 1, 1, 1] for i in range(5))
-        and store.capacity_episodes == 9
+        and store.settings.capacity_episodes == 9
     )
 
 

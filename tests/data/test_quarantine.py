@@ -52,7 +52,7 @@ def test_no_flipped_bit_of_the_settings_is_believed_and_each_is_put_right(folder
     for position in range(0, len(sound), 2):
         flip(path, position, bit=position % 7)
         try:
-            assert whole(folder) and Store.open(folder).capacity_episodes == 500  # a space, or a letter's case
+            assert whole(folder) and Store.open(folder).settings.capacity_episodes == 500  # a space, or a letter's case
         except StoreError:
             assert check(folder).problems
             with pytest.raises(StoreError):
@@ -92,7 +92,7 @@ def test_settings_that_are_gone_come_back_from_the_journal(folder):
     assert "store.json" in check(folder).problems[0]
     report = check(folder, repair=True)
     assert report.ok and "it was missing, and was written again from the journal" in report.repaired[0]
-    assert whole(folder) and Store.open(folder).capacity_episodes == 500
+    assert whole(folder) and Store.open(folder).settings.capacity_episodes == 500
 
 
 def test_a_journal_that_lost_its_end_stops_every_writer_and_the_arrays_are_kept(folder):

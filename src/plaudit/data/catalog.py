@@ -22,7 +22,7 @@ class Catalog:
     def __init__(self, root: Folder, before: "Catalog | None" = None):
         """before: the catalog of the same store before its journal was replaced; its segments stay open"""
         self.root = root
-        self.places: dict[int, EpisodeEntry] = {}  # alive, oldest first
+        self.entries: dict[int, EpisodeEntry] = {}  # alive, oldest first
         self.segments: dict[int, Segment] = {}
         self.growing: dict[Schema, int] = {}  # the segment where the next episode of a schema goes
         self.next_id = 0
@@ -80,22 +80,22 @@ class Catalog:
         return [
             summary_line(self.next_id, self.next_segment),
             *(segment_line(number, self.segments[number].schema) for number in self.segments),
-            *(place.line for place in self.places.values()),
+            *(entry.line for entry in self.entries.values()),
         ]
 
-    def size(self, place: EpisodeEntry) -> int:
-        return place.rows * self.segments[place.segment].schema.row_bytes
+    def size(self, entry: EpisodeEntry) -> int:
+        return entry.rows * self.segments[entry.segment].schema.row_bytes
 
     def surplus(self, new: list[EpisodeEntry], max_episodes: int | None, max_bytes: int | None) -> list[int]:
         """The ids of the oldest episodes that must go once `new` is in; the newest of all always stays."""
-        count, total = len(self.places) + len(new), self.nbytes + sum(map(self.size, new))
+        count, total = len(self.entries) + len(new), self.nbytes + sum(map(self.size, new))
         most, most_bytes = max_episodes or math.inf, max_bytes or math.inf
         going: list[int] = []
-        for place in itertools.chain(self.places.values(), new[:-1]):
+        for entry in itertools.chain(self.entries.values(), new[:-1]):
             if count <= most and total <= most_bytes:
                 break
-            going.append(place.id)
-            count, total = count - 1, total - self.size(place)
+            going.append(entry.id)
+            count, total = count - 1, total - self.size(entry)
         return going
 
     def start_segment(self, schema: Schema) -> int:
@@ -120,37 +120,37 @@ class Catalog:
         if self._schemas.setdefault(number, schema) != schema:
             raise ValueError(f"segment {number} is described twice, and differently")
 
-    def _add(self, place: EpisodeEntry) -> None:
-        if place.id in self.places or place.id in self.missing:
-            raise ValueError(f"episode {place.id} stands there twice")
-        self.next_id = max(self.next_id, place.id + 1)
-        self.next_segment = max(self.next_segment, place.segment + 1)
-        self._alive[place.segment] += 1
-        if place.segment not in self.segments:
+    def _add(self, entry: EpisodeEntry) -> None:
+        if entry.id in self.entries or entry.id in self.missing:
+            raise ValueError(f"episode {entry.id} stands there twice")
+        self.next_id = max(self.next_id, entry.id + 1)
+        self.next_segment = max(self.next_segment, entry.segment + 1)
+        self._alive[entry.segment] += 1
+        if entry.segment not in self.segments:
             try:
-                segment = self._open(place.segment)
+                segment = self._open(entry.segment)
             except FileNotFoundError:  # evicted since, and the line that says so comes later; or lost
-                self.missing[place.id] = self.root.path / segment_name(place.segment)
+                self.missing[entry.id] = self.root.path / segment_name(entry.segment)
                 return
-            self.segments[place.segment] = segment
-            self.growing[segment.schema] = place.segment
-        segment = self.segments[place.segment]
-        check_fits(place, segment.schema)
-        if place.row < self._ends.get(place.segment, 0):
-            self._unordered.add(place.segment)
-        self._ends[place.segment] = max(place.end, self._ends.get(place.segment, 0))
-        segment.rows = max(segment.rows, place.end)
-        self.places[place.id] = place
-        self.nbytes += self.size(place)
+            self.segments[entry.segment] = segment
+            self.growing[segment.schema] = entry.segment
+        segment = self.segments[entry.segment]
+        check_fits(entry, segment.schema)
+        if entry.row < self._ends.get(entry.segment, 0):
+            self._unordered.add(entry.segment)
+        self._ends[entry.segment] = max(entry.end, self._ends.get(entry.segment, 0))
+        segment.rows = max(segment.rows, entry.end)
+        self.entries[entry.id] = entry
+        self.nbytes += self.size(entry)
 
     def _check_no_overlap(self) -> None:
         """No row belongs to two episodes: one that is taken out would take the other's with it."""
         for number in self._unordered:
-            places = sorted((p for p in self.places.values() if p.segment == number), key=lambda place: place.row)
-            for place, following in itertools.pairwise(places):
-                if following.row < place.end:
+            entries = sorted((p for p in self.entries.values() if p.segment == number), key=lambda entry: entry.row)
+            for entry, following in itertools.pairwise(entries):
+                if following.row < entry.end:
                     raise StoreDamaged(
-                        f"{self.root.path}: the journal gives rows of segment {number} to episodes {place.id} and "
+                        f"{self.root.path}: the journal gives rows of segment {number} to episodes {entry.id} and "
                         f"{following.id}; restore the journal from a backup"
                     )
         self._unordered.clear()
@@ -166,10 +166,10 @@ class Catalog:
         empty: list[Segment] = []
         for episode_id in ids:
             lost = self.missing.pop(episode_id, None)
-            place = self.places.pop(episode_id, None)
-            number = int(lost.name) if lost else place.segment if place else None
-            if place is not None:
-                self.nbytes -= self.size(place)
+            entry = self.entries.pop(episode_id, None)
+            number = int(lost.name) if lost else entry.segment if entry else None
+            if entry is not None:
+                self.nbytes -= self.size(entry)
             if number is None:
                 continue
             self._alive[number] -= 1

@@ -220,14 +220,13 @@ def _check_arrays(store: Store, report: CheckReport, repair: bool, progress: Pro
 
 
 def _damage(store: Store, episode_id: int) -> str:
-    place = store.entry(episode_id)
-    segment = store.segment(place.segment)
-    found, promised = segment.checksums(place.row, place.rows), place.line["crc"]
-    for column, checksum in found.items():
-        if promised.get(column) != checksum:
-            what = "is missing or cut short" if checksum == -1 else "fails its checksum"
-            return f"episode {episode_id}: its part of {segment.file(column)} {what}"
-    return "" if set(found) == set(promised) else f"episode {episode_id}: its columns are not those of its segment"
+    entry = store.entry(episode_id)
+    segment = store.segment(entry.segment)
+    promised = entry.line["crc"]
+    if problem := segment.damage(entry.row, entry.rows, promised):
+        return f"episode {episode_id}: its part of {problem}"
+    same = set(segment.schema.columns) == set(promised)
+    return "" if same else f"episode {episode_id}: its columns are not those of its segment"
 
 
 def _check_labels(store: Store, report: CheckReport) -> None:

@@ -66,20 +66,20 @@ def parse_entry(line: Record) -> EpisodeEntry:
     return EpisodeEntry(episode_id, segment, row, steps, _encode(line))
 
 
-def check_fits(place: EpisodeEntry, schema: Schema) -> None:
+def check_fits(entry: EpisodeEntry, schema: Schema) -> None:
     """A ValueError for an episode that takes more memory than any recording does."""
-    if place.rows * (schema.state_dim + schema.action_dim) > MAX_NUMBERS:
-        raise ValueError(f"{place.steps:,} steps of {schema.state_dim} and {schema.action_dim} numbers are too many")
+    if entry.rows * (schema.state_dim + schema.action_dim) > MAX_NUMBERS:
+        raise ValueError(f"{entry.steps:,} steps of {schema.state_dim} and {schema.action_dim} numbers are too many")
 
 
 def new_entry(line: Record, schema: Schema) -> EpisodeEntry:
     """Of a line that is about to be written; an InvalidEpisode where it could not be read back."""
     try:
-        place = parse_entry(line)
-        check_fits(place, schema)
+        entry = parse_entry(line)
+        check_fits(entry, schema)
     except (KeyError, ValueError) as error:
         raise InvalidEpisode(f"this episode cannot be stored: {error}") from error
-    return place
+    return entry
 
 
 def schema_of(episode: Episode) -> Schema:

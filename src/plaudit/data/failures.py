@@ -13,10 +13,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from plaudit.data.disk import defer_signals, disk_errors
+from plaudit.data.disk import disk_errors
 from plaudit.data.entries import MAX_ID, is_int_in, is_time
 from plaudit.data.journal import Journal, Record, damaged
 from plaudit.data.ledger import Ledger
+from plaudit.data.signals import defer_signals
 from plaudit.errors import Replaced
 
 

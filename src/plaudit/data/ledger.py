@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from plaudit.data.disk import Folder, defer_signals, disk_errors
+from plaudit.data.disk import Folder, disk_errors
 from plaudit.data.journal import Journal, Record
 from plaudit.data.label_index import LabelIndex, LabelVersion, can_decode, encode_labels, is_label_line
+from plaudit.data.signals import defer_signals
 from plaudit.errors import DataError, Replaced
 from plaudit.types import Labels
 

@@ -23,11 +23,11 @@ def check_schemas(root: Folder, catalog: Catalog) -> None:
 
     By a wrong one, good arrays would look like leftovers and be cut off.
     """
-    places: dict[int, list[EpisodeEntry]] = {}
-    for place in catalog.places.values():
-        places.setdefault(place.segment, []).append(place)
+    entries: dict[int, list[EpisodeEntry]] = {}
+    for entry in catalog.entries.values():
+        entries.setdefault(entry.segment, []).append(entry)
     for number, segment in catalog.segments.items():
-        if not any(segment.checksums(p.row, p.rows) == p.line["crc"] for p in reversed(places[number])):
+        if not any(segment.checksums(p.row, p.rows) == p.line["crc"] for p in reversed(entries[number])):
             raise StoreDamaged(
                 f"{segment.folder}: no episode fits its checksum, so its {SCHEMA} or its arrays are damaged; nothing "
                 "was changed, restore it from a backup"

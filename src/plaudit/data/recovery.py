@@ -37,7 +37,7 @@ def _tails(root: Folder, catalog: Catalog) -> list[str]:
 
 def _last_fits(catalog: Catalog, number: int) -> bool:
     """Whether the last episode of a segment is sound: behind one that is not, the files may be another segment's."""
-    last = max((p for p in catalog.places.values() if p.segment == number), key=lambda place: place.row)
+    last = max((p for p in catalog.entries.values() if p.segment == number), key=lambda entry: entry.row)
     return catalog.segments[number].checksums(last.row, last.rows) == last.line["crc"]
 
 

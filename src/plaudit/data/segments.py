@@ -17,7 +17,7 @@ import mmap
 import os
 import re
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,6 +265,14 @@ class Segment:
             except OSError as error:
                 raise StoreDamaged(f"{self.file(column)} cannot be read: {error.strerror}") from error
         return found
+
+    def damage(self, row: int, rows: int, promised: Mapping[str, int], columns: Collection[str] | None = None) -> str:
+        """The first file whose part fails its checksum, and how; "" if none does."""
+        for column, checksum in self.checksums(row, rows, columns).items():
+            if checksum != promised.get(column):
+                what = "is missing or cut short" if checksum == -1 else "fails its checksum"
+                return f"{self.file(column)} {what}"
+        return ""
 
     def remove(self) -> None:
         """Free the disk space. Maps that readers hold stay valid until they are released."""

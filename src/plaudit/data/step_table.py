@@ -115,26 +115,26 @@ class StepTable:
         return [STEPS, *(camera_column(c) for c in self.shapes if c not in ("state", "action"))]
 
     def _label(self, episode_id: int) -> None:
-        place = self.store.entry(episode_id)
+        entry = self.store.entry(episode_id)
         version = self.store.ledger.newest(episode_id, self.sources)
         if version is None:  # only by judges that are not asked here
             return
         labels = version.labels()
-        if labels.steps != place.steps:
+        if labels.steps != entry.steps:
             raise DataError(
                 f"{self.store.folder}: the labels of episode {episode_id} cover {labels.steps} steps, "
-                f"it has {place.steps}; label it again"
+                f"it has {entry.steps}; label it again"
             )
         if episode_id not in self._blocks:
-            self._blocks[episode_id] = self._add(episode_id, place)
+            self._blocks[episode_id] = self._add(episode_id, entry)
         block = self._rows[self._blocks[episode_id]]
-        steps = np.arange(place.steps)
-        end = place.steps  # the step with which the task is done; a recording may go on
+        steps = np.arange(entry.steps)
+        end = entry.steps  # the step with which the task is done; a recording may go on
         success = labels.success[1:]
         if self.returns.end_on_success and success.any():
             end = int(success.argmax())
         done = steps == end
-        line = place.line
+        line = entry.line
         done[-1] |= line["terminated"] and self.returns.trust_terminated
         config = self.returns.reward
         env_info = dict(self.store.episode(episode_id).privileged) if config.reads_env else {}
@@ -145,27 +145,27 @@ class StepTable:
         block["reward"], block["discount"], block["span"] = n_step_returns(reward, done, self.returns)
         block["valid"] = _usable(block, line["repeated"]) & (steps <= end)
 
-    def _add(self, episode_id: int, place: EpisodeEntry) -> slice:
-        self._map(episode_id, place)
-        rows = slice(self._used, self._used + place.steps)
+    def _add(self, episode_id: int, entry: EpisodeEntry) -> slice:
+        self._map(episode_id, entry)
+        rows = slice(self._used, self._used + entry.steps)
         if rows.stop > len(self._rows):
             grown = np.zeros(max(rows.stop, 2 * len(self._rows), 1024), _ROW)
             grown[: self._used] = self._rows[: self._used]
             self._rows = grown
         block = self._rows[rows]
-        block["segment"], block["episode"] = place.segment, episode_id
-        block["step"] = np.arange(place.steps)
-        block["row"] = place.row + block["step"]
-        block["left"] = place.steps - block["step"]
+        block["segment"], block["episode"] = entry.segment, episode_id
+        block["step"] = np.arange(entry.steps)
+        block["row"] = entry.row + block["step"]
+        block["left"] = entry.steps - block["step"]
         self._used = rows.stop
         return rows
 
-    def _map(self, episode_id: int, place: EpisodeEntry) -> None:
+    def _map(self, episode_id: int, entry: EpisodeEntry) -> None:
         """Hold on to the columns of an episode's segment, so that an eviction can't take them from under a sample."""
-        held = self._maps.get(place.segment)
-        if held is not None and len(held[STEPS].array) >= place.row + place.rows:
+        held = self._maps.get(entry.segment)
+        if held is not None and len(held[STEPS].array) >= entry.row + entry.rows:
             return
-        segment = self.store.segment(place.segment)
+        segment = self.store.segment(entry.segment)
         shapes = {c: (h, w, 3) for c, h, w in segment.schema.cameras if self.cameras is None or c in self.cameras}
         missing = set(self.cameras or ()) - set(shapes)
         if missing:
@@ -178,7 +178,7 @@ class StepTable:
                 f"{self.store.folder}: episode {episode_id} has {_describe(found)} where others have "
                 f"{_describe(self.shapes)}; a batch needs one shape: keep them in separate stores or name the cameras"
             )
-        self._maps[place.segment] = {name: segment.mapped_column(name) for name in segment.schema.columns}
+        self._maps[entry.segment] = {name: segment.mapped_column(name) for name in segment.schema.columns}
 
     def _compact(self) -> None:
         kept = [self._rows[block] for block in self._blocks.values()]

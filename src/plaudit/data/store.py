@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Self
 
 from plaudit.data.catalog import Catalog
-from plaudit.data.disk import Folder, defer_signals, disk_error, disk_errors, sync
+from plaudit.data.disk import Folder, disk_error, disk_errors, sync
 from plaudit.data.entries import EpisodeEntry, episode_line, new_entry, schema_of, segment_line
 from plaudit.data.identity import check_identity, skip_labeled_ids
 from plaudit.data.journal import Journal, Record
@@ -44,6 +44,7 @@ from plaudit.data.schema import STEPS, Schema, camera_column
 from plaudit.data.segments import Segment
 from plaudit.data.settings import MARKER, VERSION, Settings, read_settings
 from plaudit.data.settings import is_store as is_store
+from plaudit.data.signals import defer_signals
 from plaudit.errors import EpisodeNotFound, Replaced, SegmentMissing, StoreDamaged, StoreError
 from plaudit.types import Episode, Origin
 
@@ -76,14 +77,6 @@ class Store:
         self._verified: dict[int, set[str]] = {}  # episode -> columns
         self._evicted: list[Segment] = []  # evicted, and not removed yet
         self._write_error = ""  # why nothing can be written any more
-
-    @property
-    def capacity_episodes(self) -> int | None:
-        return self.settings.capacity_episodes
-
-    @property
-    def capacity_bytes(self) -> int | None:
-        return self.settings.capacity_bytes
 
     @classmethod
     def create(
@@ -143,7 +136,11 @@ class Store:
         except SegmentMissing:
             if not write_off_missing:
                 raise
-            self._write_off_missing()
+            missing = self._catalog.missing
+            self.repaired += [
+                f"{folder}: missing; its episodes are written off" for folder in sorted(set(missing.values()))
+            ]
+            self.write_off(list(missing))
         own = self.ledger if self._own_ledger else None
         check_identity(self.settings, self._journal, own)
         if write:
@@ -176,7 +173,7 @@ class Store:
         self.close()
 
     def __len__(self) -> int:
-        return len(self._catalog.places)
+        return len(self._catalog.entries)
 
     def __iter__(self) -> Iterator[tuple[int, Episode]]:
         """Ids and episodes, oldest first; those evicted meanwhile are passed over."""
@@ -188,7 +185,7 @@ class Store:
     def ids(self) -> list[int]:
         """Every episode alive, oldest first. Ids count up and are never used again."""
         with self._guard:
-            return list(self._catalog.places)
+            return list(self._catalog.entries)
 
     @property
     def next_id(self) -> int:
@@ -202,22 +199,23 @@ class Store:
 
     @property
     def nbytes(self) -> int:
-        """Of the arrays of the episodes alive."""
+        """Size of the arrays of all live episodes."""
         return self._catalog.nbytes
 
     @property
     def segments(self) -> list[Segment]:
-        """Those that hold episodes alive."""
+        """The segments that hold live episodes."""
         with self._guard:
             return list(self._catalog.segments.values())
 
     def nbytes_of(self, episode_id: int) -> int:
+        """Size of the arrays of one episode."""
         return self._catalog.size(self.entry(episode_id))
 
     def entry(self, episode_id: int) -> EpisodeEntry:
-        """Where an episode lies; for who gathers rows from many episodes."""
+        """The location of an episode, and its journal line."""
         try:
-            return self._catalog.places[episode_id]
+            return self._catalog.entries[episode_id]
         except KeyError:
             ids = self.ids
             gone = "is no longer" if 0 <= episode_id < self._catalog.next_id else "was never"
@@ -225,6 +223,7 @@ class Store:
             raise EpisodeNotFound(f"episode {episode_id} {gone} in {self.folder}, which has {has}") from None
 
     def segment(self, number: int) -> Segment:
+        """A segment by its number; EpisodeNotFound if it was evicted."""
         try:
             return self._catalog.segments[number]
         except KeyError:  # evicted by another thread since its number was looked up
@@ -233,9 +232,9 @@ class Store:
     def episode(self, episode_id: int) -> Episode:
         """The episode as views of the files; its bytes are verified the first time."""
         self.verify(episode_id)
-        place = self.entry(episode_id)
-        line, segment = place.line, self.segment(place.segment)
-        rows, actions = slice(place.row, place.row + place.rows), slice(place.row, place.row + place.steps)
+        entry = self.entry(episode_id)
+        line, segment = entry.line, self.segment(entry.segment)
+        rows, actions = slice(entry.row, entry.row + entry.rows), slice(entry.row, entry.row + entry.steps)
         steps = segment.column(STEPS)
         return Episode(
             frames={c: segment.column(camera_column(c))[rows] for c, _, _ in segment.schema.cameras},
@@ -254,23 +253,20 @@ class Store:
 
     def verify(self, episode_id: int, columns: Collection[str] | None = None) -> None:
         """Compare an episode's bytes with their checksums, unless it was done before; all columns or some."""
-        place = self.entry(episode_id)
-        segment = self.segment(place.segment)
+        entry = self.entry(episode_id)
+        segment = self.segment(entry.segment)
         seen = self._verified.setdefault(episode_id, set())
         asked = [c for c in columns or segment.schema.columns if c not in seen]
         if not asked:
             return
         if len(self._verified) > 2 * len(self) + 1000:  # mostly evicted ones
-            self._verified = {i: done for i, done in self._verified.copy().items() if i in self._catalog.places}
-        promised = place.line["crc"]
-        for column, found in segment.checksums(place.row, place.rows, asked).items():
-            if found != promised.get(column):
-                what = "is missing or cut short" if found == -1 else "fails its checksum"
-                raise StoreDamaged(
-                    f"{self.folder}: episode {episode_id} is damaged ({segment.file(column)} {what}); "
-                    f"'plaudit data check {self.folder} --repair' writes it off"
-                )
-            seen.add(column)
+            self._verified = {i: done for i, done in self._verified.copy().items() if i in self._catalog.entries}
+        if problem := segment.damage(entry.row, entry.rows, entry.line["crc"], asked):
+            raise StoreDamaged(
+                f"{self.folder}: episode {episode_id} is damaged ({problem}); "
+                f"'plaudit data check {self.folder} --repair' writes it off"
+            )
+        seen.update(asked)
 
     def refresh(self) -> None:
         """See what the writer, in another process, has added and evicted since."""
@@ -313,9 +309,9 @@ class Store:
                 new = [
                     new_entry(line, self.segment(line["segment"]).schema) for line in lines if line["op"] == "episode"
                 ]
-                for number in {place.segment for place in new}:
+                for number in {entry.segment for entry in new}:
                     self.segment(number).sync()
-                going = self._catalog.surplus(new, self.capacity_episodes, self.capacity_bytes)
+                going = self._catalog.surplus(new, self.settings.capacity_episodes, self.settings.capacity_bytes)
                 if going:
                     lines.append({"op": "evict", "ids": going})
                 self._journal.append(lines, exclusive=True)
@@ -324,12 +320,12 @@ class Store:
                 if isinstance(error, OSError):
                     raise disk_error(error, self.folder, "this episode was not stored") from error
                 raise
-            self._remove_evicted(self._catalog.follow(lines, {place.id: place for place in new}))
+            self._remove_evicted(self._catalog.follow(lines, {entry.id: entry for entry in new}))
             for number, segment in self._catalog.segments.items():
                 if new and number != new[-1].segment:  # one stays open for the next append, not one a schema
                     segment.close()
             self._compact()
-            return [place.id for place in new]
+            return [entry.id for entry in new]
 
     def write_off(self, ids: Sequence[int]) -> None:
         """Drop damaged episodes. Their bytes stay until their whole segment is evicted."""
@@ -377,11 +373,6 @@ class Store:
         with suppress(OSError):  # a full disk: the longer journal says the same
             self._journal.rewrite(self._catalog.lines())
 
-    def _write_off_missing(self) -> None:
-        for folder in sorted(set(self._catalog.missing.values())):
-            self.repaired.append(f"{folder}: missing; its episodes are written off")
-        self.write_off(list(self._catalog.missing))
-
     def _write(self, episode_id: int, episode: Episode) -> list[Record]:
         """The arrays of one episode, unsynced, and the journal lines that will make it exist."""
         number, new = self._segment_for(schema_of(episode))
@@ -393,10 +384,10 @@ class Store:
     def _segment_for(self, schema: Schema) -> tuple[int, bool]:
         """The number of a segment that has room, and whether it begins with this."""
         limit = float(SEGMENT_BYTES)
-        if self.capacity_bytes is not None:
-            limit = min(limit, self.capacity_bytes / SEGMENTS_PER_CAPACITY)
-        if self.capacity_episodes is not None and len(self):
-            limit = min(limit, self.nbytes / len(self) * self.capacity_episodes / SEGMENTS_PER_CAPACITY)
+        if self.settings.capacity_bytes is not None:
+            limit = min(limit, self.settings.capacity_bytes / SEGMENTS_PER_CAPACITY)
+        if self.settings.capacity_episodes is not None and len(self):
+            limit = min(limit, self.nbytes / len(self) * self.settings.capacity_episodes / SEGMENTS_PER_CAPACITY)
         number = self._catalog.growing.get(schema)
         if number is None or self.segment(number).nbytes >= limit:
             return self._catalog.start_segment(schema), True

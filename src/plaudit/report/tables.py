@@ -193,8 +193,8 @@ def _by(judges: Counter[str]) -> str | int:
 
 
 def _capacity(store: Store) -> str:
-    limits = [f"{store.capacity_episodes:,} episodes"] if store.capacity_episodes else []
-    limits += [f"{store.capacity_bytes:,} bytes"] if store.capacity_bytes else []
+    limits = [f"{store.settings.capacity_episodes:,} episodes"] if store.settings.capacity_episodes else []
+    limits += [f"{store.settings.capacity_bytes:,} bytes"] if store.settings.capacity_bytes else []
     return " and ".join(limits) + ", oldest go first" if limits else "unlimited"
 
 

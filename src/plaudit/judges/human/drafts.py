@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from plaudit.data.disk import Folder, defer_signals, disk_error
+from plaudit.data.disk import Folder, disk_error
 from plaudit.data.entries import MAX_ID, is_int_in
 from plaudit.data.journal import Journal, Record
 from plaudit.data.repair import repair_journal
+from plaudit.data.signals import defer_signals
 from plaudit.errors import ForeignFile, JournalMissing, StoreDamaged, StoreError
 from plaudit.untrusted import shown
 
