@@ -342,3 +342,9 @@ def test_episodes_of_one_data_set_that_are_alike_are_all_imported_once(tmp_path)
     assert len(import_dataset(folder, tmp_path / "out").ids) == 2
     again = import_dataset(folder, tmp_path / "out")
     assert not again.ids and again.already_imported == 2
+
+
+def test_frames_of_a_camera_that_an_episode_does_not_have_are_a_sentence(tmp_path):
+    store = labelled_store(tmp_path / "s", counting_episode(4), cutoff=2)
+    with pytest.raises(DataError, match="episode 0 has no camera 'top'; known: front"):
+        save_positives(store, tmp_path / "show", ["top"], {"human", "cutoff"})

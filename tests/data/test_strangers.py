@@ -3,6 +3,7 @@
 import base64
 import errno
 import fcntl
+import json
 import os
 import shutil
 import zlib
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from conftest import counting_episode, labelled_store, same_episode
+from old_store import write_old_store
 from plaudit.data.check import check, empty_quarantine
 from plaudit.data.checked_json import decode_checked, encode_checked
 from plaudit.data.disk import Folder
@@ -480,3 +482,13 @@ def test_an_export_to_a_full_disk_is_told_in_a_sentence(folder, tmp_path, monkey
     with pytest.raises(StoreFull, match="the export was not written"):
         export_dataset(Store.open(folder), tmp_path / "out", "npy")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_schema_of_version_1_that_lost_its_cameras_does_not_serve_episodes_without_frames(tmp_path):
+    folder = write_old_store(
+        tmp_path / "old", [counting_episode(4)], Labels.from_cutoff(steps=4, cutoff=2, source="human")
+    )
+    schema = folder / "segments/000000/schema.json"
+    schema.write_text(json.dumps({**json.loads(schema.read_text()), "cameras": []}))
+    with pytest.raises(StoreDamaged, match=r"schema\.json does not name camera\.front"):
+        Store.open(folder).episode(0)

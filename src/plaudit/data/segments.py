@@ -268,6 +268,9 @@ class Segment:
 
     def damage(self, row: int, rows: int, promised: Mapping[str, int], columns: Collection[str] | None = None) -> str:
         """The first file whose part fails its checksum, and how; "" if none does."""
+        unread = promised.keys() - set(self.schema.columns)
+        if unread:  # a schema of version 1 has no checksum of its own
+            return f"{self.name}/schema.json does not name {', '.join(sorted(unread))}"
         for column, checksum in self.checksums(row, rows, columns).items():
             if checksum != promised.get(column):
                 what = "is missing or cut short" if checksum == -1 else "fails its checksum"

@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 
 from plaudit.data.store import Store
+from plaudit.errors import DataError, did_you_mean
 from plaudit.types import Episode, ProgressFn
 from plaudit.untrusted import file_name
 
@@ -28,6 +29,10 @@ def save_positives(
         first = episode.recorded.start or 0  # frames are counted as they were recorded
         for frame in np.flatnonzero(labels.targets[episode.recorded] == 1):
             for camera in cameras:
+                if camera not in episode.frames:
+                    raise DataError(
+                        f"episode {episode_id} has no camera '{camera}'; {did_you_mean(camera, episode.frames)}"
+                    )
                 tail = f"_{file_name(camera)}" if len(cameras) > 1 else ""
                 path = folder / f"{_name(episode, episode_id)}_frame{frame:03d}{tail}.png"
                 Image.fromarray(np.ascontiguousarray(episode.frames[camera][first + frame])).save(path)
