@@ -65,7 +65,7 @@ def test_a_machine_that_was_given_some_of_its_gpus_calls_them_by_their_own_numbe
 
 
 def test_a_part_may_have_another_role():
-    config = parse(ClusterConfig, {"parts": {"replay": "labeling"}})
+    config = parse(ClusterConfig, {"workers": {"replay": "labeling"}})
     assert Placement(config, THREE).options("replay")["resources"] == {"labeling_pc": SHARE}
 
 
@@ -133,9 +133,9 @@ def test_a_judge_that_needs_a_gpu_where_there_is_none():
         ({"component_placement": {**SPEC, "actor": "gpu0"}}, "is 'gpu0'"),
         ({"component_placement": {**SPEC, "rollout": 1}}, "env and rollout are one part here"),
         ({"component_placement": {"actor": 0}}, "does not say where these are: env, reward"),
-        ({"component_placement": SPEC, "parts": {"env": "training"}}, "component_placement and parts both say"),
+        ({"component_placement": SPEC, "workers": {"env": "training"}}, "component_placement and workers both say"),
         ({"num_learners": 0}, "num_learners"),
-        ({"parts": {"env": "robot"}}, "parts.env"),
+        ({"workers": {"env": "robot"}}, "workers.env"),
     ],
 )
 def test_placements_that_cannot_be_meant(values, sentence):
