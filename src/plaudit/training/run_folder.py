@@ -3,7 +3,7 @@
 runs/lift_sac_0/
   config.yaml          the complete config
   metrics.jsonl        a line per rollout or every few seconds, by the names in docs/metrics.md
-  events.jsonl         what happened: started, errors, restarts, judges promoted, alarms, ended
+  events.jsonl         online: started, errors, restarts, judges promoted, alarms, ended
   tensorboard/         the metrics as event files
   checkpoints/         of the learner: the last two, each complete
   episodes/  demos/    stores
