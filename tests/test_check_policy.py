@@ -103,6 +103,9 @@ class ReturnsATensor(Good):  # 6
     def predict(self, observation, normalizer):
         return torch.from_numpy(super().predict(observation, normalizer))
 
+    def warmup(self):
+        """Its blend of two tensors would fail."""
+
 
 class ReusesItsTensor(Good):  # 7
     def __init__(self):

@@ -4,6 +4,7 @@ import pytest
 
 from conftest import counting_episode, labelled_store
 from plaudit.contracts import check_policy
+from plaudit.data.normalize import Normalizer
 from plaudit.policies.loader import load_policy
 from test_cli import plaudit
 
@@ -21,7 +22,7 @@ def test_a_store_becomes_the_folder_of_a_policy(tmp_path):
     said = plaudit("train-policy", "demos", *SMALL, "-o", "taught", cwd=tmp_path)
     assert "taught/policy.yaml: " in said and "learned for 20 steps, loss" in said
     spec = load_policy(tmp_path / "taught/policy.yaml")
-    check_policy(spec.build(), store.episode(0).observation(1), spec.build_normalizer(2, 1), action_dim=1)
+    check_policy(spec.build(), store.episode(0).observation(1), Normalizer.load(spec.normalizer), action_dim=1)
     assert "taught holds a policy already" in plaudit("train-policy", "demos", "-o", "taught", cwd=tmp_path, ok=False)
 
 

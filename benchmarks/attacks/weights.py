@@ -237,7 +237,8 @@ def _read_policy(folder: Path) -> None:
     for name in ("policy.yaml", "policy.json"):
         spec = load_policy(folder / name)
         spec.build()
-        spec.build_normalizer(2, 1)
+        if spec.normalizer is not None:
+            Normalizer.load(spec.normalizer)
 
 
 def _read_run(folder: Path) -> None:

@@ -12,8 +12,9 @@ from plaudit.policies.config import FlowConfig
 from plaudit.policies.loader import PolicySpec, load_policy, save_policy
 from plaudit.policies.networks import weights_of
 from plaudit.policies.weights import read_weights
+from plaudit.rollout.engine import InferenceConfig
 from plaudit.trust import allow_code
-from plaudit.types import Observation
+from plaudit.types import EnvSpec, Observation
 
 FLOW = "policy: {type: flow, state_dim: 2, action_dim: 1, horizon: 3}\n"
 MINE = """
@@ -72,13 +73,14 @@ def test_a_policys_folder_is_whole_and_crosses_to_another_process_as_json(tmp_pa
     saved = save_policy(tmp_path / "taught", config, weights_of(3, policy.components), normalizer)
     spec = PolicySpec.model_validate_json(load_policy(saved).model_dump_json())
     seen = Observation({}, np.float32([1, 2]))
-    same = spec.build().predict(seen, spec.build_normalizer(2, 1))
+    same = spec.build().predict(seen, Normalizer.load(spec.normalizer))
     assert np.array_equal(same, config.build().predict(seen, normalizer))
     assert read_weights(tmp_path / "taught/model.safetensors").version == 3
 
 
 def test_without_statistics_a_policy_is_in_the_robots_own_units(tmp_path):
-    normalizer = load_policy(written(tmp_path, FLOW)).build_normalizer(2, 1)
+    spec = load_policy(written(tmp_path, FLOW))
+    normalizer = InferenceConfig(normalizer=spec.normalizer).load_normalizer(EnvSpec(2, 1, {}))
     assert normalizer.normalize_state(np.float32([5, -3])).tolist() == [5, -3]
 
 

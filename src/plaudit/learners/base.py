@@ -4,15 +4,15 @@ An algorithm's file holds its networks, its losses and its config; a learner of 
 too, or implement `plaudit.protocols.Learner` without it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from plaudit.checkpoint import Stateful
-from plaudit.policies.networks import random_shift, weights_of
+from plaudit.policies.networks import random_shift, seeded, weights_of
 from plaudit.types import EnvSpec, PolicyWeights
 
 # Called with the parameters whose gradients are about to be used, so that data-parallel workers average theirs.
@@ -31,12 +31,9 @@ class LearnerBase(Stateful):
         self.sync: GradSync | None = None
         self.rng = torch.Generator(device).manual_seed(seed)
 
-    @contextmanager
-    def seeded(self) -> Iterator[None]:
+    def seeded(self) -> AbstractContextManager[None]:
         """Networks that are made meanwhile have initial weights by this learner's seed; torch's own state stays."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            yield
+        return seeded(self.seed)
 
     @property
     def components(self) -> Mapping[str, nn.Module]:

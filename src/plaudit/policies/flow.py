@@ -10,38 +10,36 @@ J is the Jacobian of A1 by A. Through it, the actions that are bound pull along 
 network has learned of how they belong together; without it ("identity") each action is pulled alone.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from plaudit.errors import PolicyError
 from plaudit.policies.config import FlowConfig
 from plaudit.policies.flow_network import VelocityNet, integrate
 from plaudit.policies.guidance import compute_guided_prefix_weights, shift_chunk
-from plaudit.policies.networks import Encoder, encode, freeze, load_components, to_tensor, zero_observation
+from plaudit.policies.network_policy import NetworkPolicy
+from plaudit.policies.networks import Encoder, encode, seeded, to_tensor
 from plaudit.protocols import Normalizer
-from plaudit.types import EnvSpec, FloatArray, Observation, PolicyWeights
+from plaudit.types import FloatArray, Observation
 
 Guide = Callable[[Tensor, float], Tensor]  # (actions [N, H, A], tau) -> the velocity there
 
 
-class FlowPolicy:
-    """A `Policy`. Inside, states and actions are normalized."""
+class FlowPolicy(NetworkPolicy):
+    """Samples chunks of normalized actions from normalized states."""
 
     def __init__(self, config: FlowConfig):
-        self.config, self.device = config, torch.device(config.device)
-        env_spec = EnvSpec(config.state_dim, config.action_dim, config.cameras)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            self.encoder = Encoder(env_spec, config.encoder.features).to(self.device)
+        super().__init__(config)
+        self.config = config
+        with seeded(config.seed):
+            self.encoder = Encoder(self.env_spec, config.encoder.features).to(self.device)
             size = config.velocity_net
             self.velocity_net = VelocityNet(
                 self.encoder.size, config.horizon, config.action_dim, size.width, size.depth
             ).to(self.device)
-        self.components: Mapping[str, nn.Module] = {"encoder": self.encoder, "velocity_net": self.velocity_net}
-        self._rng = torch.Generator(self.device).manual_seed(config.seed)
+        self.components = {"encoder": self.encoder, "velocity_net": self.velocity_net}
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
         """Actions [H, A] in the robot's units."""
@@ -100,32 +98,8 @@ class FlowPolicy:
     def _flow(self, count: int, velocity: Guide) -> Tensor:
         shape = (count, self.config.horizon, self.config.action_dim)
         return integrate(
-            torch.randn(shape, generator=self._rng, device=self.device), velocity, self.config.num_inference_steps
+            torch.randn(shape, generator=self.rng, device=self.device), velocity, self.config.num_inference_steps
         )
-
-    def warmup(self) -> None:
-        """Both ways to a chunk, on zeros."""
-        zeros, normalizer = zero_observation(self.encoder.env_spec)
-        with self.preserve_rng():
-            chunk = self.predict(zeros, normalizer)
-            self.guided_inference(zeros, normalizer, chunk, 0, 0)
-
-    @contextmanager
-    def preserve_rng(self) -> Iterator[None]:
-        """Whatever is sampled meanwhile, the noise of later chunks stays what it would have been."""
-        if self.device.type == "cuda":
-            torch.backends.cudnn.benchmark = True
-        state = self._rng.get_state()
-        yield
-        self._rng.set_state(state)
-
-    def freeze_all_model_params(self) -> None:
-        """No gradients from here on."""
-        freeze(self.components)
-
-    def load_weights(self, weights: PolicyWeights) -> None:
-        """All components at once, or an error and none."""
-        load_components(self.components, weights)
 
 
 def guidance_weight(tau: float, max_weight: float) -> float:

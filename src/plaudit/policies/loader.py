@@ -88,12 +88,6 @@ class PolicySpec(PolicyConfig):
             policy.load_weights(read_weights(self.weights))
         return policy
 
-    def build_normalizer(self, state_dim: int, action_dim: int) -> Normalizer:
-        """The one that it learned with; one that changes nothing where there is none."""
-        return (
-            Normalizer.identity(state_dim, action_dim) if self.normalizer is None else Normalizer.load(self.normalizer)
-        )
-
 
 def load_policy(path: str | Path, overrides: Sequence[str] = ()) -> PolicySpec:
     """Read and check a policy's file and those it names; `overrides` like `policy.guidance=blend` win."""

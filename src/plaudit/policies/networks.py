@@ -6,7 +6,8 @@ is also what convolutions like best.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plaudit.data.normalize import Normalizer as AffineNormalizer
 from plaudit.errors import PolicyError, did_you_mean
 from plaudit.protocols import Normalizer
 from plaudit.types import AnyArray, EnvSpec, Observation, PolicyWeights
@@ -195,17 +195,12 @@ def _check_observation(env_spec: EnvSpec, observation: Observation) -> None:
             raise PolicyError(f"camera '{camera}' has images of {list(shape)}, this policy takes {[*size, 3]}")
 
 
-def zero_observation(env_spec: EnvSpec) -> tuple[Observation, Normalizer]:
-    """A black image of each camera and a state of zeros, to warm up with."""
-    images = {camera: np.zeros((*size, 3), np.uint8) for camera, size in env_spec.cameras.items()}
-    state = np.zeros(env_spec.state_dim, np.float32)
-    return Observation(images, state), AffineNormalizer.identity(env_spec.state_dim, env_spec.action_dim)
-
-
-def freeze(components: Mapping[str, nn.Module]) -> None:
-    """No gradients, and evaluation mode."""
-    for component in components.values():
-        component.requires_grad_(False).eval()
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Networks made in this block get their initial weights from `seed`; torch's own generator is unchanged."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def load_components(components: Mapping[str, nn.Module], weights: PolicyWeights) -> None:

@@ -30,9 +30,9 @@ from PIL import Image
 
 from plaudit.errors import MissingExtra, PolicyError, did_you_mean
 from plaudit.policies.config import OpenpiConfig, ServerConfig
-from plaudit.policies.guidance import blend_with_previous
+from plaudit.policies.fixed import FixedPolicy
 from plaudit.protocols import Normalizer
-from plaudit.types import ByteArray, FloatArray, Observation, PolicyWeights
+from plaudit.types import ByteArray, FloatArray, Observation
 
 try:
     import msgpack
@@ -46,35 +46,23 @@ PATIENCE = 0.5  # s that a server gets to say goodbye
 _KINDS = "biufUS"  # booleans, numbers, text
 
 
-class OpenpiPolicy:
-    """A `Policy` whose networks are elsewhere."""
+class OpenpiPolicy(FixedPolicy):
+    """A client of a policy server."""
+
+    no_weights = "the weights of an openpi policy are on its server; restart that with a new checkpoint"
 
     def __init__(self, config: OpenpiConfig):
+        super().__init__()
         self.config = config
-        self.components: Mapping[str, Any] = {}
         self.client = OpenpiClient(config.openpi_model)
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
         """A chunk of actions [H, A], from the server."""
         return self._chunk(self.client.infer(self._message(observation)))
 
-    def guided_inference(
-        self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
-    ) -> FloatArray:
-        """The server's chunk, blended with what is left of the previous one."""
-        return blend_with_previous(previous, self.predict(observation, normalizer), delay, executed)
-
     def warmup(self) -> None:
         """Connect; the server's own first inference comes with the first observation."""
         _ = self.client.metadata
-
-    def freeze_all_model_params(self) -> None:
-        """There are none here."""
-
-    def load_weights(self, weights: PolicyWeights) -> None:
-        """Raise if there are any: the weights are the server's."""
-        if weights.tensors:
-            raise PolicyError("the weights of an openpi policy are on its server; restart that with a new checkpoint")
 
     def _message(self, observation: Observation) -> dict[str, Any]:
         config = self.config

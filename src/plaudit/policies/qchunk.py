@@ -5,31 +5,30 @@ their names are those of the learner, so that what `plaudit train` writes is loa
 states and returns actions in the robot's own units, so it goes with `Normalizer.identity`.
 """
 
-from collections.abc import Mapping
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from plaudit.policies.config import QChunkPolicyConfig
 from plaudit.policies.flow import FlowPolicy
-from plaudit.policies.networks import CriticEnsemble, Encoder, encode, freeze, load_components, zero_observation
+from plaudit.policies.network_policy import NetworkPolicy
+from plaudit.policies.networks import CriticEnsemble, Encoder, encode, seeded
 from plaudit.protocols import Normalizer
-from plaudit.types import FloatArray, Observation, PolicyWeights
+from plaudit.types import FloatArray, Observation
 
 
-class QChunkPolicy:
-    """A `Policy`: a `FlowPolicy` that samples N chunks at once, and critics."""
+class QChunkPolicy(NetworkPolicy):
+    """A `FlowPolicy` that samples N chunks at once, and critics."""
 
     def __init__(self, config: QChunkPolicyConfig):
-        self.config, self.device = config, torch.device(config.device)
-        self._flow = FlowPolicy(config.flow)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            self.critic_encoder = Encoder(self._flow.encoder.env_spec, config.critic_encoder.features).to(self.device)
+        super().__init__(config)
+        self.config, self._flow = config, FlowPolicy(config.flow)
+        self.rng = self._flow.rng
+        with seeded(config.seed):
+            self.critic_encoder = Encoder(self.env_spec, config.critic_encoder.features).to(self.device)
             size = self.critic_encoder.size + config.horizon * config.action_dim
             self.critic = CriticEnsemble(config.critic.num_critics, size, config.critic.hidden_dims).to(self.device)
-        critics: Mapping[str, nn.Module] = {"critic_encoder": self.critic_encoder, "critic": self.critic}
-        self.components: Mapping[str, nn.Module] = {**self._flow.components, **critics}
+        critics = {"critic_encoder": self.critic_encoder, "critic": self.critic}
+        self.components = {**self._flow.components, **critics}
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
         """The best chunk [H, A], in the robot's units."""
@@ -48,21 +47,6 @@ class QChunkPolicy:
         with torch.no_grad():
             (best,) = best_of_n(self.critic, features, chunks[None])
         return normalizer.denormalize_action(best.cpu().numpy())
-
-    def warmup(self) -> None:
-        """Both ways to a chunk, on zeros."""
-        zeros, normalizer = zero_observation(self.critic_encoder.env_spec)
-        with self._flow.preserve_rng():
-            chunk = self.predict(zeros, normalizer)
-            self.guided_inference(zeros, normalizer, chunk, 0, 0)
-
-    def freeze_all_model_params(self) -> None:
-        """No gradients from here on."""
-        freeze(self.components)
-
-    def load_weights(self, weights: PolicyWeights) -> None:
-        """All components at once, or an error and none."""
-        load_components(self.components, weights)
 
 
 def best_of_n(critic: CriticEnsemble, features: Tensor, chunks: Tensor) -> Tensor:

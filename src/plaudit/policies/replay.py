@@ -4,19 +4,18 @@ It counts what was executed: after `predict` a whole chunk, before `guided_infer
 end the last action is held, and a `predict` after that begins anew.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
 from plaudit.config import Config
 from plaudit.data.store import Store
-from plaudit.errors import PolicyError
+from plaudit.policies.fixed import FixedPolicy
 from plaudit.policies.guidance import blend_with_previous
 from plaudit.protocols import Normalizer
-from plaudit.types import FloatArray, Observation, PolicyWeights
+from plaudit.types import FloatArray, Observation
 
 
 class ReplayConfig(Config):
@@ -32,13 +31,15 @@ class ReplayConfig(Config):
         return ReplayPolicy(Store.open(self.store).episode(self.episode).actions, self.horizon)
 
 
-class ReplayPolicy:
-    """A `Policy` of actions [T, A]."""
+class ReplayPolicy(FixedPolicy):
+    """Repeats recorded actions [T, A]."""
+
+    no_weights = "recorded actions have no weights to load"
 
     def __init__(self, actions: FloatArray, horizon: int = 1):
+        super().__init__()
         self._actions, self._horizon = np.array(actions, np.float32), horizon
         self._next = 0  # the action that the next predict begins with
-        self.components: Mapping[str, Any] = {}
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
         """The next recorded actions [H, A]."""
@@ -55,14 +56,3 @@ class ReplayPolicy:
     def _chunk(self, start: int) -> FloatArray:
         self._next = start + self._horizon
         return self._actions[np.minimum(np.arange(start, self._next), len(self._actions) - 1)]
-
-    def warmup(self) -> None:
-        """Nothing is slow the first time."""
-
-    def freeze_all_model_params(self) -> None:
-        """There are none."""
-
-    def load_weights(self, weights: PolicyWeights) -> None:
-        """Raise if there are any: nothing here learns."""
-        if weights.tensors:
-            raise PolicyError("recorded actions have no weights to load")

@@ -7,7 +7,7 @@ A function takes an `Observation` and returns one action [A] or a chunk [H, A]. 
 simulation knows, which is part of the state where a task is observed as "state" or "both".
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Any, Literal, Self
 
@@ -19,10 +19,10 @@ from plaudit.envs.panda.scene import ARM_STATE, SCENE_STATE
 from plaudit.envs.panda.tasks import TaskState
 from plaudit.errors import PolicyError
 from plaudit.policies.expert import ScriptedExpert
-from plaudit.policies.guidance import blend_with_previous
+from plaudit.policies.fixed import FixedPolicy
 from plaudit.protocols import Normalizer
 from plaudit.trust import CodeName
-from plaudit.types import FloatArray, Observation, PolicyWeights
+from plaudit.types import FloatArray, Observation
 
 Script = Callable[[Observation], Any]
 _NAMES = (*ARM_STATE, *SCENE_STATE)
@@ -52,12 +52,14 @@ class ScriptedConfig(Config):
         return ScriptedPolicy(_imported(str(self.function)), self.horizon)
 
 
-class ScriptedPolicy:
-    """A `Policy` that learned nothing: it answers in the robot's units and looks at no statistics."""
+class ScriptedPolicy(FixedPolicy):
+    """A function of the observation, in the robot's units."""
+
+    no_weights = "a script has no weights to load"
 
     def __init__(self, script: Script, horizon: int = 1):
+        super().__init__()
         self._script, self._horizon = script, horizon
-        self.components: Mapping[str, Any] = {}
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
         """The script's actions [H, A]."""
@@ -66,23 +68,6 @@ class ScriptedPolicy:
         if chunk.ndim != 2 or len(chunk) != self._horizon:
             raise PolicyError(f"the script returned {list(actions.shape)}; it is to return [A] or [{self._horizon}, A]")
         return chunk
-
-    def guided_inference(
-        self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
-    ) -> FloatArray:
-        """The same, blended with what is left of the previous chunk."""
-        return blend_with_previous(previous, self.predict(observation, normalizer), delay, executed)
-
-    def warmup(self) -> None:
-        """Nothing is slow the first time."""
-
-    def freeze_all_model_params(self) -> None:
-        """There are none."""
-
-    def load_weights(self, weights: PolicyWeights) -> None:
-        """Raise if there are any: nothing here learns."""
-        if weights.tensors:
-            raise PolicyError("a script has no weights to load")
 
 
 class StateExpert:
