@@ -100,7 +100,8 @@ RUN = '{"schedule": "train", "env": {"type": "lift"}, "learner": {"type": "sac"}
 NASTY = [*" ".join([NUMBERS, MORE_NUMBERS, BRACKETS, PATHS, MORE_PATHS, NAMES, LISTS]).split(), *CONTROLS]
 
 
-# Imported before a child is made, so that what is timed is the command.
+# Imported once, before a child is made, so that what is timed is the command.
+NEEDED = ("torch", "plaudit.judges.classifier.rlinf", "plaudit.judges.labeling", "plaudit.report.tables")
 HEAVY = (
     *("ray", "torch", "transformers", "openai", "plaudit.cluster.run", "plaudit.cluster.check"),
     *("plaudit.training.online", "plaudit.training.trainer", "plaudit.training.evaluation"),
@@ -116,7 +117,7 @@ HEAVY = (
 
 def attacks(folder: Path, rng: np.random.Generator, quick: bool) -> Iterator[Tally]:
     """See the module."""
-    for module in ("torch", "plaudit.judges.classifier.rlinf", "plaudit.judges.labeling") if quick else HEAVY:
+    for module in NEEDED if quick else HEAVY:
         with contextlib.suppress(ImportError):
             import_module(module)
     made(folder)

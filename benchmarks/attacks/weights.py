@@ -41,7 +41,7 @@ from plaudit.training.retrain import DECISION_FILE, PromotionDecision, decisions
 from plaudit.training.run_folder import RunFolder
 from plaudit.types import EnvSpec
 
-QUICK, FULL = 6, 400  # of each class
+QUICK, FULL = 4, 400  # of each class
 ROOM = 4 << 30  # bytes that this process may take beyond what it has; more would end the machine before the bar is read
 LARGE = (2**31, 10**9, 10**30, [10**6, 10**6], [2**31] * 4, {"front": [10**6, 10**6]}, ["x"] * 10_000)
 HEAVY = ("a head of 90 MB", "a million tensors of nothing", "many entries", "compressed", "the same numbers ten thous")
