@@ -26,7 +26,7 @@ from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.normalize import Normalizer
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.encoders.weights import read_tensors
+from plaudit.judges.classifier.encoders.weights import read_state_dict
 from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.learners.sac import Sac, SacConfig
@@ -84,8 +84,8 @@ def _files(folder: Path, bait: Bait, rng: np.random.Generator, quick: bool) -> I
     torches = [one for one in hostile_archives(bait) if not quick or not one[0].startswith(HEAVY)]
     heads = [one for one in HEADS.items() if not quick or not one[0].startswith(HEAVY)]
     for name, contents, readers in (
-        ("m.pt", torches, (lambda path: load_reward_model(path, "cpu"), read_tensors)),
-        ("w.safetensors", heads, (read_weights, read_tensors)),
+        ("m.pt", torches, (lambda path: load_reward_model(path, "cpu"), read_state_dict)),
+        ("w.safetensors", heads, (read_weights, read_state_dict)),
     ):
         tally = Tally(f"weights: files like {name}")
         for label, make in _some(contents, rng, quick):

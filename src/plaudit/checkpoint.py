@@ -14,16 +14,17 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, load_file, save, save_file
+from safetensors.torch import load, save, save_file
 from torch import Tensor
 
 from plaudit.data.disk import disk_error, sync
 from plaudit.errors import BadFile
 from plaudit.protocols import Learner
-from plaudit.safetensors_file import check_safetensors
-from plaudit.untrusted import MAX_JSON, parse_json, read_own, shown
+from plaudit.torch_file import read_safetensors
+from plaudit.untrusted import MAX_JSON, parse_json, read_own, readable, shown
 
 FORMAT = 1
+INCOMPLETE = "this is not a whole checkpoint: {}"
 VERSION = "version"  # of a learner, among dumped tensors
 
 
@@ -94,11 +95,7 @@ def load_dumped(data: bytes, learner: Stateful | Learner) -> None:
 def load_checkpoint(folder: Path, learner: Stateful | Learner) -> dict[str, Any]:
     """Put a learner into the state that was saved; returns the caller's facts."""
     facts = read_facts(folder)
-    try:
-        check_safetensors(folder / "state.safetensors")
-        tensors = load_file(folder / "state.safetensors")
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
-        raise BadFile(folder, f"this is not a whole checkpoint: {str(error)[:200]}") from error
+    tensors = read_safetensors(folder / "state.safetensors", INCOMPLETE)
     own = learner.state_dict()
     model = {name: tensor for name, tensor in tensors.items() if name.startswith("model/")}
     for name in sorted({n for n in own if n.startswith("model/")} ^ set(model)):
@@ -115,10 +112,8 @@ def load_checkpoint(folder: Path, learner: Stateful | Learner) -> dict[str, Any]
 
 def read_facts(folder: Path) -> dict[str, Any]:
     """What a checkpoint says of itself, and the caller's facts."""
-    try:
+    with readable(folder / "facts.json", INCOMPLETE, INCOMPLETE.format("there is no such file")):
         facts = parse_json(read_own(folder / "facts.json", MAX_JSON))
-    except (OSError, ValueError) as error:
-        raise BadFile(folder, f"this is not a whole checkpoint: {str(error)[:200]}") from error
     if not isinstance(facts, dict) or type(facts.get("version")) is not int or type(facts.get("step", 0)) is not int:
         raise BadFile(folder, "this is not a whole checkpoint: facts.json does not say its version or its step")
     if facts.get("format") != FORMAT:

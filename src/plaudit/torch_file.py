@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
-from plaudit.data.lfs import unreadable
 from plaudit.data.unpickle import BoundedUnpickler, Damaged, Measured, Resolver
-from plaudit.errors import BadFile, UnsafeFile
-from plaudit.untrusted import Root, shown
+from plaudit.errors import UnsafeFile
+from plaudit.safetensors_file import check_safetensors
+from plaudit.untrusted import Root, readable, shown, unreadable
 
 ZIP = b"PK\x03\x04"
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # a pickle of torch's magic number
@@ -196,8 +197,9 @@ class _TensorResolver(Resolver):
 
 def read_torch(path: Path) -> Any:
     """What `torch.save` wrote, as long as it is dense tensors and plain containers; BadFile with what else it is."""
+    sentence = "this is no sound file of torch ({}); copy it again from its source"
     try:
-        with Root(path.parent, follow_links=True).open(path) as file:
+        with readable(path, sentence), Root(path.parent, follow_links=True).open(path) as file:
             size = file.seek(0, io.SEEK_END)
             file.seek(0)
             start = file.read(len(LEGACY))
@@ -215,13 +217,13 @@ def read_torch(path: Path) -> Any:
             f"this file holds more than plain tensors, which could run code; nothing was run ({_asked(error, path)}). "
             "Save the network's state_dict() alone where you trust it",
         ) from error
-    except BadFile:
-        raise
-    except FileNotFoundError:
-        raise BadFile(path, "there is no such file") from None
-    except Exception as error:
-        reason = (str(error) or type(error).__name__).split("\n")[0][:200]
-        raise BadFile(path, f"this is no sound file of torch ({reason}); copy it again from its source") from error
+
+
+def read_safetensors(path: Path, sentence: str) -> dict[str, Tensor]:
+    """All tensors of a safetensors file; BadFile where it is damaged, with a sentence as for `readable`."""
+    with readable(path, sentence):
+        check_safetensors(path)
+        return load_file(path)
 
 
 def _asked(error: UnsafeFile, path: Path) -> str:

@@ -33,6 +33,7 @@ MAX_NODES = 50_000  # values of a YAML file once its aliases are written out
 MAX_NUMBER = 400  # characters of an unquoted YAML value that begins like a number: some are read in quadratic time
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -217,16 +218,13 @@ def check_json(data: bytes, values: int) -> int:
     return count
 
 
-def read_json(path: Path, values: int = MAX_VALUES) -> Any:
-    """A JSON file that the user named, or of a folder that they named; BadFile for what is none."""
-    try:
-        return parse_json(read_own(path, MAX_JSON), values)
-    except FileNotFoundError:
-        raise BadFile(path, "there is no such file") from None
-    except BadFile:
-        raise
-    except ValueError as error:
-        raise BadFile(path, f"this is not valid JSON ({str(error)[:200]}); copy it again from its source") from error
+def read_json(path: Path, root: Root | None = None, missing: str = "there is no such file") -> Any:
+    """A JSON file; BadFile for what is none.
+
+    root: the data set that the file is of; None for a file that the user named
+    """
+    with readable(path, "this is not valid JSON ({}); copy it again from its source", missing):
+        return parse_json((root or Root(path.parent, follow_links=True)).read(path, MAX_JSON))
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -266,6 +264,22 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
 
 
 @contextmanager
+def readable(path: Path, sentence: str, missing: str = "there is no such file") -> Iterator[None]:
+    """While a file is read: whatever its reader raises is told as BadFile.
+
+    sentence: in which {} stands for the reason
+    """
+    try:
+        yield
+    except BadFile:
+        raise
+    except FileNotFoundError:
+        raise BadFile(path, missing) from None
+    except Exception as error:  # readers raise whatever a damaged file leads them to
+        raise unreadable(path, sentence.format(_reason(error))) from error
+
+
+@contextmanager
 def understood(path: Path) -> Iterator[None]:
     """While something is made of a file of somebody else: what it lacks, or has of another kind, is told as BadFile."""
     try:
@@ -273,8 +287,21 @@ def understood(path: Path) -> Iterator[None]:
     except PlauditError:  # which says by itself what is wrong
         raise
     except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
-        what = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise BadFile(path, f"this does not say what it should ({what[:200]}); copy it again") from error
+        raise BadFile(path, f"this does not say what it should ({_reason(error)}); copy it again") from error
+
+
+def unreadable(path: Path, what: str) -> BadFile:
+    """The error for a file that could not be read: `what`, unless a Git LFS checkout left a pointer there."""
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+                what = "this is a Git LFS pointer and not the file itself; run 'git lfs pull' in its repository"
+    return BadFile(path, what)
+
+
+def _reason(error: Exception) -> str:
+    text = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+    return text[:200] or type(error).__name__
 
 
 def check_yaml(text: str, nodes: int = MAX_NODES) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError
 from plaudit.types import Episode, FloatArray, Labels
-from plaudit.untrusted import MAX_JSON, parse_json, parse_yaml, read_own, shown
+from plaudit.untrusted import MAX_JSON, parse_json, parse_yaml, read_own, readable, shown
 
 Numbering = Literal["id", "source"]
 After = Literal["failure", "unknown"]
@@ -46,18 +46,12 @@ def read_cutoffs(path: str | Path) -> dict[int, Any]:
 
 def _tree(path: Path) -> Any:
     """JSON where it is JSON, which is read a hundred times faster than as YAML."""
-    try:
+    with readable(path, "a label file is JSON or YAML, this is neither ({})", "there is no such label file"):
         data = read_own(path, MAX_JSON)
         try:
             return parse_json(data)
         except ValueError:
             return parse_yaml(data.decode())
-    except FileNotFoundError:
-        raise BadFile(path, "there is no such label file") from None
-    except BadFile:
-        raise
-    except ValueError as error:
-        raise BadFile(path, f"a label file is JSON or YAML, this is neither ({str(error)[:200]})") from error
 
 
 def _episodes(key: Any, path: Path) -> range:

@@ -19,7 +19,7 @@ from plaudit.data.store import Store
 from plaudit.data.unpickle import load_pickle
 from plaudit.errors import BadFile, DataError, did_you_mean
 from plaudit.types import AnyArray, FloatArray
-from plaudit.untrusted import MAX_JSON, parse_json, read_own, shown
+from plaudit.untrusted import MAX_JSON, parse_json, read_own, readable, shown
 
 STATE, ACTION = "observation.state", "action"
 EPS = 1e-8
@@ -141,16 +141,10 @@ class Normalizer:
         if isinstance(path, Mapping):
             return cls._of(path)
         path = Path(path)
-        try:
+        with readable(path, "this is not a statistics file: {}", "there is no such statistics file"):
             if path.suffix in (".pkl", ".pickle"):
                 return cls(_from_pickle(load_pickle(path), path))
             return cls._of(parse_json(read_own(path, MAX_JSON)))
-        except FileNotFoundError:
-            raise BadFile(path, "there is no such statistics file") from None
-        except BadFile:
-            raise
-        except (ValueError, TypeError, DataError) as error:
-            raise BadFile(path, f"this is not a statistics file: {error}") from error
 
     @classmethod
     def _of(cls, tree: Any) -> Self:

@@ -27,10 +27,9 @@ from typing import IO, Any, ClassVar, NoReturn
 import numpy as np
 from numpy.lib import format as npy_format
 
-from plaudit.data.lfs import unreadable
-from plaudit.errors import BadFile, UnsafeFile
+from plaudit.errors import UnsafeFile
 from plaudit.types import AnyArray
-from plaudit.untrusted import MAX_DEPTH, Root, shown
+from plaudit.untrusted import MAX_DEPTH, Root, readable, shown
 
 MAX_STEPS = 2_000_000  # of a pickle's program: about 150 for a step of an episode
 MAX_NODES = 300_000  # values that it holds, written out where it holds one in several places
@@ -333,17 +332,10 @@ def load_npy(path: str | Path, root: Root | None = None) -> Any:
 
 
 def _load(path: Path, root: Root | None, kind: str, read: Callable[[Measured, Path], Any]) -> Any:
-    try:
-        with (root or Root(path.parent, follow_links=True)).open(path) as file:
-            return read(Measured(file, os.fstat(file.fileno()).st_size), path)
-    except (UnsafeFile, BadFile):
-        raise
-    except FileNotFoundError:
-        raise BadFile(path, "there is no such file") from None
-    except Exception as error:
-        raise unreadable(
-            path, f"this {kind} is cut short or damaged ({str(error)[:200]}); copy it again from its source"
-        ) from error
+    root = root or Root(path.parent, follow_links=True)
+    sentence = f"this {kind} is cut short or damaged ({{}}); copy it again from its source"
+    with readable(path, sentence), root.open(path) as file:
+        return read(Measured(file, os.fstat(file.fileno()).st_size), path)
 
 
 def _npy(file: Measured, path: Path) -> Any:

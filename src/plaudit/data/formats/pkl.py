@@ -18,9 +18,9 @@ from plaudit.data.formats.base import Dataset, LabeledEpisode, ReadOptions, Writ
 from plaudit.data.formats.images import choose, file_digest, to_frames
 from plaudit.data.formats.limits import FREE, GB
 from plaudit.data.unpickle import load_pickle
-from plaudit.errors import BadFile, DataError, InvalidEpisode
+from plaudit.errors import BadFile, DataError
 from plaudit.types import AnyArray, Episode, Labels, Origin, ProgressFn
-from plaudit.untrusted import Root
+from plaudit.untrusted import Root, readable
 
 FOLDERS = ("success", "failure")
 SUFFIX, MAIN = "_images", "main"
@@ -43,15 +43,8 @@ def read(root: Root, options: ReadOptions) -> Dataset:
 
 def _load(root: Root, options: ReadOptions, file: Path, index: int) -> tuple[Episode, Labels]:
     tree = load_pickle(file, root)
-    try:
+    with readable(file, "this is not an episode of frames with obs, action, reward, done, success: {}"):
         return _convert(tree, root, file, index, options)
-    except BadFile:
-        raise
-    except (KeyError, TypeError, ValueError, IndexError, InvalidEpisode) as error:
-        what = f"it lacks {error}" if isinstance(error, KeyError) else error
-        raise BadFile(
-            file, f"this is not an episode of frames with obs, action, reward, done, success: {what}"
-        ) from error
 
 
 def _convert(tree: Any, root: Root, file: Path, index: int, options: ReadOptions) -> tuple[Episode, Labels]:

@@ -9,12 +9,10 @@ from typing import IO, Any, NoReturn
 
 import av
 import numpy as np
-from av.error import FFmpegError
 
-from plaudit.data.lfs import unreadable
 from plaudit.errors import BadFile, DataError
 from plaudit.types import AnyArray, ByteArray
-from plaudit.untrusted import Root
+from plaudit.untrusted import Root, readable, unreadable
 
 # name -> (encoder, default constant rate factor, other options). AV1 as LeRobot writes it: a key frame every second
 # frame, so that any frame is one decode away.
@@ -111,36 +109,29 @@ def announced_frames(root: Root, path: Path) -> int:
 @contextmanager
 def _opened(root: Root, path: Path) -> Iterator[tuple[Any, Any]]:
     """The container and its video, read from an open file: no name of any kind reaches ffmpeg."""
-    try:
-        with (
-            root.open(path) as file,
-            av.open(
-                file,
-                format=_container(file, path),
-                options={"codec_whitelist": _DECODERS, "format_whitelist": _CONTAINERS, "protocol_whitelist": "none"},
-                metadata_errors="replace",
-                buffer_size=1 << 18,
-                io_open=_nothing_more,
-            ) as container,
-        ):
-            if not container.streams.video:
-                raise BadFile(path, "there is no video in this file; copy it again from the data set's source")
-            stream: Any = container.streams.video[0]
-            codec = stream.codec_context.codec.canonical_name
-            if codec not in _CANONICAL or not stream.time_base:
-                raise BadFile(path, f"videos of codec '{codec}' are not read; {', '.join(_CANONICAL)} are")
-            stream.thread_type = "AUTO"
-            stream.codec_context.thread_count = MAX_THREADS
-            yield container, stream
-    except FileNotFoundError as error:
-        raise BadFile(path, "this video is missing; copy it from the data set's source") from error
-    except BadFile:
-        raise
-    except (FFmpegError, OSError, ValueError, ArithmeticError, IndexError, RuntimeError, MemoryError) as error:
-        reason = str(error)[:200] or type(error).__name__
-        raise unreadable(
-            path, f"this video cannot be read ({reason}); copy it again from the data set's source"
-        ) from error
+    sentence = "this video cannot be read ({}); copy it again from the data set's source"
+    missing = "this video is missing; copy it from the data set's source"
+    with (
+        readable(path, sentence, missing),
+        root.open(path) as file,
+        av.open(
+            file,
+            format=_container(file, path),
+            options={"codec_whitelist": _DECODERS, "format_whitelist": _CONTAINERS, "protocol_whitelist": "none"},
+            metadata_errors="replace",
+            buffer_size=1 << 18,
+            io_open=_nothing_more,
+        ) as container,
+    ):
+        if not container.streams.video:
+            raise BadFile(path, "there is no video in this file; copy it again from the data set's source")
+        stream: Any = container.streams.video[0]
+        codec = stream.codec_context.codec.canonical_name
+        if codec not in _CANONICAL or not stream.time_base:
+            raise BadFile(path, f"videos of codec '{codec}' are not read; {', '.join(_CANONICAL)} are")
+        stream.thread_type = "AUTO"
+        stream.codec_context.thread_count = MAX_THREADS
+        yield container, stream
 
 
 def _container(file: IO[bytes], path: Path) -> str:

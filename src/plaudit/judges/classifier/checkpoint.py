@@ -22,8 +22,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from pydantic import NonNegativeInt
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from plaudit.allocation import fitting, numbers_at_most
@@ -34,7 +33,7 @@ from plaudit.judges.classifier.gpu_inference import CompiledBatches, bf16_copies
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.classifier.old_names import rename_old_keys
 from plaudit.judges.devices import resolve_device, to_channels_last
-from plaudit.safetensors_file import check_safetensors
+from plaudit.torch_file import read_safetensors
 from plaudit.types import AnyArray, Episode, FloatArray, Scores
 
 MINI_BATCH = 256  # images of a camera scored at a time on a GPU
@@ -120,7 +119,7 @@ class RewardModel:
         for number in range(len(facts.calibration)):
             shared = facts.frozen_encoder and members
             path = folder / f"member_{number}.safetensors"
-            tensors = _read(path)
+            tensors = read_safetensors(path, "weights that cannot be read ({}); train or copy the model again")
             with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), folder / "model.json"):
                 encoder = members[0].encoder if shared else facts.classifier.encoder.build(pretrained=False)
                 member = BinaryRewardClassifier(facts.classifier, encoder)
@@ -290,16 +289,6 @@ def load_state_dict_strict(member: BinaryRewardClassifier, tensors: Mapping[str,
 
 def _has_encoder(tensors: Mapping[str, Tensor]) -> bool:
     return any(name.startswith("encoder.") for name in tensors)
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    try:
-        check_safetensors(path)
-        return load_file(path)
-    except (OSError, SafetensorError, ValueError, TypeError, KeyError, RuntimeError, MemoryError) as error:
-        raise BadFile(
-            path, f"weights that cannot be read ({str(error)[:200]}); train or copy the model again"
-        ) from error
 
 
 def _fingerprint(members: Sequence[BinaryRewardClassifier], facts: RewardModelConfig) -> str:

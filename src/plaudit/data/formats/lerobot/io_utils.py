@@ -9,47 +9,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plaudit.data.formats.limits import GB, MAX_ROWS, TABLE_RATIO, check_decoded_size
-from plaudit.data.lfs import unreadable
 from plaudit.errors import BadFile
-from plaudit.untrusted import MAX_JSON, Root, parse_json, shown
+from plaudit.untrusted import MAX_JSON, Root, parse_json, readable, shown
 
+MISSING = "this file of the LeRobot data set is missing; copy it from its source"
 MAX_TABLE = 16 * GB  # bytes of a whole table of images, in memory
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}  # others: text and bytes
-
-
-def read_json(root: Root, path: Path) -> Any:
-    """A JSON file."""
-    try:
-        return parse_json(_read(root, path))
-    except BadFile:
-        raise
-    except ValueError as error:
-        raise _no_json(path, error) from error
 
 
 def read_json_lines(root: Root, path: Path) -> list[dict[str, Any] | BadFile]:
     """A file of one JSON object a line; an invalid or empty line is returned as its error."""
     found: list[dict[str, Any] | BadFile] = []
-    for number, line in enumerate(_read(root, path).rstrip().splitlines()):
+    with readable(path, "this file cannot be read ({}); copy it again from its source", MISSING):
+        lines = root.read(path, MAX_JSON).rstrip().splitlines()
+    for number, line in enumerate(lines, start=1):
         try:
-            entry = parse_json(line)
-            if not isinstance(entry, dict):
-                raise ValueError(f"{shown(entry)} and no object")
+            with readable(path, f"this is not valid JSON in line {number} ({{}}); copy it again from its source"):
+                entry = parse_json(line)
+                if not isinstance(entry, dict):
+                    raise ValueError(f"{shown(entry)} and no object")
             found.append(entry)
-        except ValueError as error:
-            found.append(_no_json(path, error, f" in line {number + 1}"))
+        except BadFile as error:
+            found.append(error)
     return found
-
-
-def _read(root: Root, path: Path) -> bytes:
-    try:
-        return root.read(path, MAX_JSON)
-    except FileNotFoundError:
-        raise BadFile(path, "this file of the LeRobot data set is missing; copy it from its source") from None
-
-
-def _no_json(path: Path, error: ValueError, where: str = "") -> BadFile:
-    return unreadable(path, f"this is not valid JSON{where} ({str(error)[:200]}); copy it again from its source")
 
 
 def read_table(root: Root, path: Path, wanted: Callable[[str], bool] = lambda name: True) -> pa.Table:
@@ -89,16 +71,11 @@ def _unfolded(file: pq.ParquetFile, names: list[str]) -> int:
 
 
 def _parquet(root: Root, path: Path, read: Callable[[pq.ParquetFile, int], Any]) -> Any:
-    try:
-        with root.open(path) as file:
-            nbytes = os.fstat(file.fileno()).st_size
+    sentence = "this is not a whole parquet file ({}); copy it again from its source"
+    missing = "this table is missing; copy it from the data set's source"
+    with readable(path, sentence, missing), root.open(path) as file:
+        nbytes = os.fstat(file.fileno()).st_size
+        try:
             return read(pq.ParquetFile(file, thrift_string_size_limit=1 << 26), nbytes)
-    except FileNotFoundError:
-        raise BadFile(path, "this table is missing; copy it from the data set's source") from None
-    except BadFile:
-        raise
-    except MemoryError as error:
-        raise BadFile(path, "this table takes more memory than its size promised; copy it again") from error
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise unreadable(path, f"this is not a whole parquet file ({first}); copy it again from its source") from error
+        except MemoryError as error:
+            raise BadFile(path, "this table takes more memory than its size promised; copy it again") from error

@@ -42,15 +42,14 @@ from plaudit.data.formats.lerobot.features import (
     STATE,
 )
 from plaudit.data.formats.lerobot.info import parse_info
-from plaudit.data.formats.lerobot.io_utils import read_json, read_table
+from plaudit.data.formats.lerobot.io_utils import MISSING, read_table
 from plaudit.data.formats.lerobot.plaudit_meta import NO_META, PlauditMeta, read_plaudit_meta
 from plaudit.data.formats.lerobot.success import control_mode, success_of, terminated
 from plaudit.data.formats.lerobot.videos import Videos
 from plaudit.data.formats.limits import GB, check_decoded_size
-from plaudit.data.lfs import unreadable
 from plaudit.errors import BadFile, DataError, InvalidEpisode
 from plaudit.types import AnyArray, ByteArray, Episode, Labels, Origin
-from plaudit.untrusted import Root, shown
+from plaudit.untrusted import Root, read_json, shown, unreadable
 
 
 def detect(path: Path) -> bool:
@@ -85,7 +84,7 @@ class _Folder:
     def __init__(self, root: Root, options: ReadOptions):
         self.root, self.path, self.options = root, root.path, options
         info = root.path / "meta/info.json"
-        self.info = parse_info(read_json(root, info), info)
+        self.info = parse_info(read_json(info, root, MISSING), info)
         self.fps, self.features, self.sizes = self.info.fps, self.info.features, self.info.sizes
         known = {key.removeprefix(IMAGES): key for key in self.sizes}
         wanted = [camera.removeprefix(IMAGES) for camera in options.cameras]

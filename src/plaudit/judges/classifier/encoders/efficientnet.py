@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from plaudit.errors import MissingPackage
 from plaudit.judges.classifier.encoders import Channels, EncoderConfig, SplitEncoder
 from plaudit.judges.classifier.encoders.same import SameConv2d
-from plaudit.judges.classifier.encoders.weights import read_tensors, take
+from plaudit.judges.classifier.encoders.weights import read_state_dict, select_tensors
 
 # Of each group of blocks: how many, kernel, stride of the first, how far it widens inside, channels in and out.
 GROUPS = (
@@ -48,11 +48,11 @@ class EfficientNetConfig(EncoderConfig):
         if pretrained and self.weights is not None:
             path = imagenet_weights() if self.weights == "imagenet" else Path(self.weights)
             # Counters of batches are the only tensors that are no floats, and nothing reads them.
-            found = {n: value for n, value in read_tensors(path).items() if not n.endswith("num_batches_tracked")}
+            found = {n: value for n, value in read_state_dict(path).items() if not n.endswith("num_batches_tracked")}
             state = encoder.state_dict()
             wanted = {n: tuple(t.shape) for n, t in state.items() if not n.endswith("num_batches_tracked")}
             encoder.load_state_dict(
-                state | take(found, wanted, path=path, network="EfficientNet-Lite0", skip=("_fc.",))
+                state | select_tensors(found, wanted, path=path, network="EfficientNet-Lite0", skip=("_fc.",))
             )
         return encoder
 

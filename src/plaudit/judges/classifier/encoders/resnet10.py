@@ -26,7 +26,7 @@ from plaudit.errors import BadFile
 from plaudit.judges.classifier.encoders import EncoderConfig, Normalization
 from plaudit.judges.classifier.encoders.resnet import ResNet, torch_conv
 from plaudit.judges.classifier.encoders.same import SameConv2d, SameMaxPool2d
-from plaudit.judges.classifier.encoders.weights import Shape, read_tensors, take
+from plaudit.judges.classifier.encoders.weights import Shape, read_state_dict, select_tensors
 
 Padding = Literal["same", "torchvision"]
 
@@ -85,7 +85,7 @@ class ResNetEncoderWrapper(ResNet):
 
 def load_pretrained_resnet10(path: Path) -> dict[str, Tensor]:
     """The state of a ResNet-10, out of any of the published files."""
-    found = read_tensors(path)
+    found = read_state_dict(path)
     with torch.device("meta"):
         shapes: dict[str, Shape] = {
             name: tuple(tensor.shape) for name, tensor in ResNetEncoderWrapper().state_dict().items()
@@ -94,7 +94,7 @@ def load_pretrained_resnet10(path: Path) -> dict[str, Tensor]:
     if not any(naming.name_of(ours) in found for ours in shapes):
         raise BadFile(path, _what_else(found))
     wanted = {naming.name_of(ours): _in_flax(shape) if naming.flax else shape for ours, shape in shapes.items()}
-    taken = take(found, wanted, path=path, network="ResNet-10", skip=naming.skip)
+    taken = select_tensors(found, wanted, path=path, network="ResNet-10", skip=naming.skip)
     tensors = {ours: taken[naming.name_of(ours)] for ours in shapes}
     if naming.flax:
         tensors = {name: t.permute(3, 2, 0, 1).contiguous() if t.ndim == 4 else t for name, t in tensors.items()}

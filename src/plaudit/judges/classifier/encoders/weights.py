@@ -1,7 +1,7 @@
 """Other people's files of weights: the tensors and their names, and never a line of code from the file.
 
-    found = read_tensors(path)                                          # whatever the file holds
-    tensors = take(found, {"conv1.weight": (64, 3, 7, 7)}, path=path, network="ResNet-10")
+    found = read_state_dict(path)                                          # whatever the file holds
+    tensors = select_tensors(found, {"conv1.weight": (64, 3, 7, 7)}, path=path, network="ResNet-10")
 
 Files are told apart by their first bytes, because their names say little: `.pt`, `.pth` and `.bin` are all torch's, and
 a `.pkl` may be anything. A file either fits to the last tensor or is refused with the first one that does not: a
@@ -14,22 +14,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from plaudit.data.unpickle import load_pickle
 from plaudit.errors import BadFile
-from plaudit.safetensors_file import check_safetensors
-from plaudit.torch_file import LEGACY, ZIP, read_torch
+from plaudit.torch_file import LEGACY, ZIP, read_safetensors, read_torch
+from plaudit.untrusted import unreadable
 
 Shape = tuple[int, ...]
 
 _PICKLE = b"\x80"
-_LFS_POINTER = b"version https://"
 
 
-def read_tensors(path: Path) -> dict[str, Any]:
+def read_state_dict(path: Path) -> dict[str, Any]:
     """All that a file of weights holds, nested names joined with '/': torch tensors, arrays, and what else there is."""
     if path.is_dir():
         files = ", ".join(sorted(file.name for file in path.iterdir() if file.is_file()))
@@ -39,15 +36,13 @@ def read_tensors(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         start = file.read(16)
     if start[8:9] == b"{":
-        return _read_safetensors(path)
+        return dict(read_safetensors(path, "this safetensors file is damaged ({}); copy it again from its source"))
     if start.startswith((ZIP, LEGACY)):
         tree = read_torch(path)
     elif start.startswith(_PICKLE):
         tree = load_pickle(path)
-    elif start == _LFS_POINTER:
-        raise BadFile(path, "this is a pointer of Git LFS and not the weights; run 'git lfs pull' where you cloned it")
     else:
-        raise BadFile(path, f"this is no file of weights (safetensors, torch or a pickle); it starts with {start!r}")
+        raise unreadable(path, f"this is no file of weights (safetensors, torch or a pickle); it starts with {start!r}")
     if not isinstance(tree, dict):
         raise BadFile(path, f"this file holds a {type(tree).__name__}; weights are a dictionary of names and tensors")
     while len(tree) == 1 and isinstance(
@@ -57,7 +52,7 @@ def read_tensors(path: Path) -> dict[str, Any]:
     return _flat(tree)
 
 
-def take(
+def select_tensors(
     found: Mapping[str, Any], wanted: Mapping[str, Shape], *, path: Path, network: str, skip: Sequence[str] = ()
 ) -> dict[str, Tensor]:
     """The wanted tensors as 32-bit floats; refuses a file where one is missing, of another shape, or too many.
@@ -87,16 +82,6 @@ def take(
             "this is another network, take a file of this one",
         )
     return taken
-
-
-def _read_safetensors(path: Path) -> dict[str, Any]:
-    try:
-        check_safetensors(path)
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, RuntimeError, MemoryError) as error:
-        raise BadFile(
-            path, f"this safetensors file is damaged ({str(error)[:200]}); copy it again from its source"
-        ) from error
 
 
 def _flat(tree: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
