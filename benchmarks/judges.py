@@ -18,14 +18,13 @@ from rich.console import Console
 
 from bars import Bars
 from plaudit.data.store import Store
-from plaudit.judges.calibrate import calibrate, score_episodes
+from plaudit.judges.calibration import calibrate
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import fit
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.evaluation import Evaluation, evaluate
-from plaudit.judges.reference import load_reference_labels
+from plaudit.judges.evaluation import JudgeEvaluation, evaluate, load_reference_labels, score_episodes
 from plaudit.report.judge import decode_results, save_evaluation
 from plaudit.report.tables import decode_table, judge_table
 from real_images import DATA, TRAINED_ON, prepare, quiet, read, told
@@ -56,8 +55,8 @@ def main() -> None:
     if options.quick:  # eight episodes, two epochs, four episodes to measure
         bars.left_out("how well it judges: ROC-AUC, how far its cutoffs are off, and whether it passes its controls")
     else:
-        bars.at_least("judge_eval_roc_auc", found.scores.roc_auc, 0.93)
-        bars.at_most("judge_eval_cutoff_median", found.on_labels.median, 12)
+        bars.at_least("judge_eval_roc_auc", found.metrics.roc_auc, 0.93)
+        bars.at_most("judge_eval_cutoff_median", found.label_metrics.median, 12)
         asked = [control for control in found.controls if control.frames]
         bars.at_least("judge_eval_controls_passed", sum(control.passed for control in asked), len(asked))
     bars.report()
@@ -70,16 +69,16 @@ def trained(store: Store, work: Path, device: str, quick: bool) -> RewardModel:
     return fit(store, config, work, lambda epoch: bool(print(f"  {told(epoch)}", flush=True)) or True, quiet).model
 
 
-def measured(model: RewardModel, store: Store, page: Path | None) -> Evaluation:
+def measured(model: RewardModel, store: Store, page: Path | None) -> JudgeEvaluation:
     judge = ClassifierJudge(model)
-    truths = load_reference_labels(store, ("human",))
+    targets = load_reference_labels(store, ("human",))
     began = time.monotonic()
-    found = evaluate(store, judge, truths)
+    found = evaluate(store, judge, targets)
     seconds = time.monotonic() - began
-    show(found, f"the classifier beside the cutoffs, {len(truths)} unseen episodes, {seconds:.0f} s on {model.device}")
+    show(found, f"the classifier beside the cutoffs, {len(targets)} unseen episodes, {seconds:.0f} s on {model.device}")
     if page is not None:
         save_evaluation(page, "classifier", found, {"model": model.fingerprint})
-    fitted, held_back = calibrate(score_episodes(store, judge, truths)[0], judge.rule, TARGET)
+    fitted, held_back = calibrate(score_episodes(store, judge, targets)[0], judge.rule, TARGET)
     rate = held_back.fpr
     print(
         f"its rule fitted on these: {fitted.rule.describe()}; held back, {rate.value:.2%} "
@@ -89,9 +88,9 @@ def measured(model: RewardModel, store: Store, page: Path | None) -> Evaluation:
     return found
 
 
-def show(found: Evaluation, title: str) -> None:
+def show(found: JudgeEvaluation, title: str) -> None:
     console = Console(width=120)
-    console.print(judge_table(title, found.scores, found.controls), decode_table(decode_results(found)), sep="\n")
+    console.print(judge_table(title, found.metrics, found.controls), decode_table(decode_results(found)), sep="\n")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.metrics import roc_auc_score
 
 from bars import Bars
 from plaudit.data.store import Store
@@ -34,9 +35,8 @@ from plaudit.data.transfer import import_dataset
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.fit import fit
-from plaudit.judges.cutoffs import decode_cutoff
 from plaudit.judges.devices import resolve_device
-from plaudit.judges.metrics import roc_auc
+from plaudit.rule import decode_cutoff
 from plaudit.types import Labels
 
 DATA = Path(__file__).parents[2] / "shared/data/g1_bottle"
@@ -239,8 +239,8 @@ def pairs_in_order(judged: list[Judged]) -> float:
         np.concatenate([getattr(e, name)[e.scored] for e in judged]) for name in ("moment", "probability", "truth")
     )
     part = np.minimum((moment * MOMENTS).astype(int), MOMENTS - 1)
-    areas = [(roc_auc(truth[part == p], score[part == p]), truth[part == p]) for p in range(MOMENTS)]
-    weighed = [(area, int(t.sum()) * int((~t).sum())) for area, t in areas if t.any() and not t.all()]
+    both = [part == p for p in range(MOMENTS) if 0 < truth[part == p].sum() < (part == p).sum()]
+    weighed = [(roc_auc_score(truth[p], score[p]), int(truth[p].sum()) * int((~truth[p]).sum())) for p in both]
     return float(sum(area * pairs for area, pairs in weighed) / sum(pairs for _, pairs in weighed))
 
 

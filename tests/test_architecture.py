@@ -103,7 +103,7 @@ WITHOUT_TORCH = [
     "data.replay",
     "rollout.sequential",
     "judges.controls",
-    "judges.metrics",  # and calibration and cutoffs, which it imports
+    "judges.evaluation",  # and metrics, calibration and labeling, which it imports
     "rollout.control",
     "rollout.inference",
     "rollout.engine",

@@ -170,15 +170,13 @@ def test_a_judge_is_measured_and_the_page_is_written(run, store, tmp_path):
     run("judge", "eval", "store", "--judge", NAME, "--no-controls")
     assert (tmp_path / "runs/judge_eval/brightness_1/scores.json").is_file()
     facts = json.loads((tmp_path / "runs/judge_eval/brightness_0/scores.json").read_text())["facts"]
-    assert facts["wrong instruction"] == "tie the laces of the left shoe into a bow"
+    assert facts["wrong task"] == "tie the laces of the left shoe into a bow"
 
 
 def test_who_passes_a_control_is_named(run, store):
     said = run("judge", "eval", "store", "--judge", NAME, "obeys=false", "--wrong-task", "dance")
-    assert (
-        "problem: brightness failed its checks: it predicts success on the negative control wrong instruction." in said
-    )
-    assert "problem: wrong instruction: 50% of 24 frames called success" in said
+    assert "problem: brightness failed its checks: it predicts success on the negative control wrong task." in said
+    assert "problem: wrong task: 50% of 24 frames predicted a success" in said
 
 
 def test_a_person_is_measured_by_what_stands_in_the_ledger(run, store):
@@ -198,7 +196,7 @@ def test_a_person_is_measured_by_what_stands_in_the_ledger(run, store):
         (("--judge", "ledger"), "--judge ledger and --source go together"),
         (
             ("--judge", "ledger", "--source", "vlm"),
-            "'vlm' has labelled none of the 6 episodes to compare; known: human",
+            "'vlm' has labeled none of the 6 episodes to compare; known: human",
         ),
         (("--judge", "ledger", "--source", "vlm", "cut=3"), "--judge ledger only reads labels"),
         (("--judge", "ledger", "--source", "human"), "store has no labels of simulator, dataset, cutoff"),

@@ -164,7 +164,7 @@ def test_a_failed_control_is_told(run, tmp_path):
         frames[CUTOFF:] = 255 if episode_id < 6 else 0
         white.ledger.append(white.append(replace(episode, frames={"front": frames})), store.ledger.labels(episode_id))
     said = run("white", "--output-dir", "judge", *FAST)
-    assert "problem: a negative control failed, blank white: 100% of 8 frames called success" in said
+    assert "problem: a negative control failed, blank white: 100% of 8 frames predicted a success" in said
     assert "the model is saved and marked: it is refused as a judge unless forced" in said
 
 

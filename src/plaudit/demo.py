@@ -32,7 +32,7 @@ from plaudit.judges.classifier.train_job import load_reward_train_job
 from plaudit.judges.classifier.training import TrainingInterrupted
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.metrics import JudgeMetrics, calibration_curve
-from plaudit.judges.scored import EpisodePrediction
+from plaudit.judges.predictions import EpisodePrediction
 from plaudit.report.judge import frame_gallery, judge_blocks, summary_line
 from plaudit.report.page import Code, Section, Table, Text
 from plaudit.report.run import write_run_report
@@ -225,7 +225,7 @@ class Demo:
         result = self.log.evaluation
         scores, controls, predictions = load_judge_record(self.judge)
         calibration = calibration_curve(
-            np.concatenate([p.probability for p in predictions]), np.concatenate([p.truth for p in predictions])
+            np.concatenate([p.success_prob for p in predictions]), np.concatenate([p.target for p in predictions])
         )
         below = f"The policy is below {MIN_SUCCESS_RATE:.0%} true success."
         judge = Section("Judge", [Text(summary_line(scores)), *judge_blocks(scores, controls, calibration)])
@@ -262,7 +262,8 @@ def load_judge_record(folder: Path) -> tuple[JudgeMetrics, list[ControlResult], 
     """The metrics of a reward model, its negative controls and its predictions on held-out episodes."""
     record = read_json_object(folder / "model.json")
     predictions = [EpisodePrediction.from_json(line) for line in read_json_lines(folder / "held_out.jsonl")]
-    return JudgeMetrics.from_json(record["scores"]), [ControlResult(**tree) for tree in record["controls"]], predictions
+    controls = [ControlResult.from_json(tree) for tree in record["controls"]]
+    return JudgeMetrics.from_json(record["scores"]), controls, predictions
 
 
 def run_demo(

@@ -6,7 +6,7 @@ from plaudit.data.cutoffs import label_store, read_cutoffs
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError
 from plaudit.judges.classifier.dataset import read_frames
-from plaudit.judges.reference import load_reference_labels
+from plaudit.judges.evaluation import load_reference_labels
 from plaudit.types import Origin
 
 

@@ -8,17 +8,25 @@ import pytest
 from brightness import STEPS, BrightnessConfig, bright_store
 from conftest import counting_episode
 from plaudit.errors import JudgeError
-from plaudit.judges.calibrate import ScoredEpisode, calibrate, cross_validate, fit_rule, record, score_episodes
-from plaudit.judges.calibration import choose_threshold, fit_calibration
-from plaudit.judges.reference import load_reference_labels
-from plaudit.judges.scored import EpisodePrediction
+from plaudit.judges.calibration import (
+    PlattScaling,
+    calibrate,
+    choose_threshold,
+    cross_validate,
+    fit_platt,
+    fit_rule,
+    logit,
+    make_record,
+)
+from plaudit.judges.evaluation import load_reference_labels, score_episodes
+from plaudit.judges.predictions import EpisodePrediction
 from plaudit.rule import DecisionRule
 from plaudit.types import Labels
 
 
 def judged(
     count: int, seed: int = 0, temperature: float = 3.0, bias: float = -1.0, frames: int = 40
-) -> list[ScoredEpisode]:
+) -> list[EpisodePrediction]:
     """Episodes of a judge whose log-odds are `temperature` times too sure, and off by the bias."""
     rng = np.random.default_rng(seed)
     made = []
@@ -26,16 +34,16 @@ def judged(
         first = rng.integers(10, 30) if number % 2 else frames
         truth = (np.arange(frames) >= first).astype(np.float32)
         honest = np.where(truth == 1, 2.0, -2.0) + rng.normal(0, 1.5, frames)
-        made.append(ScoredEpisode((temperature * (honest - bias)).astype(np.float32), truth, number))
+        made.append(EpisodePrediction(PlattScaling()(temperature * (honest - bias)), truth, number))
     return made
 
 
 def test_the_rule_is_made_of_the_parts_that_were_measured():
     said = judged(20)
     fit = fit_rule(said, DecisionRule(decode="per_frame"), 0.01)
-    logit, truth = np.concatenate([s.logit for s in said]), np.concatenate([s.truth for s in said])
-    calibration = fit_calibration(logit, truth)
-    scored = [EpisodePrediction(calibration(s.logit), s.truth, s.episode) for s in said]
+    prob, target = np.concatenate([s.success_prob for s in said]), np.concatenate([s.target for s in said])
+    calibration = fit_platt(logit(prob), target)
+    scored = [EpisodePrediction(calibration.recalibrate(s.success_prob), s.target, s.episode) for s in said]
     assert (fit.calibration.temperature, fit.calibration.bias) == (calibration.temperature, calibration.bias)
     assert fit.rule.threshold == choose_threshold(scored, 0.01).value
     assert fit.rule.decode == "per_frame"
@@ -51,29 +59,34 @@ def test_a_judge_that_is_too_sure_is_cooled_down():
 def test_no_episode_chooses_the_rule_that_it_is_counted_by():
     """One failing episode shouts; the rule that is to be tried on it has not heard of it."""
     said = judged(10)
-    loud = ScoredEpisode(np.full(40, 60, np.float32), np.zeros(40, np.float32), 99)
-    fit, held_back = calibrate([*said, loud], DecisionRule(), 0.01)
-    called = fit.calibration(loud.logit) >= fit.rule.threshold
+    loud = EpisodePrediction(np.ones(40), np.zeros(40), 99)
+    fit, cross_val = calibrate([*said, loud], DecisionRule(), 0.01)
+    called = fit.calibration.recalibrate(loud.success_prob) >= fit.rule.threshold
     assert not called.any()  # the rule of all keeps it out
-    assert held_back.fpr.value >= 40 / (40 + sum(int((s.truth == 0).sum()) for s in said)) - 1e-9
+    assert cross_val.fpr.value >= 40 / (40 + sum(int((s.target == 0).sum()) for s in said)) - 1e-9
 
 
 def test_the_rate_that_is_told_is_near_that_of_new_episodes():
-    fit, held_back = calibrate(judged(60), DecisionRule(), 0.05)
-    new = [EpisodePrediction(fit.calibration(s.logit), s.truth, s.episode) for s in judged(400, seed=1)]
-    true = np.mean(np.concatenate([s.called(fit.rule.threshold)[s.truth == 0] for s in new]))
-    assert held_back.fpr.low <= true <= held_back.fpr.high
-    recall = np.mean(np.concatenate([s.called(fit.rule.threshold)[s.truth == 1] for s in new]))
-    assert held_back.recall == pytest.approx(recall, abs=0.08)
+    fit, cross_val = calibrate(judged(60), DecisionRule(), 0.05)
+    new = [
+        EpisodePrediction(fit.calibration.recalibrate(s.success_prob), s.target, s.episode) for s in judged(400, seed=1)
+    ]
+    true = np.mean(np.concatenate([s.predicted(fit.rule.threshold)[s.target == 0] for s in new]))
+    assert cross_val.fpr.low <= true <= cross_val.fpr.high
+    recall = np.mean(np.concatenate([s.predicted(fit.rule.threshold)[s.target == 1] for s in new]))
+    assert cross_val.recall == pytest.approx(recall, abs=0.08)
 
 
 def test_the_shift_is_that_of_decoded_cutoffs(tmp_path):
     store = bright_store(tmp_path / "s", 5, 5)
     said, failed = score_episodes(store, BrightnessConfig(cut=6).build(), load_reference_labels(store, ("human",)))
     assert failed == {}
-    fit, held_back = calibrate(said, DecisionRule(), 0.01)
-    assert fit.rule.cutoff_offset + int(np.argmax(fit.calibration(said[0].logit) >= fit.rule.threshold)) >= 4
-    assert held_back.cutoffs.median == 0 and held_back.cutoffs.false_calls == 0
+    fit, cross_val = calibrate(said, DecisionRule(), 0.01)
+    assert (
+        fit.rule.cutoff_offset + int(np.argmax(fit.calibration.recalibrate(said[0].success_prob) >= fit.rule.threshold))
+        >= 4
+    )
+    assert cross_val.cutoffs.median == 0 and cross_val.cutoffs.num_fp == 0
 
 
 def test_each_episode_is_asked_about_once_and_failures_are_told(tmp_path):
@@ -83,7 +96,7 @@ def test_each_episode_is_asked_about_once_and_failures_are_told(tmp_path):
     judge: Any = BrightnessConfig().build()
     said, failed = score_episodes(store, judge, load_reference_labels(store, ("human",)))
     assert judge.asked == 9 and list(failed) == [silent]
-    assert {len(one.logit) for one in said} == {STEPS}  # without the repeated frame
+    assert {len(one.success_prob) for one in said} == {STEPS}  # without the repeated frame
 
 
 def test_one_kind_of_episode_is_not_enough():
@@ -94,8 +107,8 @@ def test_one_kind_of_episode_is_not_enough():
 def test_the_record_says_what_was_asked_for_and_found():
     said = judged(20)
     judge = BrightnessConfig().build()
-    held_back = cross_validate(said, DecisionRule(), 0.02)
-    told = record(judge, said, ("human", "cutoff"), 0.02, held_back)
+    cross_val = cross_validate(said, DecisionRule(), 0.02)
+    told = make_record(judge.id, said, ("human", "cutoff"), 0.02, cross_val)
     assert (told.episodes, told.successes, told.fingerprint) == (20, 10, "cut 4")
     assert told.reference == ("human", "cutoff") and told.target_fpr == 0.02
-    assert told.fpr_low <= told.fpr == held_back.fpr.value <= told.fpr_high
+    assert told.fpr_low <= told.fpr == cross_val.fpr.value <= told.fpr_high

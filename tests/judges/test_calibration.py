@@ -7,16 +7,9 @@ import numpy as np
 import pytest
 
 from plaudit.errors import JudgeError
-from plaudit.judges.calibration import (
-    Calibration,
-    choose_threshold,
-    false_positive_rate,
-    fit_calibration,
-    fit_ensemble,
-    wilson,
-)
-from plaudit.judges.metrics import calibration_curve
-from plaudit.judges.scored import EpisodePrediction
+from plaudit.judges.calibration import EnsembleCalibration, PlattScaling, choose_threshold, fit_platt
+from plaudit.judges.metrics import calibration_curve, false_positive_rate, wilson
+from plaudit.judges.predictions import EpisodePrediction
 from plaudit.rule import above_threshold
 
 
@@ -44,14 +37,14 @@ def test_calibration_finds_the_temperature_and_bias_that_made_the_data(temperatu
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 3 * temperature, 20_000)
     truth = rng.random(20_000) < 1 / (1 + np.exp(-(logits / temperature + bias)))
-    found = fit_calibration(logits, truth)
+    found = fit_platt(logits, truth)
     assert found.temperature == pytest.approx(temperature, rel=0.05)
     assert found.bias == pytest.approx(bias, abs=0.07)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.1, 1.0, 30.0, 1e4])
 def test_logits_without_a_mistake_keep_a_bounded_temperature(scale):
-    found = fit_calibration(scale * np.array([-2.0, -1.0, 1.0, 2.0]), [0, 0, 1, 1])
+    found = fit_platt(scale * np.array([-2.0, -1.0, 1.0, 2.0]), [0, 0, 1, 1])
     assert 0.05 <= found.temperature <= 20
     probability = found(scale * np.array([-2.0, -1.0, 1.0, 2.0]))
     assert (probability[:2] < 0.5).all() and (probability[2:] > 0.5).all()
@@ -59,7 +52,7 @@ def test_logits_without_a_mistake_keep_a_bounded_temperature(scale):
 
 def test_a_judge_that_is_mostly_wrong_ends_at_the_hottest_with_the_bias_that_fits_there():
     logits, truth = np.array([-1.0] * 6 + [1.0] * 6), np.array([1] * 6 + [0] * 3 + [1] * 3)
-    found = fit_calibration(logits, truth)
+    found = fit_platt(logits, truth)
     assert found.temperature == pytest.approx(20)
     assert found(logits).mean() == pytest.approx(truth.mean(), abs=0.01)
 
@@ -68,17 +61,17 @@ def test_calibration_is_the_minimum_of_the_loss_over_a_grid():
     rng = np.random.default_rng(3)
     truth = rng.integers(0, 2, 60).astype(float)
     logits = 8 * np.round(0.3 * truth + 0.7 * rng.random(60), 1) - 4
-    found = fit_calibration(logits, truth)
-    grid = [Calibration(t, b) for t in np.geomspace(0.1, 10, 80) for b in np.linspace(-3, 3, 61)]
+    found = fit_platt(logits, truth)
+    grid = [PlattScaling(temperature=t, bias=b) for t in np.geomspace(0.1, 10, 80) for b in np.linspace(-3, 3, 61)]
     losses = [calibration_curve(c(logits), truth).log_loss for c in grid]
     assert calibration_curve(found(logits), truth).log_loss <= min(losses) + 1e-5
 
 
 def test_calibration_needs_both_kinds_and_finite_logits():
     with pytest.raises(JudgeError, match="of one kind"):
-        fit_calibration([1.0, 2.0], [1, 1])
+        fit_platt([1.0, 2.0], [1, 1])
     with pytest.raises(JudgeError, match="finite"):
-        fit_calibration([math.inf, 2.0], [1, 0])
+        fit_platt([math.inf, 2.0], [1, 0])
 
 
 # ThresholdChoice
@@ -97,7 +90,7 @@ def test_a_threshold_keeps_out_what_it_should_when_scores_differ_in_their_last_d
     """As they do from one device to the next."""
     episodes = [scored([0.2, 0.7, 0.96, 0.99], [0, 0, 1, 1]), failing(0.3, 0.4999999)]
     value = choose_threshold(episodes, target_fpr=0.0).value
-    elsewhere = [EpisodePrediction(np.minimum(e.probability + np.float32(1e-4), 1), e.truth, 0) for e in episodes]
+    elsewhere = [EpisodePrediction(np.minimum(e.success_prob + np.float32(1e-4), 1), e.target, 0) for e in episodes]
     assert false_positive_rate(elsewhere, value).value == 0
     low = [failing(0.3, 0.4999999)]  # a hair under the floor
     assert choose_threshold(low, target_fpr=0.0).value > 0.51
@@ -109,7 +102,7 @@ def test_an_ensemble_is_calibrated_as_a_whole(members):
     clear = rng.normal(0, 2, 6000)
     truth = rng.random(6000) < 1 / (1 + np.exp(-clear))
     logits = [scale * (clear + rng.normal(0, 2, 6000)) for scale in (1, 2, 0.5, 3, 1)[:members]]
-    found = fit_ensemble(logits[:], truth)
+    found = EnsembleCalibration.fit(logits[:], truth)
     lowest = np.min([one(said) for one, said in zip(found.members, logits, strict=True)], axis=0)
     assert calibration_curve(found(logits), truth).ece < 0.03
     assert found(logits).mean() == pytest.approx(truth.mean(), abs=0.005)
@@ -127,7 +120,7 @@ def test_no_more_failures_get_through_than_asked_and_no_smaller_threshold_would_
     episodes = [scored(rng.random(50).round(digits), rng.random(50) < 0.3, n) for n in range(10)]
     chosen = choose_threshold(episodes, target_fpr=target, floor=0.0)
     assert chosen.fpr <= target
-    smaller = max(p for e in episodes for p in e.probability if p < np.float32(chosen.value))
+    smaller = max(p for e in episodes for p in e.success_prob if p < np.float32(chosen.value))
     assert false_positive_rate(episodes, smaller).value > target
 
 
@@ -165,7 +158,7 @@ def test_wilson_by_the_textbook():
 
 def test_more_frames_of_the_same_episodes_do_not_narrow_the_interval():
     few = [failing(0.9, 0.1), failing(0.1, 0.1), failing(0.1, 0.1), failing(0.9, 0.9)]
-    many = [scored(np.repeat(e.probability, 100), np.repeat(e.truth, 100)) for e in few]
+    many = [scored(np.repeat(e.success_prob, 100), np.repeat(e.target, 100)) for e in few]
     assert false_positive_rate(few, 0.5) == false_positive_rate(many, 0.5)
 
 
@@ -188,7 +181,7 @@ def test_the_interval_holds_the_true_rate_in_most_of_many_data_sets(episodes, ba
 def test_the_interval_holds_it_less_often_where_a_few_mistakes_are_long():
     rng = np.random.default_rng(1)
     sets = [[e for _ in range(60) for e in simulated(rng, 1, 0.1, rng.exponential(0.1))] for _ in range(200)]
-    true = np.mean([e.called(0.5) for episodes in sets for e in episodes])
+    true = np.mean([e.predicted(0.5) for episodes in sets for e in episodes])
     rates = [false_positive_rate(episodes, 0.5) for episodes in sets]
     assert 0.8 <= np.mean([rate.low <= true <= rate.high for rate in rates]) <= 0.97
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from plaudit.errors import JudgeError
-from plaudit.judges.metrics import JudgeMetrics, calibration_curve, compute_metrics, precision_recall, roc_auc
-from plaudit.judges.scored import EpisodePrediction
+from plaudit.judges.metrics import JudgeMetrics, calibration_curve, compute_metrics
+from plaudit.judges.predictions import EpisodePrediction
 from plaudit.rule import DecisionRule
 
 NAN = math.nan
@@ -31,26 +31,27 @@ def random_frames(seed: int, count: int = 60):
 def test_roc_auc_is_the_share_of_pairs_in_the_right_order(seed):
     truth, score = random_frames(seed)
     pairs = [(s, f) for s in score[truth == 1] for f in score[truth == 0]]
-    assert roc_auc(truth, score) == pytest.approx(np.mean([(s > f) + 0.5 * (s == f) for s, f in pairs]))
+    auc = compute_metrics([scored(score, truth)], SINGLE).roc_auc
+    assert auc == pytest.approx(np.mean([(s > f) + 0.5 * (s == f) for s, f in pairs]))
 
 
 def test_roc_auc_leaves_out_what_is_not_known_and_needs_both_kinds():
-    assert roc_auc([1, 0, NAN, NAN], [0.9, 0.1, 0.0, 1.0]) == 1
-    assert math.isnan(roc_auc([1, 1, NAN], [0.9, 0.1, 0.5]))
+    assert compute_metrics([scored([0.9, 0.1, 0.0, 1.0], [1, 0, NAN, NAN])], SINGLE).roc_auc == 1
+    assert math.isnan(compute_metrics([scored([0.9, 0.1, 0.5], [1, 1, NAN])], SINGLE).roc_auc)
 
 
 def test_precision_and_recall_by_hand():
-    truth, yes = [1, 1, 1, 0, 0, NAN], [True, True, False, True, False, True]
-    assert precision_recall(truth, yes) == (2 / 3, 2 / 3)
-    precision, recall = precision_recall([1, 0], [False, False])
-    assert math.isnan(precision) and recall == 0
+    found = compute_metrics([scored([1, 1, 0, 1, 0, 1], [1, 1, 1, 0, 0, NAN])], SINGLE)
+    assert (found.precision, found.recall) == (2 / 3, 2 / 3)
+    never = compute_metrics([scored([0, 0], [1, 0])], SINGLE)
+    assert math.isnan(never.precision) and never.recall == 0
 
 
 def test_reliability_of_two_bins_by_hand():
     table = calibration_curve([0.1, 0.3, 0.8, 1.0], [0, 1, 1, 1], bins=2)
     assert table.count.tolist() == [2, 2]
-    assert table.probability == pytest.approx([0.2, 0.9])
-    assert table.success == pytest.approx([0.5, 1.0])
+    assert table.success_prob == pytest.approx([0.2, 0.9])
+    assert table.success_rate == pytest.approx([0.5, 1.0])
     assert table.ece == pytest.approx((0.3 + 0.1) / 2)
     assert table.brier == pytest.approx((0.01 + 0.49 + 0.04 + 0) / 4)
     assert table.log_loss == pytest.approx(-np.log([0.9, 0.3, 0.8, 1.0]).mean())
@@ -58,7 +59,7 @@ def test_reliability_of_two_bins_by_hand():
 
 def test_an_empty_bin_is_nan_and_does_not_count():
     table = calibration_curve([0.05, 0.95], [0, 1], bins=10)
-    assert np.isnan(table.success[1:9]).all()
+    assert np.isnan(table.success_rate[1:9]).all()
     assert table.ece == pytest.approx(0.05)
 
 
@@ -84,24 +85,19 @@ def test_measure_by_hand():
     assert scores.accuracy == pytest.approx(6 / 7)
     assert scores.roc_auc == 1
     assert scores.fpr == pytest.approx(1 / 5) and scores.fpr_low <= 1 / 5 <= scores.fpr_high
-    assert (scores.episodes_hit, scores.episodes_missed, scores.episodes_false, scores.episodes_rejected) == (
-        1,
-        0,
-        1,
-        0,
-    )
-    assert (scores.cutoff_median, scores.decoded_median, scores.decoded_missed) == (0, 0, 0)
+    assert (scores.episode_tp, scores.episode_fn, scores.episode_fp, scores.episode_tn) == (1, 0, 1, 0)
+    assert (scores.onset_error_median, scores.cutoff_decode_median, scores.cutoff_decode_fn) == (0, 0, 0)
 
 
 def test_confirmation_rejects_the_flicker_and_calls_the_success_a_frame_later():
     scores = compute_metrics(small_set(), DecisionRule(k=2, n=2))
-    assert (scores.episodes_false, scores.episodes_rejected, scores.cutoff_median) == (0, 1, 1)
+    assert (scores.episode_fp, scores.episode_tn, scores.onset_error_median) == (0, 1, 1)
     assert scores.fpr == pytest.approx(1 / 5)  # frames are scored one by one
 
 
 def test_a_success_that_is_undone_is_decoded_up_to_there():
     undone = scored([0.1, 0.1, 0.9, 0.9, 0.1, 0.1, 0.1, 0.1], [0, 0, 1, 1, 0, 0, 0, 0])
-    assert compute_metrics([undone], SINGLE).decoded_median == 0
+    assert compute_metrics([undone], SINGLE).cutoff_decode_median == 0
 
 
 def test_scores_go_through_json_with_what_could_not_be_measured():
@@ -130,6 +126,17 @@ def test_episodes_that_are_called_at_their_first_frame_are_counted():
         EpisodePrediction(np.array([0.9, 0.1, 0.9], "f4"), np.array([np.nan, 0, 1], "f4"), 2),  # no target at first
     ]
     scores = compute_metrics(episodes, SINGLE)
-    assert (scores.start_called, scores.start_false) == (2, 1)
-    old = {name: value for name, value in scores.to_json().items() if not name.startswith("start_")}
-    assert JudgeMetrics.from_json(old).start_called == 0  # of a report of an earlier version
+    assert (scores.first_frame_positives, scores.first_frame_fp) == (2, 1)
+    old = {name: value for name, value in scores.to_json().items() if not name.startswith("first_frame_")}
+    assert JudgeMetrics.from_json(old).first_frame_positives == 0  # of a report of an earlier version
+
+
+def test_files_of_earlier_versions_are_read():
+    scores = compute_metrics(small_set(), SINGLE)
+    old = dict(scores.to_json())
+    for name, before in {"episode_tp": "episodes_hit", "onset_error_p90": "cutoff_p90"}.items():
+        old[before] = old.pop(name)
+    assert JudgeMetrics.from_json(old) == scores
+    line = {"episode": 7, "truth": [0, None], "probability": [0.25, 0.5]}
+    found = EpisodePrediction.from_json(line)
+    assert found.to_json() == {"episode": 7, "target": [0, None], "success_prob": [0.25, 0.5]}

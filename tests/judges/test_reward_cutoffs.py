@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from plaudit.judges.cutoffs import cutoff_decode_errors, fit_cutoff_offset, onset_errors
-from plaudit.judges.scored import EpisodePrediction
+from plaudit.judges.calibration import fit_cutoff_offset
+from plaudit.judges.metrics import cutoff_decode_errors, onset_errors
+from plaudit.judges.predictions import EpisodePrediction
 from plaudit.rule import DecisionRule, decode_cutoff
 
 NAN = math.nan
@@ -47,7 +48,7 @@ def test_decoded_errors_count_failures_that_are_given_a_cutoff():
         [scored([0, 1, 0, 1, 1], [0, 0, 0, 1, 1]), scored([0, 1, 1], [0, 0, 0]), scored([0], [0])]
     )
     assert found.errors == (0,)
-    assert (found.missed, found.false_calls, found.failing) == (0, 1, 2)
+    assert (found.num_fn, found.num_fp, found.num_failures) == (0, 1, 2)
 
 
 def test_the_shift_is_the_median_error_at_the_same_strictness():
@@ -79,11 +80,11 @@ def test_onset_errors_by_hand():
     found = onset_errors(episodes, DecisionRule(decode="per_frame"))
     assert found.errors == (-1, 3, None)
     assert (found.median, found.p90) == (2, pytest.approx(2.8))
-    assert (found.missed, found.false_calls, found.failing) == (1, 1, 2)
+    assert (found.num_fn, found.num_fp, found.num_failures) == (1, 1, 2)
 
 
 def test_a_call_where_the_truth_is_not_known_is_neither_right_nor_wrong():
     episodes = [scored([1, 0, 0, 1], [NAN, 0, 0, 1]), scored([0, 1], [0, NAN]), scored([1, 1], [NAN, NAN])]
     found = onset_errors(episodes, DecisionRule(decode="per_frame"))
     assert found.errors == (0,)
-    assert (found.false_calls, found.failing) == (0, 1)
+    assert (found.num_fp, found.num_failures) == (0, 1)

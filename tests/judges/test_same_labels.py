@@ -12,7 +12,7 @@ from plaudit.data.store import Store
 from plaudit.errors import ConfigError
 from plaudit.judges.config import save_own_judge
 from plaudit.judges.detector import SuccessDetector
-from plaudit.judges.evaluation import compare, evaluate
+from plaudit.judges.evaluation import compare_labels, evaluate
 from plaudit.judges.labeling import label_episodes
 from plaudit.rule import DecisionRule
 from plaudit.training.config_file import load_training_config
@@ -100,9 +100,9 @@ def test_an_evaluation_measures_the_labels_that_a_run_would_get(tmp_path, model,
     truths = {i: store.ledger.labels(i).targets for i in store.ids}
     judge = live_judge(load_training_config("train", None, [*TRAIN, f"judge={model}"]))
     found = evaluate(store, judge, truths, with_controls=False)
-    there = compare(store, {i: store.ledger.labels(i) for i in store.ids}, truths, judge.rule)
-    assert found.on_labels == there.on_labels and set(found.on_labels.errors) == {0}
-    assert found.on_labels.false_calls == 0 and found.scores == there.scores
+    there = compare_labels(store, {i: store.ledger.labels(i) for i in store.ids}, truths, judge.rule)
+    assert found.label_metrics == there.label_metrics and set(found.label_metrics.errors) == {0}
+    assert found.label_metrics.num_fp == 0 and found.metrics == there.metrics
 
 
 def test_a_folders_own_rule_is_taken_by_every_command(tmp_path, model, monkeypatch):

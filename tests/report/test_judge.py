@@ -13,17 +13,16 @@ from PIL import Image
 from brightness import CUT, STEPS, BrightnessConfig, bright_store
 from conftest import counting_episode
 from plaudit.judges.controls import ControlResult
-from plaudit.judges.evaluation import evaluate
+from plaudit.judges.evaluation import evaluate, load_reference_labels
 from plaudit.judges.metrics import JudgeMetrics, calibration_curve, compute_metrics
-from plaudit.judges.reference import load_reference_labels
-from plaudit.judges.scored import EpisodePrediction, FramePrediction
+from plaudit.judges.predictions import EpisodePrediction, FramePrediction
 from plaudit.report.judge import save_evaluation, write_judge_report
 from plaudit.report.text import format_percent
 from plaudit.rule import DecisionRule
 from plaudit.types import Labels
 
 TRUTH, PROBABILITY = [0, 0, 0, 1, 1], [0.1, 0.2, 0.7, 0.8, 0.9]
-PASSED, FAILED = ControlResult("still", 500, 0, 0.05), ControlResult("blank white", 8, 8, 0.05)
+PASSED, FAILED = ControlResult("frozen frame", 500, 0, 0.05), ControlResult("blank white", 8, 8, 0.05)
 
 SINGLE = DecisionRule(decode="per_frame")
 
@@ -59,7 +58,7 @@ def test_the_page_needs_no_other_file(tmp_path):
 
 def test_a_failed_control_is_red_and_named_on_top(tmp_path):
     page = report(tmp_path, controls=[PASSED, FAILED])
-    assert "Negative control failed: blank white: 100% of 8 frames called success" in page
+    assert "Negative control failed: blank white: 100% of 8 frames predicted a success" in page
     assert '<span class="bad">failed</span>' in page and '<span class="good">passed</span>' in page
     assert "control failed" not in report(tmp_path, controls=[PASSED])
 
@@ -144,7 +143,7 @@ def test_a_judge_that_fails_a_control_is_named_in_a_warning(page):
     assert warnings[0].startswith(
         "brightness failed its checks: it predicts success on the negative control blank white"
     )
-    assert "Negative control failed: blank white: 100% of 8 frames called success" in warnings[1]
+    assert "Negative control failed: blank white: 100% of 8 frames predicted a success" in warnings[1]
 
 
 def test_a_judge_that_passes_its_controls_is_not(page):
@@ -172,9 +171,9 @@ def test_the_page_has_rules_metrics_and_the_largest_errors(page):
 def test_the_numbers_are_there_for_a_program(page, tmp_path):
     page(brightest=255)
     tree = json.loads((tmp_path / "out/scores.json").read_text())
-    assert tree["scores"]["recall"] == 1 and tree["on_labels"]["errors"] == [1, 1, 1]  # two of three frames decide
+    assert tree["scores"]["recall"] == 1 and tree["label_metrics"]["errors"] == [1, 1, 1]  # two of three frames decide
     assert {c["name"]: c["passed"] for c in tree["controls"]}["blank white"] is False
     assert tree["failed"] == {"6": "this episode has no task text; give it one"}
     lines = [json.loads(line) for line in (tmp_path / "out/episodes.jsonl").read_text().splitlines()]
     assert [line["episode"] for line in lines] == [0, 1, 2, 3, 4, 5]
-    assert lines[0]["truth"] == [0] * CUT + [1] * (STEPS + 1 - CUT)
+    assert lines[0]["target"] == [0] * CUT + [1] * (STEPS + 1 - CUT)

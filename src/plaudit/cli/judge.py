@@ -21,9 +21,9 @@ from plaudit.errors import DataError, TargetNotEmpty, did_you_mean
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
-    from plaudit.judges.calibrate import CrossValResult, Fit
-    from plaudit.judges.config import CalibrationRecord, JudgeConfig
-    from plaudit.judges.evaluation import Evaluation
+    from plaudit.judges.calibration import CalibrationRecord, CrossValResult, Fit
+    from plaudit.judges.config import JudgeConfig
+    from plaudit.judges.evaluation import JudgeEvaluation
     from plaudit.protocols import Judge
     from plaudit.rule import DecisionRule
     from plaudit.types import Labels
@@ -101,23 +101,22 @@ def eval_(
 
 def _of_ledger(
     store: "Store", source: str, asked: Sequence[str] | None, ids: Sequence[int]
-) -> tuple["Evaluation", dict[str, str]]:
-    from plaudit.judges.evaluation import compare
-    from plaudit.judges.reference import load_reference_labels, resolve_reference
+) -> tuple["JudgeEvaluation", dict[str, str]]:
+    from plaudit.judges.evaluation import compare_labels, load_reference_labels, resolve_reference
 
     sources = resolve_reference(asked, source)
-    truths = load_reference_labels(store, sources, ids)
-    verdicts = {i: labels for i in truths if (labels := store.ledger.labels(i, {source})) is not None}
-    if not verdicts:
-        judges = {version.source for i in truths for version in store.ledger.history(i)} - {source}
+    targets = load_reference_labels(store, sources, ids)
+    labels = {i: found for i in targets if (found := store.ledger.labels(i, {source})) is not None}
+    if not labels:
+        judges = {version.source for i in targets for version in store.ledger.history(i)} - {source}
         raise DataError(
-            f"'{source}' has labelled none of the {len(truths)} episodes to compare; {did_you_mean(source, judges)}"
+            f"'{source}' has labeled none of the {len(targets)} episodes to compare; {did_you_mean(source, judges)}"
         )
-    found = compare(
+    found = compare_labels(
         store,
-        verdicts,
-        truths,
-        _rule_of(verdicts),
+        labels,
+        targets,
+        _rule_of(labels),
         notes=["Negative controls were not run: they need a judge, not its stored labels."],
     )
     return found, {"judge": f"labels of {source} in the ledger", **_measured(store, sources, found)}
@@ -140,20 +139,19 @@ def _of_judge(
     ids: Sequence[int],
     wrong_task: str | None,
     controls: bool,
-) -> tuple["Evaluation", dict[str, str]]:
-    from plaudit.judges.evaluation import control_task, evaluate
-    from plaudit.judges.reference import load_reference_labels, resolve_reference
+) -> tuple["JudgeEvaluation", dict[str, str]]:
+    from plaudit.judges.evaluation import control_task, evaluate, load_reference_labels, resolve_reference
 
     sources = resolve_reference(asked, built.id.source)
-    truths = load_reference_labels(store, sources, ids)
+    targets = load_reference_labels(store, sources, ids)
     wrong = control_task(config.uses_task, wrong_task)
-    found = evaluate(store, built, truths, wrong_task=wrong, with_controls=controls, progress=progress("labeling"))
+    found = evaluate(store, built, targets, wrong_task=wrong, with_controls=controls, progress=progress("labeling"))
     facts = {
         "model": built.id.fingerprint or "-",
         "rule": built.rule.describe(),
         **_measured(store, sources, found),
     }
-    return found, facts | ({"wrong instruction": wrong} if wrong else {})
+    return found, facts | ({"wrong task": wrong} if wrong else {})
 
 
 def _typed(name: str | None, config: Path | None, model: str | None, overrides: Sequence[str]) -> str:
@@ -161,27 +159,27 @@ def _typed(name: str | None, config: Path | None, model: str | None, overrides: 
     return " ".join(str(word) for word in (name, config, model, *overrides) if word is not None)
 
 
-def _measured(store: "Store", sources: Sequence[str], found: "Evaluation") -> dict[str, str]:
+def _measured(store: "Store", sources: Sequence[str], found: "JudgeEvaluation") -> dict[str, str]:
     return {
         "store": str(store.folder),
         "reference": ", ".join(sources),
-        "episodes compared": f"{found.scores.episodes:,}",
-        "scored by": "probability" if found.graded else "binary labels",
+        "episodes compared": f"{found.metrics.episodes:,}",
+        "scored by": "probability" if found.has_probabilities else "binary labels",
     }
 
 
-def _tell_evaluation(title: str, found: "Evaluation", target: Path) -> None:
+def _tell_evaluation(title: str, found: "JudgeEvaluation", target: Path) -> None:
     from plaudit.report.judge import decode_results, failed_control_warning, first_frame_warning
     from plaudit.report.tables import decode_table, judge_table
 
-    scores = found.scores
-    held = f"{title}: measured on {scores.episodes:,} episodes, {scores.frames:,} frames"
-    out.print(judge_table(held, scores, found.controls), "", decode_table(decode_results(found)), sep="\n")
-    if scores.start_false:
-        tell("warning", first_frame_warning(scores))
+    metrics = found.metrics
+    held = f"{title}: measured on {metrics.episodes:,} episodes, {metrics.frames:,} frames"
+    out.print(judge_table(held, metrics, found.controls), "", decode_table(decode_results(found)), sep="\n")
+    if metrics.first_frame_fp:
+        tell("warning", first_frame_warning(metrics))
     for sentence in found.notes:
         tell("note", sentence)
-    for sentence in [*failed_control_warning(title, found), *found.problems]:
+    for sentence in [*failed_control_warning(title, found), *found.failed_controls]:
         tell("problem", sentence)
     tell_failed(found.failed)
     out.print(f"see {target / 'report.html'}; the metrics are in {target / 'scores.json'}")
@@ -212,9 +210,9 @@ def calibrate_(
     on held-out episodes. Writes the judge as a file for --config.
     """
     from plaudit.data.store import Store
-    from plaudit.judges.calibrate import calibrate, check_scores, record, score_episodes
+    from plaudit.judges.calibration import calibrate, check_has_probabilities, make_record
     from plaudit.judges.config import load_judge_config, save_judge_config
-    from plaudit.judges.reference import load_reference_labels, resolve_reference
+    from plaudit.judges.evaluation import load_reference_labels, resolve_reference, score_episodes
 
     folder, overrides = named_store(words)
     if output.exists() and output != config:
@@ -226,24 +224,24 @@ def calibrate_(
     asked = None if reference is None else [who.strip() for who in reference.split(",")]
     sources = resolve_reference(asked, built.id.source)
     try:
-        truths = load_reference_labels(store, sources, chosen_ids(store, episodes))
-        said, failed = score_episodes(store, built, truths, progress("labeling"))
+        targets = load_reference_labels(store, sources, chosen_ids(store, episodes))
+        predictions, failed = score_episodes(store, built, targets, progress("labeling"))
     except KeyboardInterrupt:
         stop("interrupted; nothing was written")
     tell_failed(failed)
-    check_scores(built.id.source, said)
-    fit, held_back = calibrate(said, built.rule, target_fpr)
-    calibrated = record(built, said, sources, target_fpr, held_back)
+    check_has_probabilities(built.id.source, predictions)
+    fit, cross_val = calibrate(predictions, built.rule, target_fpr)
+    calibrated = make_record(built.id, predictions, sources, target_fpr, cross_val)
     fitted = {"rule": fit.rule, "calibration": fit.calibration, "calibration_record": calibrated}
     save_judge_config(output, config, name, flags, overrides, given.model_copy(update=fitted))
-    _tell_calibrated(output, fit, calibrated, held_back)
+    _tell_calibrated(output, fit, calibrated, cross_val)
 
 
-def _tell_calibrated(output: Path, fit: "Fit", calibrated: "CalibrationRecord", held_back: "CrossValResult") -> None:
+def _tell_calibrated(output: Path, fit: "Fit", calibrated: "CalibrationRecord", cross_val: "CrossValResult") -> None:
     from plaudit.report.tables import calibration_table
 
     title = f"{output}: fitted on {calibrated.episodes} episodes, {calibrated.successes} of which succeed"
-    out.print(calibration_table(title, fit, calibrated, held_back.cutoffs))
+    out.print(calibration_table(title, fit, calibrated, cross_val.cutoffs))
     if calibrated.fpr > calibrated.target_fpr:
         tell(
             "warning",

@@ -260,7 +260,7 @@ def _train(episodes: "Store", job: "RewardTrainJob") -> "TrainResult":
     except TrainingInterrupted:
         stop(f"stopped; run the same command to resume from {work_folder(job.output_dir)}")
     if job.output_checkpoint is not None:
-        save_rlinf_checkpoint(job.output_checkpoint, fitted)
+        save_rlinf_checkpoint(job.output_checkpoint, fitted.model, fitted.curve, fitted.optimizers[0])
     return fitted
 
 

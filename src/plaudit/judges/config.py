@@ -21,7 +21,7 @@ from pydantic import Field
 from plaudit.config import Config, place_of, read_tree
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
-from plaudit.judges.calibration import PlattScaling
+from plaudit.judges.calibration import CalibrationRecord, PlattScaling
 from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule, Decode, PartialRule
@@ -29,22 +29,8 @@ from plaudit.trust import from_file
 from plaudit.yaml_file import read_yaml
 
 HUMAN = "human"  # the source of a human's labels
+REFERENCE_SOURCES = (HUMAN, "simulator", "dataset", "cutoff")  # whose labels a model may learn from
 JUDGE_FILE, MODEL_FILE = "judge.yaml", "model.json"  # of a reward model's folder
-
-
-class CalibrationRecord(Config):
-    """Where a calibration and a threshold came from, and what they are worth on episodes that did not choose them."""
-
-    date: str  # UTC
-    fingerprint: str  # of the judge before it was calibrated
-    reference: tuple[str, ...]  # whose labels it was fitted on
-    episodes: int
-    successes: int  # of these, episodes that succeed
-    target_fpr: float  # share of failure frames that may be above the threshold
-    fpr: float  # share that was, on episodes held out
-    fpr_low: float  # 95% confidence interval of it, by episodes
-    fpr_high: float
-    recall: float  # share of success frames above the threshold, on episodes held out
 
 
 class JudgeConfig(Config):

@@ -1,115 +1,122 @@
-"""Negative controls: episodes made up so that no frame may be called a success. A judge that does has learned a trick.
+"""Negative controls: made-up episodes in which no frame shows success. A judge that predicts one uses a shortcut.
 
-    still       the first frame, all the time          calls it: a clock, or something about how episodes begin
-    reversed    the episode backwards, from the moment its success is undone
-                                                       calls it: "something moved", or the memory of a success
-    truncated   the episode, cut before its success    calls it: the end of an episode is a success
-    blank       black, white, grey and noise           calls it: whatever it has never seen
-    wrong instruction
-                the episode, with another task         calls it: any success, or anything at all; for judges that read
+    control         what it is                           what a judge that predicts success goes by
+    frozen frame    the first frame, all the time        a clock, or something about how episodes begin
+    time reversed   the episode backwards, from the moment its success is undone
+                                                         "something moved", or it remembers a success
+    truncated       the episode, cut before its success  the end of an episode
+    blank           black, white, gray and noise         whatever it has never seen
+    wrong task      the episode, with another task       any success, or anything; for judges that use the task text
 
-Backwards, an episode begins with its success, and a judge of single frames is right to say so; what it is asked about
-is what comes after, failure frames in the wrong order. The few frames before the first success are asked about in
-neither, since people who label disagree there.
+Backwards, an episode begins with its success, and a judge of single frames is right to say so; what counts is what
+comes after, failure frames in the wrong order. The few frames before the first success count in neither, since people
+who label disagree there.
 
-A frame is called where its probability reaches the threshold, whatever rule makes labels of the frames afterwards: a
-rule that asks for two frames of three, or for one cutoff, hides some mistakes and spreads others, and what is tried is
-the judge. Of one that only says yes and no, the frames it says yes to are called.
+Frames are compared with the threshold, whatever rule makes labels of them afterwards: a rule that asks for two frames
+of three, or for one cutoff, hides some mistakes and spreads others, and what is tried is the judge.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
 from plaudit.errors import JudgeError
+from plaudit.judges.labeling import BATCH, batches, label_mapping
+from plaudit.protocols import Judge
 from plaudit.rule import above_threshold
 from plaudit.types import BoolArray, ByteArray, Episode, FloatArray
 
-MOST_EPISODES = 20
-UNRELATED = "tie the laces of the left shoe into a bow"  # a wrong instruction for any robot that we know of
-MARGIN = 3  # frames before the first success that nobody is asked about
+MAX_EPISODES = 20
+MAX_FPR = 0.05  # of the frames of one control
+UNRELATED_TASK = "tie the laces of the left shoe into a bow"  # a wrong task for any robot that we know of
+ONSET_MARGIN = 3  # frames before the first success that do not count
 _BLANK_FRAMES = 8
-
-Score = Callable[[Episode], FloatArray]  # a judge: P(success) of each frame, [T+1]
+_ALWAYS = ("frozen frame", "time reversed", "truncated")  # reported even where no episode could be made into one
 
 
 @dataclass(frozen=True, eq=False)
-class Control:
-    """An episode, and the frames of it that must not be called."""
+class NegativeControl:
+    """An episode, and the frames of it that must not be predicted a success."""
 
     name: str
     episode: Episode
-    asked: BoolArray  # [T+1]
+    mask: BoolArray  # [T+1]
 
 
 @dataclass(frozen=True)
 class ControlResult:
-    """What a judge said to all controls of one name."""
+    """What a judge predicts for all controls of one name."""
 
     name: str
-    frames: int  # that it was asked about; 0 where no episode could be made into this control
-    called: int  # of these, called success
-    limit: float  # share that may be
+    frames: int  # 0 where no episode could be made into this control
+    num_false_positives: int  # of these frames
+    max_fpr: float
 
     @property
-    def rate(self) -> float:
-        return self.called / self.frames if self.frames else 0.0
+    def fpr(self) -> float:
+        return self.num_false_positives / self.frames if self.frames else 0.0
 
     @property
     def passed(self) -> bool:
-        return self.rate <= self.limit
+        return self.fpr <= self.max_fpr
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Self:
+        """Of a model's folder, of earlier versions too."""
+        old = {"called": "num_false_positives", "limit": "max_fpr"}
+        return cls(**{old.get(name, name): value for name, value in tree.items()})
 
 
 def run_controls(
-    score: Score,
+    judge: Judge,
     episodes: Sequence[tuple[Episode, FloatArray]],
     threshold: float,
-    limit: float = 0.05,
+    *,
+    wrong_task: str | None = None,
     seed: int = 0,
-) -> list[ControlResult]:
-    """Made of held-out episodes and their truth, [T+1] of 1, 0 and NaN; of at most 20 of those that succeed."""
-    controls = make_controls(episodes, seed)
-    return tally(((control, score(control.episode)) for control in controls), threshold, limit)
+    batch_size: int = BATCH,
+) -> tuple[list[ControlResult], list[str]]:
+    """What a judge predicts for controls made of these episodes, and why it could not score some of them.
+
+    episodes: held out, with their targets [T+1] of 1, 0 and NaN; at most 20 of those that succeed are used
+    wrong_task: a task that none of them shows, for a judge that uses the task text
+    """
+    counts = {name: np.zeros(2, int) for name in _ALWAYS}  # frames, and false positives among them
+    failures: list[str] = []
+    for controls in batches(make_controls(episodes, seed, wrong_task), batch_size):
+        labels, failed = label_mapping(judge, {n: control.episode for n, control in enumerate(controls)})
+        failures += failed.values()
+        for n, found in labels.items():
+            control = controls[n]
+            predicted = above_threshold(found.frame_probs, threshold)[control.mask]
+            counts.setdefault(control.name, np.zeros(2, int))
+            counts[control.name] += [len(predicted), predicted.sum()]
+    results = [ControlResult(name, int(frames), int(fp), MAX_FPR) for name, (frames, fp) in counts.items()]
+    return results, failures
 
 
 def make_controls(
-    episodes: Sequence[tuple[Episode, FloatArray]], seed: int = 0, wrong_task: str | None = None
-) -> Iterator[Control]:
-    """One at a time, since each is as large as its episode.
-
-    wrong_task: an instruction that none of them followed, for a judge that reads it
-    """
+    episodes: Sequence[tuple[Episode, FloatArray]], seed: int = 0, task: str | None = None
+) -> Iterator[NegativeControl]:
+    """One at a time, since each is as large as its episode."""
     rng = np.random.default_rng(seed)
-    usable = [(episode, truth) for episode, truth in episodes if _first_success(episode, truth) is not None]
+    usable = [(episode, target) for episode, target in episodes if _first_success(episode, target) is not None]
     if not usable:
         raise JudgeError(f"controls are made from episodes that succeed, and none of these {len(episodes)} does")
-    chosen = [usable[i] for i in np.sort(rng.permutation(len(usable))[:MOST_EPISODES])]
-    for make in (still, reversed_, truncated):
+    chosen = [usable[i] for i in np.sort(rng.permutation(len(usable))[:MAX_EPISODES])]
+    for make in (frozen_frame, time_reversed, truncated):
         yield from (control for one in chosen if (control := make(*one)) is not None)
-    yield from blank(chosen[0][0], rng)
-    if wrong_task is not None:
-        yield from (wrong_instruction(episode, truth, wrong_task) for episode, truth in chosen)
+    yield from blank_images(chosen[0][0], rng)
+    if task is not None:
+        yield from (wrong_task_control(episode, target, task) for episode, target in chosen)
 
 
-def tally(answers: Iterable[tuple[Control, FloatArray]], threshold: float, limit: float = 0.05) -> list[ControlResult]:
-    """From P(success) of each frame of each control, [T+1]; a frame of which nothing was said, NaN, was not called."""
-    counts: dict[str, list[int]] = {name: [0, 0] for name in ("still", "reversed", "truncated")}
-    for control, said in answers:
-        if np.shape(said) != control.asked.shape:
-            raise JudgeError(
-                f"the judge gave {list(np.shape(said))} probabilities for an episode of {len(control.asked)} frames"
-            )
-        count = counts.setdefault(control.name, [0, 0])
-        count[0] += int(control.asked.sum())
-        count[1] += int(above_threshold(said, threshold)[control.asked].sum())
-    return [ControlResult(name, frames, called, limit) for name, (frames, called) in counts.items()]
-
-
-def failed(results: Sequence[ControlResult]) -> list[str]:
-    """A sentence for each control that was called success too often."""
+def failed_controls(results: Sequence[ControlResult]) -> list[str]:
+    """A message for each control with too many false positives."""
     return [
-        f"{r.name}: {r.rate:.0%} of {r.frames:,} frames called success, at most {r.limit:.0%} may be"
+        f"{r.name}: {r.fpr:.0%} of {r.frames:,} frames predicted a success, at most {r.max_fpr:.0%} may be"
         for r in results
         if not r.passed
     ]
@@ -118,50 +125,50 @@ def failed(results: Sequence[ControlResult]) -> list[str]:
 # Each is made from an episode that succeeds, and is None where this one cannot be made into it.
 
 
-def still(episode: Episode, truth: FloatArray) -> Control | None:
-    """The first frame for the whole episode, or the first that has a truth; not for one that begins with success."""
-    first = _first_success(episode, truth)
-    failure = np.flatnonzero((_recorded(episode) & (truth == 0))[:first])
+def frozen_frame(episode: Episode, target: FloatArray) -> NegativeControl | None:
+    """The first frame with a target for the whole episode; not of an episode that begins with success."""
+    first = _first_success(episode, target)
+    failure = np.flatnonzero((_recorded(episode) & (target == 0))[:first])
     if first is None or not len(failure):
         return None
-    stopped = _pick(episode, np.full(episode.steps + 1, failure[0]), repeated="none")
-    return Control("still", stopped, np.ones(episode.steps + 1, bool))
+    frozen = _pick(episode, np.full(episode.steps + 1, failure[0]), repeated="none")
+    return NegativeControl("frozen frame", frozen, np.ones(episode.steps + 1, bool))
 
 
-def reversed_(episode: Episode, truth: FloatArray, margin: int = MARGIN) -> Control | None:
-    """Backwards; asked about what came before the success, and now comes after."""
-    first = _first_success(episode, truth)
+def time_reversed(episode: Episode, target: FloatArray, margin: int = ONSET_MARGIN) -> NegativeControl | None:
+    """Backwards; what came before the success counts, and now comes after it."""
+    first = _first_success(episode, target)
     if first is None or first - margin < 1:
         return None
-    asked = _recorded(episode) & (truth == 0)
-    asked[first - margin :] = False
+    mask = _recorded(episode) & (target == 0)
+    mask[first - margin :] = False
     swapped = {"none": "none", "first": "last", "last": "first"}[episode.repeated]
     backwards = _pick(episode, np.arange(episode.steps, -1, -1), repeated=swapped)
-    return Control("reversed", backwards, asked[::-1])
+    return NegativeControl("time reversed", backwards, mask[::-1])
 
 
-def truncated(episode: Episode, truth: FloatArray, margin: int = MARGIN) -> Control | None:
+def truncated(episode: Episode, target: FloatArray, margin: int = ONSET_MARGIN) -> NegativeControl | None:
     """Cut `margin` frames before the first success; not where fewer than two frames would be left."""
-    first = _first_success(episode, truth)
+    first = _first_success(episode, target)
     if first is None or first - margin < 2:
         return None
     kept = np.arange(first - margin)
     cut = _pick(episode, kept, repeated=episode.repeated.replace("last", "none"))
-    return Control("truncated", cut, (_recorded(episode) & (truth == 0))[kept])
+    return NegativeControl("truncated", cut, (_recorded(episode) & (target == 0))[kept])
 
 
-def blank(episode: Episode, rng: np.random.Generator) -> list[Control]:
+def blank_images(episode: Episode, rng: np.random.Generator) -> list[NegativeControl]:
     """Four short episodes in which the cameras show nothing, and the robot stands where this episode begins."""
     start = np.full(_BLANK_FRAMES, _recorded(episode).argmax())
     base = _pick(episode, start, repeated="none")
     looks: dict[str, Callable[[ByteArray], ByteArray]] = {
         "black": lambda frames: np.zeros_like(frames),
         "white": lambda frames: np.full_like(frames, 255),
-        "grey": lambda frames: np.full_like(frames, 128),
+        "gray": lambda frames: np.full_like(frames, 128),
         "noise": lambda frames: rng.integers(0, 256, frames.shape, np.uint8),
     }
     return [
-        Control(
+        NegativeControl(
             f"blank {name}",
             replace(base, frames={camera: look(frames) for camera, frames in base.frames.items()}),
             np.ones(_BLANK_FRAMES, bool),
@@ -170,13 +177,13 @@ def blank(episode: Episode, rng: np.random.Generator) -> list[Control]:
     ]
 
 
-def wrong_instruction(episode: Episode, truth: FloatArray, task: str) -> Control:
-    """As it was, told to do something else: not even its success is one."""
-    return Control("wrong instruction", replace(episode, task=task), _recorded(episode) & ~np.isnan(truth))
+def wrong_task_control(episode: Episode, target: FloatArray, task: str) -> NegativeControl:
+    """As it was, with another task: not even its success is one."""
+    return NegativeControl("wrong task", replace(episode, task=task), _recorded(episode) & ~np.isnan(target))
 
 
 def _pick(episode: Episode, frames: np.ndarray, *, repeated: str) -> Episode:
-    """The episode made of these frames and their states. Its actions say nothing, and no simulator knows of it."""
+    """The episode made of these frames and their states. Its actions are zeros, and nothing is privileged."""
     steps = len(frames) - 1
     return Episode.of(
         frames={camera: images[frames] for camera, images in episode.frames.items()},
@@ -196,8 +203,8 @@ def _recorded(episode: Episode) -> BoolArray:
     return seen
 
 
-def _first_success(episode: Episode, truth: FloatArray) -> int | None:
-    if truth.shape != (episode.steps + 1,):
-        raise JudgeError(f"truth must be [{episode.steps + 1}], one a frame, got {list(truth.shape)}")
-    hits = np.flatnonzero(_recorded(episode) & (truth == 1))
+def _first_success(episode: Episode, target: FloatArray) -> int | None:
+    if target.shape != (episode.steps + 1,):
+        raise JudgeError(f"target must be [{episode.steps + 1}], one a frame, got {list(target.shape)}")
+    hits = np.flatnonzero(_recorded(episode) & (target == 1))
     return int(hits[0]) if len(hits) else None

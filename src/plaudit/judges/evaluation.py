@@ -1,64 +1,127 @@
-"""How good is any judge? What it says of labelled episodes beside what is true, and of controls that it must not call.
+"""How good is any judge? Its labels and scores of episodes beside reference labels, and of negative controls.
 
-    truths = load_reference_labels(store, resolve_reference(None, judge.source))       # labels of others, never its own
-    found = evaluate(store, judge, truths)
-    found.scores, found.on_labels, found.controls, found.failed
+    targets = load_reference_labels(store, resolve_reference(None, judge.id.source))   # of others, never its own
+    found = evaluate(store, judge, targets)
+    found.metrics, found.label_metrics, found.controls, found.failed
 
-A judge is its labels: all that is looked at stands on them, so a person, a simulator and what the ledger has from last
-month are measured as a model is. Where labels have a probability, one threshold and one model, frames are scored by
-it; otherwise by yes and no.
+A judge is its labels: everything is measured on them, so a person, a simulator and last month's labels in the ledger
+are measured as a model is. Where labels have probabilities of one judge, frames are scored by these; otherwise by yes
+and no.
 
-Three ways lead from frames to an episode's first success, and each is measured: what stands on the labels; k of n
-frames called at the threshold, as a robot would have known it; and one cutoff, decoded from the whole.
+Three ways lead from frames to an episode's first success, and each is measured: the labels; k of n frames at the
+threshold, as decided live; and one cutoff, decoded from the whole episode.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from plaudit.data.store import Store
-from plaudit.errors import JudgeError
-from plaudit.judges.controls import UNRELATED, Control, ControlResult, failed, make_controls, tally
-from plaudit.judges.cutoffs import OnsetErrors, onset_errors
-from plaudit.judges.labeling import BATCH, batches, label_ids, label_mapping
-from plaudit.judges.metrics import CalibrationCurve, JudgeMetrics, calibration_curve, compute_metrics
-from plaudit.judges.scored import EpisodePrediction, FramePrediction, largest_errors, side_by_side
+from plaudit.errors import DataError, JudgeError
+from plaudit.judges.config import REFERENCE_SOURCES
+from plaudit.judges.controls import UNRELATED_TASK, ControlResult, failed_controls, run_controls
+from plaudit.judges.labeling import BATCH, batches, label_episodes, label_ids
+from plaudit.judges.metrics import (
+    CalibrationCurve,
+    JudgeMetrics,
+    OnsetErrors,
+    calibration_curve,
+    compute_metrics,
+    nan_to_none,
+    onset_errors,
+)
+from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images, largest_errors
+from plaudit.judges.simulator import SOURCE as SIMULATOR
+from plaudit.judges.simulator import SimulatorJudge
 from plaudit.protocols import Judge
 from plaudit.rule import DecisionRule
-from plaudit.types import Episode, FloatArray, JudgeId, Labels, ProgressFn
+from plaudit.types import Episode, FloatArray, Labels, ProgressFn
 
-BY_YES_AND_NO = DecisionRule(decode="per_frame")  # of labels that say only yes and no
+BINARY_RULE = DecisionRule(decode="per_frame")  # of labels that are only yes and no
+
+# The reference
+
+
+def resolve_reference(asked: Sequence[str] | None, judge: str) -> tuple[str, ...]:
+    """Whose labels count: those asked for, or all that a model may learn from; never the judge's own."""
+    if asked is not None and judge in asked:
+        raise JudgeError(f"the judge is '{judge}' itself; compare it with labels of somebody else (--reference)")
+    return tuple(source for source in asked or REFERENCE_SOURCES if source != judge)
+
+
+def load_reference_labels(
+    store: Store, sources: Collection[str], ids: Sequence[int] | None = None
+) -> dict[int, FloatArray]:
+    """Of each episode that has one: 1, 0 or NaN for each of its frames, [T+1].
+
+    The newest label of any of these sources; where there is none and the simulator is one of them, its stored flag.
+    """
+    targets: dict[int, FloatArray] = {}
+    for episode_id in store.ids if ids is None else ids:
+        episode = store.episode(episode_id)
+        labels = store.ledger.labels(episode_id, sources)
+        if labels is None and SIMULATOR in sources:
+            (answer,) = label_episodes(SimulatorJudge(), [episode])
+            labels = answer if isinstance(answer, Labels) else None
+        if labels is None:
+            continue
+        check_covers(store, episode_id, episode, labels)
+        target = np.full(episode.steps + 1, np.nan, np.float32)
+        target[episode.recorded] = labels.targets[episode.recorded]
+        if not np.isnan(target).all():
+            targets[episode_id] = target
+    if not targets:
+        raise JudgeError(
+            f"{store.folder} has no labels of {', '.join(sources)} to compare with; label some episodes first (plaudit "
+            f"label {store.folder} --judge human, or plaudit data label), or name others with --reference"
+        )
+    return targets
+
+
+def check_covers(store: Store, episode_id: int, episode: Episode, labels: Labels) -> None:
+    """Refuse labels of another length than their episode."""
+    if labels.steps != episode.steps:
+        raise DataError(
+            f"{store.folder}: the labels of episode {episode_id} cover {labels.steps} steps, it has "
+            f"{episode.steps}; label it again"
+        )
+
+
+# The judge beside it
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
-    """A judge's report card, and what it was made of."""
+class JudgeEvaluation:
+    """A judge's metrics, and what they were computed from."""
 
-    scores: JudgeMetrics
-    on_labels: OnsetErrors  # what its labels say of each episode
+    metrics: JudgeMetrics
+    label_metrics: OnsetErrors  # of its labels
     calibration_curve: CalibrationCurve
-    graded: bool  # whether it gives probabilities; if not, it was scored by yes and no
-    controls: Sequence[ControlResult]
-    scored: Sequence[EpisodePrediction]
-    worst: Sequence[FramePrediction]
-    failed: Mapping[int, str]  # episodes that it could not judge, and why
+    has_probabilities: bool  # if not, it was scored by yes and no
+    labels: Mapping[int, Labels]  # of the episodes that were compared
+    predictions: Sequence[EpisodePrediction]
+    errors: Sequence[FramePrediction]  # the largest
+    failed: Mapping[int, str]  # episodes that it could not label, and why
     notes: Sequence[str]  # what could not be measured, and why
+    controls: Sequence[ControlResult] = ()
 
     @property
-    def problems(self) -> list[str]:
-        """Controls that it passes as a success."""
-        return failed(self.controls)
+    def failed_controls(self) -> list[str]:
+        """A message for each."""
+        return failed_controls(self.controls)
 
     def to_json(self) -> dict[str, Any]:
-        bins = zip(*(getattr(self.calibration_curve, name).tolist() for name in ("probability", "success", "count")))
+        """All but labels, predictions and images."""
+        columns = ("success_prob", "success_rate", "count")
+        bins = zip(*(getattr(self.calibration_curve, name).tolist() for name in columns))
         return {
-            "scores": self.scores.to_json(),
-            "on_labels": _plain(asdict(self.on_labels)),
-            "calibration": [_plain({"said": said, "was": was, "frames": n}) for said, was, n in bins],
+            "scores": self.metrics.to_json(),
+            "label_metrics": nan_to_none(asdict(self.label_metrics)),
+            "calibration": [nan_to_none(dict(zip(columns, values))) for values in bins],
             "controls": [asdict(control) | {"passed": control.passed} for control in self.controls],
-            "problems": self.problems,
+            "failed_controls": self.failed_controls,
             "failed": dict(self.failed),
             "notes": list(self.notes),
         }
@@ -67,68 +130,86 @@ class Evaluation:
 def evaluate(
     store: Store,
     judge: Judge,
-    truths: Mapping[int, FloatArray],
+    targets: Mapping[int, FloatArray],
     *,
     wrong_task: str | None = None,
     with_controls: bool = True,
-    batch: int = BATCH,
+    batch_size: int = BATCH,
     progress: ProgressFn = iter,
-) -> Evaluation:
+) -> JudgeEvaluation:
+    """Label the episodes that have a target, and the controls made of those that succeed.
+
+    targets: episode -> 1, 0 or NaN for each frame, see `load_reference_labels`
+    wrong_task: for a judge that uses the task text, see `control_task`
     """
-    truths: episode -> 1, 0 or NaN for each frame, see `load_reference_labels`
-    wrong_task: for a judge that reads the instruction
-    """
-    verdicts: dict[int, Labels] = {}
-    failures: dict[int, str] = {}
-    for ids in batches(progress(list(truths)), batch):
-        said, not_said = label_ids(store, judge, ids)
-        verdicts |= said
-        failures |= not_said
-    found = compare(store, verdicts, truths, judge.rule, failures)
+    labels: dict[int, Labels] = {}
+    failed: dict[int, str] = {}
+    for ids in batches(progress(list(targets)), batch_size):
+        labeled, not_labeled = label_ids(store, judge, ids)
+        labels |= labeled
+        failed |= not_labeled
+    found = compare_labels(store, labels, targets, judge.rule, failed)
     if not with_controls:
         return found
-    controls, notes = ask_controls(store, judge, truths, found, wrong_task, batch)
-    return _with(found, controls, notes)
+    if not any((target == 1).any() for target in targets.values()):
+        note = "Controls are made from episodes that succeed, and no reference episode does: none was run."
+        return replace(found, notes=[*found.notes, note])
+    episodes = [(store.episode(i), target) for i, target in targets.items()]
+    controls, failures = run_controls(
+        judge, episodes, found.metrics.threshold, wrong_task=wrong_task, batch_size=batch_size
+    )
+    note = [f"{len(failures)} controls could not be scored: {failures[0]}."] if failures else []
+    return replace(found, controls=controls, notes=[*found.notes, *note])
 
 
-def compare(
+def compare_labels(
     store: Store,
-    verdicts: Mapping[int, Labels],
-    truths: Mapping[int, FloatArray],
+    labels: Mapping[int, Labels],
+    targets: Mapping[int, FloatArray],
     rule: DecisionRule,
-    failures: Mapping[int, str] | None = None,
+    failed: Mapping[int, str] | None = None,
     notes: Sequence[str] = (),
-) -> Evaluation:
-    """Labels that are there beside the truth; nobody is asked, so nobody can be asked about controls."""
-    shared = [i for i in verdicts if i in truths]
-    if not shared:
-        why = next(iter((failures or {}).values()), "it has labelled none of them")
-        raise JudgeError(f"the judge has no verdict on any of the {len(truths)} episodes to compare: {why}")
-    graded, mixed = _has_probabilities({i: verdicts[i] for i in shared})
-    notes = [*notes, *mixed]
-    calls = [_scored(i, verdicts[i].targets, truths[i]) for i in shared]
-    scored = [_scored(i, verdicts[i].frame_probs, truths[i]) for i in shared] if graded else calls
-    by = rule if graded else rule.model_copy(update={"threshold": BY_YES_AND_NO.threshold})
-    scores = compute_metrics(scored, by)
-    truth, said = (np.concatenate([getattr(s, name) for s in scored]) for name in ("truth", "probability"))
-    if scores.success_frames in (0, scores.frames):
-        kind = "success" if scores.success_frames else "failure"
-        notes.append(f"All frames of the reference are {kind}: what the judge makes of the others was not measured.")
-    worst = [_judged_frame(store.episode(s.episode), s, frame) for s, frame in largest_errors(scored)]
-    on_labels = onset_errors(calls, BY_YES_AND_NO)
-    return Evaluation(
-        scores, on_labels, calibration_curve(said, truth), graded, (), scored, worst, dict(failures or {}), notes
+) -> JudgeEvaluation:
+    """Labels beside their targets; no judge is asked, so there are no controls."""
+    failed, notes = failed or {}, list(notes)
+    labels = {i: found for i, found in labels.items() if i in targets}
+    if not labels:
+        why = next(iter(failed.values()), "it has labeled none of them")
+        raise JudgeError(f"the judge has no label on any of the {len(targets)} episodes to compare: {why}")
+    has_probabilities, mixed = _has_probabilities(labels)
+    notes += mixed
+    binary = [_prediction(i, found.targets, targets[i]) for i, found in labels.items()]
+    graded = [_prediction(i, found.frame_probs, targets[i]) for i, found in labels.items()]
+    predictions = graded if has_probabilities else binary
+    threshold = rule.threshold if has_probabilities else BINARY_RULE.threshold
+    metrics = compute_metrics(predictions, rule.model_copy(update={"threshold": threshold}))
+    if metrics.success_frames in (0, metrics.frames):
+        kind = "success" if metrics.success_frames else "failure"
+        notes.append(f"All frames of the reference are {kind}: how the judge does on the others was not measured.")
+    return JudgeEvaluation(
+        metrics,
+        onset_errors(binary, BINARY_RULE),
+        calibration_curve(*(np.concatenate([getattr(p, name) for p in predictions]) for name in _COLUMNS)),
+        has_probabilities,
+        labels,
+        predictions,
+        [_frame(store.episode(p.episode), p, frame) for p, frame in largest_errors(predictions)],
+        dict(failed),
+        notes,
     )
 
 
-def _has_probabilities(verdicts: Mapping[int, Labels]) -> tuple[bool, list[str]]:
+_COLUMNS = ("success_prob", "target")
+
+
+def _has_probabilities(labels: Mapping[int, Labels]) -> tuple[bool, list[str]]:
     """Whether frames can be scored by probabilities of one judge; if they are there and cannot, why not."""
-    judges: set[JudgeId] = {labels.judge for labels in verdicts.values()}
-    if any(labels.scores is None for labels in verdicts.values()):
+    if any(found.scores is None for found in labels.values()):
         return False, []
-    probs = np.concatenate([labels.frame_probs[labels.labeled] for labels in verdicts.values()])
+    probs = np.concatenate([found.frame_probs[found.labeled] for found in labels.values()])
     if np.isin(probs, (0, 1)).all():
         return False, []
+    judges = {found.judge for found in labels.values()}
     if len(judges) > 1:
         return False, [
             f"These labels are of {len(judges)} models, thresholds or rules, so they are compared by yes and no and "
@@ -137,55 +218,34 @@ def _has_probabilities(verdicts: Mapping[int, Labels]) -> tuple[bool, list[str]]
     return True, []
 
 
-def _scored(episode_id: int, said: FloatArray, truth: FloatArray) -> EpisodePrediction:
-    """A frame that was not judged counts neither for nor against."""
-    return EpisodePrediction(np.nan_to_num(said), np.where(np.isnan(said), np.nan, truth), episode_id)
+def _prediction(episode_id: int, values: FloatArray, target: FloatArray) -> EpisodePrediction:
+    """A frame without a label counts neither for nor against."""
+    return EpisodePrediction(np.nan_to_num(values), np.where(np.isnan(values), np.nan, target), episode_id)
 
 
-def ask_controls(
-    store: Store,
-    judge: Judge,
-    truths: Mapping[int, FloatArray],
-    found: Evaluation,
-    wrong_task: str | None,
-    batch: int,
-) -> tuple[list[ControlResult], list[str]]:
-    """Which controls it calls, at the threshold of its frames; and what could not be asked."""
-    if not any((truth == 1).any() for truth in truths.values()):
-        return [], ["Controls are made from episodes that succeed, and no reference episode does: none was run."]
-    asked = [0]
-    reasons: list[str] = []
-
-    def answers() -> Iterator[tuple[Control, FloatArray]]:
-        made = make_controls([(store.episode(i), truth) for i, truth in truths.items()], wrong_task=wrong_task)
-        for controls in batches(made, batch):
-            asked[0] += len(controls)
-            verdicts, failures = label_mapping(judge, {n: control.episode for n, control in enumerate(controls)})
-            reasons.extend(failures.values())
-            for n, said in verdicts.items():
-                yield controls[n], said.frame_probs if found.graded else said.targets
-
-    results = tally(answers(), found.scores.threshold)
-    lost = f"{len(reasons)} of {asked[0]} controls could not be judged: {reasons[0]}." if reasons else ""
-    return results, [lost] if lost else []
-
-
-def _with(found: Evaluation, controls: Sequence[ControlResult], notes: Sequence[str]) -> Evaluation:
-    return Evaluation(**{**vars(found), "controls": controls, "notes": [*found.notes, *notes]})
+def _frame(episode: Episode, prediction: EpisodePrediction, frame: int) -> FramePrediction:
+    images = [episode.frames[camera][frame] for camera in sorted(episode.frames)]
+    image = hstack_images(images or [np.full((8, 8, 3), 255, np.uint8)])
+    target, prob = float(prediction.target[frame]), float(prediction.success_prob[frame])
+    return FramePrediction(prediction.episode, frame, target, prob, image)
 
 
 def control_task(uses_task: bool, asked: str | None) -> str | None:
-    """The instruction that a judge is tried with; None for one that reads none."""
-    return (asked or UNRELATED) if uses_task else None
+    """The wrong task that a judge is tried with; None for one that uses no task text."""
+    return (asked or UNRELATED_TASK) if uses_task else None
 
 
-def _judged_frame(episode: Episode, scored: EpisodePrediction, frame: int) -> FramePrediction:
-    truth, said = float(scored.truth[frame]), float(scored.probability[frame])
-    images = [episode.frames[camera][frame] for camera in sorted(episode.frames)]
-    image = side_by_side(images or [np.full((8, 8, 3), 255, np.uint8)])
-    return FramePrediction(scored.episode, frame, truth, said, image)
-
-
-def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """NaN becomes None: JSON has no NaN."""
-    return {name: None if isinstance(value, float) and np.isnan(value) else value for name, value in tree.items()}
+def score_episodes(
+    store: Store, judge: Judge, targets: Mapping[int, FloatArray], progress: ProgressFn = iter
+) -> tuple[list[EpisodePrediction], dict[int, str]]:
+    """The judge's scores of the frames that have a target; and the episodes that it could not score, and why."""
+    predictions: list[EpisodePrediction] = []
+    failed: dict[int, str] = {}
+    for ids in batches(progress(list(targets)), BATCH):
+        labels, not_scored = label_ids(store, judge, ids)
+        failed |= not_scored | {i: "there is no answer yet" for i in ids if i not in labels and i not in not_scored}
+        for i, found in labels.items():
+            prob, target = found.frame_probs, targets[i]
+            known = ~np.isnan(target) & ~np.isnan(prob)
+            predictions.append(EpisodePrediction(prob[known], target[known], i))
+    return predictions, failed

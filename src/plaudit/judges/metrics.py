@@ -1,12 +1,11 @@
-"""How good is a judge? Numbers for any of them: a classifier, a vision-language model, a person.
+"""How good is a judge? Metrics of any of them: a classifier, a vision-language model, a person.
 
-    episodes = [EpisodePrediction(probability, truth, episode) for ... in held_out]
-    threshold = choose_threshold(episodes, target_fpr=0.01)      # judges/calibration.py
-    metrics = compute_metrics(test_episodes, DecisionRule(threshold=threshold.value))
+    episodes = [EpisodePrediction(success_prob, target, episode) for ... in held_out]
+    metrics = compute_metrics(episodes, DecisionRule(threshold=0.9))
 
-Two kinds of mistake count most, because a learner finds them: a failure that is called success (judges/calibration.py)
-and a success that is called at the wrong moment (judges/cutoffs.py). Frames of an episode look alike and are right or
-wrong together: every interval here counts episodes, not frames.
+Two kinds of mistake count most, because a learner exploits them: a failure that is predicted a success, and a success
+that is predicted at the wrong moment. Frames of an episode look alike and are right or wrong together: every interval
+here counts episodes, not frames.
 """
 
 import math
@@ -15,76 +14,176 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
-from sklearn.metrics import precision_score, recall_score, roc_auc_score
+from scipy.stats import binomtest
+from sklearn.metrics import accuracy_score, log_loss, precision_score, recall_score, roc_auc_score
 
 from plaudit.errors import JudgeError
-from plaudit.judges.calibration import false_positive_rate
-from plaudit.judges.cutoffs import cutoff_decode_errors, onset_errors
-from plaudit.judges.scored import EpisodePrediction, drop_unlabeled
-from plaudit.rule import DecisionRule, above_threshold
+from plaudit.judges.predictions import EpisodePrediction, drop_unlabeled, first_true
+from plaudit.rule import DecisionRule, above_threshold, decode_cutoff
 from plaudit.types import AnyArray, FloatArray
 
-# Frames, one by one
+_DRAWS = 2000  # of a bootstrap
+
+# Rates
 
 
-def roc_auc(target: AnyArray, score: AnyArray) -> float:
-    """The chance that a success scores higher than a failure, a tie counting half; NaN without one of the two."""
-    target, score = drop_unlabeled(target, score)
-    return float(roc_auc_score(target, score)) if 0 < target.sum() < len(target) else math.nan
+@dataclass(frozen=True)
+class RateCI:
+    """A rate with its 95% confidence interval."""
+
+    value: float  # NaN where there was nothing to count
+    low: float
+    high: float
 
 
-def precision_recall(target: AnyArray, predicted: AnyArray) -> tuple[float, float]:
-    """Precision and recall of success, NaN for a share of nothing."""
-    target, predicted = drop_unlabeled(target, predicted)
-    nothing: Any = math.nan  # which the functions take and their types do not say
-    return (
-        float(precision_score(target, predicted, zero_division=nothing)),
-        float(recall_score(target, predicted, zero_division=nothing)),
+def wilson(count: int, total: int) -> RateCI:
+    """A rate of independent trials, as episodes are, with Wilson's interval."""
+    if not total:
+        return RateCI(math.nan, 0.0, 1.0)
+    interval = binomtest(count, total).proportion_ci(0.95, method="wilson")
+    low, high = interval.low if count else 0.0, interval.high if count < total else 1.0  # exactly, at the ends
+    return RateCI(count / total, low, high)
+
+
+def false_positive_rate(episodes: Sequence[EpisodePrediction], threshold: float, seed: int = 0) -> RateCI:
+    """The share of failure frames predicted a success, with an interval that counts episodes.
+
+    The interval is a bootstrap over episodes. That alone is too narrow when few episodes have a mistake in them, and
+    with none it would be [0, 0]. So its upper end is at least this: the upper end of Wilson's interval for the share of
+    episodes with a mistake, times the share of frames that goes wrong in such an episode, which is taken to be all of
+    them where none was seen. Without any mistake in E episodes that is 3.84 / (E + 3.84), a little more than the rule
+    of three: 16% after 20 episodes, 3.7% after 100.
+
+    Where mistakes are of one length the interval holds the true rate in 98 of 100 data sets; where most are short and
+    a few are long, in 86 to 96, and then it is the upper end that was too low.
+    """
+    counts = [(int((e.target == 0).sum()), int(e.predicted(threshold)[e.target == 0].sum())) for e in episodes]
+    negatives, fp = np.array([c for c in counts if c[0]], float).reshape(-1, 2).T  # [E] each
+    if not len(negatives):
+        return RateCI(math.nan, 0.0, 1.0)
+    chosen = np.random.default_rng(seed).integers(len(negatives), size=(_DRAWS, len(negatives)))
+    draws = fp[chosen].sum(axis=1) / negatives[chosen].sum(axis=1)
+    wrong = fp > 0
+    share = fp[wrong].sum() / negatives[wrong].sum() if wrong.any() else 1.0
+    return RateCI(
+        value=float(fp.sum() / negatives.sum()),
+        low=float(np.quantile(draws, 0.025)),
+        high=float(max(np.quantile(draws, 0.975), share * wilson(int(wrong.sum()), len(wrong)).high)),
     )
+
+
+# The first success frame of an episode
+
+
+@dataclass(frozen=True)
+class OnsetErrors:
+    """How far the first frame predicted a success lies from the first that shows it, and episodes by outcome."""
+
+    errors: tuple[int | None, ...]  # frames, of each success; below 0 is too early, None where none was predicted
+    median: float  # of |error|, over the successes that were predicted; NaN for none
+    p90: float  # 90th percentile of the same
+    num_fn: int  # successes that were never predicted
+    num_fp: int  # failures that were predicted a success
+    num_failures: int
+
+    @classmethod
+    def of(cls, errors: Sequence[int | None], predicted: Sequence[bool]) -> Self:
+        """From the errors of the successes, and whether each failure was predicted a success."""
+        off = [abs(error) for error in errors if error is not None]
+        median, p90 = (float(np.median(off)), float(np.quantile(off, 0.9))) if off else (math.nan, math.nan)
+        return cls(tuple(errors), median, p90, list(errors).count(None), sum(predicted), len(predicted))
+
+
+def onset_errors(episodes: Sequence[EpisodePrediction], rule: DecisionRule) -> OnsetErrors:
+    """By a rule as it decides live; a prediction on a frame without a target is passed over."""
+    errors: list[int | None] = []
+    predicted: list[bool] = []
+    for episode in episodes:
+        onset = first_true(rule.decide(episode.success_prob) & episode.has_target)
+        if episode.first_success is not None:
+            errors.append(None if onset is None else onset - episode.first_success)
+        elif episode.has_target.any():
+            predicted.append(onset is not None)
+    return OnsetErrors.of(errors, predicted)
+
+
+def cutoff_decode_errors(episodes: Sequence[EpisodePrediction], offset: int = 0, threshold: float = 0.5) -> OnsetErrors:
+    """By `decode_cutoff`, which is given the labeled frames until success ends."""
+    errors: list[int | None] = []
+    predicted: list[bool] = []
+    for episode in episodes:
+        labeled = np.flatnonzero(episode.has_target)
+        first = episode.first_success
+        undone = None if first is None else first_true((episode.target[labeled] == 0) & (labeled > first))
+        cutoff = decode_cutoff(episode.success_prob[labeled[:undone]], offset, threshold)
+        if first is not None:
+            errors.append(None if cutoff is None else int(labeled[cutoff]) - first)
+        elif len(labeled):
+            predicted.append(cutoff is not None)
+    return OnsetErrors.of(errors, predicted)
+
+
+# Probabilities
 
 
 @dataclass(frozen=True, eq=False)
 class CalibrationCurve:
     """Whether 80% means 80%: frames in bins of equal width by their probability. An empty bin has NaN in it."""
 
-    probability: FloatArray  # [B] mean of what the judge said
-    success: FloatArray  # [B] share that was a success
+    success_prob: FloatArray  # [B] mean of the predictions
+    success_rate: FloatArray  # [B] share of frames that show success
     count: AnyArray  # i64 [B] frames
-    ece: float  # expected calibration error: mean of |success - probability|, weighted by count
-    brier: float  # mean of (probability - truth)^2; 0.25 for a judge that always says 50%
-    log_loss: float  # mean of -log of the probability given to the truth, in nats
+    ece: float  # expected calibration error: mean of |success_rate - success_prob|, weighted by count
+    brier: float  # mean of (success_prob - target)^2; 0.25 for a judge that always says 50%
+    log_loss: float  # in nats; one sure mistake is not infinite
 
 
-def calibration_curve(probability: AnyArray, truth: AnyArray, bins: int = 10) -> CalibrationCurve:
-    truth, probability = drop_unlabeled(truth, probability)
-    if not len(truth):
-        raise JudgeError("no frame has a truth to compare with")
-    place = np.minimum((probability * bins).astype(int), bins - 1)
+def calibration_curve(success_prob: AnyArray, target: AnyArray, bins: int = 10) -> CalibrationCurve:
+    """Of the frames that have a target."""
+    target, prob = drop_unlabeled(target, success_prob)
+    if not len(target):
+        raise JudgeError("no frame has a reference label to compare with")
+    place = np.minimum((prob * bins).astype(int), bins - 1)
     count = np.bincount(place, minlength=bins)
     with np.errstate(invalid="ignore"):
-        said = np.bincount(place, probability, bins) / count
-        was = np.bincount(place, truth, bins) / count
-    given = np.clip(np.where(truth == 1, probability, 1 - probability), 1e-7, 1)  # one sure mistake is not infinite
+        predicted = np.bincount(place, prob, bins) / count
+        observed = np.bincount(place, target, bins) / count
     return CalibrationCurve(
-        probability=said.astype(np.float32),
-        success=was.astype(np.float32),
+        success_prob=predicted.astype(np.float32),
+        success_rate=observed.astype(np.float32),
         count=count,
-        ece=float(np.nansum(np.abs(said - was) * count) / len(truth)),
-        brier=float(np.mean((probability - truth) ** 2)),
-        log_loss=float(-np.mean(np.log(given))),
+        ece=float(np.nansum(np.abs(predicted - observed) * count) / len(target)),
+        brier=float(np.mean((prob - target) ** 2)),
+        log_loss=float(log_loss(target, np.clip(prob, 1e-7, 1 - 1e-7), labels=[0, 1])),
     )
 
 
 # All of it
 
+# Of files that earlier versions wrote.
+_OLD_NAMES = {
+    "episodes_hit": "episode_tp",
+    "episodes_missed": "episode_fn",
+    "episodes_false": "episode_fp",
+    "episodes_rejected": "episode_tn",
+    "cutoff_median": "onset_error_median",
+    "cutoff_p90": "onset_error_p90",
+    "decoded_median": "cutoff_decode_median",
+    "decoded_p90": "cutoff_decode_p90",
+    "decoded_missed": "cutoff_decode_fn",
+    "decoded_false": "cutoff_decode_fp",
+    "start_called": "first_frame_positives",
+    "start_false": "first_frame_fp",
+}
+
 
 @dataclass(frozen=True)
 class JudgeMetrics:
-    """A judge's report card on one set of episodes. A number that nothing was there to measure with is NaN."""
+    """A judge on one set of episodes. What nothing was there to measure with is NaN."""
 
-    episodes: int  # in which some frame has a truth
-    frames: int  # with a truth
-    success_frames: int  # of these, that show success
+    episodes: int  # in which some frame has a target
+    frames: int  # with a target
+    success_frames: int
     threshold: float
     k: int  # of the last n frames, how many decide on an episode; frames are scored one by one
     n: int
@@ -95,76 +194,83 @@ class JudgeMetrics:
     brier: float
     log_loss: float
     ece: float
-    fpr: float  # share of failure frames called success
+    fpr: float  # share of failure frames predicted a success
     fpr_low: float  # 95% confidence interval of it, by episodes
     fpr_high: float
-    episodes_hit: int  # succeed and are called
-    episodes_missed: int  # succeed and are not
-    episodes_false: int  # fail and are called
-    episodes_rejected: int  # fail and are not
-    cutoff_median: float  # frames between the first one called and the first that shows success, of those called
-    cutoff_p90: float
-    decoded_median: float  # the same when the whole episode is seen, by `decode_cutoff`
-    decoded_p90: float
-    decoded_missed: int  # episodes that succeed and for which it finds no cutoff
-    decoded_false: int  # episodes that fail and for which it finds one
-    start_called: int = 0  # episodes whose first frame is called; reports of earlier versions counted none
-    start_false: int = 0  # of these, the ones that do not begin with success
+    episode_tp: int
+    episode_fn: int
+    episode_fp: int
+    episode_tn: int
+    onset_error_median: float  # frames between the first predicted and the first actual success, of true positives
+    onset_error_p90: float
+    cutoff_decode_median: float  # the same when the whole episode is seen, by `decode_cutoff`
+    cutoff_decode_p90: float
+    cutoff_decode_fn: int  # successes without a cutoff
+    cutoff_decode_fp: int  # failures with one
+    first_frame_positives: int = 0  # episodes predicted a success at their first frame; not in the oldest files
+    first_frame_fp: int = 0  # of these, the ones that do not begin with success
 
     def to_json(self) -> dict[str, Any]:
         """NaN becomes None: JSON has no NaN."""
-        tree = asdict(self)
-        return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in tree.items()}
+        return nan_to_none(asdict(self))
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
-        values: dict[str, Any] = {name: math.nan if value is None else value for name, value in tree.items()}
+        """What `to_json` returned, of earlier versions too."""
+        values: dict[str, Any] = {
+            _OLD_NAMES.get(name, name): math.nan if value is None else value for name, value in tree.items()
+        }
         return cls(**values)
+
+
+def nan_to_none(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with None for NaN: JSON has no NaN."""
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in tree.items()}
 
 
 def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule, seed: int = 0) -> JudgeMetrics:
     """Frames at the rule's threshold; episodes as the rule decides live, and by one cutoff."""
     threshold = rule.threshold
     live = rule if rule.causal else rule.model_copy(update={"decode": "k_of_n"})
-    episodes = [episode for episode in episodes if episode.judged.any()]
+    episodes = [episode for episode in episodes if episode.has_target.any()]
     if not episodes:
-        raise JudgeError("no frame of these episodes has a truth; label some of them first")
-    truth = np.concatenate([e.truth[e.judged] for e in episodes])
-    probability = np.concatenate([e.probability[e.judged] for e in episodes])
-    yes = above_threshold(probability, threshold)
-    precision, recall = precision_recall(truth, yes)
-    calibrated = calibration_curve(probability, truth)
-    rate = false_positive_rate(episodes, threshold, seed)
-    cutoffs = onset_errors(episodes, live)
+        raise JudgeError("no frame of these episodes has a reference label; label some of them first")
+    target = np.concatenate([e.target[e.has_target] for e in episodes])
+    prob = np.concatenate([e.success_prob[e.has_target] for e in episodes])
+    predicted = above_threshold(prob, threshold)
+    undefined: Any = math.nan  # of a share of nothing, which scikit-learn takes and its types do not say
+    calibration = calibration_curve(prob, target)
+    fpr = false_positive_rate(episodes, threshold, seed)
+    onset = onset_errors(episodes, live)
     decoded = cutoff_decode_errors(episodes, rule.cutoff_offset, threshold)
-    starts = [episode.truth[episode.judged][0] for episode in episodes if episode.called(threshold)[episode.judged][0]]
+    starts = [e.target[e.has_target][0] for e in episodes if e.predicted(threshold)[e.has_target][0]]
     return JudgeMetrics(
         episodes=len(episodes),
-        frames=len(truth),
-        success_frames=int(truth.sum()),
+        frames=len(target),
+        success_frames=int(target.sum()),
         threshold=float(threshold),
         k=live.window[0],
         n=live.window[1],
-        precision=precision,
-        recall=recall,
-        accuracy=float((yes == (truth == 1)).mean()),
-        roc_auc=roc_auc(truth, probability),
-        brier=calibrated.brier,
-        log_loss=calibrated.log_loss,
-        ece=calibrated.ece,
-        fpr=rate.value,
-        fpr_low=rate.low,
-        fpr_high=rate.high,
-        episodes_hit=len(cutoffs.errors) - cutoffs.missed,
-        episodes_missed=cutoffs.missed,
-        episodes_false=cutoffs.false_calls,
-        episodes_rejected=cutoffs.failing - cutoffs.false_calls,
-        cutoff_median=cutoffs.median,
-        cutoff_p90=cutoffs.p90,
-        decoded_median=decoded.median,
-        decoded_p90=decoded.p90,
-        decoded_missed=decoded.missed,
-        decoded_false=decoded.false_calls,
-        start_called=len(starts),
-        start_false=sum(bool(truth == 0) for truth in starts),
+        precision=float(precision_score(target, predicted, zero_division=undefined)),
+        recall=float(recall_score(target, predicted, zero_division=undefined)),
+        accuracy=float(accuracy_score(target, predicted)),
+        roc_auc=float(roc_auc_score(target, prob)) if 0 < target.sum() < len(target) else math.nan,
+        brier=calibration.brier,
+        log_loss=calibration.log_loss,
+        ece=calibration.ece,
+        fpr=fpr.value,
+        fpr_low=fpr.low,
+        fpr_high=fpr.high,
+        episode_tp=len(onset.errors) - onset.num_fn,
+        episode_fn=onset.num_fn,
+        episode_fp=onset.num_fp,
+        episode_tn=onset.num_failures - onset.num_fp,
+        onset_error_median=onset.median,
+        onset_error_p90=onset.p90,
+        cutoff_decode_median=decoded.median,
+        cutoff_decode_p90=decoded.p90,
+        cutoff_decode_fn=decoded.num_fn,
+        cutoff_decode_fp=decoded.num_fp,
+        first_frame_positives=len(starts),
+        first_frame_fp=sum(bool(first == 0) for first in starts),
     )

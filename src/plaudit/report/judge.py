@@ -20,13 +20,11 @@ import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
-from plaudit.judges.calibration import RateCI, wilson
-from plaudit.judges.controls import ControlResult, failed
-from plaudit.judges.cutoffs import OnsetErrors
-from plaudit.judges.evaluation import Evaluation
+from plaudit.judges.controls import ControlResult, failed_controls
+from plaudit.judges.evaluation import JudgeEvaluation
 from plaudit.judges.labeling import group_by_message
-from plaudit.judges.metrics import CalibrationCurve, JudgeMetrics
-from plaudit.judges.scored import EpisodePrediction, FramePrediction, side_by_side
+from plaudit.judges.metrics import CalibrationCurve, JudgeMetrics, OnsetErrors, RateCI, wilson
+from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images
 from plaudit.report.outcomes import count_mistakes
 from plaudit.report.page import (
     Block,
@@ -68,30 +66,30 @@ class DecodeResult:
     @classmethod
     def from_errors(cls, name: str, errors: OnsetErrors) -> Self:
         """Of rules that were measured on labels."""
-        tp, tn = len(errors.errors) - errors.missed, errors.failing - errors.false_calls
-        return cls(name, tp, errors.missed, errors.false_calls, tn, errors.median, errors.p90)
+        tp, tn = len(errors.errors) - errors.num_fn, errors.num_failures - errors.num_fp
+        return cls(name, tp, errors.num_fn, errors.num_fp, tn, errors.median, errors.p90)
 
 
 def causal(scores: JudgeMetrics) -> DecodeResult:
     """By the frames up to each moment, as on a robot."""
     k, n = scores.k, scores.n
     name = f"causal ({k} of {n} frames)" if n > 1 else "causal (single frame)"
-    episodes = (scores.episodes_hit, scores.episodes_missed, scores.episodes_false, scores.episodes_rejected)
-    return DecodeResult(name, *episodes, scores.cutoff_median, scores.cutoff_p90)
+    episodes = (scores.episode_tp, scores.episode_fn, scores.episode_fp, scores.episode_tn)
+    return DecodeResult(name, *episodes, scores.onset_error_median, scores.onset_error_p90)
 
 
 def offline(scores: JudgeMetrics) -> DecodeResult:
     """By the whole episode at once."""
-    tp = scores.episodes_hit + scores.episodes_missed - scores.decoded_missed
-    tn = scores.episodes_false + scores.episodes_rejected - scores.decoded_false
-    errors = (scores.decoded_median, scores.decoded_p90)
-    return DecodeResult("offline (cutoff)", tp, scores.decoded_missed, scores.decoded_false, tn, *errors)
+    tp = scores.episode_tp + scores.episode_fn - scores.cutoff_decode_fn
+    tn = scores.episode_fp + scores.episode_tn - scores.cutoff_decode_fp
+    errors = (scores.cutoff_decode_median, scores.cutoff_decode_p90)
+    return DecodeResult("offline (cutoff)", tp, scores.cutoff_decode_fn, scores.cutoff_decode_fp, tn, *errors)
 
 
-def decode_results(found: Evaluation) -> list[DecodeResult]:
+def decode_results(found: JudgeEvaluation) -> list[DecodeResult]:
     """The judge's own rule first; for a judge with probabilities also the other two."""
-    own = DecodeResult.from_errors("judge's rule", found.on_labels)
-    return [own, causal(found.scores), offline(found.scores)] if found.graded else [own]
+    own = DecodeResult.from_errors("judge's rule", found.label_metrics)
+    return [own, causal(found.metrics), offline(found.metrics)] if found.has_probabilities else [own]
 
 
 def write_judge_report(
@@ -137,22 +135,22 @@ def write_judge_report(
     write_page(path, title, summary_line(scores, decodes[0]), blocks)
 
 
-def save_evaluation(target: Path, judge: str, found: Evaluation, metadata: Mapping[str, str]) -> None:
+def save_evaluation(target: Path, judge: str, found: JudgeEvaluation, metadata: Mapping[str, str]) -> None:
     """Write the folder of an evaluation; it appears complete or not at all."""
     with new_folder(target) as folder:
         tree = {"judge": judge, "facts": dict(metadata), **found.to_json()}
         (folder / "scores.json").write_text(json.dumps(tree, indent=1))
-        lines = (json.dumps(scored.to_json()) + "\n" for scored in found.scored)
+        lines = (json.dumps(prediction.to_json()) + "\n" for prediction in found.predictions)
         (folder / "episodes.jsonl").write_text("".join(lines))
         write_judge_report(
             folder / "report.html",
             f"Judge: {judge}",
-            found.scores,
+            found.metrics,
             found.controls,
             found.calibration_curve,
-            found.worst,
+            found.errors,
             decodes=decode_results(found),
-            predictions=found.scored,
+            predictions=found.predictions,
             unlabeled=found.failed,
             warnings=failed_control_warning(judge, found),
             notes=found.notes,
@@ -187,7 +185,7 @@ def summary_line(scores: JudgeMetrics, decode: DecodeResult | None = None) -> st
     return f"{text}. Measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames."
 
 
-def failed_control_warning(judge: str, found: Evaluation) -> list[str]:
+def failed_control_warning(judge: str, found: JudgeEvaluation) -> list[str]:
     """One message where the judge predicts success on a negative control."""
     names = ", ".join(control.name for control in found.controls if not control.passed)
     return [f"{judge} failed its checks: it predicts success on the negative control {names}."] if names else []
@@ -196,16 +194,16 @@ def failed_control_warning(judge: str, found: Evaluation) -> list[str]:
 def first_frame_warning(scores: JudgeMetrics) -> str:
     """For a judge that predicts success before anything happened."""
     return (
-        f"{scores.start_false} of {scores.episodes:,} episodes are predicted a success at their first frame although "
-        "they do not begin with one: the object may start where it usually ends, and no control covers that; look at "
-        "these episodes and train with more that begin so"
+        f"{scores.first_frame_fp} of {scores.episodes:,} episodes are predicted a success at their first frame "
+        "although they do not begin with one: the object may start where it usually ends, and no control covers that; "
+        "look at these episodes and train with more that begin so"
     )
 
 
 def first_frame_count(scores: JudgeMetrics) -> str:
     """5 of 63 episodes, 4 of them false positives."""
-    wrong = f", {scores.start_false} of them false positives" if scores.start_false else ""
-    return f"{scores.start_called} of {scores.episodes:,} episodes{wrong}"
+    wrong = f", {scores.first_frame_fp} of them false positives" if scores.first_frame_fp else ""
+    return f"{scores.first_frame_positives} of {scores.episodes:,} episodes{wrong}"
 
 
 def frame_gallery(store: Store, predictions: Sequence[EpisodePrediction]) -> list[Block]:
@@ -214,23 +212,23 @@ def frame_gallery(store: Store, predictions: Sequence[EpisodePrediction]) -> lis
     shuffled = [predictions[i] for i in rng.permutation(len(predictions))]
     sections: list[Block] = []
     for target, heading in ((1, "Success frames, at random"), (0, "Failure frames, at random")):
-        hits = [(s, np.flatnonzero(s.truth == target)) for s in shuffled if (s.truth == target).any()]
+        hits = [(s, np.flatnonzero(s.target == target)) for s in shuffled if (s.target == target).any()]
         places = [(s, int(rng.choice(frames))) for s, frames in hits]
         sections.append(Section(heading, [_gallery(store, places[:_GALLERY])]))
-    worst = sorted(((s, int(_errors(s).argmax())) for s in predictions), key=lambda place: -_errors(place[0])[place[1]])
+    worst = sorted(((p, int(p.errors.argmax())) for p in predictions), key=lambda place: -place[0].errors.max())
     return [*sections, Section("Largest errors, one frame an episode", [_gallery(store, worst[:_GALLERY])])]
 
 
 def frame_thumbnail(frame: FramePrediction) -> ImageBlock:
     """A frame with its reference label and P(success)."""
-    label = Span("success", "good") if frame.truth == 1 else Span("failure")
-    score = f"P(success) {format_percent(frame.probability)}"
+    label = Span("success", "good") if frame.target == 1 else Span("failure")
+    score = f"P(success) {format_percent(frame.success_prob)}"
     return thumbnail(frame.image, label, score, Span(f"episode {frame.episode}, frame {frame.frame}", "muted"))
 
 
 def _warnings(scores: JudgeMetrics, controls: Sequence[ControlResult]) -> list[str]:
-    warnings = [f"Negative control failed: {message}." for message in failed(controls)]
-    if scores.start_false:
+    warnings = [f"Negative control failed: {message}." for message in failed_controls(controls)]
+    if scores.first_frame_fp:
         warnings.append(f"{first_frame_warning(scores)}.")
     if scores.threshold > 1:
         warnings.append(
@@ -283,19 +281,19 @@ def _controls(controls: Sequence[ControlResult]) -> list[Block]:
             rows.append((control.name, Span("-", "muted"), Span("not run", "muted")))
             continue
         style, result = ("good", "passed") if control.passed else ("bad", "failed")
-        rows.append((control.name, Span(f"{control.rate:.0%} of {control.frames:,}", style), Span(result, style)))
-    limits = ", ".join(sorted({f"{control.limit:.0%}" for control in controls}))
+        rows.append((control.name, Span(f"{control.fpr:.0%} of {control.frames:,}", style), Span(result, style)))
+    limits = ", ".join(sorted({f"{control.max_fpr:.0%}" for control in controls}))
     about = f"Made-up episodes in which no frame shows success; the limit is {limits}."
     return [Table(rows, ("control", "false positives", "")), Text(about, "muted")]
 
 
 def _calibration(calibration: CalibrationCurve) -> Chart:
-    columns = (array.tolist() for array in (calibration.probability, calibration.success, calibration.count))
+    columns = (array.tolist() for array in (calibration.success_prob, calibration.success_rate, calibration.count))
     return Chart(calibration_chart(*columns, title="Calibration"))
 
 
 def _histogram(calibration: CalibrationCurve, threshold: float) -> Chart:
-    successes = [round(rate * n) if n else 0 for rate, n in zip(calibration.success, calibration.count)]
+    successes = [round(rate * n) if n else 0 for rate, n in zip(calibration.success_rate, calibration.count)]
     failures = [int(n) - yes for n, yes in zip(calibration.count, successes)]
     bars = {"failure": failures, "success": successes}
     mark = (min(threshold, 1.0), f"threshold {threshold:.3g}")
@@ -317,13 +315,13 @@ def _history_charts(history: Sequence[Mapping[str, float]]) -> list[Chart]:
 
 
 def _timelines(predictions: Sequence[EpisodePrediction], threshold: float) -> list[Block]:
-    ranked = sorted((s for s in predictions if s.judged.any()), key=_mean_error, reverse=True)[:_MAX_TIMELINES]
+    ranked = sorted((s for s in predictions if s.has_target.any()), key=_mean_error, reverse=True)[:_MAX_TIMELINES]
     if not ranked:
         return []
     charts = [
         score_timeline(
-            s.probability.tolist(),
-            s.truth.tolist(),
+            s.success_prob.tolist(),
+            s.target.tolist(),
             title=f"episode {s.episode}, mean error {format_percent(_mean_error(s))}",
             threshold=threshold,
         )
@@ -343,15 +341,11 @@ def _gallery(store: Store, places: Sequence[tuple[EpisodePrediction, int]]) -> R
     for scored, place in places:
         episode = store.episode(scored.episode)
         frame = int(np.arange(episode.steps + 1)[episode.recorded][place])
-        image = side_by_side([frames[frame] for frames in episode.frames.values()])
-        label, score = float(scored.truth[place]), float(scored.probability[place])
+        image = hstack_images([frames[frame] for frames in episode.frames.values()])
+        label, score = float(scored.target[place]), float(scored.success_prob[place])
         images.append(frame_thumbnail(FramePrediction(scored.episode, frame, label, score, image)))
     return Row(images)
 
 
-def _errors(scored: EpisodePrediction) -> np.ndarray:
-    return np.nan_to_num(np.abs(scored.probability - scored.truth))
-
-
-def _mean_error(scored: EpisodePrediction) -> float:
-    return float(np.abs(scored.probability - scored.truth)[scored.judged].mean())
+def _mean_error(prediction: EpisodePrediction) -> float:
+    return float(prediction.errors[prediction.has_target].mean())

@@ -14,12 +14,9 @@ from plaudit.data.formats.base import Dataset
 from plaudit.data.store import Store
 from plaudit.envs.bench import Throughput
 from plaudit.envs.catalog import EnvInfo
-from plaudit.judges.calibrate import Fit
-from plaudit.judges.calibration import RateCI
-from plaudit.judges.config import CalibrationRecord
+from plaudit.judges.calibration import CalibrationRecord, Fit
 from plaudit.judges.controls import ControlResult
-from plaudit.judges.cutoffs import OnsetErrors
-from plaudit.judges.metrics import JudgeMetrics
+from plaudit.judges.metrics import JudgeMetrics, OnsetErrors, RateCI
 from plaudit.report.judge import DecodeResult, causal, first_frame_count, offline
 from plaudit.report.text import format_frames, format_interval, format_number, format_percent
 from plaudit.rule import threshold_of

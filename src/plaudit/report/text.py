@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from plaudit.judges.calibration import RateCI
+from plaudit.judges.metrics import RateCI
 
 
 def format_percent(fraction: float) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from plaudit.data.formats.video import VideoWriter
-from plaudit.judges.scored import side_by_side
+from plaudit.judges.predictions import hstack_images
 from plaudit.types import BoolArray, ByteArray, Episode, FloatArray
 
 DARK, MUTED, SUCCESS, FAILURE = (24, 27, 32), (150, 156, 164), (58, 178, 104), (224, 142, 11)
@@ -37,7 +37,7 @@ class EpisodeClip:
 def save_episode_video(episode: Episode, path: Path) -> None:
     """All frames at the episode's own speed."""
     cameras = [_enlarge(frames, _EPISODE_HEIGHT) for frames in episode.frames.values()]
-    _write(path, side_by_side(cameras), episode.fps or 20.0, None)
+    _write(path, hstack_images(cameras), episode.fps or 20.0, None)
 
 
 def save_grid_video(path: Path, clips: Sequence[EpisodeClip], fps: float, columns: int = 2) -> None:

@@ -33,12 +33,9 @@ from scipy.stats import binomtest
 
 from plaudit.config import Config
 from plaudit.data.store import Store
-from plaudit.judges.classifier.dataset import REFERENCE_SOURCES
-from plaudit.judges.controls import failed
-from plaudit.judges.evaluation import ask_controls, compare
-from plaudit.judges.labeling import BATCH, batches, label_ids
-from plaudit.judges.reference import load_reference_labels
-from plaudit.judges.scored import EpisodePrediction
+from plaudit.judges.config import REFERENCE_SOURCES
+from plaudit.judges.evaluation import evaluate, load_reference_labels
+from plaudit.judges.predictions import EpisodePrediction
 from plaudit.protocols import Judge
 from plaudit.training.retrain_data import episode_origin
 from plaudit.types import FloatArray, Labels
@@ -136,45 +133,38 @@ _FRAME_METRICS = {
 
 def evaluate_judge(judge: Judge, held_out: Store) -> JudgeEvalSummary:
     """Label all held-out episodes, and the controls made of those that succeed."""
-    truths = load_reference_labels(held_out, REFERENCE_SOURCES)
-    verdicts: dict[int, Labels] = {}
-    not_judged: dict[int, str] = {}
-    for ids in batches(list(truths), BATCH):
-        said, not_said = label_ids(held_out, judge, ids)
-        verdicts |= said
-        not_judged |= not_said
-    found = compare(held_out, verdicts, truths, judge.rule, not_judged)
-    controls, _ = ask_controls(held_out, judge, truths, found, None, BATCH)
-    num_correct, num_episodes = _count(held_out, verdicts, truths)
-    lost = [f"{len(not_judged)} episodes could not be scored: {next(iter(not_judged.values()))}"] if not_judged else []
-    scores = found.scores
+    targets = load_reference_labels(held_out, REFERENCE_SOURCES)
+    found = evaluate(held_out, judge, targets)
+    num_correct, num_episodes = _count(held_out, found.labels, targets)
+    unscored = list(found.failed.values())
+    lost = [f"{len(unscored)} episodes could not be scored: {unscored[0]}"] if unscored else []
+    threshold = found.metrics.threshold
     return JudgeEvalSummary(
         judge.id.fingerprint,
         num_correct,
         num_episodes,
-        **{ours: getattr(scores, name) for ours, name in _FRAME_METRICS.items()},
-        problems=(*failed(controls), *lost),
-        results={
-            str(scored.episode): _result(scored, verdicts[scored.episode], scores.threshold) for scored in found.scored
-        },
+        **{ours: getattr(found.metrics, name) for ours, name in _FRAME_METRICS.items()},
+        problems=(*found.failed_controls, *lost),
+        results={str(p.episode): _result(p, found.labels[p.episode], threshold) for p in found.predictions},
     )
 
 
-def _result(scored: EpisodePrediction, labels: Labels, threshold: float) -> EpisodeResult:
-    actual = bool((scored.truth == 1).any())
-    return EpisodeResult(labels.success_once == actual, int((scored.called(threshold) & (scored.truth == 0)).sum()))
+def _result(prediction: EpisodePrediction, labels: Labels, threshold: float) -> EpisodeResult:
+    actual = prediction.first_success is not None
+    false_frames = prediction.predicted(threshold) & (prediction.target == 0)
+    return EpisodeResult(labels.success_once == actual, int(false_frames.sum()))
 
 
 def _count(
-    store: Store, verdicts: Mapping[int, Labels], truths: Mapping[int, FloatArray]
+    store: Store, labels: Mapping[int, Labels], targets: Mapping[int, FloatArray]
 ) -> tuple[dict[str, int], dict[str, int]]:
     num_correct: dict[str, int] = {}
     num_episodes: dict[str, int] = {}
-    for episode_id, labels in verdicts.items():
-        actual = bool((truths[episode_id] == 1).any())
+    for episode_id, found in labels.items():
+        actual = bool((targets[episode_id] == 1).any())
         group = f"{episode_origin(store, episode_id)} {SUCCESSES if actual else FAILURES}"
         num_episodes[group] = num_episodes.get(group, 0) + 1
-        num_correct[group] = num_correct.get(group, 0) + (labels.success_once == actual)
+        num_correct[group] = num_correct.get(group, 0) + (found.success_once == actual)
     return num_correct, num_episodes
 
 

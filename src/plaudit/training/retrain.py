@@ -41,11 +41,10 @@ from plaudit.errors import PlauditError
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.compat import deep_merge
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.dataset import REFERENCE_SOURCES
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.training import EpochMetrics, TrainingInterrupted
-from plaudit.judges.config import JudgeConfig
+from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig
 from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.rule import DecisionRule
 from plaudit.training.promotion import JudgeEvalSummary, PromotionRules, evaluate_judge, should_promote

@@ -71,14 +71,14 @@ def check_free(target: Path, option: str) -> None:
 
 
 def write_report(path: Path, title: str, fitted: TrainResult, config: RewardTrainConfig) -> None:
-    probability = np.concatenate([scored.probability for scored in fitted.tested])
-    truth = np.concatenate([scored.truth for scored in fitted.tested])
+    success_prob = np.concatenate([prediction.success_prob for prediction in fitted.tested])
+    target = np.concatenate([prediction.target for prediction in fitted.tested])
     write_judge_report(
         path,
         title,
         fitted.scores,
         fitted.controls,
-        calibration_curve(probability, truth),
+        calibration_curve(success_prob, target),
         fitted.worst,
         history=_curve(fitted.curve, len(fitted.model.members)),
         metadata=_facts(fitted.model, config),

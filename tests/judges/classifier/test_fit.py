@@ -12,7 +12,7 @@ from bright_square import CUTOFF, STEPS, square_episode, square_store
 from glow import saved
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, JudgeError, PlauditError, TargetNotEmpty
-from plaudit.judges.calibration import Calibration
+from plaudit.judges.calibration import PlattScaling
 from plaudit.judges.classifier import features, training
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
@@ -69,8 +69,8 @@ def fitted(folder: Path, squares: Store) -> TrainResult:
 
 def test_it_learns_what_success_looks_like(fitted):
     assert fitted.scores.episodes == 2 and fitted.scores.accuracy == 1
-    assert fitted.scores.episodes_hit == 1 and fitted.scores.cutoff_median == 1  # two frames decide
-    assert {c.name for c in fitted.controls} >= {"still", "reversed", "truncated", "blank black"}
+    assert fitted.scores.episode_tp == 1 and fitted.scores.onset_error_median == 1  # two frames decide
+    assert {c.name for c in fitted.controls} >= {"frozen frame", "time reversed", "truncated", "blank black"}
     assert all(control.passed for control in fitted.controls)
 
 
@@ -117,7 +117,7 @@ def test_an_ensemble_of_an_earlier_version_judges_as_it_did(tmp_path):
     tree = json.loads((folder / "model.json").read_text())
     del tree["ensemble_calibration"]  # which they did not have
     (folder / "model.json").write_text(json.dumps(tree))
-    said = [Calibration(0.3)(member[:, 0]) for member in model.logits(episode)]
+    said = [PlattScaling(temperature=0.3)(member[:, 0]) for member in model.logits(episode)]
     assert load_reward_model(folder).judge(episode).success_prob == pytest.approx(np.min(said, axis=0))
 
 

@@ -291,7 +291,7 @@ def fitted(tmp_path_factory) -> TrainResult:
 
 
 def test_ours_has_the_published_keys_and_describes_itself(tmp_path, fitted):
-    save_rlinf_checkpoint(tmp_path / "deep/m.pt", fitted)
+    save_rlinf_checkpoint(tmp_path / "deep/m.pt", fitted.model, fitted.curve, fitted.optimizers[0])
     tree = torch.load(tmp_path / "deep/m.pt", weights_only=True)
     assert set(tree) == {
         *("epoch", "model_state_dict", "optimizer_state_dict", "train_loss", "train_acc", "plaudit"),
@@ -305,7 +305,7 @@ def test_ours_has_the_published_keys_and_describes_itself(tmp_path, fitted):
 
 
 def test_a_marked_model_is_refused_as_a_file_too(tmp_path, fitted):
-    save_rlinf_checkpoint(tmp_path / "m.pt", fitted)
+    save_rlinf_checkpoint(tmp_path / "m.pt", fitted.model, fitted.curve, fitted.optimizers[0])
     tree = torch.load(tmp_path / "m.pt", weights_only=True)
     tree["plaudit"]["problems"] = ["blank white: 100% of 8 frames called success"]
     torch.save(tree, tmp_path / "marked.pt")
@@ -315,7 +315,7 @@ def test_a_marked_model_is_refused_as_a_file_too(tmp_path, fitted):
 
 
 def test_a_description_that_does_not_fit_is_refused(tmp_path, fitted):
-    save_rlinf_checkpoint(tmp_path / "m.pt", fitted)
+    save_rlinf_checkpoint(tmp_path / "m.pt", fitted.model, fitted.curve, fitted.optimizers[0])
     tree = torch.load(tmp_path / "m.pt", weights_only=True)
     del tree["plaudit"]["classifier"]
     torch.save(tree, tmp_path / "m.pt")

@@ -60,7 +60,7 @@ def test_it_says_that_it_runs_on_the_processor(run, store):
 def test_it_is_also_asked_with_a_wrong_instruction(run, store, tmp_path):
     run("judge", "eval", "data", "--config", "judge.yaml", "--output-dir", "eval")
     controls = json.loads((tmp_path / "eval/scores.json").read_text())["controls"]
-    assert any("instruction" in control["name"] for control in controls)
+    assert any(control["name"] == "wrong task" for control in controls)
 
 
 def test_a_calibrated_judge_is_a_file_that_labels_again(run, store, tmp_path):

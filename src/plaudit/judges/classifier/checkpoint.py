@@ -21,14 +21,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeInt, PositiveFloat
 from safetensors.torch import save_file
 from torch import Tensor
 
 from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, load
 from plaudit.errors import BadFile, JudgeError
-from plaudit.judges.calibration import Calibration, EnsembleCalibration, ThresholdChoice
+from plaudit.judges.calibration import EnsembleCalibration, PlattScaling, ThresholdChoice
 from plaudit.judges.classifier.gpu_inference import CompiledBatches, bf16_copies
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.classifier.old_names import rename_old_keys
@@ -59,8 +59,11 @@ class RewardModelConfig(Config):
     format: Literal[1] = FORMAT
     classifier: ClassifierConfig
     frozen_encoder: bool  # whether all of it stood still in training, and is one for all members
-    calibration: tuple[tuple[float, float], ...]  # temperature and bias of each member
-    ensemble_calibration: tuple[float, float] = (1.0, 0.0)  # and of the lowest of several; earlier versions fitted none
+    calibration: tuple[tuple[PositiveFloat, float], ...]  # temperature and bias of each member
+    ensemble_calibration: tuple[PositiveFloat, float] = (
+        1.0,
+        0.0,
+    )  # and of the lowest of several; earlier versions fitted none
     threshold: dict[str, float]  # value, and the false-positive rate it was chosen for and showed
     cutoff_offset: int = 0  # frames that its decoded cutoffs are late by, and which are taken off
     scores: dict[str, Any]  # on held-out episodes
@@ -87,7 +90,7 @@ class RewardModel:
         self.shape = facts.classifier
         self.mini_batch: int | None = None  # images of a camera scored at a time; None: as suits the device
         self._calibration = EnsembleCalibration(
-            tuple(Calibration(*pair) for pair in facts.calibration), Calibration(*facts.ensemble_calibration)
+            tuple(_scaling(pair) for pair in facts.calibration), _scaling(facts.ensemble_calibration)
         )
         self.to_device(device)
         self.fingerprint = _fingerprint(self.members, self.self_contained_config())
@@ -233,7 +236,7 @@ class RewardModel:
         """Of logits [members, B, outputs]."""
         progress = None
         if self.shape.predict_progress:
-            progress = np.mean([Calibration()(mine[:, 1]) for mine in logits], axis=0).astype(np.float32)
+            progress = np.mean([PlattScaling()(mine[:, 1]) for mine in logits], axis=0).astype(np.float32)
         return Scores(self._calibration([mine[:, 0] for mine in logits]), progress)
 
     def check(self, images: Mapping[str, Images], state: FloatArray | None) -> None:
@@ -255,6 +258,11 @@ class RewardModel:
             raise JudgeError(
                 f"this reward model sees a state of {self.shape.state_dim} numbers, this robot's has {dims}"
             )
+
+
+def _scaling(pair: tuple[float, float]) -> PlattScaling:
+    temperature, bias = pair
+    return PlattScaling(temperature=temperature, bias=bias)
 
 
 def check_controls_passed(path: Path, facts: RewardModelConfig, force: bool) -> None:

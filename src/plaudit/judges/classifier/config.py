@@ -6,9 +6,9 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from plaudit.config import Config, Seed
 from plaudit.judges.classifier.augment import AugmentConfig
-from plaudit.judges.classifier.dataset import REFERENCE_SOURCES
 from plaudit.judges.classifier.encoders.efficientnet import EfficientNetConfig
 from plaudit.judges.classifier.model import Size
+from plaudit.judges.config import REFERENCE_SOURCES
 from plaudit.registry import ENCODER_REGISTRY
 
 
@@ -47,7 +47,7 @@ class RewardTrainConfig(Config):
         4  # of each training image that a frozen encoder's features are kept of, all but one augmented
     )
     ensemble_size: PositiveInt = 1  # trained from different seeds; the lowest one's probability counts
-    target_fpr: float = Field(default=0.01, gt=0, lt=1)  # failure frames that may be called success
+    target_fpr: float = Field(default=0.01, gt=0, lt=1)  # failure frames that may be predicted a success
     seed: Seed = 0
     device: str = "auto"
 

@@ -15,15 +15,15 @@ import numpy as np
 import torch
 
 from plaudit.data.store import Store
-from plaudit.errors import DataError, JudgeError
+from plaudit.errors import JudgeError
 from plaudit.judges.classifier.model import resized
+from plaudit.judges.config import REFERENCE_SOURCES
+from plaudit.judges.evaluation import check_covers
 from plaudit.types import AnyArray, ByteArray, FloatArray, ProgressFn
 
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 FEWEST = 4  # episodes, of which one each is held back for validation and test
-
-REFERENCE_SOURCES = ("human", "simulator", "dataset", "cutoff")  # whose labels a model may learn from
 
 Size = tuple[int, int]
 
@@ -85,11 +85,7 @@ def read_frames(
         kept = rows[number]
         episode, labels = store.episode(episode_id), store.ledger.labels(episode_id, sources)
         assert labels is not None
-        if labels.steps != episode.steps:
-            raise DataError(
-                f"{store.folder}: the labels of episode {episode_id} cover {labels.steps} steps, it has "
-                f"{episode.steps}; label it again"
-            )
+        check_covers(store, episode_id, episode, labels)
         truth = labels.targets[kept]
         for camera in cameras:
             images[camera][start : start + len(kept)] = _resized(episode.frames[camera][kept], image_size)

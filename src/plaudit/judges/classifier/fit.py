@@ -23,7 +23,8 @@ import torch
 
 from plaudit import __version__
 from plaudit.data.store import Store
-from plaudit.judges.calibration import EnsembleCalibration, choose_threshold, fit_ensemble
+from plaudit.errors import JudgeError
+from plaudit.judges.calibration import EnsembleCalibration, choose_threshold, fit_cutoff_offset
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo, threshold_facts
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import (
@@ -36,12 +37,12 @@ from plaudit.judges.classifier.dataset import (
     subsample,
 )
 from plaudit.judges.classifier.features import FeatureSource, Track, cache_features
+from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.network import classifier_config
 from plaudit.judges.classifier.training import EnsembleMember, EpochMetrics, train_member
-from plaudit.judges.controls import ControlResult, failed, run_controls
-from plaudit.judges.cutoffs import fit_cutoff_offset
+from plaudit.judges.controls import ControlResult, failed_controls, run_controls
 from plaudit.judges.metrics import JudgeMetrics, compute_metrics
-from plaudit.judges.scored import EpisodePrediction, FramePrediction, largest_errors, side_by_side
+from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images, largest_errors
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, FloatArray
 
@@ -107,7 +108,7 @@ def _measured(
     network = RewardModel([m.model for m, _ in trained], _unmeasured(config, table, parts, len(trained)), config.device)
     logits = {part: _logits(store, network, table, parts[part]) for part in PARTS[1:]}
     chosen, tested = parts["validation"], parts["test"]
-    calibration = fit_ensemble(logits["validation"], table.truth[chosen])
+    calibration = EnsembleCalibration.fit(logits["validation"], table.truth[chosen])
     looked_at = _scored(table, chosen, calibration, logits["validation"])
     threshold = choose_threshold(looked_at, config.target_fpr)
     rule = DecisionRule(threshold=threshold.value, cutoff_offset=fit_cutoff_offset(looked_at, threshold.value))
@@ -130,7 +131,7 @@ def _measured(
     }
     model = RewardModel(network.members, network.facts.model_copy(update=found), config.device)
     controls = _controls(store, model, table, tested, config)
-    told = {"controls": tuple(asdict(c) for c in controls), "problems": tuple(failed(controls))}
+    told = {"controls": tuple(asdict(c) for c in controls), "problems": tuple(failed_controls(controls))}
     model.facts = model.facts.model_copy(update=told)
     optimizers = [member.optimizer.state_dict() for member, _ in trained]
     return TrainResult(model, scores, controls, held_out, _worst(table, tested, held_out), curve, optimizers)
@@ -197,7 +198,10 @@ def _controls(
         labels = store.ledger.labels(episode_id, config.label_sources)
         assert labels is not None
         found.append((store.episode(episode_id), labels.targets))
-    return run_controls(lambda episode: model.judge(episode).success_prob, found, model.threshold, seed=config.seed)
+    results, failures = run_controls(ClassifierJudge(model), found, model.threshold, seed=config.seed)
+    if failures:
+        raise JudgeError(f"the negative controls could not be scored: {failures[0]}")
+    return results
 
 
 def _worst(table: RewardDataset, rows: AnyArray, scored: Sequence[EpisodePrediction]) -> list[FramePrediction]:
@@ -205,7 +209,7 @@ def _worst(table: RewardDataset, rows: AnyArray, scored: Sequence[EpisodePredict
     shown = []
     for episode, place in largest_errors(scored):
         row = first[episode.episode] + place  # an episode's rows lie together
-        said = float(episode.probability[place])
-        image = side_by_side([table.images[camera][row] for camera in sorted(table.images)])
-        shown.append(FramePrediction(episode.episode, int(table.frame[row]), float(episode.truth[place]), said, image))
+        said = float(episode.success_prob[place])
+        image = hstack_images([table.images[camera][row] for camera in sorted(table.images)])
+        shown.append(FramePrediction(episode.episode, int(table.frame[row]), float(episode.target[place]), said, image))
     return shown

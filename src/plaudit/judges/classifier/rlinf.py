@@ -14,7 +14,7 @@ and not frozen, is refused. Its ResNet of today sees a single camera, whose name
 
 import io
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,9 @@ from plaudit.judges.classifier.checkpoint import (
 from plaudit.judges.classifier.encoders import Encoder, feature_map_size
 from plaudit.judges.classifier.encoders.resnet import BLOCKS, Arch, ResnetConfig
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
-from plaudit.judges.classifier.fit import TrainResult
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.old_names import rename_old_keys
+from plaudit.judges.classifier.training import EpochMetrics
 from plaudit.torch_file import read_torch
 from plaudit.trust import from_file
 
@@ -59,17 +59,19 @@ class RLinfRewardConfig(Config):
     pretrained_encoder_path: Path | None = None  # the checkpoint's own weights count
 
 
-def save_rlinf_checkpoint(path: Path, fitted: TrainResult) -> None:
+def save_rlinf_checkpoint(
+    path: Path, model: RewardModel, history: Sequence[EpochMetrics], optimizer: Mapping[str, Any]
+) -> None:
     """One network, as it was after its best epoch; the optimiser as it was after the last."""
-    (member,) = fitted.model.members
-    best = next(epoch for epoch in reversed(fitted.curve) if epoch.best)
+    (member,) = model.members
+    best = next(epoch for epoch in reversed(history) if epoch.best)
     tree = {
         "epoch": best.epoch,
         "model_state_dict": {name: tensor.detach().cpu() for name, tensor in member.state_dict().items()},
-        "optimizer_state_dict": fitted.optimizers[0],
+        "optimizer_state_dict": optimizer,
         "train_loss": best.train_loss,
         "train_acc": best.train_acc,
-        "plaudit": fitted.model.self_contained_config().model_dump(mode="json"),
+        "plaudit": model.self_contained_config().model_dump(mode="json"),
     }
     file = io.BytesIO()
     torch.save(tree, file)
