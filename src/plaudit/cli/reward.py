@@ -271,7 +271,7 @@ def _tell_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
     scores, problems = fitted.scores, fitted.model.facts.problems
     held = f"{job.output_dir}: measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames"
     out.print(judge_table(held, scores, fitted.controls))
-    if scores.start_false:
+    if scores.first_frame_fp:
         tell("warning", first_frame_warning(scores))
     for problem in problems:
         tell("problem", f"a negative control failed, {problem}")

@@ -107,7 +107,7 @@ def test_what_was_measured_is_what_the_model_says_later(tmp_path, squares, membe
     found = make(squares, tmp_path / "frozen", FROZEN.model_copy(update={"epochs": 2, "ensemble_size": members}))
     loaded = load_reward_model(tmp_path / "frozen", force=True)
     for episode in found.tested:
-        assert loaded.judge(squares.episode(episode.episode)).success_prob.tolist() == episode.probability.tolist()
+        assert loaded.judge(squares.episode(episode.episode)).success_prob.tolist() == episode.success_prob.tolist()
     assert (loaded.facts.ensemble_calibration != (1, 0)) == (members > 1)
 
 
