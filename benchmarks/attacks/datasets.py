@@ -30,7 +30,7 @@ from attacks.one_episode import one_bad_episode
 from attacks.sets import EPISODES, make_sets
 from attacks.tally import Tally
 from attacks.watch import peak_of_all, watched, woken
-from plaudit.config import read_tree
+from plaudit.config import read_values
 from plaudit.data.cutoffs import read_cutoffs
 from plaudit.data.normalize import Normalizer
 from plaudit.data.transfer import import_dataset
@@ -125,8 +125,8 @@ def _read_each(name: str, folder: Path, bait: Bait, rng: np.random.Generator, qu
     folder.mkdir()
     pickles = {label: make for label, make in PICKLES.items() if not quick or label not in HEAVY}
     readers: list[tuple[str, Callable[[Path], Any], dict[str, Any]]] = [
-        ("a.yaml", lambda path: read_tree(path, []), BAD_YAML | BAD_JSON),
-        ("a.json", lambda path: read_tree(path, []), BAD_JSON),
+        ("a.yaml", lambda path: read_values(path, []), BAD_YAML | BAD_JSON),
+        ("a.json", lambda path: read_values(path, []), BAD_JSON),
         ("labels.yaml", read_cutoffs, LABEL_FILES | BAD_YAML | BAD_JSON),
         ("stats.json", Normalizer.load, BAD_JSON),
         ("a.pkl", load_pickle, pickles),

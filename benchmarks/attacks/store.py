@@ -29,7 +29,7 @@ from plaudit.errors import PlauditError
 from plaudit.types import Episode, Labels
 
 EPISODES, CAPACITY = 7, 50
-WHO = ("writer", "labeller", "reader")
+WHO = ("writer", "labeler", "reader")
 Rng = np.random.Generator
 Found = TypeVar("Found")
 
@@ -158,9 +158,9 @@ def judge(tally: Tally, how: str, outcome: Outcome, folder: Path, expected: int 
     for sentence in outcome.tracebacks[:1]:
         tally.breach("tracebacks", f"{how}: {sentence}")
     lost = set(range(expected)) - outcome.episodes
-    unlabelled = set(range(expected)) - outcome.labels - lost
-    if (lost or unlabelled) and not outcome.said:
-        tally.breach("unnamed_losses", f"{how}: episodes {sorted(lost)}, labels {sorted(unlabelled)}")
+    unlabeled = set(range(expected)) - outcome.labels - lost
+    if (lost or unlabeled) and not outcome.said:
+        tally.breach("unnamed_losses", f"{how}: episodes {sorted(lost)}, labels {sorted(unlabeled)}")
     for n in sorted(lost):
         if not kept_somewhere(folder, n):
             tally.breach("good_bytes_deleted", f"{how}: the arrays of episode {n} are nowhere")
@@ -289,7 +289,7 @@ def foreign_folders(original: Path, folder: Path, rng: Rng, quick: bool) -> Iter
 
 def swaps(original: Path, folder: Path, rng: Rng, quick: bool) -> Iterator[Tally]:
     """The folder of an open writer moved away, and nothing, another store or a copy put in its place."""
-    tally = Tally("store: swapped under a writer and a labeller")
+    tally = Tally("store: swapped under a writer and a labeler")
     for number, kind in enumerate(("nothing", "another", "copy", "empty")):
         for who in WHO if not quick else (WHO[number % 3],):
             store = fresh(original, folder)
@@ -306,7 +306,7 @@ def swaps(original: Path, folder: Path, rng: Rng, quick: bool) -> Iterator[Tally
             before = contents(store)
             if who == "writer":
                 acknowledged = outcome.tried("append", partial(opened.append, nth_episode(EPISODES)))
-            elif who == "labeller":
+            elif who == "labeler":
                 acknowledged = outcome.tried("label", partial(opened.ledger.append, 0, nth_labels(0)))
             else:
                 acknowledged = outcome.tried("refresh", opened.refresh)
@@ -412,8 +412,8 @@ def label_for_a_while(path: Path, name: str, count: int, pipe: int) -> None:
 
 
 def repairs(original: Path, folder: Path, rng: Rng, quick: bool) -> Iterator[Tally]:
-    """`check --repair` beside labellers: every label that was acknowledged is there."""
-    tally = Tally("store: repair beside writers and labellers")
+    """`check --repair` beside labelers: every label that was acknowledged is there."""
+    tally = Tally("store: repair beside writers and labelers")
     context = multiprocessing.get_context("fork")
     for _ in range(1 if quick else 30):
         store = fresh(original, folder)
@@ -440,7 +440,7 @@ def repairs(original: Path, folder: Path, rng: Rng, quick: bool) -> Iterator[Tal
         if acknowledged - found:
             tally.breach("unnamed_losses", f"{len(acknowledged - found)} labels acknowledged during a repair")
         if any(job.exitcode for job in jobs):
-            tally.breach("tracebacks", "a labeller ended with an error during a repair")
+            tally.breach("tracebacks", "a labeler ended with an error during a repair")
         for sentence in outcome.tracebacks[:1]:
             tally.breach("tracebacks", sentence)
         with Store.open(store, write=True) as writer:

@@ -131,17 +131,17 @@ def load(
     translate: keys under other names -> those of `cls`, in plain values that are not checked yet
     typed: blocks that are replaced as a whole by an override of their `type`
     """
-    merged, given = read_tree(path, overrides, typed)
+    merged, given = read_values(path, overrides, typed)
     try:
         with from_file(path, given):
             return parse(cls, translate(merged))
     except ConfigError as error:
         raise ConfigError(
-            (where, f"{place_of(where, path, given)}: {sentence}") for where, sentence in error.problems
+            (where, f"{key_location(where, path, given)}: {sentence}") for where, sentence in error.problems
         ) from None
 
 
-def read_tree(
+def read_values(
     path: str | Path | None, overrides: Sequence[str], typed: Collection[str] = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Plain values, not checked yet: file and overrides together, and the overrides alone.
@@ -194,7 +194,7 @@ def _overrides(overrides: Sequence[str]) -> Any:
     return tree
 
 
-def place_of(where: Location, path: str | Path | None, given: Mapping[str, Any]) -> str:
+def key_location(where: Location, path: str | Path | None, given: Mapping[str, Any]) -> str:
     """Where a key stood: in the file, or on the command line."""
     return "command line" if path is None or _has(given, where) else str(path)
 
@@ -211,7 +211,7 @@ def parse(cls: type[ModelT], values: Mapping[str, Any]) -> ModelT:
         raise ConfigError(_first(p for detail in error.errors() for p in _problems(cls, detail))) from None
 
 
-def spelled_out(override: str, short: Collection[str], like: str) -> str:
+def expand_type_override(override: str, short: Collection[str], like: str) -> str:
     """`learner=sac` is short for `learner.type=sac`, where `learner` is one of `short`.
 
     like: an example, for whoever wrote something without a value
@@ -222,7 +222,7 @@ def spelled_out(override: str, short: Collection[str], like: str) -> str:
     return f"{key}.type={value}" if key in short and not value.startswith("{") else override
 
 
-def refuse_other_names(tree: Mapping[str, Any], hints: Mapping[str, str]) -> None:
+def reject_foreign_keys(tree: Mapping[str, Any], hints: Mapping[str, str]) -> None:
     """Keys that other stacks have for the same things are an error that says what to write here.
 
     hints: a key -> what to write instead of it and of what is in it, unless a longer one fits; `algorithm.`, with a dot

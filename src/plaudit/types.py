@@ -13,7 +13,7 @@ is `[T+1]` (`Scores`, `Labels`), what belongs to actions is `[T]`, and `success[
 
 Some data sets record one observation less than that. LeRobot keeps T rows of (observation, action) and not what the
 last action led to; the pickles of the ManiSkill collectors keep T rows of (action, observation after it) and not
-the first. The missing observation is filled with its neighbour and the episode says so in `repeated`: replay uses
+the first. The missing observation is filled with its neighbor and the episode says so in `repeated`: replay uses
 no transition through it, and nobody judges it.
 """
 
@@ -89,7 +89,7 @@ class Episode:
     fps: float = 0.0  # control steps per second; 0 where unknown
     robot: str = ""
     terminated: bool = False  # the task ended here; False: cut off by a time limit, a person or a crash
-    repeated: Repeated = "none"  # which end's observation is a copy of its neighbour
+    repeated: Repeated = "none"  # which end's observation is a copy of its neighbor
     origin: Origin | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)  # JSON values: policy version, seed, ...
 
@@ -160,7 +160,7 @@ class Episode:
 
     @property
     def success(self) -> BoolArray | None:
-        """[T] the simulator's own verdict, for measuring only: no learner reads it while a judge is in charge."""
+        """[T] the simulator's own success flag, for measuring only: no learner reads it while a judge is in charge."""
         values = self.privileged.get("success")
         return None if values is None else values.astype(bool)
 

@@ -71,14 +71,14 @@ def test_a_dictionary_with_whole_numbers_for_keys_is_fine(five, tmp_path):
         ("{0: true}", "episode 0: True is not a frame"),
         ("{0: [[1, 2, perhaps]]}", r"is not a frame, a list of \[first, last\] or \[first, last, .unknown.\] ranges"),
         ("{0: [[3, null], [9, null, unknown]]}", "episode 0: frames 9 to 9 are not in it"),
-        ("{0: 1, 7: 1}", r"has no episode 7; it has 0 to 4 \(5 in all\). Nothing was labelled"),
+        ("{0: 1, 7: 1}", r"has no episode 7; it has 0 to 4 \(5 in all\). Nothing was labeled"),
         ("{first: 1}", "'first' is not an episode number or a range"),
-        ("{0: 1, 0-2: 3}", "episode 0 is labelled twice, the second time under '0-2'"),
+        ("{0: 1, 0-2: 3}", "episode 0 is labeled twice, the second time under '0-2'"),
         ("[1, 2]", "a label file maps episodes to frames"),
         ("{0: ", "a label file is JSON or YAML, this is neither"),
     ],
 )
-def test_a_mistake_is_named_and_nothing_is_labelled(five, tmp_path, text, sentence):
+def test_a_mistake_is_named_and_nothing_is_labeled(five, tmp_path, text, sentence):
     (tmp_path / "l.yaml").write_text(text)
     with pytest.raises(DataError, match=sentence):
         label_store(five, read_cutoffs(tmp_path / "l.yaml"))

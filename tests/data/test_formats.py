@@ -826,7 +826,7 @@ def test_episodes_that_a_layout_has_no_place_for_are_named(tmp_path):
     store = labelled_store(tmp_path / "a", counting_episode(4), cutoff=2)
     store.append(counting_episode(4))
     said = export_dataset(store, tmp_path / "out", "npy")
-    assert said == ["episode 1 was left out: not every frame of it is labelled"]
+    assert said == ["episode 1 was left out: not every frame of it is labeled"]
     with pytest.raises(DataError, match="does not know its frames per second"):
         bare = Store.create(tmp_path / "b")
         bare.append(counting_episode(4, fps=0.0))

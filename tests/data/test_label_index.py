@@ -79,7 +79,7 @@ def test_another_verdict_in_the_same_place_is_not_served(store, tmp_path):
     with Store.create(tmp_path / "other") as other:
         other.ledger.append(1, verdict(time=5.0))
         store.ledger.path.write_bytes(other.ledger.path.read_bytes())
-    with pytest.raises(StoreDamaged, match="another verdict stands where one on episode 0 was read"):
+    with pytest.raises(StoreDamaged, match="other labels stand where those of episode 0 were read"):
         newest.labels()
 
 

@@ -124,7 +124,7 @@ def test_dense_rewards_of_an_old_ledger_are_learned_from_and_told(tmp_path, migr
         Store.open(old, write=True).close()
     store = Store.open(old)
     assert store.ledger.newest(0).recorded_rewards().tolist() == pytest.approx([-0.4, -0.3, 0.2, 1.0])
-    batch = ReplaySampler(store, reward=RewardConfig(env_reward="dense"), end_on_success=False, seed=0).sample(50)
+    batch = ReplaySampler(store, reward=RewardConfig(env_reward="dense"), terminate_on_success=False, seed=0).sample(50)
     expected = np.array([-0.4, -0.3, 0.2, 1.0])[batch.step]
     np.testing.assert_allclose(batch.reward, expected, rtol=1e-6)
     text = StringIO()

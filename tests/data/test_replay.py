@@ -91,7 +91,7 @@ def test_windows_hold_the_next_h_actions_and_say_which_are_past_the_end(tmp_path
 def test_steps_that_were_not_judged_are_not_sampled(tmp_path):
     store = Store.create(tmp_path / "s")
     store.append(counting_episode(5))
-    store.append(counting_episode(5))  # never labelled
+    store.append(counting_episode(5))  # never labeled
     store.ledger.append(0, Labels.from_targets([0, 0, np.nan, 0, 0, 1], source="human"))
     assert set(all_transitions(ReplaySampler(store, seed=0))) == {(0, 0), (0, 2), (0, 3), (0, 4)}
     assert set(all_transitions(ReplaySampler(store, n_step=2, seed=0))) == {(0, 2), (0, 3), (0, 4)}
@@ -140,7 +140,7 @@ def test_a_success_ends_the_episode_unless_told_otherwise(tmp_path):
     store = labelled_store(tmp_path / "s", counting_episode(4, terminated=True), cutoff=2)
     ends = {t: float(r["discount"]) for (_, t), r in all_transitions(ReplaySampler(store, gamma=0.5, seed=0)).items()}
     assert ends == {0: 0.5, 1: 0}  # what came after it is no part of the task
-    stays = ReplaySampler(store, gamma=0.5, end_on_success=False, seed=0)
+    stays = ReplaySampler(store, gamma=0.5, terminate_on_success=False, seed=0)
     assert {t: float(r["discount"]) for (_, t), r in all_transitions(stays).items()} == {0: 0.5, 1: 0.5, 2: 0.5, 3: 0}
 
 

@@ -85,7 +85,7 @@ def test_replay_pays_as_it_is_told_and_a_change_of_mode_labels_nothing_anew(tmp_
         ({"reward_type": "continuous"}, [0.25, 0.5, 0.75]),
         ({"env_reward": "dense"}, [0.5, 0.25, 0.125]),
     ):
-        replay = ReplaySampler(store, reward=RewardConfig(**config), end_on_success=False, seed=0)
+        replay = ReplaySampler(store, reward=RewardConfig(**config), terminate_on_success=False, seed=0)
         batch = replay.sample(200)
         assert dict(zip(batch.step.tolist(), batch.reward.tolist())) == dict(enumerate(paid))
     assert len(store.ledger) == 1

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from plaudit.config import read_tree
+from plaudit.config import read_values
 from plaudit.data.cutoffs import read_cutoffs
 from plaudit.errors import BadFile, ConfigError
 from plaudit.untrusted import Root, check_yaml, parse_json, parse_yaml, read_metrics, shown, understood
@@ -95,13 +95,13 @@ def test_a_config_whose_references_double_is_refused_before_they_are_written_out
     lines = ["a0: xxxxxxxxxx", *(f"a{i}: ${{a{i - 1}}}${{a{i - 1}}}" for i in range(1, 60))]
     (tmp_path / "c.yaml").write_text("\n".join(lines))
     with pytest.raises(ConfigError, match="its templates lead to each other, and make too much of it"):
-        read_tree(tmp_path / "c.yaml", [])
+        read_values(tmp_path / "c.yaml", [])
 
 
 def test_a_config_of_brackets_is_a_sentence(tmp_path):
     (tmp_path / "c.yaml").write_text("[" * 5000)
     with pytest.raises(ConfigError, match=r"c.yaml: .*nests more than 64 levels"):
-        read_tree(tmp_path / "c.yaml", [])
+        read_values(tmp_path / "c.yaml", [])
 
 
 @pytest.mark.parametrize(
@@ -111,15 +111,15 @@ def test_a_config_of_brackets_is_a_sentence(tmp_path):
 def test_a_config_that_is_no_mapping_is_a_sentence(tmp_path, text, suffix):
     (tmp_path / f"c.{suffix}").write_text(text)
     with contextlib.suppress(ConfigError):  # OmegaConf takes nothing for an empty config, and a word for a key
-        assert read_tree(tmp_path / f"c.{suffix}", [])[0] in ({}, {text: None}, {"a": None})
+        assert read_values(tmp_path / f"c.{suffix}", [])[0] in ({}, {text: None}, {"a": None})
 
 
 def test_a_large_description_in_json_is_read_at_once_and_not_filled_in(tmp_path):
     """OmegaConf takes half a millisecond for each value."""
     (tmp_path / "model.json").write_text(json.dumps({"scores": [0.5] * 100_000}))
-    assert len(read_tree(tmp_path / "model.json", [])[0]["scores"]) == 100_000
+    assert len(read_values(tmp_path / "model.json", [])[0]["scores"]) == 100_000
     with pytest.raises(ConfigError, match="templates and overrides are for at most 10,000"):
-        read_tree(tmp_path / "model.json", ["a=1"])
+        read_values(tmp_path / "model.json", ["a=1"])
 
 
 def test_lines_of_a_run_are_read_but_for_those_left_half(tmp_path):

@@ -37,10 +37,10 @@ def read_cutoffs(path: str | Path) -> dict[int, Any]:
     for key, value in tree.items():
         for episode in _episodes(key, path):
             if episode in found:
-                raise BadFile(path, f"episode {episode} is labelled twice, the second time under '{key}'")
+                raise BadFile(path, f"episode {episode} is labeled twice, the second time under '{key}'")
             found[episode] = value
         if len(found) > MAX_EPISODES:
-            raise BadFile(path, f"more than {MAX_EPISODES:,} episodes are labelled here; no store has so many")
+            raise BadFile(path, f"more than {MAX_EPISODES:,} episodes are labeled here; no store has so many")
     return found
 
 
@@ -78,18 +78,18 @@ def label_store(
     after: what frames after the last range of an episode are
     """
     numbers = _numbering(store, by)
-    verdicts: list[tuple[int, Labels]] = []
+    labeled: list[tuple[int, Labels]] = []
     for number, value in cutoffs.items():
         if number not in numbers:
-            raise DataError(f"{store.folder} has no episode {number}; it has {_span(numbers)}. Nothing was labelled")
+            raise DataError(f"{store.folder} has no episode {number}; it has {_span(numbers)}. Nothing was labeled")
         episode_id = numbers[number]
         try:
-            verdict = _verdict(store.episode(episode_id), value, after)
+            targets = _targets(store.episode(episode_id), value, after)
         except DataError as error:
-            raise DataError(f"episode {number}: {error}. Nothing was labelled") from error
-        verdicts.append((episode_id, Labels.from_targets(verdict, "cutoff", note=note)))
-    store.ledger.extend(verdicts)
-    return [episode_id for episode_id, _ in verdicts]
+            raise DataError(f"episode {number}: {error}. Nothing was labeled") from error
+        labeled.append((episode_id, Labels.from_targets(targets, "cutoff", note=note)))
+    store.ledger.extend(labeled)
+    return [episode_id for episode_id, _ in labeled]
 
 
 def _numbering(store: Store, by: Numbering | None) -> dict[int, int]:
@@ -113,14 +113,14 @@ def _numbering(store: Store, by: Numbering | None) -> dict[int, int]:
 
 def over_all_frames(episode: Episode, recorded: FloatArray) -> FloatArray:
     """[T+1] labels from those of the recorded frames; a padded frame gets the label of the frame it repeats."""
-    verdict = np.full(episode.steps + 1, np.nan, np.float32)
-    verdict[episode.recorded] = recorded
+    targets = np.full(episode.steps + 1, np.nan, np.float32)
+    targets[episode.recorded] = recorded
     if episode.repeated == "last":
-        verdict[-1] = verdict[-2]
-    return verdict
+        targets[-1] = targets[-2]
+    return targets
 
 
-def _verdict(episode: Episode, value: Any, after: After) -> FloatArray:
+def _targets(episode: Episode, value: Any, after: After) -> FloatArray:
     """0, 1 or NaN for each of the T+1 frames."""
     recorded = np.zeros(episode.steps + 1, np.float32)[episode.recorded]  # people count these, from 0
     end = len(recorded) - 1

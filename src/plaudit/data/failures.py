@@ -70,7 +70,7 @@ class Failures:
         return list(self._all)
 
     def unresolved(self) -> list[Failure]:
-        """The newest of each episode and judge, where that judge has not labelled the episode since."""
+        """The newest of each episode and judge, where that judge has not labeled the episode since."""
         self._refresh()
         return [failure for failure in self._newest.values() if not self._labeled_since(failure)]
 

@@ -29,7 +29,7 @@ FORMAT = 2  # of a line; the first had none
 MAX_SCORE = 1e30  # of a threshold, which float32 can hold
 NONE = 0xFFFFFFFF  # in a row: not restored, nothing before it
 MAX_STEPS = 1 << 22  # of an episode with labels: 11 hours at 100 Hz
-MAX_ID_GAP = 1024  # ids that nobody has labelled, up to which the table of newest rows has a plain place for each
+MAX_ID_GAP = 1024  # ids that nobody has labeled, up to which the table of newest rows has a plain place for each
 
 
 class _Row(NamedTuple):
@@ -67,9 +67,9 @@ class LabelVersion:
     def line(self) -> Record:
         """The whole record, read from the ledger and verified each time."""
         line = self._file.record(self._offset, self._length)
-        # A line of another verdict fits its own checksum too, where somebody wrote over the file.
+        # A line with other labels fits its own checksum too, where somebody wrote over the file.
         if not is_label_line(line) or _key(line) != (self.episode, self.source, _TIME.pack(self.time)):
-            raise damaged(self._file.path, f"another verdict stands where one on episode {self.episode} was read")
+            raise damaged(self._file.path, f"other labels stand where those of episode {self.episode} were read")
         return line
 
     def labels(self) -> Labels:
@@ -115,7 +115,7 @@ class LabelIndex:
     def add(self, line: Record, offset: int, length: int) -> None:
         """Take in the next line."""
         if not is_label_line(line):
-            raise damaged(self._file.path, f"a line is no verdict ({str(line)[:200]})")
+            raise damaged(self._file.path, f"a line holds no labels ({str(line)[:200]})")
         episode, count = line["episode"], len(self)
         if count and self._row(count - 1).offset == offset:  # a Ctrl-C came between this and what follows it
             self._newest[episode] = count - 1
@@ -260,7 +260,7 @@ def can_decode(line: Record) -> bool:
 
 
 def _is_score(value: Any) -> bool:
-    """None, or a number of which float32 has a neighbour: infinity too, 10 to the 400 not."""
+    """None, or a number of which float32 has a neighbor: infinity too, 10 to the 400 not."""
     return value is None or (
         isinstance(value, float | int) and type(value) is not bool and not MAX_SCORE < abs(value) < math.inf
     )

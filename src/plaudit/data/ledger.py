@@ -37,12 +37,12 @@ class Ledger:
 
     def _start(self) -> None:
         self._journal = Journal(self.path, self._folder, header=self._header)
-        self._verdicts = LabelIndex(self._journal.held)
-        self._journal.on_line = self._verdicts.add  # of each line that is read or written, in order
+        self._index = LabelIndex(self._journal.held)
+        self._journal.on_line = self._index.add  # of each line that is read or written, in order
 
     def __len__(self) -> int:
         """How many versions there are, of all episodes."""
-        return len(self._verdicts)
+        return len(self._index)
 
     def refresh(self) -> None:
         """Read what other processes have appended."""
@@ -78,23 +78,23 @@ class Ledger:
     @property
     def last_id(self) -> int:
         """The highest id of an episode that has labels; -1 where none has."""
-        return self._verdicts.last_id
+        return self._index.last_id
 
     def changed_since(self, count: int) -> set[int]:
         """The episodes that got labels after the first `count` versions: how replay keeps up."""
-        return self._verdicts.changed_since(count)
+        return self._index.changed_since(count)
 
     def since(self, count: int) -> list[LabelVersion]:
         """The versions that came after the first `count`, of all episodes, in the order they came."""
-        return self._verdicts.since(count)
+        return self._index.since(count)
 
     def append(self, episode_id: int, labels: Labels) -> int:
         """Add labels; returns their version number once they are synced to disk."""
         return self.extend([(episode_id, labels)])[0]
 
-    def extend(self, verdicts: Iterable[tuple[int, Labels]]) -> list[int]:
+    def extend(self, labeled: Iterable[tuple[int, Labels]]) -> list[int]:
         """Several at once, with one sync."""
-        return self._write([(episode_id, labels, None) for episode_id, labels in verdicts])
+        return self._write([(episode_id, labels, None) for episode_id, labels in labeled])
 
     def restore(self, episode_id: int, number: int) -> int:
         """Make an old version the newest again; returns the new version's number."""
@@ -106,11 +106,11 @@ class Ledger:
         return None if version is None else version.labels()
 
     def newest(self, episode_id: int, sources: Collection[str] | None = None) -> LabelVersion | None:
-        return self._verdicts.newest(episode_id, sources)
+        return self._index.newest(episode_id, sources)
 
     def history(self, episode_id: int) -> list[LabelVersion]:
         """Every version, oldest first."""
-        return self._verdicts.history(episode_id)
+        return self._index.history(episode_id)
 
     def version(self, episode_id: int, number: int) -> LabelVersion:
         history = self.history(episode_id)
@@ -119,10 +119,10 @@ class Ledger:
             raise DataError(f"episode {episode_id} has {has}, not version {number}")
         return history[number - 1]
 
-    def _write(self, verdicts: list[tuple[int, Labels, int | None]]) -> list[int]:
+    def _write(self, labeled: list[tuple[int, Labels, int | None]]) -> list[int]:
         now = time.time()
         lines = [
-            encode_labels(i, labels if labels.time else replace(labels, time=now), back) for i, labels, back in verdicts
+            encode_labels(i, labels if labels.time else replace(labels, time=now), back) for i, labels, back in labeled
         ]
         for line in lines:
             if not is_label_line(line) or not can_decode(line):  # before it is on disk, where nobody could read past it
@@ -136,6 +136,6 @@ class Ledger:
             while True:
                 try:
                     self._journal.append(lines)
-                    return self._verdicts.numbers_since(len(self) - len(lines))
+                    return self._index.numbers_since(len(self) - len(lines))
                 except Replaced:  # nothing was written into the old file
                     self._refresh()

@@ -1,4 +1,4 @@
-"""Normalisation with numpy alone, because it runs on the robot's side of the wall and inside every policy.
+"""Normalization with numpy alone, because it runs on the robot's side of the wall and inside every policy.
 
 State and action: `(x - mean) / (std + eps)`; images: `x / 255`. The statistics are computed from a store, saved as JSON
 beside a policy's weights, and also read from the pickled statistics that older stacks keep, through the unpickler that

@@ -1,4 +1,4 @@
-"""Replay: batches of transitions from labelled episodes on disk, indices first, then one gather a column.
+"""Replay: batches of transitions from labeled episodes on disk, indices first, then one gather a column.
 
     replay = ReplaySampler(store, gamma=0.97)                       # one store
     replay = ReplaySampler.mix(demos, online, ratio=0.5)            # RLPD: half of each batch from demonstrations
@@ -47,7 +47,7 @@ class _Picks:
 
 
 class ReplaySampler:
-    """Samples uniformly over the labelled steps of one or several stores."""
+    """Samples uniformly over the labeled steps of one or several stores."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ReplaySampler:
         sources: Sequence[Collection[str] | None] = (),
         cameras: Collection[str] | None = None,
         reward: RewardConfig | None = None,
-        end_on_success: bool = True,
+        terminate_on_success: bool = True,
         trust_terminated: Sequence[bool] = (),
         seed: int | None = None,
         threads: int | None = None,
@@ -84,7 +84,7 @@ class ReplaySampler:
         if len(self.shares) != len(stores) or (self.shares < 0).any() or abs(self.shares.sum() - 1) > 1e-6:
             raise DataError(f"shares must be one a store and sum to 1, got {list(shares)} for {len(stores)} stores")
         recorded = trust_terminated or [True] * len(stores)
-        returns = [Returns(gamma, n_step, reward or RewardConfig(), end_on_success, ends) for ends in recorded]
+        returns = [Returns(gamma, n_step, reward or RewardConfig(), terminate_on_success, ends) for ends in recorded]
         whose = sources or [None] * len(stores)
         if len(whose) != len(stores) or any(isinstance(names, str) for names in whose):
             raise DataError(

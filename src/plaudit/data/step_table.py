@@ -42,7 +42,7 @@ class Returns:
     gamma: float = 0.99
     n_step: int = 1
     reward: RewardConfig = field(default_factory=RewardConfig)
-    end_on_success: bool = True  # the first step that the judge calls success is terminal, and none after it is used
+    terminate_on_success: bool = True  # the first success is terminal, and no step after it is used
     trust_terminated: bool = True  # so is the last step of an episode that was recorded as ended, whoever judges
 
 
@@ -69,7 +69,7 @@ class StepTable:
         """Catch up with store and ledger; returns how many steps can be sampled. Cheap when nothing is new."""
         ledger = self.store.ledger
         ledger.refresh()
-        versions = len(ledger)  # first the labels, then the episodes: whatever is labelled by now is stored by then
+        versions = len(ledger)  # first the labels, then the episodes: whatever is labeled by now is stored by then
         self.store.refresh()
         if (versions, self.store.revision) != (self._versions, self._revision):
             self._revision = self.store.revision
@@ -131,7 +131,7 @@ class StepTable:
         steps = np.arange(entry.steps)
         end = entry.steps  # the step with which the task is done; a recording may go on
         success = labels.success[1:]
-        if self.returns.end_on_success and success.any():
+        if self.returns.terminate_on_success and success.any():
             end = int(success.argmax())
         done = steps == end
         line = entry.line
@@ -214,7 +214,7 @@ def n_step_returns(reward: FloatArray, done: BoolArray, returns: Returns) -> tup
 
 
 def _usable(block: AnyArray, repeated: str) -> BoolArray:
-    """Judged over its whole span, and through no observation that is only a copy of its neighbour."""
+    """Judged over its whole span, and through no observation that is only a copy of its neighbor."""
     usable = ~np.isnan(block["reward"])
     if repeated == "first":
         usable[0] = False

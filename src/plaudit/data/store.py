@@ -110,7 +110,7 @@ class Store:
         """For reading, by any number of processes; or for writing, by one.
 
         write_off_missing: how a repair gets past segments that somebody deleted
-        labels: a ledger somewhere else, made if it is not there: for verdicts that are nobody else's business
+        labels: a ledger somewhere else, made if it is not there: for labels that are nobody else's business
         """
         folder = Path(folder)
         if not is_store(folder):

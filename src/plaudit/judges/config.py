@@ -18,7 +18,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from pydantic import Field
 
-from plaudit.config import Config, place_of, read_tree
+from plaudit.config import Config, key_location, read_values
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
 from plaudit.judges.calibration import CalibrationRecord, PlattScaling
@@ -61,7 +61,7 @@ def load_judge_config(
     """From a file or a judge's folder, a name (or dotted path) of the registry, flags and `a.b=c` overrides, of which
     the later win."""
     path, own = _own_judge(path)
-    tree, given = read_tree(path, overrides)
+    tree, given = read_values(path, overrides)
     tree = {**own, **tree}
     kind = tree.get("type", name)
     if name is not None and kind != name:
@@ -76,7 +76,7 @@ def load_judge_config(
     except ConfigError as error:
         asked = {**given, **flags}
         raise ConfigError(
-            (where, f"{place_of(where, path, asked)}: {sentence}") for where, sentence in error.problems
+            (where, f"{key_location(where, path, asked)}: {sentence}") for where, sentence in error.problems
         ) from None
     if not isinstance(config, JudgeConfig):
         raise UnknownName(f"'{kind}' is not a judge: its config does not derive from plaudit.judges.config.JudgeConfig")
@@ -101,7 +101,7 @@ def judge_tree(path: Path) -> dict[str, Any]:
     if path.is_dir() and not (path / MODEL_FILE).is_file():
         raise BadFile(path, f"this is not a reward model: it has no {MODEL_FILE}")
     file, own = _own_judge(path)
-    return {**own, **(read_tree(file, ())[0] if file is not None else {})}
+    return {**own, **(read_values(file, ())[0] if file is not None else {})}
 
 
 def save_own_judge(folder: Path, rule: DecisionRule) -> None:

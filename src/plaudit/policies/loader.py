@@ -21,7 +21,7 @@ from typing import Any, get_args
 from omegaconf import OmegaConf
 from pydantic import BaseModel, Field
 
-from plaudit.config import Config, load, read_tree
+from plaudit.config import Config, load, read_values
 from plaudit.data.disk import write_atomic
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
@@ -93,7 +93,7 @@ def load_policy(path: str | Path, overrides: Sequence[str] = ()) -> PolicySpec:
     """Read and check a policy's file and those it names; `overrides` like `policy.guidance=blend` win."""
     path = Path(path).absolute()
     file = load(PolicyFile, path, overrides)
-    with from_file(path, read_tree(None, overrides)[0]):
+    with from_file(path, read_values(None, overrides)[0]):
         return _spec(path, file)
 
 
@@ -104,7 +104,7 @@ def _spec(path: Path, file: PolicyFile) -> PolicySpec:
         raise ConfigError([(("policy", "type"), f"{path}: key 'policy.type': {error}")]) from None
     files = {name: path.parent / where for name, where in file.model.component_config_paths.items()}
     _check_components(path, cls, file, files)
-    tree = {**file.policy, **{name: read_tree(component, ())[0] for name, component in files.items()}}
+    tree = {**file.policy, **{name: read_values(component, ())[0] for name, component in files.items()}}
     spec = PolicySpec(policy=tree, weights=_beside(path, file.weights), normalizer=_beside(path, file.normalizer))
     try:
         _ = spec.config

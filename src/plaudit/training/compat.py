@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plaudit.config import refuse_other_names
+from plaudit.config import reject_foreign_keys
 from plaudit.errors import ConfigError
 
 Tree = dict[str, Any]
@@ -51,7 +51,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "reward_training": "a reward model is trained by 'plaudit train-reward --config FILE'",
     "reward.model": "write 'judge: {type: classifier, model: ...}', or 'judge: FOLDER'",
     "reward.kind": "write 'reward.env_reward'",
-    "reward.end_on_success": "write 'reward.terminate_on_success'",
+    "reward.terminate_on_success": "write 'reward.terminate_on_success'",
     "reward.threshold": "write 'judge.rule.threshold'",
     "reward.confirm": "write 'judge.rule.k' and 'judge.rule.n'",
     "reward.force": "write 'judge.force'",
@@ -116,7 +116,7 @@ def translate(tree: Mapping[str, Any]) -> Tree:
     """A config's tree with keys of other stacks as ours; a key without a translation is an error that says what to
     write."""
     tree = _translate_collect(_translate_reward_model(_translate_flags(dict(tree))))
-    refuse_other_names(tree, OTHER_NAMES)
+    reject_foreign_keys(tree, OTHER_NAMES)
     return tree
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plaudit.config import load, spelled_out
+from plaudit.config import expand_type_override, load
 from plaudit.errors import did_you_mean
 from plaudit.judges.config import judge_tree
 from plaudit.policies.loader import load_policy
@@ -35,7 +35,9 @@ def load_training_config(
     flags: key of the tree -> value, like those of an override; None: not given
     """
     given = [f"{key}={value}" for key, value in (flags or {}).items() if value is not None]
-    full = [spelled_out(one, TYPED, f"learner=sac; {did_you_mean(one, TYPED)}") for one in (*overrides, *given)]
+    full = [
+        expand_type_override(one, TYPED, f"learner=sac; {did_you_mean(one, TYPED)}") for one in (*overrides, *given)
+    ]
 
     def complete(tree: Tree) -> Tree:
         tree = _with_types(translate(tree))

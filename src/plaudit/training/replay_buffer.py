@@ -308,7 +308,7 @@ def make_sampler(where: StoreLocation, options: SampleOptions) -> ReplaySampler:
         "horizon": options.horizon,
         "cameras": options.cameras,
         "reward": options.reward,
-        "end_on_success": options.terminate_on_success,
+        "terminate_on_success": options.terminate_on_success,
         "seed": options.seed,
     }
     online = Store.open(where.episodes)

@@ -302,7 +302,7 @@ class OffPolicyUpdates(Updates):
         options = {
             **learner.replay_options,
             "reward": config.reward,
-            "end_on_success": config.reward.terminates,
+            "terminate_on_success": config.reward.terminates,
             "seed": seed,
         }
         if demos is not None:

@@ -75,7 +75,7 @@ def write(folder: Path, items: Sequence[LabeledEpisode], options: WriteOptions, 
     for item in progress(items):
         episode = item.episode
         if item.labels is None or np.isnan(item.labels.targets[episode.recorded]).any():
-            left_out.append(f"episode {item.id} was left out: not every frame of it is labelled")
+            left_out.append(f"episode {item.id} was left out: not every frame of it is labeled")
             continue
         cameras = choose(options.cameras, list(episode.frames), f"episode {item.id}")
         tree = {

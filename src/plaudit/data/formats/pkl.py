@@ -100,11 +100,11 @@ def write(folder: Path, items: Sequence[LabeledEpisode], options: WriteOptions, 
         (folder / name).mkdir()
     count = 0
     for item in progress(items):
-        verdict = _verdict(item)
-        if verdict is None:
-            left_out.append(f"episode {item.id} was left out: not every step of it is labelled")
+        outcome = _outcome(item)
+        if outcome is None:
+            left_out.append(f"episode {item.id} was left out: not every step of it is labeled")
             continue
-        reward, success = verdict
+        reward, success = outcome
         cameras = choose(options.cameras, list(item.episode.frames), f"episode {item.id}")
         if not cameras:
             raise DataError(f"episode {item.id} has no camera, and this layout needs one")
@@ -120,7 +120,7 @@ def write(folder: Path, items: Sequence[LabeledEpisode], options: WriteOptions, 
     return left_out
 
 
-def _verdict(item: LabeledEpisode) -> tuple[AnyArray, AnyArray] | None:
+def _outcome(item: LabeledEpisode) -> tuple[AnyArray, AnyArray] | None:
     """Reward and success of every step: by the newest labels, or what the simulator knew."""
     labels, success = item.labels, item.episode.success
     if labels is not None and labels.labeled[1:].all():

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from pydantic import PositiveInt, model_validator
 
-from plaudit.config import parse, place_of, read_tree, spelled_out
+from plaudit.config import expand_type_override, key_location, parse, read_values
 from plaudit.errors import ConfigError, JudgeError
 from plaudit.judges.classifier.compat import FOREIGN_BLOCKS, Tree, deep_merge, translate
 from plaudit.judges.classifier.config import RewardTrainConfig
@@ -76,9 +76,9 @@ def load_reward_train_job(
     flags: keys of `RewardTrainJob`, in plain values
     folders: whether the flags are those of RLinf's train_reward_model, and so what is not said is as it is there
     """
-    file_tree, _ = read_tree(path, [])
-    full = [spelled_out(override, ("encoder",), "encoder=small or epochs=5") for override in overrides]
-    given, _ = read_tree(None, full)
+    file_tree, _ = read_values(path, [])
+    full = [expand_type_override(override, ("encoder",), "encoder=small or epochs=5") for override in overrides]
+    given, _ = read_values(None, full)
     theirs = {key: given.pop(key) for key in FOREIGN_BLOCKS if key in given}  # reward_training.epochs=3
     asked = deep_merge(dict(flags), given)
     notes: list[str] = []
@@ -92,7 +92,7 @@ def load_reward_train_job(
     except ConfigError as error:
         told = {**asked, **theirs}
         raise ConfigError(
-            (where, f"{place_of(where, path, told)}: {sentence}") for where, sentence in error.problems
+            (where, f"{key_location(where, path, told)}: {sentence}") for where, sentence in error.problems
         ) from None
     return recipe, [*notes, *_notes(recipe)]
 

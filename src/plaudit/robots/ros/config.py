@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import field_serializer
 
-from plaudit.config import read_tree
+from plaudit.config import read_values
 from plaudit.robots.config import RobotConfig
 from plaudit.robots.ros.driver import RosRobot
 from plaudit.robots.ros.params import RuntimeParams, RuntimeTopics, load_params, load_topics
@@ -61,4 +61,4 @@ class RosRobotConfig(RobotConfig):
 
 def _embed(file: Path | Mapping[str, Any] | None) -> Path | Mapping[str, Any] | None:
     """The keys of a file; a path that does not exist stays, so that the robot can report it."""
-    return read_tree(file, ())[0] if isinstance(file, Path) and file.is_file() else file
+    return read_values(file, ())[0] if isinstance(file, Path) and file.is_file() else file

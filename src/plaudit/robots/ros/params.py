@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from plaudit.config import Config, ModelT, parse, read_tree
+from plaudit.config import Config, ModelT, parse, read_values
 from plaudit.errors import ConfigError, did_you_mean
 from plaudit.robots.transport.messages import COMPRESSED_IMAGE, IMAGE
 from plaudit.trust import from_file
@@ -146,9 +146,9 @@ def load_topics(folder: Path, user: Path | Mapping[str, Any] | None) -> RuntimeT
 
 
 def _load(cls: type[ModelT], robot_file: Path, user: Path | Mapping[str, Any] | None) -> ModelT:
-    values, _ = read_tree(robot_file, ())
+    values, _ = read_values(robot_file, ())
     user_file = user if isinstance(user, Path) else None
-    user_values: Mapping[str, Any] = read_tree(user, ())[0] if isinstance(user, Path) else user or {}
+    user_values: Mapping[str, Any] = read_values(user, ())[0] if isinstance(user, Path) else user or {}
     try:
         with from_file(user_file or robot_file):
             return parse(cls, {**values, **user_values})

@@ -3,7 +3,7 @@
 Not through the lerobot package: given a name, its loader may download over a local folder, and it installs on few
 machines. A row holds an observation, the action taken on it and what the action led to (`next.reward`); what the
 last action led to is not recorded, so T rows become T steps with `repeated="last"`. Which frame `next.reward`
-judges is a matter of dispute in the wild: by its name the next one (the default), while data sets labelled by hand
+judges is a matter of dispute in the wild: by its name the next one (the default), while data sets labeled by hand
 often mean the row's own (`reward_frame = "same"`). A data set that we wrote says which, and keeps in
 `meta/plaudit.parquet` what the format has no place for.
 """
@@ -190,7 +190,7 @@ class _Folder:
         return name in self._kept or name.startswith(PRIVILEGED)
 
     def digest(self, row: Row) -> str:
-        """Of what was recorded, not of its labels: a relabelled data set is the same data."""
+        """Of what was recorded, not of its labels: a relabeled data set is the same data."""
         found = hashlib.blake2b(digest_size=16)
         table = self._rows_of(row)
         for values in (
@@ -312,8 +312,8 @@ class _Folder:
             return None
         if self._reward_frame == "same":
             last = extra.final_success
-            verdict = np.append(reward, reward[-1] if last is None else last)
-            return Labels.from_targets(verdict, extra.source)
+            targets = np.append(reward, reward[-1] if last is None else last)
+            return Labels.from_targets(targets, extra.source)
         success = success_of(table, row.data, reward)
         start = np.nan if extra.start is None else extra.start
         return Labels.from_targets(np.append(start, np.where(np.isnan(reward), np.nan, success)), extra.source)

@@ -9,7 +9,7 @@ import numpy as np
 from plaudit.types import AnyArray, ByteArray
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
-SAMPLED_FRAMES = 100  # of an episode, evenly spaced: neighbours say the same
+SAMPLED_FRAMES = 100  # of an episode, evenly spaced: neighbors say the same
 
 
 def describe(values: AnyArray) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class Videos:
         times: the rows' timestamps
 
         A row's frame is the one shown at its timestamp; by number where the two clocks differ. Timestamps that begin
-        late or follow the wall clock lead to a neighbour's frame, or beyond the end. A video of as many frames as rows
+        late or follow the wall clock lead to a neighbor's frame, or beyond the end. A video of as many frames as rows
         leaves no doubt which belongs to which.
         """
         self._check_coded(row, video, height, width)
