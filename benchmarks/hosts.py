@@ -152,7 +152,7 @@ def start_all(hosts: Sequence[Host]) -> str:
 CALLER = """
 import json, sys, threading, time
 import ray
-from plaudit.cluster.connect import connected
+from plaudit.cluster.connect import cluster_nodes, connected
 
 class Counter:
     def __init__(self):
@@ -209,7 +209,7 @@ with connected("auto") as cluster:
         except ray.exceptions.RayError as error:
             tell(event="error", took=time.time() - began, kind=type(error).__name__)
         time.sleep(0.5)
-    alive = {n.address: n.alive for n in cluster.all_nodes()}
+    alive = {n.address: n.alive for n in cluster_nodes()}
     began = time.time()
     try:
         big = ray.get(counter.big.remote(), timeout=60).nbytes / (time.time() - began) / 1e6

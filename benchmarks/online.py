@@ -284,7 +284,7 @@ def sampling(bars: Bars, folder: Path, head: str, learners: Sequence[int], secon
         handle: Any = RayHandle("replay buffer", "sampling", 30.0)
         here = Sampling().run(handle, options, True, seconds / 2)
         for count in learners:
-            actors = [ray.remote(Sampling).options(**place("trainer", rank)).remote() for rank in range(count)]
+            actors = [ray.remote(Sampling).options(**place("learner", rank)).remote() for rank in range(count)]
             for how in ("local", "remote"):
                 calls = [actor.run.remote(handle, options, how == "local", seconds / 2) for actor in actors]
                 rates[how, count] = sum(ray.get(calls))

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import plaudit
-from plaudit.cluster.launch import members
-from plaudit.cluster.state import read_state
+from plaudit.cluster.state import members, read_state
 from waiting import stretch
 
 ROLES = ("training", "inference", "labeling")

@@ -1,4 +1,4 @@
-"""The folder of a node lies where every user can make one: what is not this user's own is not believed."""
+"""The folder of a node lies where every user can make one: what is not this user's own is not trusted."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from plaudit.cluster.launch import stop
-from plaudit.cluster.state import NodeState, began, boot, make_folder, read_state, running, write_state
+from plaudit.cluster.state import NodeInfo, began, boot, make_folder, read_state, running, write_state
 from plaudit.errors import ClusterError
 
 
@@ -23,8 +23,8 @@ def sleeper():
     process.wait()
 
 
-def node(pid: int) -> NodeState:
-    return NodeState(pid, began(pid) or 0, "10.0.0.1:6379", "10.0.0.1", ("training",), "token", True, boot=boot())
+def node(pid: int) -> NodeInfo:
+    return NodeInfo(pid, began(pid) or 0, "10.0.0.1:6379", "10.0.0.1", ("training",), "token", True, boot=boot())
 
 
 def test_a_folder_is_closed_to_everybody_else():
@@ -34,20 +34,20 @@ def test_a_folder_is_closed_to_everybody_else():
         assert (Path(short) / "n").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_that_others_can_write_to_is_not_believed(tmp_path, sleeper):
+def test_a_folder_that_others_can_write_to_is_not_trusted(tmp_path, sleeper):
     write_state(tmp_path, node(sleeper.pid))
     tmp_path.chmod(0o777)
     for look in (running, stop):
-        with pytest.raises(ClusterError, match=f"other users can write to {tmp_path}; nothing in it is believed"):
+        with pytest.raises(ClusterError, match=f"other users can write to {tmp_path}, so it is not trusted"):
             look(tmp_path)
     assert sleeper.poll() is None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_another_user_is_not_believed(tmp_path, sleeper):
+def test_a_folder_of_another_user_is_not_trusted(tmp_path, sleeper):
     write_state(tmp_path, node(sleeper.pid))
     os.chown(tmp_path, 12345, -1)
-    with pytest.raises(ClusterError, match=r"belongs to another user \(number 12345\); nothing in it is believed"):
+    with pytest.raises(ClusterError, match=r"belongs to another user \(number 12345\) and is not trusted"):
         stop(tmp_path)
     assert sleeper.poll() is None
 
@@ -66,7 +66,7 @@ def test_a_link_is_not_followed(tmp_path, sleeper):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
-def test_a_file_of_another_user_is_not_believed(tmp_path, sleeper):
+def test_a_file_of_another_user_is_not_trusted(tmp_path, sleeper):
     write_state(tmp_path, node(sleeper.pid))
     os.chown(tmp_path / "node.json", 12345, -1)
     with pytest.raises(ClusterError, match="was not written by you alone"):

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from plaudit.cluster.connect import check_answers, check_reachable, find, refusal, with_port
-from plaudit.cluster.launch import Start, start, stop
-from plaudit.cluster.network import addresses_here, listeners
+from plaudit.cluster.launch import NodeOptions, start, stop
+from plaudit.cluster.network import listeners, own_addresses
 from plaudit.cluster.ray_private import patient
-from plaudit.cluster.state import NodeState, running, write_state
+from plaudit.cluster.state import NodeInfo, running, write_state
 from plaudit.cluster.token import check_private, make_token, token_environment
 from plaudit.cluster.versions import need_ray
 from plaudit.errors import ClusterError, MissingExtra
@@ -77,11 +77,11 @@ def test_the_environment_names_a_cluster(monkeypatch):
 
 def test_a_machine_that_is_not_the_head_needs_one():
     with pytest.raises(ClusterError, match="a machine for inference joins a cluster; say where its head is: --head"):
-        start(Start(("inference",), NODE))
+        start(NodeOptions(("inference",), NODE))
 
 
 def test_an_address_that_is_not_ours():
-    asked = Start(("training",), NODE, address="203.0.113.9")
+    asked = NodeOptions(("training",), NODE, address="203.0.113.9")
     with pytest.raises(ClusterError, match=r"203\.0\.113\.9 is not an address of this machine; it has: "):
         start(asked)
 
@@ -90,13 +90,13 @@ def test_a_port_that_is_taken():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(ClusterError, match=f"port {port} is taken on this machine; a node uses {port} to"):
-            start(Start(("training",), NODE, address="127.0.0.1", port=port))
+            start(NodeOptions(("training",), NODE, address="127.0.0.1", port=port))
 
 
 def test_a_token_that_is_missing_on_a_machine_that_joins(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as head:
         address = f"127.0.0.1:{head.getsockname()[1]}"
-        asked = Start(("inference",), NODE, address, token=tmp_path / "token", port=closed_port())
+        asked = NodeOptions(("inference",), NODE, address, token=tmp_path / "token", port=closed_port())
         with pytest.raises(
             ClusterError, match=f"token is missing; copy the file of that name from the head at {address}"
         ):
@@ -137,7 +137,7 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 
 def test_a_process_that_took_over_the_number_of_a_node_is_not_it(tmp_path):
     """And is not stopped."""
-    write_state(tmp_path, NodeState(os.getpid(), 1, "10.0.0.1:6379", "10.0.0.1", ("training",), "token", True))
+    write_state(tmp_path, NodeInfo(os.getpid(), 1, "10.0.0.1:6379", "10.0.0.1", ("training",), "token", True))
     assert running(tmp_path) is None
     assert stop(tmp_path) is not None
 
@@ -150,7 +150,7 @@ def test_listening_sockets_are_found_with_their_address():
 
 
 def test_addresses_of_this_machine_are_not_loopback():
-    assert all(not address.startswith("127.") for address in addresses_here())
+    assert all(not address.startswith("127.") for address in own_addresses())
 
 
 @pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])

@@ -6,9 +6,9 @@ import re
 import pytest
 
 import plaudit
-from plaudit.cluster.launch import Ports, members
+from plaudit.cluster.launch import NodePorts
 from plaudit.cluster.network import listeners
-from plaudit.cluster.state import read_state
+from plaudit.cluster.state import members, read_state
 from three_nodes import SOURCE
 
 pytestmark = pytest.mark.cluster
@@ -36,7 +36,7 @@ def test_check_measures_every_way_and_finds_nothing_wrong(nodes):
 def test_nothing_listens_beyond_loopback_nor_outside_of_the_ports_of_the_node(nodes):
     for role in ("training", "inference", "labeling"):
         found = listeners(members(read_state(nodes.root / role).pid))
-        ports = Ports(nodes.ports[role])
+        ports = NodePorts(nodes.ports[role])
         assert len(found) >= 3
         assert {one.address for one in found} == {"127.0.0.1"}
         assert all(ports.first <= one.port <= ports.last for one in found)
@@ -58,12 +58,12 @@ with connected() as cluster:
 
 
 def test_each_part_of_a_loop_lands_on_the_machine_of_its_role(nodes):
-    done = nodes.python("-c", LOOP, "trainer", "env", "labeler", at="labeling")
+    done = nodes.python("-c", LOOP, "learner", "env", "labeler", at="labeling")
     assert done.returncode == 0, done.stderr
     local, where = json.loads(done.stdout)
     assert not local
     assert where == {
-        "trainer": [str(nodes.root / "training"), ""],
+        "learner": [str(nodes.root / "training"), ""],
         "env": [str(nodes.root / "inference"), ""],
         "labeler": [str(nodes.root / "labeling"), ""],
     }

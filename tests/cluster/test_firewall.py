@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from command import plaudit
-from plaudit.cluster.firewall import close_others, line, open_others
-from plaudit.cluster.state import NodeState
+from plaudit.cluster.firewall import close_others, command, open_others
+from plaudit.cluster.state import NodeInfo
 from plaudit.errors import ClusterError
 
 PORTS = (6379, 6899)
@@ -59,12 +59,12 @@ def test_without_nftables(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClusterError, match="nft of the package nftables is not installed"):
         close_others("10.0.0.1", PORTS)
-    assert line("10.0.0.1", PORTS).startswith("sudo nft 'add table inet plaudit_6379;")
+    assert command("10.0.0.1", PORTS).startswith("sudo nft 'add table inet plaudit_6379;")
 
 
 @pytest.mark.parametrize(("address", "warned"), [("127.0.0.1", False), ("10.0.0.1", True)])
 def test_unasked_nothing_is_closed_and_a_node_that_others_reach_is_warned_of(address, warned, tmp_path, monkeypatch):
-    node = NodeState(
+    node = NodeInfo(
         pid=1,
         began=0,
         head=f"{address}:6379",

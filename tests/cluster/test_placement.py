@@ -35,9 +35,9 @@ def visible(placement: Placement, part: str, rank: int = 0) -> str:
 
 def test_each_part_asks_for_the_resource_of_its_role():
     placement = Placement(ClusterConfig(), THREE)
-    asked = {part: placement.options(part)["resources"] for part in ("trainer", "replay", "state", "env", "labeler")}
+    asked = {part: placement.options(part)["resources"] for part in ("learner", "replay", "state", "env", "labeler")}
     assert asked == {
-        "trainer": {"training_pc": SHARE},
+        "learner": {"training_pc": SHARE},
         "replay": {"training_pc": SHARE},
         "state": {"training_pc": SHARE},
         "env": {"inference_pc": SHARE},
@@ -45,9 +45,9 @@ def test_each_part_asks_for_the_resource_of_its_role():
     }
 
 
-def test_each_trainer_worker_has_a_gpu_of_its_own():
+def test_each_learner_has_a_gpu_of_its_own():
     placement = Placement(ClusterConfig(num_learners=2), THREE)
-    assert [visible(placement, "trainer", rank) for rank in (0, 1)] == ["0", "1"]
+    assert [visible(placement, "learner", rank) for rank in (0, 1)] == ["0", "1"]
 
 
 def test_parts_that_need_no_gpu_see_none():
@@ -56,7 +56,7 @@ def test_parts_that_need_no_gpu_see_none():
 
 def test_all_roles_on_one_machine_deal_from_the_same_gpus():
     placement = Placement(ClusterConfig(), [node(1, "training inference labeling", gpus=2)])
-    assert [visible(placement, part) for part in ("trainer", "env", "labeler")] == ["0", "1", "0"]
+    assert [visible(placement, part) for part in ("learner", "env", "labeler")] == ["0", "1", "0"]
 
 
 def test_a_machine_that_was_given_some_of_its_gpus_calls_them_by_their_own_numbers():
@@ -69,18 +69,23 @@ def test_a_part_may_have_another_role():
     assert Placement(config, THREE).options("replay")["resources"] == {"labeling_pc": SHARE}
 
 
+def test_a_config_of_an_earlier_run_says_trainer():
+    config = parse(ClusterConfig, {"workers": {"trainer": "labeling"}})
+    assert Placement(config, THREE).options("learner")["resources"] == {"labeling_pc": SHARE}
+
+
 def test_the_placement_of_the_reward_tutorial():
     """All on GPU 0, and the reward, which may use 0 and 1, on the one that nobody else uses."""
     config = parse(ClusterConfig, {"component_placement": SPEC})
     placement = Placement(config, [node(1, gpus=2)])
-    assert [visible(placement, part) for part in ("trainer", "env", "labeler")] == ["0", "0", "1"]
+    assert [visible(placement, part) for part in ("learner", "env", "labeler")] == ["0", "0", "1"]
     assert placement.options("labeler")["resources"] == {"node:10.0.0.1": SHARE}
 
 
 def test_numbers_count_gpus_over_the_nodes_and_the_head_is_first():
     config = parse(ClusterConfig, {"component_placement": {"actor": "0-1", "env,rollout": 2, "reward": "3"}})
     placement = Placement(config, THREE[::-1])
-    pinned = [next(iter(placement.options(part)["resources"])) for part in ("trainer", "env", "labeler", "replay")]
+    pinned = [next(iter(placement.options(part)["resources"])) for part in ("learner", "env", "labeler", "replay")]
     assert pinned == ["node:10.0.0.1", "node:10.0.0.2", "node:10.0.0.3", "node:10.0.0.1"]
 
 
@@ -121,7 +126,7 @@ def test_a_gpu_beyond_those_there():
 def test_a_judge_that_needs_a_gpu_where_there_is_none():
     nodes = [*THREE[:2], node(3, "labeling", hostname="desk")]
     with pytest.raises(ClusterError, match=r"the labeler needs a GPU and there is none on desk \(10\.0\.0\.3\); .*cpu"):
-        Placement(ClusterConfig(), nodes, needs_gpu=["labeler"])
+        Placement(ClusterConfig(), nodes, requires_gpu=["labeler"])
     Placement(ClusterConfig(), nodes)
 
 
@@ -131,7 +136,7 @@ def test_a_judge_that_needs_a_gpu_where_there_is_none():
         ({"component_placement": {**SPEC, "rewrd": 0}}, "unknown component 'rewrd'.*did you mean 'reward'"),
         ({"component_placement": {**SPEC, "actor": "3-1"}}, "component_placement.actor is '3-1'; write a number"),
         ({"component_placement": {**SPEC, "actor": "gpu0"}}, "is 'gpu0'"),
-        ({"component_placement": {**SPEC, "rollout": 1}}, "env and rollout are one part here"),
+        ({"component_placement": {**SPEC, "rollout": 1}}, "env and rollout are one worker here"),
         ({"component_placement": {"actor": 0}}, "does not say where these are: env, reward"),
         ({"component_placement": SPEC, "workers": {"env": "training"}}, "component_placement and workers both say"),
         ({"num_learners": 0}, "num_learners"),
@@ -147,7 +152,7 @@ def test_a_node_with_other_versions_is_refused_before_anything_starts():
     ours = own_versions()
     odd = node(3, "labeling", hostname="desk", versions={**ours, "plaudit": "0.0.9"})
     with pytest.raises(ClusterError, match=rf"desk \(10\.0\.0\.3\) has plaudit 0\.0\.9 instead of {ours['plaudit']}; "):
-        Placement(ClusterConfig(), [*THREE[:2], odd], ours=ours)
+        Placement(ClusterConfig(), [*THREE[:2], odd], versions=ours)
 
 
 def test_builds_of_one_torch_for_different_machines_go_together():

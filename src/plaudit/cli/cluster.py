@@ -2,7 +2,7 @@
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -41,8 +41,8 @@ def cluster_start(
     folder: FolderOption = None,
 ) -> None:
     """Make this machine a node, in the background. The one for training, without --head, is the head."""
-    from plaudit.cluster.firewall import line
-    from plaudit.cluster.launch import Start, start
+    from plaudit.cluster.firewall import command
+    from plaudit.cluster.launch import NodeOptions, start
     from plaudit.cluster.state import default_folder
     from plaudit.cluster.tables import next_steps
     from plaudit.errors import ClusterError, did_you_mean
@@ -51,8 +51,8 @@ def cluster_start(
     unknown = [name for name in role if name not in ROLES]
     if unknown:
         raise ClusterError(f"unknown role '{unknown[0]}'; {did_you_mean(unknown[0], ROLES)}")
-    state = start(
-        Start(
+    node = start(
+        NodeOptions(
             tuple(name for name in ROLES if name in set[str](role)),
             folder or default_folder(),
             head,
@@ -63,11 +63,11 @@ def cluster_start(
             firewall,
         )
     )
-    out.print(next_steps(state))
-    if not state.closed and not ip_address(state.address).is_loopback:  # Ray keeps to that one by itself
+    out.print(next_steps(node))
+    if not node.closed and not ip_address(node.address).is_loopback:  # with a loopback address Ray listens there only
         tell(
             "warning",
-            f"Ray listens on all addresses of this machine; to close the others: {line(state.address, state.ports)}",
+            f"Ray listens on all addresses of this machine; to close the others: {command(node.address, node.ports)}",
         )
 
 
@@ -77,26 +77,26 @@ def cluster_stop(folder: FolderOption = None) -> None:
     from plaudit.cluster.launch import stop
     from plaudit.cluster.state import default_folder
 
-    state = stop(folder or default_folder())
-    if state is None:
+    node = stop(folder or default_folder())
+    if node is None:
         out.print("no node runs on this machine")
     else:
-        out.print(f"stopped: {', '.join(state.roles)}, of the cluster at {state.head}")
+        out.print(f"stopped: {', '.join(node.roles)}, of the cluster at {node.head}")
 
 
 @cluster.command("status")
 def cluster_status(address: AddressOption = "auto", folder: FolderOption = None) -> None:
     """Show the nodes and what runs on them."""
-    from plaudit.cluster.connect import joined
+    from plaudit.cluster.connect import cluster_nodes, joined
     from plaudit.cluster.ray_private import actors
     from plaudit.cluster.tables import actors_table, nodes_table
 
-    with joined(address, folder=folder) as found:
-        out.print(nodes_table(found.all_nodes()))
-        running = actors()
-        if running:
-            out.print()
-            out.print(actors_table(running, found.all_nodes()))
+    with joined(address, folder=folder):
+        nodes, running = cluster_nodes(), actors()
+    out.print(nodes_table(nodes))
+    if running:
+        out.print()
+        out.print(actors_table(running, nodes))
 
 
 @cluster.command("check")
@@ -105,20 +105,16 @@ def cluster_check(
     folder: FolderOption = None,
     megabytes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="To send between each two nodes.")] = 50,
 ) -> None:
-    """Measure nodes and the ways between them; returns 1 if anything is wrong."""
+    """Check nodes and measure the connections between them; returns 1 if anything is wrong."""
     from plaudit.cluster.check import check
-    from plaudit.cluster.connect import joined
+    from plaudit.cluster.connect import cluster_nodes, joined
     from plaudit.cluster.tables import check_table
 
-    with joined(address, folder=folder) as found:
-        rows = check(found, megabytes)
-    out.print(check_table(rows))
-    _tell(rows)
-
-
-def _tell(rows: list[Any]) -> None:
-    for row in rows:
-        if row.problem:
-            tell("warning" if row.harmless else "problem", f"{row.where}: {row.problem}")
-    if any(row.problem and not row.harmless for row in rows):
+    with joined(address, folder=folder):
+        results = check([node for node in cluster_nodes() if node.alive], megabytes)
+    out.print(check_table(results))
+    for result in results:
+        if result.problem:
+            tell("warning" if result.harmless else "problem", f"{result.where}: {result.problem}")
+    if any(result.problem and not result.harmless for result in results):
         raise typer.Exit(1)

@@ -1,19 +1,20 @@
 """Starting and stopping the node of this machine.
 
-`ray start --block` runs detached as the parent of everything that belongs to the node: ending it ends them, by the
-kernel's own doing should it be killed. All ports are fixed, counted from one, so that a firewall can name them. What we
-do not use is off: dashboard, client server, autoscaler, log monitor, usage statistics.
+`ray start --block` runs detached as the parent of all processes of the node: ending it ends them, and should it be
+killed, the kernel does. All ports are fixed, counted from one, so that a firewall can name them. What we do not use is
+off: dashboard, client server, autoscaler, log monitor, usage statistics.
 
-The health checks are wider than Ray's. A link that is gone makes them fail at once or by timeout, whatever the network
-says; ten of them are 30 s in the first case and 60 s in the second. So a cut of 20 s costs nothing, and a machine that
-is really gone is noticed within a minute. Ray's own five are 15 s and 65 s.
+The health checks are wider than Ray's. When a link is down they fail at once or by timeout, depending on the network;
+ten of them take 30 s in the first case and 60 s in the second. So a link that is down for 20 s costs nothing, and a
+lost machine is noticed within a minute. Ray's own five take 15 s and 65 s.
 
-Connections live as long. By Ray's settings whoever has an answer to send gives up on a silent link after 20 s, and
-whoever waits for it, having nothing to send, finds out seven minutes later: a call that was under way when a link broke
-for 20 s hung for minutes after it was back. Now the one holds on for a minute and the other asks every ten seconds.
+Connections live as long. With Ray's settings the side that has an answer to send gives up on a silent link after 20 s,
+and the side that waits for it, with nothing to send, finds out seven minutes later: a call in progress when a link
+broke for 20 s hung for minutes after it was back. Now the one holds on for a minute and the other asks every ten
+seconds.
 
-A busy machine takes its time: Ray's limits on the start of its own processes are raised (also the one in
-ray_private.py), and `START_S` is the one that counts.
+Ray's limits on the start of its own processes are raised for busy machines (also the one in ray_private.py);
+`START_TIMEOUT_S` decides.
 """
 
 import json
@@ -25,19 +26,18 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from plaudit.cluster.connect import IMPATIENT, QUIET, check_reachable, refusal, with_port
+from plaudit.cluster.connect import JOIN_TIMEOUTS, QUIET, check_reachable, refusal, with_port
 from plaudit.cluster.firewall import close_others, open_others
-from plaudit.cluster.network import addresses_here, is_free, is_ours, way_to
+from plaudit.cluster.network import address_towards, can_listen, own_addresses
 from plaudit.cluster.ray_private import RAY_MAIN, START_HOOK
 from plaudit.cluster.state import (
     RAY,
-    NodeState,
+    NodeInfo,
     began,
     boot,
     check_length,
     make_folder,
+    members,
     read_state,
     running,
     session_of,
@@ -49,8 +49,8 @@ from plaudit.cluster.versions import need_ray, own_labels
 from plaudit.errors import ClusterError
 from plaudit.training.cluster_config import Role
 
-AMOUNT: dict[Role, int] = {"training": 3, "inference": 1, "labeling": 1}  # trainer, replay and state live on the first
-START_S, STOP_S = 300.0, 15.0  # to wait for
+RESOURCES: dict[Role, int] = {"training": 3, "inference": 1, "labeling": 1}  # the first has learner, replay and state
+START_TIMEOUT_S, STOP_TIMEOUT_S = 300.0, 15.0
 SYSTEM_CONFIG = {
     "health_check_initial_delay_ms": 5000,
     "health_check_period_ms": 3000,
@@ -65,40 +65,27 @@ SYSTEM_CONFIG = {
 
 
 @dataclass(frozen=True)
-class Ports:
-    """Of a node, counted from `first`."""
+class NodePorts:
+    """The ports of a node; the first is the head's."""
 
     first: int = 6379
 
     @property
-    def head(self) -> int:
-        return self.first
-
-    @property
-    def node_manager(self) -> int:
-        return self.first + 1
-
-    @property
-    def object_manager(self) -> int:
-        return self.first + 2
-
-    @property
-    def agents(self) -> tuple[int, int, int, int]:
-        """Of runtime environments; and, where `ray[default]` is installed, of the dashboard (two) and of metrics."""
-        return self.first + 3, self.first + 4, self.first + 5, self.first + 6
-
-    @property
-    def workers(self) -> tuple[int, int]:
-        return self.first + 21, self.first + 520
-
-    @property
     def last(self) -> int:
-        return self.workers[1]
+        """Of those that actors and drivers get."""
+        return self.first + 520
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Of `ray start`, without those of actors; the last three are used only where `ray[default]` is installed."""
+        names = ("node-manager", "object-manager", "runtime-env-agent")
+        names += ("dashboard-agent-listen", "dashboard-agent-grpc", "metrics-export")
+        return {f"{name}-port": port for port, name in enumerate(names, self.first + 1)}
 
 
 @dataclass(frozen=True)
-class Start:
-    """What to start.
+class NodeOptions:
+    """Of `start`.
 
     head: None to be the head
     address: of this machine; None to take the one that leads to the head, or the only one there is
@@ -116,97 +103,92 @@ class Start:
     firewall: bool = False
 
 
-def start(asked: Start) -> NodeState:
+def start(options: NodeOptions) -> NodeInfo:
     """Start the node of this machine and wait until it has joined."""
     need_ray()
-    _check(asked)
-    ports, token = Ports(asked.port), token_file(asked.token)
-    address = _own_address(asked)
-    head = with_port(asked.head) if asked.head else f"{address}:{ports.head}"
-    if asked.head:
+    _check(options)
+    ports, token = NodePorts(options.port), token_file(options.token)
+    address = _own_address(options)
+    head = with_port(options.head) if options.head else f"{address}:{ports.first}"
+    if options.head:
         check_reachable(head)
-    _check_ports(address, ports, is_head=asked.head is None)
-    _prepare_token(token, head if asked.head else None)
-    make_folder(asked.folder)
-    if asked.firewall:
+    _check_ports(address, ports, is_head=options.head is None)
+    _prepare_token(token, head if options.head else None)
+    make_folder(options.folder)
+    if options.firewall:
         close_others(address, (ports.first, ports.last))
-    log = asked.folder / "start.log"
-    environment = _environment(token, joins=asked.head is not None)
-    process = _spawn(_command(asked, address, head, ports), log, environment)
+    log = options.folder / "start.log"
+    environment = _environment(token, joins=options.head is not None)
+    process = _spawn(_command(options, address, head, ports), log, environment)
     _wait_until_up(process, log, head, token)
-    state = NodeState(
+    node = NodeInfo(
         pid=process.pid,
         began=began(process.pid) or 0,
         head=head,
         address=address,
-        roles=asked.roles,
+        roles=options.roles,
         token=str(token),
-        is_head=asked.head is None,
+        is_head=options.head is None,
         ports=(ports.first, ports.last),
-        closed=asked.firewall,
+        closed=options.firewall,
         boot=boot(),
     )
-    write_state(asked.folder, state)
-    return state
+    write_state(options.folder, node)
+    return node
 
 
-def stop(folder: Path) -> NodeState | None:
-    """Stop what `start` started in this folder, and nothing else; None if nothing is there."""
-    state = read_state(folder)
-    if state is None:
+def stop(folder: Path) -> NodeInfo | None:
+    """Stop the node of this folder, and nothing else; None if there is none."""
+    node = read_state(folder)
+    if node is None:
         return None
-    if state.alive:
-        state.end()
-        _wait_until_gone(state.pid)
-    if state.closed:
-        open_others(state.ports)
+    if node.alive:
+        signal_process(node.pid, node.began, signal.SIGTERM)
+        _wait_until_gone(node.pid)
+    if node.closed:
+        open_others(node.ports)
     (folder / "node.json").unlink()
-    return state
+    return node
 
 
-def members(session: int) -> list[int]:
-    """The processes of a node: all in the session that its first one began."""
-    return [pid for pid in psutil.pids() if session_of(pid) == session]
-
-
-def _check(asked: Start) -> None:
-    check_length(asked.folder)
-    here = running(asked.folder)
-    if here is not None:
+def _check(options: NodeOptions) -> None:
+    check_length(options.folder)
+    node = running(options.folder)
+    if node is not None:
         raise ClusterError(
-            f"a node runs here already ({', '.join(here.roles)}, of the cluster at {here.head}); stop it first: "
+            f"a node runs here already ({', '.join(node.roles)}, of the cluster at {node.head}); stop it first: "
             "plaudit cluster stop"
         )
-    if asked.head is None and "training" not in asked.roles:
+    if options.head is None and "training" not in options.roles:
         raise ClusterError(
-            f"a machine for {' and '.join(asked.roles)} joins a cluster; say where its head is: --head ADDRESS "
+            f"a machine for {' and '.join(options.roles)} joins a cluster; say where its head is: --head ADDRESS "
             "(the machine with --role training is the head)"
         )
 
 
-def _own_address(asked: Start) -> str:
-    if asked.address is not None:
-        if not is_ours(asked.address):
+def _own_address(options: NodeOptions) -> str:
+    addresses = own_addresses()
+    if options.address is not None:
+        if not can_listen(options.address):
             raise ClusterError(
-                f"{asked.address} is not an address of this machine; it has: {', '.join(addresses_here()) or 'none'}"
+                f"{options.address} is not an address of this machine; it has: {', '.join(addresses) or 'none'}"
             )
-        return asked.address
-    if asked.head is not None:
-        return way_to(with_port(asked.head))
-    if len(asked.roles) == len(AMOUNT):
-        return "127.0.0.1"  # all roles here: nobody else has to come in
-    known = addresses_here()
-    if len(known) != 1:
+        return options.address
+    if options.head is not None:
+        return address_towards(with_port(options.head))
+    if len(options.roles) == len(RESOURCES):
+        return "127.0.0.1"  # with all roles here no other machine connects
+    if len(addresses) != 1:
         raise ClusterError(
             "say at which address the other machines reach this one, with --address; "
-            f"this machine has: {', '.join(known) or 'none but 127.0.0.1'}"
+            f"this machine has: {', '.join(addresses) or 'none but 127.0.0.1'}"
         )
-    return known[0]
+    return addresses[0]
 
 
-def _check_ports(address: str, ports: Ports, is_head: bool) -> None:
-    needed = [ports.node_manager, ports.object_manager, *ports.agents] + ([ports.head] if is_head else [])
-    taken = [port for port in sorted(needed) if not is_free(address, port)]
+def _check_ports(address: str, ports: NodePorts, is_head: bool) -> None:
+    needed = [ports.first] * is_head + list(ports.options.values())
+    taken = [port for port in needed if not can_listen(address, port)]
     if taken:
         raise ClusterError(
             f"port {taken[0]} is taken on this machine; a node uses {ports.first} to {ports.last}, "
@@ -227,42 +209,39 @@ def _prepare_token(token: Path, head: str | None) -> None:
 
 
 def _environment(token: Path, joins: bool) -> dict[str, str]:
-    ours = {
+    settings = {
         "RAY_START_HOOK": START_HOOK,
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # else `stop` waits half a minute for actors that never end
         "PYTHONUNBUFFERED": "1",
     }
-    joining = {"RAY_NUM_REDIS_GET_RETRIES": IMPATIENT["RAY_NUM_REDIS_GET_RETRIES"]} if joins else {}
-    early = {f"RAY_{name}": str(value) for name, value in SYSTEM_CONFIG.items()}  # until the head has told a node
-    return {**os.environ, **QUIET, **early, **ours, **joining, **token_environment(token)}
+    if joins:
+        settings["RAY_NUM_REDIS_GET_RETRIES"] = JOIN_TIMEOUTS["RAY_NUM_REDIS_GET_RETRIES"]
+    # The node's, until it receives the head's.
+    system_config = {f"RAY_{name}": str(value) for name, value in SYSTEM_CONFIG.items()}
+    return {**os.environ, **QUIET, **system_config, **settings, **token_environment(token)}
 
 
-def _command(asked: Start, address: str, head: str, ports: Ports) -> list[str]:
-    runtime, listen, grpc, metrics = ports.agents
-    options = {
+def _command(options: NodeOptions, address: str, head: str, ports: NodePorts) -> list[str]:
+    is_head = options.head is None
+    args = {
         "node-ip-address": address,
         "node-name": address,
-        "resources": json.dumps({f"{role}_pc": AMOUNT[role] for role in asked.roles}),
+        "resources": json.dumps({f"{role}_pc": RESOURCES[role] for role in options.roles}),
         "labels": ",".join(f"{name}={value}" for name, value in own_labels().items()),
-        "temp-dir": str(asked.folder.absolute() / RAY),
-        "node-manager-port": ports.node_manager,
-        "object-manager-port": ports.object_manager,
-        "runtime-env-agent-port": runtime,
-        "dashboard-agent-listen-port": listen,
-        "dashboard-agent-grpc-port": grpc,
-        "metrics-export-port": metrics,
-        "min-worker-port": ports.workers[0],
-        "max-worker-port": ports.workers[1],
+        "temp-dir": str(options.folder.absolute() / RAY),
+        **ports.options,
+        "min-worker-port": ports.first + 21,
+        "max-worker-port": ports.last,
         "include-log-monitor": "false",
     }
-    if asked.head is None:
-        options |= {"port": ports.head, "include-dashboard": "false", "system-config": json.dumps(SYSTEM_CONFIG)}
+    if is_head:
+        args |= {"port": ports.first, "include-dashboard": "false", "system-config": json.dumps(SYSTEM_CONFIG)}
     else:
-        options |= {"address": head}
-    if asked.gpus is not None:
-        options |= {"num-gpus": asked.gpus}
-    flags = ["--block", "--disable-usage-stats", *(["--head", "--no-monitor"] if asked.head is None else [])]
-    return [sys.executable, "-c", RAY_MAIN, "start", *flags, *(f"--{name}={value}" for name, value in options.items())]
+        args |= {"address": head}
+    if options.gpus is not None:
+        args |= {"num-gpus": options.gpus}
+    flags = ["--block", "--disable-usage-stats", *(["--head", "--no-monitor"] if is_head else [])]
+    return [sys.executable, "-c", RAY_MAIN, "start", *flags, *(f"--{name}={value}" for name, value in args.items())]
 
 
 def _spawn(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -273,29 +252,30 @@ def _spawn(command: list[str], log: Path, environment: dict[str, str]) -> subpro
 
 
 def _wait_until_up(process: subprocess.Popen[bytes], log: Path, head: str, token: Path) -> None:
-    until = time.monotonic() + START_S
+    deadline = time.monotonic() + START_TIMEOUT_S
     while "Ray runtime started" not in log.read_text():
         if process.poll() is not None:
-            raise ClusterError(_why_not(log, head, token))
-        if time.monotonic() > until:
+            raise ClusterError(_start_error(log, head, token))
+        if time.monotonic() > deadline:
             process.terminate()
             _wait_until_gone(process.pid)
-            raise ClusterError(f"the node did not come up within {START_S:.0f} s; what it said is in {log}")
+            raise ClusterError(f"the node was not up after {START_TIMEOUT_S:.0f} s; its output is in {log}")
         time.sleep(0.1)
 
 
-def _why_not(log: Path, head: str, token: Path) -> str:
-    words = log.read_text()
-    if any(sign in words for sign in ("uthenticat", "ersion mismatch")):
-        return refusal(head, token, words)
-    lines = [line for line in words.splitlines() if line.strip()]
-    return f"Ray did not start: {lines[-1].strip() if lines else 'it said nothing'}; all it said is in {log}"
+def _start_error(log: Path, head: str, token: Path) -> str:
+    text = log.read_text()
+    if "uthenticat" in text or "ersion mismatch" in text:
+        return refusal(head, token, text)
+    lines = [line for line in text.splitlines() if line.strip()]
+    return f"Ray did not start: {lines[-1].strip() if lines else 'it printed nothing'}; its output is in {log}"
 
 
 def _wait_until_gone(session: int) -> None:
-    until = time.monotonic() + STOP_S
+    """Wait for the processes of a session to end, and kill those that take too long."""
+    deadline = time.monotonic() + STOP_TIMEOUT_S
     while left := members(session):
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             for pid in left:
                 since = began(pid)
                 if since is not None and session_of(pid) == session:

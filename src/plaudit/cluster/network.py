@@ -18,31 +18,20 @@ class Listener:
 
     @property
     def everywhere(self) -> bool:
+        """Whether it listens on all addresses of the machine."""
         return self.address in ("0.0.0.0", "::")
 
 
-def addresses_here() -> list[str]:
-    """The IPv4 addresses at which other machines may reach this one."""
-    return [address for address in _addresses(socket.AF_INET) if not ipaddress.ip_address(address).is_loopback]
+def own_addresses(family: int = socket.AF_INET) -> list[str]:
+    """The addresses at which other machines may reach this one: not loopback, and not link-local of IPv6."""
+    interfaces = psutil.net_if_addrs().values()
+    found = {one.address.partition("%")[0] for each in interfaces for one in each if one.family == family}
+    parsed = {address: ipaddress.ip_address(address) for address in found}
+    return sorted(a for a, ip in parsed.items() if not ip.is_loopback and not (ip.version == 6 and ip.is_link_local))
 
 
-def addresses_v6() -> list[str]:
-    """The IPv6 addresses that are not for this machine or this cable alone."""
-    found = [(address, ipaddress.ip_address(address)) for address in _addresses(socket.AF_INET6)]
-    return [address for address, parsed in found if not parsed.is_loopback and not parsed.is_link_local]
-
-
-def _addresses(family: int) -> list[str]:
-    every = [one for interface in psutil.net_if_addrs().values() for one in interface]
-    return sorted({one.address.partition("%")[0] for one in every if one.family == family})
-
-
-def is_ours(address: str) -> bool:
-    return is_free(address, 0)
-
-
-def is_free(address: str, port: int) -> bool:
-    """Whether nobody listens there yet; port 0: whether anybody could."""
+def can_listen(address: str, port: int = 0) -> bool:
+    """Whether the address is this machine's and the port is free; port 0: any."""
     try:
         socket.create_server((address, port)).close()
     except OSError:
@@ -50,21 +39,21 @@ def is_free(address: str, port: int) -> bool:
     return True
 
 
-def way_to(address: str) -> str:
-    """Our own address on the way to another machine's "host:port". Nothing is sent."""
-    host, _, port = address.rpartition(":")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        asking.connect((host, int(port)))
-        return asking.getsockname()[0]
-
-
-def answers(address: str, port: int, seconds: float = 1.0) -> bool:
-    """Whether somebody listens there."""
+def can_connect(address: str, port: int, timeout_s: float = 1.0) -> bool:
+    """Whether something listens there."""
     try:
-        socket.create_connection((address, port), timeout=seconds).close()
+        socket.create_connection((address, port), timeout=timeout_s).close()
     except OSError:
         return False
     return True
+
+
+def address_towards(address: str) -> str:
+    """This machine's address on the route to a "host:port". Nothing is sent."""
+    host, _, port = address.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, int(port)))
+        return probe.getsockname()[0]
 
 
 def listeners(pids: Iterable[int]) -> list[Listener]:
@@ -74,14 +63,14 @@ def listeners(pids: Iterable[int]) -> list[Listener]:
         try:
             process = psutil.Process(pid)
             open_ports = [one.laddr for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
-            found |= {Listener(_plain(ip), port, process.name()) for ip, port in open_ports}
+            found |= {Listener(_unmapped(ip), port, process.name()) for ip, port in open_ports}
         except psutil.Error:
             continue
     return sorted(found, key=lambda one: one.port)
 
 
-def _plain(address: str) -> str:
-    """An IPv4 address also where it comes as an IPv6 one."""
+def _unmapped(address: str) -> str:
+    """An IPv4 address that is written as an IPv6 one, as IPv4."""
     parsed = ipaddress.ip_address(address)
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return str(mapped or parsed)

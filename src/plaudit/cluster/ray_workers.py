@@ -301,10 +301,10 @@ class RayWorkers(Workers):
             self.labeler = self._slot("labeler", "labeler", ManualRewardLabelerActor, replay, config.judge.window)
 
         def make(rank: int) -> Any:
-            where = cluster.placement.options("trainer", rank)
+            where = cluster.placement.options("learner", rank)
             return ray.remote(LearnerActor).options(**where, max_restarts=0).remote(config, folder, replay, state)
 
-        self._learners = LearnerGroup(make, cluster.placement.num_learners)
+        self._learners = LearnerGroup(make, config.cluster.num_learners)
         self.learner = Slot(self._learners, self.clock)
 
     def _name(self, worker: str) -> str:

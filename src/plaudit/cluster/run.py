@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from plaudit.training.cluster_config import Part
+from plaudit.training.cluster_config import WorkerName
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.worker_group import LocalWorkers, Workers
 
@@ -25,8 +25,9 @@ def workers_for(folder: RunFolder, address: str | None, *, serial: bool = False)
     from plaudit.cluster.connect import connected
 
     config = folder.config
-    needs: list[Part] = ["labeler"] if not config.human_labels and config.judge.config.requires_gpu else []
-    with connected(None if address == "auto" else address, config.cluster, needs) as cluster:
+    has_model = not config.human_labels and config.judge.config.requires_gpu
+    requires_gpu: list[WorkerName] = ["labeler"] if has_model else []
+    with connected(None if address == "auto" else address, config.cluster, requires_gpu) as cluster:
         from plaudit.cluster.ray_workers import RayWorkers
 
         workers = RayWorkers(folder, cluster)

@@ -1,10 +1,10 @@
-"""What `plaudit cluster start` started on this machine: a file in the folder that Ray's session lives in.
+"""The node that `plaudit cluster start` started on this machine: a file in the folder of Ray's session.
 
-One folder, one node. `stop` ends the processes in it and no others, and the other commands find the cluster of this
-machine through it. A process is known by its id, its owner and the moment it began, since ids are used again.
+One folder, one node. `stop` ends its processes and no others, and the other commands find the cluster of this machine
+through it. A process is identified by its id, its owner and its start time, since ids are reused.
 
-The folder lies where every user can make one, so it is believed only if it is this user's own and nobody else can
-write to it. Ray opens its own folder to everyone; that one is inside, where nobody else gets to.
+The folder is in a place where every user can create one, so it is trusted only if it belongs to this user and nobody
+else can write to it. Ray opens its own folder to everyone; that one is inside, out of reach of others.
 """
 
 import os
@@ -20,16 +20,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from plaudit.errors import ClusterError
 
-RAY, LOCAL = "ray", "local"  # folders of Ray's own in ours: of the node, and of clusters that live in one process
-LONGEST = 36  # bytes; + /local/session_<date>_<pid>/sockets/plasma_store, within 107
-LARGEST = 1 << 20  # bytes of a node.json
+RAY, LOCAL = "ray", "local"  # Ray's own folders in ours: of the node, and of clusters within one process
+MAX_PATH = 36  # bytes; + /local/session_<date>_<pid>/sockets/plasma_store, within 107
+MAX_FILE = 1 << 20  # bytes of a node.json
 
 
 @dataclass(frozen=True)
-class NodeState:
+class NodeInfo:
     """A node of this machine."""
 
-    pid: int  # of the process that all others of the node descend from
+    pid: int  # of the ancestor of all its processes
     began: int  # clock ticks after boot
     head: str  # "10.0.0.1:6379"
     address: str  # its own
@@ -37,16 +37,13 @@ class NodeState:
     token: str  # the file
     is_head: bool
     ports: tuple[int, int] = (0, 0)  # the first and the last
-    closed: bool = False  # whether they can be reached at its address alone
-    boot: str = ""  # of the machine; clocks begin anew with each
+    closed: bool = False  # whether a firewall rule closes them on the machine's other addresses
+    boot: str = ""  # id of the machine's boot, which `began` counts from
 
     @property
     def alive(self) -> bool:
+        """Whether the process that was started still runs."""
         return self.boot in ("", boot()) and is_process(self.pid, self.began)
-
-    def end(self) -> None:
-        """Ask the process to end, if it is the one that was started."""
-        signal_process(self.pid, self.began, signal.SIGTERM)
 
 
 def default_folder() -> Path:
@@ -55,27 +52,29 @@ def default_folder() -> Path:
 
 
 def check_length(folder: Path) -> None:
-    if len(os.fsencode(folder.absolute())) > LONGEST:
-        raise ClusterError(f"{folder} is too long for the sockets in it; give a folder of {LONGEST} letters at most")
+    """Raise `ClusterError` for a path that is too long for sockets."""
+    if len(os.fsencode(folder.absolute())) > MAX_PATH:
+        raise ClusterError(f"{folder} is too long for the sockets in it; give a folder of {MAX_PATH} letters at most")
 
 
 def make_folder(folder: Path) -> None:
-    """This user's own, closed to everybody else."""
+    """Create it, or check it, and close it to everybody else."""
     check_length(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _opened(folder) as handle:
         os.fchmod(handle, 0o700)
 
 
-def read_state(folder: Path) -> NodeState | None:
+def read_state(folder: Path) -> NodeInfo | None:
+    """The node of a folder, dead or alive; None where there was none."""
     try:
         with _opened(folder) as handle:
             file = os.open("node.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=handle)
             with os.fdopen(file, "rb") as opened:
-                found = os.fstat(file)
-                if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-                    raise ClusterError(f"{folder / 'node.json'} was not written by you alone; it is not believed")
-                return TypeAdapter(NodeState).validate_json(opened.read(LARGEST))
+                status = os.fstat(file)
+                if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+                    raise ClusterError(f"{folder / 'node.json'} was not written by you alone; it is not trusted")
+                return TypeAdapter(NodeInfo).validate_json(opened.read(MAX_FILE))
     except FileNotFoundError:
         return None
     except (ValidationError, OSError) as error:  # a link, a folder, half a file
@@ -85,17 +84,18 @@ def read_state(folder: Path) -> NodeState | None:
         ) from error
 
 
-def write_state(folder: Path, state: NodeState) -> None:
-    half = folder / "node.json.part"
-    half.unlink(missing_ok=True)
-    with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(TypeAdapter(NodeState).dump_json(state))
-    half.replace(folder / "node.json")
+def write_state(folder: Path, node: NodeInfo) -> None:
+    """Replace the folder's node.json at once."""
+    partial = folder / "node.json.part"
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(TypeAdapter(NodeInfo).dump_json(node))
+    partial.replace(folder / "node.json")
 
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    """A handle on the very folder that was looked at."""
+    """A descriptor of the folder, checked: what is opened through it cannot be exchanged for another."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except NotADirectoryError:
@@ -105,43 +105,44 @@ def _opened(folder: Path) -> Iterator[int]:
     except OSError as error:
         raise ClusterError(f"{folder}: {error.strerror}; name a folder of your own with --dir") from None
     try:
-        found = os.fstat(handle)
-        if found.st_uid != os.getuid():
+        status = os.fstat(handle)
+        if status.st_uid != os.getuid():
             raise ClusterError(
-                f"{folder} belongs to another user (number {found.st_uid}); nothing in it is believed, name a folder "
-                "of your own with --dir"
+                f"{folder} belongs to another user (number {status.st_uid}) and is not trusted; name a folder of your "
+                "own with --dir"
             )
-        if found.st_mode & 0o022:
+        if status.st_mode & 0o022:
             raise ClusterError(
-                f"other users can write to {folder}; nothing in it is believed. If no node of yours runs from it, "
-                "remove it; or name another with --dir"
+                f"other users can write to {folder}, so it is not trusted. If no node of yours runs from it, remove "
+                "it; or name another with --dir"
             )
         yield handle
     finally:
         os.close(handle)
 
 
-def running(folder: Path) -> NodeState | None:
-    """The node that lives in this folder now."""
-    state = read_state(folder)
-    return state if state is not None and state.alive else None
+def running(folder: Path) -> NodeInfo | None:
+    """The node of this folder, if it is alive."""
+    node = read_state(folder)
+    return node if node is not None and node.alive else None
 
 
 def boot() -> str:
+    """The id of this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def is_process(pid: int, since: int) -> bool:
-    """Whether this is the one that began then, and this user's."""
+    """Whether the process of this id began then and is this user's."""
     try:
-        mine = psutil.Process(pid).uids().effective == os.geteuid()
+        own = psutil.Process(pid).uids().effective == os.geteuid()
     except (psutil.Error, ValueError):
         return False
-    return mine and pid > 1 and began(pid) == since
+    return own and pid > 1 and began(pid) == since
 
 
 def signal_process(pid: int, since: int, number: int) -> None:
-    """To that process or to none: the handle stays with it, whoever has its number next."""
+    """Send a signal to that process or to none: a pidfd stays with its process, whoever gets the id next."""
     with suppress(ProcessLookupError):
         handle = os.pidfd_open(pid)
         try:
@@ -152,7 +153,7 @@ def signal_process(pid: int, since: int, number: int) -> None:
 
 
 def began(pid: int) -> int | None:
-    """When a process began, in clock ticks after boot; None when there is none, or only its remains.
+    """When a process began, in clock ticks after boot; None where there is none, or a zombie.
 
     Not `psutil.Process.create_time`: that is a time of day, which changes when somebody sets the clock.
     """
@@ -164,8 +165,13 @@ def began(pid: int) -> int | None:
 
 
 def session_of(pid: int) -> int | None:
-    """The session that a process belongs to; None when there is none, or only its remains."""
+    """The session that a process belongs to; None where there is none, or a zombie."""
     try:
         return None if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE else os.getsid(pid)
     except (psutil.Error, ProcessLookupError):
         return None
+
+
+def members(session: int) -> list[int]:
+    """The processes of a node: all in the session that its first one started."""
+    return [pid for pid in psutil.pids() if session_of(pid) == session]

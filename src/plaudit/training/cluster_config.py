@@ -1,9 +1,10 @@
 """Which worker of an online run lives on which machine: the `cluster` block of a training config.
 
 Two ways to say it. By **role**: a machine is started as training, inference or labeling, which gives it a custom
-resource, and each part asks for the resource of its role. Machines may come and go; whoever has the role takes the
-part. By **number** (`component_placement`, as RLinf's configs write it): components on GPUs counted over the nodes, the
-head's first; where there is no GPU at all the numbers count nodes. One or the other: together they could contradict.
+resource, and each worker asks for the resource of its role. Machines may come and go; any machine with the role can
+take the worker. By **number** (`component_placement`, as in RLinf's configs): components on GPUs counted over the
+nodes, the head's first; where there is no GPU at all the numbers count nodes. One or the other: together they could
+contradict.
 """
 
 from typing import Annotated, Any, Literal
@@ -13,12 +14,12 @@ from pydantic import Field, model_validator
 from plaudit.config import Config
 from plaudit.errors import did_you_mean
 
-Part = Literal["trainer", "replay", "state", "env", "labeler"]
+WorkerName = Literal["learner", "replay", "state", "env", "labeler"]
 Role = Literal["training", "inference", "labeling"]
 
-PARTS: tuple[Part, ...] = ("trainer", "replay", "state", "env", "labeler")
+WORKERS: tuple[WorkerName, ...] = ("learner", "replay", "state", "env", "labeler")
 ROLES: tuple[Role, ...] = ("training", "inference", "labeling")
-COMPONENTS: dict[str, Part] = {"actor": "trainer", "env": "env", "rollout": "env", "reward": "labeler"}
+COMPONENTS: dict[str, WorkerName] = {"actor": "learner", "env": "env", "rollout": "env", "reward": "labeler"}
 
 Numbers = tuple[int, ...] | Literal["all"]
 
@@ -32,13 +33,21 @@ class RoleResources(Config):
 
 
 class WorkerRoles(Config):
-    """The role of the machine that each part lives on."""
+    """The role of the machine that each worker runs on."""
 
-    trainer: Role = "training"
+    learner: Role = "training"
     replay: Role = "training"
     state: Role = "training"
     env: Role = "inference"
     labeler: Role = "labeling"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_trainer(cls, values: Any) -> Any:
+        """The configs of earlier run folders have `trainer`."""
+        if not isinstance(values, dict) or "trainer" not in values or "learner" in values:
+            return values
+        return {"learner" if name == "trainer" else name: role for name, role in values.items()}
 
 
 class ClusterConfig(Config):
@@ -56,45 +65,36 @@ class ClusterConfig(Config):
             return self
         if by_role:
             raise ValueError(
-                f"component_placement and {' and '.join(by_role)} both say where parts live; keep one of them"
+                f"component_placement and {' and '.join(by_role)} both say where workers run; keep one of them"
             )
-        self.numbers()  # every mistake in it is told here
+        self.numbers()  # raises on every mistake in it
         return self
 
-    def resource(self, part: Part) -> str:
-        """The custom resource that `part` asks for."""
-        return _field(self.resources, _field(self.workers, part))
+    def resource(self, worker: WorkerName) -> str:
+        """The custom resource that `worker` asks for."""
+        return self.resources.model_dump()[self.workers.model_dump()[worker]]
 
-    def numbers(self) -> dict[Part, Numbers]:
-        """`component_placement`, read: the numbers of each part that it names."""
-        found: dict[Part, Numbers] = {}
+    def numbers(self) -> dict[WorkerName, Numbers]:
+        """`component_placement`, parsed: the numbers of each worker that it names."""
+        found: dict[WorkerName, Numbers] = {}
         for names, text in (self.component_placement or {}).items():
             for name in (word.strip() for word in names.split(",")):
-                part = _part_of(name)
-                numbers = _numbers_of(name, str(text))
-                if found.setdefault(part, numbers) != numbers:
+                if name not in COMPONENTS:
                     raise ValueError(
-                        f"env and rollout are one part here: one placement, not {found[part]} and {numbers}"
+                        f"unknown component '{name}' in component_placement; {did_you_mean(name, COMPONENTS)}"
                     )
-        missing = sorted({c for c, part in COMPONENTS.items() if part not in found} - {"rollout"})
+                worker, numbers = COMPONENTS[name], _parse_numbers(name, str(text))
+                if found.setdefault(worker, numbers) != numbers:
+                    raise ValueError(
+                        f"env and rollout are one worker here: one placement, not {found[worker]} and {numbers}"
+                    )
+        missing = sorted({c for c, worker in COMPONENTS.items() if worker not in found} - {"rollout"})
         if self.component_placement is not None and missing:
             raise ValueError(f"component_placement does not say where these are: {', '.join(missing)}")
         return found
 
 
-def _field(config: Config, name: str) -> Any:
-    return config.model_dump()[name]
-
-
-def _part_of(component: str) -> Part:
-    if component not in COMPONENTS:
-        raise ValueError(
-            f"unknown component '{component}' in component_placement; {did_you_mean(component, COMPONENTS)}"
-        )
-    return COMPONENTS[component]
-
-
-def _numbers_of(component: str, text: str) -> Numbers:
+def _parse_numbers(component: str, text: str) -> Numbers:
     """'0-1,3' -> (0, 1, 3)."""
     if text.strip() == "all":
         return "all"
