@@ -53,7 +53,7 @@ def play(env, steps: int, shape: tuple[int, ...] = (1,)) -> None:
 
 
 def test_every_episode_that_passes_is_stored_and_one_cut_short_too(store: Store):
-    env = DataCollectorWrapper(Counting(), store, known=["grasp"], task="count")
+    env = DataCollectorWrapper(Counting(), store, info_keys=["grasp"], task="count")
     env.reset()
     play(env, 4)
     env.reset()  # in the middle
@@ -94,7 +94,7 @@ def test_a_verdict_that_is_not_there_is_named(store: Store):
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_environments_that_reset_themselves_are_cut_where_their_episodes_end(store: Store, mode):
-    env = VectorDataCollectorWrapper(SyncVectorEnv([Counting] * 2, autoreset_mode=mode), store, known=["grasp"])
+    env = VectorDataCollectorWrapper(SyncVectorEnv([Counting] * 2, autoreset_mode=mode), store, info_keys=["grasp"])
     env.reset()
     play(env, 5, (2, 1))
     env.close()

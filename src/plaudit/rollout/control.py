@@ -23,7 +23,7 @@ from plaudit.errors import RolloutError
 from plaudit.protocols import Robot, Teleoperator
 from plaudit.robots.config import RobotConfig
 from plaudit.rollout.clock import RateLimiter, gc_disabled, set_realtime_priority
-from plaudit.rollout.engine import InferenceConfig, enter_if_context, error_message, robot_spec
+from plaudit.rollout.engine import InferenceConfig, connect_robot, error_message, robot_spec
 from plaudit.rollout.memory import NO_ACTION, TELEOP, ActionChunk, EpisodeBuffer
 from plaudit.rollout.processes import GRACE_S, ParentGone, exit_with_parent, print_error, receive, receive_block, send
 from plaudit.rollout.teleop import TeleopConfig
@@ -189,7 +189,7 @@ def main(
     os.set_blocking(ticks, False)
     try:
         with ExitStack() as stack:
-            robot = enter_if_context(robot_config.build(), stack)
+            robot = connect_robot(robot_config, stack)
             stack.callback(robot.hold)
             teleoperator = None if teleop is None else teleop.build(robot.action_dim)
             if teleoperator is not None:
@@ -206,7 +206,7 @@ def main(
 def hold(_: Connection, robot_config: RobotConfig) -> None:
     """A process for when the control process was killed: connects to the robot anew and tells it to hold."""
     with ExitStack() as stack:
-        robot = enter_if_context(robot_config.build(), stack)
+        robot = connect_robot(robot_config, stack)
         with suppress(Exception):
             robot.observe()  # a robot that was just connected has not measured its position yet
         robot.hold()

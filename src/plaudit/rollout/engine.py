@@ -26,12 +26,13 @@ from plaudit.config import Config, load
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError, RolloutError
-from plaudit.protocols import InferenceEngine, Robot
+from plaudit.policies.config import PolicyConfig
+from plaudit.protocols import InferenceEngine, Policy, Robot
 from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.config import RobotConfig
-from plaudit.rollout.memory import MAX_CHUNK
+from plaudit.rollout.memory import MAX_CHUNK, EpisodeBuffer
 from plaudit.rollout.timing import MAX_EPISODES, LatencyStats
-from plaudit.types import EnvSpec, Episode, FloatArray
+from plaudit.types import AnyArray, EnvSpec, Episode, FloatArray
 
 Outcome = tuple[Episode | None, BaseException | None]  # what was recorded of an episode, and what ended it early
 
@@ -104,6 +105,24 @@ class EngineBase:
     def _run_episode(self, task: str, seed: int | None) -> Outcome:
         raise NotImplementedError
 
+    def _recorded(
+        self,
+        buffer: EpisodeBuffer,
+        privileged: Mapping[str, Sequence[AnyArray]],
+        *,
+        task: str,
+        seed: int | None,
+        ended: str,
+        terminated: bool,
+    ) -> Episode | None:
+        """The episode in a buffer, if it has a step; its latencies are counted."""
+        latency = LatencyStats.of(buffer)
+        self._latencies.append(latency)
+        meta = {} if seed is None else {"seed": seed}
+        meta |= {"ended": ended, "missed_ticks": int(latency.missed.sum()), **buffer.weights_meta()}
+        values = {name: np.stack(steps) for name, steps in privileged.items()}
+        return buffer.episode(values, task=task, terminated=terminated, meta=meta)
+
 
 def record_episodes(
     engine: InferenceEngine, store: Store, count: int, *, task: str = "", seed: int | None = None
@@ -134,9 +153,18 @@ def robot_spec(robot: Robot, config: InferenceConfig) -> EnvSpec:
     return EnvSpec(int(robot.state_dim), int(robot.action_dim), dict(robot.cameras), fps, name)
 
 
-def enter_if_context(robot: Robot, stack: ExitStack) -> Robot:
-    """A robot that has to be closed is closed with the stack."""
+def connect_robot(config: RobotConfig, stack: ExitStack) -> Robot:
+    """Build a robot; one that can be closed is closed with the stack."""
+    robot = config.build()
     return stack.enter_context(robot) if isinstance(robot, AbstractContextManager) else robot
+
+
+def build_policy(config: PolicyConfig) -> Policy:
+    """A policy, ready to infer."""
+    policy: Policy = config.build()
+    policy.freeze_all_model_params()
+    policy.warmup()
+    return policy
 
 
 def error_message(error: BaseException) -> str:

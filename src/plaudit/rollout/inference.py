@@ -28,7 +28,7 @@ from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Policy
 from plaudit.rollout.clock import set_high_priority
 from plaudit.rollout.control import END_OF_EPISODE
-from plaudit.rollout.engine import InferenceConfig, error_message, validate_chunk
+from plaudit.rollout.engine import InferenceConfig, build_policy, error_message, validate_chunk
 from plaudit.rollout.memory import ActionChunk, EpisodeBuffer, SharedBlock, padded
 from plaudit.rollout.processes import ParentGone, exit_with_parent, print_error, receive, receive_block, send
 from plaudit.types import HUMAN, EnvSpec, PolicyWeights
@@ -87,10 +87,7 @@ def main(parent: Connection, ticks: int, policy_config: PolicyConfig, config: In
     os.set_inheritable(ticks, False)
     os.set_blocking(ticks, False)
     try:
-        policy = policy_config.build()
-        policy.freeze_all_model_params()
-        policy.warmup()
-        inference = InferenceProcess(policy, config, parent, ticks)
+        inference = InferenceProcess(build_policy(policy_config), config, parent, ticks)
         set_high_priority()
         send(parent, READY)
         inference.serve()

@@ -24,8 +24,6 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import Any
 
-import numpy as np
-
 from plaudit.errors import RolloutError
 from plaudit.policies.config import PolicyConfig
 from plaudit.registry import INFERENCE_REGISTRY
@@ -36,7 +34,6 @@ from plaudit.rollout.inference import InferenceFailed, StartInference, WeightsMe
 from plaudit.rollout.memory import EpisodeBuffer
 from plaudit.rollout.processes import GRACE_S, ChildProcess
 from plaudit.rollout.teleop import TeleopConfig
-from plaudit.rollout.timing import LatencyStats
 from plaudit.types import PolicyWeights
 
 POLL_S = 0.1  # between checks that both processes are alive, should no socket say so
@@ -166,12 +163,12 @@ class Rtc(EngineBase):
         except (RolloutError, KeyboardInterrupt) as error:
             failure = error
             done = self._stop_control(str(error) or "interrupted")
-        self._latencies.append(LatencyStats.of(buffer))
-        privileged = {name: np.stack(values) for name, values in done.privileged.items()}
-        meta = {**({} if seed is None else {"seed": seed}), "ended": done.ended, **buffer.weights_meta()}
         if failure is not None:
             self.close()
-        return buffer.episode(privileged, task=task, terminated=done.terminated, meta=meta), failure
+        episode = self._recorded(
+            buffer, done.privileged, task=task, seed=seed, ended=done.ended, terminated=done.terminated
+        )
+        return episode, failure
 
     def _await_done(self) -> EpisodeDone:
         stop_sent = False

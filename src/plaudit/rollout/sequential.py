@@ -7,8 +7,6 @@ meta, because they cannot be seen in the recorded steps, which follow each other
 import time
 from contextlib import ExitStack, nullcontext
 
-import numpy as np
-
 from plaudit.errors import RolloutError
 from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Policy
@@ -20,14 +18,14 @@ from plaudit.rollout.engine import (
     EngineBase,
     InferenceConfig,
     Outcome,
-    enter_if_context,
+    build_policy,
+    connect_robot,
     error_message,
     robot_spec,
     validate_chunk,
 )
 from plaudit.rollout.memory import ActionChunk, EpisodeBuffer
 from plaudit.rollout.teleop import TeleopConfig
-from plaudit.rollout.timing import LatencyStats
 from plaudit.types import PolicyWeights
 
 
@@ -48,7 +46,7 @@ class Sequential(EngineBase):
         if policy is not None:
             self.load_policy(policy)  # before the robot is connected: a policy that fails leaves it alone
         with ExitStack() as stack:
-            self._robot = enter_if_context(robot.build(), stack)
+            self._robot = connect_robot(robot, stack)
             stack.callback(self._robot.hold)
             teleoperator = None if teleop is None else teleop.build(self._robot.action_dim)
             if teleoperator is not None:
@@ -62,10 +60,7 @@ class Sequential(EngineBase):
 
     def load_policy(self, policy: PolicyConfig) -> None:
         """Build the policy and run it once."""
-        built: Policy = policy.build()
-        built.freeze_all_model_params()
-        built.warmup()
-        self._policy = built
+        self._policy = build_policy(policy)
 
     def push(self, weights: PolicyWeights, now: bool = False) -> None:
         """New weights for the next episode, or with `now` for the next chunk."""
@@ -96,12 +91,9 @@ class Sequential(EngineBase):
             ended = f"{ended}; and the robot could not be told to hold: {error_message(hold_error)}"
             if not isinstance(failure, KeyboardInterrupt):
                 failure = _rollout_error(hold_error, ended)
-        latency = LatencyStats.of(buffer)
-        self._latencies.append(latency)
-        privileged = {name: np.stack(values) for name, values in self._control.privileged.items()}
-        meta = {} if seed is None else {"seed": seed}
-        meta |= {"ended": ended, "missed_ticks": int(latency.missed.sum()), **buffer.weights_meta()}
-        return buffer.episode(privileged, task=task, terminated=terminated, meta=meta), failure
+        privileged = self._control.privileged
+        episode = self._recorded(buffer, privileged, task=task, seed=seed, ended=ended, terminated=terminated)
+        return episode, failure
 
     def _hold(self) -> Exception | None:
         """Tell the robot to; returns what that raised, because the episode must not be lost with it."""

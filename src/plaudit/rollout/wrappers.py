@@ -1,11 +1,11 @@
-"""Gymnasium wrappers that record every episode passing through, with the environment's own verdict, into a store.
+"""Gymnasium wrappers that store every episode, with the environment's own success flag as its label.
 
     env = DataCollectorWrapper(gym.make("plaudit/Lift-v0", obs="both"), store, EpisodeTargets(success=50, failure=50))
     while not env.done:
-        ...                                  # step and reset it as ever; nothing that passes is changed
+        ...                                  # step and reset it as usual; the wrapper changes nothing
 
-Frames are the images of the observation; where it has none, what `render()` draws with `render_mode="rgb_array"`. An
-episode that is cut by `close()` or by a reset in its middle is kept if it has a step.
+Frames are the images of the observation; without any, those of `render()` with `render_mode="rgb_array"`. An episode
+that `close()` or a reset cuts short is kept if it has a step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ from plaudit.rollout.collector import EpisodeTargets, RewardDataCollector
 from plaudit.types import AnyArray, BoolArray
 
 RENDERED = "render"  # the camera's name where frames are rendered
-WHOLE = "image"  # where the observation is nothing but an image
+IMAGE = "image"  # the camera's name where the observation is an image
 
 Info = Mapping[str, Any]
 
 
 class DataCollectorWrapper(gym.Wrapper[Any, Any, Any, Any]):
-    """Around one environment."""
+    """Stores the episodes of one environment."""
 
     def __init__(
         self,
@@ -38,19 +38,19 @@ class DataCollectorWrapper(gym.Wrapper[Any, Any, Any, Any]):
         *,
         image_keys: Sequence[str] | None = None,
         success_key: str = "success",
-        known: Sequence[str] = (),
+        info_keys: Sequence[str] = (),
         task: str = "",
         fps: float | None = None,
     ):
         """
         image_keys: which cameras to keep; None: all
-        success_key: what `info` calls its verdict
-        known: numbers of `info` to store beside it, like grasp
-        fps: control steps a second; None: what the environment's metadata says
+        success_key: the key of the success flag in `info`
+        info_keys: of other numbers in `info` to store, like grasp
+        fps: control steps per second; None: as in the environment's metadata
         """
         super().__init__(env)
-        self._reader = _Reader(env.observation_space, env.render_mode, success_key, known)
-        self.collector = _collector(store, 1, targets, image_keys, task, fps, env)
+        self._reader = _Reader(env.observation_space, env.render_mode, success_key, info_keys)
+        self.collector = _make_collector(env, 1, store, targets, image_keys, task, fps)
 
     @property
     def done(self) -> bool:
@@ -58,33 +58,40 @@ class DataCollectorWrapper(gym.Wrapper[Any, Any, Any, Any]):
         return self.collector.done
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment; an episode that this cuts short is stored."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self.collector.begin(self._seen(observation))
+        self.collector.begin(self._read(observation))
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the environment and record the step."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self.collector.add_env_output(
             {
-                "obs": self._seen(observation),
+                "obs": self._read(observation),
                 "actions": np.reshape(action, (1, -1)),
                 "dones": [terminated or truncated],
                 "terminations": [terminated],
-                **self._reader.verdict({name: [value] for name, value in info.items()}),
+                **self._reader.read_info({name: [value] for name, value in info.items()}),
             }
         )
         return observation, reward, terminated, truncated, info
 
     def close(self) -> None:
+        """Store the episode so far and close the environment."""
         self.collector.flush()
         super().close()
 
-    def _seen(self, observation: Any) -> Mapping[str, Any]:
-        return self._reader.read(_batch_of_one(observation), lambda: (self.env.render(),))
+    def _read(self, observation: Any) -> Mapping[str, Any]:
+        if isinstance(observation, Mapping):
+            batch: Any = {name: np.asarray(value)[None] for name, value in observation.items()}
+        else:
+            batch = np.asarray(observation)[None]
+        return self._reader.read(batch, lambda: (self.env.render(),))
 
 
 class VectorDataCollectorWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
-    """Around N environments, whichever way they reset themselves."""
+    """Stores the episodes of N environments, with any autoreset mode."""
 
     def __init__(
         self,
@@ -94,21 +101,21 @@ class VectorDataCollectorWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         *,
         image_keys: Sequence[str] | None = None,
         success_key: str = "success",
-        known: Sequence[str] = (),
+        info_keys: Sequence[str] = (),
         task: str = "",
         fps: float | None = None,
     ):
-        """As for one environment."""
+        """See `DataCollectorWrapper`."""
         super().__init__(env)
-        self._reader = _Reader(env.single_observation_space, env.render_mode, success_key, known)
+        self._reader = _Reader(env.single_observation_space, env.render_mode, success_key, info_keys)
         self._mode = env.metadata["autoreset_mode"]
         if self._mode is AutoresetMode.SAME_STEP and not self._reader.cameras:
             raise EnvError(
                 "an environment that resets in the same step is rendered too late to see how its episode ended; "
                 "make it with autoreset_mode=AutoresetMode.NEXT_STEP"
             )
-        self.collector = _collector(store, env.num_envs, targets, image_keys, task, fps, env)
-        self._over = np.zeros(env.num_envs, bool)
+        self.collector = _make_collector(env, env.num_envs, store, targets, image_keys, task, fps)
+        self._done = np.zeros(env.num_envs, bool)
 
     @property
     def done(self) -> bool:
@@ -116,70 +123,69 @@ class VectorDataCollectorWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         return self.collector.done
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environments; episodes that this cuts short are stored."""
         mask = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, bool)))
         observation, info = self.env.reset(seed=seed, options=options)
-        self.collector.begin(self._seen(observation), mask)
-        self._over &= ~mask
+        self.collector.begin(self._reader.read(observation, self.env.render), mask)
+        self._done &= ~mask
         return observation, info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        restarted = self._over if self._mode is AutoresetMode.NEXT_STEP else np.zeros(self.num_envs, bool)
+        """Step the environments and record the step."""
+        restarted = self._done if self._mode is AutoresetMode.NEXT_STEP else np.zeros(self.num_envs, bool)
         observation, reward, terminated, truncated, info = self.env.step(actions)
-        self._over = np.logical_or(terminated, truncated)
-        seen, told = self._seen(observation), info
-        output: dict[str, Any] = {"obs": seen}
-        if self._mode is AutoresetMode.SAME_STEP and self._over.any():
-            output["final_obs"] = _with_last(seen, [self._last(last) for last in info["final_obs"]], self._over)
-            told = {name: _joined(info, info["final_info"], name, self._over) for name in self._reader.names}
-        self.collector.begin(seen, restarted)
+        self._done = done = np.logical_or(terminated, truncated)
+        output: dict[str, Any] = {"obs": self._reader.read(observation, self.env.render)}
+        step_info: Info = info
+        if self._mode is AutoresetMode.SAME_STEP and done.any():
+            final = _with_final(observation, info["final_obs"], done)
+            output["final_obs"] = self._reader.read(final, self.env.render)
+            step_info = {name: _final_info(info, name, done) for name in self._reader.info_keys}
+        self.collector.begin(output["obs"], restarted)
         if not restarted.all():
             self.collector.add_env_output(
                 {
                     **output,
                     "actions": np.reshape(actions, (self.num_envs, -1)),
-                    "dones": self._over,
+                    "dones": done,
                     "terminations": terminated,
-                    **self._reader.verdict(told),
+                    **self._reader.read_info(step_info),
                 },
                 only=~restarted,
             )
         return observation, reward, terminated, truncated, info
 
     def close(self, **kwargs: Any) -> None:
+        """Store the episodes so far and close the environments."""
         self.collector.flush()
         super().close(**kwargs)
 
-    def _seen(self, observation: Any) -> Mapping[str, Any]:
-        return self._reader.read(observation, self.env.render)
-
-    def _last(self, observation: Any) -> Mapping[str, Any] | None:
-        return None if observation is None else self._reader.read(_batch_of_one(observation), self.env.render)
-
 
 class _Reader:
-    """Knows where in an observation the images and the numbers are, and in an info the verdict."""
+    """Takes images and numbers out of an observation, and the success flag out of an info."""
 
-    def __init__(self, space: spaces.Space[Any], render_mode: str | None, success_key: str, known: Sequence[str]):
-        parts = space.spaces if isinstance(space, spaces.Dict) else {WHOLE: space}
-        self._whole = not isinstance(space, spaces.Dict)
+    def __init__(self, space: spaces.Space[Any], render_mode: str | None, success_key: str, info_keys: Sequence[str]):
+        self._is_dict = isinstance(space, spaces.Dict)
+        parts = space.spaces if isinstance(space, spaces.Dict) else {IMAGE: space}
         self.cameras = [name for name, part in parts.items() if _is_image(part)]
         self._numbers = [name for name, part in parts.items() if isinstance(part, spaces.Box) and len(part.shape) == 1]
-        self._success_key, self._known, self.names = success_key, tuple(known), (success_key, *known)
+        self.info_keys = (success_key, *info_keys)
         if not self.cameras and render_mode != "rgb_array":
             raise EnvError("this environment observes no image; make it with render_mode='rgb_array'")
 
     def read(self, observation: Any, render: Any) -> Mapping[str, Any]:
-        """Of N environments, as `RewardDataCollector` takes it."""
-        parts = {WHOLE: observation} if self._whole else observation
+        """An observation of N environments, as `RewardDataCollector` takes it."""
+        parts = observation if self._is_dict else {IMAGE: observation}
         images = {name: parts[name] for name in self.cameras} or {RENDERED: np.stack(render())}
         numbers = [np.asarray(parts[name], np.float32) for name in self._numbers]
         return {"images": images, **({"states": np.concatenate(numbers, axis=1)} if numbers else {})}
 
-    def verdict(self, told: Info) -> Mapping[str, Any]:
-        for name in self.names:
-            if name not in told:
-                raise EnvError(f"info has no '{name}'; it has: {', '.join(map(str, told)) or 'nothing'}")
-        return {"success_frame": told[self._success_key], "privileged": {name: told[name] for name in self._known}}
+    def read_info(self, info: Info) -> Mapping[str, Any]:
+        """The success flags and other numbers of a step, likewise."""
+        for name in self.info_keys:
+            _check_key(info, name)
+        success_key, *others = self.info_keys
+        return {"success_frame": info[success_key], "privileged": {name: info[name] for name in others}}
 
 
 def _is_image(space: spaces.Space[Any]) -> bool:
@@ -191,48 +197,39 @@ def _is_image(space: spaces.Space[Any]) -> bool:
     )
 
 
-def _collector(
-    store: Store,
+def _make_collector(
+    env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any],
     num_envs: int,
+    store: Store,
     targets: EpisodeTargets,
     image_keys: Sequence[str] | None,
     task: str,
     fps: float | None,
-    env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any],
 ) -> RewardDataCollector:
-    return RewardDataCollector(
-        store,
-        num_envs,
-        targets=targets,
-        image_keys=image_keys,
-        task=task,
-        fps=float(env.metadata.get("render_fps", 0.0)) if fps is None else fps,
-        robot=env.spec.id if env.spec else "",
-    )
+    fps = float(env.metadata.get("render_fps", 0.0)) if fps is None else fps
+    robot = env.spec.id if env.spec else ""
+    return RewardDataCollector(store, num_envs, targets=targets, image_keys=image_keys, task=task, fps=fps, robot=robot)
 
 
-def _batch_of_one(observation: Any) -> Any:
+def _with_final(observation: Any, final: Sequence[Any], done: BoolArray) -> Any:
+    """The observation of N environments, with the last one of those that are done in place of their next first."""
     if isinstance(observation, Mapping):
-        return {name: np.asarray(value)[None] for name, value in observation.items()}
-    return np.asarray(observation)[None]
+        return {
+            name: _with_final(rows, [last and last[name] for last in final], done) for name, rows in observation.items()
+        }
+    rows = np.array(observation)
+    for n in np.flatnonzero(done).tolist():
+        rows[n] = final[n]
+    return rows
 
 
-def _with_last(seen: Mapping[str, Any], last: Sequence[Mapping[str, Any] | None], over: BoolArray) -> Mapping[str, Any]:
-    """What was seen, with the rows of those that are over replaced by what was seen of them last."""
-
-    def replaced(now: AnyArray, pick: Any) -> AnyArray:
-        rows = np.array(now)
-        for n in np.flatnonzero(over).tolist():
-            rows[n] = pick(last[n])[0]
-        return rows
-
-    images = {c: replaced(now, lambda one, c=c: one["images"][c]) for c, now in seen["images"].items()}
-    states = {"states": replaced(seen["states"], lambda one: one["states"])} if "states" in seen else {}
-    return {"images": images, **states}
+def _final_info(info: Info, name: str, done: BoolArray) -> AnyArray:
+    """One entry of an info, with the last values of those that are done."""
+    final = info["final_info"]
+    _check_key(final, name)
+    return np.where(done, final[name], info.get(name, np.zeros_like(final[name])))
 
 
-def _joined(info: Info, final: Info, name: str, over: BoolArray) -> AnyArray:
-    """One entry of an info, with the rows of those that are over as their last step had them."""
-    if name not in final:
-        raise EnvError(f"info has no '{name}'; it has: {', '.join(map(str, final)) or 'nothing'}")
-    return np.where(over, final[name], info.get(name, np.zeros_like(final[name])))
+def _check_key(info: Info, name: str) -> None:
+    if name not in info:
+        raise EnvError(f"info has no '{name}'; it has: {', '.join(map(str, info)) or 'nothing'}")
