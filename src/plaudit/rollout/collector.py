@@ -1,21 +1,21 @@
-"""Episodes with success labels, for a judge to learn from: into a store, until there are enough of each kind.
+"""Collects episodes with success labels, to train a judge on, until a store has enough of each kind.
 
     with Store.create("data") as store:
         collector = RewardDataCollector(store, num_envs=8, targets=EpisodeTargets(success=500, failure=500))
         while not collector.done:
-            ...                                                        # N environments make one step
+            ...                                                        # step N environments
             collector.add_env_output({"obs": {"images": {"front": images}}, "actions": actions,
                                       "success_frame": success, "dones": dones}, {"success_once": once})
 
-`EpisodeQuota` decides what a store still takes: the collector, the Gymnasium wrappers (rollout/wrappers.py), the script
-(rollout/scripted.py) and a training run that collects all use it. What is in the store already counts, so all of them
-continue where they stopped. (Rejected: a folder for each kind. One episode is in one place, its label beside it, and
-`plaudit data export` makes the two folders of either old layout.)
+`EpisodeQuota` decides which episodes a store still needs, for the collector, the Gymnasium wrappers
+(rollout/wrappers.py), scripted episodes (rollout/scripted.py) and training runs that collect. Episodes that are in the
+store count, so all of them continue where they stopped. (Rejected: a folder for each kind. `plaudit data export` writes
+the two folders of either old layout.)
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -23,17 +23,17 @@ import numpy as np
 from plaudit.data.formats.images import choose, to_frames
 from plaudit.data.store import Store
 from plaudit.errors import DataError
-from plaudit.types import AnyArray, BoolArray, ByteArray, Episode, FloatArray, Labels
+from plaudit.types import AnyArray, ByteArray, Episode, FloatArray, Labels
 
 SOURCE = "simulator"
-ONCE = "success_once was said of the episode and success of no frame; its last frame is taken for it"
+NO_SUCCESS_FRAME = "success_once was set and success_frame never was; the last frame is labeled as success"
 
 Outcome = Literal["success", "failure"]
 
 
 @dataclass(frozen=True)
 class EpisodeTargets:
-    """How many episodes of each kind a store is to have; None: as many as come."""
+    """How many episodes of each kind to collect; None: no limit."""
 
     success: int | None = None
     failure: int | None = None
@@ -45,19 +45,19 @@ class EpisodeTargets:
 
 
 class EpisodeQuota:
-    """A store that takes episodes until its targets are reached; of a kind that is full, it takes no more."""
+    """Adds episodes to a store until its targets are reached; those of a kind that is full are dropped."""
 
     def __init__(self, store: Store, targets: EpisodeTargets):
         self.store, self.targets = store, targets
         self.kept: Counter[Outcome] = Counter()  # in the store, also from before
-        self.surplus: Counter[Outcome] = Counter()  # not taken
+        self.surplus: Counter[Outcome] = Counter()  # dropped
         for episode_id in store.ids:
             labels = store.ledger.labels(episode_id)
             if labels is not None:
                 self.kept[_outcome(labels)] += 1
 
     def missing(self, outcome: Outcome) -> int | None:
-        """How many are wanted still; None: no end."""
+        """How many more are needed; None: no limit."""
         target = vars(self.targets)[outcome]
         return None if target is None else max(0, target - self.kept[outcome])
 
@@ -72,35 +72,35 @@ class EpisodeQuota:
         return ids[0] if ids else None
 
     def extend(self, pairs: Iterable[tuple[Episode, Labels]]) -> list[int]:
-        """Keep those that are wanted, with one sync; returns their ids."""
-        wanted: list[tuple[Episode, Labels]] = []
-        taking: Counter[Outcome] = Counter()
+        """Add those that are needed, with one sync; returns their ids."""
+        needed: list[tuple[Episode, Labels]] = []
+        added: Counter[Outcome] = Counter()
         for episode, labels in pairs:
             outcome = _outcome(labels)
-            left = self.missing(outcome)
-            if left is not None and taking[outcome] >= left:
+            missing = self.missing(outcome)
+            if missing is not None and added[outcome] >= missing:
                 self.surplus[outcome] += 1
             else:
-                taking[outcome] += 1
-                wanted.append((episode, labels))
-        if not wanted:
+                added[outcome] += 1
+                needed.append((episode, labels))
+        if not needed:
             return []
-        ids = self.store.extend([episode for episode, _ in wanted])
-        self.store.ledger.extend(zip(ids, (labels for _, labels in wanted), strict=True))
-        self.kept += taking
+        ids = self.store.extend([episode for episode, _ in needed])
+        self.store.ledger.extend(zip(ids, (labels for _, labels in needed), strict=True))
+        self.kept += added
         return ids
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
-    """One moment of one environment."""
+class _Step:
+    """One observation of one environment, and what led to it."""
 
     images: Mapping[str, ByteArray]  # camera -> [H, W, 3]
     state: FloatArray  # [S]
-    action: FloatArray | None  # [A] what led here; None: a reset did, or nobody said
-    success: float  # P(success) of this moment, as the environment says
-    once: bool  # whether it says that success was seen at any time so far
-    privileged: Mapping[str, Any]
+    action: FloatArray | None = None  # [A]; None: after a reset, or not given
+    success: float = 0.0  # P(success) of this frame, by the environment
+    success_once: bool = False  # whether the episode has succeeded at any time, by the environment
+    privileged: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RewardDataCollector:
@@ -119,13 +119,13 @@ class RewardDataCollector:
         meta: Mapping[str, Any] | None = None,
     ):
         """
-        image_keys: which cameras to keep; None: all that the first output has
+        image_keys: which cameras to keep; None: all of the first output
         task, fps, robot, meta: of every episode, see `Episode`
         """
         self.quota, self.num_envs = EpisodeQuota(store, targets), num_envs
         self._cameras = list(image_keys or ())
-        self._facts: dict[str, Any] = {"task": task, "fps": fps, "robot": robot, "meta": dict(meta or {})}
-        self._buffers: list[list[_Seen]] = [[] for _ in range(num_envs)]
+        self._episode_fields: dict[str, Any] = {"task": task, "fps": fps, "robot": robot, "meta": dict(meta or {})}
+        self._buffers: list[list[_Step]] = [[] for _ in range(num_envs)]
 
     @property
     def done(self) -> bool:
@@ -133,15 +133,15 @@ class RewardDataCollector:
         return self.quota.done
 
     def begin(self, obs: Mapping[str, Any], only: AnyArray | None = None) -> list[int]:
-        """What a reset showed: no action led there. An episode that it cut short is saved, its id is returned.
+        """Take the observation of a reset; saves the episodes that it cut short and returns their ids.
 
-        only: bool [N], which environments were reset; all when not given
+        only: bool [N], which environments were reset; None: all
         """
-        chosen = self._chosen(only)
-        ids = self._save(chosen)
-        images, states = self._observed(obs)
-        for n in chosen:
-            self._push(n, _Seen(_row(images, n), states[n].copy(), None, 0.0, False, {}))
+        rows = self._selected(only)
+        ids = self._save(rows)
+        images, states = self._read_obs(obs)
+        for n in rows:
+            self._push(n, _Step(_copy_row(images, n), states[n].copy()))
         return ids
 
     def add_env_output(
@@ -152,19 +152,19 @@ class RewardDataCollector:
         *,
         only: AnyArray | None = None,
     ) -> list[int]:
-        """Take one step of all environments; returns the ids of the episodes that were over with it and kept.
+        """Take one step of all environments; returns the ids of the episodes that it ended and that were kept.
 
         env_output: arrays or CPU tensors of N rows each.
             obs: {"images": {camera: [N, H, W, 3] or [N, 3, H, W], uint8 or float in [0, 1]}, "states": [N, S] if any}
-            success_frame: [N] in [0, 1], whether what is seen shows success
+            success_frame: [N] in [0, 1], whether obs shows success
             dones: [N] whose episode is over
-            actions: [N, A] what led to obs; may be left out, then none are stored
-            terminations: [N] which of those done ended by themselves; left out: those that end with success
-            final_obs: like obs, what was seen last of those done, where obs shows their next episode already
-            privileged: {name: [N]} what else the simulator knows, to be stored beside it
-        env_info: {"success_once": [N]} whether an episode has succeeded at any time; may be left out
-        is_last_step: every episode is cut here and saved
-        only: bool [N], whose output this is; all when not given
+            actions: [N, A] what led to obs; optional, then none are stored
+            terminations: [N] which of those done were terminated, not truncated; optional: those that end with success
+            final_obs: like obs, the last observation of those done, where obs is already of their next episode
+            privileged: {name: [N]} other values of the simulator to store
+        env_info: {"success_once": [N]} whether an episode has succeeded at any time; optional
+        is_last_step: save all episodes, as they are
+        only: bool [N], the environments that were stepped; None: all
         """
         for key in ("obs", "success_frame", "dones"):
             if key not in env_output:
@@ -174,62 +174,68 @@ class RewardDataCollector:
         success = self._flags(env_output["success_frame"], "success_frame")
         if not ((success >= 0) & (success <= 1)).all():
             raise DataError(f"success_frame must lie within [0, 1], got {success.tolist()}")
-        over = self._flags(env_output["dones"], "dones") > 0
-        once = self._flags((env_info or {}).get("success_once", np.zeros(self.num_envs)), "success_once") > 0
+        dones = self._flags(env_output["dones"], "dones") > 0
+        success_once = self._flags((env_info or {}).get("success_once", np.zeros(self.num_envs)), "success_once") > 0
         actions = self._rows(env_output.get("actions"), "actions")
-        known = {name: self._flags(v, name) for name, v in env_output.get("privileged", {}).items()}
-        now = images, states = self._observed(env_output["obs"])
+        privileged = {name: self._flags(v, name) for name, v in env_output.get("privileged", {}).items()}
+        current = self._read_obs(env_output["obs"])
         final = env_output.get("final_obs")
-        last = now if final is None else self._observed(final)
-        chosen = self._chosen(only)
-        for n in chosen:
-            images, states = last if over[n] else now
-            told = {name: values[n] for name, values in known.items()}
-            action = None if actions is None else actions[n].copy()
-            self._push(n, _Seen(_row(images, n), states[n].copy(), action, float(success[n]), bool(once[n]), told))
-        ended = over & (self._flags(env_output.get("terminations", success >= 0.5), "terminations") > 0)
-        ids = self._save([n for n in chosen if over[n] or is_last_step], ended)
-        if final is not None and over.any():
-            self.begin(env_output["obs"], over & np.isin(np.arange(self.num_envs), chosen))
+        last = current if final is None else self._read_obs(final)
+        rows = self._selected(only)
+        for n in rows:
+            images, states = last if dones[n] else current
+            step = _Step(
+                _copy_row(images, n),
+                states[n].copy(),
+                None if actions is None else actions[n].copy(),
+                float(success[n]),
+                bool(success_once[n]),
+                {name: values[n] for name, values in privileged.items()},
+            )
+            self._push(n, step)
+        terminated = dones & (self._flags(env_output.get("terminations", success >= 0.5), "terminations") > 0)
+        ids = self._save([n for n in rows if dones[n] or is_last_step], terminated)
+        if final is not None and dones.any():
+            self.begin(env_output["obs"], dones & np.isin(np.arange(self.num_envs), rows))
         return ids
 
     def save_trajectory(self, env_idx: int) -> int | None:
-        """Save what one environment's buffer holds and empty it; None where it is not kept.
+        """Save the buffer of one environment and empty it; returns the episode's id.
 
-        It is not where there are enough of its kind, and where the buffer has a single frame or none, which is no
-        episode yet.
+        None where there are enough of its kind, or where the buffer has less than one step.
         """
         ids = self._save([env_idx])
         return ids[0] if ids else None
 
     def flush(self) -> list[int]:
-        """Save what all buffers hold, as at the end of the last step."""
+        """Save all buffers."""
         return self._save(range(self.num_envs))
 
-    def _save(self, chosen: Iterable[int], terminated: AnyArray | None = None) -> list[int]:
-        """With one sync for all of them. `terminated`: bool [N], none when not given."""
-        cut: list[tuple[Episode, Labels]] = []
-        for n in chosen:
-            seen, self._buffers[n] = self._buffers[n], []
-            if len(seen) > 1 or (seen and seen[0].action is not None):
-                cut.append(_episode(seen, terminated=terminated is not None and bool(terminated[n]), **self._facts))
-        return self.quota.extend(cut)
+    def _save(self, rows: Iterable[int], terminated: AnyArray | None = None) -> list[int]:
+        """Save these buffers, with one sync. terminated: bool [N]; None: none is"""
+        episodes: list[tuple[Episode, Labels]] = []
+        for n in rows:
+            steps, self._buffers[n] = self._buffers[n], []
+            if len(steps) > 1 or (steps and steps[0].action is not None):
+                is_terminated = terminated is not None and bool(terminated[n])
+                episodes.append(_make_episode(steps, terminated=is_terminated, **self._episode_fields))
+        return self.quota.extend(episodes)
 
-    def _push(self, n: int, seen: _Seen) -> None:
+    def _push(self, n: int, step: _Step) -> None:
         buffer = self._buffers[n]
-        for camera, image in seen.images.items() if buffer else ():
+        for camera, image in step.images.items() if buffer else ():
             before = buffer[0].images[camera].shape
             if image.shape != before:
                 raise DataError(
                     f"camera '{camera}' of environment {n} changed in the middle of an episode from "
                     f"{before[0]}x{before[1]} to {image.shape[0]}x{image.shape[1]}; save_trajectory({n}) ends it first"
                 )
-        settled = buffer[1:] or [first for first in buffer if first.action is not None]
-        if settled and (settled[-1].action is None) != (seen.action is None):
+        after_reset = buffer[1:] or [first for first in buffer if first.action is not None]
+        if after_reset and (after_reset[-1].action is None) != (step.action is None):
             raise DataError(f"environment {n}: either every step of an episode has actions, or none; this one is mixed")
-        buffer.append(seen)
+        buffer.append(step)
 
-    def _observed(self, obs: Mapping[str, Any]) -> tuple[Mapping[str, ByteArray], FloatArray]:
+    def _read_obs(self, obs: Mapping[str, Any]) -> tuple[Mapping[str, ByteArray], FloatArray]:
         """Images [N, H, W, 3] of the cameras to keep, and states [N, S]."""
         if "images" not in obs:
             raise DataError(f"obs has no 'images'; it has: {', '.join(map(str, obs)) or 'nothing'}")
@@ -241,7 +247,7 @@ class RewardDataCollector:
         return images, np.zeros((self.num_envs, 0), np.float32) if states is None else states.astype(np.float32)
 
     def _rows(self, values: Any, name: str) -> Any:
-        """As an array with one row an environment; None stays None."""
+        """As an array with one row per environment; None stays None."""
         if values is None:
             return None
         array = np.asarray(values)
@@ -256,41 +262,37 @@ class RewardDataCollector:
             raise DataError(f"{name} must be [{self.num_envs}], got {list(array.shape)}")
         return array.reshape(-1)
 
-    def _chosen(self, only: AnyArray | None) -> list[int]:
-        everyone: BoolArray = np.ones(self.num_envs, bool)
-        return np.flatnonzero(everyone if only is None else self._flags(only, "only")).tolist()
+    def _selected(self, only: AnyArray | None) -> list[int]:
+        return list(range(self.num_envs)) if only is None else np.flatnonzero(self._flags(only, "only")).tolist()
 
 
-def _row(images: Mapping[str, ByteArray], n: int) -> Mapping[str, ByteArray]:
-    """One environment's; copies, for whoever made them may draw the next step there."""
+def _copy_row(images: Mapping[str, ByteArray], n: int) -> Mapping[str, ByteArray]:
+    """One environment's images; copies, because an environment may render the next step into the same memory."""
     return {camera: frames[n].copy() for camera, frames in images.items()}
 
 
-def _episode(seen: Sequence[_Seen], **facts: Any) -> tuple[Episode, Labels]:
-    """An episode that begins with an action lacks its first observation: it is filled and marked (see types.py)."""
-    filled = seen[0].action is not None
-    moments = [seen[0], *seen] if filled else list(seen)
-    steps = moments[1:]
-    verdict = np.array([moment.success for moment in moments], np.float32)
-    success = verdict[1:] >= 0.5
-    hidden = any(moment.once for moment in seen) and not (verdict >= 0.5).any()
-    if hidden:
-        verdict[-1] = 1.0
-    if filled:
-        verdict[0] = np.nan
-    actions = [np.zeros(0) if step.action is None else step.action.reshape(-1) for step in steps]
+def _make_episode(steps: Sequence[_Step], **fields: Any) -> tuple[Episode, Labels]:
+    """An episode that begins with an action lacks its first observation: it is padded and marked (see types.py)."""
+    padded = steps[0].action is not None
+    rows = [steps[0], *steps] if padded else list(steps)
+    targets = np.array([row.success for row in rows], np.float32)
+    success = targets[1:] >= 0.5
+    no_success_frame = any(step.success_once for step in steps) and not (targets >= 0.5).any()
+    if no_success_frame:
+        targets[-1] = 1.0
+    if padded:
+        targets[0] = np.nan
+    actions = [np.zeros(0) if row.action is None else row.action.reshape(-1) for row in rows[1:]]
+    values = {name: np.array([row.privileged[name] for row in rows[1:]]) for name in rows[1].privileged}
     episode = Episode.of(
-        frames={camera: np.stack([moment.images[camera] for moment in moments]) for camera in seen[0].images},
-        state=np.stack([moment.state for moment in moments]),
+        frames={camera: np.stack([row.images[camera] for row in rows]) for camera in rows[0].images},
+        state=np.stack([row.state for row in rows]),
         actions=np.stack(actions),
-        privileged={
-            "success": success,
-            **{name: np.array([step.privileged[name] for step in steps]) for name in steps[0].privileged},
-        },
-        repeated="first" if filled else "none",
-        **facts,
+        privileged={"success": success, **values},
+        repeated="first" if padded else "none",
+        **fields,
     )
-    return episode, Labels.from_targets(verdict, SOURCE, note=ONCE if hidden else "")
+    return episode, Labels.from_targets(targets, SOURCE, note=NO_SUCCESS_FRAME if no_success_frame else "")
 
 
 def _outcome(labels: Labels) -> Outcome:
