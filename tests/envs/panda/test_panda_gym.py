@@ -10,7 +10,7 @@ pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # 
 
 import plaudit.envs  # noqa: F401  (registers them)
 from plaudit.envs.panda.vec_env import PandaVecEnv
-from plaudit.errors import EnvError, InvalidAction
+from plaudit.errors import EnvError, InvalidAction, PlauditError
 
 IDS = ("plaudit/Lift-v0", "plaudit/PickCube-v0", "plaudit/PushCube-v0")
 
@@ -118,12 +118,14 @@ def test_many_are_drawn_together():
     ("settings", "sentence"),
     [
         ({"cameras": ("wirst",)}, "there is no camera 'wirst'; did you mean 'wrist'?"),
+        ({"obs": "pixls"}, "key 'obs' is \"pixls\": input should be 'state', 'pixels' or 'both'"),
+        ({"image_sizes": (64, 64)}, "unknown key 'image_sizes'; did you mean 'image_size'?"),
         ({"reward": "spares"}, "there is no reward 'spares'; did you mean 'sparse'?"),
         ({"autoreset_mode": "NextSteps"}, "there is no autoreset_mode 'NextSteps'; did you mean 'NextStep'?"),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_a_sentence(settings, sentence):
-    with pytest.raises(EnvError, match=sentence):
+    with pytest.raises(PlauditError, match=sentence):
         vector(**settings)
 
 

@@ -36,14 +36,4 @@ class PandaConfig(Config):
         """Build `num_envs` environments of this task in one batch."""
         from plaudit.envs.panda.vec_env import PandaVecEnv
 
-        return PandaVecEnv(
-            self.type,
-            num_envs,
-            obs=self.obs,
-            cameras=self.cameras,
-            image_size=self.image_size,
-            max_steps=self.max_steps,
-            randomize=self.randomize,
-            render_backend=self.render_backend,
-            num_threads=self.num_threads,
-        )
+        return PandaVecEnv(self.type, num_envs, **self.model_dump(exclude={"type"}))

@@ -24,6 +24,8 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from plaudit.config import parse
+from plaudit.envs.panda.config import PandaConfig
 from plaudit.envs.panda.scene import STATE_LIMIT
 from plaudit.envs.panda.vec_env import PandaVecEnv
 from plaudit.errors import EnvError, InvalidAction, did_you_mean
@@ -54,10 +56,10 @@ class PandaGymEnv(gym.Env[Obs, FloatArray]):
         """
         reward: "sparse" is 1 on success and 0 before, "dense" is in [0, 1] and 1 on success
         render_camera, render_size: what `render()` draws
-        options: further arguments of `PandaVecEnv`: obs, cameras, image_size, max_steps, randomize, render_backend
+        options: other keys of `PandaConfig`: obs, cameras, image_size, max_steps, randomize, render_backend
         """
         _check(reward, render_mode)
-        self._env = PandaVecEnv(task, 1, num_threads=num_threads, **options)
+        self._env = parse(PandaConfig, {"type": task, "num_threads": num_threads, **options}).build()
         self._dense, self.render_mode, self._render = reward == "dense", render_mode, (render_camera, render_size)
         self.task, self.fps, self.max_steps = self._env.task, self._env.fps, self._env.max_steps
         self.observation_space = _observation_space(self._env)
@@ -114,7 +116,7 @@ class PandaGymVectorEnv(VectorEnv[Obs, FloatArray, AnyArray]):
         other arguments: as for `PandaGymEnv`
         """
         _check(reward, render_mode)
-        self._env = PandaVecEnv(task, num_envs, **options)
+        self._env = parse(PandaConfig, {"type": task, **options}).build(num_envs)
         self._dense, self.render_mode, self._render = reward == "dense", render_mode, (render_camera, render_size)
         self._mode = _autoreset_mode(autoreset_mode)
         self.metadata = {**PandaGymEnv.metadata, "autoreset_mode": self._mode}

@@ -6,7 +6,7 @@ caller decides what to do with it.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -32,11 +32,8 @@ from plaudit.envs.panda.scene import (
     scene_model,
 )
 from plaudit.envs.panda.tasks import TASKS, TaskState
-from plaudit.errors import EnvError, InvalidAction, did_you_mean
+from plaudit.errors import EnvError, InvalidAction
 from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray, Observation
-
-Obs = Literal["state", "pixels", "both"]
-RenderBackend = Literal["rays", "gl"]
 
 
 class PandaVecEnv:
@@ -50,32 +47,20 @@ class PandaVecEnv:
         task: str,
         num_envs: int = 1,
         *,
-        obs: Obs = "state",
+        obs: Literal["state", "pixels", "both"] = "state",
         cameras: Sequence[str] = ("front",),
         image_size: tuple[int, int] = (64, 64),
         max_steps: int = 50,
         randomize: bool = False,
-        render_backend: RenderBackend = "rays",
+        render_backend: Literal["rays", "gl"] = "rays",
         num_threads: int = 0,
     ):
-        """
+        """See `PandaConfig`, which checks these settings.
+
         obs: "state" (arm and scene), "pixels" (images and the arm's own state) or "both" (images, arm and scene)
-        randomize: whether a seed also decides colors, light and camera poses
-        render_backend: "rays" (needs no OpenGL) or "gl" (MuJoCo's own renderer)
-        num_threads: for physics and ray casting; 0 for one per core
         """
-        _check_choice("task", task, TASKS)
-        _check_choice("obs", obs, get_args(Obs))
-        _check_choice("render_backend", render_backend, get_args(RenderBackend))
-        for name, value, least in (
-            ("num_envs", num_envs, 1),
-            ("max_steps", max_steps, 1),
-            ("num_threads", num_threads, 0),
-        ):
-            if value < least:
-                raise EnvError(f"{name} is {value}; it must be at least {least}")
-        check_cameras(cameras)
-        check_size(image_size)
+        if num_envs < 1:
+            raise EnvError(f"num_envs is {num_envs}; it must be at least 1")
         self.num_envs, self.max_steps = num_envs, max_steps
         self._task, self.task_name, self.task = TASKS[task], task, TASKS[task].instruction
         self.state_names = ARM_STATE + (SCENE_STATE if obs != "pixels" else ())
@@ -221,8 +206,3 @@ class PandaVecEnv:
         ]
         vector = np.concatenate(parts, axis=1)[:, : self.state_dim]
         return np.clip(vector, -STATE_LIMIT, STATE_LIMIT).astype(np.float32)
-
-
-def _check_choice(what: str, value: str, choices: Sequence[str] | Mapping[str, object]) -> None:
-    if value not in choices:
-        raise EnvError(f"there is no {what} '{value}'; {did_you_mean(value, choices)}")
