@@ -17,6 +17,13 @@ def missing_members(thing: Any, protocol: type) -> list[str]:
     return sorted(name for name in names if not hasattr(thing, name))
 
 
+def check_members(thing: Any, protocol: type) -> None:
+    """Raise `ContractError` unless a thing has all members of a protocol."""
+    missing = missing_members(thing, protocol)
+    if missing:
+        raise ContractError(f"{type(thing).__name__} is not a {protocol.__name__}: it lacks {', '.join(missing)}")
+
+
 def check_observation(
     observation: Any, cameras: Mapping[str, tuple[int, int]], state_dim: int, where: str, *lead: int
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.contracts.common import missing_members
+from plaudit.contracts.common import check_members
 from plaudit.errors import ContractError, PlauditError
 from plaudit.protocols import Judge, LiveJudge
 from plaudit.types import AnyArray, Episode, FloatArray, JudgeId, Observation, Scores
@@ -19,16 +19,14 @@ def check_judge(judge: Any, episodes: Sequence[Episode]) -> None:
     1. one answer an episode, in order: scores of all its frames, an error, or None for later
     2. the episode stays as it was
     3. causal: scores of the first frames do not depend on later ones
-    4. it reads nothing that only a simulator knows, unless it is the simulator
-    5. its id says who it is, and stays the same
+    4. it does not read privileged values, unless it is the simulator judge
+    5. its id identifies it, and stays the same
     6. its rule decides the same live and afterwards
     7. a `LiveJudge` scores the same live and afterwards, in environments that are at different steps
 
     episodes: at least one that the judge can score, of three steps or more
     """
-    lacking = missing_members(judge, Judge)
-    if lacking:
-        raise ContractError(f"{type(judge).__name__} is not a Judge: it lacks {', '.join(lacking)}")
+    check_members(judge, Judge)
     before = _check_id(judge.id)
     actions = [episode.actions.copy() for episode in episodes]
     pixels = [{camera: frames.copy() for camera, frames in episode.frames.items()} for episode in episodes]

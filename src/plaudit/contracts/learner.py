@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.contracts.common import copy_observation, missing_members, same_observation
+from plaudit.contracts.common import check_members, copy_observation, same_observation
 from plaudit.data.batch import to_torch
 from plaudit.data.normalize import Normalizer as AffineNormalizer
 from plaudit.errors import ContractError
@@ -27,9 +27,7 @@ def check_learner(config: Any, env_spec: EnvSpec, experience: Any = None) -> Non
     experience: what `update` takes; None: a random batch, for a learner from replay
     """
     learner, twin, other = (config.build(env_spec, seed, "cpu") for seed in (0, 0, 1))
-    missing = missing_members(learner, Learner)
-    if missing:
-        raise ContractError(f"{type(learner).__name__} is not a Learner: it lacks {', '.join(missing)}")
+    check_members(learner, Learner)
     if experience is None:
         experience = _random_batch(learner.replay_options, env_spec)
     before = learner.weights().tensors
@@ -66,7 +64,7 @@ def _check_update(learner: Learner, experience: Any, number: int) -> None:
 
 
 def _check_acting(learner: Learner, env_spec: EnvSpec) -> None:
-    """In simulation and on the robot it is the same policy."""
+    """The policy on the robot acts as in simulation."""
     observation = _observations(env_spec, 2)
     kept = copy_observation(observation)
     actions = learner.act_fn(explore=False)(observation)
@@ -90,7 +88,7 @@ def _check_acting(learner: Learner, env_spec: EnvSpec) -> None:
 
 
 def _random_batch(options: Mapping[str, Any], env_spec: EnvSpec, size: int = 16) -> Any:
-    """As `plaudit.data.replay.Replay` makes them, of noise."""
+    """Noise, in the form of a batch of `plaudit.data.replay.ReplaySampler`."""
     rng = np.random.default_rng(0)
     horizon = options.get("horizon")
     shape = (size, env_spec.action_dim) if horizon is None else (size, horizon, env_spec.action_dim)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.contracts.common import copy_observation, missing_members, same_observation
+from plaudit.contracts.common import check_members, copy_observation, same_observation
 from plaudit.errors import ContractError
 from plaudit.protocols import Normalizer, Policy
 from plaudit.types import AnyArray, FloatArray, Observation, PolicyWeights
@@ -17,18 +17,16 @@ def check_policy(policy: Any, observation: Observation, normalizer: Normalizer, 
     """The seven rules of a policy:
 
     1. it normalizes inside, by the normalizer that it receives
-    2. it shows the parts that learn as `components`, and takes new weights for them
+    2. its trainable modules are `components`, and `load_weights` sets them
     3. it continues its previous chunk inside `guided_inference`
-    4. what comes in is numpy, and stays as it was
-    5. the normalizer is numpy alone
-    6. what goes out is numpy
+    4. its inputs are numpy, and it does not change them
+    5. the normalizer uses numpy only
+    6. its outputs are numpy
     7. torch stays inside
 
     observation: one that the policy can act on; its state and pixels should not all be 0
     """
-    lacking = missing_members(policy, Policy)
-    if lacking:
-        raise ContractError(f"{type(policy).__name__} is not a Policy: it lacks {', '.join(lacking)}")
+    check_members(policy, Policy)
     spy = _Spy(normalizer)
     before = copy_observation(observation)
     policy.warmup()
@@ -36,7 +34,7 @@ def check_policy(policy: Any, observation: Observation, normalizer: Normalizer, 
     _check_chunk(chunk, action_dim, "predict()")
     _check_guided(policy, observation, spy, chunk)
     if not same_observation(observation, before):
-        raise ContractError("the policy changed the observation that it was shown; work on copies")
+        raise ContractError("the policy changed the observation that it was given; work on copies")
     if policy.components:
         _check_normalizing(policy, observation, spy.called, normalizer)
         _check_components(policy)
@@ -98,23 +96,23 @@ def _check_normalizing(policy: Policy, observation: Observation, called: set[str
 
 def _check_components(policy: Policy) -> None:
     """Each is a torch module whose parameters `load_weights` sets."""
-    mine: dict[str, Any] = {}
+    own: dict[str, Any] = {}
     for name, component in policy.components.items():
         if not hasattr(component, "state_dict") or not hasattr(component, "named_parameters"):
             raise ContractError(f"component '{name}' is a {type(component).__name__}, not a torch module")
-        mine |= {f"{name}/{key}": value.detach().cpu().numpy().copy() for key, value in component.state_dict().items()}
-    if not mine:
+        own |= {f"{name}/{key}": value.detach().cpu().numpy().copy() for key, value in component.state_dict().items()}
+    if not own:
         return
-    zero = {name: np.zeros_like(array) for name, array in mine.items()}
+    zero = {name: np.zeros_like(array) for name, array in own.items()}
     policy.load_weights(PolicyWeights(1, zero))
     for name, component in policy.components.items():
         for key, value in component.state_dict().items():
             if value.detach().cpu().numpy().any():
                 raise ContractError(f"load_weights() was handed zeros, and left component '{name}' its own '{key}'")
-    policy.load_weights(PolicyWeights(2, mine))
-    first = next(iter(mine))
+    policy.load_weights(PolicyWeights(2, own))
+    first = next(iter(own))
     try:
-        policy.load_weights(PolicyWeights(3, {name: array for name, array in mine.items() if name != first}))
+        policy.load_weights(PolicyWeights(3, {name: array for name, array in own.items() if name != first}))
     except (ValueError, KeyError, RuntimeError):
         return
     raise ContractError(f"load_weights() took weights that lack '{first}' without a word")

@@ -4,32 +4,29 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.contracts.common import check_observation, missing_members
+from plaudit.contracts.common import check_members, check_observation, copy_observation, same_observation
 from plaudit.errors import ContractError
 from plaudit.protocols import Robot
 
 
 def check_robot(robot: Any) -> None:
     """Reset, act and observe twice; a simulation with the same seed must start the same."""
-    lacking = missing_members(robot, Robot)
-    if lacking:
-        raise ContractError(f"{type(robot).__name__} is not a Robot: it lacks {', '.join(lacking)}")
+    check_members(robot, Robot)
     first = robot.reset(seed=0)
     check_observation(first, robot.cameras, robot.state_dim, "reset()")
-    images = {camera: image.copy() for camera, image in first.images.items()}
+    before = copy_observation(first)
     for _ in range(2):
         robot.act(np.zeros(robot.action_dim, np.float32))
-        _check_last_command(robot.last_command, robot.action_dim)
+        sent = robot.last_command
+        if np.shape(sent) != (robot.action_dim,) or not np.isfinite(sent).all():
+            raise ContractError(
+                f"last_command must be what act() sent, {robot.action_dim} finite numbers, it is {sent}"
+            )
         check_observation(robot.observe(), robot.cameras, robot.state_dim, "observe()")
-    if any(not np.array_equal(images[camera], first.images[camera]) for camera in images):
+    if not same_observation(first, before):
         raise ContractError("an observation changed after it was returned; hand out copies")
     again = robot.reset(seed=0)
-    simulated = bool(robot.privileged())
-    if simulated and any(not np.array_equal(images[camera], again.images[camera]) for camera in images):
-        raise ContractError("reset(seed=0) showed another scene the second time; a simulation must start the same")
+    is_simulated = bool(robot.privileged())
+    if is_simulated and not same_observation(again, before):
+        raise ContractError("reset(seed=0) started differently the second time; a simulation must start the same")
     robot.hold()
-
-
-def _check_last_command(command: Any, action_dim: int) -> None:
-    if np.shape(command) != (action_dim,) or not np.isfinite(command).all():
-        raise ContractError(f"last_command must be what act() sent, {action_dim} finite numbers, it is {command}")

@@ -5,16 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.contracts.common import check_observation, copy_observation, missing_members, same_observation
+from plaudit.contracts.common import check_members, check_observation, copy_observation, same_observation
 from plaudit.errors import ContractError
 from plaudit.protocols import VecEnv
 
 
 def check_vec_env(env: Any) -> None:
     """Reset and step; the same seeds start the same, and environments that are not active stay as they are."""
-    lacking = missing_members(env, VecEnv)
-    if lacking:
-        raise ContractError(f"{type(env).__name__} is not a VecEnv: it lacks {', '.join(lacking)}")
+    check_members(env, VecEnv)
     count, active = env.num_envs, np.ones(env.num_envs, bool)
     seeds = list(range(count))
     first = env.reset(seeds)
