@@ -1,10 +1,29 @@
-"""What the configs of robots have in common."""
+"""What robots and their configs have in common."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from plaudit.config import Config
 from plaudit.protocols import Robot
+from plaudit.types import AnyArray
+
+
+class ClosableRobot:
+    """Base of robots that hold a connection: `with config.build() as robot` closes it."""
+
+    def privileged(self) -> Mapping[str, AnyArray]:
+        """Nothing: only a simulation has privileged values."""
+        return {}
+
+    def close(self) -> None:
+        """Disconnect."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class RobotConfig(Config):

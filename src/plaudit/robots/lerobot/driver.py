@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from plaudit.errors import InvalidCommand, RobotError, did_you_mean
+from plaudit.robots.config import ClosableRobot
 from plaudit.robots.rate import Rate
-from plaudit.types import AnyArray, FloatArray, Observation
+from plaudit.types import FloatArray, Observation
 
 
-class LeRobotRobot:
+class LeRobotRobot(ClosableRobot):
     """A `Robot` that lerobot drives; connected from the start."""
 
     def __init__(
@@ -77,10 +78,6 @@ class LeRobotRobot:
         """[A] as lerobot sent it, after its own limits; None before the first command."""
         return np.array([self._sent[name] for name in self.action_names], np.float32) if self._sent else None
 
-    def privileged(self) -> Mapping[str, AnyArray]:
-        """Nothing: this is not a simulation."""
-        return {}
-
     def hold(self) -> None:
         """Command the last measured position; for actions that are not measured, the last command."""
         measured = {name: self._measured[name] for name in self.action_names if name in self._measured}
@@ -91,12 +88,6 @@ class LeRobotRobot:
     def close(self) -> None:
         """Disconnect."""
         self._robot.disconnect()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _connect(self) -> None:
         self._call("connect", calibrate=False)

@@ -7,7 +7,6 @@ command topic passes when nobody else sends commands. The statistics that the pa
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from plaudit.data.normalize import ACTION, STATE, Normalizer
 from plaudit.errors import BadMessage, PlauditError
 from plaudit.robots.ros.config import RosRobotConfig
 from plaudit.robots.ros.params import RuntimeParams
-from plaudit.robots.ros.streams import Stream, image_decoder, joint_state_decoder
+from plaudit.robots.ros.streams import Stream, camera_stream, joint_stream
 from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import JOINT_STATE, decode_camera_image, decode_joint_state, warm_up
 
@@ -40,9 +39,8 @@ class CheckResult:
 class TopicMonitor:
     """Subscribes to one topic and describes all its messages, beside a `Stream` that keeps the valid ones."""
 
-    def __init__(self, stream: Stream[Any], msg_type: str, expected: str, describe: Callable[[bytes], str]):
+    def __init__(self, stream: Stream[Any], msg_type: str, expected: str):
         self.stream, self.msg_type, self.expected = stream, msg_type, expected
-        self._describe = describe
         self._descriptions: Counter[str] = Counter()
         self._times: list[float] = []
 
@@ -58,7 +56,7 @@ class TopicMonitor:
     def _receive(self, data: bytes) -> None:
         self._times.append(time.monotonic())
         try:
-            self._descriptions[self._describe(data)] += 1
+            self._descriptions[_describe(self.msg_type, data)] += 1
         except BadMessage as error:
             self._descriptions[str(error)] += 1
         self.stream.receive(data)
@@ -123,28 +121,19 @@ def check_statistics(params: RuntimeParams) -> CheckResult:
 
 
 def _monitors(config: RosRobotConfig) -> list[TopicMonitor]:
-    params, topics, late_after = config.params(), config.topics(), 1e-3 * config.params().late_after_ms
-    decode_joints = joint_state_decoder(params.joint_names, params.proprio_fields)
-    joints: Stream[Any] = Stream("joints", topics.joint_states, decode_joints, late_after)
-    monitors = [TopicMonitor(joints, JOINT_STATE, f"{len(params.joint_names)} joints", _describe_joints)]
+    params, topics = config.params(), config.topics()
+    joints = joint_stream("joints", params, topics)
+    monitors = [TopicMonitor(joints, JOINT_STATE, f"{len(params.joint_names)} joints")]
     height, width = params.camera_size
     for camera in params.camera_names:
-        msg_type = topics.image_type(camera)
-        decode_image = image_decoder(msg_type, params.camera_size, params.mono_image_resize.shape)
-        stream: Stream[Any] = Stream(camera, topics.cameras[camera], decode_image, late_after)
-        monitors.append(TopicMonitor(stream, msg_type, f"{height}x{width}", _image_describer(msg_type)))
+        stream = camera_stream(camera, camera, params, topics)
+        monitors.append(TopicMonitor(stream, topics.image_type(camera), f"{height}x{width}"))
     return monitors
 
 
-def _describe_joints(data: bytes) -> str:
-    message = decode_joint_state(data)
-    invalid = "" if np.isfinite(message.position).all() else ", some NaN"
-    return f"{len(message.names)} joints{invalid}"
-
-
-def _image_describer(msg_type: str) -> Callable[[bytes], str]:
-    def describe(data: bytes) -> str:
-        height, width, _ = decode_camera_image(msg_type, data).pixels.shape
-        return f"{height}x{width}"
-
-    return describe
+def _describe(msg_type: str, data: bytes) -> str:
+    if msg_type == JOINT_STATE:
+        message = decode_joint_state(data)
+        return f"{len(message.names)} joints{'' if np.isfinite(message.position).all() else ', some NaN'}"
+    height, width, _ = decode_camera_image(msg_type, data).pixels.shape
+    return f"{height}x{width}"

@@ -11,12 +11,11 @@ commands by itself; the caller calls `hold()`, keeps the episode so far, and may
 
 import math
 import time
-from collections.abc import Mapping
-from typing import Self
 
 import numpy as np
 
 from plaudit.errors import InvalidCommand, RobotError
+from plaudit.robots.config import ClosableRobot
 from plaudit.robots.rate import Rate
 from plaudit.robots.ros.params import RuntimeParams, RuntimeTopics
 from plaudit.robots.ros.sensors import RosSensors
@@ -27,7 +26,7 @@ from plaudit.types import AnyArray, FloatArray, Observation
 SETTLE_S = 3.0  # for the joints to come to rest at the start pose
 
 
-class RosRobot:
+class RosRobot(ClosableRobot):
     """A `Robot`. It subscribes when it is made and publishes nothing before `reset()`, `act()` or `hold()`."""
 
     def __init__(
@@ -68,10 +67,6 @@ class RosRobot:
         self.sensors.wait_for_messages()
         return self.sensors.observe()
 
-    def privileged(self) -> Mapping[str, AnyArray]:
-        """Nothing: this is not a simulation."""
-        return {}
-
     def hold(self) -> None:
         """Command the last measured joint positions; when these are too old, the last command."""
         position = self.sensors.last_joint_position()
@@ -83,12 +78,6 @@ class RosRobot:
     def close(self) -> None:
         """Close the transport."""
         self._transport.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _limit_delta(self, action: FloatArray, max_delta: float) -> AnyArray:
         """Clip to at most `max_delta` rad from the last command, or from the measured positions before the first."""

@@ -13,9 +13,9 @@ import numpy as np
 
 from plaudit.errors import RobotSilent
 from plaudit.robots.ros.params import RuntimeParams, RuntimeTopics
-from plaudit.robots.ros.streams import JointReading, Stream, image_decoder, joint_state_decoder
+from plaudit.robots.ros.streams import Stream, camera_stream, joint_stream
 from plaudit.robots.transport import Transport
-from plaudit.robots.transport.messages import JOINT_STATE, CameraImage, warm_up
+from plaudit.robots.transport.messages import JOINT_STATE, warm_up
 from plaudit.types import ByteArray, FloatArray, Observation
 
 POLL_S = 0.005  # between looks at what has arrived
@@ -27,7 +27,6 @@ class RosSensors:
     def __init__(self, name: str, params: RuntimeParams, topics: RuntimeTopics, transport: Transport):
         self._name, self._params = name, params
         self.silent_after = 1e-3 * params.silent_after_ms  # seconds
-        late_after = 1e-3 * params.late_after_ms
         self.cameras: Mapping[str, tuple[int, int]] = {
             _image_name(camera, steps_back): params.mono_image_resize.shape
             for camera in params.camera_names
@@ -36,15 +35,11 @@ class RosSensors:
         self._states: deque[FloatArray] = deque(maxlen=params.proprio_history_size)
         self._images: deque[Mapping[str, ByteArray]] = deque(maxlen=(params.num_img_obs - 1) * params.img_obs_every + 1)
         warm_up((JOINT_STATE, *(topics.image_type(camera) for camera in params.camera_names)))
-        decode_joints = joint_state_decoder(params.joint_names, params.proprio_fields)
-        self._joints: Stream[JointReading] = Stream("the joint stream", topics.joint_states, decode_joints, late_after)
-        transport.subscribe(topics.joint_states, JOINT_STATE, self._joints.receive)
-        self._cameras: dict[str, Stream[CameraImage]] = {}
-        for camera in params.camera_names:
-            msg_type, topic = topics.image_type(camera), topics.cameras[camera]
-            decode_image = image_decoder(msg_type, params.camera_size, params.mono_image_resize.shape)
-            self._cameras[camera] = Stream(f"camera '{camera}'", topic, decode_image, late_after)
-            transport.subscribe(topic, msg_type, self._cameras[camera].receive)
+        self._joints = joint_stream("the joint stream", params, topics)
+        transport.subscribe(self._joints.topic, JOINT_STATE, self._joints.receive)
+        self._cameras = {c: camera_stream(f"camera '{c}'", c, params, topics) for c in params.camera_names}
+        for camera, stream in self._cameras.items():
+            transport.subscribe(stream.topic, topics.image_type(camera), stream.receive)
 
     def restart(self) -> None:
         """Discard everything, and wait up to `first_message_s` for a valid message on every topic."""

@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image as Pil
 
 from plaudit.errors import BadMessage
+from plaudit.robots.ros.params import RuntimeParams, RuntimeTopics
 from plaudit.robots.transport.messages import (
     CameraImage,
     Doubles,
@@ -124,6 +125,18 @@ class Stream(Generic[MessageT]):
             self.dropped[reason] += 1
             self._dropped_since[reason] += 1
             self._last_detail = detail
+
+
+def joint_stream(name: str, params: RuntimeParams, topics: RuntimeTopics) -> Stream[JointReading]:
+    """The stream of a robot's measured joints."""
+    decode = joint_state_decoder(params.joint_names, params.proprio_fields)
+    return Stream(name, topics.joint_states, decode, 1e-3 * params.late_after_ms)
+
+
+def camera_stream(name: str, camera: str, params: RuntimeParams, topics: RuntimeTopics) -> Stream[CameraImage]:
+    """The stream of one of a robot's cameras."""
+    decode = image_decoder(topics.image_type(camera), params.camera_size, params.mono_image_resize.shape)
+    return Stream(name, topics.cameras[camera], decode, 1e-3 * params.late_after_ms)
 
 
 def joint_state_decoder(names: Sequence[str], fields: Sequence[str]) -> Callable[[bytes], JointReading]:

@@ -9,7 +9,7 @@ environment, so that is what `hold()` does.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import PositiveFloat
@@ -17,7 +17,7 @@ from pydantic import PositiveFloat
 from plaudit.errors import InvalidCommand, RobotError
 from plaudit.protocols import VecEnv
 from plaudit.registry import ENV_REGISTRY
-from plaudit.robots.config import RobotConfig
+from plaudit.robots.config import ClosableRobot, RobotConfig
 from plaudit.robots.rate import Rate
 from plaudit.types import AnyArray, FloatArray, Observation
 
@@ -36,7 +36,7 @@ class SimRobotConfig(RobotConfig):
         return SimRobot(self.env.build(1), self.hz, realtime=self.realtime)
 
 
-class SimRobot:
+class SimRobot(ClosableRobot):
     """A `Robot` around a vectorized environment of one."""
 
     def __init__(self, env: VecEnv, hz: float | None = None, *, realtime: bool = True):
@@ -92,12 +92,6 @@ class SimRobot:
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _first(observation: Observation) -> Observation:
