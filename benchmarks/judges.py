@@ -22,7 +22,7 @@ from plaudit.judges.calibration import calibrate
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.fit import fit
+from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.evaluation import JudgeEvaluation, evaluate, load_reference_labels, score_episodes
 from plaudit.report.judge import decode_results, save_evaluation
@@ -66,7 +66,9 @@ def trained(store: Store, work: Path, device: str, quick: bool) -> RewardModel:
     settings = {"epochs": 8, "train_fps": 4.0, "image_size": (96, 128), **(QUICK if quick else {})}
     shares = {"val_fraction": 0.2, "test_fraction": 0.0}
     config = RewardTrainConfig(encoder=SmallConfig(), lr=1e-3, device=device, **shares, **settings)
-    return fit(store, config, work, lambda epoch: bool(print(f"  {told(epoch)}", flush=True)) or True, quiet).model
+    return train_reward_model(
+        store, config, work, lambda epoch: bool(print(f"  {told(epoch)}", flush=True)) or True, quiet
+    ).model
 
 
 def measured(model: RewardModel, store: Store, page: Path | None) -> JudgeEvaluation:

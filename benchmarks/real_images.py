@@ -34,7 +34,7 @@ from plaudit.data.store import Store
 from plaudit.data.transfer import import_dataset
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.fit import fit
+from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.devices import resolve_device
 from plaudit.rule import decode_cutoff
 from plaudit.types import Labels
@@ -119,7 +119,9 @@ def compare(setting: str, config: RewardTrainConfig, data: Path, episodes: int) 
                 known, unseen = (Path(folder) / part for part in ("known", "unseen"))
                 prepare(data, known, [i for i in range(episodes) if i not in mine])
                 prepare(data, unseen, mine)
-                model = fit(Store.open(known), chosen, Path(folder) / name, lambda _: True, lambda _: iter).model
+                model = train_reward_model(
+                    Store.open(known), chosen, Path(folder) / name, lambda _: True, lambda _: iter
+                ).model
                 judged += judge(model, Store.open(unseen))
         errors = cutoff_errors(judged)
         print(
@@ -147,7 +149,9 @@ def measure(
 ) -> None:
     """bars: to add to; None: what is measured is only told"""
     began = time.monotonic()
-    fitted = fit(Store.open(known), config, folder / name, lambda epoch: bool(print(f"  {told(epoch)}")) or True, quiet)
+    fitted = train_reward_model(
+        Store.open(known), config, folder / name, lambda epoch: bool(print(f"  {told(epoch)}")) or True, quiet
+    )
     judged = judge(fitted.model, Store.open(unseen))
     right = accuracy(judged)
     errors = cutoff_errors(judged)
@@ -186,7 +190,7 @@ def judge(model: RewardModel, store: Store) -> list[Judged]:
         truth = labels.targets
         known = np.flatnonzero(~np.isnan(truth))
         known = known[known < episode.steps]  # the last observation is a copy
-        probability = model.judge(episode).success_prob[known]
+        probability = model.score_episode(episode).success_prob[known]
         cutoff = int(np.argmax(truth == 1))
         found.append(
             Judged(
@@ -195,7 +199,7 @@ def judge(model: RewardModel, store: Store) -> list[Judged]:
                 scored=np.abs(known + 0.5 - cutoff) > NEAR,
                 moment=known / episode.steps,
                 cutoff=cutoff,
-                decoded=decode_cutoff(probability, model.facts.cutoff_offset, model.threshold),
+                decoded=decode_cutoff(probability, model.config.cutoff_offset, model.threshold),
             )
         )
     return found

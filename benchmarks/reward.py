@@ -28,7 +28,7 @@ from bars import Bars
 from plaudit.data.store import Store
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.dataset import read_frames, split
+from plaudit.judges.classifier.dataset import RewardDataset, split
 from plaudit.judges.classifier.encoders import normalize
 from plaudit.judges.classifier.features import OnlineFeatures, cache_features
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
@@ -104,7 +104,7 @@ def measure_worker(encoder: str, size: int, repeats: int) -> None:
 
 def bare(network: BinaryRewardClassifier, ready: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode():
-        return network.verdict(network.look({"front": network.encoder(ready)}).unsqueeze(1))
+        return network.classify(network.embed({"front": network.encoder(ready)}).unsqueeze(1))
 
 
 def in_turn(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
@@ -128,7 +128,7 @@ def measure_kept(repeats: int, size: int = 128, episodes: int = 10, steps: int =
             one = Episode.of(frames={"front": random_images(steps + 1, size)}, actions=np.zeros((steps, 1)))
             cutoff = steps // 2 if number % 2 else None
             store.ledger.append(store.append(one), Labels.from_cutoff(steps=steps, cutoff=cutoff, source="human"))
-        table = read_frames(store)
+        table = RewardDataset.from_store(store)
         parts = split(table, config.seed)
         member = EnsembleMember(0, classifier_config(config, table), config, table, steps=1000)
         begun = time.perf_counter()
@@ -136,7 +136,7 @@ def measure_kept(repeats: int, size: int = 128, episodes: int = 10, steps: int =
         filled = time.perf_counter() - begun
 
         def epoch(grids: Any) -> None:
-            member.learn(grids, parts["train"])
+            member.train_epoch(grids, parts["train"])
             member.validate(grids, parts["validation"])
 
         computed = OnlineFeatures(member.model, table, config)
@@ -162,7 +162,7 @@ def measure_gpu(repeats: int, with_compile: bool) -> None:
     print(f"{'':26}{'on the GPU':>12}{'pinned':>10}{'pageable':>10}   x floor   |p - p32|")
     for size in (128, 224):
         model, images = random_model("resnet10", size), random_images(BATCH, size)
-        exact = model.score({"front": images[:32]}).success_prob  # in float32, on the processor
+        exact = model.score_frames({"front": images[:32]}).success_prob  # in float32, on the processor
         floor = floor_ms(model, images, bandwidth, products)
         forms = {
             "gpu": torch.from_numpy(images).cuda(),
@@ -173,7 +173,7 @@ def measure_gpu(repeats: int, with_compile: bool) -> None:
         for way, compiled in ways.items():
             model.to_device("cuda", compile=compiled)
             spent = {name: score_ms(model, form, repeats) for name, form in forms.items()}
-            off = np.abs(model.score({"front": images}).success_prob[:32] - exact).max()
+            off = np.abs(model.score_frames({"front": images}).success_prob[:32] - exact).max()
             print(
                 f"{f'{size}x{size} {way}, ms':26}{spent['gpu']:12.3f}{spent['pinned']:10.3f}{spent['pageable']:10.3f}"
                 f"{spent['gpu'] / floor:10.1f}{off:12.4f}"
@@ -202,12 +202,12 @@ def floor_ms(model: RewardModel, images: ByteArray, bandwidth: float, products: 
 def score_ms(model: RewardModel, images: Any, repeats: int) -> float:
     """From the call to probabilities in numpy, so that nothing is still under way."""
     for _ in range(10):
-        model.score({"front": images})
+        model.score_frames({"front": images})
     times = []
     for _ in range(repeats):
         torch.cuda.synchronize()
         begun = time.perf_counter()
-        model.score({"front": images})
+        model.score_frames({"front": images})
         times.append(time.perf_counter() - begun)
     return 1e3 * float(np.median(times))
 

@@ -74,7 +74,7 @@ def test_from_a_store_to_a_model_and_a_table(run, tmp_path, store):
     assert "7 of 7 passed" in said and "look at judge/report.html before you trust it" in said
     assert names(tmp_path) == ["judge", "store"]
     model = load_reward_model(tmp_path / "judge")
-    assert model.facts.training["config"]["seed"] == 3 and model.facts.scores["accuracy"] == 1
+    assert model.config.training["config"]["seed"] == 3 and model.config.scores["accuracy"] == 1
 
 
 def test_the_flags_of_two_folders(run, tmp_path):
@@ -91,7 +91,7 @@ def test_the_flags_of_two_folders(run, tmp_path):
     assert names(tmp_path / "show")[0] == "positive_000000_frame006.png" and len(names(tmp_path / "show")) == 36
     assert Image.open(tmp_path / "show/positive_000005_frame011.png").size == (24, 24)
     model = load_reward_model(tmp_path / "checkpoints/reward_model.pt", force=True)
-    assert model.cameras == {"base_camera": (24, 24)} and model.shape.image_size == (32, 32)
+    assert model.cameras == {"base_camera": (24, 24)} and model.classifier.image_size == (32, 32)
     assert model.fingerprint == load_reward_model(tmp_path / "checkpoints/reward_model", force=True).fingerprint
 
 
@@ -143,7 +143,7 @@ reward_training:
     run("--config", "maniskill_train_resnet_reward.yaml", *SMALL)
     assert names(tmp_path / "logs/reward_checkpoints") == ["reward_model", "reward_model_best.pt"]
     model = load_reward_model(tmp_path / "logs/reward_checkpoints/reward_model_best.pt")
-    assert list(model.cameras) == ["main"] and model.facts.scores["roc_auc"] == 1
+    assert list(model.cameras) == ["main"] and model.config.scores["roc_auc"] == 1
 
 
 def test_a_broken_file_is_named_and_left_out(run, tmp_path):
@@ -153,7 +153,7 @@ def test_a_broken_file_is_named_and_left_out(run, tmp_path):
         "--positive-dir", "positive", "--negative-dir", "negative", "--output-dir", "judge", *FAST, "image_size=null"
     )
     assert "warning: episode 3 was left out" in said
-    assert sum(load_reward_model(tmp_path / "judge", force=True).facts.data.episodes.values()) == 11
+    assert sum(load_reward_model(tmp_path / "judge", force=True).config.data.episodes.values()) == 11
 
 
 def test_a_failed_control_is_told(run, tmp_path):

@@ -5,7 +5,7 @@ from conftest import counting_episode
 from plaudit.data.cutoffs import label_store, read_cutoffs
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError
-from plaudit.judges.classifier.dataset import read_frames
+from plaudit.judges.classifier.dataset import RewardDataset
 from plaudit.judges.evaluation import load_reference_labels
 from plaudit.types import Origin
 
@@ -52,7 +52,7 @@ def test_nothing_learns_from_unknown_frames(five):
     label_store(five, {0: [[1, 2], [3, None, "unknown"]]})
     truth = load_reference_labels(five, ("cutoff",))[0]
     assert np.isnan(truth).tolist() == [False, False, False, True, True]
-    table = read_frames(five, sources=("cutoff",))
+    table = RewardDataset.from_store(five, sources=("cutoff",))
     assert np.isnan(table.truth).sum() == 2
 
 

@@ -79,7 +79,7 @@ def test_the_labels_of_a_round_are_those_of_its_stored_episodes():
 def test_a_reward_model_decides_the_same_live_and_afterwards(history):
     model = tiny_model(num_history_frames=history, history_stride=2)
     episode = noise_episode(24)
-    between = float(np.sort(model.judge(episode).success_prob)[11:13].mean())  # half of the frames lie below
+    between = float(np.sort(model.score_episode(episode).success_prob)[11:13].mean())  # half of the frames lie below
     judge = ClassifierJudge(model, DecisionRule(threshold=between))
     seen = [
         Observation({c: f[t : t + 1] for c, f in episode.frames.items()}, episode.state[t : t + 1])

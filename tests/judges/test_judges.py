@@ -58,7 +58,7 @@ def test_a_classifier_says_what_its_model_says(tmp_path):
     model, episode = tiny_model(threshold=0.6), noise_episode()
     judge = ClassifierJudgeConfig(model=saved(model, tmp_path / "m"), rule=DecisionRule(decode="per_frame")).build()
     labels = said(judge, episode)
-    prob = model.judge(episode).success_prob
+    prob = model.score_episode(episode).success_prob
     assert labels.scores.success_prob.tolist() == prob.tolist()
     assert labels.success.tolist() == (prob >= 0.6).tolist()
     assert judge.id == JudgeId("classifier", model.fingerprint, DecisionRule(threshold=0.6, decode="per_frame").key())
@@ -67,14 +67,14 @@ def test_a_classifier_says_what_its_model_says(tmp_path):
 
 def test_a_probability_of_one_stays_one(tmp_path):
     model = tiny_model(threshold=1.0)
-    model.facts = model.facts.model_copy(update={"calibration": ((0.001, 50.0),)})
+    model.config = model.config.model_copy(update={"calibration": ((0.001, 50.0),)})
     judge = ClassifierJudgeConfig(model=saved(model, tmp_path / "m")).build()
     assert said(judge, noise_episode()).scores.success_prob.tolist() == [1.0] * 13
 
 
 def test_what_the_rule_does_not_say_is_the_models_own(tmp_path):
     model = tiny_model(threshold=0.6)
-    model.facts = model.facts.model_copy(update={"cutoff_offset": 2})
+    model.config = model.config.model_copy(update={"cutoff_offset": 2})
     folder = saved(model, tmp_path / "m")
     own = ClassifierJudgeConfig(model=folder).build().rule
     assert (own.threshold, own.cutoff_offset, own.decode, own.k, own.n) == (0.6, 2, "k_of_n", 2, 3)

@@ -20,7 +20,7 @@ from plaudit.data.store import Store
 from plaudit.errors import BadFile, JudgeError, PlauditError
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.fit import fit
+from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
@@ -232,7 +232,10 @@ def knowing(tmp_path_factory: Any) -> Path:
     with Store.create(folder / "data") as store:
         for episode, labels in played.episodes(simulation, judge):
             store.ledger.append(store.append(episode), labels)
-        return saved(fit(store, config, folder / "work", lambda epoch: True, lambda what: iter).model, folder / "model")
+        return saved(
+            train_reward_model(store, config, folder / "work", lambda epoch: True, lambda what: iter).model,
+            folder / "model",
+        )
 
 
 def test_shaping_pays_for_progress_on_the_way(tmp_path: Path, knowing: Path):
@@ -260,7 +263,7 @@ def test_shaping_adds_up_to_nothing_that_depends_on_the_way(tmp_path: Path, know
         reward = compute_episode_rewards(labels, {}, RewardConfig(shaping=1), 0.95)
         total = (0.95 ** np.arange(episode.steps) * (reward - labels.success[1:])).sum()
         assert labels.success[-1]
-        assert total == pytest.approx(-judge.judge(episode).progress[0], abs=1e-3)
+        assert total == pytest.approx(-judge.score_episode(episode).progress[0], abs=1e-3)
 
 
 # The alarm

@@ -260,7 +260,7 @@ def _train(episodes: "Store", job: "RewardTrainJob") -> "TrainResult":
     except TrainingInterrupted:
         stop(f"stopped; run the same command to resume from {work_folder(job.output_dir)}")
     if job.output_checkpoint is not None:
-        save_rlinf_checkpoint(job.output_checkpoint, fitted.model, fitted.curve, fitted.optimizers[0])
+        save_rlinf_checkpoint(job.output_checkpoint, fitted.model, fitted.history, fitted.optimizers[0])
     return fitted
 
 
@@ -268,7 +268,7 @@ def _tell_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
     from plaudit.report.judge import first_frame_warning
     from plaudit.report.tables import judge_table
 
-    scores, problems = fitted.scores, fitted.model.facts.problems
+    scores, problems = fitted.metrics, fitted.model.config.problems
     held = f"{job.output_dir}: measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames"
     out.print(judge_table(held, scores, fitted.controls))
     if scores.first_frame_fp:

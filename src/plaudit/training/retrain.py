@@ -218,7 +218,7 @@ class Retrainer:
         held_out = Store.open(self.data.val)
         new = _with_model(judge, self._candidate).model_copy(update={"force": True})
         current, candidate = evaluate_judge(judge.build(), held_out), evaluate_judge(new.build(), held_out)
-        return current, replace(candidate, problems=(*fitted.model.facts.problems, *candidate.problems))
+        return current, replace(candidate, problems=(*fitted.model.config.problems, *candidate.problems))
 
     def _write(self, decision: PromotionDecision, seconds: float) -> PromotionDecision:
         """The decision beside the model that it is about, and both at once in their place."""
@@ -312,8 +312,8 @@ def retrain_main(
 
 def training_config(model: RewardModel, overrides: Mapping[str, Any]) -> RewardTrainConfig:
     """The settings that a judge was trained with, with these overrides, for the same cameras."""
-    shape = model.shape
-    own = model.facts.training.get("config") or {  # a model of another trainer says nothing but what it is like
+    shape = model.classifier
+    own = model.config.training.get("config") or {  # a model of another trainer says nothing but what it is like
         "encoder": shape.encoder.model_dump(mode="json"),
         "use_state": bool(shape.state_dim),
         **shape.model_dump(mode="json", include=set(RewardTrainConfig.model_fields) - {"encoder"}),

@@ -114,7 +114,7 @@ def check_judge_fits(judge: LiveJudge, config: TrainingConfig, cameras: Mapping[
             "0, or train one that has (plaudit train-reward --progress)"
         )
     if config.reward.reward_model is not None:
-        _compare_with_block(config.reward.reward_model, judge.model.facts)
+        _compare_with_block(config.reward.reward_model, judge.model.config)
 
 
 def describe_judge(config: TrainingConfig) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def describe_judge(config: TrainingConfig) -> tuple[str, ...]:
         return (line,)
     cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in judge.model.cameras.items())
     block = config.reward.reward_model or RewardModelBlock()
-    return f"{line}; cameras: {cameras}", *judge.model.notes, *_block_warnings(block, judge.model.facts)
+    return f"{line}; cameras: {cameras}", *judge.model.warnings, *_block_warnings(block, judge.model.config)
 
 
 def _check_cameras(wanted: Mapping[str, Size], cameras: Mapping[str, Any]) -> None:

@@ -25,9 +25,9 @@ from plaudit.data.transfer import new_folder
 from plaudit.errors import PlauditError, TargetNotEmpty
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.dataset import PARTS
-from plaudit.judges.classifier.features import Track
-from plaudit.judges.classifier.fit import TrainResult, fit
+from plaudit.judges.classifier.dataset import SPLITS
+from plaudit.judges.classifier.features import ProgressBars
+from plaudit.judges.classifier.fit import TrainResult, train_reward_model
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.training import EpochMetrics
 from plaudit.judges.config import save_own_judge
@@ -40,21 +40,21 @@ def work_folder(target: Path) -> Path:
 
 
 def train_and_save(
-    source: Store, target: Path, config: RewardTrainConfig, watch: Callable[[EpochMetrics], bool], track: Track
+    source: Store, target: Path, config: RewardTrainConfig, watch: Callable[[EpochMetrics], bool], track: ProgressBars
 ) -> TrainResult:
     """Train, measure, write. `TrainingInterrupted` where `watch` wanted no further epoch: the same call goes on."""
     check_free(target, "--output-dir")
     work = work_folder(target)
     try:
-        fitted = fit(source, config, work, watch, track)
+        fitted = train_reward_model(source, config, work, watch, track)
     except PlauditError:
         shutil.rmtree(work, ignore_errors=True)
         raise
     with new_folder(target) as folder:
         fitted.model.save_pretrained(folder)
         save_own_judge(folder, ClassifierJudge(fitted.model).rule)
-        _write_lines(folder / "curve.jsonl", [asdict(epoch) for epoch in fitted.curve])
-        _write_lines(folder / "held_out.jsonl", [scored.to_json() for scored in fitted.tested])
+        _write_lines(folder / "curve.jsonl", [asdict(epoch) for epoch in fitted.history])
+        _write_lines(folder / "held_out.jsonl", [scored.to_json() for scored in fitted.predictions])
         write_report(folder / "report.html", f"Reward model: {target.name}", fitted, config)
     shutil.rmtree(work)
     return fitted
@@ -71,16 +71,16 @@ def check_free(target: Path, option: str) -> None:
 
 
 def write_report(path: Path, title: str, fitted: TrainResult, config: RewardTrainConfig) -> None:
-    success_prob = np.concatenate([prediction.success_prob for prediction in fitted.tested])
-    target = np.concatenate([prediction.target for prediction in fitted.tested])
+    success_prob = np.concatenate([prediction.success_prob for prediction in fitted.predictions])
+    target = np.concatenate([prediction.target for prediction in fitted.predictions])
     write_judge_report(
         path,
         title,
-        fitted.scores,
+        fitted.metrics,
         fitted.controls,
         calibration_curve(success_prob, target),
-        fitted.worst,
-        history=_curve(fitted.curve, len(fitted.model.members)),
+        fitted.errors,
+        history=_curve(fitted.history, len(fitted.model.members)),
         metadata=_facts(fitted.model, config),
     )
 
@@ -96,10 +96,10 @@ def _curve(epochs: Sequence[EpochMetrics], members: int) -> list[dict[str, float
 
 
 def _facts(model: RewardModel, config: RewardTrainConfig) -> dict[str, str]:
-    facts, shape = model.facts, model.shape
-    cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in shape.cameras.items())
-    resized = "" if shape.image_size is None else ", resized to {}x{}".format(*shape.image_size)
-    threshold = facts.threshold
+    info, classifier = model.config, model.classifier
+    cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in classifier.cameras.items())
+    resized = "" if classifier.image_size is None else ", resized to {}x{}".format(*classifier.image_size)
+    threshold = info.threshold
     chosen = (
         f"{threshold['value']:.4g}, chosen on the validation episodes for at most {threshold['target']:.1%} of failure "
         f"frames called; there it let {threshold['fpr']:.2%} through "
@@ -107,15 +107,15 @@ def _facts(model: RewardModel, config: RewardTrainConfig) -> dict[str, str]:
     )
     return {
         "cameras": cameras + resized,
-        "encoder": f"{shape.encoder.type}, {_history(config)}",
-        "episodes": ", ".join(f"{facts.data.episodes[part]:,} for {part}" for part in PARTS),
-        "frames": ", ".join(f"{facts.data.frames[part]:,} for {part}" for part in PARTS),
-        "labels of": ", ".join(facts.data.sources),
+        "encoder": f"{classifier.encoder.type}, {_history(config)}",
+        "episodes": ", ".join(f"{info.data.episodes[part]:,} for {part}" for part in SPLITS),
+        "frames": ", ".join(f"{info.data.frames[part]:,} for {part}" for part in SPLITS),
+        "labels of": ", ".join(info.data.sources),
         "threshold": chosen,
-        "members": f"{len(model.members)}, best after epochs {', '.join(map(str, facts.training['best_epochs']))}",
-        "data fingerprint": facts.data.fingerprint,
+        "members": f"{len(model.members)}, best after epochs {', '.join(map(str, info.training['best_epochs']))}",
+        "data fingerprint": info.data.fingerprint,
         "model fingerprint": model.fingerprint,
-        "training": f"{facts.training['seconds']:,.0f} s on {facts.training['device']}",
+        "training": f"{info.training['seconds']:,.0f} s on {info.training['device']}",
     }
 
 

@@ -16,7 +16,7 @@ from plaudit.judges.calibration import PlattScaling
 from plaudit.judges.classifier import features, training
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.dataset import PARTS, RewardDataset, add_blank_negatives, read_frames, split, subsample
+from plaudit.judges.classifier.dataset import SPLITS, RewardDataset, add_blank_negatives, split, subsample
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import TrainResult
@@ -68,8 +68,8 @@ def fitted(folder: Path, squares: Store) -> TrainResult:
 
 
 def test_it_learns_what_success_looks_like(fitted):
-    assert fitted.scores.episodes == 2 and fitted.scores.accuracy == 1
-    assert fitted.scores.episode_tp == 1 and fitted.scores.onset_error_median == 1  # two frames decide
+    assert fitted.metrics.episodes == 2 and fitted.metrics.accuracy == 1
+    assert fitted.metrics.episode_tp == 1 and fitted.metrics.onset_error_median == 1  # two frames decide
     assert {c.name for c in fitted.controls} >= {"frozen frame", "time reversed", "truncated", "blank black"}
     assert all(control.passed for control in fitted.controls)
 
@@ -80,21 +80,21 @@ def test_the_folder_has_all_that_is_known_and_the_work_is_cleared_away(folder, f
     }
     assert not work_folder(folder / "model").exists()
     epochs = [json.loads(line) for line in (folder / "model/curve.jsonl").read_text().splitlines()]
-    assert [e["epoch"] for e in epochs] == list(range(1, len(fitted.curve) + 1))
+    assert [e["epoch"] for e in epochs] == list(range(1, len(fitted.history) + 1))
     page = (folder / "model/report.html").read_text()
-    assert "8 for train, 2 for validation, 2 for test" in page and fitted.model.facts.data.fingerprint in page
+    assert "8 for train, 2 for validation, 2 for test" in page and fitted.model.config.data.fingerprint in page
 
 
 def test_what_is_loaded_judges_as_what_was_saved(folder, squares, fitted):
     loaded = load_reward_model(folder / "model", "cpu")
     assert loaded.fingerprint == fitted.model.fingerprint and loaded.threshold == fitted.model.threshold
     for episode_id in (0, 11):
-        one, other = (m.judge(squares.episode(episode_id)).success_prob for m in (loaded, fitted.model))
+        one, other = (m.score_episode(squares.episode(episode_id)).success_prob for m in (loaded, fitted.model))
         assert np.array_equal(one, other)
 
 
 def test_every_frame_of_a_store_is_a_sample_of_the_data_set(squares):
-    table = read_frames(squares)
+    table = RewardDataset.from_store(squares)
     assert isinstance(table, RewardDataset) and len(table) == sum(squares.entry(i).rows for i in squares.ids)
     row = int(table.rows_of([7])[2])
     assert (table.episode[row], table.frame[row]) == (7, 2)
@@ -106,9 +106,12 @@ def test_what_was_measured_is_what_the_model_says_later(tmp_path, squares, membe
     """Also where training looked at features that were kept in half precision."""
     found = make(squares, tmp_path / "frozen", FROZEN.model_copy(update={"epochs": 2, "ensemble_size": members}))
     loaded = load_reward_model(tmp_path / "frozen", force=True)
-    for episode in found.tested:
-        assert loaded.judge(squares.episode(episode.episode)).success_prob.tolist() == episode.success_prob.tolist()
-    assert (loaded.facts.ensemble_calibration != (1, 0)) == (members > 1)
+    for episode in found.predictions:
+        assert (
+            loaded.score_episode(squares.episode(episode.episode)).success_prob.tolist()
+            == episode.success_prob.tolist()
+        )
+    assert (loaded.config.ensemble_calibration != (1, 0)) == (members > 1)
 
 
 def test_an_ensemble_of_an_earlier_version_judges_as_it_did(tmp_path):
@@ -118,13 +121,13 @@ def test_an_ensemble_of_an_earlier_version_judges_as_it_did(tmp_path):
     del tree["ensemble_calibration"]  # which they did not have
     (folder / "model.json").write_text(json.dumps(tree))
     said = [PlattScaling(temperature=0.3)(member[:, 0]) for member in model.logits(episode)]
-    assert load_reward_model(folder).judge(episode).success_prob == pytest.approx(np.min(said, axis=0))
+    assert load_reward_model(folder).score_episode(episode).success_prob == pytest.approx(np.min(said, axis=0))
 
 
 def changed(model: RewardModel, **facts) -> RewardModel:
     """The same weights, with another description."""
-    shape = model.shape.model_copy(update=facts.pop("classifier", {}))
-    described = model.facts.model_copy(update={"classifier": shape, **facts})
+    shape = model.classifier.model_copy(update=facts.pop("classifier", {}))
+    described = model.config.model_copy(update={"classifier": shape, **facts})
     member = BinaryRewardClassifier(shape)
     member.load_state_dict(model.members[0].state_dict())
     return RewardModel([member], described, "cpu")
@@ -141,14 +144,16 @@ def test_a_fingerprint_is_of_all_that_changes_a_score(tmp_path):
     }
     assert len({model.fingerprint, *(other.fingerprint for other in others.values())}) == 1 + len(others)
     for name in ("calibration", "image size"):
-        assert not np.allclose(others[name].judge(episode).success_prob, model.judge(episode).success_prob), name
+        assert not np.allclose(
+            others[name].score_episode(episode).success_prob, model.score_episode(episode).success_prob
+        ), name
     assert changed(model, classifier={"dropout": 0.5}).fingerprint == model.fingerprint  # of training alone
     assert load_reward_model(saved(model, tmp_path / "m")).fingerprint == model.fingerprint
 
 
 def test_a_fingerprint_is_of_padding_and_pixel_statistics_too():
     shape = ClassifierConfig(encoder=Resnet10Config(), cameras={"front": (32, 32)}, hidden_dim=4, latent_dim=4)
-    facts = tiny_model().facts.model_copy(update={"classifier": shape})
+    facts = tiny_model().config.model_copy(update={"classifier": shape})
     model = RewardModel([BinaryRewardClassifier(shape)], facts, "cpu")
     encoders = [Resnet10Config(padding="torchvision"), Resnet10Config(normalize="unit")]
     others = [changed(model, classifier={"encoder": encoder}).fingerprint for encoder in encoders]
@@ -156,15 +161,15 @@ def test_a_fingerprint_is_of_padding_and_pixel_statistics_too():
 
 
 def test_no_episode_is_in_two_parts(squares):
-    table = read_frames(squares)
+    table = RewardDataset.from_store(squares)
     parts = split(table, seed=0)
-    episodes = [set(table.episode[parts[part]].tolist()) for part in PARTS]
+    episodes = [set(table.episode[parts[part]].tolist()) for part in SPLITS]
     assert sum(map(len, episodes)) == len(set.union(*episodes)) == 12
     assert all(any(i < 6 for i in ids) and any(i >= 6 for i in ids) for ids in episodes)  # both kinds in each
 
 
 def test_each_part_has_its_share_of_the_episodes(tmp_path):
-    table = read_frames(square_store(tmp_path / "store", 20, 40), image_size=(4, 4))
+    table = RewardDataset.from_store(square_store(tmp_path / "store", 20, 40), image_size=(4, 4))
     counts = [len(np.unique(table.episode[rows])) for rows in split(table, seed=0).values()]
     assert counts == [42, 9, 9]
     both = split(table, seed=0, test=0.0)
@@ -172,7 +177,7 @@ def test_each_part_has_its_share_of_the_episodes(tmp_path):
 
 
 def test_batches_are_balanced_and_what_is_measured_is_as_it_comes(squares):
-    table = read_frames(squares)
+    table = RewardDataset.from_store(squares)
     parts = split(table, seed=0)
     rng = torch.Generator().manual_seed(0)
     shares = [table.truth[batch].mean() for batch in balanced_batches(table.truth, parts["train"], 16, rng)]
@@ -181,7 +186,7 @@ def test_batches_are_balanced_and_what_is_measured_is_as_it_comes(squares):
 
 
 def test_frames_that_show_nothing_are_learned_as_failures(squares):
-    table = read_frames(squares)
+    table = RewardDataset.from_store(squares)
     longer, parts = add_blank_negatives(table, split(table, seed=0), seed=0)
     blanks = np.flatnonzero(longer.episode < 0)
     assert set(blanks) <= set(parts["train"]) and not longer.truth[blanks].any()
@@ -190,7 +195,7 @@ def test_frames_that_show_nothing_are_learned_as_failures(squares):
 
 
 def test_neighbours_are_thinned_to_a_rate(squares):
-    table = read_frames(squares)
+    table = RewardDataset.from_store(squares)
     kept = subsample(table, split(table, seed=0)["train"], 5.0)  # of 10 a second
     assert set(table.frame[kept].tolist()) == {0, 2, 4, 6, 8, 10}
 
@@ -237,7 +242,7 @@ def test_a_training_that_was_stopped_and_killed_goes_on_as_if_it_was_not(tmp_pat
     parts = make(squares, tmp_path / "parts", config, lambda epoch: seen.append(epoch) or True)
     assert [(e.member, e.epoch) for e in seen] == [(0, 4), (1, 1), (1, 2), (1, 3), (1, 4)]
     assert parts.model.fingerprint == whole.model.fingerprint
-    assert [e.train_loss for e in parts.curve] == [e.train_loss for e in whole.curve]
+    assert [e.train_loss for e in parts.history] == [e.train_loss for e in whole.history]
     assert not work_folder(tmp_path / "parts").exists()
 
 
@@ -289,9 +294,9 @@ def test_state_history_and_progress_can_be_learned_too(tmp_path, squares):
         update={"use_state": True, "num_history_frames": 2, "predict_progress": True, "epochs": 3}
     )
     model = make(squares, tmp_path / "model", config).model
-    said = model.judge(squares.episode(0))
+    said = model.score_episode(squares.episode(0))
     assert said.progress is not None and said.progress.shape == (STEPS + 1,)
-    assert model.shape.state_dim == 2 and model.shape.moments == 3
+    assert model.classifier.state_dim == 2 and model.classifier.num_frames == 3
 
 
 # What is bad is answered with a sentence, and nothing is written
@@ -372,7 +377,7 @@ def test_a_body_can_be_frozen_only_where_there_is_one():
 
 def test_frames_of_another_size_are_refused_at_run_time(fitted):
     with pytest.raises(JudgeError, match="camera 'front' gives 32x32 images, this reward model was trained on 24x24"):
-        fitted.model.judge(square_episode(True, 0, size=32))
+        fitted.model.score_episode(square_episode(True, 0, size=32))
     with pytest.raises(JudgeError, match="looks at camera 'front', which is not there; there are: wrist"):
         observation = Observation({"wrist": np.zeros((1, 24, 24, 3), np.uint8)}, np.zeros((1, 2), np.float32))
         ClassifierJudge(fitted.model).stream(1).reset(observation)
@@ -395,7 +400,7 @@ def test_a_model_that_calls_a_white_image_success_is_saved_marked_and_refused(tm
         labels = Labels.from_cutoff(steps=STEPS, cutoff=CUTOFF if number < 6 else None, source="human")
         store.ledger.append(store.append(episode), labels)
     fitted = make(store, tmp_path / "model")
-    assert any(problem.startswith("blank white: 100% of 8 frames") for problem in fitted.model.facts.problems)
+    assert any(problem.startswith("blank white: 100% of 8 frames") for problem in fitted.model.config.problems)
     assert "Negative control failed: blank white" in (tmp_path / "model/report.html").read_text()
     with pytest.raises(JudgeError, match="is marked as not to be trusted: blank white"):
         load_reward_model(tmp_path / "model")
@@ -413,7 +418,7 @@ def test_a_model_of_an_earlier_version_is_read_by_the_new_names(tmp_path):
     (tmp_path / "model/model.json").write_text(json.dumps(tree))
     read = load_reward_model(tmp_path / "model", "cpu")
     assert read.fingerprint == model.fingerprint
-    assert read.facts.training["config"] == {
+    assert read.config.training["config"] == {
         "ensemble_size": 3,
         "freeze_encoder": "stem",
         "encoder": {"normalize": "unit"},

@@ -44,12 +44,12 @@ def test_a_copy_says_almost_the_same():
 @pytest.mark.parametrize("compile", [False, True])
 def test_a_gpu_says_almost_what_a_processor_says(compile):
     model, frames = tiny_model(), noise_episode(40).frames
-    expected = model.score(frames).success_prob
+    expected = model.score_frames(frames).success_prob
     model.to_device("cuda", compile=compile)
     for rows in (slice(0, 32), slice(8, 40), slice(0, 5), slice(0, 32)):  # sizes that were compiled before, and others
         part = {"front": frames["front"][rows]}
-        assert model.score(part).success_prob == pytest.approx(expected[rows], abs=0.02)
-        assert model.score({"front": torch.from_numpy(np.array(part["front"])).pin_memory()}).success_prob.shape
+        assert model.score_frames(part).success_prob == pytest.approx(expected[rows], abs=0.02)
+        assert model.score_frames({"front": torch.from_numpy(np.array(part["front"])).pin_memory()}).success_prob.shape
 
 
 @pytest.mark.parametrize("size", [(16, 24), (17, 23)])

@@ -14,7 +14,7 @@ from plaudit.errors import BadFile, ConfigError, JudgeError, UnsafeFile
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config, ResNetEncoderWrapper
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.fit import TrainResult, fit
+from plaudit.judges.classifier.fit import TrainResult, train_reward_model
 from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.rlinf import load_rlinf_checkpoint, save_rlinf_checkpoint, sizes_for_grid
 
@@ -84,10 +84,10 @@ def test_a_checkpoint_of_rlinf_judges_as_it_did_there(tmp_path, average):
     network = theirs("wrist", "base_camera", average=average)  # not in alphabetical order
     images = pixels("base_camera", "wrist")
     model = load_reward_model(network.save(tmp_path / "reward_model.pt"), "cpu")
-    assert np.allclose(model.score(images).success_prob, probability(network, images), atol=1e-5)
-    assert np.ptp(model.score(images).success_prob) > 1e-3
+    assert np.allclose(model.score_frames(images).success_prob, probability(network, images), atol=1e-5)
+    assert np.ptp(model.score_frames(images).success_prob) > 1e-3
     assert model.threshold == 0.5 and set(model.cameras) == {"wrist", "base_camera"}
-    assert model.shape.global_pool_features == average and model.shape.num_spatial_blocks == 2
+    assert model.classifier.global_pool_features == average and model.classifier.num_spatial_blocks == 2
 
 
 class PlainBlock(nn.Module):
@@ -170,8 +170,8 @@ def test_rlinfs_resnet_of_today_judges_as_it_did_there(tmp_path, arch, shape):
         logits = network({"front": torch.from_numpy(images["front"]).float()})[:, 0].numpy()
         ours = model.members[0]({"front": torch.from_numpy(images["front"])})[:, 0].numpy()
     assert np.allclose(ours, logits, atol=1e-4) and np.ptp(logits) > 1e-4
-    assert np.allclose(model.score(images).success_prob, 1 / (1 + np.exp(-logits)), atol=1e-5)
-    assert model.shape.encoder.arch == arch
+    assert np.allclose(model.score_frames(images).success_prob, 1 / (1 + np.exp(-logits)), atol=1e-5)
+    assert model.classifier.encoder.arch == arch
 
 
 def test_rlinfs_resnet_of_today_has_124_tensors_and_becomes_a_folder_of_ours(tmp_path):
@@ -180,12 +180,12 @@ def test_rlinfs_resnet_of_today_has_124_tensors_and_becomes_a_folder_of_ours(tmp
     torch.save(network.state_dict(), tmp_path / "full_weights.pt")
     model = load_reward_model(tmp_path / "full_weights.pt", "cpu")
     assert model.cameras == {"main": (128, 128)}
-    assert model.notes[0] == "it is taken to see camera 'main' in 128x128; its file does not say"
+    assert model.warnings[0] == "it is taken to see camera 'main' in 128x128; its file does not say"
     (tmp_path / "folder").mkdir()
     model.save_pretrained(tmp_path / "folder")
     images = pixels("main", size=128)
     again = load_reward_model(tmp_path / "folder", "cpu")
-    assert again.score(images).success_prob.tolist() == model.score(images).success_prob.tolist()
+    assert again.score_frames(images).success_prob.tolist() == model.score_frames(images).success_prob.tolist()
 
 
 def test_a_resnet_that_is_none_of_theirs_is_refused(tmp_path):
@@ -201,8 +201,8 @@ def test_a_resnet_that_is_none_of_theirs_is_refused(tmp_path):
 
 def test_what_was_never_measured_says_so(tmp_path):
     model = load_rlinf_checkpoint(theirs().save(tmp_path / "m.pt"))
-    assert model.facts.scores == {} and model.facts.problems == ()
-    assert model.notes == (
+    assert model.config.scores == {} and model.config.problems == ()
+    assert model.warnings == (
         "this model was never measured here: its threshold is 0.5 and nothing is known of its mistakes",
     )
 
@@ -212,8 +212,8 @@ def test_where_config_and_checkpoint_disagree_the_checkpoint_is_believed(tmp_pat
     model = load_rlinf_checkpoint(
         path, {"use_pretrain": True, "hidden_dim": 256, "num_spatial_blocks": 2, "freeze_encoder": True}
     )
-    assert model.shape.global_pool_features
-    assert model.notes[:2] == (
+    assert model.classifier.global_pool_features
+    assert model.warnings[:2] == (
         "the config says use_pretrain is True, the checkpoint was trained with False; the checkpoint is believed",
         "the config says hidden_dim is 256, the checkpoint was trained with 12; the checkpoint is believed",
     )
@@ -287,35 +287,37 @@ def fitted(tmp_path_factory) -> TrainResult:
     config = RewardTrainConfig(
         encoder=SmallConfig(widths=(8, 16)), epochs=6, lr=3e-3, batch_size=32, hidden_dim=16, latent_dim=16
     )
-    return fit(square_store(folder / "store"), config, folder / "work", lambda epoch: True, lambda what: iter)
+    return train_reward_model(
+        square_store(folder / "store"), config, folder / "work", lambda epoch: True, lambda what: iter
+    )
 
 
 def test_ours_has_the_published_keys_and_describes_itself(tmp_path, fitted):
-    save_rlinf_checkpoint(tmp_path / "deep/m.pt", fitted.model, fitted.curve, fitted.optimizers[0])
+    save_rlinf_checkpoint(tmp_path / "deep/m.pt", fitted.model, fitted.history, fitted.optimizers[0])
     tree = torch.load(tmp_path / "deep/m.pt", weights_only=True)
     assert set(tree) == {
         *("epoch", "model_state_dict", "optimizer_state_dict", "train_loss", "train_acc", "plaudit"),
     }
-    assert tree["epoch"] == fitted.model.facts.training["best_epochs"][0] and tree["train_acc"] > 0.9
+    assert tree["epoch"] == fitted.model.config.training["best_epochs"][0] and tree["train_acc"] > 0.9
     assert tree["optimizer_state_dict"]["state"]
     loaded = load_reward_model(tmp_path / "deep/m.pt", "cpu")
-    assert loaded.fingerprint == fitted.model.fingerprint and loaded.facts == fitted.model.self_contained_config()
-    assert loaded.notes == ()
+    assert loaded.fingerprint == fitted.model.fingerprint and loaded.config == fitted.model.self_contained_config()
+    assert loaded.warnings == ()
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["m.pt"]
 
 
 def test_a_marked_model_is_refused_as_a_file_too(tmp_path, fitted):
-    save_rlinf_checkpoint(tmp_path / "m.pt", fitted.model, fitted.curve, fitted.optimizers[0])
+    save_rlinf_checkpoint(tmp_path / "m.pt", fitted.model, fitted.history, fitted.optimizers[0])
     tree = torch.load(tmp_path / "m.pt", weights_only=True)
     tree["plaudit"]["problems"] = ["blank white: 100% of 8 frames called success"]
     torch.save(tree, tmp_path / "marked.pt")
     with pytest.raises(JudgeError, match="is marked as not to be trusted: blank white"):
         load_reward_model(tmp_path / "marked.pt")
-    assert load_reward_model(tmp_path / "marked.pt", force=True).facts.problems
+    assert load_reward_model(tmp_path / "marked.pt", force=True).config.problems
 
 
 def test_a_description_that_does_not_fit_is_refused(tmp_path, fitted):
-    save_rlinf_checkpoint(tmp_path / "m.pt", fitted.model, fitted.curve, fitted.optimizers[0])
+    save_rlinf_checkpoint(tmp_path / "m.pt", fitted.model, fitted.history, fitted.optimizers[0])
     tree = torch.load(tmp_path / "m.pt", weights_only=True)
     del tree["plaudit"]["classifier"]
     torch.save(tree, tmp_path / "m.pt")

@@ -41,7 +41,7 @@ def frames(count: int) -> np.ndarray:
 
 def test_binary_pays_from_the_threshold_on_and_continuous_the_probability():
     model = tiny_model()
-    said = model.score({"front": frames(6)}).success_prob
+    said = model.score_frames({"front": frames(6)}).success_prob
     between = float(np.sort(said)[2:4].mean())
     assert RewardManager(model, "continuous").compute_rewards({"front": frames(6)}).tolist() == said.tolist()
     paid = RewardManager(model, threshold=between).compute_rewards({"front": frames(6)})
@@ -96,7 +96,7 @@ def test_on_a_processor_a_long_episode_is_looked_at_in_small_pieces():
     """Activations of 256 large images are gigabytes."""
     model, sizes = tiny_model(), []
     model.members[0].encoder.register_forward_pre_hook(lambda _, images: sizes.append(len(images[0])))
-    assert len(model.score({"front": frames(100)}).success_prob) == 100
+    assert len(model.score_frames({"front": frames(100)}).success_prob) == 100
     assert max(sizes) <= 32 and sum(sizes) == 100
 
 

@@ -8,7 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from plaudit.contracts import check_judge
 from plaudit.errors import JudgeError
 from plaudit.judges.calibration import PlattScaling
-from plaudit.judges.vlm.images import data_url, resized, size_of
+from plaudit.judges.images import resize_images
+from plaudit.judges.vlm.images import data_url, size_of
 from plaudit.judges.vlm.judge import VlmJudge
 from plaudit.judges.vlm.prompt import build_prompt, conversation
 from plaudit.rule import DecisionRule
@@ -22,7 +23,7 @@ def one_chat_a_frame(plain, config, episode):
     urls = {}
     for camera in asked.frames:
         frames = torch.from_numpy(asked.images(camera))
-        frames = resized(frames, size_of(frames.shape, config.image_size))
+        frames = resize_images(frames, size_of(frames.shape, config.image_size))
         urls[camera] = [data_url(frame, "png") for frame in frames.contiguous().numpy()]
 
     def image(camera, moment):

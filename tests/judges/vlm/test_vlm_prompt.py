@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from plaudit.errors import JudgeError
+from plaudit.judges.images import resize_images
 from plaudit.judges.vlm.chat_template import ChatTemplate
-from plaudit.judges.vlm.images import resized, size_of
+from plaudit.judges.vlm.images import size_of
 from plaudit.judges.vlm.judge import VlmJudgeConfig
 from plaudit.judges.vlm.prompt import build_prompt, conversation, parse_answer
 from tiny_vlm import make_tokenizer, moving
@@ -91,7 +92,7 @@ def test_frames_keep_their_shape_in_whole_tokens(frame, edge, size):
 
 def test_resizing_averages_what_it_leaves_out():
     frames = torch.from_numpy(np.indices((1, 64, 64, 3)).sum(0).astype(np.uint8) % 2 * 200)
-    assert resized(frames, (32, 32))[0, 8:-8, 8:-8].float().sub(100).abs().max() <= 1
+    assert resize_images(frames, (32, 32))[0, 8:-8, 8:-8].float().sub(100).abs().max() <= 1
 
 
 @pytest.mark.parametrize(

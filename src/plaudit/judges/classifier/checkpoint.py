@@ -1,12 +1,12 @@
-"""A trained reward model: a folder that describes itself, and the object that judges with it.
+"""A trained reward model: a folder that describes itself, and the object that scores with it.
 
     lift_reward/
       model.json             network, preprocessing, cameras, calibration, threshold, scores, controls, data
       member_0.safetensors   weights; further members of an ensemble leave out an encoder that they share
-      report.html            what a person looks at before believing it
+      report.html            what to look at before using it
 
     model = RewardModel.from_pretrained("lift_reward")
-    model.judge(episode).success_prob         # [T+1] P(success) of each frame
+    model.score_episode(episode).success_prob # [T+1] P(success) of each frame
     ClassifierJudge(model)                    # the same as a judge, of stored episodes and live (judge.py)
 
 Nothing has to match by hand: frames of another size, a camera that is not there and weights of another network are
@@ -28,7 +28,7 @@ from torch import Tensor
 from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, load
 from plaudit.errors import BadFile, JudgeError
-from plaudit.judges.calibration import EnsembleCalibration, PlattScaling, ThresholdChoice
+from plaudit.judges.calibration import EnsembleCalibration, PlattScaling
 from plaudit.judges.classifier.gpu_inference import CompiledBatches, bf16_copies
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.classifier.old_names import rename_old_keys
@@ -47,7 +47,7 @@ Images = AnyArray | Tensor  # uint8 [B, H, W, 3]; a tensor may lie in pinned mem
 class TrainingDataInfo(Config):
     """What a model was trained on."""
 
-    fingerprint: str  # of episodes and verdicts
+    fingerprint: str  # of episodes and labels
     episodes: dict[str, NonNegativeInt]  # part -> how many
     frames: dict[str, NonNegativeInt]
     sources: tuple[str, ...]  # whose labels
@@ -74,75 +74,76 @@ class RewardModelConfig(Config):
 
 
 class RewardModel:
-    """Judges frames. Build with `load`, or from what a training returned."""
+    """Scores frames. Build with `from_pretrained`, or from what a training returned."""
 
     def __init__(
         self,
         members: Sequence[BinaryRewardClassifier],
-        facts: RewardModelConfig,
+        config: RewardModelConfig,
         device: str = "auto",
-        notes: Sequence[str] = (),
+        warnings: Sequence[str] = (),
     ):
-        """notes: sentences on what was understood of a file that does not describe itself"""
-        if len(members) != len(facts.calibration):
-            raise JudgeError(f"{len(members)} members with {len(facts.calibration)} calibrations")
-        self.facts, self.members, self.notes = facts, list(members), tuple(notes)
-        self.shape = facts.classifier
+        """warnings: what was assumed about a file that does not describe itself"""
+        if len(members) != len(config.calibration):
+            raise JudgeError(f"{len(members)} members with {len(config.calibration)} calibrations")
+        self.config, self.members, self.warnings = config, list(members), tuple(warnings)
+        self.classifier = config.classifier
         self.mini_batch: int | None = None  # images of a camera scored at a time; None: as suits the device
-        self._calibration = EnsembleCalibration(
-            tuple(_scaling(pair) for pair in facts.calibration), _scaling(facts.ensemble_calibration)
-        )
+        members_scaling = tuple(PlattScaling(temperature=t, bias=b) for t, b in config.calibration)
+        temperature, bias = config.ensemble_calibration
+        self._calibration = EnsembleCalibration(members_scaling, PlattScaling(temperature=temperature, bias=bias))
         self.to_device(device)
         self.fingerprint = _fingerprint(self.members, self.self_contained_config())
 
     @property
     def threshold(self) -> float:
-        return self.facts.threshold["value"]
+        return self.config.threshold["value"]
 
     @property
     def cameras(self) -> Mapping[str, Size]:
-        return self.shape.cameras
+        return self.classifier.cameras
 
     @property
     def predicts_progress(self) -> bool:
-        return self.shape.predict_progress
+        return self.classifier.predict_progress
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, device: str = "auto", *, force: bool = False) -> "RewardModel":
         """Of a model's folder; `plaudit.judges.classifier.loader.load_reward_model` reads a single .pt file too.
 
-        force: take a model although it failed a control
+        force: load a model although it failed a control
         """
         folder = Path(folder)
         if not (folder / "model.json").is_file():
             raise BadFile(folder, "this is not a reward model: it has no model.json; 'plaudit train-reward' makes one")
-        facts = load(RewardModelConfig, folder / "model.json", translate=rename_old_keys)
-        check_controls_passed(folder, facts, force)
+        config = load(RewardModelConfig, folder / "model.json", translate=rename_old_keys)
+        check_controls_passed(folder, config, force)
         members: list[BinaryRewardClassifier] = []
-        for number in range(len(facts.calibration)):
-            shared = facts.frozen_encoder and members
+        for number in range(len(config.calibration)):
+            shared = config.frozen_encoder and members
             path = folder / f"member_{number}.safetensors"
             tensors = read_safetensors(path, "weights that cannot be read ({}); train or copy the model again")
             with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), folder / "model.json"):
-                encoder = members[0].encoder if shared else facts.classifier.encoder.build(pretrained=False)
-                member = BinaryRewardClassifier(facts.classifier, encoder)
+                encoder = members[0].encoder if shared else config.classifier.encoder.build(pretrained=False)
+                member = BinaryRewardClassifier(config.classifier, encoder)
             load_state_dict_strict(member, tensors, path)
             members.append(member)
-        return cls(members, facts, device)
+        return cls(members, config, device)
 
     def save_pretrained(self, folder: Path) -> None:
         """Into a folder that is there; see `plaudit.data.transfer.new_folder` for one that appears whole."""
         for number, member in enumerate(self.members):
             tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in member.state_dict().items()}
-            if self.facts.frozen_encoder and number:
+            if self.config.frozen_encoder and number:
                 tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("encoder.")}
             save_file(tensors, folder / f"member_{number}.safetensors")
         (folder / "model.json").write_text(self.self_contained_config().model_dump_json(indent=1))
 
     def self_contained_config(self) -> RewardModelConfig:
         """Its config, with an encoder that needs no other file."""
-        shape = self.facts.classifier.model_copy(update={"encoder": self.shape.encoder.architecture_config()})
-        return self.facts.model_copy(update={"classifier": shape})
+        encoder = self.classifier.encoder.architecture_config()
+        classifier = self.config.classifier.model_copy(update={"encoder": encoder})
+        return self.config.model_copy(update={"classifier": classifier})
 
     def to_device(self, device: str, *, compile: bool = False) -> None:
         """Move the model. compile: on a GPU, fuse its kernels; see `plaudit.judges.classifier.gpu_inference`"""
@@ -152,95 +153,98 @@ class RewardModel:
         on_gpu = self.device.type == "cuda"
         self._running = bf16_copies(self.members, compile) if on_gpu else self.members
         compiled = on_gpu and compile
-        self._look = CompiledBatches(self._look_once) if compiled else self._look_once
-        self._say = CompiledBatches(self._say_once, axis=1) if compiled else self._say_once
+        self._embed = CompiledBatches(self._embed_batch) if compiled else self._embed_batch
+        self._classify = CompiledBatches(self._classify_batch, axis=1) if compiled else self._classify_batch
 
-    def judge(self, episode: Episode) -> Scores:
+    def score_episode(self, episode: Episode) -> Scores:
         """Every frame of an episode."""
-        return self._judgement(self.logits(episode))
+        return self._scores(self.logits(episode))
 
     def logits(self, episode: Episode) -> FloatArray:
-        """[members, T+1, outputs] what the networks say of every frame of an episode, before any calibration."""
+        """[members, T+1, outputs] of every frame of an episode, before any calibration."""
         self.check(episode.frames, episode.state)
-        moments, stride = self.shape.moments, self.shape.history_stride
-        if moments == 1:
-            return self._score(episode.frames, episode.state)
-        looks = self.look(episode.frames, episode.state)
-        windows = torch.from_numpy(np.maximum(np.arange(episode.steps + 1)[:, None] - np.arange(moments) * stride, 0))
-        return self._verdict([look[windows] for look in looks])
+        num_frames, stride = self.classifier.num_frames, self.classifier.history_stride
+        if num_frames == 1:
+            return self._frame_logits(episode.frames, episode.state)
+        history = np.maximum(np.arange(episode.steps + 1)[:, None] - np.arange(num_frames) * stride, 0)
+        windows = [one[torch.from_numpy(history)] for one in self.embed(episode.frames, episode.state)]
+        return self._window_logits(windows)
 
-    def score(self, images: Mapping[str, Images], state: FloatArray | None = None) -> Scores:
-        """Frames that have nothing to do with each other, camera -> [B, H, W, 3], for a model without a history."""
-        if self.shape.num_history_frames:
-            raise JudgeError(f"this model looks at {self.shape.moments} moments; score whole episodes, or a stream")
+    def score_frames(self, images: Mapping[str, Images], state: FloatArray | None = None) -> Scores:
+        """Independent frames, camera -> [B, H, W, 3], for a model without a history."""
+        if self.classifier.num_history_frames:
+            raise JudgeError(
+                f"this model looks at {self.classifier.num_frames} frames of an episode; score whole episodes, or a "
+                "stream"
+            )
         self.check(images, state)
-        return self._judgement(self._score(images, state))
+        return self._scores(self._frame_logits(images, state))
 
-    def _score(self, images: Mapping[str, Images], state: FloatArray | None) -> FloatArray:
-        """Logits [members, B, outputs]."""
+    def embed(self, images: Mapping[str, Images], state: FloatArray | None = None) -> list[Tensor]:
+        """Each member's embeddings of B frames, [B, D]."""
         with torch.inference_mode():
-            nothing = torch.zeros(len(self.members), 0, 2 if self.predicts_progress else 1, device=self.device)
-            said = [self._say(*batch)[0] for batch in self._mini_batches(images, state)]
-            return torch.cat([nothing, *said], dim=1).float().cpu().numpy()
+            parts = [self._embed(*batch) for batch in self._mini_batches(images, state)]
+            return [torch.cat(embeddings) for embeddings in zip(*parts, strict=True)]
 
-    def look(self, images: Mapping[str, Images], state: FloatArray | None = None) -> list[Tensor]:
-        """What each member keeps of B frames, [B, D]."""
+    def score_embeddings(self, windows: Sequence[Tensor]) -> Scores:
+        """Of each member's embeddings of a frame and its history, [B, num_frames, D]."""
+        return self._scores(self._window_logits(windows))
+
+    def _frame_logits(self, images: Mapping[str, Images], state: FloatArray | None) -> FloatArray:
+        """[members, B, outputs]"""
         with torch.inference_mode():
-            parts = [self._look(*batch) for batch in self._mini_batches(images, state)]
-            return [torch.cat(looks) for looks in zip(*parts, strict=True)]
+            empty = torch.zeros(len(self.members), 0, 2 if self.predicts_progress else 1, device=self.device)
+            logits = [self._classify(*batch)[0] for batch in self._mini_batches(images, state)]
+            return torch.cat([empty, *logits], dim=1).float().cpu().numpy()
 
-    def verdict(self, windows: Sequence[Tensor]) -> Scores:
-        """Of what each member kept of some moments, [B, moments, D]."""
-        return self._judgement(self._verdict(windows))
-
-    def _verdict(self, windows: Sequence[Tensor]) -> FloatArray:
-        """Logits [members, B, outputs]."""
+    def _window_logits(self, windows: Sequence[Tensor]) -> FloatArray:
+        """[members, B, outputs]"""
         with torch.inference_mode():
-            said = [member.verdict(window) for member, window in zip(self._running, windows, strict=True)]
-            return torch.stack(said).float().cpu().numpy()
+            logits = [member.classify(window) for member, window in zip(self._running, windows, strict=True)]
+            return torch.stack(logits).float().cpu().numpy()
 
     def _mini_batches(self, images: Mapping[str, Images], state: FloatArray | None) -> Iterator[tuple[Tensor, ...]]:
         """The pixels of all cameras, then the state where the model sees it."""
         inputs: list[Images] = [images[camera] for camera in self.cameras]
-        if self.shape.state_dim:
+        if self.classifier.state_dim:
             assert state is not None
             inputs.append(state)
         size = self.mini_batch or (MINI_BATCH if self.device.type == "cuda" else CPU_MINI_BATCH)
         for start in range(0, len(inputs[0]), size):
-            yield tuple(self._here(values[start : start + size]) for values in inputs)
+            yield tuple(self._to_device(values[start : start + size]) for values in inputs)
 
-    def _here(self, values: Images) -> Tensor:
+    def _to_device(self, values: Images) -> Tensor:
         if isinstance(values, np.ndarray):
             values = torch.from_numpy(np.require(values, requirements=["C", "W"]))  # a store's cannot be written to
         return values.to(self.device, non_blocking=True)
 
-    def _look_once(self, *inputs: Tensor) -> list[Tensor]:
-        """Of one mini-batch."""
+    def _embed_batch(self, *inputs: Tensor) -> list[Tensor]:
+        """Each member's embeddings of one mini-batch."""
         pixels = dict(zip(self.cameras, inputs, strict=False))
-        felt = inputs[-1] if self.shape.state_dim else None
-        grids: Mapping[str, Tensor] = {}
-        looks = []
+        state = inputs[-1] if self.classifier.state_dim else None
+        features: Mapping[str, Tensor] = {}
+        embeddings = []
         for member in self._running:
-            if not grids or not self.facts.frozen_encoder:
-                grids = {camera: member.encode(images) for camera, images in pixels.items()}
-            looks.append(member.look(grids, felt))
-        return looks
+            if not features or not self.config.frozen_encoder:
+                features = {camera: member.encode(images) for camera, images in pixels.items()}
+            embeddings.append(member.embed(features, state))
+        return embeddings
 
-    def _say_once(self, *inputs: Tensor) -> list[Tensor]:
-        """The same, to the end: logits [members, B, outputs] of single moments, without a stop in between."""
-        looks = self._look_once(*inputs)
-        said = [member.verdict(look.unsqueeze(1)) for member, look in zip(self._running, looks, strict=True)]
-        return [torch.stack(said)]
+    def _classify_batch(self, *inputs: Tensor) -> list[Tensor]:
+        """Logits [members, B, outputs] of one mini-batch of single frames, in one compiled piece."""
+        embeddings = self._embed_batch(*inputs)
+        logits = [member.classify(one.unsqueeze(1)) for member, one in zip(self._running, embeddings, strict=True)]
+        return [torch.stack(logits)]
 
-    def _judgement(self, logits: FloatArray) -> Scores:
+    def _scores(self, logits: FloatArray) -> Scores:
         """Of logits [members, B, outputs]."""
         progress = None
-        if self.shape.predict_progress:
-            progress = np.mean([PlattScaling()(mine[:, 1]) for mine in logits], axis=0).astype(np.float32)
-        return Scores(self._calibration([mine[:, 0] for mine in logits]), progress)
+        if self.predicts_progress:
+            progress = np.mean([PlattScaling()(member[:, 1]) for member in logits], axis=0).astype(np.float32)
+        return Scores(self._calibration([member[:, 0] for member in logits]), progress)
 
     def check(self, images: Mapping[str, Images], state: FloatArray | None) -> None:
-        """Whether these are frames such as it was trained on."""
+        """Refuse frames and states unlike those it was trained on."""
         for camera, size in self.cameras.items():
             if camera not in images:
                 raise JudgeError(
@@ -253,63 +257,45 @@ class RewardModel:
                     f"camera '{camera}' gives {found[0]}x{found[1]} images, this reward model was trained on "
                     f"{size[0]}x{size[1]}; record in that size, or train a model for this one"
                 )
-        dims = 0 if state is None else state.shape[1]
-        if self.shape.state_dim and dims != self.shape.state_dim:
-            raise JudgeError(
-                f"this reward model sees a state of {self.shape.state_dim} numbers, this robot's has {dims}"
-            )
+        dims, state_dim = 0 if state is None else state.shape[1], self.classifier.state_dim
+        if state_dim and dims != state_dim:
+            raise JudgeError(f"this reward model sees a state of {state_dim} numbers, this robot's has {dims}")
 
 
-def _scaling(pair: tuple[float, float]) -> PlattScaling:
-    temperature, bias = pair
-    return PlattScaling(temperature=temperature, bias=bias)
-
-
-def check_controls_passed(path: Path, facts: RewardModelConfig, force: bool) -> None:
+def check_controls_passed(path: Path, config: RewardModelConfig, force: bool) -> None:
     """Refuse a model that failed a negative control, unless it is forced."""
-    if facts.problems and not force:
+    if config.problems and not force:
         raise JudgeError(
-            f"{path} is marked as not to be trusted: {'; '.join(facts.problems)}; train a better one, or "
+            f"{path} is marked as not to be trusted: {'; '.join(config.problems)}; train a better one, or "
             "force it (judge.force=true in a run; force=true where it labels)"
         )
 
 
 def load_state_dict_strict(member: BinaryRewardClassifier, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Put weights in; weights of another network are refused with the first tensor that does not fit."""
-    mine = {**member.state_dict()}
-    shared = {name for name in mine if name.startswith("encoder.")} if not _has_encoder(tensors) else set()
-    for name, tensor in mine.items():
-        if name in shared:
-            continue
+    """Load weights; those of another network are refused with the first tensor that does not fit."""
+    own = member.state_dict()
+    if not any(name.startswith("encoder.") for name in tensors):  # one that the members of an ensemble share
+        own = {name: tensor for name, tensor in own.items() if not name.startswith("encoder.")}
+    another = "these are weights of another network"
+    for name, tensor in own.items():
         if name not in tensors:
-            raise BadFile(path, f"these are weights of another network: {name} {list(tensor.shape)} is missing")
+            raise BadFile(path, f"{another}: {name} {list(tensor.shape)} is missing")
         if tensors[name].shape != tensor.shape:
-            raise BadFile(
-                path,
-                f"these are weights of another network: {name} is {list(tensors[name].shape)}, "
-                f"this one has {list(tensor.shape)}",
-            )
+            found = list(tensors[name].shape)
+            raise BadFile(path, f"{another}: {name} is {found}, this one has {list(tensor.shape)}")
     for name in tensors:
-        if name not in mine:
-            raise BadFile(path, f"these are weights of another network: nothing takes {name}")
-    member.load_state_dict(dict(tensors), strict=not shared)
+        if name not in own:
+            raise BadFile(path, f"{another}: nothing takes {name}")
+    member.load_state_dict(dict(tensors), strict=False)
 
 
-def _has_encoder(tensors: Mapping[str, Tensor]) -> bool:
-    return any(name.startswith("encoder.") for name in tensors)
-
-
-def _fingerprint(members: Sequence[BinaryRewardClassifier], facts: RewardModelConfig) -> str:
+def _fingerprint(members: Sequence[BinaryRewardClassifier], config: RewardModelConfig) -> str:
     """Of all that decides its numbers: weights, cameras, preprocessing, what it sees beside the images, calibration."""
-    shape = facts.classifier.model_dump(mode="json", exclude={"dropout"})  # which is for training alone
-    numbers = [shape, facts.calibration, facts.ensemble_calibration]
+    classifier = config.classifier.model_dump(mode="json", exclude={"dropout"})  # which is for training alone
+    numbers = [classifier, config.calibration, config.ensemble_calibration]
     digest = hashlib.sha256(json.dumps(numbers, sort_keys=True).encode())
     for member in members:
         tensors = {**member.state_dict(), "pixel_mean": member.pixel_mean, "pixel_std": member.pixel_std}
         for name, tensor in sorted(tensors.items()):
             digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def threshold_facts(threshold: ThresholdChoice) -> dict[str, float]:
-    return {name: float(value) for name, value in vars(threshold).items()}

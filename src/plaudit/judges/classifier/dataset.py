@@ -1,7 +1,7 @@
-"""The frames a reward model learns from: every recorded frame of the chosen episodes, with what a judge said of it.
+"""The frames a reward model learns from: every recorded frame of the labeled episodes of a store.
 
-Frames of one episode lie together and in order, so that a moment before is a row before. They are copied out of the
-store once, resized to what the model takes; verdicts are those of judges one may learn from, and a model's own are not.
+Frames of one episode lie together and in order, so that the frame before is the row before. They are copied out of the
+store once, resized to what the model takes; labels are those of sources one may learn from, and a model's own are not.
 """
 
 import hashlib
@@ -9,21 +9,21 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
-from plaudit.judges.classifier.model import resized
 from plaudit.judges.config import REFERENCE_SOURCES
 from plaudit.judges.evaluation import check_covers
+from plaudit.judges.images import resize_images
 from plaudit.types import AnyArray, ByteArray, FloatArray, ProgressFn
 
-Part = Literal["train", "validation", "test"]
-PARTS: tuple[Part, ...] = ("train", "validation", "test")
-FEWEST = 4  # episodes, of which one each is held back for validation and test
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+MIN_EPISODES = 4  # of which one each is held out for validation and test
 
 Size = tuple[int, int]
 
@@ -35,134 +35,136 @@ class RewardDataset:
     cameras: Mapping[str, Size]  # the frames as they were recorded
     images: Mapping[str, ByteArray]  # camera -> [F, h, w, 3], resized
     state: FloatArray  # [F, S]
-    truth: FloatArray  # [F] 1, 0, or NaN where nobody said
+    target: FloatArray  # [F] 1, 0, or NaN without a label
     progress: FloatArray  # [F] 0 at an episode's start to 1 at its first success; NaN where there was none
     episode: AnyArray  # [F] id in the store
     fps: FloatArray  # [F] of the episode; 0 where unknown
-    frame: AnyArray  # [F] number in the episode
-    first: AnyArray  # [F] row of the episode's first frame
-    fingerprint: str  # of episodes and verdicts
+    frame_index: AnyArray  # [F] in the episode
+    episode_start: AnyArray  # [F] row of the episode's first frame
+    fingerprint: str  # of episodes and labels
+
+    @classmethod
+    def from_store(
+        cls,
+        store: Store,
+        cameras: Sequence[str] = (),
+        image_size: Size | None = None,
+        sources: Collection[str] = REFERENCE_SOURCES,
+        progress: ProgressFn = iter,
+        cache_dir: Path | None = None,
+    ) -> Self:
+        """
+        cameras: which to take; () for all that the store has
+        sources: whose labels count, the newest of them for each episode
+        cache_dir: a folder on a disk with room for the frames; None: where temporary files go
+        """
+        ids = [i for i in store.ids if store.ledger.newest(i, sources) is not None]
+        if not ids:
+            raise JudgeError(
+                f"{store.folder} has no labels of {', '.join(sources)}; label it first (plaudit data label)"
+            )
+        cameras = cameras or sorted(store.episode(ids[0]).frames)
+        sizes = _sizes(store, ids, cameras)
+        recorded = [np.arange(store.entry(i).rows)[store.episode(i).recorded] for i in ids]
+        starts = np.cumsum([0, *map(len, recorded)])
+        images = {camera: _memmap((starts[-1], *(image_size or size), 3), cache_dir) for camera, size in sizes.items()}
+        columns: list[dict[str, AnyArray]] = []
+        digest = hashlib.sha256()
+        for number, episode_id in enumerate(progress(ids)):
+            frames, start = recorded[number], starts[number]
+            episode, labels = store.episode(episode_id), store.ledger.labels(episode_id, sources)
+            assert labels is not None
+            check_covers(store, episode_id, episode, labels)
+            for camera in cameras:
+                images[camera][start : start + len(frames)] = _resized(episode.frames[camera][frames], image_size)
+            target = labels.targets[frames]
+            column = {
+                "state": episode.state[frames],
+                "target": target,
+                "progress": _progress(target),
+                "episode": np.full(len(frames), episode_id),
+                "fps": np.full(len(frames), episode.fps, np.float32),
+                "frame_index": frames,
+                "episode_start": np.full(len(frames), start),
+            }
+            columns.append(column)
+            digest.update(repr(sorted(store.entry(episode_id).line["crc"].items())).encode() + target.tobytes())
+        dims = {column["state"].shape[1] for column in columns}
+        if len(dims) > 1:
+            raise JudgeError(
+                f"{store.folder}: episodes have states of {sorted(dims)} numbers; keep them in separate stores"
+            )
+        whole: dict[str, Any] = {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
+        return cls(cameras=sizes, images=images, fingerprint=digest.hexdigest()[:16], **whole)
 
     def __len__(self) -> int:
-        return len(self.truth)
+        return len(self.target)
 
-    def windows(self, rows: AnyArray, moments: int, stride: int) -> AnyArray:
-        """[B, moments] rows of each frame and of those before it, the newest first; before the start, the first."""
-        back = np.arange(moments) * stride
-        return np.maximum(rows[:, None] - back, self.first[rows][:, None])
+    def history_indices(self, rows: AnyArray, num_frames: int, stride: int) -> AnyArray:
+        """[B, num_frames] rows of each frame and of those before it, the newest first; before the start, the first."""
+        back = np.arange(num_frames) * stride
+        return np.maximum(rows[:, None] - back, self.episode_start[rows][:, None])
 
     def rows_of(self, episodes: Collection[int]) -> AnyArray:
         return np.flatnonzero(np.isin(self.episode, list(episodes)))
 
 
-def read_frames(
-    store: Store,
-    cameras: Sequence[str] = (),
-    image_size: Size | None = None,
-    sources: Collection[str] = REFERENCE_SOURCES,
-    progress: ProgressFn = iter,
-    scratch: Path | None = None,
-) -> RewardDataset:
-    """
-    cameras: which to take; () for all that the store has
-    sources: whose labels count, the newest of them for each episode
-    scratch: a folder on a disk with room for the frames; None: where temporary files go
-    """
-    labelled = [i for i in store.ids if store.ledger.newest(i, sources) is not None]
-    if not labelled:
-        raise JudgeError(f"{store.folder} has no labels of {', '.join(sources)}; label it first (plaudit data label)")
-    cameras = cameras or sorted(store.episode(labelled[0]).frames)
-    sizes = _sizes(store, labelled, cameras)
-    rows = [np.arange(store.entry(i).rows)[store.episode(i).recorded] for i in labelled]
-    total = sum(map(len, rows))
-    images = {camera: _scratch((total, *(image_size or size), 3), scratch) for camera, size in sizes.items()}
-    columns: dict[str, list[AnyArray]] = {
-        name: [] for name in ("state", "truth", "progress", "episode", "fps", "frame", "first")
-    }
-    digest = hashlib.sha256()
-    start = 0
-    for number, episode_id in enumerate(progress(labelled)):
-        kept = rows[number]
-        episode, labels = store.episode(episode_id), store.ledger.labels(episode_id, sources)
-        assert labels is not None
-        check_covers(store, episode_id, episode, labels)
-        truth = labels.targets[kept]
-        for camera in cameras:
-            images[camera][start : start + len(kept)] = _resized(episode.frames[camera][kept], image_size)
-        columns["state"].append(episode.state[kept])
-        columns["truth"].append(truth)
-        columns["progress"].append(_progress(truth))
-        columns["episode"].append(np.full(len(kept), episode_id))
-        columns["fps"].append(np.full(len(kept), episode.fps, np.float32))
-        columns["frame"].append(kept)
-        columns["first"].append(np.full(len(kept), start))
-        digest.update(repr(sorted(store.entry(episode_id).line["crc"].items())).encode() + truth.tobytes())
-        start += len(kept)
-    dims = {state.shape[1] for state in columns["state"]}
-    if len(dims) > 1:
-        raise JudgeError(
-            f"{store.folder}: episodes have states of {sorted(dims)} numbers; keep them in separate stores"
-        )
-    whole: dict[str, Any] = {name: np.concatenate(parts) for name, parts in columns.items()}
-    return RewardDataset(cameras=sizes, images=images, fingerprint=digest.hexdigest()[:16], **whole)
+def split(table: RewardDataset, seed: int, validation: float = 0.15, test: float = 0.15) -> dict[Split, AnyArray]:
+    """The rows of each split, with these shares of the episodes.
 
-
-def split(table: RewardDataset, seed: int, validation: float = 0.15, test: float = 0.15) -> dict[Part, AnyArray]:
-    """Rows for training, for choosing and for the final measure, with these shares of the episodes.
-
-    An episode is in one of them, never in two: its frames are so alike that one seen in training gives the others away.
-    Successes and failures are shared out alike. Without a share of their own, tests are on the validation episodes.
+    An episode is in one split only: its frames are so alike that one seen in training gives the others away. Successes
+    and failures are shared out alike. Without a share of its own, the test split is the validation split.
     """
     rng = np.random.default_rng(seed)
     ids = np.unique(table.episode)
-    succeeded = np.array([np.any(table.truth[table.episode == i] == 1) for i in ids])
-    chosen: dict[Part, list[int]] = {part: [] for part in PARTS}
+    succeeded = np.array([np.any(table.target[table.episode == i] == 1) for i in ids])
+    chosen: dict[Split, list[int]] = {part: [] for part in SPLITS}
     for kind in (True, False):
         mine = rng.permutation(ids[succeeded == kind]).tolist()
         total = len(mine)
-        for part, share in zip(PARTS[1:], (validation, test), strict=True):
+        for part, share in zip(SPLITS[1:], (validation, test), strict=True):
             count = max(round(share * total), 1 if share and total >= 3 else 0)
             chosen[part] += mine[:count]
             mine = mine[count:]
         chosen["train"] += mine
     chosen["test"] = chosen["test"] or chosen["validation"]
-    rows: dict[Part, AnyArray] = {part: table.rows_of(episodes) for part, episodes in chosen.items()}
+    rows: dict[Split, AnyArray] = {part: table.rows_of(episodes) for part, episodes in chosen.items()}
     _check(table, rows, len(ids))
     return rows
 
 
 def subsample(table: RewardDataset, rows: AnyArray, fps: float | None) -> AnyArray:
-    """Of these, the rows that somebody judged, and at most so many a second."""
-    rows = rows[~np.isnan(table.truth[rows])]
+    """Of these, the rows that have a label, and at most so many a second."""
+    rows = rows[~np.isnan(table.target[rows])]
     if fps is None:
         return rows
     every = np.maximum(np.rint(table.fps[rows] / fps), 1).astype(int)
-    return rows[table.frame[rows] % every == 0]
+    return rows[table.frame_index[rows] % every == 0]
 
 
 def add_blank_negatives(
-    table: RewardDataset, parts: Mapping[Part, AnyArray], seed: int, scratch: Path | None = None
-) -> tuple[RewardDataset, dict[Part, AnyArray]]:
+    table: RewardDataset, splits: Mapping[Split, AnyArray], seed: int, cache_dir: Path | None = None
+) -> tuple[RewardDataset, dict[Split, AnyArray]]:
     """The same with some training frames that show nothing, as failures: a camera that is covered, dark or broken must
     not be paid, and no robot ever records one. They are episodes of one frame with ids below 0."""
     rng = np.random.default_rng([seed, 2])
-    count = max(16, len(parts["train"]) // 50)
+    count = max(16, len(splits["train"]) // 50)
     images = {
-        camera: _longer(known, _blank(rng, count, known.shape[1:]), scratch) for camera, known in table.images.items()
+        camera: _longer(known, _blank(rng, count, known.shape[1:]), cache_dir) for camera, known in table.images.items()
     }
     rows = len(table) + np.arange(count)
-    chosen = rng.choice(parts["train"], count)
+    chosen = rng.choice(splits["train"], count)
     added = {
         "state": table.state[chosen],
-        "truth": np.zeros(count, np.float32),
+        "target": np.zeros(count, np.float32),
         "progress": np.full(count, np.nan, np.float32),
         "episode": -1 - np.arange(count),
         "fps": np.zeros(count, np.float32),
-        "frame": np.zeros(count, int),
-        "first": rows,
+        "frame_index": np.zeros(count, int),
+        "episode_start": rows,
     }
     longer = {name: np.concatenate([getattr(table, name), values]) for name, values in added.items()}
-    return replace(table, images=images, **longer), {**parts, "train": np.concatenate([parts["train"], rows])}
+    return replace(table, images=images, **longer), {**splits, "train": np.concatenate([splits["train"], rows])}
 
 
 def _blank(rng: np.random.Generator, count: int, shape: tuple[int, ...]) -> ByteArray:
@@ -174,26 +176,26 @@ def _blank(rng: np.random.Generator, count: int, shape: tuple[int, ...]) -> Byte
     return noisy
 
 
-def _check(table: RewardDataset, rows: Mapping[Part, AnyArray], episodes: int) -> None:
-    for truth, name in ((1, "success"), (0, "failure")):
-        if not (table.truth == truth).any():
-            other = "failure" if truth else "success"
+def _check(table: RewardDataset, rows: Mapping[Split, AnyArray], episodes: int) -> None:
+    outcomes = ((1, "success"), (0, "failure"))
+    for target, name in outcomes:
+        if not (table.target == target).any():
+            other = "failure" if target else "success"
             raise JudgeError(
-                f"all {int((~np.isnan(table.truth)).sum())} labelled frames of these {episodes} episodes are {other}; "
+                f"all {int((~np.isnan(table.target)).sum())} labeled frames of these {episodes} episodes are {other}; "
                 f"a classifier needs frames of both kinds, record or label some that are {name}"
             )
-    if episodes < FEWEST:
+    if episodes < MIN_EPISODES:
         raise JudgeError(
-            f"{episodes} episodes are too few: at least {FEWEST} are needed to hold some back for measuring, and 20 or "
-            "more to learn something that lasts"
+            f"{episodes} episodes are too few: at least {MIN_EPISODES} are needed to hold some out for measuring, and "
+            "20 or more to learn something that lasts"
         )
-    for part in PARTS:
-        for truth, name in ((1, "success"), (0, "failure")):
-            if not (table.truth[rows[part]] == truth).any():
-                raise JudgeError(
-                    f"these {episodes} episodes leave no {name} frames for {part}; record or label at least three "
-                    f"episodes that have some"
-                )
+    for name, target, split_name in ((name, target, split) for split in SPLITS for target, name in outcomes):
+        if not (table.target[rows[split_name]] == target).any():
+            raise JudgeError(
+                f"these {episodes} episodes leave no {name} frames for {split_name}; record or label at least three "
+                "episodes that have some"
+            )
 
 
 def _sizes(store: Store, ids: Sequence[int], cameras: Sequence[str]) -> dict[str, Size]:
@@ -220,23 +222,23 @@ def _by(size: Size) -> str:
 
 
 def _resized(frames: ByteArray, size: Size | None) -> ByteArray:
-    return frames if size is None else resized(torch.from_numpy(np.ascontiguousarray(frames)), size).numpy()
+    return frames if size is None else resize_images(torch.from_numpy(np.ascontiguousarray(frames)), size).numpy()
 
 
-def _progress(truth: FloatArray) -> FloatArray:
+def _progress(target: FloatArray) -> FloatArray:
     """How far each frame is on the way to the first success."""
-    successes = np.flatnonzero(truth == 1)
+    successes = np.flatnonzero(target == 1)
     if not len(successes):
-        return np.full(len(truth), np.nan, np.float32)
-    return np.minimum(np.arange(len(truth)) / max(successes[0], 1), 1).astype(np.float32)
+        return np.full(len(target), np.nan, np.float32)
+    return np.minimum(np.arange(len(target)) / max(successes[0], 1), 1).astype(np.float32)
 
 
-def _scratch(shape: tuple[int, ...], folder: Path | None) -> ByteArray:
+def _memmap(shape: tuple[int, ...], folder: Path | None) -> ByteArray:
     """Room for frames, in a file without a name: more of them than memory holds go to the disk."""
     return np.memmap(tempfile.TemporaryFile(dir=folder), np.uint8, "w+", shape=shape)
 
 
 def _longer(frames: ByteArray, more: ByteArray, folder: Path | None) -> ByteArray:
-    both = _scratch((len(frames) + len(more), *frames.shape[1:]), folder)
+    both = _memmap((len(frames) + len(more), *frames.shape[1:]), folder)
     both[: len(frames)], both[len(frames) :] = frames, more
     return both

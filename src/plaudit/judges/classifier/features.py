@@ -1,6 +1,6 @@
-"""The encoder's features of the images to learn from: computed in every step, or once and kept.
+"""The encoder's features of the images to learn from: computed in every step, or once and cached.
 
-An encoder that learns runs in every step (`OnlineFeatures`). One that is frozen, or whose first part is, runs once over
+An encoder that learns runs in every step (`OnlineFeatures`). One that is frozen, or whose stem is, runs once over
 every image and a few augmented copies of it (`CachedFeatures`), after which an epoch is a matrix product or two.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from plaudit.data.disk import write_atomic
 from plaudit.judges.classifier.augment import AugmentParams
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.dataset import Part, RewardDataset
+from plaudit.judges.classifier.dataset import RewardDataset, Split
 from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.classifier.network import build_classifier, classifier_config
 from plaudit.judges.devices import autocast_bf16, resolve_device, to_channels_last
@@ -26,7 +26,7 @@ from plaudit.types import AnyArray, FloatArray
 CHUNK = 256  # images encoded at a time
 KEEP_EVERY = 20.0  # seconds between checkpoints
 
-Track = Callable[[str], Callable[[Any], Any]]
+ProgressBars = Callable[[str], Callable[[Any], Any]]  # description -> progress bar over items
 
 
 class FeatureSource(ABC):
@@ -34,7 +34,7 @@ class FeatureSource(ABC):
 
     @abstractmethod
     def train_batch(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
-        """For training, augmented: camera -> [B * moments, C, h, w] of rows [B, moments]."""
+        """For training, augmented: camera -> [B * num_frames, C, h, w] of rows [B, num_frames]."""
 
     @abstractmethod
     def eval_batch(self, rows: AnyArray) -> Mapping[str, Tensor]:
@@ -49,8 +49,8 @@ class OnlineFeatures(FeatureSource):
         self._device = next(model.parameters()).device
 
     def train_batch(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
-        batch, moments = windows.shape
-        changes = AugmentParams.draw(batch, self._augment, rng)[torch.arange(batch).repeat_interleave(moments)]
+        batch, num_frames = windows.shape
+        changes = AugmentParams.draw(batch, self._augment, rng)[torch.arange(batch).repeat_interleave(num_frames)]
         rows = windows.reshape(-1)
         return {c: self._model.encode(changes.apply(self._pixels(c, rows))) for c in self._model.config.cameras}
 
@@ -64,12 +64,12 @@ class OnlineFeatures(FeatureSource):
 class CachedFeatures(FeatureSource):
     """A frozen encoder's features of every image and of some augmented copies, computed once for all members."""
 
-    def __init__(self, grids: Mapping[str, Tensor], place: Tensor, device: torch.device):
+    def __init__(self, features: Mapping[str, Tensor], place: Tensor, device: torch.device):
         """
-        grids: camera -> [n, C, h, w]
+        features: camera -> [n, C, h, w]
         place: [views, F] which of these a view of a row is, -1 where it was not computed; view 0 is the image as it is
         """
-        self._grids = {camera: _near(kept, device) for camera, kept in grids.items()}
+        self._features = {camera: _near(cached, device) for camera, cached in features.items()}
         self._place, self._device = place, device
 
     def train_batch(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
@@ -81,30 +81,34 @@ class CachedFeatures(FeatureSource):
 
     def _take(self, numbers: Tensor) -> Mapping[str, Tensor]:
         return {
-            camera: kept.index_select(0, numbers.to(kept.device)).to(self._device).float()
-            for camera, kept in self._grids.items()
+            camera: cached.index_select(0, numbers.to(cached.device)).to(self._device).float()
+            for camera, cached in self._features.items()
         }
 
 
-def _near(kept: Tensor, device: torch.device) -> Tensor:
+def _near(cached: Tensor, device: torch.device) -> Tensor:
     """On the GPU, where it takes less than half of what is free there."""
-    if device.type != "cuda" or kept.nbytes > torch.cuda.mem_get_info(device)[0] / 2:
-        return kept
-    return kept.to(device)
+    if device.type != "cuda" or cached.nbytes > torch.cuda.mem_get_info(device)[0] / 2:
+        return cached
+    return cached.to(device)
 
 
 def cache_features(
-    table: RewardDataset, parts: Mapping[Part, AnyArray], config: RewardTrainConfig, work: Path, track: Track
+    table: RewardDataset,
+    splits: Mapping[Split, AnyArray],
+    config: RewardTrainConfig,
+    work_dir: Path,
+    progress: ProgressBars,
 ) -> CachedFeatures:
     """Run the encoder over the images it will be asked for: all views of those to learn from, the others as they are.
 
-    Goes on where an earlier try stopped.
+    Resumes where an earlier run stopped.
     """
     device = resolve_device(config.device)
     model = build_classifier(classifier_config(config, table), config, 0)
     to_channels_last(model, device).eval()
-    learned = np.unique(table.windows(parts["train"], model.config.moments, model.config.history_stride))
-    measured = np.union1d(np.concatenate([parts["validation"], parts["test"]]), learned)
+    learned = np.unique(table.history_indices(splits["train"], model.config.num_frames, model.config.history_stride))
+    measured = np.union1d(np.concatenate([splits["validation"], splits["test"]]), learned)
     wanted = [measured, *[learned] * (config.num_augmented_views - 1)]
     place = np.full((config.num_augmented_views, len(table)), -1)
     for view, rows in enumerate(wanted):
@@ -122,9 +126,9 @@ def cache_features(
     found: dict[str, Tensor] = {}
     for camera in model.config.cameras:
         shape = (sum(map(len, wanted)), *encode(camera, 0, measured[:1]).shape[1:])
-        pieces = _Pieces(work / f"grids.{camera}", shape)
+        pieces = _Pieces(work_dir / f"features.{camera}", shape)
         try:
-            for view, rows in track(f"encoding {camera}")(chunks[pieces.done :]):
+            for view, rows in progress(f"encoding {camera}")(chunks[pieces.done :]):
                 pieces.put(place[view, rows], encode(camera, view, rows).numpy())
         finally:
             pieces.keep()
@@ -158,26 +162,28 @@ def _changes(table: RewardDataset, config: RewardTrainConfig, view: int) -> Augm
     """For each row; with a history all rows of an episode are changed alike, so that what moves in it really moved."""
     rng = torch.Generator().manual_seed(config.seed * 1009 + view)
     drawn = AugmentParams.draw(len(table), config.augment, rng)
-    return drawn[torch.from_numpy(table.first)] if config.num_history_frames else drawn
+    return drawn[torch.from_numpy(table.episode_start)] if config.num_history_frames else drawn
 
 
 def predict_logits(
-    model: BinaryRewardClassifier, grids: FeatureSource, table: RewardDataset, rows: AnyArray
+    model: BinaryRewardClassifier, features: FeatureSource, table: RewardDataset, rows: AnyArray
 ) -> FloatArray:
     """Logits [n, outputs] of rows, which are whole episodes: each frame is looked at once, whatever the history."""
-    shape = model.config
+    config = model.config
     device = next(model.parameters()).device
     model.eval()
     with torch.inference_mode(), autocast_bf16(device):
-        looks = torch.cat([_look(model, grids, table, rows[i : i + CHUNK]) for i in range(0, len(rows), CHUNK)])
+        chunks = [rows[i : i + CHUNK] for i in range(0, len(rows), CHUNK)]
+        embeddings = torch.cat([_embed(model, features, table, chunk) for chunk in chunks])
         place = np.zeros(len(table), np.int64)
         place[rows] = np.arange(len(rows))
-        windows = place[table.windows(rows, shape.moments, shape.history_stride)]
-        pieces = [model.verdict(looks[torch.from_numpy(w)]) for w in np.array_split(windows, -(-len(rows) // CHUNK))]
-    return torch.cat(pieces).float().cpu().numpy()
+        history = place[table.history_indices(rows, config.num_frames, config.history_stride)]
+        windows = map(torch.from_numpy, np.array_split(history, len(chunks)))
+        logits = torch.cat([model.classify(embeddings[window]) for window in windows])
+    return logits.float().cpu().numpy()
 
 
-def _look(model: BinaryRewardClassifier, grids: FeatureSource, table: RewardDataset, rows: AnyArray) -> Tensor:
+def _embed(model: BinaryRewardClassifier, features: FeatureSource, table: RewardDataset, rows: AnyArray) -> Tensor:
     device = next(model.parameters()).device
     state = torch.from_numpy(table.state[rows]).to(device) if model.config.state_dim else None
-    return model.look(grids.eval_batch(rows), state)
+    return model.embed(features.eval_batch(rows), state)

@@ -1,12 +1,12 @@
-"""From labelled episodes to a reward model that was measured.
+"""From labeled episodes to a reward model with metrics.
 
-    table = read_frames(store)                     # frames and verdicts
-    parts = split(table)                           # by episode: train, validation, test
+    table = RewardDataset.from_store(store)        # frames and labels
+    splits = split(table)                          # by episode: train, validation, test
     members: learn on train, keep the epoch with the least loss on validation
     validation: calibrate, choose the threshold
-    test: measure, and run the controls
+    test: compute the metrics, and run the controls
 
-The test episodes decide nothing, so that what is said of them holds for episodes to come.
+The test episodes decide nothing, so that their metrics hold for episodes to come.
 """
 
 import json
@@ -25,18 +25,17 @@ from plaudit import __version__
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.calibration import EnsembleCalibration, choose_threshold, fit_cutoff_offset
-from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo, threshold_facts
+from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import (
-    PARTS,
-    Part,
+    SPLITS,
     RewardDataset,
+    Split,
     add_blank_negatives,
-    read_frames,
     split,
     subsample,
 )
-from plaudit.judges.classifier.features import FeatureSource, Track, cache_features
+from plaudit.judges.classifier.features import FeatureSource, ProgressBars, cache_features
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.network import classifier_config
 from plaudit.judges.classifier.training import EnsembleMember, EpochMetrics, train_member
@@ -49,36 +48,42 @@ from plaudit.types import AnyArray, FloatArray
 
 @dataclass(frozen=True, eq=False)
 class TrainResult:
-    """A model and everything that was found out about it."""
+    """A model and its metrics."""
 
     model: RewardModel
-    scores: JudgeMetrics
+    metrics: JudgeMetrics
     controls: Sequence[ControlResult]
-    tested: Sequence[EpisodePrediction]
-    worst: Sequence[FramePrediction]  # among those tested
-    curve: Sequence[EpochMetrics]  # of all members, one after the other
+    predictions: Sequence[EpisodePrediction]  # of the test episodes
+    errors: Sequence[FramePrediction]  # the largest among these
+    history: Sequence[EpochMetrics]  # of all members, one after the other
     optimizers: Sequence[Mapping[str, Any]]  # the state of each member's, after its last epoch
 
 
-def fit(
-    store: Store, config: RewardTrainConfig, work: Path, watch: Callable[[EpochMetrics], bool], track: Track
+def train_reward_model(
+    store: Store,
+    config: RewardTrainConfig,
+    work_dir: Path,
+    on_epoch_end: Callable[[EpochMetrics], bool],
+    progress: ProgressBars,
 ) -> TrainResult:
-    """Train and measure; what takes long is kept in `work`, where the same call goes on after a stop."""
+    """Train and evaluate; what takes long is kept in `work_dir`, from where the same call resumes after a stop."""
     begun = time.monotonic()
-    scratch = existing_parent(work)
-    table = read_frames(store, config.image_keys, config.image_size, config.label_sources, track("reading"), scratch)
-    parts = split(table, config.seed, config.val_fraction, config.test_fraction)
-    parts["train"] = subsample(table, parts["train"], config.train_fps)
-    table, parts = add_blank_negatives(table, parts, config.seed, scratch)
-    _prepare(work, config, table)
-    kept = cache_features(table, parts, config, work, track) if config.frozen else None
+    cache_dir = existing_parent(work_dir)
+    table = RewardDataset.from_store(
+        store, config.image_keys, config.image_size, config.label_sources, progress("reading"), cache_dir
+    )
+    splits = split(table, config.seed, config.val_fraction, config.test_fraction)
+    splits["train"] = subsample(table, splits["train"], config.train_fps)
+    table, splits = add_blank_negatives(table, splits, config.seed, cache_dir)
+    _prepare(work_dir, config, table)
+    cached = cache_features(table, splits, config, work_dir, progress) if config.frozen else None
     trained: list[tuple[EnsembleMember, FeatureSource]] = []
-    curve: list[EpochMetrics] = []
+    history: list[EpochMetrics] = []
     for number in range(config.ensemble_size):
-        member, grids, epochs = train_member(number, config, table, parts, kept, work, watch)
-        trained.append((member, grids))
-        curve += epochs
-    return _measured(store, config, table, parts, trained, curve, time.monotonic() - begun)
+        member, features, epochs = train_member(number, config, table, splits, cached, work_dir, on_epoch_end)
+        trained.append((member, features))
+        history += epochs
+    return _evaluated(store, config, table, splits, trained, history, time.monotonic() - begun)
 
 
 def existing_parent(path: Path) -> Path:
@@ -86,70 +91,73 @@ def existing_parent(path: Path) -> Path:
     return next(parent for parent in path.absolute().parents if parent.is_dir())
 
 
-def _prepare(work: Path, config: RewardTrainConfig, table: RewardDataset) -> None:
-    """What an earlier try with the same config and data left is used; what another left is not."""
-    asked = json.dumps({"config": config.model_dump(mode="json"), "data": table.fingerprint}, sort_keys=True)
-    told = work / "asked.json"
-    if work.exists() and not (told.exists() and told.read_text() == asked):
-        shutil.rmtree(work)
-    work.mkdir(parents=True, exist_ok=True)
-    told.write_text(asked)
+def _prepare(work_dir: Path, config: RewardTrainConfig, table: RewardDataset) -> None:
+    """Keep what an earlier run with the same config and data left; delete what another left."""
+    key = json.dumps({"config": config.model_dump(mode="json"), "data": table.fingerprint}, sort_keys=True)
+    path = work_dir / "resume_key.json"
+    if work_dir.exists() and not (path.exists() and path.read_text() == key):
+        shutil.rmtree(work_dir)
+    work_dir.mkdir(parents=True, exist_ok=True)
+    path.write_text(key)
 
 
-def _measured(
+def _evaluated(
     store: Store,
     config: RewardTrainConfig,
     table: RewardDataset,
-    parts: Mapping[Part, AnyArray],
+    splits: Mapping[Split, AnyArray],
     trained: Sequence[tuple[EnsembleMember, FeatureSource]],
-    curve: Sequence[EpochMetrics],
+    history: Sequence[EpochMetrics],
     seconds: float,
 ) -> TrainResult:
-    network = RewardModel([m.model for m, _ in trained], _unmeasured(config, table, parts, len(trained)), config.device)
-    logits = {part: _logits(store, network, table, parts[part]) for part in PARTS[1:]}
-    chosen, tested = parts["validation"], parts["test"]
-    calibration = EnsembleCalibration.fit(logits["validation"], table.truth[chosen])
-    looked_at = _scored(table, chosen, calibration, logits["validation"])
-    threshold = choose_threshold(looked_at, config.target_fpr)
-    rule = DecisionRule(threshold=threshold.value, cutoff_offset=fit_cutoff_offset(looked_at, threshold.value))
-    held_out = _scored(table, tested, calibration, logits["test"])
-    scores = compute_metrics(held_out, rule)
+    members = [member for member, _ in trained]
+    model = RewardModel([m.model for m in members], _untested_config(config, table, splits), config.device)
+    # Calibrate and choose the threshold on the validation split.
+    logits = {name: _logits(store, model, table, splits[name]) for name in SPLITS[1:]}
+    calibration = EnsembleCalibration.fit(logits["validation"], table.target[splits["validation"]])
+    validation = _predictions(table, splits["validation"], calibration, logits["validation"])
+    threshold = choose_threshold(validation, config.target_fpr)
+    rule = DecisionRule(threshold=threshold.value, cutoff_offset=fit_cutoff_offset(validation, threshold.value))
+    # Compute metrics on the test split.
+    predictions = _predictions(table, splits["test"], calibration, logits["test"])
+    metrics = compute_metrics(predictions, rule)
     found = {
         "calibration": tuple((c.temperature, c.bias) for c in calibration.members),
         "ensemble_calibration": (calibration.lowest.temperature, calibration.lowest.bias),
-        "threshold": threshold_facts(threshold),
+        "threshold": {name: float(value) for name, value in vars(threshold).items()},
         "cutoff_offset": rule.cutoff_offset,
-        "scores": scores.to_json(),
+        "scores": metrics.to_json(),
         "training": {
             "config": config.model_dump(mode="json"),
-            "epochs": [m.version for m, _ in trained],
-            "best_epochs": [m.best_epoch for m, _ in trained],
+            "epochs": [m.version for m in members],
+            "best_epochs": [m.best_epoch for m in members],
             "seconds": round(seconds, 1),
-            "device": str(trained[0][0].device),
+            "device": str(members[0].device),
             "versions": {"plaudit": __version__, "torch": torch.__version__, "python": platform.python_version()},
         },
     }
-    model = RewardModel(network.members, network.facts.model_copy(update=found), config.device)
-    controls = _controls(store, model, table, tested, config)
-    told = {"controls": tuple(asdict(c) for c in controls), "problems": tuple(failed_controls(controls))}
-    model.facts = model.facts.model_copy(update=told)
-    optimizers = [member.optimizer.state_dict() for member, _ in trained]
-    return TrainResult(model, scores, controls, held_out, _worst(table, tested, held_out), curve, optimizers)
+    model = RewardModel(model.members, model.config.model_copy(update=found), config.device)
+    controls = _run_controls(store, model, table, splits["test"], config)
+    outcome = {"controls": tuple(asdict(c) for c in controls), "problems": tuple(failed_controls(controls))}
+    model.config = model.config.model_copy(update=outcome)
+    optimizers = [member.optimizer.state_dict() for member in members]
+    errors = _largest_errors(table, splits["test"], predictions)
+    return TrainResult(model, metrics, controls, predictions, errors, history, optimizers)
 
 
-def _unmeasured(
-    config: RewardTrainConfig, table: RewardDataset, parts: Mapping[Part, AnyArray], members: int
+def _untested_config(
+    config: RewardTrainConfig, table: RewardDataset, splits: Mapping[Split, AnyArray]
 ) -> RewardModelConfig:
-    """What is known of a model before anything was asked of it."""
+    """What is known of a model before it was evaluated."""
     return RewardModelConfig(
         classifier=classifier_config(config, table),
         frozen_encoder=config.frozen and not config.freezes_stem,
-        calibration=((1.0, 0.0),) * members,
+        calibration=((1.0, 0.0),) * config.ensemble_size,
         threshold={"value": 1.0},
         scores={},
         controls=(),
         problems=(),
-        data=_data_facts(table, parts, config),
+        data=_data_info(table, splits, config),
         training={},
     )
 
@@ -157,14 +165,14 @@ def _unmeasured(
 def _logits(store: Store, model: RewardModel, table: RewardDataset, rows: AnyArray) -> list[FloatArray]:
     """Of each member, for these rows, which are whole episodes.
 
-    Asked as it is asked later, whole and from the recorded frames: the features that it was trained on were kept in
+    Scored as it will be later, whole and from the recorded frames: the features that it was trained on were cached in
     half precision, and a threshold chosen on those would be one for other numbers.
     """
-    parts = []
+    logits = []
     for episode_id in _episodes(table, rows):
         episode = store.episode(episode_id)
-        parts.append(model.logits(episode)[:, episode.recorded, 0])
-    return list(np.concatenate(parts, axis=1))
+        logits.append(model.logits(episode)[:, episode.recorded, 0])
+    return list(np.concatenate(logits, axis=1))
 
 
 def _episodes(table: RewardDataset, rows: AnyArray) -> list[int]:
@@ -172,25 +180,25 @@ def _episodes(table: RewardDataset, rows: AnyArray) -> list[int]:
     return list(dict.fromkeys(table.episode[rows].tolist()))
 
 
-def _scored(
+def _predictions(
     table: RewardDataset, rows: AnyArray, calibration: EnsembleCalibration, logits: Sequence[FloatArray]
 ) -> list[EpisodePrediction]:
     """Episode by episode."""
-    probability, mine = calibration(logits), table.episode[rows]
-    return [EpisodePrediction(probability[mine == i], table.truth[rows[mine == i]], int(i)) for i in np.unique(mine)]
+    prob, episode = calibration(logits), table.episode[rows]
+    return [EpisodePrediction(prob[episode == i], table.target[rows[episode == i]], int(i)) for i in np.unique(episode)]
 
 
-def _data_facts(table: RewardDataset, parts: Mapping[Part, AnyArray], config: RewardTrainConfig) -> TrainingDataInfo:
-    episodes = {part: np.unique(table.episode[rows]) for part, rows in parts.items()}
+def _data_info(table: RewardDataset, splits: Mapping[Split, AnyArray], config: RewardTrainConfig) -> TrainingDataInfo:
+    episodes = {split_name: np.unique(table.episode[rows]) for split_name, rows in splits.items()}
     return TrainingDataInfo(
         fingerprint=table.fingerprint,
-        episodes={part: int((ids >= 0).sum()) for part, ids in episodes.items()},
-        frames={part: int((~np.isnan(table.truth[rows])).sum()) for part, rows in parts.items()},
+        episodes={split_name: int((ids >= 0).sum()) for split_name, ids in episodes.items()},
+        frames={split_name: int((~np.isnan(table.target[rows])).sum()) for split_name, rows in splits.items()},
         sources=config.label_sources,
     )
 
 
-def _controls(
+def _run_controls(
     store: Store, model: RewardModel, table: RewardDataset, rows: AnyArray, config: RewardTrainConfig
 ) -> list[ControlResult]:
     found = []
@@ -204,12 +212,13 @@ def _controls(
     return results
 
 
-def _worst(table: RewardDataset, rows: AnyArray, scored: Sequence[EpisodePrediction]) -> list[FramePrediction]:
-    first = {int(episode): int(row) for row, episode in zip(rows[::-1], table.episode[rows][::-1])}
-    shown = []
-    for episode, place in largest_errors(scored):
-        row = first[episode.episode] + place  # an episode's rows lie together
-        said = float(episode.success_prob[place])
+def _largest_errors(
+    table: RewardDataset, rows: AnyArray, predictions: Sequence[EpisodePrediction]
+) -> list[FramePrediction]:
+    found = []
+    for prediction, place in largest_errors(predictions):
+        row = rows[table.episode[rows] == prediction.episode][place]
         image = hstack_images([table.images[camera][row] for camera in sorted(table.images)])
-        shown.append(FramePrediction(episode.episode, int(table.frame[row]), float(episode.target[place]), said, image))
-    return shown
+        target, prob = float(prediction.target[place]), float(prediction.success_prob[place])
+        found.append(FramePrediction(prediction.episode, int(table.frame_index[row]), target, prob, image))
+    return found

@@ -33,7 +33,7 @@ class ClassifierJudge:
         """
         self.model, self.calibration = model, calibration
         self.rule = _rule_for(model, rule)
-        self.warnings = model.notes
+        self.warnings = model.warnings
         self.uncalibrated = model.fingerprint
         self.id = JudgeId(SOURCE, fingerprint_of(model.fingerprint, calibration), self.rule.key())
 
@@ -43,7 +43,7 @@ class ClassifierJudge:
 
     def _score(self, episode: Episode) -> Scores | PlauditError:
         try:
-            return self.calibrated(self.model.judge(episode))
+            return self.calibrated(self.model.score_episode(episode))
         except PlauditError as error:  # a camera that is not there, frames of another size
             return error
 
@@ -58,9 +58,8 @@ class ClassifierJudge:
 
 
 def _rule_for(model: RewardModel, rule: DecisionRule | None) -> DecisionRule:
-    own = {"threshold": model.threshold, "cutoff_offset": model.facts.cutoff_offset}
-    set_ = {} if rule is None else {name: getattr(rule, name) for name in rule.model_fields_set}
-    return DecisionRule(**{**own, **set_})
+    own = {"threshold": model.threshold, "cutoff_offset": model.config.cutoff_offset}
+    return DecisionRule(**{**own, **({} if rule is None else rule.model_dump(exclude_unset=True))})
 
 
 class ClassifierStream:
@@ -90,22 +89,23 @@ class ClassifierStream:
         """fresh: rows that start anew in place of the newest frame, where the others stay"""
         if len(observation.state) != self._num_envs:
             raise JudgeError(f"{len(observation.state)} environments where {self._num_envs} are being scored")
-        model, shape = self._model, self._model.shape
-        if not shape.num_history_frames:
-            return self._judge.calibrated(model.score(observation.images, observation.state))
-        newest = model.look(observation.images, observation.state)
+        model, config = self._model, self._model.classifier
+        if not config.num_history_frames:
+            return self._judge.calibrated(model.score_frames(observation.images, observation.state))
+        newest = model.embed(observation.images, observation.state)
         if fresh is None:
-            self._embeddings = [newest, *self._embeddings[: shape.memory]]
+            self._embeddings = [newest, *self._embeddings[: config.history_span]]
         else:
             rows = torch.from_numpy(fresh).to(newest[0].device)[:, None]
             self._embeddings[0] = [
                 torch.where(rows, new, old) for new, old in zip(newest, self._embeddings[0], strict=True)
             ]
             self._age[fresh] = 0
-        frames = np.minimum(np.arange(shape.moments)[None] * shape.history_stride, self._age[:, None])  # [N, moments]
-        ago, env = torch.from_numpy(frames), torch.arange(self._num_envs)[:, None]
+        history = np.arange(config.num_frames) * config.history_stride
+        ago = torch.from_numpy(np.minimum(history, self._age[:, None]))  # [N, num_frames]
+        env = torch.arange(self._num_envs)[:, None]
         windows = [torch.stack(kept)[ago, env] for kept in zip(*self._embeddings, strict=True)]
-        return self._judge.calibrated(model.verdict(windows))
+        return self._judge.calibrated(model.score_embeddings(windows))
 
 
 class ClassifierJudgeConfig(JudgeConfig):
@@ -130,15 +130,11 @@ class ClassifierJudgeConfig(JudgeConfig):
         if not path.is_file():
             return self
         own = load_judge_config(self.model, SOURCE)
-        rule = DecisionRule(**{**_set_fields(own.rule), **_set_fields(self.rule)})
+        rule = DecisionRule(**{**own.rule.model_dump(exclude_unset=True), **self.rule.model_dump(exclude_unset=True)})
         found: dict[str, Any] = {"rule": rule}
         if "calibration" not in self.model_fields_set:
             found |= {"calibration": own.calibration, "calibration_record": own.calibration_record}
         return self.model_copy(update=found)
-
-
-def _set_fields(rule: DecisionRule) -> dict[str, Any]:
-    return {name: getattr(rule, name) for name in rule.model_fields_set}
 
 
 def classifier_config(path: Path, **flags: Any) -> ClassifierJudgeConfig:

@@ -15,5 +15,5 @@ def load_reward_model(path: str | Path, device: str = "auto", *, force: bool = F
     if path.suffix != ".pt" or path.is_dir():
         return RewardModel.from_pretrained(path, device, force=force)
     model = load_rlinf_checkpoint(path, device=device)
-    check_controls_passed(path, model.facts, force)
+    check_controls_passed(path, model.config, force)
     return model

@@ -1,12 +1,12 @@
 """The reward classifier: does this frame show success?
 
-    image --encoder--> grid [C, h, w] --spatial learned embeddings--> Linear, LayerNorm, Tanh --> look [D]
-    looks of all cameras (and of some moments before, and the state) --> Linear, LayerNorm, ReLU, Linear --> logit
+    image --encoder--> feature map [C, h, w] --spatial learned embeddings--> Linear, LayerNorm, Tanh --> embedding [D]
+    embeddings of all cameras (and of some frames before, and the state) --> Linear, LayerNorm, ReLU, Linear --> logit
 
 The shape is SERL's (arXiv 2401.16013). The encoder is one for all cameras, frozen or trained with the rest; everything
 after it always learns. The three stages are methods of their own because they are worth keeping apart: a frozen
-encoder's grids are computed once and trained on many times, and a robot that looks at a short history keeps the looks
-of the last moments instead of encoding them again.
+encoder's feature maps are computed once and trained on many times, and a robot that uses a short history keeps the
+embeddings of the last frames instead of encoding them again.
 """
 
 import math
@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal, Self
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from plaudit.config import Config
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.encoders import SplitEncoder, feature_map_size, normalize
+from plaudit.judges.images import resize_images
 from plaudit.registry import ENCODER_REGISTRY
 
 Size = tuple[PositiveInt, PositiveInt]  # height, width
@@ -38,7 +38,7 @@ class ClassifierConfig(Config):
     dropout: float = Field(default=0.1, ge=0, lt=1)
     state_dim: NonNegativeInt = 0  # numbers of the robot's state that it sees beside the images; 0: none
     num_history_frames: NonNegativeInt = 0  # frames before this one that it sees too
-    history_stride: int = Field(default=1, ge=1, le=10_000)  # steps between them; as many looks are kept
+    history_stride: int = Field(default=1, ge=1, le=10_000)  # steps between them; as many embeddings are kept
     predict_progress: bool = False  # whether it also says how far the task has come
     # Whether the first part of the encoder stands still and the rest learns; what is kept of an image is then the grid
     # between the two.
@@ -58,21 +58,14 @@ class ClassifierConfig(Config):
         return self
 
     @property
-    def moments(self) -> int:
+    def num_frames(self) -> int:
+        """Frames that it sees of each camera: this one and its history."""
         return 1 + self.num_history_frames
 
     @property
-    def memory(self) -> int:
+    def history_span(self) -> int:
         """Frames before the newest that its history reaches back."""
         return self.num_history_frames * self.history_stride
-
-
-def resized(images: Tensor, size: Size) -> Tensor:
-    """Pixels [B, H, W, 3] to (height, width), with the rounding of bytes: in training and on the robot, the same."""
-    if images.shape[1:3] == size:
-        return images
-    x = F.interpolate(images.permute(0, 3, 1, 2).float(), size, mode="bilinear", antialias=True)
-    return x.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
 
 
 def module_name(camera: str) -> str:
@@ -118,15 +111,15 @@ class BinaryRewardClassifier(nn.Module):
         self.register_buffer("pixel_mean", torch.tensor(self.encoder.mean), persistent=False)
         self.register_buffer("pixel_std", torch.tensor(self.encoder.std), persistent=False)
         self._cameras = sorted(config.cameras)
-        self.squeezes = nn.ModuleDict({module_name(c): self._squeeze(config.cameras[c]) for c in self._cameras})
-        look = (config.latent_dim if config.head == "serl" else self.encoder.channels) * len(config.cameras)
+        self.squeezes = nn.ModuleDict({module_name(c): self._camera_head(config.cameras[c]) for c in self._cameras})
+        width = (config.latent_dim if config.head == "serl" else self.encoder.channels) * len(config.cameras)
         self.feel = None
         if config.state_dim:
             self.register_buffer("state_mean", torch.zeros(config.state_dim))
             self.register_buffer("state_std", torch.ones(config.state_dim))
             self.feel = nn.Sequential(nn.Linear(config.state_dim, 64), nn.LayerNorm(64), nn.Tanh())
-            look += 64
-        self.head = self._head(look * config.moments)
+            width += 64
+        self.head = self._head(width * config.num_frames)
 
     def _head(self, inputs: int) -> nn.Module:
         config, outputs = self.config, 2 if self.config.predict_progress else 1
@@ -143,7 +136,7 @@ class BinaryRewardClassifier(nn.Module):
             nn.Linear(config.hidden_dim, outputs),
         )
 
-    def _squeeze(self, size: Size) -> nn.Module:
+    def _camera_head(self, size: Size) -> nn.Module:
         config, encoder = self.config, self.encoder
         if config.head != "serl":
             return nn.Flatten()
@@ -181,21 +174,21 @@ class BinaryRewardClassifier(nn.Module):
         """Pixels [B, H, W, 3], 0 to 255, to the encoder's grid [B, C, h, w], or to the one in its middle."""
         encoder: Any = self.encoder
         if self.config.image_size is not None:
-            images = resized(images, self.config.image_size)
+            images = resize_images(images, self.config.image_size)
         x = normalize(images, self.pixel_mean, self.pixel_std).to(self._encoder_type)
         return encoder.stem(x) if self.config.freeze_stem else self._averaged(encoder(x))
 
     @property
     def _encoder_type(self) -> torch.dtype:
-        """Half the bytes in a model that only looks, on a GPU."""
+        """Half precision in a model that only runs, on a GPU."""
         return next(self.encoder.parameters()).dtype
 
     def _averaged(self, grid: Tensor) -> Tensor:
         grid = grid.float()
         return grid.mean(dim=(2, 3), keepdim=True) if self.config.global_pool_features else grid
 
-    def look(self, grids: Mapping[str, Tensor], state: Tensor | None = None) -> Tensor:
-        """What is kept of one moment, [B, D]: the grids of all cameras and the state [B, S]."""
+    def embed(self, grids: Mapping[str, Tensor], state: Tensor | None = None) -> Tensor:
+        """The embedding of one frame of all cameras, [B, D], of their feature maps and the state [B, S]."""
         if self.config.freeze_stem:
             grids = {
                 camera: self._averaged(self.encoder.head(grid.to(self._encoder_type))) for camera, grid in grids.items()
@@ -207,16 +200,16 @@ class BinaryRewardClassifier(nn.Module):
             parts.append(self.feel((state - self.state_mean) / self.state_std))
         return torch.cat(parts, dim=-1)
 
-    def verdict(self, looks: Tensor) -> Tensor:
-        """Logits [B, 1], or [B, 2] with progress, of looks [B, moments, D], the newest first."""
-        return self.head(looks.flatten(1))
+    def classify(self, embeddings: Tensor) -> Tensor:
+        """Logits [B, 1], or [B, 2] with progress, of embeddings [B, num_frames, D], the newest first."""
+        return self.head(embeddings.flatten(1))
 
     def forward(self, images: Mapping[str, Tensor], state: Tensor | None = None) -> Tensor:
-        """Logits [B, 1] or [B, 2] of pixels, camera -> [B, H, W, 3]; with a history [B, moments, H, W, 3]."""
-        moments = self.config.moments
-        if moments == 1:
-            looks = self.look({camera: self.encode(pixels) for camera, pixels in images.items()}, state)
-            return self.verdict(looks.unsqueeze(1))
+        """Logits [B, 1] or [B, 2] of pixels, camera -> [B, H, W, 3]; with a history [B, num_frames, H, W, 3]."""
+        num_frames = self.config.num_frames
+        if num_frames == 1:
+            embeddings = self.embed({camera: self.encode(pixels) for camera, pixels in images.items()}, state)
+            return self.classify(embeddings.unsqueeze(1))
         grids = {camera: self.encode(pixels.flatten(0, 1)) for camera, pixels in images.items()}
-        looks = self.look(grids, None if state is None else state.flatten(0, 1))
-        return self.verdict(looks.unflatten(0, (-1, moments)))
+        embeddings = self.embed(grids, None if state is None else state.flatten(0, 1))
+        return self.classify(embeddings.unflatten(0, (-1, num_frames)))

@@ -111,13 +111,13 @@ def _ours(path: Path, described: Any, tensors: Mapping[str, Tensor], device: str
         raise BadFile(path, "its description is no mapping of keys to values; train or copy the model again")
     try:
         with from_file(path):
-            facts = parse(RewardModelConfig, rename_old_keys(described))
+            config = parse(RewardModelConfig, rename_old_keys(described))
     except ConfigError as error:
         raise BadFile(path, f"its description does not fit this version of plaudit: {error}") from error
     with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), path):
-        member = BinaryRewardClassifier(facts.classifier, facts.classifier.encoder.build(pretrained=False))
+        member = BinaryRewardClassifier(config.classifier, config.classifier.encoder.build(pretrained=False))
     load_state_dict_strict(member, tensors, path)
-    return RewardModel([member], facts, device)
+    return RewardModel([member], config, device)
 
 
 def _rlinf(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardConfig, device: str) -> RewardModel:

@@ -1,7 +1,7 @@
 """Training a reward classifier: learn on some episodes, keep the epoch that is best on others.
 
-Classes are balanced where batches are drawn and nowhere else. What takes long is kept in a work folder: a training that
-was stopped goes on from there.
+Classes are balanced where batches are drawn and nowhere else. What takes long is kept in a work folder: a
+training that was stopped resumes from there.
 """
 
 import copy
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from plaudit.checkpoint import Stateful, load_checkpoint, save_checkpoint
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.dataset import Part, RewardDataset
+from plaudit.judges.classifier.dataset import RewardDataset, Split
 from plaudit.judges.classifier.features import KEEP_EVERY, CachedFeatures, FeatureSource, OnlineFeatures, predict_logits
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.network import build_classifier, classifier_config, seed_of
@@ -31,7 +31,7 @@ from plaudit.types import AnyArray, FloatArray
 
 @dataclass(frozen=True)
 class EpochMetrics:
-    """What a training tells whoever watches."""
+    """One line of the training history."""
 
     member: int
     epoch: int
@@ -43,7 +43,7 @@ class EpochMetrics:
 
 
 class TrainingInterrupted(Exception):
-    """Whoever watches wants no further epoch. What was done is in the work folder."""
+    """`on_epoch_end` asked to stop. What was done is in the work folder."""
 
 
 class EnsembleMember(Stateful):
@@ -81,24 +81,24 @@ class EnsembleMember(Stateful):
         rate = config.lr * (config.encoder_lr_scale if config.encoder.pretrained else 1.0)
         return [{"params": rest}, *([{"params": learning, "lr": rate}] if learning else [])]
 
-    def learn(self, grids: FeatureSource, rows: AnyArray) -> tuple[float, float]:
+    def train_epoch(self, features: FeatureSource, rows: AnyArray) -> tuple[float, float]:
         """One epoch over balanced batches of the training rows; the mean loss and accuracy."""
         self.model.train()
         losses, right = [], []
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.dropout_seed + 7919 * self.version)
-            for batch in balanced_batches(self.table.truth, rows, self.config.batch_size, self.rng):
-                self._cool()
-                logits = self._logits(grids, batch)
-                truth = torch.from_numpy(self.table.truth[batch]).to(self.device)
-                loss = self._loss(logits, truth, batch)
+            for batch in balanced_batches(self.table.target, rows, self.config.batch_size, self.rng):
+                self._step_lr()
+                logits = self._logits(features, batch)
+                target = torch.from_numpy(self.table.target[batch]).to(self.device)
+                loss = self._loss(logits, target, batch)
                 self._check(float(loss.detach()), self.version + 1)
                 self.optimizer.zero_grad()
                 loss.backward()
                 nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
                 self.optimizer.step()
                 losses.append(loss.detach())
-                right.append(((logits[:, 0].detach() > 0) == (truth > 0.5)).float().mean())
+                right.append(((logits[:, 0].detach() > 0) == (target > 0.5)).float().mean())
         self.version += 1
         return float(torch.stack(losses).mean()), float(torch.stack(right).mean())
 
@@ -109,17 +109,17 @@ class EnsembleMember(Stateful):
                 f"{self.config.lr:g}) or look at the images (plaudit data sheet)"
             )
 
-    def _logits(self, grids: FeatureSource, batch: AnyArray) -> Tensor:
+    def _logits(self, features: FeatureSource, batch: AnyArray) -> Tensor:
         shape = self.model.config
-        windows = self.table.windows(batch, shape.moments, shape.history_stride)
+        windows = self.table.history_indices(batch, shape.num_frames, shape.history_stride)
         state = torch.from_numpy(self.table.state[windows.reshape(-1)]).to(self.device) if shape.state_dim else None
         with autocast_bf16(self.device):
-            looks = self.model.look(grids.train_batch(windows, self.rng), state)
-            return self.model.verdict(looks.unflatten(0, (-1, shape.moments))).float()
+            embeddings = self.model.embed(features.train_batch(windows, self.rng), state)
+            return self.model.classify(embeddings.unflatten(0, (-1, shape.num_frames))).float()
 
-    def _loss(self, logits: Tensor, truth: Tensor, batch: AnyArray) -> Tensor:
+    def _loss(self, logits: Tensor, target: Tensor, batch: AnyArray) -> Tensor:
         smooth = self.config.label_smoothing
-        loss = F.binary_cross_entropy_with_logits(logits[:, 0], truth * (1 - 2 * smooth) + smooth)
+        loss = F.binary_cross_entropy_with_logits(logits[:, 0], target * (1 - 2 * smooth) + smooth)
         if self.model.config.predict_progress:
             target = torch.from_numpy(self.table.progress[batch]).to(self.device)
             known = ~target.isnan()
@@ -127,19 +127,19 @@ class EnsembleMember(Stateful):
                 loss = loss + F.binary_cross_entropy_with_logits(logits[known, 1], target[known])
         return loss
 
-    def _cool(self) -> None:
+    def _step_lr(self) -> None:
         """The learning rate along its cosine."""
         share = 0.5 * (1 + math.cos(math.pi * min(self.step / self.steps, 1)))
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * share
         self.step += 1
 
-    def validate(self, grids: FeatureSource, rows: AnyArray) -> float:
+    def validate(self, features: FeatureSource, rows: AnyArray) -> float:
         """The loss on frames as they are and as many as there are; keeps the model if it is the best so far."""
-        judged = rows[~np.isnan(self.table.truth[rows])]
-        logits = predict_logits(self.model, grids, self.table, rows)[np.isin(rows, judged), 0]
-        truth = torch.from_numpy(self.table.truth[judged])
-        loss = float(F.binary_cross_entropy_with_logits(torch.from_numpy(logits), truth))
+        judged = rows[~np.isnan(self.table.target[rows])]
+        logits = predict_logits(self.model, features, self.table, rows)[np.isin(rows, judged), 0]
+        target = torch.from_numpy(self.table.target[judged])
+        loss = float(F.binary_cross_entropy_with_logits(torch.from_numpy(logits), target))
         self._check(loss, self.version)
         if loss < self.best_loss:
             self.best_loss, self.best_epoch = loss, self.version
@@ -152,24 +152,24 @@ class EnsembleMember(Stateful):
         assert isinstance(found, BinaryRewardClassifier)
         return found
 
-    def save(self, folder: Path, curve: list[EpochMetrics]) -> None:
+    def save(self, folder: Path, history: list[EpochMetrics]) -> None:
         """Among the checkpoints in a folder; it replaces those before it."""
         here, before = folder / f"{self.version:06d}", _checkpoints(folder)
         if here in before:
             return
         facts = {"best_loss": self.best_loss, "best_epoch": self.best_epoch, "step": self.step}
-        save_checkpoint(here, self, {**facts, "curve": [vars(epoch) for epoch in curve]})
+        save_checkpoint(here, self, {**facts, "history": [vars(epoch) for epoch in history]})
         for old in before:
             shutil.rmtree(old)
 
     def load(self, folder: Path) -> list[EpochMetrics]:
-        """The newest checkpoint of a folder; returns the curve so far, [] where there is none."""
+        """The newest checkpoint of a folder; returns the history so far, [] where there is none."""
         found = _checkpoints(folder)
         if not found:
             return []
         facts = load_checkpoint(found[-1], self)
         self.best_loss, self.best_epoch, self.step = facts["best_loss"], facts["best_epoch"], facts["step"]
-        return [EpochMetrics(**epoch) for epoch in facts["curve"]]
+        return [EpochMetrics(**epoch) for epoch in facts["history"]]
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -180,40 +180,40 @@ def train_member(
     number: int,
     config: RewardTrainConfig,
     table: RewardDataset,
-    parts: Mapping[Part, AnyArray],
-    kept: CachedFeatures | None,
-    work: Path,
-    watch: Callable[[EpochMetrics], bool],
+    splits: Mapping[Split, AnyArray],
+    cached: CachedFeatures | None,
+    work_dir: Path,
+    on_epoch_end: Callable[[EpochMetrics], bool],
 ) -> tuple[EnsembleMember, FeatureSource, list[EpochMetrics]]:
-    """Train one classifier, from where an earlier try stopped; with a frozen encoder on what was kept of the images."""
-    learnable = parts["train"]
+    """Train one classifier, from where an earlier run stopped; with a frozen encoder on cached features."""
+    learnable = splits["train"]
     steps = config.epochs * math.ceil(len(learnable) / config.batch_size)
     member = EnsembleMember(number, classifier_config(config, table), config, table, steps)
-    checkpoints = work / f"member_{number}"
-    curve = member.load(checkpoints)
-    grids = OnlineFeatures(member.model, table, config) if kept is None else kept
-    seconds = curve[-1].seconds if curve else 0.0
+    checkpoints = work_dir / f"member_{number}"
+    history = member.load(checkpoints)
+    features = OnlineFeatures(member.model, table, config) if cached is None else cached
+    seconds = history[-1].seconds if history else 0.0
     since, saved = time.monotonic() - seconds, time.monotonic()
     while member.version < config.epochs and member.version - member.best_epoch < config.patience:
-        loss, right = member.learn(grids, learnable)
-        held = member.validate(grids, parts["validation"])
+        loss, right = member.train_epoch(features, learnable)
+        held = member.validate(features, splits["validation"])
         new_best = member.best_epoch == member.version
-        curve.append(EpochMetrics(number, member.version, loss, right, held, new_best, time.monotonic() - since))
-        going = watch(curve[-1])
+        history.append(EpochMetrics(number, member.version, loss, right, held, new_best, time.monotonic() - since))
+        going = on_epoch_end(history[-1])
         if not going or time.monotonic() - saved > KEEP_EVERY:
-            member.save(checkpoints, curve)
+            member.save(checkpoints, history)
             saved = time.monotonic()
         if not going:
             raise TrainingInterrupted
     if number < config.ensemble_size - 1:  # so that a stop in the next one does not cost this one
-        member.save(checkpoints, curve)
+        member.save(checkpoints, history)
     member.model.load_state_dict(member.best.state_dict())
-    return member, grids, curve
+    return member, features, history
 
 
-def balanced_batches(truth: FloatArray, rows: AnyArray, size: int, rng: torch.Generator) -> Iterator[AnyArray]:
+def balanced_batches(target: FloatArray, rows: AnyArray, size: int, rng: torch.Generator) -> Iterator[AnyArray]:
     """Batches of half successes and half failures; together as many frames as there are."""
-    kinds = [rows[truth[rows] == value] for value in (1, 0)]
+    kinds = [rows[target[rows] == value] for value in (1, 0)]
     for _ in range(math.ceil(len(rows) / size)):
         picks = [kind[torch.randint(len(kind), (size // 2,), generator=rng).numpy()] for kind in kinds]
         yield np.concatenate(picks)

@@ -27,9 +27,10 @@ import torch
 from pydantic import BaseModel, ValidationError
 
 from plaudit.errors import JudgeError, MissingExtra, PlauditError
+from plaudit.judges.images import resize_images
 from plaudit.judges.vlm.backend import VlmBackend
 from plaudit.judges.vlm.config import VlmSettings
-from plaudit.judges.vlm.images import data_url, resized, size_of
+from plaudit.judges.vlm.images import data_url, size_of
 from plaudit.judges.vlm.prompt import (
     ANSWER_TOKENS,
     Explanation,
@@ -148,7 +149,7 @@ class OpenAIBackend(VlmBackend):
 
     def _resized(self, prompt: FramePrompt, camera: str) -> Any:
         frames = torch.from_numpy(prompt.images(camera))
-        return resized(frames, size_of(frames.shape, self.config.image_size)).contiguous().numpy()
+        return resize_images(frames, size_of(frames.shape, self.config.image_size)).contiguous().numpy()
 
     def _complete(self, messages: list[Message], **options: Any) -> _Completion:
         with self._request_errors():

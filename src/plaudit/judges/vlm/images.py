@@ -13,7 +13,6 @@ from typing import Literal
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional as F
 
 from plaudit.types import ByteArray
 
@@ -40,14 +39,6 @@ def size_of(shape: Sequence[int], edge: int) -> Size:
 
 def _whole(pixels: float) -> int:
     return max(1, round(pixels / TOKEN)) * TOKEN
-
-
-def resized(frames: Tensor, size: Size) -> Tensor:
-    """uint8 [N, H, W, 3] -> uint8 [N, h, w, 3]; whole numbers, as an image file would keep them."""
-    if tuple(frames.shape[1:3]) == size:
-        return frames
-    images = F.interpolate(frames.permute(0, 3, 1, 2).float(), size, mode="bilinear", antialias=True)
-    return images.round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
 
 
 def patches(frames: Tensor, dtype: torch.dtype) -> Tensor:

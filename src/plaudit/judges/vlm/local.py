@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 
 from plaudit.errors import JudgeError, PlauditError
+from plaudit.judges.images import resize_images
 from plaudit.judges.vlm.attention import attend_by, attention_on
 from plaudit.judges.vlm.backend import VlmBackend
 from plaudit.judges.vlm.chat_template import ChatTemplate, IntArray, Layout, image
 from plaudit.judges.vlm.config import VlmSettings
 from plaudit.judges.vlm.decoder import Decoder
-from plaudit.judges.vlm.images import PATCH, Size, patches, resized, size_of
+from plaudit.judges.vlm.images import PATCH, Size, patches, size_of
 from plaudit.judges.vlm.loading import (
     LoadedVlm,
     answer_token_ids,
@@ -174,7 +175,7 @@ class Qwen3VLBackend(VlmBackend):
             for camera, size, place in zip(
                 packed.prompt.frames, packed.sizes, packed.layout.image_positions, strict=True
             ):
-                frames[size].append(resized(self._to_device(packed.prompt.images(camera)), size))
+                frames[size].append(resize_images(self._to_device(packed.prompt.images(camera)), size))
                 places[size].append(row * length + place.ravel())
         seen = [self.vision(torch.cat(images)) for images in frames.values()]
         deep = [torch.cat(parts) for parts in zip(*(features.deep for features in seen), strict=True)]
@@ -204,7 +205,7 @@ class Qwen3VLBackend(VlmBackend):
         """Of transformers' own forward: these tokens and the frames that are shown."""
         ids = self._to_device(tokens)[None]
         cameras = [
-            patches(resized(self._to_device(prompt.images(camera)), size), self.model.dtype)
+            patches(resize_images(self._to_device(prompt.images(camera)), size), self.model.dtype)
             for camera, size in zip(prompt.frames, sizes, strict=True)
         ]
         grids = [(1, height // PATCH, width // PATCH) for height, width in sizes]

@@ -15,10 +15,11 @@ from PIL import Image as PilImage
 from torch import Tensor
 
 from plaudit.errors import JudgeError, PlauditError
+from plaudit.judges.images import resize_images
 from plaudit.judges.vlm.backend import VlmBackend
 from plaudit.judges.vlm.chat_template import UNSTABLE_TEMPLATE, image
 from plaudit.judges.vlm.config import VlmSettings
-from plaudit.judges.vlm.images import resized, size_of
+from plaudit.judges.vlm.images import size_of
 from plaudit.judges.vlm.loading import LoadedVlm, answer_token_ids
 from plaudit.judges.vlm.prompt import (
     Explanation,
@@ -108,7 +109,7 @@ class ProcessorBackend(VlmBackend):
         cameras = []
         for camera in prompt.frames:
             frames = torch.from_numpy(prompt.images(camera))
-            cameras.append(resized(frames, size_of(frames.shape, self.config.image_size)).contiguous().numpy())
+            cameras.append(resize_images(frames, size_of(frames.shape, self.config.image_size)).contiguous().numpy())
         return [PilImage.fromarray(frame) for frames in zip(*cameras, strict=True) for frame in frames]
 
     def _inputs(self, messages: list[Message], images: Sequence[Any]) -> dict[str, Tensor]:
