@@ -58,12 +58,12 @@ def main(source: Path, target: Path) -> None:
         window.resize(1280, 860)
         window.show()
         for episode_id in store.ids[:4]:
-            window.session.cursor.go(cutoffs[episode_id])
-            window.act("from_here")
+            window.session.cursor.seek(cutoffs[episode_id])
+            window.act("success_from_here")
             if episode_id != store.ids[3]:
                 window.act("complete")
         for _ in range(3):
-            window.act("forward_ten")
+            window.act("forward_10")
         app.processEvents()
         picture = png(window)
         window.close()

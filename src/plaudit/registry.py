@@ -332,7 +332,7 @@ JUDGE_REGISTRY = Registry(
         "simulator": "plaudit.judges.simulator:SimulatorJudgeConfig",
         "classifier": "plaudit.judges.classifier.judge:ClassifierJudgeConfig",
         "vlm": "plaudit.judges.vlm.judge:VlmJudgeConfig",
-        "human": "plaudit.judges.human.config:HumanJudgeConfig",
+        "human": "plaudit.judges.human.judge:HumanJudgeConfig",
     },
 )
 LEARNER_REGISTRY = Registry(

@@ -14,7 +14,7 @@ from by_hand import counted_store
 from conftest import counting_episode
 from plaudit.data.store import Store
 from plaudit.errors import WorkerFailed
-from plaudit.judges.human.keys import replay
+from plaudit.judges.human.actions import replay_actions
 from plaudit.judges.human.session import Session
 from plaudit.training.handles import SerialHandle
 from plaudit.training.labeling_window import Mirror, Window, WindowConfig
@@ -83,7 +83,7 @@ def run(tmp_path, monkeypatch):
 
 def press(folder: Path, script: str, **options) -> None:
     with Session.open(folder, **options) as session:
-        replay(session, script)
+        replay_actions(session, script)
 
 
 # On another machine

@@ -56,7 +56,10 @@ def label_(
     batch: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Episodes that are labeled at once.")] = 8,
     order: Annotated[Order, typer.Option(help="With --judge human: which episodes come first.")] = "unlabelled",
     name: Annotated[str, typer.Option(help="With --judge human: the labeler's name, kept with the labels.")] = "",
-    keys_log: Annotated[Path | None, typer.Option(help="With --judge human: a file that records every action.")] = None,
+    action_log: Annotated[
+        Path | None,
+        typer.Option("--action-log", "--keys-log", help="With --judge human: a file that records every action."),
+    ] = None,
     state: StateOption = None,
     action: ActionOption = None,
     camera: CameraOption = None,
@@ -76,7 +79,7 @@ def label_(
     if judge == "human":
         _alone([config, model, decode, episodes, skip_labeled, dry_run, overrides])
         options = ReadOptions(state=state or (), action=action or (), cameras=camera or ())
-        _by_hand(folder, options, order, name, keys_log)
+        _open_window(folder, options, order, name, action_log)
         return
     store = Store.open(folder)
     _, asked = judge_of(config, judge, model, decode, overrides)
@@ -128,26 +131,26 @@ def _few(ids: Sequence[int]) -> str:
     return ", ".join(map(str, ids)) if len(ids) <= 8 else f"{', '.join(map(str, ids[:6]))}, ... {ids[-1]}"
 
 
-def _by_hand(folder: Path, options: "ReadOptions", order: Order, name: str, keys_log: Path | None) -> None:
-    from plaudit.judges.human.run import run_labeling_app
+def _open_window(folder: Path, options: "ReadOptions", order: Order, name: str, action_log: Path | None) -> None:
+    from plaudit.judges.human.app import run_labeling_app
 
     done = run_labeling_app(
         folder,
         order=order,
         name=name,
-        keys_log=keys_log,
+        action_log=action_log,
         progress=progress("importing"),
         say=out.print,
         options=options,
     )
     begun = f", {done.drafts} begun and kept" if done.drafts else ""
-    out.print(f"{done.count} episodes of {done.store} labelled by hand{begun}, {done.left} are left")
+    out.print(f"{done.count} episodes of {done.store} labeled by a human{begun}, {done.left} are left")
 
 
 def _alone(given: Sequence[Any]) -> None:
     if any(given):
         raise DataError(
-            "--judge human opens a window in which you choose what to label; it takes --order, --name and --keys-log"
+            "--judge human opens a window in which you choose what to label; it takes --order, --name and --action-log"
         )
 
 

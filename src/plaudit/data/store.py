@@ -8,7 +8,7 @@
       labels              the ledger: versioned labels of episodes                         (data/ledger.py)
       quarantine/         bytes that no line refers to, moved aside                        (data/quarantine.py)
       drafts/             unfinished labels of human labelers                              (judges/human/drafts.py)
-      asked.json          episodes that were requested for labeling                        (judges/human/asked.py)
+      label_requests.json episodes that were requested for labeling                        (judges/human/queue.py)
       writer.lock         locked with flock by the writer, as is the folder itself         (data/locking.py)
 
 An append writes the arrays, syncs them, writes the journal line, syncs it and returns. An episode exists once its line

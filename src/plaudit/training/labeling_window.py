@@ -26,8 +26,8 @@ from plaudit.data.journal import Journal
 from plaudit.data.store import Store, is_store
 from plaudit.errors import PlauditError
 from plaudit.judges.config import HUMAN
+from plaudit.judges.human.app import run_labeling_app
 from plaudit.judges.human.queue import Order
-from plaudit.judges.human.run import run_labeling_app
 from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.types import Episode
 

@@ -19,7 +19,7 @@ from plaudit.config import Config, Seed, parse
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import ConfigError
 from plaudit.judges.config import JudgeConfig
-from plaudit.judges.human.config import HumanJudgeConfig
+from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.simulator import SimulatorJudgeConfig
 from plaudit.registry import INFERENCE_REGISTRY, JUDGE_REGISTRY
 from plaudit.rollout.engine import InferenceConfig

@@ -19,30 +19,30 @@ def verdict(*frames: float) -> FrameAnnotation:
 @pytest.mark.parametrize(
     "said, text, words",
     [
-        (FrameAnnotation.nothing(4), "?x4", "nothing judged"),
-        (FrameAnnotation.nothing(4).success_from(1), "0x1 1x3", "success from frame 1"),
-        (FrameAnnotation.nothing(4).success_from(0), "1x4", "success from frame 0"),
-        (FrameAnnotation.nothing(4).failed(), "0x4", "no success"),
-        (FrameAnnotation.nothing(4).left_out(), "excluded", "excluded"),
-        (FrameAnnotation.nothing(4).failed().with_range(1, 2, 1), "0x1 1x2 0x1", "success in 1 to 2"),
+        (FrameAnnotation.unlabeled(4), "?x4", "nothing labeled"),
+        (FrameAnnotation.unlabeled(4).success_from(1), "0x1 1x3", "success from frame 1"),
+        (FrameAnnotation.unlabeled(4).success_from(0), "1x4", "success from frame 0"),
+        (FrameAnnotation.unlabeled(4).all_failure(), "0x4", "no success"),
+        (FrameAnnotation.unlabeled(4).as_excluded(), "excluded", "excluded"),
+        (FrameAnnotation.unlabeled(4).all_failure().set_range(1, 2, 1), "0x1 1x2 0x1", "success in 1 to 2"),
         (verdict(0, 1, 0, 1), "0x1 1x1 0x1 1x1", "success in 1, 3"),
-        (verdict(NAN, 1, 0, NAN), "?x1 1x1 0x1 ?x1", "success in 1, 2 not judged"),
+        (verdict(NAN, 1, 0, NAN), "?x1 1x1 0x1 ?x1", "success in 1, 2 not labeled"),
         (verdict(1, 0, 1, 0, 1, 0, 1, 0), "1x1 0x1 1x1 0x1 1x1 0x1 1x1 0x1", "success in 4 ranges"),
     ],
 )
 def test_a_verdict_is_a_short_text_that_reads_back_and_a_few_words(said, text, words):
-    back = FrameAnnotation.of_text(said.text, len(said.frames))
-    assert (said.text, said.words) == (text, words)
+    back = FrameAnnotation.from_rle(said.rle, len(said.frames))
+    assert (said.rle, said.summary) == (text, words)
     assert np.array_equal(back.frames, said.frames, equal_nan=True) and back.excluded == said.excluded
 
 
 def test_a_text_of_another_length_is_refused():
     with pytest.raises(DataError, match="covers 4 frames, the episode has 5"):
-        FrameAnnotation.of_text("0x1 1x3", 5)
+        FrameAnnotation.from_rle("0x1 1x3", 5)
 
 
 def test_saying_something_of_an_excluded_episode_takes_it_in_again():
-    assert FrameAnnotation.nothing(3).left_out().with_range(1, 1, 1).text == "?x1 1x1 ?x1"
+    assert FrameAnnotation.unlabeled(3).as_excluded().set_range(1, 1, 1).rle == "?x1 1x1 ?x1"
 
 
 @pytest.mark.parametrize("repeated", ["none", "first", "last"])
@@ -51,8 +51,8 @@ def test_labels_are_those_that_a_label_file_gives(tmp_path, repeated, cutoff):
     with Store.create(tmp_path / "store") as store:
         store.append(counting_episode(steps=6, repeated=repeated))
         label_store(store, {0: cutoff})
-    nothing = FrameAnnotation.nothing(7 if repeated == "none" else 6)
-    said = nothing.failed() if cutoff is None else nothing.success_from(cutoff)
+    nothing = FrameAnnotation.unlabeled(7 if repeated == "none" else 6)
+    said = nothing.all_failure() if cutoff is None else nothing.success_from(cutoff)
     mine, theirs = said.labels(store.episode(0), "lab"), store.ledger.labels(0)
     assert np.array_equal(mine.targets, theirs.targets, equal_nan=True)
     assert np.array_equal(mine.success, theirs.success)
@@ -60,7 +60,7 @@ def test_labels_are_those_that_a_label_file_gives(tmp_path, repeated, cutoff):
 
 
 def test_an_excluded_episode_has_no_reward_anywhere_and_says_why():
-    labels = FrameAnnotation.nothing(5).left_out().labels(counting_episode(steps=4))
+    labels = FrameAnnotation.unlabeled(5).as_excluded().labels(counting_episode(steps=4))
     assert not labels.labeled.any() and not labels.success.any()
     assert labels.note == "excluded"
-    assert FrameAnnotation.of_labels(counting_episode(steps=4), labels).excluded
+    assert FrameAnnotation.from_labels(counting_episode(steps=4), labels).excluded

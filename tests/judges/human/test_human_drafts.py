@@ -27,18 +27,18 @@ def session(folder):
 
 def test_drafts_of_several_episodes_are_found_again_with_place_and_way_back(folder):
     with Session.open(folder) as session:
-        session.cursor.go(1)
+        session.cursor.seek(1)
         session.success_from_here()
-        session.turn(1)
+        session.move(1)
         session.fail()
-        session.cursor.go(5)
+        session.cursor.seek(5)
     with Session.open(folder) as session:
-        assert session.message == "2 drafts were found again"
-        assert (session.episode_id, session.cursor.frame, session.verdict.text) == (1, 5, "0x6")
+        assert session.status == "2 drafts were found again"
+        assert (session.episode_id, session.cursor.frame, session.annotation.rle) == (1, 5, "0x6")
         session.undo()
-        assert session.verdict.text == "?x6"
+        assert session.annotation.rle == "?x6"
         session.undo()
-        assert (session.episode_id, session.cursor.frame, session.verdict.text) == (0, 1, "?x5")
+        assert (session.episode_id, session.cursor.frame, session.annotation.rle) == (0, 1, "?x5")
 
 
 def test_a_session_without_drafts_leaves_nothing_behind(folder):
@@ -52,9 +52,9 @@ def test_another_persons_drafts_are_left_alone(folder):
     with Session.open(folder, name="lab") as session:
         session.fail()
     with Session.open(folder, name="bert") as session:
-        assert session.verdict.text == "?x5"
+        assert session.annotation.rle == "?x5"
     with Session.open(folder, name="lab") as session:
-        assert session.verdict.text == "0x5"
+        assert session.annotation.rle == "0x5"
 
 
 KILLED = """
@@ -62,9 +62,9 @@ KILLED = """
     from plaudit.judges.human.session import Session
     session = Session.open(sys.argv[1])
     for frame in range(3):
-        session.cursor.go(frame)
-        session.judge(True)
-        print(session.verdict.text, flush=True)
+        session.cursor.seek(frame)
+        session.label(True)
+        print(session.annotation.rle, flush=True)
     time.sleep(60)
 """
 
@@ -80,10 +80,10 @@ def test_after_kill_9_every_change_is_there(folder):
     process.kill()
     process.wait()
     with Session.open(folder) as session:
-        assert session.verdict.text == told[-1] == "1x3 ?x2"
+        assert session.annotation.rle == told[-1] == "1x3 ?x2"
         assert session.cursor.frame == 2
         session.undo()
-        assert session.verdict.text == told[1]
+        assert session.annotation.rle == told[1]
         session.redo()
         session.complete()
     assert len(Store.open(folder).ledger) == 1
@@ -92,22 +92,22 @@ def test_after_kill_9_every_change_is_there(folder):
 def test_a_label_whose_draft_was_not_crossed_out_before_a_crash_is_not_asked_for_again(folder):
     with Session.open(folder) as session:
         session.fail()
-        draft = session.verdict
+        draft = session.annotation
         session.store.ledger.append(0, draft.labels(session.episode))  # and here the power went
     with Session.open(folder) as session:
-        assert session.episode_id == 1 and not session.queue.is_left(0)
+        assert session.episode_id == 1 and not session.queue.needs_label(0)
 
 
 def test_a_torn_or_damaged_journal_of_drafts_costs_no_more_than_its_bad_line(folder):
     with Session.open(folder) as session:
         for frame in range(4):
-            session.cursor.go(frame)
-            session.judge(True)
+            session.cursor.seek(frame)
+            session.label(True)
         path = session.drafts.path
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:3], b"00000000 gone\n", *lines[4:], b'12345678 {"op": "cha']))
     with Session.open(folder) as session:
-        assert session.verdict.text == "1x4 ?x1"
+        assert session.annotation.rle == "1x4 ?x1"
 
 
 def test_two_sessions_at_once_are_given_different_episodes_and_both_write(folder):
@@ -143,13 +143,13 @@ def test_a_full_disk_makes_no_change_and_says_so(session, monkeypatch):
     with pytest.raises(StoreFull, match="this change was not saved and not made"):
         session.success_from_here()
     monkeypatch.undo()
-    assert session.verdict.text == "0x5"
+    assert session.annotation.rle == "0x5"
     session.undo()
-    assert session.verdict.text == "?x5"
+    assert session.annotation.rle == "?x5"
 
 
 def test_the_journal_of_drafts_is_text_that_a_person_can_read(session):
-    session.cursor.go(3)
+    session.cursor.seek(3)
     session.success_from_here()
     line = session.drafts.path.read_text().splitlines()[-1]
     record = json.loads(line[line.index("{") :])
@@ -164,4 +164,4 @@ def test_a_journal_that_lost_its_first_line_is_nobodys_and_is_kept(folder):
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([b"00000000 gone\n", *lines[1:]]))
     with Session.open(folder) as session:
-        assert session.verdict.text == "0x5"
+        assert session.annotation.rle == "0x5"

@@ -15,8 +15,8 @@ UINT8, FLOATS = ["uint8"], ["float16", "float32", "float64", "bfloat16"]
 
 def pixels(image: QImage) -> np.ndarray:
     """[H, W, 4] what Qt says that each pixel is."""
-    colours = [[image.pixelColor(x, y) for x in range(image.width())] for y in range(image.height())]
-    return np.array([[(c.red(), c.green(), c.blue(), c.alpha()) for c in row] for row in colours])
+    colors = [[image.pixelColor(x, y) for x in range(image.width())] for y in range(image.height())]
+    return np.array([[(c.red(), c.green(), c.blue(), c.alpha()) for c in row] for row in colors])
 
 
 def counting(channels: int, height: int = 5, width: int = 7) -> np.ndarray:
@@ -28,8 +28,8 @@ def expected(frame: np.ndarray) -> np.ndarray:
     """[H, W, 4] of a [H, W, C]."""
     if frame.shape[2] == 4:
         return frame
-    colour = np.repeat(frame, 3, axis=2) if frame.shape[2] == 1 else frame
-    return np.concatenate([colour, np.full((*frame.shape[:2], 1), 255, np.uint8)], axis=2)
+    color = np.repeat(frame, 3, axis=2) if frame.shape[2] == 1 else frame
+    return np.concatenate([color, np.full((*frame.shape[:2], 1), 255, np.uint8)], axis=2)
 
 
 @pytest.mark.parametrize("memory", ["contiguous", "strided", "flipped"])

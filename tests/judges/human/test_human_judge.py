@@ -5,8 +5,8 @@ import pytest
 from by_hand import counted_store
 from plaudit.contracts import check_judge
 from plaudit.data.store import Store
+from plaudit.judges.human.actions import replay_actions
 from plaudit.judges.human.judge import HumanJudge, with_window_id
-from plaudit.judges.human.keys import replay
 from plaudit.judges.human.session import Session
 from plaudit.judges.labeling import label_episodes
 from plaudit.types import Labels
@@ -20,7 +20,7 @@ def store(tmp_path) -> Store:
 
 def press(store: Store, script: str, **options) -> None:
     with Session.open(store.folder, **options) as session:
-        replay(session, script)
+        replay_actions(session, script)
 
 
 def asked(store: Store, *ids: int):

@@ -7,8 +7,7 @@ from pytest import approx
 from by_hand import counted_store, judged
 from plaudit.data.store import Store
 from plaudit.judges.human import queue as queue_module
-from plaudit.judges.human.queue import Queue, disagreement
-from plaudit.judges.human.requests import write_requests
+from plaudit.judges.human.queue import Queue, disagreement, write_requests
 from plaudit.judges.human.session import Session
 from plaudit.types import Labels
 
@@ -35,22 +34,22 @@ def test_unlabelled_episodes_come_first_and_those_done_last(store):
 
 def test_the_next_one_is_below_and_after_the_last_comes_the_first_that_was_passed_over(store):
     queue = Queue(store, "unlabelled", {})
-    assert [queue.next_after(i) for i in (None, 0, 4)] == [0, 1, 0]
+    assert [queue.next_episode(i) for i in (None, 0, 4)] == [0, 1, 0]
     judge(store, 0, human=1)
     queue.update()
     assert queue.rows == [0, 1, 2, 3, 4], "what is done keeps its place"
-    assert queue.next_after(4) == 1
-    assert queue.next_after(4, taken={1, 2}) == 3
-    assert queue.next_after(4, taken={1, 2, 3}) == 1, "taken, but there is no other"
+    assert queue.next_episode(4) == 1
+    assert queue.next_episode(4, taken={1, 2}) == 3
+    assert queue.next_episode(4, taken={1, 2, 3}) == 1, "taken, but there is no other"
 
 
 def test_an_episode_with_a_draft_is_left_whatever_the_ledger_says(store):
     judge(store, 0, human=1)
     drafts = {0: "0x5"}
     queue = Queue(store, "unlabelled", drafts)
-    assert queue.rows == [1, 2, 3, 4, 0] and queue.next_after(4) == 0
+    assert queue.rows == [1, 2, 3, 4, 0] and queue.next_episode(4) == 0
     drafts.clear()
-    assert queue.next_after(4) == 1
+    assert queue.next_episode(4) == 1
 
 
 def test_opposite_outcomes_come_first_then_the_larger_difference_then_the_rest(store):
@@ -85,13 +84,13 @@ def test_a_persons_newest_word_settles_it_until_a_judge_contradicts(store):
     judge(store, 1, classifier=2, vlm=None)
     queue = Queue(store, "disagreement", {})
     judge(store, 1, human=2)
-    assert queue.update() and not queue.is_left(1)
+    assert queue.update() and not queue.needs_label(1)
     judge(store, 1, classifier=None)
     queue.update()
-    assert queue.is_left(1) and queue.next_after(None) == 1
+    assert queue.needs_label(1) and queue.next_episode(None) == 1
     judge(store, 1, classifier=2, vlm=2)
     queue.update()
-    assert not queue.is_left(1), "all agree, and a person has judged"
+    assert not queue.needs_label(1), "all agree, and a person has judged"
 
 
 def test_labels_that_arrive_put_what_is_left_in_order_again(store, monkeypatch):

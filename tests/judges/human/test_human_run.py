@@ -13,9 +13,8 @@ from conftest import counting_episode, labelled_store
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset
 from plaudit.errors import DataError, DisplayError, MissingExtra, UnknownFormat
-from plaudit.judges.human import run
-from plaudit.judges.human.importing import open_or_import
-from plaudit.judges.human.run import check_display
+from plaudit.judges.human import app
+from plaudit.judges.human.app import check_display, open_or_import
 from plaudit.judges.human.session import Session
 
 
@@ -107,13 +106,13 @@ def test_a_window_that_nobody_would_see_is_not_opened(monkeypatch):
     ],
 )
 def test_what_qt_says_becomes_a_sentence_to_act_on(monkeypatch, said, sentence):
-    monkeypatch.setattr(run, "_probe_qt", lambda: said)
+    monkeypatch.setattr(app, "_probe_qt", lambda: said)
     with pytest.raises(DisplayError, match=sentence):
         check_display()
 
 
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch):
-    monkeypatch.setattr(run.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(app.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"PySide6 is not installed; run: pip install 'plaudit\[gui\]'"):
         check_display()
 
@@ -121,7 +120,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch):
 def test_nothing_but_the_window_imports_qt_or_torch():
     program = """
         import sys
-        import plaudit.judges.human.run, plaudit.judges.human.keys
+        import plaudit.judges.human.app, plaudit.judges.human.actions
         sys.exit(bool({"PySide6", "torch"} & set(sys.modules)))
     """
     assert subprocess.run([sys.executable, "-c", textwrap.dedent(program)]).returncode == 0
@@ -130,16 +129,16 @@ def test_nothing_but_the_window_imports_qt_or_torch():
 LABELLED = """
     import sys
     from pathlib import Path
-    from plaudit.judges.human import run, window
+    from plaudit.judges.human import app, window
 
     class Quick(window.LabelWindow):
         def showEvent(self, event):
-            for name in ("fail", "complete", "from_here"):
+            for name in ("fail", "complete", "success_from_here"):
                 self.act(name)
             print("shown", flush=True)
 
     window.LabelWindow = Quick
-    done = run.run_labeling_app(Path(sys.argv[1]), name="lab")
+    done = app.run_labeling_app(Path(sys.argv[1]), name="lab")
     print(done.count, done.left, done.drafts, done.store.name, flush=True)
 """
 

@@ -22,8 +22,8 @@ def session(folder):
 
 
 EDITS = {
-    "0": (lambda s: s.judge(False), "?x2 0x1 ?x2"),
-    "1": (lambda s: s.judge(True), "?x2 1x1 ?x2"),
+    "0": (lambda s: s.label(False), "?x2 0x1 ?x2"),
+    "1": (lambda s: s.label(True), "?x2 1x1 ?x2"),
     "from here": (lambda s: s.success_from_here(), "0x2 1x3"),
     "all fail": (lambda s: s.fail(), "0x5"),
     "exclude": (lambda s: s.exclude(), "excluded"),
@@ -33,39 +33,39 @@ EDITS = {
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_is_made_saved_undone_and_done_again(folder, session, edit):
     act, text = EDITS[edit]
-    session.cursor.go(2)
+    session.cursor.seek(2)
     act(session)
-    assert session.verdict.text == text
+    assert session.annotation.rle == text
     session.undo()
-    assert session.verdict.text == "?x5"
+    assert session.annotation.rle == "?x5"
     session.redo()
-    assert session.verdict.text == text
+    assert session.annotation.rle == text
     session.clear()
-    assert session.verdict.text == "?x5"
+    assert session.annotation.rle == "?x5"
     assert len(Store.open(folder).ledger) == 0, "a draft is not a label"
 
 
 def test_a_range_is_marked_and_judged_at_once(session):
     session.fail()
-    session.cursor.go(3)
-    session.cursor.mark_start()
-    session.cursor.go(1)
+    session.cursor.seek(3)
+    session.cursor.start_selection()
+    session.cursor.seek(1)
     assert session.cursor.selection == (1, 3), "it reaches to where one stands until its end is marked"
-    session.cursor.mark_end()
-    session.cursor.go(0)
-    session.judge(True)
-    assert session.verdict.text == "0x1 1x3 0x1"
+    session.cursor.end_selection()
+    session.cursor.seek(0)
+    session.label(True)
+    assert session.annotation.rle == "0x1 1x3 0x1"
     assert session.cursor.selection is None
-    session.judge(True)
-    assert session.verdict.text == "1x4 0x1", "without a range, the frame one stands at"
+    session.label(True)
+    assert session.annotation.rle == "1x4 0x1", "without a range, the frame one stands at"
 
 
 def test_a_mark_can_be_taken_back_and_an_end_alone_marks_its_frame(session):
-    session.cursor.mark_start()
-    session.cursor.unmark()
+    session.cursor.start_selection()
+    session.cursor.clear_selection()
     assert session.cursor.selection is None
-    session.cursor.go(4)
-    session.cursor.mark_end()
+    session.cursor.seek(4)
+    session.cursor.end_selection()
     assert session.cursor.selection == (4, 4)
 
 
@@ -77,14 +77,14 @@ def test_one_cannot_leave_the_episode_on_either_side(session):
 
 
 def test_complete_writes_one_version_and_the_next_episode_comes(folder, session):
-    session.cursor.go(3)
+    session.cursor.seek(3)
     session.success_from_here()
     session.complete()
     ledger = Store.open(folder).ledger
     assert len(ledger) == 1 and ledger.newest(0).source == "human"
     assert said_of(folder, 0) == [0, 0, 0, 1, 1]
     assert (session.episode_id, session.cursor.frame, session.completed, len(session.queue)) == (1, 0, 1, 2)
-    assert session.message == "episode 0 is labelled: success from frame 3"
+    assert session.status == "episode 0 is labelled: success from frame 3"
 
 
 def test_the_data_stay_as_they_were(folder, session):
@@ -101,10 +101,10 @@ def test_an_episode_of_which_nothing_was_said_is_not_completed(session):
 
 
 def test_frames_that_were_not_judged_stay_so_in_the_label(folder, session):
-    session.judge(False)
+    session.label(False)
     session.complete()
     assert np.array_equal(said_of(folder, 0), [0] + [np.nan] * 4, equal_nan=True)
-    assert session.message == "episode 0 is labelled: no success, 4 not judged"
+    assert session.status == "episode 0 is labelled: no success, 4 not labeled"
 
 
 def test_an_excluded_episode_is_labelled_with_nothing_to_learn_from(folder, session):
@@ -112,7 +112,7 @@ def test_an_excluded_episode_is_labelled_with_nothing_to_learn_from(folder, sess
     session.complete()
     labels = Store.open(folder).ledger.labels(0)
     assert not labels.labeled.any() and labels.note == "excluded"
-    assert session.episode_id == 1 and not session.queue.is_left(0)
+    assert session.episode_id == 1 and not session.queue.needs_label(0)
 
 
 def test_who_labels_stands_in_the_note(folder):
@@ -127,7 +127,7 @@ def test_a_repeated_frame_is_not_asked_about(tmp_path, repeated, cutoff, frames)
     folder = counted_store(tmp_path / "store", 1, repeated=repeated)
     with Session.open(folder) as session:
         assert session.cursor.count == 4, "of 5 observations"
-        session.cursor.go(cutoff)
+        session.cursor.seek(cutoff)
         session.success_from_here()
         session.complete()
     assert np.array_equal(said_of(folder, 0), frames, equal_nan=True)
@@ -136,38 +136,38 @@ def test_a_repeated_frame_is_not_asked_about(tmp_path, repeated, cutoff, frames)
 def test_everything_can_be_undone_and_redone_over_150_edits_and_three_episodes(session):
     seen = []
     for n in range(150):
-        seen.append((session.episode_id, session.verdict.text))
-        session.cursor.go(n % session.cursor.count)
-        session.judge(n % 3 == 0)
+        seen.append((session.episode_id, session.annotation.rle))
+        session.cursor.seek(n % session.cursor.count)
+        session.label(n % 3 == 0)
         if n in (40, 90):
-            session.turn(1)
-    last = (session.episode_id, session.verdict.text)
+            session.move(1)
+    last = (session.episode_id, session.annotation.rle)
     for expected in reversed(seen):
         session.undo()
-        assert (session.episode_id, session.verdict.text) == expected
+        assert (session.episode_id, session.annotation.rle) == expected
     session.undo()
-    assert session.message == "there is nothing to undo"
+    assert session.status == "there is nothing to undo"
     for _ in range(150):
         session.redo()
-    assert (session.episode_id, session.verdict.text) == last
+    assert (session.episode_id, session.annotation.rle) == last
     session.redo()
-    assert session.message == "there is nothing to redo"
+    assert session.status == "there is nothing to redo"
 
 
 def test_a_new_edit_after_an_undo_ends_the_way_forward(session):
-    session.judge(True)
+    session.label(True)
     session.undo()
-    session.judge(False)
+    session.label(False)
     session.redo()
-    assert session.verdict.text == "0x1 ?x4"
+    assert session.annotation.rle == "0x1 ?x4"
 
 
 def test_undoing_a_complete_opens_the_episode_again_and_completing_it_anew_is_a_second_version(folder, session):
     session.fail()
     session.complete()
     session.undo()
-    assert (session.episode_id, session.verdict.text) == (0, "0x5")
-    assert "its label counts until it is completed anew" in session.message
+    assert (session.episode_id, session.annotation.rle) == (0, "0x5")
+    assert "its label counts until it is completed anew" in session.status
     session.success_from_here()
     session.complete()
     assert [v.labels().success_once for v in Store.open(folder).ledger.history(0)] == [False, True]
@@ -179,18 +179,18 @@ def test_a_complete_that_was_undone_can_be_redone_without_a_second_version(folde
     session.complete()
     session.undo()
     session.redo()
-    assert len(Store.open(folder).ledger) == 1 and not session.queue.is_left(0)
+    assert len(Store.open(folder).ledger) == 1 and not session.queue.needs_label(0)
 
 
 def test_an_episode_labelled_before_shows_what_was_said_of_it(session):
-    session.cursor.go(2)
+    session.cursor.seek(2)
     session.success_from_here()
     session.complete()
-    session.turn(-1)
-    assert (session.episode_id, session.verdict.text) == (0, "0x2 1x3")
+    session.move(-1)
+    assert (session.episode_id, session.annotation.rle) == (0, "0x2 1x3")
     session.clear()
     session.undo()
-    assert session.verdict.text == "0x2 1x3"
+    assert session.annotation.rle == "0x2 1x3"
 
 
 def test_an_episode_that_arrives_is_counted_and_does_not_disturb(folder, session):
@@ -198,7 +198,7 @@ def test_an_episode_that_arrives_is_counted_and_does_not_disturb(folder, session
     assert not session.poll()
     assert add_episode(folder) == 3
     assert session.poll()
-    assert (session.episode_id, session.verdict.text, len(session.queue)) == (0, "1x5", 4)
+    assert (session.episode_id, session.annotation.rle, len(session.queue)) == (0, "1x5", 4)
     assert session.queue.rows == [0, 1, 2, 3]
 
 
@@ -212,7 +212,7 @@ def test_an_episode_that_arrives_when_all_is_done_is_opened(folder, session):
     session.cursor.step(1)
     add_episode(folder)
     session.poll()
-    assert (session.episode_id, session.message) == (3, "a new episode has arrived")
+    assert (session.episode_id, session.status) == (3, "a new episode has arrived")
 
 
 def test_a_store_without_episodes_waits_for_the_first(tmp_path):
@@ -240,9 +240,9 @@ def test_an_episode_that_is_evicted_while_it_is_open_is_left_and_not_labelled(tm
             store.append(counting_episode(first=100))
             session.complete()
             assert len(store.ledger) == 0 and session.episode_id == 1
-            assert session.message.startswith("episode 0 was removed from the store while it was open")
+            assert session.status.startswith("episode 0 was removed from the store while it was open")
             session.undo()
-            assert session.message == "there is nothing to undo"
+            assert session.status == "there is nothing to undo"
 
 
 def test_a_change_in_an_episode_that_is_gone_is_not_undone(tmp_path):
@@ -251,11 +251,11 @@ def test_a_change_in_an_episode_that_is_gone_is_not_undone(tmp_path):
             store.append(counting_episode(first=50 * n))
         with Session.open(store.folder) as session:
             session.fail()
-            session.turn(1)
+            session.move(1)
             store.append(counting_episode(first=100))
             session.poll()
             session.undo()
-            assert session.message == "that was in episode 0, which is no longer in the store"
+            assert session.status == "that was in episode 0, which is no longer in the store"
             assert session.episode_id == 1
         with Session.open(store.folder) as session:
             assert session.episode_id == 1

@@ -9,7 +9,7 @@ from by_hand import counted_store
 from plaudit.data.journal import Journal
 from plaudit.errors import ForeignFile, StoreDamaged, StoreError
 from plaudit.judges.human.drafts import DraftStore
-from plaudit.judges.human.requests import LabelRequests
+from plaudit.judges.human.queue import LabelRequests
 
 
 @pytest.fixture

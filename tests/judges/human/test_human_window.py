@@ -11,10 +11,10 @@ from PySide6.QtGui import QImage
 
 from by_hand import add_episode, counted_store, judged, open_window
 from plaudit.data.store import Store
-from plaudit.judges.human import look
-from plaudit.judges.human.keys import ACTS, replay
+from plaudit.judges.human import style
+from plaudit.judges.human.actions import ACTIONS, replay_actions
 from plaudit.judges.human.session import Session
-from plaudit.judges.human.strip import x_of
+from plaudit.judges.human.timeline import x_of
 from plaudit.types import Episode
 from waiting import stretch
 
@@ -38,29 +38,29 @@ def pixels(image: QImage) -> np.ndarray:
     return rows[:, : 3 * image.width()].reshape(image.height(), image.width(), 3).copy()  # its memory goes with it
 
 
-def colour_at(widget, x: float, y: float) -> str:
+def color_at(widget, x: float, y: float) -> str:
     return widget.grab().toImage().pixelColor(round(x), round(y)).name()
 
 
 def test_the_strip_has_a_colour_for_each_verdict(window):
-    replay(window.session, "Right 0 Right 1 @0")
+    replay_actions(window.session, "Right 0 Right 1 @0")
     window._draw_episode()
-    strip = window.strip
-    seen = [colour_at(strip, x_of(n, 5, strip.width()) + 9, 60) for n in (1, 2)]
-    assert seen == [look.STRIP_FAILURE, look.STRIP_SUCCESS]
+    strip = window.timeline
+    seen = [color_at(strip, x_of(n, 5, strip.width()) + 9, 60) for n in (1, 2)]
+    assert seen == [style.TIMELINE_FAILURE, style.TIMELINE_SUCCESS]
 
 
 def test_a_judges_probability_is_a_curve_over_the_strip_with_its_threshold(qtbot, folder):
     plain = open_window(qtbot, folder)
-    before = pixels(plain.strip.grab().toImage())
+    before = pixels(plain.timeline.grab().toImage())
     plain.close()
     Store.open(folder).ledger.append(0, judged(4, 2, "classifier", sure=0.9))
     window = open_window(qtbot, folder)
-    drawn = np.abs(pixels(window.strip.grab().toImage()).astype(int) - before).sum(axis=2)[:72] > 100
-    quarter = window.strip.width() // 4
+    drawn = np.abs(pixels(window.timeline.grab().toImage()).astype(int) - before).sum(axis=2)[:72] > 100
+    quarter = window.timeline.width() // 4
     assert drawn[:, -quarter:-20].any(axis=1).argmax() < 20, "high where it saw success"
     assert drawn[:, 20:quarter].any(axis=1).argmax() > 25, "low, under the threshold's line, where not"
-    assert "classifier" in window.side.opinions.text() and "success from frame 2" in window.side.opinions.text()
+    assert "classifier" in window.sidebar.traces.text() and "success from frame 2" in window.sidebar.traces.text()
 
 
 def test_the_pixels_on_the_screen_are_those_of_the_episode(qtbot, tmp_path):
@@ -84,17 +84,17 @@ def test_the_pixels_on_the_screen_are_those_of_the_episode(qtbot, tmp_path):
 def test_a_repeated_first_frame_is_not_shown(qtbot, tmp_path):
     window = open_window(qtbot, counted_store(tmp_path / "store", 1, repeated="first"))
     place = window.cameras.places()["front"]
-    assert colour_at(window.cameras, place.center().x(), place.center().y()) == "#010101"
+    assert color_at(window.cameras, place.center().x(), place.center().y()) == "#010101"
     assert window.slider.maximum() == 3
 
 
 def test_the_frame_around_the_picture_says_the_verdict(window):
     place = window.cameras.places()["front"]
     seen = []
-    for name in ("clear", "zero", "one"):
+    for name in ("clear", "label_failure", "label_success"):
         window.act(name)
-        seen.append(colour_at(window.cameras, place.left() - 2, place.center().y()))
-    assert seen == [look.UNJUDGED, look.FAILURE, look.SUCCESS]
+        seen.append(color_at(window.cameras, place.left() - 2, place.center().y()))
+    assert seen == [style.UNLABELED, style.FAILURE, style.SUCCESS]
 
 
 def test_four_cameras_of_two_shapes_stand_beside_each_other_without_overlap(qtbot, tmp_path):
@@ -124,7 +124,7 @@ def test_what_cannot_be_done_is_said_in_the_status_line(window):
 
 
 def test_an_episode_is_chosen_from_the_queue(qtbot, window):
-    rows = window.side.rows
+    rows = window.sidebar.rows
     window.act("fail")
     qtbot.mouseClick(rows.viewport(), LEFT, pos=rows.visualRect(rows.model().index(2, 0)).center())
     assert window.session.episode_id == 2
@@ -134,11 +134,11 @@ def test_an_episode_is_chosen_from_the_queue(qtbot, window):
 
 def test_an_episode_arrives_while_another_is_being_labelled(qtbot, folder):
     window = open_window(qtbot, folder, poll=True)
-    window.act("from_here")
+    window.act("success_from_here")
     add_episode(folder)
     qtbot.waitUntil(lambda: window.header.left.text() == "4 left of 4", timeout=round(1000 * stretch(10)))
-    assert (window.session.episode_id, window.session.verdict.text) == (0, "1x5")
-    assert window.side.rows.model().rowCount() == 4
+    assert (window.session.episode_id, window.session.annotation.rle) == (0, "1x5")
+    assert window.sidebar.rows.model().rowCount() == 4
 
 
 def test_when_all_is_done_the_window_waits_for_what_comes(qtbot, folder):
@@ -147,7 +147,7 @@ def test_when_all_is_done_the_window_waits_for_what_comes(qtbot, folder):
         window.act("fail")
         window.act("complete")
     assert window.session.episode is None and window.header.left.text() == "0 left of 3"
-    for name in ACTS:
+    for name in ACTIONS:
         window.act(name)  # nothing is open, or undone by mistake: nothing breaks
     while window.session.episode is not None:
         window.act("fail")
@@ -165,7 +165,7 @@ def test_polling_that_fails_says_so_and_leaves_the_window_usable(qtbot, folder):
         lambda: "no longer looking for new episodes" in window.status.words.text(), timeout=round(1000 * stretch(10))
     )
     window.act("fail")
-    assert window.session.verdict.text == "0x5"
+    assert window.session.annotation.rle == "0x5"
 
 
 def test_an_episode_without_images_or_task_says_so(qtbot, tmp_path):
@@ -187,10 +187,10 @@ def test_a_task_text_is_never_markup(qtbot, tmp_path):
 def test_closing_the_window_keeps_the_draft(qtbot, folder):
     window = open_window(qtbot, folder)
     window.act("last")
-    window.act("from_here")
+    window.act("success_from_here")
     window.close()
     with Session.open(folder) as session:
-        assert (session.verdict.text, session.cursor.frame) == ("0x4 1x1", 4)
+        assert (session.annotation.rle, session.cursor.frame) == ("0x4 1x1", 4)
 
 
 KILLED = """
@@ -205,7 +205,7 @@ KILLED = """
     window.show()
     for key in (Qt.Key.Key_F, Qt.Key.Key_End, Qt.Key.Key_1):
         QTest.keyClick(window, key)
-    print(window.session.verdict.text, flush=True)
+    print(window.session.annotation.rle, flush=True)
     app.exec()
 """
 
@@ -216,6 +216,6 @@ def test_a_window_that_is_killed_loses_nothing(folder):
         assert process.stdout.readline().strip() == "0x4 1x1"
         process.kill()
     with Session.open(folder) as session:
-        assert (session.verdict.text, session.cursor.frame) == ("0x4 1x1", 4)
+        assert (session.annotation.rle, session.cursor.frame) == ("0x4 1x1", 4)
         session.undo()
-        assert session.verdict.text == "0x5"
+        assert session.annotation.rle == "0x5"

@@ -1,7 +1,7 @@
 """What a person says of one episode: 0, 1 or nothing for each frame that was recorded. Every edit makes a new one.
 
 Frames are counted as people see them, from 0 over the recorded ones; a repeated observation (types.py) is neither
-shown nor asked about, and gets its verdict the way label files give it (data/cutoffs.py).
+shown nor asked about, and gets its label the way label files give it (data/cutoffs.py).
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _SIGNS = {"0": 0.0, "1": 1.0, "?": float("nan")}
 @dataclass(frozen=True, eq=False)
 class FrameAnnotation:
     """
-    >>> FrameAnnotation.nothing(5).success_from(3).text
+    >>> FrameAnnotation.unlabeled(5).success_from(3).rle
     '0x3 1x2'
     """
 
@@ -29,18 +29,18 @@ class FrameAnnotation:
     excluded: bool = False  # said on purpose that nobody should learn from it; then all frames are NaN
 
     @classmethod
-    def nothing(cls, count: int) -> Self:
+    def unlabeled(cls, count: int) -> Self:
         return cls(np.full(count, np.nan, np.float32))
 
     @classmethod
-    def of_labels(cls, episode: Episode, labels: Labels) -> Self:
+    def from_labels(cls, episode: Episode, labels: Labels) -> Self:
         """What somebody said before, to go on from."""
         frames = labels.targets[episode.recorded]
         return cls(frames, excluded=bool(np.isnan(frames).all()))
 
     @classmethod
-    def of_text(cls, text: str, count: int) -> Self:
-        """What `text` wrote of an episode of `count` recorded frames."""
+    def from_rle(cls, text: str, count: int) -> Self:
+        """What `rle` wrote of an episode of `count` recorded frames."""
         if text == EXCLUDED:
             return cls(np.full(count, np.nan, np.float32), excluded=True)
         runs = [run.split("x") for run in text.split()]
@@ -50,21 +50,21 @@ class FrameAnnotation:
         return cls(frames)
 
     @property
-    def text(self) -> str:
-        """Runs of equal verdicts, `0x53 1x47`: a line of a journal that a person can read."""
+    def rle(self) -> str:
+        """Run-length encoding, `0x53 1x47`: a line of a journal that a person can read."""
         if self.excluded:
             return EXCLUDED
         return " ".join(f"{'?' if np.isnan(v) else int(v)}x{last - first + 1}" for first, last, v in self.runs)
 
     @property
     def runs(self) -> list[tuple[int, int, float]]:
-        """(first, last, value) of each stretch of frames with the same verdict."""
+        """(first, last, value) of each stretch of frames with the same label."""
         signs = np.nan_to_num(self.frames, nan=-1)
         firsts = [0, *(np.flatnonzero(np.diff(signs)) + 1).tolist()]
         return [(a, b - 1, float(self.frames[a])) for a, b in zip(firsts, [*firsts[1:], len(self.frames)])]
 
     @property
-    def unjudged(self) -> int:
+    def num_unlabeled(self) -> int:
         return int(np.isnan(self.frames).sum())
 
     @property
@@ -74,13 +74,13 @@ class FrameAnnotation:
         return int(hits[0]) if len(hits) and len(hits) == len(self.frames) - hits[0] else None
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """For a person: `success from frame 53`."""
         if self.excluded:
             return "excluded"
-        missing = self.unjudged
+        missing = self.num_unlabeled
         if missing == len(self.frames):
-            return "nothing judged"
+            return "nothing labeled"
         ranges = [(first, last) for first, last, value in self.runs if value == 1]
         if self.cutoff is not None:
             said = f"success from frame {self.cutoff}"
@@ -89,9 +89,9 @@ class FrameAnnotation:
         else:
             parts = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in ranges)
             said = f"success in {parts}" if ranges else "no success"
-        return f"{said}, {missing} not judged" if missing else said
+        return f"{said}, {missing} not labeled" if missing else said
 
-    def with_range(self, first: int, last: int, value: float) -> Self:
+    def set_range(self, first: int, last: int, value: float) -> Self:
         """Both ends included."""
         frames = self.frames.copy()
         frames[first : last + 1] = value
@@ -100,10 +100,10 @@ class FrameAnnotation:
     def success_from(self, frame: int) -> Self:
         return type(self)((np.arange(len(self.frames)) >= frame).astype(np.float32))
 
-    def failed(self) -> Self:
+    def all_failure(self) -> Self:
         return type(self)(np.zeros_like(self.frames))
 
-    def left_out(self) -> Self:
+    def as_excluded(self) -> Self:
         return type(self)(np.full_like(self.frames, np.nan), excluded=True)
 
     def labels(self, episode: Episode, name: str = "") -> Labels:

@@ -33,7 +33,7 @@ from plaudit.untrusted import shown
 
 
 @dataclass(frozen=True)
-class Step:
+class Edit:
     """One change, as it can be taken back."""
 
     episode: int
@@ -43,24 +43,24 @@ class Step:
     what: str  # in words
 
 
-class History:
+class UndoHistory:
     """What a journal's lines add up to."""
 
     def __init__(self) -> None:
         self.drafts: dict[int, str] = {}  # episode -> what is said of it so far
         self.frames: dict[int, int] = {}  # episode -> where the person stood
         self.last: int | None = None  # the episode that was open
-        self.done: list[Step] = []
-        self.undone: list[Step] = []
+        self.done: list[Edit] = []
+        self.undone: list[Edit] = []
 
-    def apply(self, line: Record) -> Step | None:
+    def apply(self, line: Record) -> Edit | None:
         """A KeyError, TypeError or ValueError where the line is none of a session's."""
         match line["op"]:
             case "at":
                 self.last = _whole(line["episode"])
                 self.frames |= {_whole(episode): _whole(frame) for episode, frame in line["frames"]}
             case "change":
-                step = Step(
+                step = Edit(
                     _whole(line["episode"]),
                     _whole(line["frame"]),
                     _text(line["before"]),
@@ -83,7 +83,7 @@ class History:
                 self.undone = [step for step in self.undone if step.episode != gone]
         return None
 
-    def _do(self, step: Step) -> Step:
+    def _do(self, step: Edit) -> Edit:
         self.done.append(step)
         self._put(step.episode, step.after, step.frame)
         return step
@@ -114,11 +114,11 @@ class DraftStore:
     def __init__(self, journal: Path, lock: IO[str]):
         """Not for users: see `open`."""
         self.path = journal
-        self.history = History()
+        self.history = UndoHistory()
         self.saved: float | None = None  # when a change was last written, seconds since 1970
         self._lock = lock
         self._journal = Journal(journal, counted=False)
-        self._others: dict[Path, tuple[Journal, History]] = {}
+        self._others: dict[Path, tuple[Journal, UndoHistory]] = {}
 
     @classmethod
     def open(cls, store: Path, name: str = "") -> "DraftStore":
@@ -139,10 +139,10 @@ class DraftStore:
         before = self.history.drafts.get(episode)
         self._write(op="change", episode=episode, frame=frame, before=before, after=after, what=what)
 
-    def undo(self) -> Step | None:
+    def undo(self) -> Edit | None:
         return self._write(op="undo") if self.history.done else None
 
-    def redo(self) -> Step | None:
+    def redo(self) -> Edit | None:
         return self._write(op="redo") if self.history.undone else None
 
     def at(self, episode: int, frames: dict[int, int]) -> None:
@@ -163,7 +163,7 @@ class DraftStore:
                 continue
             # It ended just now; or is damaged, which its owner will mend.
             with suppress(StoreError, KeyError, TypeError, ValueError):
-                journal, history = self._others.setdefault(path, (Journal(path, counted=False), History()))
+                journal, history = self._others.setdefault(path, (Journal(path, counted=False), UndoHistory()))
                 for line in journal.read():
                     history.apply(line)
                 taken |= {history.last} - {None}
@@ -177,7 +177,7 @@ class DraftStore:
             self.path.unlink(missing_ok=True)
         _release_lock(self.path, self._lock)
 
-    def _write(self, **line: object) -> Step | None:
+    def _write(self, **line: object) -> Edit | None:
         now = time.time()
         with defer_signals():
             try:

@@ -10,13 +10,16 @@ the person said is read from the store's ledger, newest first.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, NoReturn
+
+from pydantic import Field
 
 from plaudit.data.store import Store
-from plaudit.errors import PlauditError
+from plaudit.errors import JudgeError, PlauditError
+from plaudit.judges.config import HUMAN, JudgeConfig
 from plaudit.judges.human.annotation import SOURCE
-from plaudit.judges.human.requests import write_requests
-from plaudit.rule import DecisionRule
+from plaudit.judges.human.queue import write_requests
+from plaudit.rule import DecisionRule, PartialRule
 from plaudit.types import Episode, JudgeId, Scores
 
 _WINDOW_ID = "window_id"  # in an episode's meta
@@ -63,3 +66,14 @@ class HumanJudge:
         if labels is None or labels.steps != episode.steps:
             return None
         return Scores(labels.targets, note=labels.note)
+
+
+class HumanJudgeConfig(JudgeConfig):
+    """A human who labels in a window on the labeling machine."""
+
+    type: Literal["human"] = HUMAN
+    rule: PartialRule = Field(default=DecisionRule(decode="per_frame"))
+
+    def build(self) -> NoReturn:
+        """Refused: a human is asked through a window (`HumanLabelWorker`, `plaudit label --judge human`)."""
+        raise JudgeError("a human labels in a window, and not in place of a model: plaudit label STORE --judge human")

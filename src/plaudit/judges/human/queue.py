@@ -12,31 +12,80 @@ are furthest apart, so those with opposite outcomes come before all others. A pe
 compared: a label of mine that the classifier contradicts is shown to me again, and once my label is newer than all
 others the matter is settled.
 
-In either order, episodes that somebody waits for (requests.py) come before all others.
+In either order, requested episodes come before all others: a run that audits its judge needs labels of certain
+episodes, and writes their list into the store's folder. A window checks ten times a second whether the list has
+changed, which costs one `stat`.
 
 Rows keep their places while one works: a row that is done stays where it was, with a tick, and those left are put in
 order again among their own places when labels arrive.
 """
 
+import json
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from plaudit.data.disk import Folder, write_atomic
+from plaudit.data.entries import MAX_ID, is_int_in
 from plaudit.data.store import Store
 from plaudit.judges.human.annotation import SOURCE
-from plaudit.judges.human.requests import LabelRequests
 from plaudit.types import Labels
+from plaudit.untrusted import parse_json
 
+REQUESTS = "label_requests.json"  # in a store's folder
 Order = Literal["unlabelled", "disagreement"]
 AT_A_TIME = 100  # episodes whose judges are compared in one go: some 50 ms
+
+
+def write_requests(store: Path, ids: Sequence[int]) -> None:
+    """Replace the list by these, the most wanted first."""
+    write_atomic(store / REQUESTS, json.dumps(list(ids)).encode())
+
+
+class LabelRequests:
+    """The list of a store, as it is now."""
+
+    def __init__(self, store: Path):
+        self._path = store / REQUESTS
+        self._stamp: tuple[int, int] | None = None  # of the file that was read
+        self._ranks: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def rank(self, episode_id: int) -> int:
+        """0 for the most wanted; one that nobody waits for comes after all others."""
+        return self._ranks.get(episode_id, len(self._ranks))
+
+    def update(self) -> bool:
+        """Whether it has changed since."""
+        try:
+            found = self._path.lstat()
+        except FileNotFoundError:
+            return False
+        stamp = (found.st_mtime_ns, found.st_ino)
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        self._ranks = {episode_id: rank for rank, episode_id in enumerate(self._read())}
+        return True
+
+    def _read(self) -> list[int]:
+        """Nothing, where the file is no list of episodes: nobody who asks writes such a one."""
+        try:
+            ids = parse_json(Folder(self._path.parent).read(REQUESTS))
+        except (OSError, ValueError):  # ForeignFile is one
+            return []
+        return ids if isinstance(ids, list) and all(is_int_in(i, 0, MAX_ID) for i in ids) else []
 
 
 class Queue:
     """The episodes of a store in the order a person should see them."""
 
     def __init__(self, store: Store, order: Order, drafts: Collection[int]):
-        """drafts: the episodes with an unfinished verdict, now and later; they are left, whatever the ledger says"""
+        """drafts: the episodes with an unfinished label, now and later; they are left, whatever the ledger says"""
         self.order = order
         self.rows: list[int] = []
         self._store, self._drafts, self._requests = store, drafts, LabelRequests(store.folder)
@@ -56,18 +105,18 @@ class Queue:
         """How far its judges are apart, from 0 to 2; 0 in the other order, where nobody asks."""
         return self._scores.get(episode_id, 0.0)
 
-    def is_left(self, episode_id: int) -> bool:
+    def needs_label(self, episode_id: int) -> bool:
         return episode_id in self._left or episode_id in self._drafts
 
-    def next_after(self, episode_id: int | None, taken: Collection[int] = ()) -> int | None:
+    def next_episode(self, episode_id: int | None, taken: Collection[int] = ()) -> int | None:
         """The next that is left, from the top again after the last, but first those that somebody waits for; one that
         is taken only when there is no other."""
         start = self.rows.index(episode_id) + 1 if episode_id in self.rows else 0
-        coming = [i for i in self.rows[start:] + self.rows[:start] if self.is_left(i) and i != episode_id]
+        coming = [i for i in self.rows[start:] + self.rows[:start] if self.needs_label(i) and i != episode_id]
         coming.sort(key=self._requests.rank)
         return next((i for i in coming if i not in taken), coming[0] if coming else None)
 
-    def neighbour(self, episode_id: int | None, by: int) -> int | None:
+    def neighbor(self, episode_id: int | None, by: int) -> int | None:
         """The row so many further down, done or not; None past either end."""
         row = self.rows.index(episode_id) + by if episode_id in self.rows else 0
         return self.rows[row] if 0 <= row < len(self.rows) else None
@@ -92,7 +141,7 @@ class Queue:
             scored = {self._unscored.pop() for _ in range(min(AT_A_TIME, len(self._unscored)))}
             self._scores |= {i: self._disagreement(i) for i in scored}
             changed |= scored
-        self._left = (self._left & here | changed) - {i for i in changed if self._settled(i)}
+        self._left = (self._left & here | changed) - {i for i in changed if self._is_resolved(i)}
         if self.order == "disagreement" or self._requests or requested:
             places = [row for row, i in enumerate(self.rows) if i in self._left]
             for row, episode_id in zip(places, sorted(self._left, key=self._key)):
@@ -102,7 +151,7 @@ class Queue:
     def _key(self, episode_id: int) -> tuple[int, float, int]:
         return self._requests.rank(episode_id), -self.score(episode_id), episode_id
 
-    def _settled(self, episode_id: int) -> bool:
+    def _is_resolved(self, episode_id: int) -> bool:
         """A person has judged it; and, where judges are compared, after all others or in agreement with them."""
         ledger = self._store.ledger
         if ledger.newest(episode_id, (SOURCE,)) is None:
@@ -117,10 +166,10 @@ class Queue:
 
 def disagreement(judges: Sequence[Labels]) -> float:
     """How far apart the two are that differ most, from 0 to 2; 0 for fewer than two."""
-    return max((_apart(a, b) for n, a in enumerate(judges) for b in judges[:n]), default=0.0)
+    return max((_pair_disagreement(a, b) for n, a in enumerate(judges) for b in judges[:n]), default=0.0)
 
 
-def _apart(one: Labels, other: Labels) -> float:
+def _pair_disagreement(one: Labels, other: Labels) -> float:
     if one.steps != other.steps:  # one of them is not of this episode; `plaudit data check` says so
         return 0.0
     gap = np.abs(one.frame_probs - other.frame_probs)

@@ -2,12 +2,12 @@
 
     session = Session.open("store", name="lab")
     while session.episode is not None:
-        session.cursor.go(53)
+        session.cursor.seek(53)
         session.success_from_here()     # on disk when it returns, and undone by session.undo()
         session.complete()              # one version in the ledger, and the next episode comes
 
-The window (window.py) draws a session and calls these methods; a key script (keys.py) calls the same ones. The store is
-opened for reading, so the robot goes on recording into it; what it adds is seen by `poll`.
+The window (window.py) draws a session and calls these methods; an action script (actions.py) calls the same ones. The
+store is opened for reading, so the robot goes on recording into it; what it adds is seen by `poll`.
 """
 
 from contextlib import suppress
@@ -15,13 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
+from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
 from plaudit.errors import DataError, EpisodeNotFound, StoreError
 from plaudit.judges.human.annotation import SOURCE, FrameAnnotation
-from plaudit.judges.human.drafts import DraftStore, Step
-from plaudit.judges.human.opinions import LabelTrace, existing_labels
+from plaudit.judges.human.drafts import DraftStore, Edit
 from plaudit.judges.human.queue import Order, Queue
-from plaudit.types import Episode
+from plaudit.rule import threshold_of
+from plaudit.types import Episode, FloatArray
 
 
 @dataclass
@@ -33,20 +36,20 @@ class Cursor:
     mark: int | None = None  # one end of the range
     end: int | None = None  # the other; None: wherever one stands
 
-    def go(self, frame: int) -> None:
+    def seek(self, frame: int) -> None:
         self.frame = max(min(frame, self.count - 1), 0)
 
     def step(self, by: int) -> None:
-        self.go(self.frame + by)
+        self.seek(self.frame + by)
 
-    def mark_start(self) -> None:
+    def start_selection(self) -> None:
         self.mark, self.end = self.frame, None
 
-    def mark_end(self) -> None:
+    def end_selection(self) -> None:
         """Without a start, the range is this frame."""
         self.mark, self.end = self.frame if self.mark is None else self.mark, self.frame
 
-    def unmark(self) -> None:
+    def clear_selection(self) -> None:
         self.mark = self.end = None
 
     @property
@@ -58,9 +61,39 @@ class Cursor:
         return first, last
 
     @property
-    def target(self) -> tuple[int, int]:
+    def selected_range(self) -> tuple[int, int]:
         """What a 0 or a 1 is said of: the marked range, else the frame one stands at."""
         return self.selection or (self.frame, self.frame)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelTrace:
+    """The newest label of one source."""
+
+    source: str  # "classifier", "vlm", "human", ...
+    annotation: FrameAnnotation
+    curve: FloatArray | None  # [F] P(success) of each recorded frame; None where it gave none
+    threshold: float | None
+    time: float  # seconds since 1970
+    note: str
+
+
+def load_existing_labels(ledger: Ledger, episode_id: int, episode: Episode) -> list[LabelTrace]:
+    """The newest first."""
+    newest = {version.source: version for version in ledger.history(episode_id)}
+    found = []
+    for version in sorted(newest.values(), key=lambda v: v.time, reverse=True):
+        labels = version.labels()
+        if labels.steps != episode.steps:  # not of this episode; `plaudit data check` says so
+            continue
+        curve = None if labels.scores is None else labels.frame_probs[episode.recorded]
+        if curve is not None and np.isnan(curve).all():
+            curve = None
+        annotation = FrameAnnotation.from_labels(episode, labels)
+        found.append(
+            LabelTrace(labels.judge.source, annotation, curve, threshold_of(labels.judge), labels.time, labels.note)
+        )
+    return found
 
 
 class Session:
@@ -72,9 +105,9 @@ class Session:
         self.queue = Queue(store, order, drafts.history.drafts)
         self.episode_id: int | None = None  # what is open; None when nothing is left
         self.episode: Episode | None = None
-        self.verdict = FrameAnnotation.nothing(0)
+        self.annotation = FrameAnnotation.unlabeled(0)
         self.cursor = Cursor(0)
-        self.message = ""  # what the last act did, in words
+        self.status = ""  # what the last act did, in words
         self.completed = 0  # in this session
 
     @classmethod
@@ -102,33 +135,33 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def judge(self, success: bool) -> None:
+    def label(self, success: bool) -> None:
         """0 or 1 for the marked range, else for the frame one stands at."""
-        first, last = self.cursor.target
+        first, last = self.cursor.selected_range
         where = f"frame {first}" if first == last else f"frames {first} to {last}"
-        self._edit(self.verdict.with_range(first, last, float(success)), f"{where}: {int(success)}")
-        self.cursor.unmark()
+        self._edit(self.annotation.set_range(first, last, float(success)), f"{where}: {int(success)}")
+        self.cursor.clear_selection()
 
     def success_from_here(self) -> None:
         """This frame and all later ones show success, those before do not."""
         frame = self.cursor.frame
-        self._edit(self.verdict.success_from(frame), f"success from frame {frame}")
+        self._edit(self.annotation.success_from(frame), f"success from frame {frame}")
 
     def fail(self) -> None:
-        self._edit(self.verdict.failed(), "no frame shows success")
+        self._edit(self.annotation.all_failure(), "no frame shows success")
 
     def exclude(self) -> None:
         """Nobody should learn from it: a broken camera, a person in the way."""
-        self._edit(self.verdict.left_out(), "excluded")
+        self._edit(self.annotation.as_excluded(), "excluded")
 
     def clear(self) -> None:
-        self._edit(FrameAnnotation.nothing(self.cursor.count), "cleared")
+        self._edit(FrameAnnotation.unlabeled(self.cursor.count), "cleared")
 
     def undo(self) -> None:
         """Take the last change back, in whichever episode it was made."""
         step = self.drafts.undo()
         if step is None:
-            self.message = "there is nothing to undo"
+            self.status = "there is nothing to undo"
             return
         again = f"episode {step.episode} is open again; its label counts until it is completed anew"
         self._show_change(step, again if step.after is None else f"undone: {step.what}")
@@ -136,14 +169,14 @@ class Session:
     def redo(self) -> None:
         step = self.drafts.redo()
         if step is None:
-            self.message = "there is nothing to redo"
+            self.status = "there is nothing to redo"
             return
         self._show_change(step, f"done again: {step.what}")
 
     def complete(self) -> None:
-        """Write the verdict to the ledger and go on to the next episode."""
-        episode_id, episode = self._at_hand()
-        if self.verdict.unjudged == self.cursor.count and not self.verdict.excluded:
+        """Write the annotation to the ledger and go on to the next episode."""
+        episode_id, episode = self._current()
+        if self.annotation.num_unlabeled == self.cursor.count and not self.annotation.excluded:
             raise DataError(
                 f"nothing is judged in episode {episode_id} yet: say from where it succeeds (S), that it fails (F), or "
                 "exclude it (X)"
@@ -151,35 +184,35 @@ class Session:
         self.poll()
         if self.episode_id != episode_id:  # evicted meanwhile, which the message says
             return
-        self.store.ledger.append(episode_id, self.verdict.labels(episode, self.name))
+        self.store.ledger.append(episode_id, self.annotation.labels(episode, self.name))
         self.drafts.change(episode_id, self.cursor.frame, None, "completed")
         self.completed += 1
         self.queue.update()
-        words = self.verdict.words
-        self._advance()
-        self.message = f"episode {episode_id} is labelled: {words}"
+        words = self.annotation.summary
+        self._open_next()
+        self.status = f"episode {episode_id} is labelled: {words}"
 
-    def show(self, episode_id: int, frame: int | None = None) -> None:
+    def open_episode(self, episode_id: int, frame: int | None = None) -> None:
         """Open an episode, at a frame or where one stood in it last."""
         frames = self.drafts.history.frames
         episode = self.store.episode(episode_id)
         left = {} if self.episode_id is None else {self.episode_id: self.cursor.frame}
         moved = episode_id != self.episode_id
         self.cursor = Cursor(len(range(episode.steps + 1)[episode.recorded]))
-        self.cursor.go(frames.get(episode_id, 0) if frame is None else frame)
+        self.cursor.seek(frames.get(episode_id, 0) if frame is None else frame)
         self.episode_id, self.episode = episode_id, episode
-        self.verdict = self._verdict_on(episode_id, episode)
-        self.message = ""
+        self.annotation = self._annotation_of(episode_id, episode)
+        self.status = ""
         if moved:
             self.drafts.at(episode_id, left | {episode_id: self.cursor.frame})
 
-    def turn(self, by: int) -> None:
-        """To a neighbour in the queue, without completing; what was said so far stays as a draft."""
-        neighbour = self.queue.neighbour(self.episode_id, by)
-        if neighbour is None:
-            self.message = "this is the last episode" if by > 0 else "this is the first episode"
+    def move(self, by: int) -> None:
+        """To a neighbor in the queue, without completing; what was said so far stays as a draft."""
+        neighbor = self.queue.neighbor(self.episode_id, by)
+        if neighbor is None:
+            self.status = "this is the last episode" if by > 0 else "this is the first episode"
         else:
-            self.show(neighbour)
+            self.open_episode(neighbor)
 
     def poll(self) -> bool:
         """See what came into the store and the ledger; False for nothing, which costs two reads of no bytes."""
@@ -190,55 +223,55 @@ class Session:
         gone = self.episode_id
         if gone is not None and gone not in self.queue.rows:
             self.drafts.forget(gone)
-            self._advance()
-            self.message = f"episode {gone} was removed from the store while it was open, and its draft with it"
+            self._open_next()
+            self.status = f"episode {gone} was removed from the store while it was open, and its draft with it"
         elif gone is None:
-            self._advance()
-            self.message = "a new episode has arrived" if self.episode_id is not None else ""
+            self._open_next()
+            self.status = "a new episode has arrived" if self.episode_id is not None else ""
         return True
 
-    def opinions(self) -> list[LabelTrace]:
+    def existing_labels(self) -> list[LabelTrace]:
         """Who judged the open episode before, the newest of each."""
         if self.episode_id is None or self.episode is None:
             return []
-        return existing_labels(self.store.ledger, self.episode_id, self.episode)
+        return load_existing_labels(self.store.ledger, self.episode_id, self.episode)
 
-    def _edit(self, verdict: FrameAnnotation, what: str) -> None:
-        episode_id, _ = self._at_hand()
-        self.drafts.change(episode_id, self.cursor.frame, verdict.text, what)
-        self.verdict = verdict
-        self.message = what
+    def _edit(self, annotation: FrameAnnotation, what: str) -> None:
+        episode_id, _ = self._current()
+        self.drafts.change(episode_id, self.cursor.frame, annotation.rle, what)
+        self.annotation = annotation
+        self.status = what
 
-    def _at_hand(self) -> tuple[int, Episode]:
+    def _current(self) -> tuple[int, Episode]:
         if self.episode_id is None or self.episode is None:
             raise DataError("no episode is open; new ones appear here as they are recorded")
         return self.episode_id, self.episode
 
-    def _advance(self) -> None:
+    def _open_next(self) -> None:
         """On to the next episode that is left, or to none."""
-        following = self.queue.next_after(self.episode_id, self.drafts.locked_by_others())
+        following = self.queue.next_episode(self.episode_id, self.drafts.locked_by_others())
         self.episode_id = self.episode = None
-        self.verdict, self.cursor = FrameAnnotation.nothing(0), Cursor(0)
+        self.annotation, self.cursor = FrameAnnotation.unlabeled(0), Cursor(0)
         if following is not None:
-            self.show(following)
+            self.open_episode(following)
 
-    def _show_change(self, step: Step, message: str) -> None:
+    def _show_change(self, step: Edit, message: str) -> None:
         try:
-            self.show(step.episode, step.frame)
-            self.message = message
+            self.open_episode(step.episode, step.frame)
+            self.status = message
         except EpisodeNotFound:
             self.drafts.forget(step.episode)
-            self.message = f"that was in episode {step.episode}, which is no longer in the store"
+            self.status = f"that was in episode {step.episode}, which is no longer in the store"
 
-    def _verdict_on(self, episode_id: int, episode: Episode) -> FrameAnnotation:
+    def _annotation_of(self, episode_id: int, episode: Episode) -> FrameAnnotation:
         """The draft, else what a person said before, else nothing."""
         draft = self.drafts.history.drafts.get(episode_id)
         if draft is not None:
-            return FrameAnnotation.of_text(draft, self.cursor.count)
+            return FrameAnnotation.from_rle(draft, self.cursor.count)
         labels = self.store.ledger.labels(episode_id, (SOURCE,))
         if labels is None or labels.steps != episode.steps:
-            return FrameAnnotation.nothing(self.cursor.count)
-        return FrameAnnotation.of_labels(episode, labels)
+            return FrameAnnotation.unlabeled(self.cursor.count)
+        return FrameAnnotation.from_labels(episode, labels)
 
     def _find_drafts(self) -> None:
         """Begin where the last session ended. Drafts of episodes that are gone go too, and so do those that had become
@@ -251,11 +284,11 @@ class Session:
                 self.drafts.forget(episode_id)
                 continue
             labels = self.store.ledger.labels(episode_id, (SOURCE,))
-            if labels is not None and FrameAnnotation.of_labels(episode, labels).text == text:
+            if labels is not None and FrameAnnotation.from_labels(episode, labels).rle == text:
                 self.drafts.change(episode_id, history.frames.get(episode_id, 0), None, "completed")
         found = len(history.drafts)
         if found:
-            self.show(history.last if history.last in history.drafts else next(reversed(history.drafts)))
-            self.message = f"{found} drafts were found again" if found > 1 else "your draft was found again"
+            self.open_episode(history.last if history.last in history.drafts else next(reversed(history.drafts)))
+            self.status = f"{found} drafts were found again" if found > 1 else "your draft was found again"
         else:
-            self._advance()
+            self._open_next()

@@ -1,4 +1,4 @@
-"""All cameras of one moment, as large as they fit, in a frame of the colour of what is said of it."""
+"""All cameras of one moment, as large as they fit, in a frame of the color of what is said of it."""
 
 from collections.abc import Mapping
 
@@ -6,32 +6,32 @@ from PySide6.QtCore import QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
-from plaudit.judges.human import look
+from plaudit.judges.human import style
 from plaudit.judges.human.frames import torch_frame_to_qimage
 from plaudit.types import ByteArray
 
-EDGE = 3  # of the coloured frame
+EDGE = 3  # of the colored frame
 ROOM = 2 * EDGE + 8  # between pictures, edges included
 SHARP_FROM = 3.0  # enlarged at least so much, pixels are shown as squares; below, the squares would be uneven
 
 
-class Cameras(QWidget):
+class CameraView(QWidget):
     """Pictures are made when Qt paints, so that scrubbing faster than the screen costs nothing."""
 
     def __init__(self) -> None:
         super().__init__()
         self.setMinimumSize(320, 200)
         self._frames: Mapping[str, ByteArray] = {}
-        self._verdict = float("nan")
-        self._words = ""
+        self._annotation = float("nan")
+        self._text_shown = ""
 
-    def show_frames(self, frames: Mapping[str, ByteArray], verdict: float) -> None:
+    def show_frames(self, frames: Mapping[str, ByteArray], annotation: float) -> None:
         """camera -> uint8 [H, W, 3]"""
-        self._frames, self._verdict, self._words = frames, verdict, ""
+        self._frames, self._annotation, self._text_shown = frames, annotation, ""
         self.update()
 
-    def show_words(self, words: str) -> None:
-        self._frames, self._words = {}, words
+    def show_text(self, words: str) -> None:
+        self._frames, self._text_shown = {}, words
         self.update()
 
     def places(self) -> dict[str, QRect]:
@@ -63,12 +63,12 @@ class Cameras(QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        if self._words:
+        if self._text_shown:
             font = painter.font()
             font.setPixelSize(20)
             painter.setFont(font)
-            painter.setPen(QColor(look.FAINT))
-            painter.drawText(self.rect(), Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap, self._words)
+            painter.setPen(QColor(style.TEXT_MUTED))
+            painter.drawText(self.rect(), Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap, self._text_shown)
         for camera, place in self.places().items():
             image = torch_frame_to_qimage(self._frames[camera], "HWC")
             smooth = place.width() < SHARP_FROM * image.width()
@@ -77,9 +77,9 @@ class Cameras(QWidget):
             self._decorate(painter, camera, place)
 
     def _decorate(self, painter: QPainter, camera: str, place: QRect) -> None:
-        """The coloured frame outside the picture, and its name in a corner."""
+        """The colored frame outside the picture, and its name in a corner."""
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        pen = QPen(QColor(look.verdict_colour(self._verdict)), EDGE)
+        pen = QPen(QColor(style.label_color(self._annotation)), EDGE)
         pen.setJoinStyle(Qt.PenJoinStyle.MiterJoin)
         painter.setPen(pen)
         half = EDGE / 2
@@ -88,5 +88,5 @@ class Cameras(QWidget):
             name = painter.fontMetrics().boundingRect(camera).adjusted(-7, -3, 7, 3)
             name.moveTopLeft(place.topLeft())
             painter.fillRect(name, QColor(0, 0, 0, 150))
-            painter.setPen(QColor(look.INK))
+            painter.setPen(QColor(style.TEXT))
             painter.drawText(name, Qt.AlignmentFlag.AlignCenter, camera)

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plaudit.data.formats import ReadOptions
-from plaudit.errors import DisplayError, MissingExtra
-from plaudit.judges.human.importing import open_or_import
+from plaudit.data.store import is_store
+from plaudit.data.transfer import import_dataset
+from plaudit.errors import DataError, DisplayError, MissingExtra, StoreLocked
 from plaudit.judges.human.queue import Order
 from plaudit.judges.human.session import Session
 from plaudit.types import ProgressFn
@@ -49,7 +50,7 @@ def run_labeling_app(
     *,
     order: Order = "unlabelled",
     name: str = "",
-    keys_log: Path | None = None,
+    action_log: Path | None = None,
     poll: bool = True,
     into: Path | None = None,
     progress: ProgressFn = iter,
@@ -59,7 +60,7 @@ def run_labeling_app(
     """Open a window on a store, or on a data set of another layout, and return when it is closed.
 
     name: who labels; it stands in the labels' notes
-    keys_log: a file to write what is pressed to, for `plaudit.judges.human.keys.replay`
+    action_log: a file to write what is pressed to, for `plaudit.judges.human.actions.replay`
     poll: show episodes that arrive meanwhile
     into: where the store of a data set goes; None: beside it
     options: how to read a data set of another layout
@@ -69,18 +70,45 @@ def run_labeling_app(
     for sentence in sentences:
         say(sentence)
     with Session.open(folder, order=order, name=name) as session:
-        _show(session, poll, keys_log)
+        _show(session, poll, action_log)
         return LabelingSummary(folder, session.completed, len(session.queue), len(session.drafts.history.drafts))
 
 
-def _show(session: Session, poll: bool, keys_log: Path | None) -> None:
+def open_or_import(
+    path: Path, into: Path | None = None, progress: ProgressFn = iter, options: ReadOptions | None = None
+) -> tuple[Path, list[str]]:
+    """The store to label, and messages for the user on how it came about.
+
+    A store is opened as it is. A data set of another layout has no ledger, and nothing is ever written into other
+    people's data, so its episodes are copied into a store beside it, or `into`. Opening it again finds that store and
+    adds what is new.
+    """
+    if is_store(path):
+        if into is not None and into != path:
+            raise DataError(f"{path} is a store already, and its labels belong into it; leave out {into}")
+        return path, []
+    store = into or path.with_name(f"{path.name}.store")
+    try:
+        report = import_dataset(path, store, options, progress)
+    except PermissionError as error:
+        raise DataError(
+            f"{store} cannot be made ({error.strerror}); say where the store of {path} should be"
+        ) from error
+    except StoreLocked as error:
+        return store, [f"{error}; it is labelled as it is now, and what is added meanwhile appears by itself"]
+    count = len(report.ids) + report.already_imported
+    told = [f"{path} is labelled as the store {store}, which has its {count} episodes; {path} itself is not changed"]
+    return store, [*told, *report.notes, *report.failed]
+
+
+def _show(session: Session, poll: bool, action_log: Path | None) -> None:
     """Until its window is closed, or Ctrl-C is pressed in the terminal."""
     from PySide6.QtWidgets import QApplication
 
     from plaudit.judges.human.window import LabelWindow
 
     app = QApplication.instance() or QApplication([])
-    window = LabelWindow(session, poll=poll, keys_log=keys_log)
+    window = LabelWindow(session, poll=poll, action_log=action_log)
     with _closed_by_signals(window):
         window.show()
         app.exec()

@@ -12,10 +12,9 @@ from PySide6.QtCore import QAbstractListModel, QModelIndex, QPersistentModelInde
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QAbstractItemView, QFrame, QLabel, QListView, QVBoxLayout
 
-from plaudit.judges.human import look
+from plaudit.judges.human import style
 from plaudit.judges.human.annotation import SOURCE, FrameAnnotation
-from plaudit.judges.human.opinions import LabelTrace
-from plaudit.judges.human.session import Session
+from plaudit.judges.human.session import LabelTrace, Session
 
 Index = QModelIndex | QPersistentModelIndex
 
@@ -38,8 +37,8 @@ class QueueModel(QAbstractListModel):
         episode_id = queue.rows[index.row()]
         if role == Qt.ItemDataRole.DisplayRole:
             return self._text(episode_id)
-        if role == Qt.ItemDataRole.ForegroundRole and not queue.is_left(episode_id):
-            return QColor(look.FAINT)
+        if role == Qt.ItemDataRole.ForegroundRole and not queue.needs_label(episode_id):
+            return QColor(style.TEXT_MUTED)
         return None
 
     def refresh(self) -> None:
@@ -53,28 +52,28 @@ class QueueModel(QAbstractListModel):
         session = self._session
         if episode_id in session.drafts.history.drafts:
             return f"✎ {episode_id}   draft"
-        if not session.queue.is_left(episode_id):
+        if not session.queue.needs_label(episode_id):
             labels = session.store.ledger.labels(episode_id, (SOURCE,))
             assert labels is not None
-            return f"✓ {episode_id}   {FrameAnnotation.of_labels(session.store.episode(episode_id), labels).words}"
+            return f"✓ {episode_id}   {FrameAnnotation.from_labels(session.store.episode(episode_id), labels).summary}"
         apart, place = session.queue.score(episode_id), session.store.entry(episode_id)
         frames = place.rows - (place.line["repeated"] != "none")
         return f"    {episode_id}   " + (f"judges {apart:.2f} apart" if apart else f"{frames} frames")
 
 
-class Side(QFrame):
+class Sidebar(QFrame):
     """The panel."""
 
     chosen = Signal(int)  # an episode, by its id
 
     def __init__(self, session: Session):
         super().__init__()
-        self.setObjectName("side")
+        self.setObjectName("sidebar")
         self.setFixedWidth(270)
         self._session, self._model = session, QueueModel(session)
-        self.opinions = QLabel()
-        self.opinions.setWordWrap(True)
-        self.opinions.setTextFormat(Qt.TextFormat.RichText)
+        self.traces = QLabel()
+        self.traces.setWordWrap(True)
+        self.traces.setTextFormat(Qt.TextFormat.RichText)
         order = "UNLABELLED FIRST" if session.queue.order == "unlabelled" else "MOST DISPUTED FIRST"
         self.count = QLabel(f"QUEUE · {order}")
         self.count.setObjectName("heading")
@@ -90,15 +89,15 @@ class Side(QFrame):
         column = QVBoxLayout(self)
         column.setContentsMargins(16, 16, 10, 12)
         column.setSpacing(8)
-        for widget in (heading, self.opinions, self.count):
+        for widget in (heading, self.traces, self.count):
             column.addWidget(widget)
         column.insertSpacing(2, 14)
         column.addWidget(self.rows, stretch=1)
 
-    def show_opinions(self, opinions: list[LabelTrace]) -> None:
-        colours = {id(o): colour for o, colour in zip([o for o in opinions if o.curve is not None], cycle(look.CURVES))}
-        lines = [_paragraph(opinion, colours.get(id(opinion))) for opinion in opinions]
-        self.opinions.setText("".join(lines) or f"<span style='color:{look.FAINT}'>by nobody</span>")
+    def show_traces(self, traces: list[LabelTrace]) -> None:
+        colors = {id(o): color for o, color in zip([o for o in traces if o.curve is not None], cycle(style.CURVES))}
+        lines = [_paragraph(trace, colors.get(id(trace))) for trace in traces]
+        self.traces.setText("".join(lines) or f"<span style='color:{style.TEXT_MUTED}'>by nobody</span>")
 
     def show_queue(self) -> None:
         """Which rows there are, and which is open."""
@@ -114,13 +113,13 @@ class Side(QFrame):
         self.rows.viewport().update()
 
 
-def _paragraph(opinion: LabelTrace, colour: str | None) -> str:
+def _paragraph(trace: LabelTrace, color: str | None) -> str:
     """`classifier: success from frame 53`; sources and notes come from files, so no markup of theirs counts."""
-    curve = f"<span style='color:{colour}'>▬</span> " if colour else ""
-    note = f", {escape(opinion.note)}" if opinion.note else ""
+    curve = f"<span style='color:{color}'>▬</span> " if color else ""
+    note = f", {escape(trace.note)}" if trace.note else ""
     return (
-        f"<p style='margin: 0 0 7px 0'>{curve}<b>{escape(opinion.source)}</b>: {opinion.verdict.words}<br>"
-        f"<span style='color:{look.FAINT}'>{ago(time.time() - opinion.time)}{note}</span></p>"
+        f"<p style='margin: 0 0 7px 0'>{curve}<b>{escape(trace.source)}</b>: {trace.annotation.summary}<br>"
+        f"<span style='color:{style.TEXT_MUTED}'>{ago(time.time() - trace.time)}{note}</span></p>"
     )
 
 

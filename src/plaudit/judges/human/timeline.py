@@ -1,7 +1,7 @@
-"""The slider and, under it, the strip: every frame's verdict, with what other judges thought drawn over it.
+"""The slider and, under it, the strip: every frame's annotation, with what other judges thought drawn over it.
 
 Both put frame i at the same x, so that the handle, the playhead and the strip's cells stand one below the other. The
-cells are drawn once a verdict and the curves once an episode, and only the playhead moves while one scrubs.
+cells are drawn once a annotation and the curves once an episode, and only the playhead moves while one scrubs.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +11,9 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QBrush, QColor, QFontMetrics, QMouseEvent, QPainter, QPaintEvent, QPen, QPixmap, QPolygonF
 from PySide6.QtWidgets import QSizePolicy, QSlider, QWidget
 
-from plaudit.judges.human import look
+from plaudit.judges.human import style
 from plaudit.judges.human.annotation import FrameAnnotation
-from plaudit.judges.human.opinions import LabelTrace
+from plaudit.judges.human.session import LabelTrace
 
 INSET = 12.0  # from the edge to the middle of the first frame's cell, when frames are narrow
 CELLS, LEGEND = 72, 24  # heights
@@ -51,15 +51,15 @@ class Slider(QSlider):
         painter.setPen(Qt.PenStyle.NoPen)
         middle, x = self.height() / 2, x_of(self.value(), self.maximum() + 1, self.width())
         groove = QRectF(INSET, middle - 3, self.width() - 2 * INSET, 6)
-        painter.setBrush(QColor(look.RAISED))
+        painter.setBrush(QColor(style.SURFACE_RAISED))
         painter.drawRoundedRect(groove, 3, 3)
-        painter.setBrush(QColor(look.FAINT))
+        painter.setBrush(QColor(style.TEXT_MUTED))
         painter.drawRoundedRect(QRectF(groove.left(), groove.top(), x - groove.left(), 6), 3, 3)
-        painter.setBrush(QColor(look.BRIGHT))
+        painter.setBrush(QColor(style.TEXT_STRONG))
         painter.drawEllipse(QPointF(x, middle), 9, 9)
 
 
-class Strip(QWidget):
+class Timeline(QWidget):
     """Click to go there; drag with Shift to mark a range."""
 
     scrubbed = Signal(int)  # to this frame
@@ -69,7 +69,7 @@ class Strip(QWidget):
         super().__init__()
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
-        self._verdict, self._opinions = FrameAnnotation.nothing(0), list[LabelTrace]()
+        self._annotation, self._traces = FrameAnnotation.unlabeled(0), list[LabelTrace]()
         self._frame, self._selection = 0, None
         self._dragged_from: int | None = None
         self._cells_drawn: QPixmap | None = None
@@ -78,13 +78,13 @@ class Strip(QWidget):
     def sizeHint(self) -> QSize:
         return QSize(600, CELLS + LEGEND)
 
-    def show_opinions(self, opinions: Sequence[LabelTrace]) -> None:
-        self._opinions = [o for o in opinions if o.curve is not None]
+    def show_traces(self, traces: Sequence[LabelTrace]) -> None:
+        self._traces = [o for o in traces if o.curve is not None]
         self._curves_drawn = None
         self.update()
 
-    def show_verdict(self, verdict: FrameAnnotation) -> None:
-        self._verdict = verdict
+    def show_annotation(self, annotation: FrameAnnotation) -> None:
+        self._annotation = annotation
         self._cells_drawn = None
         self.update()
 
@@ -120,20 +120,20 @@ class Strip(QWidget):
             self._draw_selection(painter, *self._selection)
         x = x_of(self._frame, self._count, self.width())
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setPen(QPen(QColor(look.BACKGROUND), 4))
+        painter.setPen(QPen(QColor(style.BACKGROUND), 4))
         painter.drawLine(QPointF(x, 0), QPointF(x, CELLS))
-        painter.setPen(QPen(QColor(look.BRIGHT), 2))
+        painter.setPen(QPen(QColor(style.TEXT_STRONG), 2))
         painter.drawLine(QPointF(x, 0), QPointF(x, CELLS))
 
     @property
     def _count(self) -> int:
-        return len(self._verdict.frames)
+        return len(self._annotation.frames)
 
     def _frame_of(self, event: QMouseEvent) -> int:
         return frame_at(event.position().x(), self._count, self.width())
 
     def _cells(self, first: int, last: int) -> QRectF:
-        """Of a range of frames, to the middle between its ends and their neighbours."""
+        """Of a range of frames, to the middle between its ends and their neighbors."""
         left = x_of(first - 0.5, self._count, self.width()) if first else 0.0
         right = x_of(last + 0.5, self._count, self.width()) if last < self._count - 1 else float(self.width())
         return QRectF(left, 0, right - left, CELLS)
@@ -151,67 +151,67 @@ class Strip(QWidget):
         return canvas
 
     def _draw_cells(self, painter: QPainter) -> None:
-        for first, last, value in self._verdict.runs:
-            colour = look.verdict_colour(value, look.STRIP_SUCCESS, look.STRIP_FAILURE)
-            painter.fillRect(self._cells(first, last), QColor(colour))
+        for first, last, value in self._annotation.runs:
+            color = style.label_color(value, style.TIMELINE_SUCCESS, style.TIMELINE_FAILURE)
+            painter.fillRect(self._cells(first, last), QColor(color))
             if value != value:
-                painter.fillRect(self._cells(first, last), _hatching(self._verdict.excluded))
+                painter.fillRect(self._cells(first, last), _hatching(self._annotation.excluded))
         self._draw_cutoff(painter)
         self._draw_legend(painter)
 
     def _draw_curves(self, painter: QPainter) -> None:
-        for number, opinion in enumerate(self._opinions):
-            self._draw_curve(painter, opinion, QColor(look.CURVES[number % len(look.CURVES)]))
+        for number, trace in enumerate(self._traces):
+            self._draw_curve(painter, trace, QColor(style.CURVES[number % len(style.CURVES)]))
 
-    def _draw_curve(self, painter: QPainter, opinion: LabelTrace, colour: QColor) -> None:
-        assert opinion.curve is not None
-        if opinion.threshold is not None:
-            y = _y(opinion.threshold)
-            painter.setPen(QPen(colour, 1, Qt.PenStyle.DashLine))
+    def _draw_curve(self, painter: QPainter, trace: LabelTrace, color: QColor) -> None:
+        assert trace.curve is not None
+        if trace.threshold is not None:
+            y = _y(trace.threshold)
+            painter.setPen(QPen(color, 1, Qt.PenStyle.DashLine))
             painter.drawLine(QPointF(0, y), QPointF(self.width(), y))
         points = [
-            QPointF(x_of(i, self._count, self.width()), _y(p)) for i, p in enumerate(opinion.curve) if not np.isnan(p)
+            QPointF(x_of(i, self._count, self.width()), _y(p)) for i, p in enumerate(trace.curve) if not np.isnan(p)
         ]
-        for pen in (QPen(QColor(0, 0, 0, 150), 4), QPen(colour, 1.8)):
+        for pen in (QPen(QColor(0, 0, 0, 150), 4), QPen(color, 1.8)):
             pen.setJoinStyle(Qt.PenJoinStyle.RoundJoin)
             painter.setPen(pen)
             painter.drawPolyline(QPolygonF(points))
 
     def _draw_cutoff(self, painter: QPainter) -> None:
         """A line with two arrowheads where success begins."""
-        cutoff = self._verdict.cutoff
+        cutoff = self._annotation.cutoff
         if not cutoff:
             return
         x = self._cells(cutoff, cutoff).left()
-        painter.setPen(QPen(QColor(look.BRIGHT), 1))
+        painter.setPen(QPen(QColor(style.TEXT_STRONG), 1))
         painter.drawLine(QPointF(x, 0), QPointF(x, CELLS))
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(QColor(look.BRIGHT))
+        painter.setBrush(QColor(style.TEXT_STRONG))
         for edge, tip in ((0, 8), (CELLS, CELLS - 8)):
             painter.drawPolygon(QPolygonF([QPointF(x - 6, edge), QPointF(x + 6, edge), QPointF(x, tip)]))
 
     def _draw_selection(self, painter: QPainter, first: int, last: int) -> None:
         cells = self._cells(first, last).adjusted(1, 1, -1, -1)
         painter.fillRect(cells, QColor(255, 255, 255, 60))
-        painter.setPen(QPen(QColor(look.BRIGHT), 2, Qt.PenStyle.DashLine))
+        painter.setPen(QPen(QColor(style.TEXT_STRONG), 2, Qt.PenStyle.DashLine))
         painter.drawRect(cells)
 
     def _draw_legend(self, painter: QPainter) -> None:
-        entries = [("success", look.STRIP_SUCCESS), ("no success", look.STRIP_FAILURE)]
-        unjudged = "excluded" if self._verdict.excluded else "not judged"
-        entries += [(unjudged, look.UNJUDGED)] if self._verdict.unjudged else []
-        for number, opinion in enumerate(self._opinions):
-            at = "" if opinion.threshold is None else f", threshold {opinion.threshold:.2g}"
-            entries.append((f"P of {opinion.source}{at}", look.CURVES[number % len(look.CURVES)]))
+        entries = [("success", style.TIMELINE_SUCCESS), ("no success", style.TIMELINE_FAILURE)]
+        unjudged = "excluded" if self._annotation.excluded else "not judged"
+        entries += [(unjudged, style.UNLABELED)] if self._annotation.num_unlabeled else []
+        for number, trace in enumerate(self._traces):
+            at = "" if trace.threshold is None else f", threshold {trace.threshold:.2g}"
+            entries.append((f"P of {trace.source}{at}", style.CURVES[number % len(style.CURVES)]))
         font = painter.font()
         font.setPixelSize(12)
         painter.setFont(font)
         metrics, x, middle = QFontMetrics(font), 2.0, CELLS + LEGEND / 2 + 2
-        for number, (words, colour) in enumerate(entries):
-            curve = number >= len(entries) - len(self._opinions)
-            painter.fillRect(QRectF(x, middle - (1.5 if curve else 5), 16 if curve else 10, 3 if curve else 10), colour)
+        for number, (words, color) in enumerate(entries):
+            curve = number >= len(entries) - len(self._traces)
+            painter.fillRect(QRectF(x, middle - (1.5 if curve else 5), 16 if curve else 10, 3 if curve else 10), color)
             x += 22 if curve else 16
-            painter.setPen(QColor(look.FAINT))
+            painter.setPen(QColor(style.TEXT_MUTED))
             painter.drawText(QPointF(x, middle + metrics.ascent() / 2 - 1), words)
             x += metrics.horizontalAdvance(words) + 20
 
@@ -222,4 +222,4 @@ def _y(probability: float) -> float:
 
 def _hatching(excluded: bool) -> QBrush:
     pattern = Qt.BrushStyle.DiagCrossPattern if excluded else Qt.BrushStyle.BDiagPattern
-    return QBrush(QColor(look.FAINT if excluded else look.LINE), pattern)
+    return QBrush(QColor(style.TEXT_MUTED if excluded else style.BORDER), pattern)

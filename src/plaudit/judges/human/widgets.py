@@ -1,0 +1,282 @@
+"""The bars, buttons and key help around the images. Each button has its key on it.
+
+The help covers the window until `?` is pressed again. Nothing waits for it: keys go on working under it.
+"""
+
+import time
+from collections.abc import Callable
+
+from PySide6.QtCore import QEvent, QObject, QSize, Qt
+from PySide6.QtGui import QColor, QMouseEvent, QPainter, QPaintEvent
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QProgressBar,
+    QPushButton,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
+
+from plaudit.judges.human import style
+from plaudit.judges.human.actions import ACTIONS, GROUPS, Action
+from plaudit.judges.human.player import ASSUMED_FPS, Player
+from plaudit.judges.human.session import Session
+
+SIGNS = {
+    "Left": "←",
+    "Right": "→",
+    "Shift+Left": "⇧ ←",
+    "Shift+Right": "⇧ →",
+    "Return": "⏎",
+    "PgDown": "Page ↓",
+    "PgUp": "Page ↑",
+    "-": "−",
+}
+
+
+def sign(key: str) -> str:
+    """A key as people see it on a keyboard."""
+    return SIGNS.get(key, key)
+
+
+TITLES = {
+    "label_failure": "No success",
+    "label_success": "Success",
+    "success_from_here": "Success from here",
+    "fail": "All fail",
+    "exclude": "Exclude",
+    "start_selection": "Range from",
+    "end_selection": "Range to",
+    "clear": "Clear",
+    "undo": "Undo",
+    "redo": "Redo",
+    "complete": "Complete",
+    "play": "Play",
+    "slower": "",
+    "faster": "",
+    "help": "Keys",
+}
+ROWS = (
+    ("label_failure", "label_success", "success_from_here", "fail", "exclude"),
+    ("start_selection", "end_selection", "clear", "undo", "redo"),
+)
+
+
+class ActionButton(QPushButton):
+    """Does an act when it is clicked, and never takes the keys away from the window."""
+
+    def __init__(self, name: str, act: Callable[[str], None], height: int = 42):
+        super().__init__()
+        self.setObjectName(name)
+        self.setToolTip(ACTIONS[name].description)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.setMinimumHeight(height)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
+        self.title, key = QLabel(TITLES[name]), QLabel(sign(ACTIONS[name].keys[0]))
+        self.title.setObjectName("title")
+        key.setObjectName("key")
+        row = self._row = QHBoxLayout(self)
+        row.setContentsMargins(12, 4, 10, 4)
+        row.setSpacing(10)
+        row.addStretch()
+        for label in (self.title, key):
+            label.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+            row.addWidget(label, alignment=Qt.AlignmentFlag.AlignCenter)
+        row.addStretch()
+        self.title.setVisible(bool(TITLES[name]))
+        self.clicked.connect(lambda: act(name))
+
+    def sizeHint(self) -> QSize:
+        return self._row.sizeHint()
+
+
+class ActionButtons(QWidget):
+    """All that a person can say of an episode; `by_name` has each by the name of its action."""
+
+    def __init__(self, act: Callable[[str], None]):
+        super().__init__()
+        grid = QGridLayout(self)
+        grid.setContentsMargins(0, 0, 0, 0)
+        grid.setSpacing(8)
+        self.by_name: dict[str, ActionButton] = {}
+        for row, names in enumerate(ROWS):
+            for column, name in enumerate(names):
+                self.by_name[name] = ActionButton(name, act)
+                grid.addWidget(self.by_name[name], row, column)
+        self.by_name["complete"] = ActionButton("complete", act)
+        grid.addWidget(self.by_name["complete"], 0, len(ROWS[0]), len(ROWS), 1)
+        for column in range(len(ROWS[0])):
+            grid.setColumnStretch(column, 3)
+        grid.setColumnStretch(len(ROWS[0]), 4)
+
+
+def _label(name: str, words: str = "") -> QLabel:
+    label = QLabel(words)
+    label.setObjectName(name)
+    label.setTextFormat(Qt.TextFormat.PlainText)  # tasks and paths are shown as they are
+    return label
+
+
+class HeaderBar(QWidget):
+    """The task, large; which episode this is; how many are left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.task, self.facts = _label("task"), _label("facts")
+        self.task.setWordWrap(True)
+        self.left = _label("counter")
+        self.progress = QProgressBar()
+        self.progress.setTextVisible(False)
+        self.progress.setFixedWidth(270)
+        words, count, row = QVBoxLayout(), QVBoxLayout(), QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(24)
+        for layout, widgets in ((words, (self.task, self.facts)), (count, (self.left, self.progress))):
+            layout.setSpacing(6)
+            for widget in widgets:
+                layout.addWidget(widget)
+        count.addStretch()
+        row.addLayout(words, stretch=1)
+        row.addLayout(count)
+
+    def show_session(self, session: Session) -> None:
+        episode, queue = session.episode, session.queue
+        self.task.setText("" if episode is None else episode.task or "(this episode has no task text)")
+        self.facts.setText("")
+        if episode is not None:
+            fps = f"{episode.fps:g} fps" if episode.fps else f"fps not known, {ASSUMED_FPS:g} assumed"
+            facts = [f"episode {session.episode_id}", f"{session.cursor.count} frames", fps]
+            self.facts.setText("  ·  ".join([*facts, episode.robot] if episode.robot else facts))
+        total, left = len(queue.rows), len(queue)
+        self.left.setText(f"{left} left of {total}")
+        self.progress.setRange(0, max(total, 1))
+        self.progress.setValue(total - left)
+
+
+class PlaybackBar(QWidget):
+    """Play, speed, where one stands, what is said of the episode."""
+
+    def __init__(self, act: Callable[[str], None]):
+        super().__init__()
+        self.play, self.help = ActionButton("play", act, 34), ActionButton("help", act, 34)
+        self.slower, self.faster = ActionButton("slower", act, 34), ActionButton("faster", act, 34)
+        self.speed, self.counter, self.annotation = _label("speed", "1×"), _label("counter"), _label("annotation")
+        self.speed.setFixedWidth(48)
+        self.speed.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.annotation.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self.annotation.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(6)
+        for button in (self.play, self.slower, self.faster, self.help):
+            button.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+        self.play.setFixedWidth(150)
+        for widget in (self.play, self.slower, self.speed, self.faster):
+            row.addWidget(widget)
+        row.addSpacing(18)
+        row.addWidget(self.counter)
+        row.addWidget(self.annotation, stretch=1)
+        row.addSpacing(12)
+        row.addWidget(self.help)
+
+    def show_player(self, player: Player) -> None:
+        self.play.title.setText("Pause" if player.playing else "Play")
+        self.speed.setText(f"{player.speed:g}×")
+
+    def show_place(self, session: Session) -> None:
+        cursor, episode = session.cursor, session.episode
+        if episode is None:
+            self.counter.setText("")
+            self.annotation.setText("")
+            return
+        seconds = f"   {cursor.frame / (episode.fps or ASSUMED_FPS):.2f} s"
+        self.counter.setText(f"{cursor.frame} / {cursor.count - 1}{seconds}")
+        chosen = cursor.selection
+        marked = "" if chosen is None else f"range {chosen[0]} to {chosen[1]} marked: 0 or 1?   "
+        self.annotation.setText(marked + session.annotation.summary)
+
+
+class StatusBar(QWidget):
+    """What was done last, that it is saved, and where."""
+
+    def __init__(self, where: str):
+        super().__init__()
+        self.words, self.saved = _label("faint"), _label("faint")
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.addWidget(self.saved)
+        row.addSpacing(10)
+        row.addWidget(self.words, stretch=1)
+        row.addWidget(_label("faint", where))
+
+    def tell(self, words: str, problem: bool = False) -> None:
+        self.words.setText(words)
+        self.words.setStyleSheet(f"color: {style.WARNING if problem else style.TEXT}")
+
+    def show_saved(self, when: float | None) -> None:
+        self.saved.setText("" if when is None else f"✓ saved {time.strftime('%H:%M:%S', time.localtime(when))}")
+
+
+class HelpOverlay(QWidget):
+    """Covers its parent, whatever size that takes."""
+
+    def __init__(self, parent: QWidget):
+        super().__init__(parent)
+        self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground, False)
+        card = QFrame(self)
+        card.setObjectName("card")
+        card.setStyleSheet(
+            f"QFrame#card {{ background: {style.SURFACE}; border: 1px solid {style.BORDER}; border-radius: 12px; }}"
+        )
+        columns = QHBoxLayout(card)
+        columns.setContentsMargins(28, 24, 28, 24)
+        columns.setSpacing(30)
+        for title, acts in GROUPS.items():
+            columns.addLayout(_column(title, acts))
+        middle = QHBoxLayout(self)
+        middle.addStretch()
+        middle.addWidget(card, alignment=Qt.AlignmentFlag.AlignVCenter)
+        middle.addStretch()
+        self.hide()
+        self._covered = parent
+        parent.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Resize:
+            self.setGeometry(self._covered.rect())
+        return False
+
+    def toggle(self) -> None:
+        self.setGeometry(self._covered.rect())
+        self.setVisible(not self.isVisible())
+        self.raise_()
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        self.hide()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        QPainter(self).fillRect(self.rect(), QColor(10, 12, 14, 190))
+
+
+def _column(title: str, acts: tuple[Action, ...]) -> QGridLayout:
+    grid, heading = QGridLayout(), QLabel(title.upper())
+    heading.setObjectName("heading")
+    grid.addWidget(heading, 0, 0, 1, 2)
+    grid.setHorizontalSpacing(12)
+    grid.setVerticalSpacing(9)
+    for row, act in enumerate(acts, start=1):
+        keys = QHBoxLayout()
+        keys.setSpacing(4)
+        for key in act.keys[:2]:
+            label = QLabel(sign(key))
+            label.setObjectName("key")
+            label.setAlignment(Qt.AlignmentFlag.AlignCenter)
+            keys.addWidget(label)
+        keys.addStretch()
+        grid.addLayout(keys, row, 0)
+        grid.addWidget(QLabel(act.description), row, 1)
+    grid.setRowStretch(len(acts) + 1, 1)
+    return grid
