@@ -121,7 +121,7 @@ def test_lerobots_reward_classifier(run, tmp_path, store, block):
     (tmp_path / "classifier.json").write_text(json.dumps({block: classifier, "dataset": dataset}))
     said = run("--config", "classifier.json", "epochs=1", "--output-dir", "judge")
     assert "ResNet-10 begins from random weights" in said and "the model is in judge" in said
-    shape = load_reward_model(tmp_path / "judge", force=True).shape
+    shape = load_reward_model(tmp_path / "judge", force=True).classifier
     assert (shape.encoder.type, shape.image_size, shape.hidden_dim) == ("resnet10", (32, 32), 32)
     assert names(tmp_path) == ["classifier.json", "judge", "labeled", "store"]
 

@@ -53,7 +53,7 @@ def test_nothing_learns_from_unknown_frames(five):
     truth = load_reference_labels(five, ("cutoff",))[0]
     assert np.isnan(truth).tolist() == [False, False, False, True, True]
     table = RewardDataset.from_store(five, sources=("cutoff",))
-    assert np.isnan(table.truth).sum() == 2
+    assert np.isnan(table.target).sum() == 2
 
 
 def test_a_dictionary_with_whole_numbers_for_keys_is_fine(five, tmp_path):

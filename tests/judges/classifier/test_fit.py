@@ -97,8 +97,8 @@ def test_every_frame_of_a_store_is_a_sample_of_the_data_set(squares):
     table = RewardDataset.from_store(squares)
     assert isinstance(table, RewardDataset) and len(table) == sum(squares.entry(i).rows for i in squares.ids)
     row = int(table.rows_of([7])[2])
-    assert (table.episode[row], table.frame[row]) == (7, 2)
-    assert table.truth[row] == squares.ledger.labels(7).targets[2]
+    assert (table.episode[row], table.frame_index[row]) == (7, 2)
+    assert table.target[row] == squares.ledger.labels(7).targets[2]
 
 
 @pytest.mark.parametrize("members", [1, 2])
@@ -180,16 +180,16 @@ def test_batches_are_balanced_and_what_is_measured_is_as_it_comes(squares):
     table = RewardDataset.from_store(squares)
     parts = split(table, seed=0)
     rng = torch.Generator().manual_seed(0)
-    shares = [table.truth[batch].mean() for batch in balanced_batches(table.truth, parts["train"], 16, rng)]
+    shares = [table.target[batch].mean() for batch in balanced_batches(table.target, parts["train"], 16, rng)]
     assert set(shares) == {0.5} and len(shares) == len(parts["train"]) // 16
-    assert table.truth[parts["validation"]].mean() == 0.25  # half of one episode of two
+    assert table.target[parts["validation"]].mean() == 0.25  # half of one episode of two
 
 
 def test_frames_that_show_nothing_are_learned_as_failures(squares):
     table = RewardDataset.from_store(squares)
     longer, parts = add_blank_negatives(table, split(table, seed=0), seed=0)
     blanks = np.flatnonzero(longer.episode < 0)
-    assert set(blanks) <= set(parts["train"]) and not longer.truth[blanks].any()
+    assert set(blanks) <= set(parts["train"]) and not longer.target[blanks].any()
     assert np.array_equal(longer.images["front"][: len(table)], table.images["front"])
     assert (longer.images["front"][blanks[0]] == 0).all()
 
@@ -197,7 +197,7 @@ def test_frames_that_show_nothing_are_learned_as_failures(squares):
 def test_neighbours_are_thinned_to_a_rate(squares):
     table = RewardDataset.from_store(squares)
     kept = subsample(table, split(table, seed=0)["train"], 5.0)  # of 10 a second
-    assert set(table.frame[kept].tolist()) == {0, 2, 4, 6, 8, 10}
+    assert set(table.frame_index[kept].tolist()) == {0, 2, 4, 6, 8, 10}
 
 
 def test_the_same_seed_gives_the_same_model_and_another_another(tmp_path, squares, fitted):
@@ -343,7 +343,7 @@ def _with(store: Store, episode: Episode) -> Store:
 @pytest.mark.parametrize(
     ("bad", "changes", "sentence"),
     [
-        (one_class, {}, "all 72 labelled frames of these 6 episodes are failure; a classifier needs frames of both"),
+        (one_class, {}, "all 72 labeled frames of these 6 episodes are failure; a classifier needs frames of both"),
         (three_episodes, {}, "3 episodes are too few: at least 4 are needed"),
         (rotten, {}, "camera.front.bin fails its checksum); 'plaudit data check"),
         (a_camera_missing, {}, "episode 12 has no camera 'front', it has: wrist"),

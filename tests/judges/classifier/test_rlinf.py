@@ -217,7 +217,7 @@ def test_where_config_and_checkpoint_disagree_the_checkpoint_is_believed(tmp_pat
         "the config says use_pretrain is True, the checkpoint was trained with False; the checkpoint is believed",
         "the config says hidden_dim is 256, the checkpoint was trained with 12; the checkpoint is believed",
     )
-    assert len(load_rlinf_checkpoint(path, {"use_pretrain": False, "image_keys": ["base_camera"]}).notes) == 1
+    assert len(load_rlinf_checkpoint(path, {"use_pretrain": False, "image_keys": ["base_camera"]}).warnings) == 1
 
 
 def test_a_size_that_gives_another_grid_is_refused_with_those_that_fit(tmp_path):
