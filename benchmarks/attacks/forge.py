@@ -50,6 +50,7 @@ VALUES: dict[str, Any] = {
     "2^53": 1 << 53,
     "2^63": 1 << 63,
     "10^300": 10**300,
+    "10^400": 10**400,  # beyond all floats
     "a float beyond all dates": 1e18,
     "an empty text": "",
     "a path": "../../beside/notes",

@@ -166,7 +166,7 @@ def _check_origin(origin: Any) -> None:
 
 def is_number(value: Any) -> bool:
     """One that is finite."""
-    return isinstance(value, float | int) and type(value) is not bool and math.isfinite(value)
+    return isinstance(value, float | int) and type(value) is not bool and -math.inf < value < math.inf
 
 
 def _check_int(name: str, value: Any, least: int, most: int) -> int:
