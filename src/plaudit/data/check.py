@@ -6,8 +6,6 @@ corrects single flipped bits, restores lost files from their second copy, and dr
 checksum, so that nothing is trained on them; their bytes stay where they are.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,16 +50,19 @@ def check(folder: str | Path, *, repair: bool = False, progress: ProgressFn = it
     if not is_store(folder) and not (folder / "journal").is_file():
         raise StoreError(f"{folder} holds no store")
     root, report = Folder(folder), CheckReport()
-    with disk_errors(folder, "the check did not get to its end"), _foreign_files(report):
-        if repair:
-            with lock(root):  # nobody else may write while files are mended
-                _repair_files(root, report)
-                report.lines = sum(len(inspect_journal(path).good) for path in _journals(root))
-        else:
-            _check_files(root, report)
-        if not report.problems:
-            _check_contents(root, report, repair, progress)
-        report.aside = Quarantine(root).sentences()
+    with disk_errors(folder, "the check did not get to its end"):
+        try:
+            if repair:
+                with lock(root):  # nobody else may write while files are mended
+                    _repair_files(root, report)
+                    report.lines = sum(len(inspect_journal(path).good) for path in _journals(root))
+            else:
+                _check_files(root, report)
+            if not report.problems:
+                _check_contents(root, report, repair, progress)
+            report.aside = Quarantine(root).sentences()
+        except ForeignFile as error:  # a link or a pipe among its files: nothing is looked at beyond it
+            report.problems.append(str(error))
     return report
 
 
@@ -72,15 +73,6 @@ def empty_quarantine(folder: str | Path) -> list[str]:
     root = Folder(Path(folder))
     with disk_errors(root.path, "the quarantine was not emptied"), lock(root):
         return Quarantine(root).empty()
-
-
-@contextmanager
-def _foreign_files(report: CheckReport) -> Iterator[None]:
-    """A link or a pipe among the files of a store is a problem like any other, beyond which nothing is looked at."""
-    try:
-        yield
-    except ForeignFile as error:
-        report.problems.append(str(error))
 
 
 def _journals(root: Folder) -> list[Path]:
@@ -150,21 +142,19 @@ def _repair_settings(root: Folder, header: Record | None) -> list[str]:
 def _counters_after_repair(root: Folder, records: list[Record], lost: int) -> Record:
     """Ids and segments of lines that are lost are not given again: labels may speak of them, readers hold them."""
     labels = inspect_journal(root.path / "labels").records()
-    next_id = max(_following(records, "id", MAX_ID), _values(records, "next_id", MAX_ID))
-    next_segment = max(_following(records, "segment", MAX_SEGMENTS), _values(records, "next_segment", MAX_SEGMENTS))
+    next_id = max(_highest(records, "id", MAX_ID - 1) + 1, _highest(records, "next_id", MAX_ID))
+    next_segment = max(
+        _highest(records, "segment", MAX_SEGMENTS - 1) + 1, _highest(records, "next_segment", MAX_SEGMENTS)
+    )
     return summary_line(
-        next_id=min(MAX_ID, max(next_id + lost, _following(labels, "episode", MAX_ID))),
+        next_id=min(MAX_ID, max(next_id + lost, _highest(labels, "episode", MAX_ID - 1) + 1)),
         next_segment=min(MAX_SEGMENTS, next_segment + lost),
     )
 
 
-def _following(records: list[Record], name: str, most: int) -> int:
-    """The number after the highest that these lines have."""
-    return max((line[name] + 1 for line in records if is_int_in(line.get(name), 0, most - 1)), default=0)
-
-
-def _values(records: list[Record], name: str, most: int) -> int:
-    return max((line[name] for line in records if is_int_in(line.get(name), 0, most)), default=0)
+def _highest(records: list[Record], name: str, most: int) -> int:
+    """The highest number up to `most` that these lines have under a name; -1 where none has one."""
+    return max((line[name] for line in records if is_int_in(line.get(name), 0, most)), default=-1)
 
 
 def _check_contents(root: Folder, report: CheckReport, repair: bool, progress: ProgressFn) -> None:

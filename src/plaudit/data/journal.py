@@ -182,9 +182,6 @@ class Journal:
         self._new_header = header
         self._header_pending = self.header is not None and self.header != header
 
-    def damaged(self, what: str) -> StoreDamaged:
-        return damaged(self.path, what)
-
     def _encode(self, records: Iterable[Record]) -> list[bytes]:
         header_records = [{HEADER_KEY: self._new_header}] if self.header is None or self._header_pending else []
         return encode_lines([*header_records, *records], self.count + 1, self._chain)
@@ -207,20 +204,20 @@ class Journal:
     def _catch_up(self, file: int) -> list[Record]:
         size = os.fstat(file).st_size
         if size < self._offset:
-            raise self.damaged(f"it lost its last {self._offset - size:,} bytes while it was open")
+            raise damaged(self.path, f"it lost its last {self._offset - size:,} bytes while it was open")
         records: list[Record] = []
         while (before := self._offset) < size:
             data = read_at(file, before, min(size - before, MAX_LINE_BYTES))  # a hole of terabytes is a file too
             records += self._take(file, data)
             if self._offset == before:
                 if b"\n" not in data and size - before > len(data):
-                    raise self.damaged(f"line {self.lines + 1} is longer than any that is written here")
+                    raise damaged(self.path, f"line {self.lines + 1} is longer than any that is written here")
                 break
         head = self._head
         if head is not None and self.count < head.count:
-            raise self.damaged(f"its last {head.count - self.count} acknowledged line(s) are missing or damaged")
+            raise damaged(self.path, f"its last {head.count - self.count} acknowledged line(s) are missing or damaged")
         if head is not None and self.count == head.count and self._chain != head.chain:
-            raise self.damaged("these are not the lines that were written here")
+            raise damaged(self.path, "these are not the lines that were written here")
         return records
 
     def _take(self, file: int, data: bytes) -> list[Record]:
@@ -232,11 +229,11 @@ class Journal:
             if line is None:
                 # More was appended after it, so this one was complete once.
                 if not self._is_torn(file, self._offset + len(text) + 1):
-                    raise self.damaged(f"line {self.lines + 1} fails its checksum")
+                    raise damaged(self.path, f"line {self.lines + 1} fails its checksum")
                 break
             problem = order_problem(line, self.count, self._chain, self.lines, self.header is not None)
             if problem:
-                raise self.damaged(problem)
+                raise damaged(self.path, problem)
             if line.is_header:
                 self.header = line.record[HEADER_KEY]
             else:
@@ -268,7 +265,7 @@ class Journal:
             return []
         # A whole record with one flipped bit is kept.
         if torn <= MAX_REPAIR_BYTES and repair_lines(read_at(file, self._offset, torn)) is not None:
-            raise self.damaged(f"line {self.lines + 1} fails its checksum")
+            raise damaged(self.path, f"line {self.lines + 1} fails its checksum")
         counted = "the count beside it does not have it" if self._head else "whether it was acknowledged is not known"
         messages = f"{self.path}: {torn:,} bytes of an unfinished last line"
         with Quarantine(self.folder).entry(f"{self.path.name}-tail", f"{messages}; {counted}") as aside:

@@ -72,22 +72,21 @@ class Entry:
     def tail(self, source: str, file: int, offset: int) -> None:
         """Copy what an open file holds from `offset` on."""
         copy = f"{source.replace('/', '-')}.from-{offset}"
-        with self._folder.opened(f"{self._name}/{copy}", os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target:
-            copy_from(file, offset, target)
-            os.fsync(target)
+        self._copy(file, offset, copy)
         self.how.append(f"- {copy} are the bytes of {source} from byte {offset} on: append them to it again,")
         self.how.append("  together with the journal's lines that speak of them, from a backup.")
 
     def copy(self, source: str) -> None:
         """A file as it is now."""
         kept = source.replace("/", "-")
-        with (
-            self._folder.opened(source, os.O_RDONLY) as file,
-            self._folder.opened(f"{self._name}/{kept}", os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target,
-        ):
-            copy_from(file, 0, target)
-            os.fsync(target)
+        with self._folder.opened(source, os.O_RDONLY) as file:
+            self._copy(file, 0, kept)
         self.how.append(f"- {kept} is {source} as it was: copy it back.")
+
+    def _copy(self, file: int, offset: int, name: str) -> None:
+        with self._folder.opened(f"{self._name}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target:
+            copy_from(file, offset, target)
+            os.fsync(target)
 
     def move(self, source: str) -> None:
         """A folder with all that is in it."""

@@ -156,52 +156,49 @@ class Segment:
 
     def truncate(self, rows: int) -> None:
         """Undo what was written since `commit` beyond `rows`; it was never acknowledged."""
-        for column in self._touched:
-            size = rows * self.schema.bytes_of(column)
-            with self._root.opened(self._names[column], os.O_RDWR) as file:
-                if os.fstat(file).st_size > size:
-                    os.ftruncate(file, size)
         self.rows = rows
+        for column in self._touched:
+            self._cut(column)
 
     @property
     def leftovers(self) -> int:
         """Bytes beyond the rows that count: of an append that was interrupted, or of lines that are lost."""
-        return sum(max(0, extra) for extra in self._extra_bytes())
+        return sum(max(0, extra) for extra in self._extra_bytes().values())
 
     @property
     def may_grow(self) -> bool:
         """Whether nothing is missing or cut, and no file has a second name (a hard link) where changes would show."""
-        return not any(extra < 0 for extra in self._extra_bytes()) and not self.is_shared
+        return all(extra >= 0 for extra in self._extra_bytes().values()) and not self.is_shared
 
     @property
     def is_shared(self) -> bool:
         """Whether a file has a second name somewhere: nothing is added to it, and nothing cut."""
-        files = [self._names[column] for column in self.schema.columns]
-        return any(self._root.exists(file) and self._root.stat(file).st_nlink > 1 for file in files)
-
-    def _extra_bytes(self) -> list[int]:
-        found: list[int] = []
-        for column in self.schema.columns:
-            there = self._root.exists(self._names[column])
-            size = self._root.stat(self._names[column]).st_size if there else -1
-            found.append(size - self.rows * self.schema.bytes_of(column))
-        return found
+        return any(self._root.exists(file) and self._root.stat(file).st_nlink > 1 for file in self._names.values())
 
     def set_aside(self, entry: Entry) -> None:
         """Put the leftovers there. The files are cut once all of it is safe: see `cut`."""
-        for column in self.schema.columns:
-            size = self.rows * self.schema.bytes_of(column)
-            if self._root.exists(self._names[column]) and self._root.stat(self._names[column]).st_size > size:
-                with self._root.opened(self._names[column], os.O_RDONLY) as file:
-                    entry.tail(self._names[column], file, size)
+        for column in (column for column, extra in self._extra_bytes().items() if extra > 0):
+            with self._root.opened(self._names[column], os.O_RDONLY) as file:
+                entry.tail(self._names[column], file, self._size(column))
 
     def cut(self) -> None:
         """Remove leftovers that were set aside."""
-        for column in self.schema.columns:
-            if self._root.exists(self._names[column]):
-                with self._root.opened(self._names[column], os.O_RDWR) as file:
-                    if os.fstat(file).st_size > self.rows * self.schema.bytes_of(column):
-                        os.ftruncate(file, self.rows * self.schema.bytes_of(column))
+        for column in (column for column, extra in self._extra_bytes().items() if extra > 0):
+            self._cut(column)
+
+    def _extra_bytes(self) -> dict[str, int]:
+        """Of each column's file beyond the rows that count; below 0 where it is cut or missing."""
+        sizes = {c: self._root.stat(n).st_size if self._root.exists(n) else -1 for c, n in self._names.items()}
+        return {column: size - self._size(column) for column, size in sizes.items()}
+
+    def _size(self, column: str) -> int:
+        """Bytes of the rows that count."""
+        return self.rows * self.schema.bytes_of(column)
+
+    def _cut(self, column: str) -> None:
+        with self._root.opened(self._names[column], os.O_RDWR) as file:
+            if os.fstat(file).st_size > self._size(column):
+                os.ftruncate(file, self._size(column))
 
     def column(self, name: str) -> AnyArray:
         """[rows, ...] a read-only map that covers every row that counts."""

@@ -34,12 +34,10 @@ from typing import Self
 from plaudit.data.catalog import Catalog
 from plaudit.data.disk import Folder, disk_error, disk_errors, sync
 from plaudit.data.entries import EpisodeEntry, episode_line, new_entry, schema_of, segment_line
-from plaudit.data.identity import check_identity, skip_labeled_ids
 from plaudit.data.journal import Journal, Record
 from plaudit.data.ledger import Ledger
 from plaudit.data.locking import Lock, lock
-from plaudit.data.migration import check_schemas, migrate
-from plaudit.data.recovery import recover
+from plaudit.data.recovery import check_identity, check_schemas, migrate, recover, skip_labeled_ids
 from plaudit.data.schema import STEPS, Schema, camera_column
 from plaudit.data.segments import Segment
 from plaudit.data.settings import MARKER, VERSION, Settings, read_settings

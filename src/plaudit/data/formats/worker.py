@@ -216,7 +216,3 @@ def packed(episode: Episode, labels: Labels | None) -> tuple[dict[str, Any], lis
         "labels": None if labels is None else {"source": labels.judge.source},
     }
     return answer, arrays
-
-
-if __name__ == "__main__":
-    nursery(int(sys.argv[1]))

@@ -33,6 +33,7 @@ from plaudit.data.formats.lerobot.episodes import Listing, Row, list_episodes, t
 from plaudit.data.formats.lerobot.features import (
     ACTION,
     BOOKKEEPING,
+    DONE,
     IMAGES,
     INTERVENTION,
     LABELS,
@@ -40,11 +41,11 @@ from plaudit.data.formats.lerobot.features import (
     PRIVILEGED,
     REWARD,
     STATE,
+    SUCCESS,
 )
 from plaudit.data.formats.lerobot.info import parse_info
 from plaudit.data.formats.lerobot.io_utils import MISSING, read_table
 from plaudit.data.formats.lerobot.plaudit_meta import NO_META, PlauditMeta, read_plaudit_meta
-from plaudit.data.formats.lerobot.success import control_mode, success_of, terminated
 from plaudit.data.formats.lerobot.videos import Videos
 from plaudit.data.formats.limits import GB, check_decoded_size
 from plaudit.errors import BadFile, DataError, InvalidEpisode
@@ -216,12 +217,12 @@ class _Folder:
                 frames={c: self._frames(row, table, c, key, extra) for c, key in self.cameras.items()},
                 state=_with_last(joined(table, self.state_keys, row.data), final_state),
                 actions=joined(table, self.action_keys, row.data),
-                control_mode=control_mode(table, row.data),
+                control_mode=_control_mode(table, row.data),
                 privileged=self._privileged(table, row.data),
                 task=self._task(row, table),
                 fps=self.fps,
                 robot=self.info.robot,
-                terminated=terminated(table, row.data) if extra.terminated is None else extra.terminated,
+                terminated=_terminated(table, row.data) if extra.terminated is None else extra.terminated,
                 repeated=extra.repeated,
                 origin=Origin("lerobot", str(self.path), row.index, self.digest(row)),
                 meta=self._names(),
@@ -314,7 +315,7 @@ class _Folder:
             last = extra.final_success
             targets = np.append(reward, reward[-1] if last is None else last)
             return Labels.from_targets(targets, extra.source)
-        success = success_of(table, row.data, reward)
+        success = _success(table, row.data, reward)
         start = np.nan if extra.start is None else extra.start
         return Labels.from_targets(np.append(start, np.where(np.isnan(reward), np.nan, success)), extra.source)
 
@@ -324,6 +325,27 @@ class _Folder:
             return self.options.reward_frame
         declared = {extra.reward_frame for extra in self._sidecar.values()}
         return "same" if declared == {"same"} else "next"
+
+
+def _success(table: pa.Table, where: Path, reward: AnyArray) -> AnyArray:
+    """`next.success`, or a sparse reward of 0 and 1; a dense reward is not used."""
+    declared = column(table, SUCCESS, where, np.bool_)
+    if declared is not None:
+        return declared
+    sparse = np.isin(reward[~np.isnan(reward)], (0, 1)).all()
+    return (reward == 1) & sparse
+
+
+def _terminated(table: pa.Table, where: Path) -> bool:
+    """`next.done` also marks a time limit; only an end in success is taken as the task's own."""
+    done, reward = column(table, DONE, where, np.bool_), column(table, REWARD, where, np.float32)
+    return bool(done is not None and reward is not None and done[-1] and _success(table, where, reward)[-1])
+
+
+def _control_mode(table: pa.Table, where: Path) -> AnyArray | None:
+    """Who acted; numbers that do not fit are left to the episode to refuse."""
+    mode = column(table, INTERVENTION, where, np.int64)
+    return None if mode is None else np.clip(mode, 0, 255).astype(np.uint8)
 
 
 def _with_last(rows: AnyArray, last: list[float] | None) -> AnyArray:
