@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.checkpoint import Stateful
-from plaudit.policies.networks import random_shift, seeded, weights_of
+from plaudit.policies.networks import ObsTensors, random_shift, seeded, weights_of
 from plaudit.types import EnvSpec, PolicyWeights
 
 # Called with the parameters whose gradients are about to be used, so that data-parallel workers average theirs.
@@ -80,6 +80,6 @@ def sample_critics(num_subsample: int, num_critics: int, rng: torch.Generator) -
     return torch.randperm(num_critics, generator=rng, device=rng.device)[:num_subsample]
 
 
-def random_shift_images(images: Mapping[str, Tensor], rng: torch.Generator, pad: int) -> Mapping[str, Tensor]:
-    """Each image shifted at random by up to `pad` pixels; 0 for none."""
-    return {camera: random_shift(image, rng, pad) for camera, image in images.items()} if pad else images
+def augment(images: Mapping[str, Tensor], state: Tensor, rng: torch.Generator, pad: int) -> ObsTensors:
+    """Observations with images shifted at random by up to `pad` pixels."""
+    return ObsTensors({camera: random_shift(image, rng, pad) for camera, image in images.items()}, state)

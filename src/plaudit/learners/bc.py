@@ -81,16 +81,12 @@ class FlowBC(Stateful):
 
     def _encode(self, observation: Observation) -> Tensor:
         """As the policy does, with gradients and with shifted images."""
-        images = {c: self._augment(observation.images[c]) for c in self.policy.config.cameras}
-        state = (
-            self.normalizer.normalize_state(observation.state) if self.policy.config.state_dim else observation.state
-        )
-        return self.policy.encoder.normalized(images, self._tensor(state))
-
-    def _augment(self, images: AnyArray) -> Tensor:
-        normalized = self._tensor(self.normalizer.normalize_image(images))
-        pad = self.config.random_shift_pad
-        return random_shift(normalized, self.rng, pad) if pad else normalized
+        images, state = observation.images, observation.state
+        normalized = {c: self._tensor(self.normalizer.normalize_image(images[c])) for c in self.policy.config.cameras}
+        shifted = {c: random_shift(image, self.rng, self.config.random_shift_pad) for c, image in normalized.items()}
+        if self.policy.config.state_dim:
+            state = self.normalizer.normalize_state(state)
+        return self.policy.encoder.normalized(shifted, self._tensor(state))
 
     def _tensor(self, array: AnyArray) -> Tensor:
         return to_tensor(array, self.policy.device)

@@ -17,10 +17,10 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from plaudit.learners.base import LearnerBase, make_adam
+from plaudit.learners.base import LearnerBase, augment, make_adam
 from plaudit.learners.config import LearnerConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
-from plaudit.policies.networks import Encoder, Linear, ObsTensors, gaussian_actor, mlp, obs_to_tensors, random_shift
+from plaudit.policies.networks import Encoder, Linear, ObsTensors, gaussian_actor, mlp, obs_to_tensors
 from plaudit.rollout.vector import ActFn, RolloutBatch
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 
@@ -130,16 +130,12 @@ class Ppo(LearnerBase):
 
     def bc_update(self, batch: Batch[Tensor]) -> float:
         """One step of behavior cloning, without which a sparse reward is rarely found at all; returns the loss."""
-        obs = ObsTensors({c: self._augment(batch.images[c]) for c in self.env_spec.cameras}, batch.state)
+        obs = augment(batch.images, batch.state, self.rng, self.config.random_shift_pad)
         self.net.bc_pretrained.fill_(True)
         density, _ = self.net(obs, batch.actions.clamp(-1, 1))
         loss = -density.mean()
         self._optimizer_step(loss)
         return float(loss.detach())
-
-    def _augment(self, images: Tensor) -> Tensor:
-        pad = self.config.random_shift_pad
-        return random_shift(images, self.rng, pad) if pad else images
 
     def _optimizer_step(self, loss: Tensor) -> None:
         self.optimizer.zero_grad()

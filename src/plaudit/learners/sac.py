@@ -15,14 +15,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from plaudit.learners.base import (
-    LearnerBase,
-    make_adam,
-    optimizer_step,
-    random_shift_images,
-    sample_critics,
-    soft_update,
-)
+from plaudit.learners.base import LearnerBase, augment, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.config import OffPolicyConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, TanhGaussian, obs_to_tensors
@@ -119,10 +112,8 @@ class Sac(LearnerBase):
         Metrics stay on the device: reading a number waits for the GPU.
         """
         self.version += 1
-        obs = ObsTensors(random_shift_images(batch.images, self.rng, self.config.random_shift_pad), batch.state)
-        next_obs = ObsTensors(
-            random_shift_images(batch.next_images, self.rng, self.config.random_shift_pad), batch.next_state
-        )
+        obs = augment(batch.images, batch.state, self.rng, self.config.random_shift_pad)
+        next_obs = augment(batch.next_images, batch.next_state, self.rng, self.config.random_shift_pad)
         # Critics.
         critic_loss, q_mean = self._critic_loss(batch, obs, next_obs)
         optimizer_step(self.optimizers["critic"], critic_loss, self.sync)

@@ -33,7 +33,7 @@ class ObsTensors:
 
 
 def obs_to_tensors(observation: Observation, env_spec: EnvSpec, device: torch.device) -> ObsTensors:
-    """The part of what N robots see that a learner looks at."""
+    """The cameras and states of N environments that a learner uses."""
     images = {camera: torch.from_numpy(observation.images[camera]).to(device) for camera in env_spec.cameras}
     return ObsTensors(images, torch.from_numpy(observation.state).to(device))
 
@@ -101,6 +101,8 @@ def _image_encoder(size: tuple[int, int], features: int) -> nn.Module:
 
 def random_shift(images: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor:
     """Each image moved by up to `pad` pixels, its edge repeated (DrQ, arXiv 2004.13649): [B, H, W, C] to the same."""
+    if not pad:
+        return images
     batch, height, width, _ = images.shape
     by = torch.randint(-pad, pad + 1, (batch, 2), generator=generator, device=generator.device).to(images.device)
     rows = (torch.arange(height, device=images.device) + by[:, :1]).clamp(0, height - 1)
