@@ -1,9 +1,9 @@
-"""A scripted expert for the built-in tasks: demonstrations on demand, and failures worth learning from.
+"""A scripted expert for the built-in tasks: demonstrations, and failures that are hard to tell from them.
 
-It sees what the simulation knows, not the pictures. Each scene is in one of a few phases and moves straight to where
-that phase wants the finger tips; noise on the actions makes no two demonstrations alike. The failures look nearly
-right, which is what a judge of images has to tell apart: fingers that close beside the cube, a cube let go on the way,
-one that stops short of the goal, one brought to a wrong place.
+It acts on privileged state, not on images. Each environment is in one of a few phases and moves in a straight line to
+the target of that phase; noise on the actions makes every demonstration different. The failures are near misses, which
+a judge has to tell from success: fingers that close beside the cube, a cube that is dropped on the way, one that stops
+short of the goal, one that is brought to the wrong place.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 Outcome = Literal["success", "miss", "drop", "near_goal", "wrong_place"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
-HOVER = 0.09  # of the tips over the table on the way, m
-ALIGNED = 0.012  # how well placed the tips are before they go on, m
-CLOSING = 4  # steps that fingers get to close
+HOVER_HEIGHT = 0.09  # of the fingertips above the table on the way, m
+ALIGNED = 0.012  # error of the fingertips at which a phase is over, m
+CLOSE_STEPS = 4  # for the fingers to close
 
 
 def check_script(outcomes: Sequence[str], noise: float) -> None:
-    """Whether an expert can be told so."""
+    """Raise `EnvError` unless an expert has these settings."""
     if not outcomes:
         raise EnvError(f"name at least one outcome of {', '.join(OUTCOMES)}")
     for outcome in outcomes:
@@ -65,92 +65,88 @@ class ScriptedExpert:
         self.reset()
 
     def reset(self) -> None:
-        """Plan anew at the next action: all environments are reset before it."""
-        self._begun = False
+        """Plan again at the next action, after all environments were reset."""
+        self._planned = False
 
     def act(self, state: TaskState) -> FloatArray:
         """The next actions, [N, 4] in -1..1."""
-        if not self._begun:
-            self._begin(state)
+        if not self._planned:
+            self._plan(state)
         target, gripper = self._push(state) if self._task == "push" else self._pick(state)
         move = np.clip((target - state.tip_pos) / ACTION_SCALE, -1, 1)
         actions = np.concatenate([move, gripper[:, None]], axis=1)
         return np.clip(actions + self._rng.normal(0, 1, actions.shape) * self._noise, -1, 1).astype(np.float32)
 
-    def _begin(self, state: TaskState) -> None:
-        """Decide where each scene's cube is taken, and where its fingers close."""
-        self._begun, count = True, self._num_envs
-        self._closed = np.zeros(count, int)  # steps since the fingers began to close
-        self._let_go = np.zeros(count, bool)
-        self._aside, self._goal = np.zeros((count, 3)), state.goal_pos.copy()
+    def _plan(self, state: TaskState) -> None:
+        """Decide where each cube is brought, and where the fingers close."""
+        self._planned, count = True, self._num_envs
+        self._close_steps = np.zeros(count, int)  # since the fingers began to close
+        self._released = np.zeros(count, bool)
+        self._offset, self._goal = np.zeros((count, 3)), state.goal_pos.copy()  # of the fingers from the cube
         angle = self._rng.uniform(-np.pi, np.pi, count)
-        way = state.goal_pos - state.cube_pos
-        if self._task == "push":
-            angle = np.arctan2(way[:, 1], way[:, 0]) + np.where(angle > 0, np.pi / 2, -np.pi / 2)  # to one side of it
+        to_goal = state.goal_pos - state.cube_pos
+        if self._task == "push":  # to one side of the direction to the goal
+            angle = np.arctan2(to_goal[:, 1], to_goal[:, 0]) + np.where(angle > 0, np.pi / 2, -np.pi / 2)
         sideways = np.stack([np.cos(angle), np.sin(angle), np.zeros(count)], axis=1)
-        beside = 0.06 if self._task == "push" else np.array([0.055, 0.085, 0])  # open fingers reach out in y
-        self._fail("miss", self._aside, beside * sideways)  # where they close or push, beside the cube
+        miss_by = 0.06 if self._task == "push" else np.array([0.055, 0.085, 0])  # open fingers are wider in y
+        self._shift("miss", self._offset, miss_by * sideways)
         if self._task == "lift":
             self._goal[:] = state.cube_pos + (0, 0, Lift.height + 0.04)
-            self._fail("near_goal", self._goal, -self._short_by(count))
-            self._fail("wrong_place", self._goal, 0.1 * sideways - (0, 0, Lift.height + 0.02))
+            if (self.outcome == "near_goal").any():  # from half way up to just below the height of success
+                self._shift("near_goal", self._goal, -self._rng.uniform(0.05, 0.09, (count, 1)) * (0, 0, 1))
+            self._shift("wrong_place", self._goal, 0.1 * sideways - (0, 0, Lift.height + 0.02))
         elif self._task == "pick_place":
-            self._fail("near_goal", self._goal, 0.06 * sideways)
-            self._fail("wrong_place", self._goal, 0.12 * sideways)
-            self._fail("drop", self._goal, 0.12 * sideways + (0, 0, 0.1))  # on a way that does not cross the goal
+            self._shift("near_goal", self._goal, 0.06 * sideways)
+            self._shift("wrong_place", self._goal, 0.12 * sideways)
+            self._shift("drop", self._goal, 0.12 * sideways + (0, 0, 0.1))  # on a path that does not cross the goal
         else:
-            self._fail("near_goal", self._goal, -0.06 * way / np.linalg.norm(way[:, :2], axis=1, keepdims=True))
-            self._fail("wrong_place", self._goal, 0.1 * sideways)
+            self._shift("near_goal", self._goal, -0.06 * to_goal / np.linalg.norm(to_goal[:, :2], axis=1)[:, None])
+            self._shift("wrong_place", self._goal, 0.1 * sideways)
 
-    def _short_by(self, count: int) -> AnyArray:
-        """[N, 3] how much lower than an expert these stop: anywhere from half way up to just below what counts."""
-        if not (self.outcome == "near_goal").any():
-            return np.zeros((count, 3))
-        return self._rng.uniform(0.05, 0.09, (count, 1)) * (0, 0, 1)
-
-    def _fail(self, outcome: Outcome, places: AnyArray, shift: AnyArray) -> None:
-        """Move the places of the scenes with this outcome."""
-        places += np.where((self.outcome == outcome)[:, None], shift, 0.0)
+    def _shift(self, outcome: Outcome, positions: AnyArray, by: AnyArray) -> None:
+        """Move the positions, [N, 3], of the environments with this outcome."""
+        positions += np.where((self.outcome == outcome)[:, None], by, 0.0)
 
     def _pick(self, state: TaskState) -> tuple[AnyArray, AnyArray]:
-        over = state.cube_pos + self._aside
-        off = np.linalg.norm((state.tip_pos - over)[:, :2], axis=1)
-        down = over.copy()
-        down[:, 2] = np.where(off < ALIGNED, CUBE_HALF_SIZE, HOVER)
-        arrived = (off < ALIGNED) & (state.tip_pos[:, 2] < CUBE_HALF_SIZE + 0.008)
-        self._closed += arrived | (self._closed > 0)
-        carrying = self._closed > CLOSING
-        lost = carrying & ~state.is_grasped & (self.outcome != "miss") & ~self._let_go
-        self._closed[lost] = 0  # try again
-        carried = (
-            state.tip_pos + self._goal - np.where(self._aside.any(1, keepdims=True), state.tip_pos, state.cube_pos)
-        )
-        self._let_go |= (self.outcome == "drop") & carrying & (state.cube_pos[:, 2] > CUBE_HALF_SIZE + 0.03)
-        target = np.where(carrying[:, None], carried, np.where(self._closed[:, None] > 0, state.tip_pos, down))
-        return target, np.where((self._closed > 0) & ~self._let_go, -1.0, 1.0)
+        """Targets of the fingertips, [N, 3], and the gripper, [N]: above the cube, down, close, carry to the goal."""
+        grasp_pos = state.cube_pos + self._offset
+        error = np.linalg.norm((state.tip_pos - grasp_pos)[:, :2], axis=1)
+        approach = grasp_pos.copy()
+        approach[:, 2] = np.where(error < ALIGNED, CUBE_HALF_SIZE, HOVER_HEIGHT)
+        arrived = (error < ALIGNED) & (state.tip_pos[:, 2] < CUBE_HALF_SIZE + 0.008)
+        self._close_steps += arrived | (self._close_steps > 0)
+        carrying = self._close_steps > CLOSE_STEPS
+        lost = carrying & ~state.is_grasped & (self.outcome != "miss") & ~self._released
+        self._close_steps[lost] = 0  # try again
+        carried = np.where(self._offset.any(1, keepdims=True), state.tip_pos, state.cube_pos)  # a miss carries nothing
+        carry = state.tip_pos + self._goal - carried
+        self._released |= (self.outcome == "drop") & carrying & (state.cube_pos[:, 2] > CUBE_HALF_SIZE + 0.03)
+        closing = self._close_steps > 0
+        target = np.where(carrying[:, None], carry, np.where(closing[:, None], state.tip_pos, approach))
+        return target, np.where(closing & ~self._released, -1.0, 1.0)
 
     def _push(self, state: TaskState) -> tuple[AnyArray, AnyArray]:
-        way = (self._goal - state.cube_pos) * (1, 1, 0)
-        far = np.linalg.norm(way, axis=1, keepdims=True)
-        ahead = way / np.maximum(far, 1e-6)
-        behind = state.cube_pos - 0.05 * ahead + self._aside
-        off = np.linalg.norm((state.tip_pos - behind)[:, :2], axis=1)
-        reach = state.tip_pos - state.cube_pos - self._aside
-        along = (reach * ahead).sum(axis=1, keepdims=True)
-        astray = np.linalg.norm((reach - along * ahead)[:, :2], axis=1)
+        """The same for pushing: behind the cube, down, forward to the goal, away."""
+        horizontal = np.array([1, 1, 0])
+        to_goal = (self._goal - state.cube_pos) * horizontal
+        distance = np.linalg.norm(to_goal, axis=1, keepdims=True)
+        forward = to_goal / np.maximum(distance, 1e-6)
+        behind = state.cube_pos - 0.05 * forward + self._offset
+        error = np.linalg.norm((state.tip_pos - behind)[:, :2], axis=1)
+        from_cube = state.tip_pos - state.cube_pos - self._offset
+        along = (from_cube * forward).sum(axis=1, keepdims=True)
+        lateral = np.linalg.norm((from_cube - along * forward)[:, :2], axis=1)
         low = state.tip_pos[:, 2] < 0.03
-        pushing = low & (astray < 0.015) & (along[:, 0] < 0)
-        ground = np.array([1, 1, 0])
-        target = behind * ground + np.where(off < ALIGNED, CUBE_HALF_SIZE, HOVER)[:, None] * (0, 0, 1)
-        back = (
-            state.tip_pos - ACTION_SCALE / 2 * ahead + (0, 0, ACTION_SCALE)
-        )  # away from the cube first: lifting would drag it along
-        target = np.where((low & (off >= ALIGNED))[:, None], back, target)
-        fastest = np.where(self.outcome == "drop", 0.01, 0.02)[:, None]  # m a step: the cube is not to slide on
-        slowly = np.minimum(0.25 * far + 0.004, fastest)
-        onwards = (state.cube_pos + self._aside + (along + slowly) * ahead) * ground + (0, 0, CUBE_HALF_SIZE)
-        target = np.where(pushing[:, None], onwards, target)
-        self._let_go |= (far[:, 0] < 0.008) | ((self.outcome == "drop") & (far[:, 0] < 0.075))
-        aside = np.where((state.tip_pos[:, 2] < 2 * HOVER)[:, None], back, state.tip_pos)  # up and away, then wait
-        target = np.where(self._let_go[:, None], aside, target)
+        pushing = low & (lateral < 0.015) & (along[:, 0] < 0)
+        target = behind * horizontal + np.where(error < ALIGNED, CUBE_HALF_SIZE, HOVER_HEIGHT)[:, None] * (0, 0, 1)
+        # Away from the cube before up: lifting would drag it along.
+        retreat = state.tip_pos - ACTION_SCALE / 2 * forward + (0, 0, ACTION_SCALE)
+        target = np.where((low & (error >= ALIGNED))[:, None], retreat, target)
+        max_speed = np.where(self.outcome == "drop", 0.01, 0.02)[:, None]  # m per step: the cube must not slide
+        speed = np.minimum(0.25 * distance + 0.004, max_speed)
+        push = (state.cube_pos + self._offset + (along + speed) * forward) * horizontal + (0, 0, CUBE_HALF_SIZE)
+        target = np.where(pushing[:, None], push, target)
+        self._released |= (distance[:, 0] < 0.008) | ((self.outcome == "drop") & (distance[:, 0] < 0.075))
+        leave = np.where((state.tip_pos[:, 2] < 2 * HOVER_HEIGHT)[:, None], retreat, state.tip_pos)  # up, then wait
+        target = np.where(self._released[:, None], leave, target)
         return target, np.full(len(target), -1.0)
