@@ -1,5 +1,4 @@
-"""Several machines as one: where each part lives, how nodes are started, joined and checked. Ray is imported here only.
+"""Online runs on several machines: how nodes are started, joined and checked, and where each worker runs.
 
-Nothing imports Ray when this package is imported: `config`, `placement` and `versions` work without it, the others
-import it in their functions and say which extra brings it.
+Ray is imported in this package only, and in functions: importing the package does not need it.
 """

@@ -57,7 +57,7 @@ def address_towards(address: str) -> str:
 
 
 def listeners(pids: Iterable[int]) -> list[Listener]:
-    """What these processes listen on; those that are gone, or somebody else's, are left out."""
+    """What these processes listen on, except those that have ended or belong to another user."""
     found = set()
     for pid in pids:
         try:

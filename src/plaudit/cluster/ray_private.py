@@ -1,8 +1,8 @@
-"""What Plaudit uses of Ray beyond its documented interface: here, and nowhere else in the package.
+"""All uses of Ray beyond its documented interface.
 
-Written against Ray 2.60. Each part says why it is there and what happens where another release lacks it, so that a
-change of Ray is found and mended in one file. The one other exception are the health-check settings (`SYSTEM_CONFIG` in
-launch.py), which Ray documents as internal and whose effect docs/cluster.md has measured.
+Written against Ray 2.60. Each says why it is needed and what happens where another release lacks it, so that a change
+of Ray is fixed in one file. The only other ones are the health-check settings (`SYSTEM_CONFIG` in launch.py), which Ray
+documents as internal; docs/cluster.md has their measured effect.
 """
 
 import time
@@ -15,24 +15,24 @@ from typing import Any
 
 START_HOOK = "plaudit.cluster.ray_private.on_start"  # `ray start` calls it by the name in RAY_START_HOOK
 
-# `ray start` by the interpreter at hand: the `ray` script beside it names one of its own, which may have moved.
+# `ray start` by this interpreter: the `ray` script beside it names an interpreter by its path, which may have moved.
 RAY_MAIN = "import sys; from ray.scripts.scripts import main; sys.exit(main())"
 
-SLOWER = 10  # times: 30 s are five minutes
-
-
-# 127.0.0.1 means 127.0.0.1. Ray replaces a loopback address by the machine's outward one, in `ray.init` and in `ray
-# start`, and a node with an outward address listens on all of them. Whoever says 127.0.0.1 wants a cluster that nobody
-# else can reach. Without this the ports are open wider, and nothing else changes.
+SLOWDOWN = 10  # 30 s become five minutes
 
 
 def keep_loopback() -> None:
-    """From now on in this process."""
+    """Keep 127.0.0.1, in this process.
+
+    Ray replaces a loopback address by one that other machines can reach, in `ray.init` and in `ray start`, and such a
+    node listens on all addresses. A user of 127.0.0.1 wants a cluster that no other machine can reach. Without this
+    more ports are open, and nothing else changes.
+    """
     _module("services").resolve_ip_for_localhost = lambda host: host
 
 
 def on_start(ray_params: Any, head: bool) -> None:
-    """What `ray start` is about to start, before it does."""
+    """Ray calls this in `ray start`, before it starts anything."""
     keep_loopback()
     _module("node").time = SlowClock()
     ray_params.ray_client_server_port = None  # a server for drivers outside of the cluster; there is no flag against it
@@ -45,25 +45,25 @@ def node_options(address: str, folder: Path) -> dict[str, Any]:
     return {"_node_ip_address": address, "_temp_dir": str(folder.absolute())}
 
 
-# Ray gives its own processes 30 s to register, a constant that no setting reaches; beside other work on two cores that
-# is too short. So the clock by which it counts is slowed while a node starts: by `patient` around `ray.init`, by
-# `on_start` in `ray start`, which `plaudit cluster start` ends when it has waited long enough. Without it a start on a
-# busy machine fails sooner.
-
-
 class SlowClock:
-    """The module `time`, whose monotonic clock goes slowly."""
+    """The module `time` with a slow monotonic clock.
+
+    Ray gives its own processes 30 s to register, a constant that no setting changes; on a busy machine that is too
+    short. So Ray's clock is slowed while a node starts: by `patient` around `ray.init`, by `on_start` in `ray start`,
+    which `plaudit cluster start` ends after a timeout of its own. Without it a start on a busy machine fails sooner.
+    """
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
 
     def monotonic(self) -> float:
-        return time.monotonic() / SLOWER
+        """Seconds, ten times too slow."""
+        return time.monotonic() / SLOWDOWN
 
 
 @contextmanager
 def patient() -> Iterator[None]:
-    """While a node starts in this process."""
+    """Slow Ray's clock in this block."""
     node = _module("node")
     node.time = SlowClock()
     try:
@@ -73,14 +73,14 @@ def patient() -> Iterator[None]:
 
 
 def keep_quiet() -> None:
-    """Ray writes the last words of every process that died to the driver's output, whatever it was told about logs.
-    There they would tear our screen, and the loop reports lost workers itself. Without it they do."""
+    """Stop Ray from printing the last output of every process that died, which it does whatever its log settings are.
+    It would break our screen, and the loop reports lost workers itself."""
     _module("worker").print_to_stdstream = lambda *_, **__: None
 
 
 def read_token_again() -> None:
-    """Ray keeps what the environment said of its token when it was imported. Without it a process that had imported Ray
-    before joins with the old one, and is refused."""
+    """Read the token's variables again. Ray reads them when it is imported; without this, a process that imported Ray
+    before joins with the old token and is refused."""
     raylet: Any = import_module("ray._raylet")
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
@@ -88,7 +88,7 @@ def read_token_again() -> None:
 
 @dataclass(frozen=True)
 class Actor:
-    """A process that serves calls."""
+    """An actor of the cluster."""
 
     kind: str  # its class
     name: str  # "" without one
@@ -100,21 +100,21 @@ class Actor:
 
 def actors() -> list[Actor]:
     """All that are not dead, of any driver. Ray's public listing needs its dashboard, which we do not run."""
-    found = [
+    alive = [
         Actor(
-            kind=facts["ActorClassName"],
-            name=facts["Name"],
-            node_id=facts["Address"]["NodeID"],
-            pid=facts["Pid"],
-            state=facts["State"],
-            restarts=facts["NumRestarts"],
+            kind=entry["ActorClassName"],
+            name=entry["Name"],
+            node_id=entry["Address"]["NodeID"],
+            pid=entry["Pid"],
+            state=entry["State"],
+            restarts=entry["NumRestarts"],
         )
-        for facts in _module("state").actors().values()
-        if facts["State"] != "DEAD"
+        for entry in _module("state").actors().values()
+        if entry["State"] != "DEAD"
     ]
-    return sorted(found, key=lambda actor: (actor.node_id, actor.kind, actor.pid))
+    return sorted(alive, key=lambda actor: (actor.node_id, actor.kind, actor.pid))
 
 
 def _module(name: str) -> Any:
-    """Untyped, because what is used of it is nobody's interface."""
+    """Untyped, because it has no public interface."""
     return import_module(f"ray._private.{name}")

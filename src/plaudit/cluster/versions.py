@@ -1,7 +1,7 @@
-"""What software a machine runs, and whether two of them can work together.
+"""The software versions of machines, and whether two of them can work together.
 
-A node carries its versions as labels from its start, so that a cluster that cannot work is refused before the first
-actor is made, not when an array arrives that one side cannot read.
+A node has its versions as labels, so that a cluster of different versions is refused before the first actor is created,
+not when an array arrives that one side cannot read.
 """
 
 import os
@@ -16,7 +16,7 @@ PACKAGES = ("python", "ray", "torch", "plaudit")
 
 
 def need_ray() -> None:
-    """Say which extra brings Ray, where it is not installed."""
+    """Raise `MissingExtra` where Ray is not installed."""
     try:
         import ray  # noqa: F401
     except ModuleNotFoundError as error:
@@ -24,41 +24,41 @@ def need_ray() -> None:
 
 
 def own_versions() -> dict[str, str]:
-    """Of this machine, without importing any of them."""
-    found = {"python": platform.python_version(), "plaudit": __version__}
-    return found | {name: metadata.version(name) for name in ("ray", "torch")}
+    """Of this machine, without importing the packages."""
+    installed = {name: metadata.version(name) for name in ("ray", "torch")}
+    return {"python": platform.python_version(), "plaudit": __version__, **installed}
 
 
 def own_labels() -> dict[str, str]:
-    """What a node of this machine carries. A label has letters, digits, dots, dashes and underscores."""
+    """The labels of a node of this machine; their characters are letters, digits, dots, dashes and underscores."""
     labels = {f"plaudit.{name}": version.replace("+", "_") for name, version in own_versions().items()}
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    if all(number.isdecimal() for number in visible):  # the numbers of the GPUs that this machine may use
+    if all(number.isdecimal() for number in visible):
         labels["plaudit.gpus"] = "_".join(visible)
     return labels
 
 
 def versions_of(labels: Mapping[str, str]) -> dict[str, str]:
-    """Those that a node carries."""
+    """From the labels of a node."""
     named = {name: labels.get(f"plaudit.{name}") for name in PACKAGES}
     return {name: version.replace("_", "+") for name, version in named.items() if version is not None}
 
 
 def gpus_of(labels: Mapping[str, str], count: int) -> tuple[str, ...]:
-    """What CUDA calls the GPUs of a node: their numbers, counted from 0 unless it was started with some of them."""
-    named = labels.get("plaudit.gpus", "").split("_")
-    return tuple(named) if len(named) == count and all(named) else tuple(map(str, range(count)))
+    """The ids of a node's GPUs in CUDA_VISIBLE_DEVICES: from 0 on, unless it was started with some of them."""
+    visible = labels.get("plaudit.gpus", "").split("_")
+    return tuple(visible) if len(visible) == count and all(visible) else tuple(map(str, range(count)))
 
 
 def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
-    """What differs, in words; None when they can work together.
+    """Which versions differ, for a message; None when two machines can work together.
 
-    Builds of one torch for different GPUs (2.13.0+cpu, 2.13.0+cu130) go together. What a node does not tell is not held
-    against it: one that was started by hand carries no labels, and `plaudit cluster check` asks it.
+    Builds of one torch for different GPUs (2.13.0+cpu, 2.13.0+cu130) do not differ, and neither does a version that is
+    not known: a node that was started by hand has no labels, and `plaudit cluster check` reads its versions.
     """
-    apart = [name for name in PACKAGES if name in theirs and _release(theirs[name]) != _release(ours[name])]
-    return ", ".join(f"{name} {theirs[name]} instead of {ours[name]}" for name in apart) or None
+    differing = [name for name in PACKAGES if name in theirs and not _same_release(theirs[name], ours[name])]
+    return ", ".join(f"{name} {theirs[name]} instead of {ours[name]}" for name in differing) or None
 
 
-def _release(version: str) -> str:
-    return version.split("+")[0]
+def _same_release(one: str, other: str) -> bool:
+    return one.partition("+")[0] == other.partition("+")[0]
