@@ -1,8 +1,8 @@
 # Two commands do everything on a fresh Debian or Ubuntu machine with Python 3.11 to 3.13 and make:
 #   make demo    set up and run the main job
-#   make test    set up and run the checks: lint, types, tests
+#   make test    set up, lint and run the tests
 # Both take PYTHON=python3.12 to use another Python, and TORCH=... to install another build of PyTorch.
-.PHONY: help demo test test-all test-latest environments lint types test-fast test-beside test-clusters test-simulators
+.PHONY: help demo test test-all test-latest environments ruff lint types test-fast test-beside test-clusters test-simulators
 .PHONY: bench lock clean
 
 # Every Python that was asked for has environments of its own.
@@ -22,8 +22,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo   set up, then collect, train a judge, train a policy with it, evaluate (runs/demo)"
-	@echo "make test   set up, then lint, type check and test: all but the slow tests"
-	@echo "make test-all   the same with the slow tests: every fault on a cluster, long runs, many repetitions"
+	@echo "make test   set up, then lint and test: all but the slow tests"
+	@echo "make test-all   the same with types and the slow tests: every fault on a cluster, long runs, many repetitions"
 	@echo "make test-simulators   of these, the adapters with gym_hil, Fetch and Meta-World: they need an older MuJoCo"
 	@echo "make test-latest   the same as test-all with the newest release of everything, without the lock"
 	@echo "make lint   ruff and pyright alone"
@@ -52,13 +52,15 @@ demo: $(VENV)/.ready
 	@rm -rf runs/demo
 	@$(BIN)/plaudit demo
 
-lint: $(VENV)/.ready-dev
+ruff: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	@$(MAKE) --no-print-directory types
 
-types:
+# A type checker needs as long as a quarter of the tests, and finds nothing on a user's machine that it did not find here.
+types: $(VENV)/.ready-dev
 	$(BIN)/pyright --project pyproject.toml --pythonpath $(BIN)/python
+
+lint: ruff types
 
 # Two cores are kept busy: both environments are set up at the same time, and what uses one core, or waits much as
 # clusters do, runs beside the tests that use two, and comes first so that nothing of one core is left at the end. Tests
@@ -66,7 +68,7 @@ types:
 test: environments
 	@$(TOGETHER) test-fast test-beside
 
-test-beside: lint
+test-beside: ruff
 	@$(MAKE) --no-print-directory test-clusters
 	@$(MAKE) --no-print-directory test-simulators SELECT='-m "not slow"'
 

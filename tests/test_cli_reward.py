@@ -28,6 +28,14 @@ from waiting import stretch, wait_until
 SMALL = ("encoder={type: small, widths: [8, 16]}", "hidden_dim=16", "latent_dim=16")
 FAST = (*SMALL, "epochs=6", "lr=3e-3", "batch_size=32")
 
+# The command, with a checkpoint after every epoch instead of every few seconds.
+EVERY_EPOCH = """
+from plaudit.cli import main
+from plaudit.judges.classifier import training
+training.KEEP_EVERY = 0.0
+main()
+"""
+
 Run = Callable[..., str]
 
 
@@ -207,8 +215,9 @@ def test_a_mistake_is_answered_with_one_sentence_and_nothing_is_written(run, tmp
 def test_ctrl_c_stops_after_the_epoch_and_the_same_command_goes_on(tmp_path, store):
     words = ["train-reward", "store", *SMALL, "epochs=3000", "patience=3000", "--output-dir", "judge"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "plaudit.cli", *words]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        [sys.executable, "-c", EVERY_EPOCH, *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment
+    )
     wait_until(lambda: process.poll() is not None or any((tmp_path / ".judge.work").glob("member_0/*")))
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=stretch(60))

@@ -40,6 +40,7 @@ EMPTY = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
         ({"w": {**EMPTY, "shape": [-1]}}, None, "tensor 'w' has a shape that none has"),
         ({"w": 3}, None, "tensor 'w' has a shape that none has"),
     ],
+    ids=["length", "size", "nested", "list", "tensors", "dimensions", "negative", "no tensor"],
 )
 def test_a_head_that_lies_is_refused(tmp_path, monkeypatch, head, length, sentence):
     monkeypatch.setattr("plaudit.safetensors_file.MAX_TENSORS", 10)
