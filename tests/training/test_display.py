@@ -9,7 +9,7 @@ from rich.console import Console
 
 from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config
-from plaudit.training.display import Display, Pace
+from plaudit.training.display import Display, EtaEstimate
 from plaudit.training.event_log import EventLog
 from plaudit.training.progress import OnlineProgress
 from plaudit.training.replay_buffer import ReplayStats
@@ -144,14 +144,14 @@ def test_on_a_robot_with_a_person_nobody_speaks_of_what_only_a_simulation_knows(
 
 
 def test_the_time_left_is_that_of_the_rate_of_late():
-    pace = Pace()
+    pace = EtaEstimate()
     for second in range(0, 600, 2):  # first an episode every 10 s, then one every 2 s
         pace.add(second, second // 10 if second < 300 else 30 + (second - 300) // 2)
     assert pace.remaining_s(279) == pytest.approx(200, rel=0.05)  # 100 more
 
 
 def test_nobody_can_say_how_long_it_will_be_while_the_robot_stands():
-    pace = Pace()
+    pace = EtaEstimate()
     assert pace.remaining_s(100) is None
     for second in range(300):
         pace.add(second, min(second, 50))

@@ -2,7 +2,7 @@ from pathlib import Path
 
 from plaudit.training.evaluation import evaluate_run, record_videos
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.seeds import EVAL_SEEDS, TEST_SEEDS, seed_batches, training_seed
+from plaudit.training.seeds import EVAL_SEEDS, TEST_SEEDS, seed_batches, train_seed
 from training_runs import create, train
 
 TINY = (
@@ -19,7 +19,7 @@ def run(folder: Path, words: str) -> RunFolder:
 
 def test_no_training_episode_has_a_seed_of_an_evaluation_and_no_evaluation_one_of_the_test():
     assert list(seed_batches(EVAL_SEEDS, 3, 2)) == [[EVAL_SEEDS, EVAL_SEEDS + 1], [EVAL_SEEDS + 2, EVAL_SEEDS + 3]]
-    training = {training_seed(run, episode) for run in (0, 1, 10**9) for episode in (0, 1, 10**6)}
+    training = {train_seed(run, episode) for run in (0, 1, 10**9) for episode in (0, 1, 10**6)}
     assert max(training) < EVAL_SEEDS < TEST_SEEDS
 
 

@@ -76,9 +76,9 @@ def story(weak: Weak, tmp_path_factory) -> Story:
     audit.read_labels(store)
     rang, gap = audit.status, audit.gap
     assert judge_all(store, retrainer.judge) == [], "that the truth is on top in the ledger is no reason to judge again"
-    assert audit.blocks_learning and retrainer.due(store)
-    retrainer.start(store.folder)
-    assert retrainer.running and not retrainer.due(store)
+    assert audit.blocks_learning and retrainer.should_retrain(store)
+    retrainer.launch(store.folder)
+    assert retrainer.running and not retrainer.should_retrain(store)
     found, meanwhile = waited(retrainer)
     return Story(store, audit, retrainer, rang, gap, found, meanwhile, judge_all(store, retrainer.judge))
 
@@ -197,7 +197,7 @@ def test_one_that_was_trained_on_flipped_labels_is_refused(weak, tmp_path):
     assert [
         line["promoted"] for line in map(json.loads, (retrainer.folder / "history.jsonl").read_text().splitlines())
     ] == [False]
-    assert retrainer.metrics()["judge/version"] == 0 and not retrainer.due(store)
+    assert retrainer.metrics()["judge/version"] == 0 and not retrainer.should_retrain(store)
 
 
 def test_episodes_of_one_kind_are_a_sentence_and_the_next_try_comes_with_new_labels(weak, tmp_path):
@@ -209,14 +209,14 @@ def test_episodes_of_one_kind_are_a_sentence_and_the_next_try_comes_with_new_lab
             store.ledger.append(episode_id, Labels.from_cutoff(steps=STEPS, cutoff=None, source="human"))
 
     fail(20)
-    assert retrainer.due(store)
+    assert retrainer.should_retrain(store)
     found = retrainer.run(store)
     assert not found.promoted and found.model is None and (found.current, found.candidate) == (None, None)
     assert "no new version of the judge could be trained: all" in found.message and "are failure" in found.message
     fail(19)
-    assert not retrainer.due(store)
+    assert not retrainer.should_retrain(store)
     fail(1)
-    assert retrainer.due(store)
+    assert retrainer.should_retrain(store)
 
 
 def test_it_is_due_with_enough_labels_of_those_who_are_believed(weak, tmp_path):
@@ -225,8 +225,8 @@ def test_it_is_due_with_enough_labels_of_those_who_are_believed(weak, tmp_path):
     for source, due in (("classifier", False), ("human", True)):
         for episode_id in ids:
             store.ledger.append(episode_id, Labels.from_cutoff(steps=STEPS, cutoff=None, source=source))
-        assert retrainer.due(store) == due and retrainer.num_new_labels(store) == 6 * due
-    assert not weak.retrainer(tmp_path, min_episodes=7).due(store)
+        assert retrainer.should_retrain(store) == due and retrainer.num_new_labels(store) == 6 * due
+    assert not weak.retrainer(tmp_path, min_episodes=7).should_retrain(store)
 
 
 # Stops and crashes
@@ -247,20 +247,20 @@ def test_one_that_was_stopped_goes_on_and_nothing_was_decided_meanwhile(weak, tm
 def test_one_that_is_killed_is_a_sentence_and_one_that_is_told_to_stop_is_not(weak, tmp_path):
     retrainer = weak.retrainer(tmp_path)
     store = labelled_run(tmp_path, retrainer, flipped=False)
-    retrainer.start(store.folder)
+    retrainer.launch(store.folder)
     retrainer.stop()
     assert not retrainer.running and retrainer.poll() is None and decisions(retrainer.folder) == []
-    retrainer.start(store.folder)
+    retrainer.launch(store.folder)
     os.kill(retrainer._child.pid, signal.SIGKILL)
     found, _ = waited(retrainer)
     assert not found.promoted and found.message.endswith("the retraining process was killed by SIGKILL")
-    assert not retrainer.due(store) and retrainer.judge == weak.judge
+    assert not retrainer.should_retrain(store) and retrainer.judge == weak.judge
 
 
 def test_one_that_is_done_when_it_is_told_to_stop_says_what_it_decided(weak, tmp_path):
     retrainer = weak.retrainer(tmp_path, train_overrides={"epochs": 1})
     store = labelled_run(tmp_path, retrainer, flipped=False)
-    retrainer.start(store.folder)
+    retrainer.launch(store.folder)
     wait_until(lambda: decisions(retrainer.folder), what="for a decision")
     assert retrainer.stop() == decisions(retrainer.folder)[-1]
     assert retrainer.stop() is None

@@ -15,7 +15,7 @@ from plaudit.cli.label import (
     WordsArgument,
     judge_of,
     named_store,
-    tell_failed,
+    report_failures,
 )
 from plaudit.errors import DataError, TargetNotEmpty, did_you_mean
 
@@ -181,7 +181,7 @@ def _tell_evaluation(title: str, found: "JudgeEvaluation", target: Path) -> None
         tell("note", sentence)
     for sentence in [*failed_control_warning(title, found), *found.failed_controls]:
         tell("problem", sentence)
-    tell_failed(found.failed)
+    report_failures(found.failed)
     out.print(f"see {target / 'report.html'}; the metrics are in {target / 'scores.json'}")
     if found.failed:
         raise typer.Exit(1)
@@ -228,7 +228,7 @@ def calibrate_(
         predictions, failed = score_episodes(store, built, targets, progress("labeling"))
     except KeyboardInterrupt:
         stop("interrupted; nothing was written")
-    tell_failed(failed)
+    report_failures(failed)
     check_has_probabilities(built.id.source, predictions)
     fit, cross_val = calibrate(predictions, built.rule, target_fpr)
     calibrated = make_record(built.id, predictions, sources, target_fpr, cross_val)

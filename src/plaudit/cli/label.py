@@ -95,7 +95,7 @@ def label_(
         done = LabelRunner(asked, queue, batch_size=batch).run(progress("labeling"))
     except KeyboardInterrupt:
         stop(f"interrupted; {len(store.ledger) - before} episodes were labeled; run the same command to resume")
-    _tell_result(store, asked, done, len(ids) - len(waiting))
+    _print_result(store, asked, done, len(ids) - len(waiting))
 
 
 def named_store(words: Sequence[str] | None) -> tuple[Path, list[str]]:
@@ -118,7 +118,7 @@ def judge_of(
     return asked, judge
 
 
-def tell_failed(failed: Mapping[int, str]) -> None:
+def report_failures(failed: Mapping[int, str]) -> None:
     """A line for each reason, with the episodes it holds for."""
     from plaudit.judges.labeling import group_by_message
 
@@ -154,8 +154,8 @@ def _alone(given: Sequence[Any]) -> None:
         )
 
 
-def _tell_result(store: "Store", judge: "Judge", done: "LabelStats[int]", passed_over: int) -> None:
-    tell_failed(done.failed)
+def _print_result(store: "Store", judge: "Judge", done: "LabelStats[int]", passed_over: int) -> None:
+    report_failures(done.failed)
     if done.at_start:
         which = f"episode {done.at_start[0]} is" if len(done.at_start) == 1 else f"{len(done.at_start)} episodes are"
         ids = "" if len(done.at_start) == 1 else f" ({_few(done.at_start)})"

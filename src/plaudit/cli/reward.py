@@ -140,15 +140,15 @@ def train_reward(
     trust it. Ctrl-C stops after the current epoch; the same command resumes. All keys: docs/reward_model.md.
     """
     from plaudit.judges.classifier.train_job import load_reward_train_job
-    from plaudit.training.reward_model import check_free
+    from plaudit.training.reward_model import check_output_path
 
     store, overrides = store_and_keys(words or [])
     folders = positive_dir is not None or negative_dir is not None
     flags = _flags(context.params) | _data(store, positive_dir, negative_dir)
     job, notes = load_reward_train_job(config, flags, overrides, folders=folders)
-    check_free(job.output_dir, "--output-dir")
+    check_output_path(job.output_dir, "--output-dir")
     if job.output_checkpoint is not None:
-        check_free(job.output_checkpoint, "--output-checkpoint")
+        check_output_path(job.output_checkpoint, "--output-checkpoint")
     for note in notes:
         tell("note", note)
     try:
@@ -158,7 +158,7 @@ def train_reward(
             fitted = _train(episodes, job)
     except KeyboardInterrupt:
         stop("interrupted; run the same command to resume")
-    _tell_result(fitted, job)
+    _print_result(fitted, job)
 
 
 def _data(store: str | None, positive: Path | None, negative: Path | None) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def _train(episodes: "Store", job: "RewardTrainJob") -> "TrainResult":
     return fitted
 
 
-def _tell_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
+def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
     from plaudit.report.judge import first_frame_warning
     from plaudit.report.tables import judge_table
 

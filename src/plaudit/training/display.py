@@ -29,7 +29,7 @@ class Display:
 
     def __init__(self, config: TrainingConfig):
         self._config = config
-        self._pace = Pace()
+        self._pace = EtaEstimate()
 
     def screen(
         self, progress: OnlineProgress, restarts: Mapping[str, int] | None = None, stopping: bool = False
@@ -83,7 +83,7 @@ class Display:
         return f"{'at most ' if self._config.evaluation.stop_success_rate is not None else ''}{clock(left)} to go"
 
 
-class Pace:
+class EtaEstimate:
     """How long the rest takes at the rate of the last minutes."""
 
     def __init__(self) -> None:

@@ -67,8 +67,8 @@ class JudgeMonitor:
             self._replaced = "" if self.audit is None else self.audit.fingerprint
             return self._retrainer.judge
         alarmed = self.blocks_learning and self._retrainer.num_new_labels(self.store) > 0
-        if (self._retrainer.due(self.store) or alarmed) and not self._retrainer.running:
-            self._retrainer.start(self.store.folder)
+        if (self._retrainer.should_retrain(self.store) or alarmed) and not self._retrainer.running:
+            self._retrainer.launch(self.store.folder)
         return None
 
     @property

@@ -1,7 +1,7 @@
 """Retraining: a classifier is trained again from new labels, in the background, and replaced only by a better one.
 
     retrainer = Retrainer(run / "judge", judge, config, seed)
-    if retrainer.due(store): retrainer.start(store.folder)     # a process of its own, at low priority
+    if retrainer.should_retrain(store): retrainer.launch(store.folder)     # a process of its own, at low priority
     if (decision := retrainer.poll()) is not None:             # now and then
         print(decision.message)
         if decision.promoted: judge = retrainer.judge.build()  # stale_episodes then gives it all episodes again
@@ -172,7 +172,7 @@ class Retrainer:
         assert isinstance(found, ClassifierJudgeConfig)
         return found
 
-    def due(self, store: Store) -> bool:
+    def should_retrain(self, store: Store) -> bool:
         """Whether there are enough new labels since the last try; not while one runs."""
         if self._child is not None or len(labeled_episodes(store, self.config.sources)) < self.config.min_episodes:
             return False
@@ -239,7 +239,7 @@ class Retrainer:
 
     # In a process of its own
 
-    def start(self, store: Path) -> None:
+    def launch(self, store: Path) -> None:
         """Start a retraining from the store in this folder; `poll` returns its result."""
         assert self._child is None, "one at a time"
         self._start = (len(Store.open(store).ledger), time.monotonic())
@@ -273,7 +273,7 @@ class Retrainer:
         return self._write(failed, time.monotonic() - start)
 
     def stop(self) -> PromotionDecision | None:
-        """End one that runs; a later `start` continues it. Its decision, if it was done by then."""
+        """End one that runs; a later `launch` continues it. Its decision, if it was done by then."""
         if self._child is None:
             return None
         self._child.end(STOP_TIMEOUT_S)

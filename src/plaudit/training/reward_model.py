@@ -43,7 +43,7 @@ def train_and_save(
     source: Store, target: Path, config: RewardTrainConfig, watch: Callable[[EpochMetrics], bool], track: ProgressBars
 ) -> TrainResult:
     """Train, measure, write. `TrainingInterrupted` where `watch` wanted no further epoch: the same call goes on."""
-    check_free(target, "--output-dir")
+    check_output_path(target, "--output-dir")
     work = work_folder(target)
     try:
         fitted = train_reward_model(source, config, work, watch, track)
@@ -64,7 +64,7 @@ def _write_lines(path: Path, trees: Sequence[Mapping[str, Any]]) -> None:
     path.write_text("".join(json.dumps(tree) + "\n" for tree in trees))
 
 
-def check_free(target: Path, option: str) -> None:
+def check_output_path(target: Path, option: str) -> None:
     """Before anything long: a model is never written over something."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise TargetNotEmpty(f"{target} is there already; nothing was trained, name another with {option}")

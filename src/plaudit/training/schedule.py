@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from plaudit.training.config import TrainingConfig
 from plaudit.training.monitor import JudgeMonitor
 from plaudit.training.progress import OnlineProgress
-from plaudit.training.seeds import training_seed
+from plaudit.training.seeds import train_seed
 from plaudit.training.worker_group import Workers
 from plaudit.training.workers.learner import LearnerInfo
 
@@ -79,7 +79,7 @@ class OnlineSchedule:
     @property
     def next_seed(self) -> int | None:
         """Of the next episode; None on a robot."""
-        return training_seed(self.config.run.seed, self.progress.episodes) if self.config.simulated else None
+        return train_seed(self.config.run.seed, self.progress.episodes) if self.config.simulated else None
 
     def env_blocked_by(self) -> str:
         """Why the robot waits; "" where it does not."""

@@ -7,7 +7,7 @@ TEST_SEEDS = EVAL_SEEDS + 1_000_000  # measuring a finished run without that bia
 DEMO_SEEDS = 2_000_000_000  # scripted demonstrations
 
 
-def training_seed(run_seed: int, episode: int) -> int:
+def train_seed(run_seed: int, episode: int) -> int:
     """Of an episode of a run."""
     return (run_seed * 10_000_019 + episode) % EVAL_SEEDS
 

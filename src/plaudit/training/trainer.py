@@ -33,7 +33,7 @@ from plaudit.training.learner_setup import build_learner, learner_env_spec, lear
 from plaudit.training.progress import Progress
 from plaudit.training.reward import RolloutJudge, describe_judge
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.seeds import training_seed
+from plaudit.training.seeds import train_seed
 from plaudit.types import Observation
 
 ProgressBar = Callable[[str], Any]  # name -> a function that wraps a sequence in a progress bar
@@ -133,7 +133,7 @@ class Trainer:
 
     def _collect(self, progress: Progress) -> RolloutBatch:
         config = self.config
-        seeds = [training_seed(config.run.seed, progress.episodes + i) for i in range(config.run.num_envs)]
+        seeds = [train_seed(config.run.seed, progress.episodes + i) for i in range(config.run.num_envs)]
         return collect_rollout(
             self.env,
             self.updates.act_fn(progress.step),
