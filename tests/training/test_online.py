@@ -494,7 +494,7 @@ class ReadySuccessor(Retrainer):
 
     _found: PromotionDecision | None = None
 
-    def start(self, store: Path) -> None:
+    def launch(self, store: Path) -> None:
         glow.saved(glow.bright_model(0.8), self._candidate)
         version = len(Store.open(store).ledger)
         self._found = self._write(PromotionDecision(0, True, "it is better", None, None, None, version, 0.0, 0.0), 0.0)
@@ -546,7 +546,7 @@ class Endless(Retrainer):
     started: ClassVar[list["Endless"]] = []
     _under_way = False
 
-    def start(self, store: Path) -> None:
+    def launch(self, store: Path) -> None:
         self.started.append(self)
         self._under_way = True
 

@@ -51,7 +51,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "reward_training": "a reward model is trained by 'plaudit train-reward --config FILE'",
     "reward.model": "write 'judge: {type: classifier, model: ...}', or 'judge: FOLDER'",
     "reward.kind": "write 'reward.env_reward'",
-    "reward.terminate_on_success": "write 'reward.terminate_on_success'",
+    "reward.end_on_success": "write 'reward.terminate_on_success'",
     "reward.threshold": "write 'judge.rule.threshold'",
     "reward.confirm": "write 'judge.rule.k' and 'judge.rule.n'",
     "reward.force": "write 'judge.force'",
