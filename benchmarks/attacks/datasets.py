@@ -28,7 +28,7 @@ from attacks.hostile import BAD_JSON, BAD_YAML, LABEL_FILES, Bait
 from attacks.media import HEAVY, NPY, PICKLES
 from attacks.one_episode import one_bad_episode
 from attacks.sets import EPISODES, make_sets
-from attacks.tally import Tally
+from attacks.tally import Tally, sample
 from attacks.watch import peak_of_all, watched, woken
 from plaudit.config import read_values
 from plaudit.data.cutoffs import read_cutoffs
@@ -58,18 +58,12 @@ def attacks(folder: Path, rng: np.random.Generator, quick: bool) -> Iterator[Tal
         }
         for name, damages in kinds.items():
             tried = [one for one in damages if not quick or not one[1].endswith(HEAVY)]
-            tried = _some(tried, rng, quick)
-            yield _import_each(f"data sets: {name}", tried, sound, normal, folder / "work", bait)
-        yield one_bad_episode(sound, folder / "work", lambda every: _some(every, rng, quick))
+            chosen = sample(tried, rng, QUICK if quick else FULL)
+            yield _import_each(f"data sets: {name}", chosen, sound, normal, folder / "work", bait)
+        yield one_bad_episode(sound, folder / "work", lambda every: sample(every, rng, QUICK if quick else FULL))
         yield _read_each("files by themselves", folder / "files", bait, rng, quick)
     finally:
         bait.close()
-
-
-def _some(every: list[Any], rng: np.random.Generator, quick: bool) -> list[Any]:
-    """All of them, or as many as this form tries."""
-    most = QUICK if quick else FULL
-    return every if len(every) <= most else [every[i] for i in np.sort(rng.choice(len(every), most, replace=False))]
 
 
 def _normal(path: Path, target: Path) -> int:
@@ -134,7 +128,7 @@ def _read_each(name: str, folder: Path, bait: Bait, rng: np.random.Generator, qu
         ("a.npy", load_npy, NPY),
     ]
     for file, read, contents in readers:
-        for label, content in _some(list(contents.items()), rng, quick)[: 3 if quick else None]:
+        for label, content in sample(list(contents.items()), rng, QUICK if quick else FULL):
             data: bytes = content if isinstance(content, bytes) else content(bait)
             (folder / file).write_bytes(data)
             read_one(tally, f"{file}, {label}", lambda path=folder / file, read=read: read(path), bait)

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from attacks.tally import sample
+
 MODULE, VARIABLE, SECRET = "somebody_elses_code", "SOMEBODYS_SECRET", "hunter2-is-the-secret"
 URL = "http://{host}/v1"
 CODE = f"{MODULE}:Thing"
@@ -52,11 +54,7 @@ def files_of_somebody(folder: Path, rng: np.random.Generator, quick: bool) -> di
     if not quick:
         return tried
     light = {what: [line for line in lines if line[0] in ("label", "judge", "run")] for what, lines in tried.items()}
-    return {what: some(lines, rng, 12) for what, lines in light.items()}
-
-
-def some(lines: list[list[str]], rng: np.random.Generator, count: int) -> list[list[str]]:
-    return [lines[i] for i in rng.permutation(len(lines))[:count]]
+    return {what: sample(lines, rng, 12) for what, lines in light.items()}
 
 
 def endpoint(host: str, **more: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ import numpy as np
 
 from attacks import forge
 from attacks.store import EPISODES, Outcome, append, make, nth_episode, nth_labels
-from attacks.tally import Tally
+from attacks.tally import Tally, sample
 from plaudit.data.check import check
 from plaudit.data.failures import Failures
 from plaudit.data.replay import ReplaySampler
@@ -88,14 +88,10 @@ def attacks(folder: Path, rng: Rng, quick: bool) -> Iterator[Tally]:
     for name, (original, changes) in classes.items():
         data_set = None if quick else folder / "set"
         tally = Tally(f"strangers: {name}")
-        attack_each(tally, original, normal[original], some(changes, rng, quick), folder / "work", data_set)
+        chosen = sample(changes, rng, QUICK if quick else FULL)
+        attack_each(tally, original, normal[original], chosen, folder / "work", data_set)
         yield tally
     yield full_disks(good, folder / "work", rng, 3 if quick else 60)
-
-
-def some(every: list[forge.Named], rng: Rng, quick: bool) -> list[forge.Named]:
-    most = QUICK if quick else FULL
-    return every if len(every) <= most else [every[i] for i in np.sort(rng.choice(len(every), most, replace=False))]
 
 
 def normal_life(original: Path, work: Path) -> Found:

@@ -2,7 +2,9 @@
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 Breach = Literal[
     "unnamed_losses",  # episodes or labels that were acknowledged, are gone or unreadable, and nothing names them
@@ -14,6 +16,11 @@ Breach = Literal[
     "tracebacks",  # any end but success and one sentence; a hang and a killed process count too
 ]
 BREACHES: tuple[Breach, ...] = get_args(Breach)
+
+
+def sample(every: list[Any], rng: np.random.Generator, most: int) -> list[Any]:
+    """All of them, or `most` chosen at random, in their order."""
+    return every if len(every) <= most else [every[i] for i in np.sort(rng.choice(len(every), most, replace=False))]
 
 
 @dataclass

@@ -20,7 +20,7 @@ import torch
 
 from attacks.datasets import read_one
 from attacks.hostile import BAD_JSON, BAD_YAML, VALUES, Bait
-from attacks.tally import Tally
+from attacks.tally import Tally, sample
 from attacks.torch_files import HEADS, hostile_archives
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.normalize import Normalizer
@@ -61,7 +61,7 @@ def attacks(folder: Path, rng: np.random.Generator, quick: bool) -> Iterator[Tal
         for name, read in READERS.items():
             read(shutil.copytree(sound / name, folder / "read" / name))  # otherwise a refusal would prove nothing
             tries = [*damaged(sound / name, rng), *descriptions(sound / name), *large(sound / name)]
-            chosen = _some(tries, rng, quick)
+            chosen = sample(tries, rng, QUICK if quick else FULL)
             yield _each(f"weights: {name}", chosen, sound / name, folder / "work", read, bait)
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
@@ -71,11 +71,6 @@ def attacks(folder: Path, rng: np.random.Generator, quick: bool) -> Iterator[Tal
 def _private() -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmData:")).split()[1]) << 10
-
-
-def _some(every: list[Any], rng: np.random.Generator, quick: bool) -> list[Any]:
-    most = QUICK if quick else FULL
-    return every if len(every) <= most else [every[i] for i in np.sort(rng.choice(len(every), most, replace=False))]
 
 
 def _files(folder: Path, bait: Bait, rng: np.random.Generator, quick: bool) -> Iterator[Tally]:
@@ -88,7 +83,7 @@ def _files(folder: Path, bait: Bait, rng: np.random.Generator, quick: bool) -> I
         ("w.safetensors", heads, (read_weights, read_state_dict)),
     ):
         tally = Tally(f"weights: files like {name}")
-        for label, make in _some(contents, rng, quick):
+        for label, make in sample(contents, rng, QUICK if quick else FULL):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # two entries of one name are what is meant
                 (folder / name).write_bytes(make())

@@ -13,9 +13,9 @@ too, so a batch may be split into smaller ones.
 """
 
 import os
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -140,39 +140,24 @@ class ReplaySampler:
         if form != "numpy" and cuda_available():
             self._allocate = default_allocate(pin=True)
         convert = {"numpy": lambda b, _: b, "torch": to_torch, "tensordict": to_tensordict}[form]
-        ready: queue.Queue[Any] = queue.Queue(maxsize=prefetch)
-        stopping = threading.Event()
+        refreshed = time.monotonic()
 
-        def put(item: Any) -> None:
-            while not stopping.is_set():
-                try:
-                    ready.put(item, timeout=0.1)
-                    return
-                except queue.Full:
-                    continue
+        def fill() -> Any:
+            nonlocal refreshed
+            if time.monotonic() - refreshed > refresh_seconds:
+                self.refresh()
+                refreshed = time.monotonic()
+            return convert(self.sample(size), device)
 
-        def fill() -> None:
-            refreshed = time.monotonic()
-            try:
-                while not stopping.is_set():
-                    if time.monotonic() - refreshed > refresh_seconds:
-                        self.refresh()
-                        refreshed = time.monotonic()
-                    put(convert(self.sample(size), device))
-            except BaseException as error:  # noqa: BLE001 - handed to the thread that asked
-                put(error)
-
-        thread = threading.Thread(target=fill, name="replay-prefetch", daemon=True)
-        thread.start()
+        background = ThreadPoolExecutor(1, thread_name_prefix="replay-prefetch")
         try:
+            ahead = deque(background.submit(fill) for _ in range(max(1, prefetch)))
             while True:
-                item = ready.get()
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
+                batch = ahead.popleft().result()
+                ahead.append(background.submit(fill))
+                yield batch
         finally:
-            stopping.set()
-            thread.join()
+            background.shutdown(cancel_futures=True)
 
     def _pick(self, size: int) -> list[_Picks]:
         """Which rows go where: the shares of a batch, rounded, and among stores that have something to give."""

@@ -44,9 +44,10 @@ def import_dataset(
     with open_in_worker(source, options) as dataset:
         if dataset.problems:
             raise DataError("\n".join(dataset.problems))
-        report = ImportReport(ignored=dataset.ignored, notes=dataset.notes)
+        report = ImportReport(ignored=dataset.ignored)
         with Store.create(store_folder) if new else Store.open(store_folder, write=True) as store:
             _take(dataset, store, report, progress)
+        report.notes = list(dataset.notes)
     if new and not report.ids:
         shutil.rmtree(store_folder, ignore_errors=True)  # a link to a folder stays
         why = report.failed[0] if report.failed else "it has no episodes"

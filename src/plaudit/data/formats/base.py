@@ -1,7 +1,7 @@
 """What all formats share: a data set as it is read, the options of reading and writing, and a folder of files."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -34,9 +34,9 @@ class Dataset:
     path: Path
     sources: Sequence[Source]
     metadata: Mapping[str, Any]  # for `plaudit data info`
-    ignored: Sequence[str] = field(default_factory=list)  # what the folder has and an episode has no place for
+    ignored: Sequence[str] = ()  # what the folder has and an episode has no place for
     problems: Sequence[str] = ()  # what has to be settled before its episodes can be read, a sentence each
-    notes: Sequence[str] = field(default_factory=list)  # what to tell of the episodes read so far
+    notes: Collection[str] = ()  # what to tell of the episodes read so far
 
 
 @dataclass(frozen=True)

@@ -78,18 +78,11 @@ def read_frames(
     )
 
 
-def frame_times(root: Root, path: Path) -> AnyArray:
-    """When each frame of a video is shown, in seconds and in order; nothing is decoded."""
-    return _packets(root, path)[0]
+def coded_frames(root: Root, path: Path) -> tuple[AnyArray, int]:
+    """When each frame is shown, in seconds and in order, and how many bytes they have together; nothing is decoded.
 
-
-def coded_bytes(root: Root, path: Path) -> int:
-    """Bytes of a video's frames as they are coded: what a file was padded with is not among them."""
-    return _packets(root, path)[1]
-
-
-def _packets(root: Root, path: Path) -> tuple[AnyArray, int]:
-    """When each frame is shown, and how many bytes they have together."""
+    What a file was padded with is not among the bytes.
+    """
     shown: list[int] = []
     size = 0
     with _opened(root, path) as (container, stream):

@@ -76,7 +76,7 @@ def read(root: Root, options: ReadOptions) -> Dataset:
         "action": ", ".join(folder.action_keys) or "-",
         "labels": [name for name in LABELS if name in folder.features],
     }
-    return Dataset("lerobot", root.path, sources, metadata, folder.ignored, folder.problems, folder.notes)
+    return Dataset("lerobot", root.path, sources, metadata, folder.ignored, folder.problems, folder.notes.values())
 
 
 class _Folder:
@@ -92,7 +92,7 @@ class _Folder:
         self.cameras = {camera: known[camera] for camera in choose(wanted, list(known), str(root.path))}
 
         self.problems: list[str] = []
-        self.notes: list[str] = []
+        self.notes: dict[str, str] = {}  # by kind: each is told once
         self.state_keys = chosen_columns(self.features, STATE, options.state, info)
         self.action_keys = chosen_columns(self.features, ACTION, options.action, info)
         self._ask_for_columns(info)
@@ -105,7 +105,6 @@ class _Folder:
         self._look_for_videos(info, self.listing)
         self._table: tuple[Path, pa.Table] | None = None
         self._videos = Videos(root, self.fps, self.listing.counts, options.max_episode_gb * GB, self.notes)
-        self._times_told = False
 
     def _ask_for_columns(self, info: Path) -> None:
         """States and actions go by many names; which column is which is for the user to say."""
@@ -126,7 +125,7 @@ class _Folder:
                 f"join several, or give 'none'), out of: {', '.join(free)}"
             )
         elif missing and not (self.path / PLAUDIT_META).is_file():
-            self.notes.append(f"this data set has no {' and no '.join(missing)}; its episodes come without")
+            self.notes["columns"] = f"this data set has no {' and no '.join(missing)}; its episodes come without"
 
     def _look_for_videos(self, info: Path, listing: Listing) -> None:
         """One message for a camera without any video, with the option that excludes it."""
@@ -281,11 +280,9 @@ class _Folder:
 
     def _tell_of_times(self, row: Row, table: pa.Table) -> None:
         times = column(table, "timestamp", row.data, np.float64)
-        sound = times is None or (np.isfinite(times).all() and (np.diff(times) >= 0).all())
-        if not sound and not self._times_told:
-            self._times_told = True
-            self.notes.append(
-                f"timestamps are NaN or go back (first in episode {row.index}); images are taken row by row"
+        if times is not None and not (np.isfinite(times).all() and (np.diff(times) >= 0).all()):
+            self.notes.setdefault(
+                "times", f"timestamps are NaN or go back (first in episode {row.index}); images are taken row by row"
             )
 
     def _privileged(self, table: pa.Table, where: Path) -> dict[str, AnyArray]:

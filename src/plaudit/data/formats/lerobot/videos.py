@@ -1,13 +1,14 @@
 """The frames that a LeRobot data set keeps in videos: which frame belongs to which row, and how much may be decoded."""
 
 from collections.abc import Mapping
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 
 from plaudit.data.formats.lerobot.episodes import Row, Video
 from plaudit.data.formats.limits import FREE, check_decoded_size
-from plaudit.data.formats.video import FramesMissing, announced_frames, coded_bytes, frame_times, read_frames
+from plaudit.data.formats.video import FramesMissing, announced_frames, coded_frames, read_frames
 from plaudit.errors import BadFile
 from plaudit.types import AnyArray, ByteArray
 from plaudit.untrusted import Root
@@ -16,16 +17,14 @@ from plaudit.untrusted import Root
 class Videos:
     """The videos of one data set."""
 
-    def __init__(self, root: Root, fps: float, counts: Mapping[Path, int], max_bytes: float, notes: list[str]):
+    def __init__(self, root: Root, fps: float, counts: Mapping[Path, int], max_bytes: float, notes: dict[str, str]):
         """
         counts: how many rows of the data set each file belongs to
         max_bytes: what an episode may take in memory
-        notes: appended to where the videos leave something open, once for each kind
+        notes: filled in where the videos leave something open, the first time for each kind
         """
         self._root, self._fps, self._counts, self._max_bytes, self._notes = root, fps, counts, max_bytes, notes
-        self._times: dict[Path, AnyArray] = {}  # when each frame of a file is shown
-        self._coded: dict[Path, int] = {}  # bytes of the frames of a file
-        self._by_number_told = self._surplus_told = False
+        self._coded = cache(partial(coded_frames, root))
 
     def frames(self, row: Row, video: Video, times: AnyArray | None, height: int, width: int) -> ByteArray:
         """The frames of an episode, one for each row, and a last one that is left for the caller to fill.
@@ -53,7 +52,7 @@ class Videos:
             if not steady:
                 raise BadFile(
                     video.path,
-                    f"this video has {len(self._shown(video.path))} frames for {self._counts[video.path]} rows, "
+                    f"this video has {len(self._coded(video.path)[0])} frames for {self._counts[video.path]} rows, "
                     f"and the rows' timestamps ({times[0]:.3f} to {times[-1]:.3f} s) do not follow its clock; write "
                     "either again",
                 ) from error
@@ -63,42 +62,33 @@ class Videos:
 
     def _by_number(self, row: Row, video: Video, height: int, width: int) -> ByteArray | None:
         """None where the file does not have exactly one frame for each row of its episodes."""
-        times = self._shown(video.path)
+        times, _ = self._coded(video.path)
         if len(times) != self._counts[video.path]:
             return None
         times = times[video.first : video.first + row.length]
         frames = read_frames(self._root, video.path, times, 1e-6, height, width, spare=1)
-        if not self._by_number_told:
-            self._by_number_told = True
-            self._notes.append(
-                f"timestamps do not follow the clock of the videos (first in episode {row.index}); where a video has "
-                "one frame a row, its frames are taken by number"
-            )
+        self._notes.setdefault(
+            "by number",
+            f"timestamps do not follow the clock of the videos (first in episode {row.index}); where a video has "
+            "one frame a row, its frames are taken by number",
+        )
         return frames
-
-    def _shown(self, path: Path) -> AnyArray:
-        if path not in self._times:
-            self._times[path] = frame_times(self._root, path)
-        return self._times[path]
 
     def _check_coded(self, row: Row, video: Video, height: int, width: int) -> None:
         """Refuse an episode that is large only because its file was padded: padding holds no frames."""
         nbytes = row.length * height * width * 3
-        if nbytes <= FREE:
-            return
-        if video.path not in self._coded:
-            self._coded[video.path] = coded_bytes(self._root, video.path)
-        coded, what = self._coded[video.path], f"episode {row.index}"
-        check_decoded_size(nbytes, coded, video.path, what, self._max_bytes, source="bytes of coded frames")
+        if nbytes > FREE:
+            _, coded = self._coded(video.path)
+            what = f"episode {row.index}"
+            check_decoded_size(nbytes, coded, video.path, what, self._max_bytes, source="bytes of coded frames")
 
     def _tell_of_surplus(self, row: Row, video: Video) -> None:
         """A video with more frames than rows may belong to another episode; the timestamps alone do not show it."""
-        if self._surplus_told:
+        if "surplus" in self._notes:
             return
         count, rows = announced_frames(self._root, video.path), self._counts[video.path]
         if count > rows:
-            self._surplus_told = True
-            self._notes.append(
+            self._notes["surplus"] = (
                 f"some videos have more frames than rows (first {video.path.name}, episode {row.index}: {count:,} for "
                 f"{rows:,}) and may belong to another episode; frames are taken by timestamp, look at some of them"
             )
