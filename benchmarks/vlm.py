@@ -30,12 +30,12 @@ from transformers import AutoModelForImageTextToText, PreTrainedTokenizerFast, Q
 from transformers import __version__ as transformers_version
 
 from bars import Bars
-from plaudit.judges.vlm.attention import attention_on
 from plaudit.judges.vlm.config import EXPLAIN_PROMPT, QUESTION, SYSTEM_PROMPT
 from plaudit.judges.vlm.judge import VlmJudgeConfig
 from plaudit.judges.vlm.loading import LoadedVlm
 from plaudit.judges.vlm.local import Qwen3VLBackend, pad_batch
 from plaudit.judges.vlm.prompt import build_prompt
+from plaudit.judges.vlm.qwen3_vl import attention_on
 from plaudit.types import Episode
 
 TASK = "put the red cube into the bowl"
@@ -202,7 +202,7 @@ def agree(scorer: Qwen3VLBackend, episode: Episode) -> None:
         say(f"transformers' own forward failed: {str(error).splitlines()[0][:150]}")
         return
     with torch.inference_mode():
-        theirs = scorer.decoder.compared(hidden[0, torch.from_numpy(job.layout.answer_positions).to(scorer.device)])
+        theirs = scorer.decoder.yes_minus_no(hidden[0, torch.from_numpy(job.layout.answer_positions).to(scorer.device)])
         ours = scorer.forward([job])
     say(f"log-odds: spread {ours.std():.3g}, largest difference from transformers' {(ours - theirs).abs().max():.3g}")
 

@@ -10,8 +10,8 @@ import torch
 
 from plaudit.config import load, parse
 from plaudit.errors import ConfigError, JudgeError, MissingExtra, MissingPackage
-from plaudit.judges.vlm.attention import attend_by
 from plaudit.judges.vlm.judge import VlmJudge, VlmJudgeConfig
+from plaudit.judges.vlm.qwen3_vl import attend_by
 from plaudit.registry import JUDGE_REGISTRY
 from tiny_vlm import save_tiny
 

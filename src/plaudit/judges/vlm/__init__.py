@@ -9,8 +9,7 @@ backend.py       what a backend does: score frames, explain episodes
 local.py         a Qwen3-VL in this process: batches by tokens, out of memory, explanations
   loading.py       a folder of the hub to weights, tokenizer and fingerprint
   chat_template.py a chat to tokens and positions, and where each answer is read
-  vision.py        frames to features
-  decoder.py       tokens and features to logits, all frames of many episodes in one pass
+  qwen3_vl.py      our own forward: all frames of many episodes in one pass
 processor.py     any other model, by transformers' own processor and forward
 endpoint.py      any server that speaks the OpenAI protocol
 

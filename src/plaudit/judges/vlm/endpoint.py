@@ -12,7 +12,6 @@ The client of the `openai` package waits and tries again (connections, timeouts,
 doubled up to 8 s, with jitter, or as long as Retry-After says).
 """
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -23,25 +22,20 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import torch
 from pydantic import BaseModel, ValidationError
 
 from plaudit.errors import JudgeError, MissingExtra, PlauditError
-from plaudit.judges.images import resize_images
 from plaudit.judges.vlm.backend import VlmBackend
 from plaudit.judges.vlm.config import VlmSettings
-from plaudit.judges.vlm.images import data_url, size_of
+from plaudit.judges.vlm.images import data_url, resized_frames
 from plaudit.judges.vlm.prompt import (
     ANSWER_TOKENS,
-    Explanation,
     FramePrompt,
     Image,
     Message,
     build_prompt,
     conversation,
     explanation_prompt,
-    parse_answer,
-    prompt_fingerprint,
 )
 from plaudit.types import Episode, FloatArray
 
@@ -82,7 +76,9 @@ class OpenAIBackend(VlmBackend):
 
     def __init__(self, config: VlmSettings):
         assert config.endpoint is not None
-        self.config, self.endpoint = config, config.endpoint
+        # A server does not tell its weights, so its name for them has to do.
+        super().__init__(config, "openai", config.model, config.endpoint.image_format)
+        self.endpoint = config.endpoint
         self._openai = _openai()
         self._client = self._openai.OpenAI(
             base_url=self.endpoint.base_url,
@@ -92,9 +88,6 @@ class OpenAIBackend(VlmBackend):
             # The frames and the key are for this server, and not for one that it names.
             http_client=self._openai.DefaultHttpxClient(follow_redirects=False),
         )
-        # A server does not tell its weights, so its name for them has to do.
-        parts = ["openai", config.model, self.endpoint.image_format, prompt_fingerprint(config)]
-        self.fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[FloatArray | PlauditError]:
         """The logit of success of each observed frame, each of a request of its own."""
@@ -130,26 +123,17 @@ class OpenAIBackend(VlmBackend):
             )
         return logit_of(logprobs.content[0].top_logprobs, int(prompt.frame_indices[num_frames - 1]))
 
-    def explain(self, episode: Episode) -> Explanation:
-        """Ask for words about the last frame, for people."""
-        try:
-            prompt = build_prompt(self.config, episode)
-            messages = explanation_prompt(prompt, self.config.explain_prompt, self._images(prompt))
-            completion = self._complete(messages, max_tokens=self.config.max_new_tokens, temperature=0.0)
-        except PlauditError as error:
-            return Explanation("", None, str(error))
-        return parse_answer(completion.choices[0].message.content or "")
+    def generate(self, prompt: FramePrompt) -> str:
+        messages = explanation_prompt(prompt, self.config.explain_prompt, self._images(prompt))
+        completion = self._complete(messages, max_tokens=self.config.max_new_tokens, temperature=0.0)
+        return completion.choices[0].message.content or ""
 
     def _images(self, prompt: FramePrompt) -> Image:
         urls = {
-            camera: [data_url(frame, self.endpoint.image_format) for frame in self._resized(prompt, camera)]
-            for camera in prompt.frames
+            camera: [data_url(frame, self.endpoint.image_format) for frame in frames]
+            for camera, frames in resized_frames(prompt, self.config.image_size).items()
         }
         return lambda camera, number: {"type": "image_url", "image_url": {"url": urls[camera][number]}}
-
-    def _resized(self, prompt: FramePrompt, camera: str) -> Any:
-        frames = torch.from_numpy(prompt.images(camera))
-        return resize_images(frames, size_of(frames.shape, self.config.image_size)).contiguous().numpy()
 
     def _complete(self, messages: list[Message], **options: Any) -> _Completion:
         with self._request_errors():

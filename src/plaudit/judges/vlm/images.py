@@ -14,13 +14,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from plaudit.judges.images import resize_images
+from plaudit.judges.vlm.prompt import FramePrompt
 from plaudit.types import ByteArray
 
-PATCH, MERGE, TIMES = (
-    16,
-    2,
-    2,
-)  # pixels; patches a token, along an edge; copies of an image, for a network that knows video
+PATCH = 16  # pixels along an edge
+MERGE = 2  # patches of a token, along an edge
+TIMES = 2  # copies of an image, for a network that knows video
 TOKEN = PATCH * MERGE  # pixels along the edge of a token
 
 Size = tuple[int, int]  # height, width
@@ -39,6 +39,12 @@ def size_of(shape: Sequence[int], edge: int) -> Size:
 
 def _whole(pixels: float) -> int:
     return max(1, round(pixels / TOKEN)) * TOKEN
+
+
+def resized_frames(prompt: FramePrompt, edge: int) -> dict[str, ByteArray]:
+    """camera -> uint8 [F, h, w, 3], the frames that are shown, in whole tokens."""
+    frames = {camera: torch.from_numpy(prompt.images(camera)) for camera in prompt.frames}
+    return {c: resize_images(f, size_of(f.shape, edge)).contiguous().numpy() for c, f in frames.items()}
 
 
 def patches(frames: Tensor, dtype: torch.dtype) -> Tensor:

@@ -13,13 +13,13 @@ import torch
 
 from plaudit.errors import JudgeError, MissingExtra
 from plaudit.judges.devices import resolve_device
-from plaudit.judges.vlm.attention import attention_on
 from plaudit.judges.vlm.config import VlmSettings
 from plaudit.judges.vlm.images import MERGE, PATCH, TIMES
 from plaudit.judges.vlm.prompt import ANSWER_TOKENS
+from plaudit.judges.vlm.qwen3_vl import attention_on
 from plaudit.untrusted import read_json_object, understood
 
-# What our own forward (vision.py, decoder.py) takes for granted; it is so in every published Qwen3-VL.
+# What our own forward (qwen3_vl.py) takes for granted; it is so in every published Qwen3-VL.
 KNOWN: dict[str, dict[str, Any]] = {
     "text_config": {"hidden_act": "silu", "attention_bias": False},
     "vision_config": {

@@ -10,7 +10,6 @@ An episode that fails keeps its error; the others go on. The forward is our own,
 forward, and any other model is run by processor.py.
 """
 
-import hashlib
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,11 +21,9 @@ from torch import Tensor
 
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges.images import resize_images
-from plaudit.judges.vlm.attention import attend_by, attention_on
 from plaudit.judges.vlm.backend import VlmBackend
 from plaudit.judges.vlm.chat_template import ChatTemplate, IntArray, Layout, image
 from plaudit.judges.vlm.config import VlmSettings
-from plaudit.judges.vlm.decoder import Decoder
 from plaudit.judges.vlm.images import PATCH, Size, patches, size_of
 from plaudit.judges.vlm.loading import (
     LoadedVlm,
@@ -36,16 +33,13 @@ from plaudit.judges.vlm.loading import (
     load_qwen3_vl,
     unknown_part,
 )
-from plaudit.judges.vlm.processor import ProcessorBackend, check_finite, generate
+from plaudit.judges.vlm.processor import ProcessorBackend, check_finite, generate_text, memory_errors
 from plaudit.judges.vlm.prompt import (
-    Explanation,
     FramePrompt,
     build_prompt,
     explanation_prompt,
-    parse_answer,
-    prompt_fingerprint,
 )
-from plaudit.judges.vlm.vision import Features, Vision
+from plaudit.judges.vlm.qwen3_vl import Decoder, Features, Vision, attend_by, attention_on
 from plaudit.types import AnyArray, Episode, FloatArray
 
 _log = logging.getLogger(__name__)
@@ -78,7 +72,8 @@ class Qwen3VLBackend(VlmBackend):
     """A `VlmBackend` of a Qwen3-VL in this process."""
 
     def __init__(self, config: VlmSettings, loaded: LoadedVlm):
-        self.config, self.model = config, loaded.model
+        super().__init__(config, loaded.fingerprint, str(loaded.model.dtype))
+        self.model = loaded.model
         self.device: torch.device = loaded.model.device
         self.max_batch_tokens = config.max_batch_tokens
         self._tokenizer = loaded.processor
@@ -96,8 +91,6 @@ class Qwen3VLBackend(VlmBackend):
         if config.device == "auto" and self.device.type == "cpu":
             warnings.append("torch sees no CUDA GPU here, so the model runs on the processor")
         self.warnings = tuple(warnings)
-        parts = [loaded.fingerprint, str(loaded.model.dtype), prompt_fingerprint(config)]
-        self.fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[FloatArray | PlauditError]:
         """The logit of success of each observed frame, many episodes in one pass."""
@@ -184,16 +177,10 @@ class Qwen3VLBackend(VlmBackend):
             np.concatenate([place for group in places.values() for place in group]),
         )
 
-    def explain(self, episode: Episode) -> Explanation:
-        """Generate words about the last frame, for people."""
-        try:
-            inputs = self.explanation_inputs(build_prompt(self.config, episode))
-            with torch.inference_mode():
-                return parse_answer(generate(self.model, self._tokenizer, inputs, self.config.max_new_tokens))
-        except PlauditError as error:
-            return Explanation("", None, str(error))
-        except torch.OutOfMemoryError:
-            return Explanation("", None, f"its frames do not fit into the memory of {self.device}; set a frame_stride")
+    def generate(self, prompt: FramePrompt) -> str:
+        with memory_errors(self.device):
+            inputs = self.explanation_inputs(prompt)
+            return generate_text(self.model, self._tokenizer, inputs, self.config.max_new_tokens)
 
     def explanation_inputs(self, prompt: FramePrompt) -> dict[str, Tensor]:
         """Of transformers' own forward, for a chat that asks for words."""

@@ -5,8 +5,8 @@ go through the model's own preprocessing. All frames of an episode are still sco
 has to leave earlier turns as they are: chats of one, two and three frames have to grow by the same tokens.
 """
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,17 @@ from PIL import Image as PilImage
 from torch import Tensor
 
 from plaudit.errors import JudgeError, PlauditError
-from plaudit.judges.images import resize_images
 from plaudit.judges.vlm.backend import VlmBackend
 from plaudit.judges.vlm.chat_template import UNSTABLE_TEMPLATE, image
 from plaudit.judges.vlm.config import VlmSettings
-from plaudit.judges.vlm.images import size_of
+from plaudit.judges.vlm.images import resized_frames
 from plaudit.judges.vlm.loading import LoadedVlm, answer_token_ids
 from plaudit.judges.vlm.prompt import (
-    Explanation,
     FramePrompt,
     Message,
     build_prompt,
     conversation,
     explanation_prompt,
-    parse_answer,
-    prompt_fingerprint,
 )
 from plaudit.types import Episode, FloatArray
 
@@ -39,13 +35,12 @@ class ProcessorBackend(VlmBackend):
 
     def __init__(self, config: VlmSettings, loaded: LoadedVlm, warning: str):
         """warning: why this model is not run by our own forward"""
-        self.config, self.model = config, loaded.model
+        super().__init__(config, "processor", loaded.fingerprint, str(loaded.model.dtype))
+        self.model = loaded.model
         self.device: torch.device = loaded.model.device
         self.warnings = (f"{warning}; transformers' own forward scores its frames, one episode at a time",)
         self._processor, self._template = loaded.processor, loaded.template
         self._yes, self._no = answer_token_ids(loaded.processor.tokenizer)
-        parts = ["processor", loaded.fingerprint, str(loaded.model.dtype), prompt_fingerprint(config)]
-        self.fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[FloatArray | PlauditError]:
         """The logit of success of each observed frame."""
@@ -54,14 +49,10 @@ class ProcessorBackend(VlmBackend):
     def _score(self, episode: Episode) -> FloatArray | PlauditError:
         try:
             prompt = build_prompt(self.config, episode)
-            logits = self._forward(prompt).cpu().numpy()
+            with memory_errors(self.device):
+                logits = self._forward(prompt).cpu().numpy()
         except PlauditError as error:
             return error
-        except torch.OutOfMemoryError:
-            return JudgeError(
-                f"its frames do not fit into the memory of {self.device}; set a frame_stride, fewer cameras or a "
-                "smaller image_size"
-            )
         return check_finite(prompt, logits)
 
     @torch.inference_mode()
@@ -89,27 +80,15 @@ class ProcessorBackend(VlmBackend):
             raise JudgeError(UNSTABLE_TEMPLATE)
         return [end - 1 for end in ends]
 
-    def explain(self, episode: Episode) -> Explanation:
-        """Generate words about the last frame, for people."""
-        try:
-            return parse_answer(self._generate(build_prompt(self.config, episode)))
-        except PlauditError as error:
-            return Explanation("", None, str(error))
-        except torch.OutOfMemoryError:
-            return Explanation("", None, f"its frames do not fit into the memory of {self.device}; set a frame_stride")
-
-    @torch.inference_mode()
-    def _generate(self, prompt: FramePrompt) -> str:
-        messages = explanation_prompt(prompt, self.config.explain_prompt, image)
-        inputs = self._inputs(messages, self._images(prompt))
-        return generate(self.model, self._processor.tokenizer, inputs, self.config.max_new_tokens)
+    def generate(self, prompt: FramePrompt) -> str:
+        with memory_errors(self.device):
+            messages = explanation_prompt(prompt, self.config.explain_prompt, image)
+            inputs = self._inputs(messages, self._images(prompt))
+            return generate_text(self.model, self._processor.tokenizer, inputs, self.config.max_new_tokens)
 
     def _images(self, prompt: FramePrompt) -> list[Any]:
         """In the order of the chat: all cameras of a frame, then the next frame."""
-        cameras = []
-        for camera in prompt.frames:
-            frames = torch.from_numpy(prompt.images(camera))
-            cameras.append(resize_images(frames, size_of(frames.shape, self.config.image_size)).contiguous().numpy())
+        cameras = resized_frames(prompt, self.config.image_size).values()
         return [PilImage.fromarray(frame) for frames in zip(*cameras, strict=True) for frame in frames]
 
     def _inputs(self, messages: list[Message], images: Sequence[Any]) -> dict[str, Tensor]:
@@ -134,7 +113,20 @@ def check_finite(prompt: FramePrompt, logits: FloatArray) -> FloatArray | Plaudi
     return prompt.expand(logits)
 
 
-def generate(model: Any, tokenizer: Any, inputs: dict[str, Tensor], max_new_tokens: int) -> str:
+@contextmanager
+def memory_errors(device: torch.device) -> Iterator[None]:
+    """Out of memory as an error of this episode."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise JudgeError(
+            f"its frames do not fit into the memory of {device}; set a frame_stride, fewer cameras or a smaller "
+            "image_size"
+        ) from error
+
+
+@torch.inference_mode()
+def generate_text(model: Any, tokenizer: Any, inputs: dict[str, Tensor], max_new_tokens: int) -> str:
     """The likeliest text after a chat."""
     written = model.generate(
         **inputs,

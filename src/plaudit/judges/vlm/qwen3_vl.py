@@ -1,0 +1,222 @@
+"""Our own forward pass of a Qwen3-VL: frames to features, tokens and features to logits, for many episodes at once.
+
+The weights are transformers' own, the mathematics too; the order of work is ours. transformers' attention goes through
+the images one by one, 50 frames times 27 blocks of tiny kernels, and its patches through a 3-D convolution; here both
+are one product of matrices for hundreds of frames. Left out is what scoring does not need: no cache, no words but yes
+and no, and those only where an answer is read.
+
+Sequences of a batch are padded at their ends. A causal model never looks ahead, so the padding is seen by no token that
+counts: attention needs no mask, and none of the fast kernels takes one.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from plaudit.errors import MissingPackage
+from plaudit.judges.vlm.images import MERGE, PATCH, patches
+
+MAX_FRAMES = 256  # encoded together: products are large enough, and memory stays small
+
+# queries [B, L, H, D], keys and values [B, L, K, D] with H a multiple of K, causal -> [B, L, H, D]
+Attend = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
+Attention = Literal["flash_attention_2", "sdpa"]
+
+
+def attention_on(device: torch.device, wanted: Literal["auto", "flash_attention_2", "sdpa"]) -> Attention:
+    """The implementation that `auto` stands for on a device."""
+    if wanted != "auto":
+        return wanted
+    return "flash_attention_2" if device.type == "cuda" and find_spec("flash_attn") is not None else "sdpa"
+
+
+def attend_by(attention: Attention) -> Attend:
+    """An implementation by its name."""
+    if attention == "sdpa":
+        return attend_sdpa
+    try:
+        flash = import_module("flash_attn").flash_attn_func
+    except ImportError as error:
+        raise MissingPackage("flash-attn", "flash-attn --no-build-isolation (or set attention: sdpa)") from error
+    return lambda q, k, v, causal: flash(q, k, v, causal=causal)
+
+
+def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1]).transpose(
+        1, 2
+    )
+
+
+# Frames to features
+
+
+class Linear(NamedTuple):
+    """Weights of one layer."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+class Block(NamedTuple):
+    """Weights of one block."""
+
+    norm1: Linear
+    qkv: Linear
+    proj: Linear
+    norm2: Linear
+    up: Linear
+    down: Linear
+
+
+class Features(NamedTuple):
+    """Of n tokens."""
+
+    first: Tensor  # [n, D] what stands in for their embeddings
+    deep: list[Tensor]  # [n, D] each, what is added after the first decoder layers
+
+
+class Vision:
+    """The vision encoder."""
+
+    def __init__(self, visual: Any, attend: Attend, compiled: bool):
+        """visual: a `Qwen3VLVisionModel`"""
+        self._visual, self._attend = visual, attend
+        self._heads: int = visual.config.num_heads
+        self._blocks = [_block(block) for block in visual.blocks]
+        self._deep = dict(zip(visual.config.deepstack_visual_indexes, visual.deepstack_merger_list, strict=True))
+        self._run = torch.compile(run_block) if compiled else run_block
+        self._where = lru_cache(maxsize=16)(self._embed)
+
+    def __call__(self, frames: Tensor) -> Features:
+        """Of uint8 [N, h, w, 3], edges in whole tokens."""
+        encoded = [self._encode(part) for part in frames.tensor_split(math.ceil(len(frames) / MAX_FRAMES))]
+        deep = [torch.cat(parts) for parts in zip(*(features.deep for features in encoded), strict=True)]
+        return Features(torch.cat([features.first for features in encoded]), deep)
+
+    def _encode(self, frames: Tensor) -> Features:
+        kernel = self._visual.patch_embed.proj
+        place, cos, sin = self._where(frames.shape[1] // PATCH, frames.shape[2] // PATCH)
+        x = F.linear(patches(frames, kernel.weight.dtype), kernel.weight.flatten(1), kernel.bias) + place
+        deep = []
+        for number, block in enumerate(self._blocks):
+            x = self._run(x, cos, sin, block, self._heads, self._attend)
+            if number in self._deep:
+                deep.append(self._deep[number](x.flatten(0, 1)))
+        return Features(self._visual.merger(x.flatten(0, 1)), deep)
+
+    def _embed(self, rows: int, columns: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Where each patch is: the learned grid stretched to the image [P, D], and the angles of rotation [P, 1, d]."""
+        grid = self._visual.pos_embed.weight
+        side = int(len(grid) ** 0.5)
+        learned = grid.T.reshape(1, -1, side, side).float()
+        place = F.interpolate(learned, (rows, columns), mode="bilinear", align_corners=True)[0].flatten(1).T
+        frequencies = self._visual.rotary_pos_emb.inv_freq.to(grid.device, torch.float32)
+        y, x = (axis.flatten() for axis in torch.meshgrid(*map(torch.arange, (rows, columns)), indexing="ij"))
+        angles = torch.cat([axis.to(grid.device)[:, None] * frequencies for axis in (y, x)], dim=1).repeat(1, 2)
+        order = torch.arange(rows * columns, device=grid.device).view(rows // MERGE, MERGE, columns // MERGE, MERGE)
+        order = order.transpose(1, 2).flatten()  # the patches of a token come together
+        return place[order].to(grid.dtype), angles.cos()[order, None], angles.sin()[order, None]
+
+
+def run_block(x: Tensor, cos: Tensor, sin: Tensor, block: Block, heads: int, attend: Attend) -> Tensor:
+    """[N, P, D]; every patch of a frame sees all others of it."""
+    normed = F.layer_norm(x, x.shape[-1:], *block.norm1, eps=1e-6)
+    q, k, v = F.linear(normed, *block.qkv).unflatten(2, (3, heads, -1)).unbind(2)
+    x = x + F.linear(attend(rotate(q, cos, sin), rotate(k, cos, sin), v, False).flatten(2), *block.proj)
+    normed = F.layer_norm(x, x.shape[-1:], *block.norm2, eps=1e-6)
+    return x + F.linear(F.gelu(F.linear(normed, *block.up), approximate="tanh"), *block.down)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions, in the precision of the angles."""
+    one, other = x.chunk(2, dim=-1)
+    return (x * cos + torch.cat([-other, one], dim=-1) * sin).to(x.dtype)
+
+
+def _block(block: Any) -> Block:
+    modules = (block.norm1, block.attn.qkv, block.attn.proj, block.norm2, block.mlp.linear_fc1, block.mlp.linear_fc2)
+    return Block(*(Linear(module.weight, module.bias) for module in modules))
+
+
+# Tokens and features to logits
+
+
+class Layer(NamedTuple):
+    """Weights of one layer; each product is without a bias."""
+
+    norm: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    q_norm: Tensor
+    k_norm: Tensor
+    o: Tensor
+    mlp_norm: Tensor
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+
+
+class Decoder:
+    """The language model."""
+
+    def __init__(self, model: Any, yes: Sequence[int], no: Sequence[int], attend: Attend, compiled: bool):
+        """model: a `Qwen3VLForConditionalGeneration`; yes, no: the tokens that spell them"""
+        self._model, self._attend = model.model.language_model, attend
+        config = model.config.text_config
+        self._eps: float = config.rms_norm_eps
+        self._layers = [_layer(layer) for layer in self._model.layers]
+        self._words = model.lm_head.weight[[*yes, *no]].float()
+        self._yes = len(yes)
+        self._run = torch.compile(run_layer) if compiled else run_layer
+
+    def read(self, ids: Tensor, positions: Tensor, places: Tensor, features: Features) -> Tensor:
+        """[B, L, D] what the last layer makes of each token.
+
+        ids: [B, L]; positions: [3, B, L]; places: [n] which of the B x L tokens each feature stands for
+        """
+        x = self._model.embed_tokens(ids)
+        x.flatten(0, 1)[places] = features.first
+        cos, sin = (angles.unsqueeze(2) for angles in self._model.rotary_emb(x, positions))
+        for number, layer in enumerate(self._layers):
+            x = self._run(x, cos, sin, layer, self._eps, self._attend)
+            if number < len(features.deep):
+                x.flatten(0, 1)[places] += features.deep[number]
+        return x
+
+    def logits(self, x: Tensor, answers: Tensor) -> Tensor:
+        """[A] log P(yes) - log P(no) of the word after each of these tokens; what all words sum to cancels out."""
+        return self.yes_minus_no(F.rms_norm(x.flatten(0, 1)[answers], x.shape[-1:], self._model.norm.weight, self._eps))
+
+    def yes_minus_no(self, last: Tensor) -> Tensor:
+        """[A] the same, from the last hidden states [A, D]."""
+        said = last.float() @ self._words.T
+        return said[:, : self._yes].logsumexp(1) - said[:, self._yes :].logsumexp(1)
+
+
+def run_layer(x: Tensor, cos: Tensor, sin: Tensor, layer: Layer, eps: float, attend: Attend) -> Tensor:
+    """[B, L, D]; every token sees those before it."""
+    normed = F.rms_norm(x, x.shape[-1:], layer.norm, eps)
+    size = layer.q_norm.shape
+    q, k, v = (F.linear(normed, weight).unflatten(2, (-1, *size)) for weight in (layer.q, layer.k, layer.v))
+    q, k = F.rms_norm(q, size, layer.q_norm, eps), F.rms_norm(k, size, layer.k_norm, eps)
+    x = x + F.linear(attend(rotate(q, cos, sin), rotate(k, cos, sin), v, True).flatten(2), layer.o)
+    normed = F.rms_norm(x, x.shape[-1:], layer.mlp_norm, eps)
+    return x + F.linear(F.silu(F.linear(normed, layer.gate)) * F.linear(normed, layer.up), layer.down)
+
+
+def _layer(layer: Any) -> Layer:
+    mixing, mlp = layer.self_attn, layer.mlp
+    modules = (
+        layer.input_layernorm, mixing.q_proj, mixing.k_proj, mixing.v_proj, mixing.q_norm, mixing.k_norm, mixing.o_proj,
+        layer.post_attention_layernorm, mlp.gate_proj, mlp.up_proj, mlp.down_proj,
+    )  # fmt: skip
+    return Layer(*(module.weight for module in modules))
