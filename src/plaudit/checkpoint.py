@@ -1,11 +1,12 @@
 """Saving all of what is trained, so that a resumed run continues exactly: weights, optimizers, random numbers.
 
-Two files in a folder that appears whole or not at all: `state.safetensors` with every tensor, and `facts.json`
+Two files in a folder that appears whole or not at all: `model.safetensors` with every tensor, and `state.json`
 with what is not one. No pickles: a checkpoint from somebody else is data.
 """
 
 import errno
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ from plaudit.torch_file import read_safetensors
 from plaudit.untrusted import MAX_JSON, parse_json, read_own, readable, shown
 
 FORMAT = 1
+TENSORS, STATE = "model.safetensors", "state.json"
+_OLD_NAMES = {TENSORS: "state.safetensors", STATE: "facts.json"}  # of earlier versions, which are read
 INCOMPLETE = "this is not a whole checkpoint: {}"
 VERSION = "version"  # of a learner, among dumped tensors
 
@@ -56,15 +59,15 @@ class Stateful:
         self.version = int(state[VERSION])
 
 
-def save_checkpoint(folder: Path, learner: Stateful | Learner, facts: Mapping[str, Any]) -> None:
-    """Write a new checkpoint; `facts` are the caller's own, JSON values."""
+def save_checkpoint(folder: Path, learner: Stateful | Learner, state: Mapping[str, Any]) -> None:
+    """Write a new checkpoint; `state` is the caller's own, JSON values."""
     beside = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
     try:
         beside.mkdir(parents=True)
-        save_file(dict(learner.state_dict()), beside / "state.safetensors")
-        told = json.dumps({"format": FORMAT, "version": learner.version, **facts}, indent=1)
-        (beside / "facts.json").write_text(told)
+        save_file(dict(learner.state_dict()), beside / TENSORS)
+        tree = {"format": FORMAT, "version": learner.version, **state}
+        (beside / STATE).write_text(json.dumps(tree, indent=1))
         for path in (*beside.iterdir(), beside):
             sync(path)
     except (OSError, SafetensorError) as error:
@@ -93,9 +96,9 @@ def load_dumped(data: bytes, learner: Stateful | Learner) -> None:
 
 
 def load_checkpoint(folder: Path, learner: Stateful | Learner) -> dict[str, Any]:
-    """Put a learner into the state that was saved; returns the caller's facts."""
-    facts = read_facts(folder)
-    tensors = read_safetensors(folder / "state.safetensors", INCOMPLETE)
+    """Put a learner into the state that was saved; returns the caller's state."""
+    state = read_state(folder)
+    tensors = read_safetensors(_path(folder, TENSORS), INCOMPLETE)
     own = learner.state_dict()
     model = {name: tensor for name, tensor in tensors.items() if name.startswith("model/")}
     for name in sorted({n for n in own if n.startswith("model/")} ^ set(model)):
@@ -104,21 +107,28 @@ def load_checkpoint(folder: Path, learner: Stateful | Learner) -> dict[str, Any]
         if tensor.shape != own[name].shape:
             raise BadFile(folder, f"{name} is {list(tensor.shape)}, this learner has {list(own[name].shape)}")
     try:
-        learner.load_state_dict({VERSION: torch.tensor(facts["version"]), **tensors})
+        learner.load_state_dict({VERSION: torch.tensor(state["version"]), **tensors})
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise BadFile(folder, f"this checkpoint does not fit the learner ({str(error)[:200]})") from error
-    return facts
+    return state
 
 
-def read_facts(folder: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself, and the caller's facts."""
-    with readable(folder / "facts.json", INCOMPLETE, INCOMPLETE.format("there is no such file")):
-        facts = parse_json(read_own(folder / "facts.json", MAX_JSON))
-    if not isinstance(facts, dict) or type(facts.get("version")) is not int or type(facts.get("step", 0)) is not int:
-        raise BadFile(folder, "this is not a whole checkpoint: facts.json does not say its version or its step")
-    if facts.get("format") != FORMAT:
-        raise BadFile(folder, f"written as format {shown(facts.get('format'))}; this version of plaudit reads {FORMAT}")
-    return facts
+def _path(folder: Path, name: str) -> Path:
+    """A file of a checkpoint, by the name that it has there."""
+    old = folder / _OLD_NAMES[name]
+    return old if os.path.lexists(old) and not os.path.lexists(folder / name) else folder / name
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself, and the caller's state."""
+    path = _path(folder, STATE)
+    with readable(path, INCOMPLETE, INCOMPLETE.format("there is no such file")):
+        state = parse_json(read_own(path, MAX_JSON))
+    if not isinstance(state, dict) or type(state.get("version")) is not int or type(state.get("step", 0)) is not int:
+        raise BadFile(folder, f"this is not a whole checkpoint: {path.name} does not say its version or its step")
+    if state.get("format") != FORMAT:
+        raise BadFile(folder, f"written as format {shown(state.get('format'))}; this version of plaudit reads {FORMAT}")
+    return state
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, prefix: str, tensors: Mapping[str, Tensor]) -> None:

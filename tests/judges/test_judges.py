@@ -12,7 +12,7 @@ from glow import bright_model, saved
 from plaudit.contracts import check_judge
 from plaudit.errors import BadFile, ConfigError, JudgeError, UnknownName
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
-from plaudit.judges.config import CalibrationRecord, build_judge, judge_warnings, load_judge_config
+from plaudit.judges.config import CalibrationRecord, judge_warnings, load_judge_config
 from plaudit.judges.labeling import label_episodes
 from plaudit.judges.simulator import SimulatorJudge, SimulatorJudgeConfig
 from plaudit.rule import DecisionRule
@@ -79,10 +79,10 @@ def test_what_the_rule_does_not_say_is_the_models_own(tmp_path):
     own = ClassifierJudgeConfig(model=folder).build().rule
     assert (own.threshold, own.cutoff_offset, own.decode, own.k, own.n) == (0.6, 2, "k_of_n", 2, 3)
     mine = load_judge_config(None, "classifier", {"model": str(folder)}, ["rule.decode=cutoff", "rule.cutoff_offset=0"])
-    judge: Any = build_judge(mine)
+    judge: Any = mine.build()
     rule = judge.rule
     assert (rule.threshold, rule.cutoff_offset, rule.decode) == (0.6, 0, "cutoff")
-    judge = build_judge(mine, "per_frame")
+    judge = mine.with_decode("per_frame").build()
     assert judge.rule.decode == "per_frame"
 
 
@@ -108,10 +108,10 @@ def test_a_model_that_is_not_there_or_not_trusted_is_refused(tmp_path):
 
 
 def test_the_simulators_flag_is_made_into_one_cutoff_when_asked_for():
-    judge = build_judge(SimulatorJudgeConfig(), "cutoff")
+    judge = SimulatorJudgeConfig().with_decode("cutoff").build()
     episode = counting_episode(4, privileged={"success": np.array([1, 0, 0, 1], bool)})
     assert said(judge, episode).targets.tolist() == [0, 0, 0, 0, 1]
-    assert said(build_judge(SimulatorJudgeConfig()), episode).targets.tolist() == [0, 1, 0, 0, 1]
+    assert said(SimulatorJudgeConfig().build(), episode).targets.tolist() == [0, 1, 0, 0, 1]
 
 
 # From files

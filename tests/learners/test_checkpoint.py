@@ -38,7 +38,7 @@ def test_another_network_is_refused_with_the_first_tensor_that_does_not_fit(tmp_
         load_checkpoint(tmp_path / "c", Sac(CONFIG.model_copy(update={"hidden_dims": (16,)}), SPACES))
 
 
-@pytest.mark.parametrize("torn", ["state.safetensors", "facts.json"])
+@pytest.mark.parametrize("torn", ["model.safetensors", "state.json"])
 def test_half_a_checkpoint_is_named_as_such(tmp_path: Path, torn: str):
     save_checkpoint(tmp_path / "c", taught(1), {})
     whole = (tmp_path / "c" / torn).read_bytes()
@@ -47,7 +47,7 @@ def test_half_a_checkpoint_is_named_as_such(tmp_path: Path, torn: str):
         load_checkpoint(tmp_path / "c", taught(0))
 
 
-@pytest.mark.parametrize("name", ["state.safetensors", "facts.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "state.json"])
 def test_a_pipe_in_a_checkpoint_is_not_waited_for(tmp_path: Path, name: str):
     save_checkpoint(tmp_path / "c", taught(0), {})
     (tmp_path / "c" / name).unlink()
@@ -59,15 +59,23 @@ def test_a_pipe_in_a_checkpoint_is_not_waited_for(tmp_path: Path, name: str):
 @pytest.mark.parametrize("facts", [{"step": "x"}, {"version": None}, {"format": [1]}, [1]])
 def test_facts_that_no_checkpoint_has_are_refused(tmp_path: Path, facts):
     save_checkpoint(tmp_path / "c", taught(0), {})
-    kept = json.loads((tmp_path / "c/facts.json").read_text())
-    (tmp_path / "c/facts.json").write_text(json.dumps({**kept, **facts} if isinstance(facts, dict) else facts))
+    kept = json.loads((tmp_path / "c/state.json").read_text())
+    (tmp_path / "c/state.json").write_text(json.dumps({**kept, **facts} if isinstance(facts, dict) else facts))
     with pytest.raises(BadFile):
         load_checkpoint(tmp_path / "c", taught(0))
+
+
+def test_a_checkpoint_of_an_earlier_version_is_loaded(tmp_path: Path):
+    save_checkpoint(tmp_path / "c", taught(3), {"step": 7})
+    for name, old in {"model.safetensors": "state.safetensors", "state.json": "facts.json"}.items():
+        (tmp_path / "c" / name).rename(tmp_path / "c" / old)
+    learner = taught(0)
+    assert load_checkpoint(tmp_path / "c", learner)["step"] == 7 and learner.version == taught(3).version
 
 
 def test_an_interrupted_save_leaves_no_checkpoint_behind(tmp_path: Path):
     part = tmp_path / ".c.part"
     part.mkdir()
-    (part / "state.safetensors").write_bytes(b"torn")
+    (part / "model.safetensors").write_bytes(b"torn")
     save_checkpoint(tmp_path / "c", taught(0), {})
     assert [p.name for p in tmp_path.iterdir()] == ["c"]

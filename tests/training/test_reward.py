@@ -112,7 +112,7 @@ def test_nothing_of_the_simulators_success_reaches_the_learner(tmp_path: Path, m
     assert [line.get("env/success_once") for line in honest] != [line.get("env/success_once") for line in lying]
     unseen = [[{k: v for k, v in line.items() if k not in TRUTH} for line in lines] for lines in (honest, lying)]
     assert unseen[0] == unseen[1] and any(line.get("judge/success_once") for line in honest)
-    states = [next((tmp_path / name / "checkpoints").glob("*/state.safetensors")) for name in ("honest", "lying")]
+    states = [next((tmp_path / name / "checkpoints").glob("*/model.safetensors")) for name in ("honest", "lying")]
     weights = [load_file(state) for state in states]
     assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0] | weights[1])
 

@@ -137,7 +137,7 @@ def test_a_learner_of_replay_starts_to_learn_after_the_steps_that_it_is_told_to_
         (line["step"], "loss/critic" in line) for line in curve(tmp_path / "whole") if "judge/success_once" in line
     ]
     assert learned == [(20, False), (40, False), (60, True), (80, True)]
-    facts = json.loads(next((tmp_path / "whole/checkpoints").glob("*/facts.json")).read_text())
+    facts = json.loads(next((tmp_path / "whole/checkpoints").glob("*/state.json")).read_text())
     assert facts["version"] == 15  # half of the steps from 50 to 80
     run(tmp_path / "parts", words, rounds=3)
     run(tmp_path / "parts")

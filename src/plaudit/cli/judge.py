@@ -13,7 +13,7 @@ from plaudit.cli.label import (
     DecodeOption,
     ModelOption,
     WordsArgument,
-    judge_of,
+    load_judge,
     named_store,
     report_failures,
 )
@@ -88,7 +88,7 @@ def eval_(
                 raise DataError("--judge ledger only reads labels: leave out --config, --model, --decode and keys")
             title, found, facts = source, *_of_ledger(store, source, asked, ids)
         else:
-            given, built = judge_of(config, name, model, decode, overrides)
+            given, built = load_judge(config, name, model, decode, overrides)
             title = built.id.source
             found, facts = _of_judge(store, given, built, asked, ids, wrong_task, controls)
             facts = {"judge": _typed(name, config, model, overrides), **facts}

@@ -82,7 +82,7 @@ def label_(
         _open_window(folder, options, order, name, action_log)
         return
     store = Store.open(folder)
-    _, asked = judge_of(config, judge, model, decode, overrides)
+    _, asked = load_judge(config, judge, model, decode, overrides)
     ids = chosen_ids(store, episodes)
     queue = StoreQueue(store, ids, skip_labeled=skip_labeled)
     waiting = queue.stale(asked.id)
@@ -105,14 +105,15 @@ def named_store(words: Sequence[str] | None) -> tuple[Path, list[str]]:
     return Path(store), overrides
 
 
-def judge_of(
+def load_judge(
     config: Path | None, name: str | None, model: str | None, decode: Decode | None, overrides: Sequence[str]
 ) -> tuple["JudgeConfig", "Judge"]:
     """What was asked for, and the judge that came of it; warns of one whose rule was fitted on another."""
-    from plaudit.judges.config import build_judge, judge_warnings, load_judge_config
+    from plaudit.judges.config import judge_warnings, load_judge_config
 
     asked = load_judge_config(config, name, {} if model is None else {"model": model}, overrides)
-    judge = build_judge(asked, decode)
+    asked = asked if decode is None else asked.with_decode(decode)
+    judge = asked.build()
     for sentence in judge_warnings(asked, judge):
         tell("warning", sentence)
     return asked, judge

@@ -7,13 +7,13 @@
     calibration_record: {...}                       # how the two came about, by `plaudit judge calibrate`
 
 `plaudit train-reward` writes one beside the weights (`judge.yaml`), and every command takes that folder. A calibration
-belongs to the model it was fitted on, so the record has that model's fingerprint, and another model under it is told
-of.
+belongs to the model it was fitted on, so the record has that model's fingerprint, and there is a warning where the
+model is another one.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from omegaconf import OmegaConf
 from pydantic import Field
@@ -54,6 +54,10 @@ class JudgeConfig(Config):
         """The judge, where it is to run."""
         raise NotImplementedError
 
+    def with_decode(self, decode: Decode) -> Self:
+        """The same with another way from scores to success."""
+        return self.model_copy(update={"rule": self.rule.model_copy(update={"decode": decode})})
+
 
 def load_judge_config(
     path: Path | None, name: str | None, flags: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
@@ -76,7 +80,7 @@ def load_judge_config(
     except ConfigError as error:
         asked = {**given, **flags}
         raise ConfigError(
-            (where, f"{key_location(where, path, asked)}: {sentence}") for where, sentence in error.problems
+            (where, f"{key_location(where, path, asked)}: {message}") for where, message in error.problems
         ) from None
     if not isinstance(config, JudgeConfig):
         raise UnknownName(f"'{kind}' is not a judge: its config does not derive from plaudit.judges.config.JudgeConfig")
@@ -124,21 +128,14 @@ def _check_kind(kind: Any, path: Path | None) -> None:
         raise UnknownName(f"there is no judge '{kind}'; {did_you_mean(kind, known)}")
 
 
-def build_judge(config: JudgeConfig, decode: Decode | None = None) -> Judge:
-    """The judge, with another way from scores to success if one is asked for."""
-    if decode is not None:
-        config = config.model_copy(update={"rule": config.rule.model_copy(update={"decode": decode})})
-    return config.build()
-
-
 def judge_warnings(config: JudgeConfig, judge: Judge) -> list[str]:
     """What to know of a judge before its labels are used."""
-    found: list[str] = list(getattr(judge, "warnings", ()))
+    warnings: list[str] = list(getattr(judge, "warnings", ()))
     record = config.calibration_record
     if record is None or record.fingerprint == (now := getattr(judge, "uncalibrated", judge.id.fingerprint)):
-        return found
+        return warnings
     return [
-        *found,
+        *warnings,
         f"this judge's rule was fitted on {record.fingerprint} and it is {now} now: its threshold may let anything "
         "through; run plaudit judge calibrate again",
     ]
@@ -157,8 +154,8 @@ def save_judge_config(
     path, own = _own_judge(path)
     named = {} if name is None else {"type": name}
     given = {} if path is None else read_yaml(path)
-    told = fitted.model_dump(mode="json", include={"calibration", "calibration_record"})
-    told["rule"] = fitted.rule.model_dump(mode="json")
-    tree = OmegaConf.merge(named, own, given, OmegaConf.from_dotlist(list(overrides)), dict(flags), told)
+    found = fitted.model_dump(mode="json", include={"calibration", "calibration_record"})
+    found["rule"] = fitted.rule.model_dump(mode="json")
+    tree = OmegaConf.merge(named, own, given, OmegaConf.from_dotlist(list(overrides)), dict(flags), found)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(output, OmegaConf.to_yaml(tree).encode())

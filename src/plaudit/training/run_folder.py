@@ -31,7 +31,7 @@ from omegaconf import OmegaConf
 from pydantic import BaseModel
 from torch.utils.tensorboard import SummaryWriter
 
-from plaudit.checkpoint import load_checkpoint, read_facts, save_checkpoint
+from plaudit.checkpoint import load_checkpoint, read_state, save_checkpoint
 from plaudit.config import load
 from plaudit.data.disk import disk_error, write_atomic
 from plaudit.data.normalize import Normalizer
@@ -264,7 +264,7 @@ class RunFolder:
 
     def newest_state(self) -> dict[str, Any] | None:
         """The run's state in the newest checkpoint, without the learner's."""
-        return read_facts(self._newest) if self._newest else None
+        return read_state(self._newest) if self._newest else None
 
     @property
     def _newest(self) -> Path | None:

@@ -154,11 +154,11 @@ class EnsembleMember(Stateful):
 
     def save(self, folder: Path, history: list[EpochMetrics]) -> None:
         """Among the checkpoints in a folder; it replaces those before it."""
-        here, before = folder / f"{self.version:06d}", _checkpoints(folder)
-        if here in before:
+        path, before = folder / f"{self.version:06d}", _checkpoints(folder)
+        if path in before:
             return
-        facts = {"best_loss": self.best_loss, "best_epoch": self.best_epoch, "step": self.step}
-        save_checkpoint(here, self, {**facts, "history": [vars(epoch) for epoch in history]})
+        state = {"best_loss": self.best_loss, "best_epoch": self.best_epoch, "step": self.step}
+        save_checkpoint(path, self, {**state, "history": [vars(epoch) for epoch in history]})
         for old in before:
             shutil.rmtree(old)
 
@@ -167,9 +167,9 @@ class EnsembleMember(Stateful):
         found = _checkpoints(folder)
         if not found:
             return []
-        facts = load_checkpoint(found[-1], self)
-        self.best_loss, self.best_epoch, self.step = facts["best_loss"], facts["best_epoch"], facts["step"]
-        return [EpochMetrics(**epoch) for epoch in facts["history"]]
+        state = load_checkpoint(found[-1], self)
+        self.best_loss, self.best_epoch, self.step = state["best_loss"], state["best_epoch"], state["step"]
+        return [EpochMetrics(**epoch) for epoch in state["history"]]
 
 
 def _checkpoints(folder: Path) -> list[Path]:
