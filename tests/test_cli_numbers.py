@@ -44,7 +44,7 @@ def test_what_is_no_device_is_told(tmp_path, device):
 
 
 def test_ctrl_c_where_a_command_has_nothing_to_say_to_it_is_told(tmp_path, monkeypatch):
-    import plaudit.report.robots as robots
+    import plaudit.report.tables as robots
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

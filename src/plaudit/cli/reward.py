@@ -266,7 +266,7 @@ def _train(episodes: "Store", job: "RewardTrainJob") -> "TrainResult":
 
 def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
     from plaudit.report.judge import first_frame_warning
-    from plaudit.report.tables import judge_table
+    from plaudit.report.judge_tables import judge_table
 
     scores, problems = fitted.metrics, fitted.model.config.problems
     held = f"{job.output_dir}: measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames"

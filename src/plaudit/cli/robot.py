@@ -32,7 +32,7 @@ SetOption = Annotated[
 def robot_list() -> None:
     """List the robots."""
     from plaudit.registry import ROBOT_REGISTRY
-    from plaudit.report.robots import robots_table
+    from plaudit.report.tables import robots_table
 
     out.print(robots_table({name: ROBOT_REGISTRY.get(name) for name in ROBOT_REGISTRY.names()}))
 
@@ -46,7 +46,7 @@ def robot_check(
     settings: SetOption = None,
 ) -> None:
     """Compare what a robot sends with its params and topics. Nothing moves; returns 1 if anything is wrong."""
-    from plaudit.report.robots import check_table
+    from plaudit.report.tables import check_table
     from plaudit.robots.ros.check import check_topics
 
     results = check_topics(ros_config(name, params, topics, settings), seconds)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
@@ -41,88 +41,84 @@ class Span:
 Cell = str | Span
 
 
+class Block:
+    """A piece of a page; the template draws it by the name of its class."""
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__
+
+
 @dataclass(frozen=True)
-class Text:
+class Text(Block):
     """A paragraph."""
 
     text: str
     style: Literal["muted", "warning", ""] = ""
-    kind: ClassVar[str] = "text"
 
 
 @dataclass(frozen=True)
-class Tiles:
+class Tiles(Block):
     """A row of large numbers, each with a few words under it."""
 
     tiles: Mapping[str, str]  # meaning -> number
-    kind: ClassVar[str] = "tiles"
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Block):
     """Rows of cells."""
 
     rows: Sequence[Sequence[Cell]]
     header: Sequence[Cell] = ()
-    kind: ClassVar[str] = "table"
 
 
 @dataclass(frozen=True)
-class Chart:
+class Chart(Block):
     """An SVG drawing of report/plots.py."""
 
     svg: Markup
-    kind: ClassVar[str] = "chart"
 
 
 @dataclass(frozen=True)
-class ImageBlock:
+class ImageBlock(Block):
     """An image inside the page, with lines of text under it."""
 
     source: str  # a data: URL
     caption: Sequence[Cell] = ()
     style: Literal["wide", "sheet", ""] = ""
     alt: str = ""
-    kind: ClassVar[str] = "image"
 
 
 @dataclass(frozen=True)
-class Video:
+class Video(Block):
     """An MP4 inside the page, playing in a loop without sound."""
 
     source: str  # a data: URL
     caption: str
-    kind: ClassVar[str] = "video"
 
 
 @dataclass(frozen=True)
-class Code:
+class Code(Block):
     """Preformatted text; folded behind its summary where there is one."""
 
     text: str
     summary: str = ""
-    kind: ClassVar[str] = "code"
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Block):
     """Blocks side by side, as many as fit."""
 
-    blocks: "Sequence[Block]"
+    blocks: Sequence[Block]
     style: Literal["wide", ""] = ""
-    kind: ClassVar[str] = "row"
 
 
 @dataclass(frozen=True)
-class Section:
+class Section(Block):
     """Blocks under a heading."""
 
     heading: str
-    blocks: "Sequence[Block]" = field(default_factory=list)
-    kind: ClassVar[str] = "section"
-
-
-Block = Text | Tiles | Table | Chart | ImageBlock | Video | Code | Row | Section
+    blocks: Sequence[Block] = field(default_factory=list)
 
 
 def render_page(title: str, summary: str, blocks: Sequence[Block]) -> str:

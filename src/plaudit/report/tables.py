@@ -1,29 +1,26 @@
-"""Tables for the terminal."""
+"""Tables for the terminal: data sets, stores, episodes, environments, robots; judge_tables.py has those of judges."""
 
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
-from rich.table import Table
-from rich.text import Text
+from rich.table import Column, Table
 
 from plaudit.data.failures import Failures
 from plaudit.data.formats.base import Dataset
 from plaudit.data.store import Store
 from plaudit.envs.bench import Throughput
 from plaudit.envs.catalog import EnvInfo
-from plaudit.judges.calibration import CalibrationRecord, Fit
-from plaudit.judges.controls import ControlResult
-from plaudit.judges.metrics import JudgeMetrics, OnsetErrors, RateCI
-from plaudit.report.judge import DecodeResult, causal, first_frame_count, offline
-from plaudit.report.text import format_frames, format_interval, format_number, format_percent
+from plaudit.robots.ros.check import CheckResult
 from plaudit.rule import threshold_of
 
 
 def dataset_table(dataset: Dataset) -> Table:
-    return _facts(
+    """A data set of any layout."""
+    return key_value_table(
         f"{dataset.path}: {dataset.format}", dict(dataset.metadata) | _unless_empty("not taken", dataset.ignored)
     )
 
@@ -36,7 +33,7 @@ def store_table(store: Store) -> list[Any]:
     succeeded = sum(labels.success_once for i in store.ids if (labels := store.ledger.labels(i)))
     labelled = sum(judges.values())
     failures = Counter(failure.source for failure in Failures(store.ledger).unresolved())
-    facts = {
+    values = {
         "episodes": len(places),
         "steps": sum(p.steps for p in places),
         "bytes": f"{store.nbytes:,}",
@@ -63,7 +60,7 @@ def store_table(store: Store) -> list[Any]:
             f"{fps:g}",
             robot or "-",
         )
-    return [_facts(f"{store.folder}: plaudit store", facts), table]
+    return [key_value_table(f"{store.folder}: plaudit store", values), table]
 
 
 def _recorded_rewards(store: Store) -> str:
@@ -75,7 +72,7 @@ def _recorded_rewards(store: Store) -> str:
 def episode_table(store: Store, episode_id: int) -> list[Any]:
     """One episode and every version of its labels."""
     episode, place = store.episode(episode_id), store.entry(episode_id)
-    facts = {
+    values = {
         "task": episode.task or "-",
         "steps": episode.steps,
         "recorded": _when(place.line["time"]),
@@ -97,7 +94,7 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
         note = labels.note or (f"restored from {version.restored_from}" if version.restored_from else "")
         threshold = "-" if (found := threshold_of(labels.judge)) is None else f"{found:g}"
         history.add_row(str(version.number), labels.judge.source, _when(labels.time), said, threshold, note)
-    return [_facts(f"{store.folder}: episode {episode_id}", facts), history]
+    return [key_value_table(f"{store.folder}: episode {episode_id}", values), history]
 
 
 def env_table(envs: Sequence[EnvInfo]) -> list[Any]:
@@ -123,60 +120,28 @@ def speed_table(title: str, speeds: Mapping[str, Throughput]) -> Table:
     return table
 
 
-def judge_table(title: str, scores: JudgeMetrics, controls: Sequence[ControlResult]) -> Table:
-    """The metrics of a judge."""
-    run = [control for control in controls if control.frames]
-    passed = sum(control.passed for control in run)
-    facts = {
-        "precision, recall": f"{format_percent(scores.precision)}, {format_percent(scores.recall)}",
-        "ROC AUC": format_number(scores.roc_auc),
-        "false-positive rate (frames)": format_interval(RateCI(scores.fpr, scores.fpr_low, scores.fpr_high)),
-        "threshold": f"{scores.threshold:.4g}",
-        "success-onset error, causal": _onset_error(causal(scores)),
-        "success-onset error, offline": _onset_error(offline(scores)),
-        "calibration error (ECE)": format_percent(scores.ece),
-        "negative controls": f"{passed} of {len(run)} passed" if run else "not run",
-        "success at first frame": first_frame_count(scores),
-    }
-    return _facts(title, facts)
-
-
-def calibration_table(title: str, fit: Fit, calibrated: CalibrationRecord, cutoffs: OnsetErrors) -> Table:
-    """A decision rule and its error rates on held-out episodes."""
-    rate = RateCI(calibrated.fpr, calibrated.fpr_low, calibrated.fpr_high)
-    target = format_percent(calibrated.target_fpr)
-    facts = {
-        "temperature, bias": f"{fit.calibration.temperature:.4g}, {fit.calibration.bias:.4g}",
-        "threshold": f"{fit.rule.threshold:.4g}",
-        "cutoff offset": f"{fit.rule.cutoff_offset} frames",
-        "false-positive rate (frames)": f"{format_interval(rate)}, held out; target {target}",
-        "recall (frames)": f"{format_percent(calibrated.recall)}, held out",
-        "success-onset error, offline": f"{_onset_error(DecodeResult.from_errors('', cutoffs))}, held out",
-    }
-    return _facts(title, facts)
-
-
-def decode_table(decodes: Sequence[DecodeResult]) -> Table:
-    """A line for each decision rule."""
-    table = Table("decision rule", "true positives", "false positives", box=None, pad_edge=False)
-    table.add_column("success-onset error")
-    table.add_column("90th percentile")
-    for d in decodes:
-        tp, fp = f"{d.tp} of {d.tp + d.fn}", f"{d.fp} of {d.fp + d.tn}"
-        onset = format_frames(d.onset_median), format_frames(d.onset_p90)
-        table.add_row(d.name, tp, Text(fp, "red" if d.fp else ""), *onset)
+def robots_table(classes: Mapping[str, type[Any]]) -> Table:
+    """Each with the first line of its module's docstring."""
+    table = Table("robot", "what it is", box=None, pad_edge=False)
+    for name, cls in classes.items():
+        table.add_row(name, (import_module(cls.__module__).__doc__ or "").strip().split("\n")[0])
     return table
 
 
-def _onset_error(decode: DecodeResult) -> str:
-    if not decode.tp:
-        return "no success predicted"
-    return f"median {format_frames(decode.onset_median)}, 90th percentile {format_frames(decode.onset_p90)}"
+def check_table(name: str, results: Sequence[CheckResult]) -> Table:
+    """A row for each topic, red where there is a problem."""
+    topic = Column("topic", overflow="fold")
+    table = Table(name, topic, "expected", "received", "rate", "age", "result", box=None, pad_edge=False)
+    for r in results:
+        style = "red" if r.problem else ""
+        table.add_row(r.name, r.topic, r.expected, r.received, r.rate, r.age, r.problem or "ok", style=style)
+    return table
 
 
-def _facts(title: str, facts: dict[str, Any]) -> Table:
+def key_value_table(title: str, values: Mapping[str, Any]) -> Table:
+    """A line for each name and its value."""
     table = Table(box=None, show_header=False, title=title, title_justify="left", pad_edge=False)
-    for name, value in facts.items():
+    for name, value in values.items():
         text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
         text = ", ".join(map(str, text)) if isinstance(text, list | tuple) else text
         table.add_row(name, str(text))

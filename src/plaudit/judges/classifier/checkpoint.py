@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -71,6 +71,29 @@ class RewardModelConfig(Config):
     problems: tuple[str, ...]  # why it should not be trusted; () for none
     data: TrainingDataInfo
     training: dict[str, Any]  # config, epochs, seconds, versions
+
+    @classmethod
+    def untested(
+        cls,
+        classifier: ClassifierConfig,
+        *,
+        frozen_encoder: bool = True,
+        members: int = 1,
+        threshold: float = 0.5,
+        data: TrainingDataInfo | None = None,
+    ) -> Self:
+        """Of a model that nobody has evaluated."""
+        return cls(
+            classifier=classifier,
+            frozen_encoder=frozen_encoder,
+            calibration=((1.0, 0.0),) * members,
+            threshold={"value": threshold},
+            scores={},
+            controls=(),
+            problems=(),
+            data=data or TrainingDataInfo(fingerprint="unknown", episodes={}, frames={}, sources=()),
+            training={},
+        )
 
 
 class RewardModel:

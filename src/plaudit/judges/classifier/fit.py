@@ -111,7 +111,14 @@ def _evaluated(
     seconds: float,
 ) -> TrainResult:
     members = [member for member, _ in trained]
-    model = RewardModel([m.model for m in members], _untested_config(config, table, splits), config.device)
+    untested = RewardModelConfig.untested(
+        classifier_config(config, table),
+        frozen_encoder=config.frozen and not config.freezes_stem,
+        members=len(members),
+        threshold=1.0,
+        data=_data_info(table, splits, config),
+    )
+    model = RewardModel([m.model for m in members], untested, config.device)
     # Calibrate and choose the threshold on the validation split.
     logits = {name: _logits(store, model, table, splits[name]) for name in SPLITS[1:]}
     calibration = EnsembleCalibration.fit(logits["validation"], table.target[splits["validation"]])
@@ -143,23 +150,6 @@ def _evaluated(
     optimizers = [member.optimizer.state_dict() for member in members]
     errors = _largest_errors(table, splits["test"], predictions)
     return TrainResult(model, metrics, controls, predictions, errors, history, optimizers)
-
-
-def _untested_config(
-    config: RewardTrainConfig, table: RewardDataset, splits: Mapping[Split, AnyArray]
-) -> RewardModelConfig:
-    """What is known of a model before it was evaluated."""
-    return RewardModelConfig(
-        classifier=classifier_config(config, table),
-        frozen_encoder=config.frozen and not config.freezes_stem,
-        calibration=((1.0, 0.0),) * config.ensemble_size,
-        threshold={"value": 1.0},
-        scores={},
-        controls=(),
-        problems=(),
-        data=_data_info(table, splits, config),
-        training={},
-    )
 
 
 def _logits(store: Store, model: RewardModel, table: RewardDataset, rows: AnyArray) -> list[FloatArray]:

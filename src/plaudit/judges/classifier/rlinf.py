@@ -6,7 +6,7 @@
 
 Ours describes itself. Of RLinf's, everything but the size of the images is read off the tensors: cameras, widths, and
 whether the encoder's grid was averaged first (`use_pretrain: false` there), which is so where its pooling kernel has a
-single cell. What a config says otherwise is not believed, and told. Nobody measured such a model: it has no scores.
+single cell. Where a config says otherwise, the file counts and there is a warning. Such a model has no metrics.
 
 RLinf's first has an encoder a camera and we have one for all: a file whose encoders differ, because they were trained
 and not frozen, is refused. Its ResNet of today sees a single camera, whose name and normalisation are not in the file.
@@ -29,7 +29,6 @@ from plaudit.errors import BadFile, ConfigError
 from plaudit.judges.classifier.checkpoint import (
     RewardModel,
     RewardModelConfig,
-    TrainingDataInfo,
     load_state_dict_strict,
 )
 from plaudit.judges.classifier.encoders import Encoder, feature_map_size
@@ -91,11 +90,11 @@ def load_rlinf_checkpoint(path: Path, config: Mapping[str, Any] | None = None, d
         raise BadFile(path, "this is no checkpoint of a reward model: it has no model_state_dict of tensors")
     if "plaudit" in tree:
         return _ours(path, tree["plaudit"], tensors, device)
-    told = parse(RLinfRewardConfig, config or {})
+    given = parse(RLinfRewardConfig, config or {})
     bare = {_without_wrappers(name): tensor for name, tensor in tensors.items()}
     if "backbone.conv1.weight" in bare:
-        return _rlinf_resnet(path, bare, told, device)
-    return _rlinf(path, bare, told, device)
+        return _rlinf_resnet(path, bare, given, device)
+    return _rlinf(path, bare, given, device)
 
 
 def _without_wrappers(name: str) -> str:
@@ -147,7 +146,7 @@ def _rlinf(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardConfig,
         "num_spatial_blocks": shape.num_spatial_blocks,
         "image_keys": tuple(cameras),
     }
-    return RewardModel([member], _unmeasured(shape), device, _notes(found, config))
+    return RewardModel([member], RewardModelConfig.untested(shape), device, _warnings(found, config))
 
 
 def _rlinf_resnet(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardConfig, device: str) -> RewardModel:
@@ -171,9 +170,9 @@ def _rlinf_resnet(path: Path, tensors: Mapping[str, Tensor], config: RLinfReward
         theirs = next((place for place in places if name.startswith(place)), "")
         ours[places.get(theirs, "") + name.removeprefix(theirs)] = tensor
     load_state_dict_strict(member, ours, path)
-    notes = [f"it is taken to see camera '{camera}' in {size[0]}x{size[1]}; its file does not say"]
-    notes += _notes({"arch": arch, "hidden_dim": hidden}, config)
-    return RewardModel([member], _unmeasured(shape), device, notes)
+    warnings = [f"it is taken to see camera '{camera}' in {size[0]}x{size[1]}; its file does not say"]
+    warnings += _warnings({"arch": arch, "hidden_dim": hidden}, config)
+    return RewardModel([member], RewardModelConfig.untested(shape), device, warnings)
 
 
 def _one_camera(path: Path, config: RLinfRewardConfig) -> tuple[str, ...]:
@@ -275,26 +274,12 @@ def sizes_for_grid(encoder: Encoder, cells: int) -> tuple[int, int]:
     return edges[bisect_left(edges, cells, key=cells_of)], edges[bisect_right(edges, cells, key=cells_of) - 1]
 
 
-def _unmeasured(shape: ClassifierConfig) -> RewardModelConfig:
-    return RewardModelConfig(
-        classifier=shape,
-        frozen_encoder=True,
-        calibration=((1.0, 0.0),),
-        threshold={"value": 0.5},
-        scores={},
-        controls=(),
-        problems=(),
-        data=TrainingDataInfo(fingerprint="unknown", episodes={}, frames={}, sources=()),
-        training={},
-    )
-
-
-def _notes(found: Mapping[str, Any], config: RLinfRewardConfig) -> list[str]:
-    """Where the config and the checkpoint disagree, and which was believed."""
-    said = {name: getattr(config, name) for name in found}
-    wrong = [
-        f"the config says {name} is {said[name]}, the checkpoint was trained with {value}; the checkpoint is believed"
+def _warnings(found: Mapping[str, Any], config: RLinfRewardConfig) -> list[str]:
+    """Where the config and the checkpoint disagree."""
+    given = {name: getattr(config, name) for name in found}
+    different = [
+        f"the config says {name} is {given[name]}, the checkpoint was trained with {value}; the checkpoint is believed"
         for name, value in found.items()
-        if said[name] not in (None, value)
+        if given[name] not in (None, value)
     ]
-    return [*wrong, "this model was never measured here: its threshold is 0.5 and nothing is known of its mistakes"]
+    return [*different, "this model was never measured here: its threshold is 0.5 and nothing is known of its mistakes"]

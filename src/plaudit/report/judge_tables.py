@@ -1,0 +1,64 @@
+"""Tables of judges for the terminal."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from plaudit.judges.calibration import CalibrationRecord, Fit
+from plaudit.judges.controls import ControlResult
+from plaudit.judges.metrics import JudgeMetrics, OnsetErrors, RateCI
+from plaudit.report.judge import DecodeResult, causal, first_frame_count, offline
+from plaudit.report.tables import key_value_table
+from plaudit.report.text import format_frames, format_interval, format_number, format_percent
+
+
+def judge_table(title: str, scores: JudgeMetrics, controls: Sequence[ControlResult]) -> Table:
+    """The metrics of a judge."""
+    run = [control for control in controls if control.frames]
+    passed = sum(control.passed for control in run)
+    values = {
+        "precision, recall": f"{format_percent(scores.precision)}, {format_percent(scores.recall)}",
+        "ROC AUC": format_number(scores.roc_auc),
+        "false-positive rate (frames)": format_interval(RateCI(scores.fpr, scores.fpr_low, scores.fpr_high)),
+        "threshold": f"{scores.threshold:.4g}",
+        "success-onset error, causal": _onset_error(causal(scores)),
+        "success-onset error, offline": _onset_error(offline(scores)),
+        "calibration error (ECE)": format_percent(scores.ece),
+        "negative controls": f"{passed} of {len(run)} passed" if run else "not run",
+        "success at first frame": first_frame_count(scores),
+    }
+    return key_value_table(title, values)
+
+
+def calibration_table(title: str, fit: Fit, record: CalibrationRecord, cutoffs: OnsetErrors) -> Table:
+    """A decision rule and its error rates on held-out episodes."""
+    rate = RateCI(record.fpr, record.fpr_low, record.fpr_high)
+    target = format_percent(record.target_fpr)
+    values = {
+        "temperature, bias": f"{fit.calibration.temperature:.4g}, {fit.calibration.bias:.4g}",
+        "threshold": f"{fit.rule.threshold:.4g}",
+        "cutoff offset": f"{fit.rule.cutoff_offset} frames",
+        "false-positive rate (frames)": f"{format_interval(rate)}, held out; target {target}",
+        "recall (frames)": f"{format_percent(record.recall)}, held out",
+        "success-onset error, offline": f"{_onset_error(DecodeResult.from_errors('', cutoffs))}, held out",
+    }
+    return key_value_table(title, values)
+
+
+def decode_table(decodes: Sequence[DecodeResult]) -> Table:
+    """A line for each decision rule."""
+    table = Table("decision rule", "true positives", "false positives", box=None, pad_edge=False)
+    table.add_column("success-onset error")
+    table.add_column("90th percentile")
+    for d in decodes:
+        tp, fp = f"{d.tp} of {d.tp + d.fn}", f"{d.fp} of {d.fp + d.tn}"
+        onset = format_frames(d.onset_median), format_frames(d.onset_p90)
+        table.add_row(d.name, tp, Text(fp, "red" if d.fp else ""), *onset)
+    return table
+
+
+def _onset_error(decode: DecodeResult) -> str:
+    if not decode.tp:
+        return "no success predicted"
+    return f"median {format_frames(decode.onset_median)}, 90th percentile {format_frames(decode.onset_p90)}"
