@@ -78,9 +78,9 @@ def load_judge_config(
     except NotAllowed as error:
         raise ConfigError([(("type",), f"{path}: {error}")]) from None
     except ConfigError as error:
-        asked = {**given, **flags}
+        set_keys = {**given, **flags}
         raise ConfigError(
-            (where, f"{key_location(where, path, asked)}: {message}") for where, message in error.problems
+            (where, f"{key_location(where, path, set_keys)}: {message}") for where, message in error.problems
         ) from None
     if not isinstance(config, JudgeConfig):
         raise UnknownName(f"'{kind}' is not a judge: its config does not derive from plaudit.judges.config.JudgeConfig")
@@ -115,17 +115,17 @@ def save_own_judge(folder: Path, rule: DecisionRule) -> None:
 
 
 def _check_kind(kind: Any, path: Path | None) -> None:
-    known = sorted(name for name in JUDGE_REGISTRY.names() if ":" not in name)
+    names = sorted(name for name in JUDGE_REGISTRY.names() if ":" not in name)
     if not isinstance(kind, str):
         where = "with --judge" if path is None else f"with --judge, or as 'type' in {path}"
-        raise UnknownName(f"name a judge {where}; known: {', '.join(known)}")
+        raise UnknownName(f"name a judge {where}; known: {', '.join(names)}")
     if kind == HUMAN:
         raise UnknownName(
             "a person is asked in a window: plaudit label STORE --judge human; what one said before is measured with: "
             "plaudit judge eval STORE --judge ledger --source human"
         )
-    if ":" not in kind and kind not in known:
-        raise UnknownName(f"there is no judge '{kind}'; {did_you_mean(kind, known)}")
+    if ":" not in kind and kind not in names:
+        raise UnknownName(f"there is no judge '{kind}'; {did_you_mean(kind, names)}")
 
 
 def judge_warnings(config: JudgeConfig, judge: Judge) -> list[str]:

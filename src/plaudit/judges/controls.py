@@ -152,16 +152,16 @@ def truncated(episode: Episode, target: FloatArray, margin: int = ONSET_MARGIN) 
     first = _first_success(episode, target)
     if first is None or first - margin < 2:
         return None
-    kept = np.arange(first - margin)
-    cut = _pick(episode, kept, repeated=episode.repeated.replace("last", "none"))
-    return NegativeControl("truncated", cut, (_recorded(episode) & (target == 0))[kept])
+    frames = np.arange(first - margin)
+    cut = _pick(episode, frames, repeated=episode.repeated.replace("last", "none"))
+    return NegativeControl("truncated", cut, (_recorded(episode) & (target == 0))[frames])
 
 
 def blank_images(episode: Episode, rng: np.random.Generator) -> list[NegativeControl]:
     """Four short episodes in which the cameras show nothing, and the robot stands where this episode begins."""
     start = np.full(_BLANK_FRAMES, _recorded(episode).argmax())
     base = _pick(episode, start, repeated="none")
-    looks: dict[str, Callable[[ByteArray], ByteArray]] = {
+    fills: dict[str, Callable[[ByteArray], ByteArray]] = {
         "black": lambda frames: np.zeros_like(frames),
         "white": lambda frames: np.full_like(frames, 255),
         "gray": lambda frames: np.full_like(frames, 128),
@@ -170,10 +170,10 @@ def blank_images(episode: Episode, rng: np.random.Generator) -> list[NegativeCon
     return [
         NegativeControl(
             f"blank {name}",
-            replace(base, frames={camera: look(frames) for camera, frames in base.frames.items()}),
+            replace(base, frames={camera: fill(frames) for camera, frames in base.frames.items()}),
             np.ones(_BLANK_FRAMES, bool),
         )
-        for name, look in looks.items()
+        for name, fill in fills.items()
     ]
 
 
@@ -198,9 +198,9 @@ def _pick(episode: Episode, frames: np.ndarray, *, repeated: str) -> Episode:
 
 def _recorded(episode: Episode) -> BoolArray:
     """[T+1]"""
-    seen = np.zeros(episode.steps + 1, bool)
-    seen[episode.recorded] = True
-    return seen
+    mask = np.zeros(episode.steps + 1, bool)
+    mask[episode.recorded] = True
+    return mask
 
 
 def _first_success(episode: Episode, target: FloatArray) -> int | None:

@@ -44,11 +44,11 @@ BINARY_RULE = DecisionRule(decode="per_frame")  # of labels that are only yes an
 # The reference
 
 
-def resolve_reference(asked: Sequence[str] | None, judge: str) -> tuple[str, ...]:
+def resolve_reference(requested: Sequence[str] | None, judge: str) -> tuple[str, ...]:
     """Whose labels count: those asked for, or all that a model may learn from; never the judge's own."""
-    if asked is not None and judge in asked:
+    if requested is not None and judge in requested:
         raise JudgeError(f"the judge is '{judge}' itself; compare it with labels of somebody else (--reference)")
-    return tuple(source for source in asked or REFERENCE_SOURCES if source != judge)
+    return tuple(source for source in requested or REFERENCE_SOURCES if source != judge)
 
 
 def load_reference_labels(
@@ -230,9 +230,9 @@ def _frame(episode: Episode, prediction: EpisodePrediction, frame: int) -> Frame
     return FramePrediction(prediction.episode, frame, target, prob, image)
 
 
-def control_task(uses_task: bool, asked: str | None) -> str | None:
+def control_task(uses_task: bool, requested: str | None) -> str | None:
     """The wrong task that a judge is tried with; None for one that uses no task text."""
-    return (asked or UNRELATED_TASK) if uses_task else None
+    return (requested or UNRELATED_TASK) if uses_task else None
 
 
 def score_episodes(
@@ -246,6 +246,6 @@ def score_episodes(
         failed |= not_scored | {i: "there is no answer yet" for i in ids if i not in labels and i not in not_scored}
         for i, found in labels.items():
             prob, target = found.frame_probs, targets[i]
-            known = ~np.isnan(target) & ~np.isnan(prob)
-            predictions.append(EpisodePrediction(prob[known], target[known], i))
+            labeled = ~np.isnan(target) & ~np.isnan(prob)
+            predictions.append(EpisodePrediction(prob[labeled], target[labeled], i))
     return predictions, failed

@@ -102,8 +102,8 @@ def begins_with_success(labels: Labels, rule: DecisionRule) -> bool:
 
     Nothing was done by then: either the object already is where it usually ends, or the judge goes by something else.
     """
-    known = labels.success[labels.labeled]
-    return bool(known[: rule.window[0]].any())
+    labeled = labels.success[labels.labeled]
+    return bool(labeled[: rule.window[0]].any())
 
 
 def _reason(error: Exception) -> str:

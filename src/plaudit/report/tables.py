@@ -27,15 +27,15 @@ def dataset_table(dataset: Dataset) -> Table:
 
 def store_table(store: Store) -> list[Any]:
     """What a store holds, and a line for each kind of episode in it."""
-    places = [store.entry(i) for i in store.ids]
-    lines = [place.line for place in places]
+    entries = [store.entry(i) for i in store.ids]
+    lines = [entry.line for entry in entries]
     judges = Counter(v.source for i in store.ids if (v := store.ledger.newest(i)))
     succeeded = sum(labels.success_once for i in store.ids if (labels := store.ledger.labels(i)))
     labelled = sum(judges.values())
     failures = Counter(failure.source for failure in Failures(store.ledger).unresolved())
     values = {
-        "episodes": len(places),
-        "steps": sum(p.steps for p in places),
+        "episodes": len(entries),
+        "steps": sum(p.steps for p in entries),
         "bytes": f"{store.nbytes:,}",
         "capacity": _capacity(store),
         "labelled": _by(judges),
@@ -45,18 +45,18 @@ def store_table(store: Store) -> list[Any]:
         "tasks": ", ".join(sorted({line["task"] for line in lines if line["task"]})) or "-",
     }
     kinds = Counter(
-        (store.segment(p.segment).schema, line["fps"], line["robot"]) for p, line in zip(places, lines, strict=True)
+        (store.segment(p.segment).schema, line["fps"], line["robot"]) for p, line in zip(entries, lines, strict=True)
     )
     table = Table("episodes", "cameras", "state", "actions", "privileged", "Hz", "robot", box=None, pad_edge=False)
     for (schema, fps, robot), count in kinds.most_common():
         cameras = ", ".join(f"{c} {h}x{w}" for c, h, w in schema.cameras)
-        known = ", ".join(name for name, _, _ in schema.privileged)
+        privileged = ", ".join(name for name, _, _ in schema.privileged)
         table.add_row(
             str(count),
             cameras or "-",
             str(schema.state_dim),
             str(schema.action_dim),
-            known or "-",
+            privileged or "-",
             f"{fps:g}",
             robot or "-",
         )
@@ -71,11 +71,11 @@ def _recorded_rewards(store: Store) -> str:
 
 def episode_table(store: Store, episode_id: int) -> list[Any]:
     """One episode and every version of its labels."""
-    episode, place = store.episode(episode_id), store.entry(episode_id)
+    episode, entry = store.episode(episode_id), store.entry(episode_id)
     values = {
         "task": episode.task or "-",
         "steps": episode.steps,
-        "recorded": _when(place.line["time"]),
+        "recorded": _when(entry.line["time"]),
         "cameras": ", ".join(f"{c} {f.shape[1]}x{f.shape[2]}" for c, f in episode.frames.items()) or "-",
         "ended": "task ended" if episode.terminated else "cut off",
         "by a person": f"{int(episode.control_mode.sum())} steps",
@@ -90,10 +90,10 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
     for version in store.ledger.history(episode_id):
         labels = version.labels()
         hits = np.flatnonzero(labels.targets[episode.recorded] == 1)
-        said = f"from frame {hits[0]}" if len(hits) else "none"
+        outcome = f"from frame {hits[0]}" if len(hits) else "none"
         note = labels.note or (f"restored from {version.restored_from}" if version.restored_from else "")
         threshold = "-" if (found := threshold_of(labels.judge)) is None else f"{found:g}"
-        history.add_row(str(version.number), labels.judge.source, _when(labels.time), said, threshold, note)
+        history.add_row(str(version.number), labels.judge.source, _when(labels.time), outcome, threshold, note)
     return [key_value_table(f"{store.folder}: episode {episode_id}", values), history]
 
 

@@ -42,8 +42,8 @@ class AugmentParams:
 
     def apply(self, images: Tensor) -> Tensor:
         """Pixels [N, H, W, 3], 0 to 255, to floats of the same shape and range."""
-        here = images.device
-        zoom, across, down = (1 + self.zoom.to(here), 2 * self.across.to(here), 2 * self.down.to(here))
+        device = images.device
+        zoom, across, down = (1 + self.zoom.to(device), 2 * self.across.to(device), 2 * self.down.to(device))
         zero = torch.zeros_like(zoom)
         matrix = torch.stack([torch.stack([zoom, zero, across], 1), torch.stack([zero, zoom, down], 1)], 1)
         x = images.permute(0, 3, 1, 2).float()
@@ -51,6 +51,6 @@ class AugmentParams:
         x = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
         for share, dims in ((self.contrast, (1, 2, 3)), (self.saturation, (1,))):
             middle = x.mean(dim=dims, keepdim=True)
-            x = (x - middle) * (1 + share.to(here)[:, None, None, None]) + middle
-        x = x * (1 + self.brightness.to(here)[:, None, None, None])
+            x = (x - middle) * (1 + share.to(device)[:, None, None, None]) + middle
+        x = x * (1 + self.brightness.to(device)[:, None, None, None])
         return x.clamp(0, 255).permute(0, 2, 3, 1)

@@ -104,7 +104,7 @@ class ClassifierStream:
         history = np.arange(config.num_frames) * config.history_stride
         ago = torch.from_numpy(np.minimum(history, self._age[:, None]))  # [N, num_frames]
         env = torch.arange(self._num_envs)[:, None]
-        windows = [torch.stack(kept)[ago, env] for kept in zip(*self._embeddings, strict=True)]
+        windows = [torch.stack(frames)[ago, env] for frames in zip(*self._embeddings, strict=True)]
         return self._judge.calibrated(model.score_embeddings(windows))
 
 
@@ -121,8 +121,8 @@ class ClassifierJudgeConfig(JudgeConfig):
         model = load_reward_model(self.model, self.device, force=self.force)
         if self.compile:
             model.to_device(self.device, compile=True)
-        asked = self.resolved()
-        return ClassifierJudge(model, asked.rule, asked.calibration)
+        resolved = self.resolved()
+        return ClassifierJudge(model, resolved.rule, resolved.calibration)
 
     def resolved(self) -> "ClassifierJudgeConfig":
         """With what the folder's judge.yaml says of rule and calibration, where this config does not."""

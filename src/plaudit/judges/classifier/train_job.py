@@ -80,21 +80,21 @@ def load_reward_train_job(
     full = [expand_type_override(override, ("encoder",), "encoder=small or epochs=5") for override in overrides]
     given, _ = read_values(None, full)
     theirs = {key: given.pop(key) for key in FOREIGN_BLOCKS if key in given}  # reward_training.epochs=3
-    asked = deep_merge(dict(flags), given)
+    given_keys = deep_merge(dict(flags), given)
     notes: list[str] = []
     if "reward_model" in file_tree and file_tree.get("seed", 0) is None:
         del file_tree["seed"]  # lerobot's word for a seed that nobody chose
     try:
-        with from_file(path, [asked, theirs]):
-            tree = deep_merge(translate(deep_merge(file_tree, theirs), notes), asked)
+        with from_file(path, [given_keys, theirs]):
+            tree = deep_merge(translate(deep_merge(file_tree, theirs), notes), given_keys)
             _check_names(tree)
-            recipe = parse(RewardTrainJob, _completed(_of_folders(tree) if folders else tree))
+            job = parse(RewardTrainJob, _completed(_of_folders(tree) if folders else tree))
     except ConfigError as error:
-        told = {**asked, **theirs}
+        set_keys = {**given_keys, **theirs}
         raise ConfigError(
-            (where, f"{key_location(where, path, told)}: {sentence}") for where, sentence in error.problems
+            (where, f"{key_location(where, path, set_keys)}: {message}") for where, message in error.problems
         ) from None
-    return recipe, [*notes, *_notes(recipe)]
+    return job, [*notes, *_notes(job)]
 
 
 def encoder_of(backbone: str) -> Tree:
@@ -131,8 +131,8 @@ def _check_names(tree: Tree) -> None:
         raise ConfigError([((key,), f"key '{key}' goes by another name here; {hint}") for key, hint in strange])
 
 
-def _notes(recipe: RewardTrainJob) -> list[str]:
-    encoder = recipe.encoder
+def _notes(job: RewardTrainJob) -> list[str]:
+    encoder = job.encoder
     if encoder.type != "resnet10" or encoder.pretrained:
         return []
     return [

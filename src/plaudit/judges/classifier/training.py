@@ -122,9 +122,9 @@ class EnsembleMember(Stateful):
         loss = F.binary_cross_entropy_with_logits(logits[:, 0], target * (1 - 2 * smooth) + smooth)
         if self.model.config.predict_progress:
             target = torch.from_numpy(self.table.progress[batch]).to(self.device)
-            known = ~target.isnan()
-            if known.any():
-                loss = loss + F.binary_cross_entropy_with_logits(logits[known, 1], target[known])
+            has_target = ~target.isnan()
+            if has_target.any():
+                loss = loss + F.binary_cross_entropy_with_logits(logits[has_target, 1], target[has_target])
         return loss
 
     def _step_lr(self) -> None:
@@ -199,11 +199,11 @@ def train_member(
         held = member.validate(features, splits["validation"])
         new_best = member.best_epoch == member.version
         history.append(EpochMetrics(number, member.version, loss, right, held, new_best, time.monotonic() - since))
-        going = on_epoch_end(history[-1])
-        if not going or time.monotonic() - saved > KEEP_EVERY:
+        proceed = on_epoch_end(history[-1])
+        if not proceed or time.monotonic() - saved > KEEP_EVERY:
             member.save(checkpoints, history)
             saved = time.monotonic()
-        if not going:
+        if not proceed:
             raise TrainingInterrupted
     if number < config.ensemble_size - 1:  # so that a stop in the next one does not cost this one
         member.save(checkpoints, history)

@@ -43,8 +43,8 @@ class RewardManager:
 
     def compute_rewards(self, observations: Observations) -> FloatArray:
         """[B] a reward for each observation; a numpy array of float32, wherever the observations were."""
-        seen = _seen(observations, self.model.cameras, slice(None))
-        return _paid(self.model.score_frames(seen.images, seen.state), self.reward_type, self.threshold)
+        observation = _seen(observations, self.model.cameras, slice(None))
+        return _paid(self.model.score_frames(observation.images, observation.state), self.reward_type, self.threshold)
 
     def to_device(self, device: str) -> None:
         self.model.to_device(device)

@@ -99,12 +99,12 @@ class ActionLog:
         if action.do is None or session.episode_id is None:
             yield
             return
-        here = (session.episode_id, session.cursor.frame)
+        position = (session.episode_id, session.cursor.frame)
         place = ""
-        if self._left_at is None or here[0] != self._left_at[0]:
-            place = f"={here[0]} @{here[1]} "
-        elif here != self._left_at:
-            place = f"@{here[1]} "
+        if self._left_at is None or position[0] != self._left_at[0]:
+            place = f"={position[0]} @{position[1]} "
+        elif position != self._left_at:
+            place = f"@{position[1]} "
         yield
         self._file.write(place + action.keys[0] + ("\n" if action.name == "complete" else " "))
         self._file.flush()

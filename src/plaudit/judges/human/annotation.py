@@ -78,18 +78,18 @@ class FrameAnnotation:
         """For a person: `success from frame 53`."""
         if self.excluded:
             return "excluded"
-        missing = self.num_unlabeled
-        if missing == len(self.frames):
+        num_unlabeled = self.num_unlabeled
+        if num_unlabeled == len(self.frames):
             return "nothing labeled"
         ranges = [(first, last) for first, last, value in self.runs if value == 1]
         if self.cutoff is not None:
-            said = f"success from frame {self.cutoff}"
+            outcome = f"success from frame {self.cutoff}"
         elif len(ranges) > 3:
-            said = f"success in {len(ranges)} ranges"
+            outcome = f"success in {len(ranges)} ranges"
         else:
             parts = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in ranges)
-            said = f"success in {parts}" if ranges else "no success"
-        return f"{said}, {missing} not labeled" if missing else said
+            outcome = f"success in {parts}" if ranges else "no success"
+        return f"{outcome}, {num_unlabeled} not labeled" if num_unlabeled else outcome
 
     def set_range(self, first: int, last: int, value: float) -> Self:
         """Both ends included."""

@@ -66,9 +66,9 @@ def run_labeling_app(
     options: how to read a data set of another layout
     """
     check_display()
-    folder, sentences = open_or_import(Path(store_path), into, progress, options)
-    for sentence in sentences:
-        say(sentence)
+    folder, messages = open_or_import(Path(store_path), into, progress, options)
+    for message in messages:
+        say(message)
     with Session.open(folder, order=order, name=name) as session:
         _show(session, poll, action_log)
         return LabelingSummary(folder, session.completed, len(session.queue), len(session.drafts.history.drafts))
@@ -97,8 +97,8 @@ def open_or_import(
     except StoreLocked as error:
         return store, [f"{error}; it is labelled as it is now, and what is added meanwhile appears by itself"]
     count = len(report.ids) + report.already_imported
-    told = [f"{path} is labelled as the store {store}, which has its {count} episodes; {path} itself is not changed"]
-    return store, [*told, *report.notes, *report.failed]
+    notes = [f"{path} is labelled as the store {store}, which has its {count} episodes; {path} itself is not changed"]
+    return store, [*notes, *report.notes, *report.failed]
 
 
 def _show(session: Session, poll: bool, action_log: Path | None) -> None:
@@ -145,9 +145,9 @@ def check_display() -> None:
             "there is no screen for a window (neither DISPLAY nor WAYLAND_DISPLAY is set); run this on a desktop, "
             "over 'ssh -X', or with QT_QPA_PLATFORM=vnc; 'plaudit data label' needs no screen"
         )
-    said = _probe_qt()
-    if said is not None:
-        raise DisplayError(_sentence(said))
+    reason = _probe_qt()
+    if reason is not None:
+        raise DisplayError(_sentence(reason))
 
 
 def _probe_qt() -> str | None:
@@ -161,14 +161,14 @@ def _probe_qt() -> str | None:
     return done.stderr.strip() if done.returncode or unseen else None
 
 
-def _sentence(said: str) -> str:
-    lines = said.splitlines() or ["it did not say why"]
-    if "cannot open shared object file" in said:
+def _sentence(reason: str) -> str:
+    lines = reason.splitlines() or ["it did not say why"]
+    if "cannot open shared object file" in reason:
         library = next(line for line in lines if "cannot open shared object file" in line)
         return f"Qt misses a system library ({library.split(': ', 1)[-1]}); run: apt-get install {LIBRARIES}"
-    if "xcb-cursor0" in said:
+    if "xcb-cursor0" in reason:
         return f"Qt misses a system library to show a window on X; run: apt-get install {X_LIBRARIES}"
-    if "could not connect to display" in said:
+    if "could not connect to display" in reason:
         display = os.environ.get("DISPLAY", "")
         return f"the screen DISPLAY={display} does not answer; is the desktop, or 'ssh -X', still there?"
     return f"Qt cannot open a window: {lines[0]}"

@@ -126,11 +126,11 @@ class DraftStore:
         folder = store / "drafts"
         try:
             _make_folder(Folder(store))
-            mine = _recoverable(folder, name) or [_begin(folder, name)]
+            own = _recoverable(folder, name) or [_begin(folder, name)]
         except OSError as error:
             raise disk_error(error, store, "drafts cannot be kept there") from error
-        newest = max(mine, key=lambda drafts: drafts.path.stat().st_mtime)
-        for other in mine:
+        newest = max(own, key=lambda drafts: drafts.path.stat().st_mtime)
+        for other in own:
             if other is not newest:
                 newest._take_over(other)
         return newest
@@ -236,7 +236,7 @@ def _begin(folder: Path, name: str) -> DraftStore:
 
 def _recoverable(folder: Path, name: str) -> list[DraftStore]:
     """This person's journals that no living session holds, and their locks with them."""
-    mine = []
+    own = []
     for path in sorted(folder.glob("*.journal")):
         lock = _try_lock(path)
         if lock is None:
@@ -248,12 +248,12 @@ def _recoverable(folder: Path, name: str) -> list[DraftStore]:
             continue
         by = drafts._read()
         if by == name:
-            mine.append(drafts)
+            own.append(drafts)
             continue
         if by is None:  # killed before its first line
             path.unlink()
         _release_lock(path, lock)
-    return mine
+    return own
 
 
 def _try_lock(journal: Path) -> IO[str] | None:

@@ -130,18 +130,18 @@ class Queue:
         requested = self._requests.update()
         if now == self._seen and not self._unscored and not requested:
             return False
-        alive, known = self._store.ids, set(self.rows)
-        here = set(alive)
-        new = [i for i in alive if i not in known]
-        changed = (ledger.changed_since(self._seen[1]) & here) | set(new)
+        alive, listed = self._store.ids, set(self.rows)
+        alive_ids = set(alive)
+        new = [i for i in alive if i not in listed]
+        changed = (ledger.changed_since(self._seen[1]) & alive_ids) | set(new)
         self._seen = now
-        self.rows = [i for i in self.rows if i in here] + new
+        self.rows = [i for i in self.rows if i in alive_ids] + new
         if self.order == "disagreement":
-            self._unscored = (self._unscored | changed) & here
+            self._unscored = (self._unscored | changed) & alive_ids
             scored = {self._unscored.pop() for _ in range(min(AT_A_TIME, len(self._unscored)))}
             self._scores |= {i: self._disagreement(i) for i in scored}
             changed |= scored
-        self._left = (self._left & here | changed) - {i for i in changed if self._is_resolved(i)}
+        self._left = (self._left & alive_ids | changed) - {i for i in changed if self._is_resolved(i)}
         if self.order == "disagreement" or self._requests or requested:
             places = [row for row, i in enumerate(self.rows) if i in self._left]
             for row, episode_id in zip(places, sorted(self._left, key=self._key)):

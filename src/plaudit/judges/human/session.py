@@ -188,9 +188,9 @@ class Session:
         self.drafts.change(episode_id, self.cursor.frame, None, "completed")
         self.completed += 1
         self.queue.update()
-        words = self.annotation.summary
+        summary = self.annotation.summary
         self._open_next()
-        self.status = f"episode {episode_id} is labelled: {words}"
+        self.status = f"episode {episode_id} is labelled: {summary}"
 
     def open_episode(self, episode_id: int, frame: int | None = None) -> None:
         """Open an episode, at a frame or where one stood in it last."""

@@ -198,8 +198,8 @@ class Decoder:
 
     def yes_minus_no(self, last: Tensor) -> Tensor:
         """[A] the same, from the last hidden states [A, D]."""
-        said = last.float() @ self._words.T
-        return said[:, : self._yes].logsumexp(1) - said[:, self._yes :].logsumexp(1)
+        logits = last.float() @ self._words.T
+        return logits[:, : self._yes].logsumexp(1) - logits[:, self._yes :].logsumexp(1)
 
 
 def run_layer(x: Tensor, cos: Tensor, sin: Tensor, layer: Layer, eps: float, attend: Attend) -> Tensor:
