@@ -3,7 +3,7 @@
 #   make test    set up, lint and run the tests
 # Both take PYTHON=python3.12 to use another Python, and TORCH=... to install another build of PyTorch.
 .PHONY: help demo test test-all test-latest environments ruff lint types test-fast test-beside test-clusters test-simulators
-.PHONY: bench lock clean
+.PHONY: test-slow test-slow-clusters bench lock clean
 
 # Every Python that was asked for has environments of its own.
 VENV := .venv$(addprefix -,$(notdir $(PYTHON)))
@@ -78,10 +78,14 @@ test-fast: $(VENV)/.ready-dev
 test-clusters: $(VENV)/.ready-dev
 	$(BIN)/pytest -m "cluster and not slow"
 
-# Every test there is.
+# Every test there is; what fails does not keep the others from running.
 test-all: environments
-	@$(TOGETHER) lint test-simulators
+	@$(MAKE) --no-print-directory --keep-going lint test-simulators test-slow test-slow-clusters
+
+test-slow: $(VENV)/.ready-dev
 	$(PYTEST) -m "not cluster"
+
+test-slow-clusters: $(VENV)/.ready-dev
 	$(BIN)/pytest -m cluster
 
 # PyTorch first: it is most of what is downloaded, and the second environment finds it and uv in the first.
@@ -91,7 +95,7 @@ environments: $(VENV)/.torch
 # Whether tomorrow's user will still be able to install this: run it now and then, and before `make lock`.
 test-latest:
 	@rm -rf .venv-latest .venv-simulators-latest
-	@LOCK= TORCH=$(or $(TORCH),torch) $(MAKE) --no-print-directory --keep-going test-all \
+	@LOCK= TORCH=$(or $(TORCH),torch) $(MAKE) --no-print-directory test-all \
 		VENV=.venv-latest SIMULATORS=.venv-simulators-latest
 
 # Simulators that do not run with the MuJoCo of the built-in tasks, in an environment of their own.
