@@ -65,7 +65,7 @@ def run(folder: Path, seed: int, quick: bool) -> Bars:
         label_in_a_hurry(data)
     judge = JUDGE.model_copy(update={"seed": seed, **({"epochs": 2} if quick else {})})
     weak = train_and_save(Store.open(folder / "data"), folder / "weak", judge, going, quiet)
-    print(f"a weak judge: held-out ROC-AUC {weak.scores.roc_auc:.3f}, {elapsed(began)}", flush=True)
+    print(f"a weak judge: held-out ROC-AUC {weak.metrics.roc_auc:.3f}, {elapsed(began)}", flush=True)
     words = f"""env=lift learner=sac env.obs=both env.image_size=[64,64] policy.cameras=[] demos.scripted=20
         run.seed={seed} run.max_steps={2400 if quick else 16_000} judge={folder / "weak"} judge.force=true
         audit.fraction=0.5 audit.max_gap=0.3 evaluation.freq=2000 evaluation.episodes=50
@@ -77,7 +77,7 @@ def run(folder: Path, seed: int, quick: bool) -> Bars:
     added = label_false_successes(first, folder / "data", folder / "more")
     print(f"labeled {added} of the run's episodes", flush=True)
     better = train_and_save(Store.open(folder / "more"), folder / "better", judge, going, quiet)
-    print(f"a better judge: held-out ROC-AUC {better.scores.roc_auc:.3f}, {elapsed(began)}", flush=True)
+    print(f"a better judge: held-out ROC-AUC {better.metrics.roc_auc:.3f}, {elapsed(began)}", flush=True)
     resumed = with_judge(RunFolder.reopen(first.path), [f"judge.model={folder / 'better'}"])
     mended = train(resumed, 4 if quick else None)
     after = state_of_things(resumed)

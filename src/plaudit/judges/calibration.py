@@ -262,9 +262,9 @@ def cross_validate(
         cutoff_rule = fit.rule.model_copy(update={"decode": "cutoff"})
         for one in held_out:
             prob = fit.calibration.recalibrate(one.success_prob)
-            above = above_threshold(prob, fit.rule.threshold)
-            frames.append(EpisodePrediction(above, one.target, one.episode))
-            decoded.append(EpisodePrediction(cutoff_rule.decide(prob), one.target, one.episode))
+            above, from_cutoff = above_threshold(prob, fit.rule.threshold), cutoff_rule.decide(prob)
+            frames.append(EpisodePrediction(above.astype(np.float32), one.target, one.episode))
+            decoded.append(EpisodePrediction(from_cutoff.astype(np.float32), one.target, one.episode))
     target, predicted = drop_unlabeled(
         np.concatenate([one.target for one in frames]), np.concatenate([one.success_prob for one in frames])
     )

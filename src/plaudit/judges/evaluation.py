@@ -189,7 +189,9 @@ def compare_labels(
     return JudgeEvaluation(
         metrics,
         onset_errors(binary, BINARY_RULE),
-        calibration_curve(*(np.concatenate([getattr(p, name) for p in predictions]) for name in _COLUMNS)),
+        calibration_curve(
+            np.concatenate([p.success_prob for p in predictions]), np.concatenate([p.target for p in predictions])
+        ),
         has_probabilities,
         labels,
         predictions,
@@ -197,9 +199,6 @@ def compare_labels(
         dict(failed),
         notes,
     )
-
-
-_COLUMNS = ("success_prob", "target")
 
 
 def _has_probabilities(labels: Mapping[int, Labels]) -> tuple[bool, list[str]]:

@@ -8,6 +8,7 @@ import hashlib
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -190,7 +191,7 @@ def _check(table: RewardDataset, rows: Mapping[Split, AnyArray], episodes: int) 
             f"{episodes} episodes are too few: at least {MIN_EPISODES} are needed to hold some out for measuring, and "
             "20 or more to learn something that lasts"
         )
-    for name, target, split_name in ((name, target, split) for split in SPLITS for target, name in outcomes):
+    for split_name, (target, name) in product(SPLITS, outcomes):
         if not (table.target[rows[split_name]] == target).any():
             raise JudgeError(
                 f"these {episodes} episodes leave no {name} frames for {split_name}; record or label at least three "
