@@ -19,7 +19,7 @@ from plaudit.contracts import check_policy
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import MissingExtra, PolicyError
 from plaudit.policies.config import OpenpiConfig, ServerConfig
-from plaudit.policies.openpi import OpenpiPolicy, pack, unpack, with_bars
+from plaudit.policies.openpi import OpenpiPolicy, pack, resize_with_pad, unpack
 from plaudit.types import Observation, PolicyWeights
 from waiting import stretch
 
@@ -180,7 +180,7 @@ def test_openpis_client_talks_to_our_server():
 @pytest.mark.parametrize("size", [(24, 32), (40, 40), (224, 224), (48, 64)])
 def test_images_are_shrunk_as_openpi_does(size):
     tools = pytest.importorskip("openpi_client.image_tools")
-    assert np.array_equal(with_bars(FRONT, size), tools.resize_with_pad(FRONT, *size))
+    assert np.array_equal(resize_with_pad(FRONT, size), tools.resize_with_pad(FRONT, *size))
 
 
 def test_bytes_that_are_no_message_are_refused():

@@ -1,4 +1,4 @@
-"""What the files of policies hold. Without torch, so that a config is read quickly, and where the policy will not run.
+"""The configs of policies. Without torch, so that a config is read quickly, and where the policy will not run.
 
 A config names its policy's class by a path, which `build()` imports: gaussian.py, flow.py and qchunk.py need torch,
 openpi.py needs the packages of the extra `openpi`.
@@ -33,7 +33,7 @@ class ImageEncoderConfig(Config):
 
 
 class NetworkPolicyConfig(PolicyConfig):
-    """What a policy with networks observes and returns, and where it runs."""
+    """Inputs, outputs and device of a policy with networks."""
 
     state_dim: NonNegativeInt
     action_dim: PositiveInt
@@ -43,7 +43,7 @@ class NetworkPolicyConfig(PolicyConfig):
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda|mps|xpu)(:\d{1,3})?$")
 
     @model_validator(mode="after")
-    def _there_is_an_input(self) -> Self:
+    def _check_inputs(self) -> Self:
         if not self.state_dim and not self.cameras:
             raise ValueError("a policy needs something to see: a state_dim, or cameras")
         return self
@@ -69,7 +69,7 @@ class GaussianConfig(NetworkPolicyConfig):
     stochastic: bool = False
 
     @model_validator(mode="after")
-    def _it_can_sample(self) -> Self:
+    def _check_stochastic(self) -> Self:
         if self.stochastic and self.actor.kind == "plain":
             raise ValueError(
                 "a plain actor cannot be stochastic: its weights do not include a standard deviation; leave out "
@@ -119,8 +119,8 @@ class QChunkPolicyConfig(NetworkPolicyConfig):
     critic: CriticConfig = Field(default_factory=CriticConfig)
     num_samples: PositiveInt = 8  # chunks to choose from
     num_inference_steps: PositiveInt = 5  # of Euler, from noise to actions
-    guidance: Guidance = "vjp"  # as flow policies have it
-    max_guidance_weight: PositiveFloat = 5.0  # likewise
+    guidance: Guidance = "vjp"  # as in FlowConfig
+    max_guidance_weight: PositiveFloat = 5.0  # as in FlowConfig
 
     @property
     def flow(self) -> FlowConfig:
@@ -146,19 +146,19 @@ class ServerConfig(Config):
 
 
 class OpenpiConfig(PolicyConfig):
-    """A policy behind openpi's server, which runs in a process of its own, with a GPU of its own."""
+    """A policy behind openpi's server."""
 
     policy_class: ClassVar[str] = "plaudit.policies.openpi:OpenpiPolicy"
 
     type: Literal["openpi", "openpi_policy"] = "openpi"
     openpi_model: ServerConfig
-    action_dim: PositiveInt  # of the robot; of longer actions the rest is padding, and is left out
-    horizon: PositiveInt | None = None  # actions of a chunk; of a longer chunk the rest is left out. None: as they come
-    # How the server names things, which is a matter of the checkpoint; these are those of DROID and LIBERO.
+    action_dim: PositiveInt  # of the robot; what the server's actions have beyond it is padding, and is dropped
+    horizon: PositiveInt | None = None  # actions of a chunk; those beyond it are dropped. None: all
+    # The server's keys, which depend on the checkpoint; the defaults are those of DROID and LIBERO.
     image_keys: dict[str, str] = Field(default_factory=dict)  # camera -> key, like {front: observation/image}
-    state_key: str | None = "observation/state"  # None: it is not sent
-    prompt_key: str | None = "prompt"  # None: likewise
-    prompt: str = ""  # the instruction, in words
+    state_key: str | None = "observation/state"  # None: the state is not sent
+    prompt_key: str | None = "prompt"  # None: the prompt is not sent
+    prompt: str = ""  # the instruction
     action_key: str = "actions"
     # (H, W) that images are shrunk to before they are sent, with black bars where the shape differs; None: as they are.
     image_size: tuple[PositiveInt, PositiveInt] | None = (224, 224)

@@ -1,13 +1,13 @@
-"""Samples chunks of actions: flow matching (arXiv 2210.02747), guided as real-time chunking is (2506.07339).
+"""Samples chunks of actions by flow matching (arXiv 2210.02747), with the guidance of real-time chunking (2506.07339).
 
-A chunk begins as noise at tau = 0 and follows the velocity to tau = 1 in a few Euler steps. To go on from the previous
-chunk Y with weights W, each step predicts where it ends and bends that towards Y:
+A chunk starts as noise at tau = 0 and follows the velocity to tau = 1 in a few Euler steps. To continue the previous
+chunk Y with weights W, each step predicts the final chunk and corrects the velocity towards Y:
 
-    A1 = A + (1 - tau) v                                      the chunk that it ends at
+    A1 = A + (1 - tau) v                                      the predicted final chunk
     v' = v + min(beta, (1 - tau) / (tau r^2)) * J^T [(Y - A1) * W],  r^2 = (1 - tau)^2 / (tau^2 + (1 - tau)^2)
 
-J is the Jacobian of A1 by A. Through it, the actions that are bound pull along those that are free, by what the
-network has learned of how they belong together; without it ("identity") each action is pulled alone.
+J is the Jacobian of A1 by A. Through it the guided actions also change the free ones, as the network has learned that
+they depend on each other; without it ("identity") each action is corrected on its own.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class FlowPolicy(NetworkPolicy):
     def guided_inference(
         self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
     ) -> FloatArray:
-        """[H, A] that goes on from the previous chunk."""
+        """[H, A] that continues the previous chunk."""
         (chunk,) = self.sample_guided(observation, normalizer, 1, previous, delay, executed)
         return normalizer.denormalize_action(chunk.cpu().numpy())
 
@@ -66,7 +66,7 @@ class FlowPolicy(NetworkPolicy):
         delay: int,
         executed: int,
     ) -> Tensor:
-        """The same, each going on from the previous chunk."""
+        """The same, each a continuation of the previous chunk."""
         wanted = (self.config.horizon, self.config.action_dim)
         if previous.shape != wanted:
             raise PolicyError(f"the previous chunk is {list(previous.shape)}, this policy's are {list(wanted)}")
@@ -82,7 +82,7 @@ class FlowPolicy(NetworkPolicy):
             return self.velocity_net(actions, torch.full((1,), tau, device=self.device), features)
 
     def _guided(self, actions: Tensor, tau: float, features: Tensor, target: Tensor, bound: Tensor) -> Tensor:
-        """The velocity, bent towards a target [H, A] by weights [H, 1]."""
+        """The velocity, corrected towards a target [H, A] by weights [H, 1]."""
         weight = guidance_weight(tau, self.config.max_guidance_weight)
         if self.config.guidance == "identity":
             velocity = self._velocity(actions, tau, features)

@@ -1,8 +1,8 @@
 """A policy that returns the mode of its distribution, or a sample: the actor of PPO or SAC, of states and images.
 
-Its components and their names are those of the learners (`encoder`, `actor`), so that what `plaudit train` writes is
-loaded as it is and acts the same: those learners observe states and return actions in the robot's own units, so they go
-with `Normalizer.identity`.
+Its components have the names of the learners' (`encoder`, `actor`), so that the weights of `plaudit train` are loaded
+as they are: those learners observe states and return actions in the robot's own units, so their normalizer is the
+identity.
 """
 
 import torch
@@ -47,5 +47,5 @@ class GaussianPolicy(NetworkPolicy):
     def guided_inference(
         self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
     ) -> FloatArray:
-        """By the plain blend: there is no flow to guide."""
+        """A new chunk, blended with the previous one: there is no flow to guide."""
         return blend_with_previous(previous, self.predict(observation, normalizer), delay, executed)

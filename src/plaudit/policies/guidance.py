@@ -1,15 +1,15 @@
-"""Going on from the last chunk without a jerk: action inpainting, as real-time chunking does it (arXiv 2506.07339).
+"""Continuing the previous chunk without a jump: the prefix weights of real-time chunking (arXiv 2506.07339).
 
     chunk of H actions, s of them executed when the next inference begins, d more while it runs:
 
     previous   0 .. s-1 | s .. s+d-1 | s+d ........ H-1 |
     new                 | 0 .. d-1   | d ...... H-s-1   | H-s .. H-1
-    weight              | 1: they    | falling: the     | 0: nothing to
-                        | will have  | nearer, the more | agree with
-                        | run        | it binds         |
+    weight              | 1: they    | decreasing with  | 0: nothing to
+                        | will have  | distance         | agree with
+                        | run        |                  |
 
-Numpy alone, because the robot's side may want to blend too. What a flow does with the weights is in `flow.py`;
-policies that cannot be guided on the way blend at the end.
+Numpy only, because it is also used without torch. How a flow uses the weights is in `flow.py`; policies without
+guidance blend two chunks by them.
 """
 
 import numpy as np
@@ -19,9 +19,9 @@ from plaudit.types import FloatArray
 
 
 def compute_guided_prefix_weights(horizon: int, delay: int, executed: int) -> FloatArray:
-    """[H] how much each action of a new chunk is bound to the previous one.
+    """[H] how much each action of a new chunk must agree with the previous one.
 
-    A delay that reaches beyond what is left of the previous chunk binds all of that.
+    A delay beyond the rest of the previous chunk counts as all of the rest.
 
     >>> compute_guided_prefix_weights(horizon=6, delay=1, executed=2).round(2).tolist()
     [1.0, 0.49, 0.19, 0.04, 0.0, 0.0]
@@ -48,7 +48,7 @@ def shift_chunk(previous: FloatArray, executed: int) -> FloatArray:
 
 
 def blend(previous: FloatArray, new: FloatArray, weights: FloatArray) -> FloatArray:
-    """The cheap variant: the average of two chunks [H, A] that begin at the same moment, by weights [H]."""
+    """The average of two chunks [H, A] that start at the same step, by weights [H]."""
     if previous.shape != new.shape or weights.shape != new.shape[:1]:
         raise PolicyError(
             f"chunks of {list(previous.shape)} and {list(new.shape)} cannot be blended by {list(weights.shape)} weights"
@@ -57,5 +57,5 @@ def blend(previous: FloatArray, new: FloatArray, weights: FloatArray) -> FloatAr
 
 
 def blend_with_previous(previous: FloatArray, new: FloatArray, delay: int, executed: int) -> FloatArray:
-    """A new chunk that goes on from the previous one: all of the above."""
+    """A new chunk [H, A], blended with the rest of the previous one."""
     return blend(shift_chunk(previous, executed), new, compute_guided_prefix_weights(len(new), delay, executed))

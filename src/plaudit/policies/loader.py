@@ -1,17 +1,17 @@
-"""A policy out of a YAML file, the one that `--policy_yaml` names:
+"""Loads a policy from a YAML file, that of `--policy_yaml`:
 
     model:
-      component_config_paths:          # a file each, beside this one; it fills the section of that name in the config
+      component_config_paths:          # a file each, beside this one, for the section of that name in the config
         velocity: components/velocity.yaml
     policy:
       type: flow                       # in POLICY_REGISTRY, an entry point's name, or my_package.my_module:MyConfig,
-                                       # which takes --allow-code my_package
+                                       # with --allow-code my_package
       state_dim: 24
       action_dim: 24
-    weights: model.safetensors         # beside this one too; leave it out for a policy that has not learned yet
+    weights: model.safetensors         # beside this one; leave it out for an untrained policy
     normalizer: normalizer.json        # leave it out for a policy in the robot's own units
 
-What comes out is plain data, so that another process can build the policy: `PolicySpec`.
+The result, a `PolicySpec`, is plain data, so that another process can build the policy.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ from plaudit.untrusted import shown
 
 POLICY_FILE, WEIGHTS_FILE = "policy.yaml", "model.safetensors"  # of a policy's folder
 
-Problem = tuple[tuple[str | int, ...], str]  # as ConfigError has them
+Problem = tuple[tuple[str | int, ...], str]  # of a ConfigError: key and message
 
 
 class ModelBlock(Config):
@@ -55,7 +55,7 @@ class PolicyFile(Config):
 
 
 class PolicySpec(PolicyConfig):
-    """All it takes to build a policy in any process of this machine; it crosses to one as JSON."""
+    """Builds a policy in any process of this machine; it is sent there as JSON."""
 
     policy: dict[str, Any]  # with its components
     weights: Path | None = None  # absolute
@@ -63,7 +63,7 @@ class PolicySpec(PolicyConfig):
 
     @classmethod
     def of(cls, config: BaseModel) -> "PolicySpec":
-        """Of a policy that has not learned yet."""
+        """Of an untrained policy."""
         return cls(policy=POLICY_REGISTRY.dump(config))
 
     @property
@@ -72,21 +72,20 @@ class PolicySpec(PolicyConfig):
         return POLICY_REGISTRY.parse(self.policy)
 
     def build(self) -> Policy:
-        """Here and now, with its weights."""
+        """The policy, with its weights."""
         config = self.config
-        if not isinstance(config, NetworkPolicyConfig):
-            return self._filled(config.build())
+        policy = self._build_network(config) if isinstance(config, NetworkPolicyConfig) else config.build()
+        if self.weights is not None:
+            policy.load_weights(read_weights(self.weights))
+        return policy
+
+    def _build_network(self, config: NetworkPolicyConfig) -> Policy:
+        """Refuses a network that is larger than its weights, before it is allocated."""
         from plaudit.allocation import UNTAUGHT, fitting, numbers_at_most  # it needs torch, as such a policy does
 
         shapes = None if self.weights is None else check_safetensors(self.weights)
         with numbers_at_most(UNTAUGHT if shapes is None else fitting(shapes.values()), self.weights or Path("policy")):
-            policy = config.build()
-        return self._filled(policy)
-
-    def _filled(self, policy: Any) -> Policy:
-        if self.weights is not None:
-            policy.load_weights(read_weights(self.weights))
-        return policy
+            return config.build()
 
 
 def load_policy(path: str | Path, overrides: Sequence[str] = ()) -> PolicySpec:
@@ -105,18 +104,18 @@ def _spec(path: Path, file: PolicyFile) -> PolicySpec:
     files = {name: path.parent / where for name, where in file.model.component_config_paths.items()}
     _check_components(path, cls, file, files)
     tree = {**file.policy, **{name: read_values(component, ())[0] for name, component in files.items()}}
-    spec = PolicySpec(policy=tree, weights=_beside(path, file.weights), normalizer=_beside(path, file.normalizer))
+    spec = PolicySpec(policy=tree, weights=_resolve(path, file.weights), normalizer=_resolve(path, file.normalizer))
     try:
         _ = spec.config
     except ConfigError as error:
-        raise ConfigError(_placed(problem, path, files) for problem in error.problems) from None
+        raise ConfigError(_with_file(problem, path, files) for problem in error.problems) from None
     return spec
 
 
 def save_policy(
     folder: str | Path, config: BaseModel, weights: PolicyWeights, normalizer: Normalizer | None = None
 ) -> Path:
-    """A folder that `load_policy` reads: policy.yaml, and what it names; returns the path of the first."""
+    """Write a folder that `load_policy` reads; returns the path of its policy.yaml."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(folder / WEIGHTS_FILE, weights)
@@ -124,7 +123,7 @@ def save_policy(
 
 
 def save_policy_file(folder: Path, config: BaseModel, normalizer: Normalizer | None = None) -> Path:
-    """The same without the weights, which somebody else writes beside it as `WEIGHTS_FILE`."""
+    """The same without the weights; the caller writes them beside it as `WEIGHTS_FILE`."""
     tree: dict[str, Any] = {"policy": POLICY_REGISTRY.dump(config), "weights": WEIGHTS_FILE}
     folder.mkdir(parents=True, exist_ok=True)
     if normalizer is not None:
@@ -168,25 +167,24 @@ def _sections(cls: type[BaseModel]) -> dict[str, bool]:
     return {n: field.is_required() for n, field in cls.model_fields.items() if is_config(field.annotation)}
 
 
-def _placed(problem: Problem, path: Path, files: dict[str, Path]) -> Problem:
-    """A mistake with the file that it stands in."""
-    where, sentence = problem
-    if where and where[0] in files:
-        name = str(where[0])
-        inside = sentence.replace(f"'{name}.", "'", 1)
-        return where, f"{files[name]}: {inside}"
-    full = sentence.replace("key '", "key 'policy.", 1)
-    return where, f"{path}: {full}"
+def _with_file(problem: Problem, path: Path, files: dict[str, Path]) -> Problem:
+    """The problem, with the file of its key in the message."""
+    key, message = problem
+    if key and key[0] in files:
+        name = str(key[0])
+        return key, f"{files[name]}: " + message.replace(f"'{name}.", "'", 1)
+    return key, f"{path}: " + message.replace("key '", "key 'policy.", 1)
 
 
-def _beside(path: Path, named: Path | None) -> Path | None:
-    if named is None:
+def _resolve(path: Path, name: Path | None) -> Path | None:
+    """The file of this name beside `path`."""
+    if name is None:
         return None
-    found = path.parent / named
+    resolved = path.parent / name
     try:
-        is_there = found.is_file()
+        exists = resolved.is_file()
     except OSError:  # a name that no file can have
-        is_there = False
-    if not is_there:
-        raise BadFile(path, f"it names {shown(str(named))}, and there is no such file beside it")
-    return found
+        exists = False
+    if not exists:
+        raise BadFile(path, f"it names {shown(str(name))}, and there is no such file beside it")
+    return resolved

@@ -1,20 +1,19 @@
-"""A policy that openpi serves: observations go to the server, chunks of actions come back.
+"""A client of openpi's policy server: observations go to the server, chunks of actions come back.
 
 The server normalizes by the statistics of its checkpoint and answers in the robot's units, so states are sent as they
-are measured, and the normalizer that this policy is given has nothing to do. The server has no guidance either: a
-new chunk is blended with what is left of the previous one.
+are measured, and the normalizer is not used. The server has no guidance either: a new chunk is blended with the rest of
+the previous one.
 
     client -> connect (with an API key, where one is needed)
     server -> metadata, a map
     client -> an observation       server -> actions, a map; or, where it failed, its traceback as text, then it closes
 
-A connection that breaks is made again and the observation sent again: the server keeps nothing between requests. A late
-answer is not waited for, and its connection is given up, so that it can never be taken for the answer to a later
-request.
+After a broken connection the client connects again and repeats the observation: the server has no state between
+requests. After a timeout the connection is closed, so that a late answer is never taken for that of a later request.
 
 Messages are msgpack, in which an array is `{b"__ndarray__": True, b"data": bytes, b"dtype": "<f4", b"shape": [2, 3]}`
-and a number of numpy's `{b"__npgeneric__": True, b"data": 1.5, b"dtype": "<f4"}`; the keys are bytes. What is read is
-numbers and text: a message cannot run anything, and bytes that do not add up to an array are refused.
+and a numpy scalar `{b"__npgeneric__": True, b"data": 1.5, b"dtype": "<f4"}`; the keys are bytes. Only numbers and text
+are decoded: a message cannot run code, and bytes that do not fit their shape are refused.
 """
 
 import os
@@ -41,9 +40,9 @@ try:
 except ImportError as error:
     raise MissingExtra(error.name or "websockets", "openpi") from error
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # s between attempts to connect; each is twice the last
-PATIENCE = 0.5  # s that a server gets to say goodbye
-_KINDS = "biufUS"  # booleans, numbers, text
+MIN_RETRY_S, MAX_RETRY_S = 0.1, 2.0  # between attempts to connect; each is twice the last
+CLOSE_TIMEOUT_S = 0.5
+_DTYPE_KINDS = "biufUS"  # booleans, numbers, text
 
 
 class OpenpiPolicy(FixedPolicy):
@@ -71,7 +70,7 @@ class OpenpiPolicy(FixedPolicy):
             if camera not in observation.images:
                 raise PolicyError(f"image_keys has camera '{camera}'; {did_you_mean(camera, observation.images)}")
             image = observation.images[camera]
-            message[key] = image if config.image_size is None else with_bars(image, config.image_size)
+            message[key] = image if config.image_size is None else resize_with_pad(image, config.image_size)
         if config.state_key is not None:
             message[config.state_key] = observation.state
         if config.prompt_key is not None:
@@ -97,43 +96,43 @@ class OpenpiPolicy(FixedPolicy):
         return chunk
 
 
-def with_bars(image: ByteArray, size: tuple[int, int]) -> ByteArray:
-    """An image in another size (H, W): as large as fits in its own shape, in the middle, black around."""
-    (height, width), (most_high, most_wide) = image.shape[:2], size
+def resize_with_pad(image: ByteArray, size: tuple[int, int]) -> ByteArray:
+    """As openpi's: resize to (H, W) without distortion, centered, with black bars."""
+    (height, width), (max_height, max_width) = image.shape[:2], size
     if (height, width) == size:
         return image
-    ratio = max(width / most_wide, height / most_high)
-    fits = (int(width / ratio), int(height / ratio))
-    new = Image.new("RGB", (most_wide, most_high))
-    corner = (max(0, (most_wide - fits[0]) // 2), max(0, (most_high - fits[1]) // 2))
-    new.paste(Image.fromarray(image).resize(fits, Image.Resampling.BILINEAR), corner)
-    return np.asarray(new)
+    ratio = max(width / max_width, height / max_height)
+    resized = (int(width / ratio), int(height / ratio))
+    padded = Image.new("RGB", (max_width, max_height))
+    corner = (max(0, (max_width - resized[0]) // 2), max(0, (max_height - resized[1]) // 2))
+    padded.paste(Image.fromarray(image).resize(resized, Image.Resampling.BILINEAR), corner)
+    return np.asarray(padded)
 
 
 class OpenpiClient:
-    """One server. Connects when it is first asked."""
+    """Connects to a server with the first request."""
 
     def __init__(self, config: ServerConfig):
         self._config = config
         self._connection: ClientConnection | None = None
-        self._open = ExitStack()  # closes it
+        self._close_stack = ExitStack()
         self._metadata: Mapping[str, Any] = {}
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the server says of itself."""
-        self._connected()
+        """What the server sends when a client connects."""
+        self._connect()
         return self._metadata
 
     def infer(self, observation: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send one observation, receive its answer."""
         message = pack(dict(observation))
         try:
-            answer = self._ask(message)
-        except WebSocketException:  # it broke, perhaps long ago: once more, on a new one
+            answer = self._request(message)
+        except WebSocketException:  # the connection broke, perhaps long ago
             self.close()
             try:
-                answer = self._ask(message)
+                answer = self._request(message)
             except WebSocketException as error:
                 self.close()
                 raise PolicyError(f"the openpi server at {self._config.url} broke off twice: {error}") from error
@@ -145,10 +144,10 @@ class OpenpiClient:
     def close(self) -> None:
         """Close the connection."""
         self._connection = None
-        self._open.close()
+        self._close_stack.close()
 
-    def _ask(self, message: bytes) -> str | bytes:
-        connection = self._connected()
+    def _request(self, message: bytes) -> str | bytes:
+        connection = self._connect()
         connection.send(message)
         try:
             return connection.recv(self._config.answer_s)
@@ -158,17 +157,17 @@ class OpenpiClient:
                 f"the openpi server at {self._config.url} gave no actions within {self._config.answer_s:g} s"
             ) from None
 
-    def _connected(self) -> ClientConnection:
-        """The connection at hand, or a new one as soon as there is a server."""
+    def _connect(self) -> ClientConnection:
+        """The connection, or a new one as soon as there is a server."""
         if self._connection is not None:
             return self._connection
-        deadline, pause = time.monotonic() + self._config.connect_s, FIRST_PAUSE
+        deadline, pause = time.monotonic() + self._config.connect_s, MIN_RETRY_S
         while True:
             try:
-                self._connection, self._metadata = self._connect(max(0.1, deadline - time.monotonic()))
+                self._connection, self._metadata = self._open(max(0.1, deadline - time.monotonic()))
                 return self._connection
             except (InvalidStatus, InvalidURI) as error:
-                raise PolicyError(f"{self._config.url} refused the connection: {_why(error)}") from error
+                raise PolicyError(f"{self._config.url} refused the connection: {_reason(error)}") from error
             except (InvalidHandshake, WebSocketException, OSError) as error:
                 if time.monotonic() + pause > deadline:
                     raise PolicyError(
@@ -176,42 +175,42 @@ class OpenpiClient:
                         "start it there, or set 'host' and 'port' to where it runs"
                     ) from error
                 time.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                pause = min(2 * pause, MAX_RETRY_S)
 
-    def _connect(self, timeout: float) -> tuple[ClientConnection, Mapping[str, Any]]:
+    def _open(self, timeout: float) -> tuple[ClientConnection, Mapping[str, Any]]:
         key = os.environ.get(self._config.api_key_env)
         headers = {"Authorization": f"Api-Key {key}"} if key else None
-        connection = self._open.enter_context(
+        connection = self._close_stack.enter_context(
             connect(
                 self._config.url,
                 compression=None,
                 max_size=None,
                 additional_headers=headers,
                 open_timeout=timeout,
-                close_timeout=PATIENCE,
-                ping_interval=None,  # the server answers no ping while it infers, the first time for a minute
+                close_timeout=CLOSE_TIMEOUT_S,
+                ping_interval=None,  # the server does not answer pings while it infers, the first time for a minute
             )
         )
-        # A server that stands still takes no images either: a send that waits for it ends, as an answer's wait does.
-        wait = struct.pack("ll", int(self._config.answer_s), int(self._config.answer_s % 1 * 1e6))
-        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
+        # A server that hangs does not receive either: sending has the same timeout as the answer.
+        timeval = struct.pack("ll", int(self._config.answer_s), int(self._config.answer_s % 1 * 1e6))
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
         try:
             first = connection.recv(timeout)
             if isinstance(first, str):
                 raise PolicyError(f"{self._config.url} is not an openpi server: it greets with text")
             return connection, _mapping(unpack(first), "greeted")
         except BaseException:
-            self._open.close()
+            self._close_stack.close()
             raise
 
 
-def _mapping(message: Any, did: str) -> Mapping[str, Any]:
+def _mapping(message: Any, verb: str) -> Mapping[str, Any]:
     if not isinstance(message, dict):
-        raise PolicyError(f"the openpi server {did} with a {type(message).__name__}, not with a map")
+        raise PolicyError(f"the openpi server {verb} with a {type(message).__name__}, not with a map")
     return message
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, InvalidStatus):
         status = error.response.status_code
         return f"HTTP {status}{'; check the key in the variable of api_key_env' if status in (401, 403) else ''}"
@@ -219,40 +218,41 @@ def _why(error: Exception) -> str:
 
 
 def _last_line(traceback: str) -> str:
-    """Of a traceback, the line that says what went wrong."""
+    """The message of a traceback."""
     lines = [line.strip() for line in traceback.splitlines() if line.strip()]
     return lines[-1] if lines else "it did not say why"
 
 
 def pack(message: Any) -> bytes:
-    packed = msgpack.packb(message, default=_encoded)
+    """A message as msgpack."""
+    packed = msgpack.packb(message, default=_encode_array)
     assert packed is not None
     return packed
 
 
 def unpack(data: bytes) -> Any:
-    """Arrays come out read-only, over the bytes of the message."""
+    """A message from msgpack; its arrays are read-only views of the bytes."""
     try:
-        return msgpack.unpackb(data, object_hook=_decoded)
+        return msgpack.unpackb(data, object_hook=_decode_array)
     except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
         raise PolicyError(f"the server sent {len(data)} bytes that are not an openpi message: {error}") from error
 
 
-def _encoded(value: Any) -> Any:
+def _encode_array(value: Any) -> Any:
     if not isinstance(value, np.ndarray | np.generic):
         raise TypeError(f"a {type(value).__name__} has no place in an openpi message")
-    if value.dtype.kind not in _KINDS:
+    if value.dtype.kind not in _DTYPE_KINDS:
         raise TypeError(f"an array of {value.dtype} has no place in an openpi message")
     if isinstance(value, np.generic):
         return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
     return {b"__ndarray__": True, b"data": value.tobytes(), b"dtype": value.dtype.str, b"shape": value.shape}
 
 
-def _decoded(value: dict[Any, Any]) -> Any:
+def _decode_array(value: dict[Any, Any]) -> Any:
     if b"__ndarray__" not in value and b"__npgeneric__" not in value:
         return value
     dtype = np.dtype(str(value[b"dtype"]))
-    if dtype.kind not in _KINDS:
+    if dtype.kind not in _DTYPE_KINDS:
         raise ValueError(f"an array of {dtype}")
     if b"__npgeneric__" in value:
         return dtype.type(value[b"data"])

@@ -1,8 +1,8 @@
 """Samples N chunks by flow matching and takes the one that critics value most: Q-chunking (arXiv 2507.07969).
 
-The flow has learned what was done in such a state, good and bad; the critics, what return it led to. Its components and
-their names are those of the learner, so that what `plaudit train` writes is loaded as it is: that learner observes
-states and returns actions in the robot's own units, so it goes with `Normalizer.identity`.
+The flow models what was done in a state, good and bad; the critics estimate the return. The components have the names
+of the learner's, so that the weights of `plaudit train` are loaded as they are: that learner observes states and
+returns actions in the robot's own units, so its normalizer is the identity.
 """
 
 import torch
@@ -37,12 +37,12 @@ class QChunkPolicy(NetworkPolicy):
     def guided_inference(
         self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
     ) -> FloatArray:
-        """Each of the N goes on from the previous chunk as a flow policy's would."""
+        """The best of N chunks, each guided as in a flow policy."""
         chunks = self._flow.sample_guided(observation, normalizer, self.config.num_samples, previous, delay, executed)
         return self._best(chunks, observation, normalizer)
 
     def _best(self, chunks: Tensor, observation: Observation, normalizer: Normalizer) -> FloatArray:
-        """Of chunks [N, H, A], one for the robot [H, A]."""
+        """The best of chunks [N, H, A], in the robot's units."""
         features = encode(self.critic_encoder, observation, normalizer, self.device)
         with torch.no_grad():
             (best,) = best_of_n(self.critic, features, chunks[None])

@@ -1,7 +1,7 @@
-"""A policy that does again what was recorded: the actions of one episode of a store, whatever it sees.
+"""A policy that replays the actions of a recorded episode, whatever it observes.
 
-It counts what was executed: after `predict` a whole chunk, before `guided_inference` as many as that is told. At the
-end the last action is held, and a `predict` after that begins anew.
+It counts executed actions: a whole chunk after `predict`, and `executed` before `guided_inference`. At the end it
+repeats the last action, and the next `predict` starts again from the first.
 """
 
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""Policies that somebody wrote down: a function of the observation, or the expert of a built-in task.
+"""Scripted policies: a function of the observation, or the expert of a built-in task.
 
     policy: {type: scripted, function: "my_package.my_module:wave", horizon: 8}
     policy: {type: scripted, expert: pick_place}
 
-A function takes an `Observation` and returns one action [A] or a chunk [H, A]. The expert looks at what only a
-simulation knows, which is part of the state where a task is observed as "state" or "both".
+A function takes an `Observation` and returns one action [A] or a chunk [H, A]. The expert needs privileged state, which
+the observations of a task have with obs "state" or "both".
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class ScriptedConfig(Config):
     seed: Seed = 0  # of that noise
 
     @model_validator(mode="after")
-    def _one_script_is_named(self) -> Self:
+    def _check_script(self) -> Self:
         if (self.function is None) == (self.expert is None):
             raise ValueError("a scripted policy needs a 'function' or an 'expert', and not both")
         return self
@@ -49,7 +49,7 @@ class ScriptedConfig(Config):
         """Import the function, or make the expert."""
         if self.expert is not None:
             return ScriptedPolicy(StateExpert(self.expert, self.noise, self.seed), self.horizon)
-        return ScriptedPolicy(_imported(str(self.function)), self.horizon)
+        return ScriptedPolicy(_import_script(str(self.function)), self.horizon)
 
 
 class ScriptedPolicy(FixedPolicy):
@@ -88,24 +88,24 @@ class StateExpert:
 def _task_state(observation: Observation) -> TaskState:
     if observation.state.shape != (len(_NAMES),):
         raise PolicyError(
-            f"the expert needs the {len(_NAMES)} numbers that a built-in task shows with obs 'state' or 'both', "
+            f"the expert needs the {len(_NAMES)} numbers of a built-in task with obs 'state' or 'both', "
             f"the observation has {list(observation.state.shape)}"
         )
-    known = dict(zip(_NAMES, observation.state.astype(np.float64)[:, None]))
+    values = dict(zip(_NAMES, observation.state.astype(np.float64)[:, None]))
 
-    def place(name: str) -> Any:
-        return np.stack([known[f"{name}_{axis}"] for axis in "xyz"], axis=1)
+    def position(name: str) -> Any:
+        return np.stack([values[f"{name}_{axis}"] for axis in "xyz"], axis=1)
 
-    return TaskState(place("tip"), place("cube"), np.zeros(1), place("goal"), known["grasped"] > 0.5)
+    return TaskState(position("tip"), position("cube"), np.zeros(1), position("goal"), values["grasped"] > 0.5)
 
 
 def _was_reset(before: TaskState, now: TaskState, observation: Observation) -> bool:
-    """At its start an arm has not moved, and yet is elsewhere than it was; while it runs, it always moves a little."""
+    """After a reset the arm has not moved in the last step, and yet is elsewhere; while it acts, it always moves."""
     first = _NAMES.index("moved_x")
     return not observation.state[first : first + 3].any() and not np.array_equal(before.tip_pos, now.tip_pos)
 
 
-def _imported(path: str) -> Script:
+def _import_script(path: str) -> Script:
     module, _, name = path.partition(":")
     try:
         return getattr(import_module(module), name)

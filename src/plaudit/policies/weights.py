@@ -1,4 +1,4 @@
-"""Weights of a policy as a file: safetensors, whose header says the version. No torch, nothing that runs."""
+"""Weights of a policy as a safetensors file with the version in its header. No torch, and no code in the file."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from plaudit.types import PolicyWeights
 
 
 def write_weights(path: str | Path, weights: PolicyWeights) -> None:
-    """The file appears whole or not at all, and is on disk when this returns."""
+    """Write the file at once; it is on disk when this returns."""
     write_atomic(Path(path), save(dict(weights.tensors), metadata={"version": str(weights.version)}))
 
 
