@@ -1,11 +1,11 @@
 """Scripted episodes of the built-in tasks: demonstrations for a policy, successes and failures for a judge.
 
-`record_demos` records episodes with the outcomes it is asked for. Noise makes no two alike, and now and then gives one
-another outcome; such an episode would carry the wrong name, so it is left out and tried again from another seed.
+`record_demos` records episodes with given outcomes. Noise makes them different, and sometimes gives one another outcome
+than was planned; such an episode is dropped and tried again from another seed.
 
 `collect_scripted` fills a store with successes, near misses and random walks until its targets are reached. Here an
-episode with another outcome is as good as any: the simulator's label says what happened. Successes continue for a few
-steps, so that a judge sees more than the first frame of one; failures run to the time limit.
+episode with another outcome than planned is kept: it is labeled by the simulator. Successes continue for a few steps,
+so that a judge has more than one frame of success to learn from; failures run to the time limit.
 """
 
 from collections import Counter
@@ -30,21 +30,21 @@ from plaudit.types import Episode, FloatArray, Labels, Observation, ProgressFn
 
 NUM_ENVS = 16  # episodes at a time
 MAX_TRIES = 10  # for each demonstration, on average, before giving up
-MAX_IDLE_ROLLOUTS = 20  # that bring nothing wanted before giving up
+MAX_IDLE_ROLLOUTS = 20  # without a needed episode before giving up
 RANDOM = "random"  # the outcome of a random walk
-SMOOTHNESS = 0.7  # how much of an action a random walk keeps for the next
+SMOOTHNESS = 0.7  # correlation of consecutive actions of a random walk
 
-Scripted = tuple[str, Episode, Labels]  # the outcome that the script was to reach, and what came of it
+Scripted = tuple[str, Episode, Labels]  # with the planned outcome
 
 
 @dataclass(frozen=True)
 class DemoStats:
-    """What was recorded."""
+    """How many episodes were recorded."""
 
     ids: tuple[int, ...]  # in the store
-    kept: Counter[str]  # outcome -> episodes
-    left_out: Counter[str]  # outcome -> episodes that were to have it and did not
-    missing: int  # episodes that no try gave
+    kept: Counter[str]  # by their outcomes
+    left_out: Counter[str]  # by their planned outcomes, which they did not have
+    missing: int  # after all tries
 
 
 def record_demos(
@@ -59,22 +59,22 @@ def record_demos(
     steps_after_success: int = 0,
     progress: ProgressFn = iter,
 ) -> DemoStats:
-    """Append scripted episodes with the simulator's labels, each as soon as it is whole.
+    """Append scripted episodes with the simulator's labels, each as soon as it is complete.
 
-    outcomes: how they are to end, in turn
-    noise: on the actions, whose largest value is 1
-    seed: of the first episode; the others count up
-    keep_all: keep those with another outcome too
-    steps_after_success: for which an episode continues
+    outcomes: to plan, in turn
+    noise: standard deviation of the noise on actions, whose largest value is 1
+    seed: of the first episode; the next ones follow
+    keep_all: also keep episodes with another outcome than planned
+    steps_after_success: before an episode ends
     """
     _check_env(env)
     ids: list[int] = []
     kept: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
-    wanted = [outcomes[i % len(outcomes)] for i in range(episodes)]
+    planned = [outcomes[i % len(outcomes)] for i in range(episodes)]
     with closing(ScriptedRollouts(env, episodes, noise, steps_after_success, seed)) as rollouts:
-        found = _with_outcomes(rollouts, wanted, keep_all, left_out)
-        for _, (outcome, episode, labels) in zip(progress(range(episodes)), found, strict=False):
+        recorded = _with_outcomes(rollouts, planned, keep_all, left_out)
+        for _, (outcome, episode, labels) in zip(progress(range(episodes)), recorded, strict=False):
             ids.append(store.append(episode))
             store.ledger.append(ids[-1], labels)
             kept[outcome] += 1
@@ -84,7 +84,7 @@ def record_demos(
 def check_targets(
     env: Any, targets: EpisodeTargets, outcomes: Sequence[str], noise: float, random_fraction: float
 ) -> None:
-    """Whether a script can reach these targets."""
+    """Raise `EnvError` unless a script can reach these targets."""
     _check_env(env)
     if env.obs == "state":
         raise EnvError("a judge learns from images; set obs to 'both' or 'pixels'")
@@ -95,7 +95,7 @@ def check_targets(
         raise EnvError("a script needs both targets: it would never end")
     if targets.success and "success" not in outcomes:
         raise EnvError("no outcome succeeds; add success to the outcomes, or set the target of success to 0")
-    if targets.failure and not _failures(outcomes) and not random_fraction:
+    if targets.failure and set(outcomes) <= {"success"} and not random_fraction:
         raise EnvError("no outcome fails; add some, a share of random walks, or set the target of failure to 0")
 
 
@@ -111,13 +111,13 @@ def collect_scripted(
     seed: int = 0,
     progress: ProgressFn = iter,
 ) -> EpisodeQuota:
-    """Add what a store lacks to reach its targets, each episode as soon as its rollout is over; returns the counts.
+    """Add the episodes that a store needs to reach its targets, after each rollout; returns the counts.
 
-    outcomes: of the script; the failures among them take turns
-    noise: on its actions, whose largest value is 1
-    random_fraction: of the failures, how many are random walks
-    steps_after_success: for which an episode continues
-    seed: of the first episode; a store with higher ones continues from there
+    outcomes: to plan; the failures in turn
+    noise: standard deviation of the noise on actions, whose largest value is 1
+    random_fraction: of the failures that are random walks
+    steps_after_success: before an episode ends
+    seed: of the first episode, or the first one after those in the store
     """
     check_targets(env, targets, outcomes, noise, random_fraction)
     quota = EpisodeQuota(store, targets)
@@ -125,24 +125,24 @@ def collect_scripted(
         return quota
     missing = (quota.missing("success") or 0) + (quota.missing("failure") or 0)
     with closing(ScriptedRollouts(env, missing, noise, steps_after_success, max(seed, _next_seed(store)))) as rollouts:
-        found = _wanted(rollouts, quota, outcomes, random_fraction)
-        for _, (episode, labels) in zip(progress(range(missing)), found, strict=False):
+        needed = _until_done(rollouts, quota, outcomes, random_fraction)
+        for _, (episode, labels) in zip(progress(range(missing)), needed, strict=False):
             quota.add(episode, labels)
     return quota
 
 
 def play_episode(env: Any, *, seed: int, outcome: str = "success", noise: float = 0.0) -> tuple[Episode, Labels]:
-    """One episode of any environment: the expert acts in a built-in task, a random policy in others."""
+    """Run one episode of any environment: by the expert in a built-in task, with random actions in others."""
     judge = SimulatorJudge()
     with closing(env.build(1)) as vec_env:
         expert = isinstance(env, PandaConfig)
-        act = expert_act_fn(vec_env, [outcome], noise, seed) if expert else RandomPolicy(vec_env, seed)
+        act = expert_act_fn(vec_env, [outcome], noise, seed) if expert else random_act_fn(vec_env, seed)
         rollout = collect_rollout(vec_env, act, [seed], SuccessDetector(judge, 1))
         return rollout.episodes(vec_env, judge)[0]
 
 
 class ScriptedRollouts:
-    """Rollouts of scripted experts in a built-in task, from consecutive seeds."""
+    """Rollouts of a built-in task with planned outcomes, from consecutive seeds."""
 
     def __init__(self, env: PandaConfig, max_episodes: int, noise: float, steps_after_success: int, seed: int):
         self._env = env.build(max(1, min(NUM_ENVS, max_episodes)))
@@ -157,13 +157,13 @@ class ScriptedRollouts:
         return self._env.num_envs
 
     def run(self, outcomes: Sequence[str]) -> list[Scripted]:
-        """One rollout, of at most `num_envs` outcomes."""
+        """One rollout, with at most `num_envs` outcomes."""
         seeds = range(self._seed + self.num_episodes, self._seed + self.num_episodes + self.num_envs)
         act = self._act_fn(outcomes, seeds[0])
         rollout = collect_rollout(self._env, act, seeds, self._detector, steps_after_success=self._steps_after_success)
         self.num_episodes += self.num_envs
-        played = rollout.episodes(self._env, self._judge, noise=self._noise)
-        return [(outcome, _with_meta(episode, outcome), labels) for outcome, (episode, labels) in zip(outcomes, played)]
+        recorded = rollout.episodes(self._env, self._judge, noise=self._noise)
+        return [(plan, _with_meta(episode, plan), labels) for plan, (episode, labels) in zip(outcomes, recorded)]
 
     def close(self) -> None:
         """Close the environment."""
@@ -173,41 +173,35 @@ class ScriptedRollouts:
         expert = expert_act_fn(self._env, ["success" if o == RANDOM else o for o in outcomes], self._noise, seed)
         if RANDOM not in outcomes:
             return expert
-        walk = RandomWalkPolicy(self._env, seed)
-        wanders = np.resize([outcome == RANDOM for outcome in outcomes], self.num_envs)[:, None]
-        return lambda observation: np.where(wanders, walk(observation), expert(observation))
+        walk = random_walk_act_fn(self._env, seed)
+        is_random = np.resize([outcome == RANDOM for outcome in outcomes], self.num_envs)[:, None]
+        return lambda observation: np.where(is_random, walk(observation), expert(observation))
 
 
-class RandomPolicy:
+def random_act_fn(env: VecEnv, seed: int) -> ActFn:
     """Independent random actions, for environments without an expert."""
-
-    def __init__(self, env: VecEnv, seed: int):
-        self._shape, self._rng = (env.num_envs, env.action_dim), np.random.default_rng(seed)
-
-    def __call__(self, observation: Observation) -> FloatArray:
-        """The next actions, [N, A]."""
-        return self._rng.uniform(-1, 1, self._shape).astype(np.float32)
+    shape, rng = (env.num_envs, env.action_dim), np.random.default_rng(seed)
+    return lambda _: rng.uniform(-1, 1, shape).astype(np.float32)
 
 
-class RandomWalkPolicy:
-    """Random actions that change a little each step: the arm wanders."""
+def random_walk_act_fn(env: VecEnv, seed: int) -> ActFn:
+    """Random actions that change a little each step."""
+    rng = np.random.default_rng([seed, 1])
+    action = rng.uniform(-1, 1, (env.num_envs, env.action_dim))
 
-    def __init__(self, env: VecEnv, seed: int):
-        self._rng = np.random.default_rng([seed, 1])
-        self._action = self._rng.uniform(-1, 1, (env.num_envs, env.action_dim))
+    def act(_: Observation) -> FloatArray:
+        noise = rng.uniform(-1, 1, action.shape)
+        action[:] = np.clip(SMOOTHNESS * action + (1 - SMOOTHNESS**2) ** 0.5 * noise, -1, 1)
+        return action.astype(np.float32)
 
-    def __call__(self, observation: Observation) -> FloatArray:
-        """The next actions, [N, A]."""
-        new = self._rng.uniform(-1, 1, self._action.shape)
-        self._action = np.clip(SMOOTHNESS * self._action + (1 - SMOOTHNESS**2) ** 0.5 * new, -1, 1)
-        return self._action.astype(np.float32)
+    return act
 
 
 def _with_outcomes(
-    rollouts: ScriptedRollouts, wanted: Sequence[str], keep_all: bool, left_out: Counter[str]
+    rollouts: ScriptedRollouts, planned: Sequence[str], keep_all: bool, left_out: Counter[str]
 ) -> Iterator[Scripted]:
-    """Episodes with the wanted outcomes; where one had another, it is counted and tried again."""
-    queue, max_episodes = list(wanted), MAX_TRIES * len(wanted) + rollouts.num_envs
+    """Episodes with the planned outcomes; one with another outcome is counted and tried again."""
+    queue, max_episodes = list(planned), MAX_TRIES * len(planned) + rollouts.num_envs
     while queue and rollouts.num_episodes < max_episodes:
         batch, queue = queue[: rollouts.num_envs], queue[rollouts.num_envs :]
         for outcome, episode, labels in rollouts.run(batch):
@@ -218,10 +212,10 @@ def _with_outcomes(
                 queue.append(outcome)
 
 
-def _wanted(
+def _until_done(
     rollouts: ScriptedRollouts, quota: EpisodeQuota, outcomes: Sequence[str], random_fraction: float
 ) -> Iterator[tuple[Episode, Labels]]:
-    """Episodes that the quota misses, for as long as any are; the caller adds each before it asks for the next."""
+    """Episodes that the quota still needs; the caller adds each before it takes the next."""
     idle = 0
     while not quota.done and idle < MAX_IDLE_ROLLOUTS:
         idle += 1
@@ -232,14 +226,14 @@ def _wanted(
 
 
 def _choose_outcomes(quota: EpisodeQuota, count: int, outcomes: Sequence[str], random_fraction: float) -> list[str]:
-    """For the next rollout: successes and failures in the ratio that is missing, the failures in turn."""
+    """For the next rollout: successes and failures in the ratio of what is missing, the failures in turn."""
     success, failure = quota.missing("success") or 0, quota.missing("failure") or 0
-    share = round(count * success / (success + failure)) if success and failure else count * bool(success)
-    chosen = ["success"] * min(max(share, int(success > 0)), count)
-    failures, kept = _failures(outcomes), quota.kept["failure"]
+    num_success = round(count * success / (success + failure)) if success and failure else count * bool(success)
+    chosen = ["success"] * min(max(num_success, int(success > 0)), count)
+    failures, kept = [outcome for outcome in outcomes if outcome != "success"], quota.kept["failure"]
     for i in range(kept, kept + count - len(chosen)):
-        wanders = not failures or int((i + 1) * random_fraction) > int(i * random_fraction)
-        chosen.append(RANDOM if wanders else failures[i % len(failures)])
+        is_random = not failures or int((i + 1) * random_fraction) > int(i * random_fraction)
+        chosen.append(RANDOM if is_random else failures[i % len(failures)])
     return chosen
 
 
@@ -253,10 +247,6 @@ def _with_meta(episode: Episode, outcome: str) -> Episode:
     return replace(episode, meta={**episode.meta, "policy": policy, "outcome": outcome})
 
 
-def _failures(outcomes: Sequence[str]) -> list[str]:
-    return [outcome for outcome in outcomes if outcome != "success"]
-
-
 def _next_seed(store: Store) -> int:
-    """Past every seed that an episode of the store was made from."""
+    """After all seeds of the store's episodes."""
     return max((store.entry(i).line["meta"].get("seed", -1) for i in store.ids), default=-1) + 1

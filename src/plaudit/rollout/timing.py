@@ -1,7 +1,7 @@
 """How punctual an inference engine was: the table of `plaudit run` and of the benchmark."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from itertools import pairwise
 
 import numpy as np
@@ -13,21 +13,17 @@ MAX_EPISODES = 1000  # whose statistics an engine keeps, the newest; a robot may
 BIN_EDGES_MS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # of the histogram of lateness
 
 
-def _empty() -> AnyArray:
-    return np.zeros(0, np.float32)
-
-
 @dataclass(frozen=True, eq=False)
 class LatencyStats:
     """Times in seconds, one value per tick or per inference."""
 
-    late: FloatArray = field(default_factory=_empty)  # from when a tick should have begun to when it did
-    missed: AnyArray = field(default_factory=_empty)  # ticks before this one that did not happen
-    held: AnyArray = field(default_factory=_empty)  # whether there was no command to send
-    overhead: FloatArray = field(default_factory=_empty)  # of a tick, in our own code
-    start_late: FloatArray = field(default_factory=_empty)  # from when an inference could have begun to when it did
-    took: FloatArray = field(default_factory=_empty)  # of an inference
-    delay: AnyArray = field(default_factory=_empty)  # steps, from an observation to the first command of its chunk
+    late: FloatArray  # from when a tick should have begun to when it did
+    missed: AnyArray  # ticks before this one that did not happen
+    held: AnyArray  # whether there was no command to send
+    overhead: FloatArray  # of a tick, in our own code
+    start_late: FloatArray  # from when an inference could have begun to when it did
+    took: FloatArray  # of an inference
+    delay: AnyArray  # steps, from an observation to the first command of its chunk
 
     @classmethod
     def of(cls, buffer: EpisodeBuffer) -> "LatencyStats":
@@ -49,8 +45,8 @@ class LatencyStats:
     @classmethod
     def concatenate(cls, parts: Iterable["LatencyStats"]) -> "LatencyStats":
         """Of several episodes."""
-        names = [item.name for item in fields(cls)]
-        return cls(**{name: np.concatenate([_empty(), *(getattr(part, name) for part in parts)]) for name in names})
+        names, empty = [item.name for item in fields(cls)], np.zeros(0, np.float32)
+        return cls(**{name: np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in names})
 
     @property
     def ticks(self) -> int:

@@ -1,8 +1,8 @@
 """Rollouts of a vectorized environment: N episodes side by side, from one reset to the end of the last.
 
 An episode that ends early waits for the others. That costs a few idle environments and gives exact resumption: a
-rollout depends on its seeds alone, so a run that stopped between two of them continues exactly as it would have, with
-any simulator; and an episode is whole when it is labeled, stored and learned from. (Rejected: resetting each
+rollout depends only on its seeds, so a run that stopped between two of them continues exactly as it would have, with
+any simulator; and an episode is complete when it is labeled, stored and learned from. (Rejected: resetting each
 environment as its episode ends, which needs the state of every simulator in every checkpoint.)
 """
 
@@ -85,11 +85,13 @@ def collect_rollout(
     terminate_on_success: bool = True,
     steps_after_success: int = 0,
 ) -> RolloutBatch:
-    """Run one episode from each seed; the detector says which have succeeded and, unless told otherwise, ends them.
+    """Run one episode from each seed.
 
-    reward: how rewards follow from that; None: 1 where success was decided
+    detector: decides which have succeeded
+    reward: computes rewards from that; None: 1 where an episode has succeeded
     gamma: of the reward's shaping
-    steps_after_success: for which an episode continues, so that there is more than one frame of success
+    terminate_on_success: whether success ends an episode
+    steps_after_success: before it does, so that there is more than one frame of success
     """
     observation = env.reset(seeds)
     success = [detector.reset(observation)]
