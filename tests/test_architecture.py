@@ -112,7 +112,6 @@ WITHOUT_TORCH = [
     "robots.ros",
     "robots.sim",
     "robots.lerobot.driver",
-    "robots.teleop",
     "robots.twin.twin",
     "envs",
     "policies.guidance",

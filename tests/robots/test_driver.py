@@ -5,10 +5,10 @@ import pytest
 
 from plaudit.contracts import check_robot
 from plaudit.errors import InvalidCommand, RobotError, RobotSilent
-from plaudit.robots.teleop import TopicTeleop
 from plaudit.robots.transport import MemoryConfig
 from plaudit.robots.transport.messages import JOINT_STATE, JointState, decode_joint_state, encode_joint_state
 from plaudit.robots.twin.faults import Fault
+from plaudit.rollout.teleop import TopicTeleop
 from twins import robot_config, twin_thread
 from waiting import wait_until
 

@@ -4,8 +4,8 @@ An algorithm's file holds its networks, its losses and its config; a learner of 
 too, or implement `plaudit.protocols.Learner` without it.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -78,6 +78,22 @@ def sample_critics(num_subsample: int, num_critics: int, rng: torch.Generator) -
     if num_subsample == num_critics:
         return None
     return torch.randperm(num_critics, generator=rng, device=rng.device)[:num_subsample]
+
+
+@contextmanager
+def torch_threads(count: int | None, *, images: bool) -> Iterator[None]:
+    """Set torch's number of threads in this block; it is a setting of the whole process, where a judge may run too.
+
+    count: None: one for a learner of states, whose small products gain little from more threads and wait for them on a
+        busy machine; torch's default for one of images
+    """
+    before = torch.get_num_threads()
+    if count or not images:
+        torch.set_num_threads(count or 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def augment(images: Mapping[str, Tensor], state: Tensor, rng: torch.Generator, pad: int) -> ObsTensors:

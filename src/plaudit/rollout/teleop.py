@@ -14,7 +14,7 @@ import struct
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any, Literal
 
@@ -26,7 +26,9 @@ from plaudit.errors import RolloutError
 from plaudit.protocols import Teleoperator
 from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.ros import RosRobotConfig
-from plaudit.robots.teleop import TopicTeleop
+from plaudit.robots.ros.streams import JointReading, Stream, joint_state_decoder
+from plaudit.robots.transport import Transport
+from plaudit.robots.transport.messages import JOINT_STATE
 from plaudit.types import FloatArray
 
 TERMINAL = "/dev/tty"  # not stdin, which the control process does not have
@@ -42,15 +44,20 @@ class TeleopConfig(Config):
         raise NotImplementedError(f"{type(self).__name__} has no build()")
 
 
+class JointTeleopConfig(TeleopConfig):
+    """What keyboard and gamepad share: they move single joints."""
+
+    first_joint: int = Field(default=0, ge=0)  # the joint of the first pair of keys or of the first axis
+    step_size: float = Field(default=0.01, gt=0)  # in the robot's units: added every tick (relative), or sent as it is
+    relative: bool = True
+
+
 @TELEOP_REGISTRY.register("keyboard")
-class KeyboardConfig(TeleopConfig):
+class KeyboardConfig(JointTeleopConfig):
     """Two keys per joint, one up and one down; the space bar takes control without moving."""
 
     type: Literal["keyboard"] = "keyboard"
-    keys: tuple[str, ...] = ("qa", "ws", "ed", "rf", "tg", "yh", "uj")  # a pair per joint, from joint `first_joint` on
-    first_joint: int = Field(default=0, ge=0)
-    step_size: float = Field(default=0.01, gt=0)  # in the robot's units: added every tick (relative), or sent as it is
-    relative: bool = True
+    keys: tuple[str, ...] = ("qa", "ws", "ed", "rf", "tg", "yh", "uj")  # a pair per joint
     key_timeout_s: float = Field(default=0.6, gt=0)  # a key counts as held so long: terminals report no release
 
     def build(self, action_dim: int) -> "KeyboardTeleop":
@@ -94,16 +101,13 @@ class KeyboardTeleop:
 
 
 @TELEOP_REGISTRY.register("gamepad")
-class GamepadConfig(TeleopConfig):
+class GamepadConfig(JointTeleopConfig):
     """Sticks move joints while a button is held; the policy continues when it is released."""
 
     type: Literal["gamepad"] = "gamepad"
     device: str = "/dev/input/js0"  # of Linux's joystick interface
     button: int = Field(default=4, ge=0)  # to be held; 4 is the left shoulder of most
-    axes: tuple[int, ...] = (0, 1, 3, 4)  # the stick's axis for each joint, from joint `first_joint` on
-    first_joint: int = Field(default=0, ge=0)
-    step_size: float = Field(default=0.01, gt=0)  # at full deflection, in the robot's units, as above
-    relative: bool = True
+    axes: tuple[int, ...] = (0, 1, 3, 4)  # the stick's axis for each joint; step_size is at full deflection
     deadzone: float = Field(default=0.1, ge=0, lt=1)  # deflection that counts as none
 
     def build(self, action_dim: int) -> "GamepadTeleop":
@@ -155,7 +159,7 @@ class TopicConfig(TeleopConfig):
     robot: Annotated[Any, ROBOT_REGISTRY.field]  # whose joints, topics and transport it uses
     timeout_s: float = Field(default=0.25, gt=0)  # that a command is valid for
 
-    def build(self, action_dim: int) -> TopicTeleop:
+    def build(self, action_dim: int) -> "TopicTeleop":
         """Subscribe to the topic over the robot's transport."""
         if not isinstance(self.robot, RosRobotConfig):
             raise RolloutError("teleop by topic is for ROS 2 robots; this is not one")
@@ -163,6 +167,39 @@ class TopicConfig(TeleopConfig):
         if topic is None:
             raise RolloutError("the robot's topics name none for teleop; add the key 'teleop' to them")
         return TopicTeleop(self.robot.transport.build(), topic, joints, timeout_s=self.timeout_s)
+
+
+class TopicTeleop:
+    """Subscribes to JointState messages with positions of the robot's joints; closes its transport with itself.
+
+    A command is valid for `timeout_s` seconds after it arrived; the policy acts again when no more arrive.
+    """
+
+    relative = False  # commands are absolute joint positions
+
+    def __init__(self, transport: Transport, topic: str, joint_names: Sequence[str], *, timeout_s: float = 0.25):
+        self._timeout_s, self._transport = timeout_s, transport
+        decode = joint_state_decoder(joint_names, ("position",))
+        self._stream: Stream[JointReading] = Stream("teleop", topic, decode, timeout_s)
+        transport.subscribe(topic, JOINT_STATE, self._stream.receive)
+
+    def command(self) -> FloatArray | None:
+        """[A] the newest command, in the robot's order of joints; None when there is none or it has expired."""
+        newest = self._stream.newest
+        if newest is None:
+            return None
+        if self._stream.age() > self._timeout_s:
+            self._stream.restart()  # the next sender may have another clock
+            return None
+        return newest.message.position.copy()
+
+    def close(self) -> None:
+        """Close the transport."""
+        self._transport.close()
+
+    def dropped(self) -> dict[str, int]:
+        """Reason -> number of messages that were dropped for it."""
+        return dict(self._stream.dropped)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import torch
 
 from plaudit.contracts import missing_members
 from plaudit.errors import ContractError, TrainingError
-from plaudit.learners.threads import torch_threads
+from plaudit.learners.base import torch_threads
 from plaudit.protocols import Learner, VecEnv
 from plaudit.training.config import TrainingConfig
 from plaudit.types import EnvSpec
