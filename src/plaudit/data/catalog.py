@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from plaudit.data.disk import Folder
@@ -37,16 +37,13 @@ class Catalog:
         self._ends: dict[int, int] = {}  # segment -> the row after the last that an episode has
         self._unordered: set[int] = set()  # segments whose episodes do not stand in the order of their rows
 
-    def follow(self, lines: Iterable[Record], own: Mapping[int, EpisodeEntry] | None = None) -> list[Segment]:
-        """Apply journal lines in order; returns the segments that became empty.
-
-        own: id -> place, of lines that this process wrote and need not be looked at again
-        """
+    def follow(self, lines: Iterable[Record]) -> list[Segment]:
+        """Apply journal lines in order; returns the segments that became empty."""
         empty: list[Segment] = []
         for line in lines:
             self.revision += 1
             try:
-                empty += self._follow(line, own or {})
+                empty += self._follow(line)
             except StoreError:
                 raise
             except (KeyError, TypeError, ValueError) as error:
@@ -57,10 +54,10 @@ class Catalog:
         self._check_no_overlap()
         return empty
 
-    def _follow(self, line: Record, own: Mapping[int, EpisodeEntry]) -> list[Segment]:
+    def _follow(self, line: Record) -> list[Segment]:
         match line["op"]:
             case "episode":
-                self._add(own[line["id"]] if line["id"] in own else parse_entry(line))
+                self._add(parse_entry(line))
             case "segment":
                 self._describe(segment_number(line), Schema.from_json(line["schema"]))
             case "evict" | "drop":

@@ -14,9 +14,9 @@ import math
 import struct
 import zlib
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -44,6 +44,7 @@ class _Row(NamedTuple):
     model: int
 
 
+Decoded = TypeVar("Decoded")
 _ROW = struct.Struct("<qqdIIIIII")
 _TIME = struct.Struct("<d")
 _INVALID_LINE = (KeyError, TypeError, ValueError, OverflowError, zlib.error)  # what a line made by hand may raise
@@ -73,29 +74,28 @@ class LabelVersion:
         return line
 
     def labels(self) -> Labels:
-        line = self.line
-        try:
-            return decode_labels(line)
-        except _INVALID_LINE as error:
-            raise damaged(
-                self._file.path, f"version {self.number} of episode {self.episode}'s labels makes no sense ({error})"
-            ) from error
+        return self._decoded(decode_labels)
 
     def recorded_rewards(self) -> FloatArray | None:
         """[T] rewards that the first format kept with the labels; None where they say no more than success does.
 
         Labels hold no rewards any more; `reward.env_reward=dense` learns from these where the episode has no other.
         """
-        line = self.line
-        try:
-            return _recorded_rewards(line)
-        except _INVALID_LINE as error:
-            raise damaged(self._file.path, f"the rewards of episode {self.episode} make no sense ({error})") from error
+        return self._decoded(_recorded_rewards)
 
     @property
     def judge(self) -> JudgeId:
         """Whose labels these are."""
         return judge_of(self.line)
+
+    def _decoded(self, decode: Callable[[Record], Decoded]) -> Decoded:
+        line = self.line
+        try:
+            return decode(line)
+        except _INVALID_LINE as error:
+            raise damaged(
+                self._file.path, f"version {self.number} of episode {self.episode}'s labels makes no sense ({error})"
+            ) from error
 
 
 class LabelIndex:
@@ -221,11 +221,7 @@ def is_label_line(line: Record) -> bool:
 
 
 def _key(line: Record) -> tuple[int, str, bytes]:
-    return (
-        line["episode"],
-        line["source"],
-        _TIME.pack(line["time"]),
-    )  # as bytes, because NaN is not equal to itself
+    return line["episode"], line["source"], _TIME.pack(line["time"])  # as bytes: NaN is not equal to itself
 
 
 def encode_labels(episode_id: int, labels: Labels, restored_from: int | None) -> Record:

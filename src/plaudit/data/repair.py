@@ -21,7 +21,6 @@ from plaudit.data.lines import (
     HEADER_KEY,
     MAX_LINE_BYTES,
     MAX_REPAIR_BYTES,
-    Line,
     Record,
     check_readable,
     decode,
@@ -161,7 +160,8 @@ def _follow(path: Path, found: Inspection, text: bytes) -> None:
     assert line is not None
     if found.chain < 0 and line.number is not None:  # after lines that are gone anyway
         if line.number > found.count + 1:
-            _gap(path, found, line)
+            what = f"{path}: {missing(found.count + 1, line.number - 1)}"
+            found.add(what, f"{what}; what is left was numbered anew")
     elif found.chain >= 0:
         numbered = found.header is not None
         problem = order_problem(line, found.count, found.chain, len(found.good), numbered)
@@ -175,12 +175,6 @@ def _follow(path: Path, found: Inspection, text: bytes) -> None:
     found.count = found.count + 1 if line.number is None else max(found.count, line.number)
     found.last = found.count
     found.good.append(text)
-
-
-def _gap(path: Path, found: Inspection, line: Line) -> None:
-    assert line.number is not None
-    what = f"{path}: {missing(found.count + 1, line.number - 1)}"
-    found.add(what, f"{what}; what is left was numbered anew")
 
 
 def _replace(

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from plaudit.data.formats.images import file_digest
-from plaudit.data.formats.limits import check_decoded_size
+from plaudit.data.formats.limits import FREE, check_decoded_size
+from plaudit.errors import BadFile
 from plaudit.types import Episode, Labels, ProgressFn
 from plaudit.untrusted import Root
 
@@ -76,6 +77,12 @@ class LabeledEpisode:
 
 # Fills an empty folder; returns a sentence for each episode or part that the layout has no place for.
 Writer = Callable[[Path, Sequence[LabeledEpisode], WriteOptions, ProgressFn], list[str]]
+
+
+def check_not_repeated(nbytes: int, size: int, file: Path) -> None:
+    """Refuse images that take more memory than their file has bytes: a pickle may hold one array in many places."""
+    if nbytes > max(FREE, 2 * size):
+        raise BadFile(file, f"its images take {nbytes:,} bytes in a file of {size:,}; copy it again from its source")
 
 
 def folder_of_files(

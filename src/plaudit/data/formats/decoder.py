@@ -66,17 +66,10 @@ class _Nursery:
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._control, theirs = socket.socketpair()
+        paths = [path or str(Path.cwd()) for path in sys.path]
         with theirs:
             self._process = subprocess.Popen(
-                [
-                    *_SMALL_STACKS,
-                    sys.executable,
-                    "-P",
-                    "-c",
-                    BOOT,
-                    str(theirs.fileno()),
-                    json.dumps([p or str(Path.cwd()) for p in sys.path]),
-                ],
+                [*_SMALL_STACKS, sys.executable, "-P", "-c", BOOT, str(theirs.fileno()), json.dumps(paths)],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **_ENVIRONMENT},
@@ -122,15 +115,8 @@ class _Reader:
             Source(index, where, partial(self._digest, n, where), partial(self._load, n, where), lambda: 0)
             for n, (index, where) in enumerate(reply["sources"])
         ]
-        return Dataset(
-            reply["format"],
-            self._path,
-            sources,
-            reply["metadata"],
-            reply["ignored"],
-            reply["problems"],
-            self._notes,
-        )
+        described = {name: reply[name] for name in ("format", "metadata", "ignored", "problems")}
+        return Dataset(path=self._path, sources=sources, notes=self._notes, **described)
 
     def close(self) -> None:
         if self._connection is not None:

@@ -11,9 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from plaudit.data.formats.base import Dataset, LabeledEpisode, ReadOptions, WriteOptions, folder_of_files
+from plaudit.data.formats.base import (
+    Dataset,
+    LabeledEpisode,
+    ReadOptions,
+    WriteOptions,
+    check_not_repeated,
+    folder_of_files,
+)
 from plaudit.data.formats.images import choose, file_digest, to_frames
-from plaudit.data.formats.limits import FREE, GB
+from plaudit.data.formats.limits import GB
 from plaudit.data.unpickle import load_npy
 from plaudit.errors import BadFile, InvalidEpisode
 from plaudit.types import Episode, Labels, Origin, ProgressFn
@@ -44,9 +51,7 @@ def _load(root: Root, options: ReadOptions, file: Path, index: int) -> tuple[Epi
     if not ((labels >= 0) & (labels <= 1)).all():
         raise BadFile(file, "labels must lie within [0, 1]")
     images = {str(camera): np.asarray(found) for camera, found in tree["images"].items()}
-    nbytes, size = sum(found.nbytes for found in images.values()), root.size(file)
-    if nbytes > max(FREE, 2 * size):  # one array may stand there under many names
-        raise BadFile(file, f"its images take {nbytes:,} bytes in a file of {size:,}; copy it again from its source")
+    check_not_repeated(sum(found.nbytes for found in images.values()), root.size(file), file)
     frames = {camera: to_frames(found, file, camera) for camera, found in images.items()}
     if not frames:
         raise BadFile(file, "this trajectory has no camera")

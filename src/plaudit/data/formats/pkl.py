@@ -14,9 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.data.formats.base import Dataset, LabeledEpisode, ReadOptions, WriteOptions, folder_of_files
+from plaudit.data.formats.base import (
+    Dataset,
+    LabeledEpisode,
+    ReadOptions,
+    WriteOptions,
+    check_not_repeated,
+    folder_of_files,
+)
 from plaudit.data.formats.images import choose, file_digest, to_frames
-from plaudit.data.formats.limits import FREE, GB
+from plaudit.data.formats.limits import GB
 from plaudit.data.unpickle import load_pickle
 from plaudit.errors import BadFile, DataError
 from plaudit.types import AnyArray, Episode, Labels, Origin, ProgressFn
@@ -53,7 +60,8 @@ def _convert(tree: Any, root: Root, file: Path, index: int, options: ReadOptions
     cameras = [key for key in first if key.endswith(SUFFIX) and first[key] is not None]
     if not cameras:
         raise BadFile(file, f"no camera in its observations; they have: {', '.join(map(str, first))}")
-    _check_images(steps, cameras, root.size(file), file)
+    nbytes = sum(np.asarray(step["obs"][key]).nbytes for key in cameras for step in steps)
+    check_not_repeated(nbytes, root.size(file), file)
     frames = {}
     for key in cameras:
         images = np.stack([_single(step["obs"][key], 3) for step in steps])
@@ -79,13 +87,6 @@ def _convert(tree: Any, root: Root, file: Path, index: int, options: ReadOptions
         meta={"folder": file.parent.name, "file": file.stem},
     )
     return episode, Labels.from_targets(np.append(np.nan, success), "simulator")
-
-
-def _check_images(steps: Sequence[Any], cameras: Sequence[str], size: int, file: Path) -> None:
-    """A pickle may hold one image in a thousand places."""
-    nbytes = sum(np.asarray(step["obs"][key]).nbytes for key in cameras for step in steps)
-    if nbytes > max(FREE, 2 * size):
-        raise BadFile(file, f"its frames take {nbytes:,} bytes in a file of {size:,}; copy it again from its source")
 
 
 def _single(value: Any, ndim: int) -> AnyArray:

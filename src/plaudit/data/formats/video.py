@@ -17,11 +17,7 @@ from plaudit.untrusted import Root, readable, unreadable
 # name -> (encoder, default constant rate factor, other options). AV1 as LeRobot writes it: a key frame every second
 # frame, so that any frame is one decode away.
 CODECS: dict[str, tuple[str, int, dict[str, str]]] = {
-    "av1": (
-        "libsvtav1",
-        30,
-        {"preset": "8", "svtav1-params": "lp=1"},
-    ),  # its threads were once seen to wait for each other
+    "av1": ("libsvtav1", 30, {"preset": "8", "svtav1-params": "lp=1"}),  # lp: its threads waited for each other once
     "h264": ("libx264", 18, {"preset": "fast"}),
     "hevc": ("libx265", 20, {"preset": "fast", "x265-params": "log-level=none"}),
 }

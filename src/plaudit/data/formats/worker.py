@@ -33,15 +33,8 @@ BYTES_A_SECOND = 20 << 20  # bytes of frames
 
 # What no reader of files does, by the names of Python's audit events.
 _REFUSED = (
-    "subprocess.",
-    "os.exec",
-    "os.fork",
-    "os.posix_spawn",
-    "os.spawn",
-    "os.system",
-    "pty.",
-    "socket.",
-    "ctypes.",
+    *("os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.system"),
+    *("subprocess.", "pty.", "socket.", "ctypes."),
 )
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
