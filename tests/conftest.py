@@ -90,7 +90,7 @@ def same_episode(one: Episode, other: Episode) -> bool:
     arrays = [(one.state, other.state), (one.actions, other.actions), (one.control_mode, other.control_mode)]
     arrays += [(one.frames[c], other.frames[c]) for c in one.frames]
     arrays += [(one.privileged[n], other.privileged[n]) for n in one.privileged]
-    facts = ("task", "fps", "robot", "terminated", "repeated")
+    facts = ("task", "fps", "robot", "terminated", "padded")
     return (
         set(one.frames) == set(other.frames)
         and set(one.privileged) == set(other.privileged)

@@ -44,7 +44,7 @@ def write_old_store(
 def _episode_line(number: int, row: int, episode: Episode, checksums: dict[str, int]) -> dict[str, Any]:
     place = {"op": "episode", "id": number, "segment": 0, "row": row, "steps": episode.steps, "crc": checksums}
     facts = {"task": episode.task, "fps": episode.fps, "robot": episode.robot, "terminated": episode.terminated}
-    return {**place, "time": 1.0, **facts, "repeated": episode.repeated, "origin": None, "meta": dict(episode.meta)}
+    return {**place, "time": 1.0, **facts, "repeated": episode.padded, "origin": None, "meta": dict(episode.meta)}
 
 
 def _label_line(number: int, labels: Labels, rewards: list[float] | None) -> dict[str, Any]:

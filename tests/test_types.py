@@ -66,7 +66,7 @@ def test_an_observation_that_is_not_labeled_cannot_show_success():
         Labels(np.array([True, False]), np.array([False, True]), JudgeId("human"))
 
 
-@pytest.mark.parametrize(("repeated", "seen"), [("none", 5), ("first", 4), ("last", 4)])
-def test_a_repeated_observation_is_not_one_that_was_recorded(repeated, seen):
-    episode = counting_episode(steps=4, repeated=repeated)
-    assert len(episode.state[episode.recorded]) == seen
+@pytest.mark.parametrize(("padded", "seen"), [("none", 5), ("first", 4), ("last", 4)])
+def test_a_padded_observation_is_not_one_that_was_observed(padded, seen):
+    episode = counting_episode(steps=4, padded=padded)
+    assert len(episode.state[episode.observed]) == seen

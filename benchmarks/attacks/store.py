@@ -66,7 +66,7 @@ def same(one: Episode, other: Episode) -> bool:
     arrays = [(one.state, other.state), (one.actions, other.actions), (one.control_mode, other.control_mode)]
     arrays += [(one.frames.get(c), f) for c, f in other.frames.items()]
     arrays += [(one.privileged.get(n), v) for n, v in other.privileged.items()]
-    facts = ("task", "fps", "robot", "terminated", "repeated", "meta")
+    facts = ("task", "fps", "robot", "terminated", "padded", "meta")
     return (
         set(one.frames) == set(other.frames)
         and all(getattr(one, fact) == getattr(other, fact) for fact in facts)

@@ -143,10 +143,10 @@ def decode_cutoff(success_prob: AnyArray, offset: int = 0, threshold: float = 0.
 def labels_from_scores(judge: JudgeId, rule: DecisionRule, episode: Episode, scores: Scores) -> Labels:
     """The one place where labels are made: what the rule decides of the frames that were recorded and scored."""
     prob = np.full(episode.steps + 1, np.nan, np.float32)
-    prob[episode.recorded] = scores.success_prob[episode.recorded]
+    prob[episode.observed] = scores.success_prob[episode.observed]
     labeled = ~np.isnan(prob)
     success = np.zeros(len(prob), bool)
-    success[episode.recorded] = rule.decide(prob[episode.recorded])
+    success[episode.observed] = rule.decide(prob[episode.observed])
     return Labels(success & labeled, labeled, judge, Scores(prob, scores.progress), note=scores.note)
 
 

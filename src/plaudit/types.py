@@ -13,7 +13,7 @@ is `[T+1]` (`Scores`, `Labels`), what belongs to actions is `[T]`, and `success[
 
 Some data sets record one observation less than that. LeRobot keeps T rows of (observation, action) and not what the
 last action led to; the pickles of the ManiSkill collectors keep T rows of (action, observation after it) and not
-the first. The missing observation is filled with its neighbor and the episode says so in `repeated`: replay uses
+the first. The missing observation is filled with its neighbor and the episode says so in `padded`: replay uses
 no transition through it, and nobody judges it.
 """
 
@@ -34,7 +34,7 @@ AnyArray = NDArray[Any]
 
 ProgressFn = Callable[[Sequence[Any]], Iterable[Any]]  # goes through a sequence and shows how far it is; `iter`: silent
 
-Repeated = Literal["none", "first", "last"]
+Padding = Literal["none", "first", "last"]
 
 POLICY, HUMAN = 0, 1  # values of Episode.control_mode
 
@@ -89,7 +89,7 @@ class Episode:
     fps: float = 0.0  # control steps per second; 0 where unknown
     robot: str = ""
     terminated: bool = False  # the task ended here; False: cut off by a time limit, a person or a crash
-    repeated: Repeated = "none"  # which end's observation is a copy of its neighbor
+    padded: Padding = "none"  # which end's observation is a copy of its neighbor
     origin: Origin | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)  # JSON values: policy version, seed, ...
 
@@ -165,9 +165,9 @@ class Episode:
         return None if values is None else values.astype(bool)
 
     @property
-    def recorded(self) -> slice:
-        """The observations that were really seen: all but a repeated one."""
-        return slice(1 if self.repeated == "first" else 0, self.steps if self.repeated == "last" else None)
+    def observed(self) -> slice:
+        """The observations that were really seen: all but a padded one."""
+        return slice(1 if self.padded == "first" else 0, self.steps if self.padded == "last" else None)
 
     def observation(self, t: int) -> Observation:
         return Observation(images={c: f[t] for c, f in self.frames.items()}, state=self.state[t])

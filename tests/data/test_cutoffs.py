@@ -101,8 +101,8 @@ def test_numbers_that_could_mean_two_things_must_be_told_apart(store):
 
 
 def test_frames_are_counted_as_they_were_recorded(store):
-    store.append(counting_episode(4, repeated="first"))  # its frame 0 is a copy: the source's frame 0 is our frame 1
-    store.append(counting_episode(4, repeated="last"))
+    store.append(counting_episode(4, padded="first"))  # its frame 0 is a copy: the source's frame 0 is our frame 1
+    store.append(counting_episode(4, padded="last"))
     label_store(store, {0: 2, 1: 3})
     assert frames(store, 0)[1:] == [0, 0, 1, 1]
     assert store.ledger.labels(0).targets[1:].tolist() == [0, 0, 1, 1]

@@ -142,7 +142,7 @@ def test_a_pkl_frame_is_what_its_action_led_to(tmp_path):
     import_dataset(tmp_path / "in", tmp_path / "s")
     store = Store.open(tmp_path / "s")
     episode, labels = store.episode(0), store.ledger.labels(0)
-    assert episode.repeated == "first"
+    assert episode.padded == "first"
     for t, frame in enumerate(tree["frames"]):
         assert np.array_equal(episode.frames["main"][t + 1], frame["obs"]["main_images"])
         assert np.array_equal(episode.state[t + 1], frame["obs"]["states"])
@@ -219,7 +219,7 @@ def test_a_v21_data_set_is_read_as_it_was_written(tmp_path):
     store = Store.open(tmp_path / "s")
     assert (len(report.ids), report.labeled) == (3, 3)
     episode = store.episode(1)
-    assert (episode.steps, episode.repeated, episode.task, episode.fps, episode.robot) == (
+    assert (episode.steps, episode.padded, episode.task, episode.fps, episode.robot) == (
         9,
         "last",
         "pull",
@@ -236,15 +236,15 @@ def test_a_v21_data_set_is_read_as_it_was_written(tmp_path):
 
 
 @pytest.mark.parametrize("video", [True, False])
-@pytest.mark.parametrize("repeated", ["none", "first", "last"])
-def test_v3_comes_back_with_everything_but_the_codecs_loss(tmp_path, video, repeated):
-    facts = {"repeated": repeated, "control_mode": [0, 1, 1, 0, 0, 0, 0]}
+@pytest.mark.parametrize("padded", ["none", "first", "last"])
+def test_v3_comes_back_with_everything_but_the_codecs_loss(tmp_path, video, padded):
+    facts = {"padded": padded, "control_mode": [0, 1, 1, 0, 0, 0, 0]}
     facts["privileged"] = {
         "success": np.arange(7) > 4,
         "force": np.random.default_rng(0).normal(size=(7, 3)).astype("f4"),
     }
     episodes = [random_episode(seed, terminated=seed == 1, **facts) for seed in range(3)]
-    if repeated == "last":
+    if padded == "last":
         for episode in episodes:
             for array in (*episode.frames.values(), episode.state):
                 array[-1] = array[-2]
@@ -311,7 +311,7 @@ def test_labels_of_the_rows_own_frame_give_the_counts_of_the_published_example(t
     cutoffs = {0: 53, 1: 36, 2: 43, 3: 40, 4: 40, 5: 44, 6: 44, 7: 39, 8: 43, 9: 34}
     with Store.create(tmp_path / "s") as store:
         for _ in cutoffs:
-            store.append(counting_episode(steps=100, size=(2, 2), repeated="last"))
+            store.append(counting_episode(steps=100, size=(2, 2), padded="last"))
         label_store(store, cutoffs)
         export_dataset(store, tmp_path / "same", "lerobot", WriteOptions(video=False, reward_frame="same"))
         export_dataset(store, tmp_path / "next", "lerobot", WriteOptions(video=False))

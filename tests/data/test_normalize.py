@@ -37,7 +37,7 @@ def test_a_state_that_never_changed_is_moved_and_an_action_that_never_did_stays(
 
 
 def test_a_repeated_observation_counts_once(store):
-    store.append(counting_episode(2, repeated="last"))
+    store.append(counting_episode(2, padded="last"))
     assert Normalizer.from_store(store).stats["observation.state"].mean[0] == 5  # of 0 and 10
 
 

@@ -160,14 +160,14 @@ def test_an_episode_that_went_on_after_its_first_success_ends_there_and_only_the
     assert replay.refresh() == 6
 
 
-@pytest.mark.parametrize(("repeated", "cutoff", "steps"), [("first", None, {1, 2, 3}), ("last", None, {0, 1, 2})])
-def test_no_transition_goes_through_an_observation_that_is_only_a_copy(tmp_path, repeated, cutoff, steps):
-    store = labelled_store(tmp_path / "s", counting_episode(4, repeated=repeated), cutoff=cutoff)
+@pytest.mark.parametrize(("padded", "cutoff", "steps"), [("first", None, {1, 2, 3}), ("last", None, {0, 1, 2})])
+def test_no_transition_goes_through_an_observation_that_is_only_a_copy(tmp_path, padded, cutoff, steps):
+    store = labelled_store(tmp_path / "s", counting_episode(4, padded=padded), cutoff=cutoff)
     assert {t for _, t in all_transitions(ReplaySampler(store, seed=0))} == steps
 
 
 def test_a_last_step_that_ends_the_episode_needs_no_next_observation(tmp_path):
-    store = labelled_store(tmp_path / "s", counting_episode(4, repeated="last"), cutoff=4)
+    store = labelled_store(tmp_path / "s", counting_episode(4, padded="last"), cutoff=4)
     assert {t for _, t in all_transitions(ReplaySampler(store, seed=0))} == {0, 1, 2, 3}
 
 

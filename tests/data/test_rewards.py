@@ -17,7 +17,7 @@ def labels(*prob: float, progress: tuple[float, ...] = (), padded: str = "none")
     scores = Scores(np.array(prob, np.float32), np.array(progress, np.float32) if progress else None)
     rule = DecisionRule()
     return labels_from_scores(
-        JudgeId("told", "", rule.key()), rule, counting_episode(len(prob) - 1, repeated=padded), scores
+        JudgeId("told", "", rule.key()), rule, counting_episode(len(prob) - 1, padded=padded), scores
     )
 
 

@@ -36,7 +36,7 @@ def rich_episode(seed: int = 0, steps: int = 6) -> Episode:
         fps=20.0,
         robot="panda",
         terminated=True,
-        repeated="last",
+        padded="last",
         origin=Origin("lerobot", "somewhere", 7, "ab12"),
         meta={"seed": seed},
     )

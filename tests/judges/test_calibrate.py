@@ -90,7 +90,7 @@ def test_the_shift_is_that_of_decoded_cutoffs(tmp_path):
 
 
 def test_each_episode_is_asked_about_once_and_failures_are_told(tmp_path):
-    store = bright_store(tmp_path / "s", 4, 4, repeated="last")
+    store = bright_store(tmp_path / "s", 4, 4, padded="last")
     silent = store.append(counting_episode(STEPS, task=""))
     store.ledger.append(silent, Labels.from_cutoff(steps=STEPS, cutoff=None, source="human"))
     judge: Any = BrightnessConfig().build()

@@ -136,12 +136,12 @@ def test_blank_episodes_are_short_and_stand_where_the_episode_begins():
 
 
 def test_a_repeated_observation_is_not_asked():
-    (first, truth), (last, _) = held_out(1, repeated="first")[0], held_out(1, repeated="last")[0]
+    (first, truth), (last, _) = held_out(1, padded="first")[0], held_out(1, padded="last")[0]
     assert (numbers(frozen_frame(first, truth).episode) == 1).all()
     assert truncated(first, truth).mask.tolist() == [False] + [True] * 10
-    assert not time_reversed(first, truth).mask[-1] and time_reversed(first, truth).episode.repeated == "last"
-    assert time_reversed(last, truth).episode.repeated == "first"
-    assert truncated(last, truth).episode.repeated == "none"
+    assert not time_reversed(first, truth).mask[-1] and time_reversed(first, truth).episode.padded == "last"
+    assert time_reversed(last, truth).episode.padded == "first"
+    assert truncated(last, truth).episode.padded == "none"
 
 
 def test_frames_without_a_truth_are_not_asked():

@@ -105,7 +105,7 @@ def test_an_episode_that_cannot_be_judged_is_counted_and_the_others_go_on(bright
 
 
 def test_an_episode_of_one_frame_is_measured_too(bright):
-    short = bright.append(counting_episode(1, first=5, repeated="last"))
+    short = bright.append(counting_episode(1, first=5, padded="last"))
     bright.ledger.append(short, Labels.from_cutoff(steps=1, cutoff=0, source="human"))
     found = measured(bright)
     assert found.metrics.episodes == 7 and found.label_metrics.errors == (1, 1, 1, None)
@@ -208,7 +208,7 @@ def test_a_simulators_flag_is_the_truth_where_nobody_labelled(tmp_path):
 
 
 def test_an_excluded_episode_and_a_repeated_frame_have_no_truth(tmp_path):
-    store = bright_store(tmp_path / "s", 2, 0, repeated="last")
+    store = bright_store(tmp_path / "s", 2, 0, padded="last")
     store.ledger.append(0, Labels.from_targets(np.full(STEPS + 1, np.nan), source="human"))
     truths = load_reference_labels(store, ("human",))
     assert list(truths) == [1] and np.isnan(truths[1][-1])

@@ -41,8 +41,8 @@ def test_the_simulators_flag_becomes_labels():
 
 
 def test_a_repeated_frame_is_not_judged():
-    for repeated, place in (("first", 0), ("last", 2)):
-        episode = counting_episode(2, repeated=repeated, privileged={"success": np.array([1, 1], bool)})
+    for padded, place in (("first", 0), ("last", 2)):
+        episode = counting_episode(2, padded=padded, privileged={"success": np.array([1, 1], bool)})
         assert np.flatnonzero(np.isnan(said(SimulatorJudge(), episode).targets)).tolist() == [place]
 
 
@@ -89,7 +89,7 @@ def test_what_the_rule_does_not_say_is_the_models_own(tmp_path):
 def test_episodes_that_do_not_fit_the_model_fail_alone(tmp_path):
     judge = ClassifierJudgeConfig(model=saved(bright_model(0.5), tmp_path / "m")).build()
     fits = counting_episode(2, size=(8, 8))
-    large, right, short = said(judge, counting_episode(2), fits, counting_episode(2, size=(8, 8), repeated="last"))
+    large, right, short = said(judge, counting_episode(2), fits, counting_episode(2, size=(8, 8), padded="last"))
     assert "trained on 8x8" in str(large) and isinstance(right, Labels)
     assert short.labeled.tolist() == [True, True, False]
     other = ClassifierJudgeConfig(model=saved(bright_model(0.5, camera="wrist"), tmp_path / "w")).build()

@@ -98,7 +98,7 @@ def test_a_key_has_all_that_decides_in_full_precision_and_nothing_else():
 
 def labels(*prob: float, padded: str = "none", **rule):
     made = DecisionRule(**rule)
-    episode = counting_episode(len(prob) - 1, repeated=padded)
+    episode = counting_episode(len(prob) - 1, padded=padded)
     return labels_from_scores(JudgeId("vlm", "abc", made.key()), made, episode, Scores(np.array(prob, np.float32)))
 
 

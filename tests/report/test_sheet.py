@@ -48,6 +48,6 @@ def test_a_judges_probability_is_drawn_over_the_strip():
 
 
 def test_a_repeated_observation_is_not_shown():
-    short = contact_sheet(counting_episode(5, repeated="last"), None, title="t", columns=8)
+    short = contact_sheet(counting_episode(5, padded="last"), None, title="t", columns=8)
     full = contact_sheet(counting_episode(5), None, title="t", columns=8)
     assert full.width - short.width == 160 + sheet._GAP

@@ -101,7 +101,7 @@ def test_an_episode_that_begins_with_an_action_is_filled_up_and_says_so(store: S
     collector.add_env_output(output([1], [0], dones=[0], actions=[1]))
     collector.add_env_output(output([2], [1], dones=[1], actions=[2]))
     episode = store.episode(0)
-    assert shown(store, 0) == [1, 1, 2] and episode.repeated == "first" and episode.actions[:, 0].tolist() == [1, 2]
+    assert shown(store, 0) == [1, 1, 2] and episode.padded == "first" and episode.actions[:, 0].tolist() == [1, 2]
     assert not store.ledger.labels(0).labeled[0]
 
 
@@ -185,5 +185,5 @@ def test_both_old_layouts_of_a_collected_store_read_back(store: Store, tmp_path,
     (good, said), (bad, unsaid) = (source.load() for source in open_dataset(tmp_path / "out").sources)
     assert (said.success_once, unsaid.success_once) == (True, False)
     for episode, numbers in ((good, [0, 1, 2]), (bad, [100, 101, 102])):
-        seen = next(iter(episode.frames.values()))[episode.recorded][:, 0, 0, 0].tolist()
+        seen = next(iter(episode.frames.values()))[episode.observed][:, 0, 0, 0].tolist()
         assert seen == numbers[-len(seen) :]

@@ -102,7 +102,7 @@ def test_environments_that_reset_themselves_are_cut_where_their_episodes_end(sto
     assert shown(store) == [[10, 11, 12, 13]] * 2 + [rest] * 2
     assert [store.ledger.labels(i).targets.tolist() for i in (0, 1)] == [[0, 0, 0, 1]] * 2
     assert store.episode(0).privileged["grasp"].tolist() == [False, True, True]
-    assert store.episode(2).repeated == "none" and np.allclose(store.episode(2).actions[-1], 0.04)
+    assert store.episode(2).padded == "none" and np.allclose(store.episode(2).actions[-1], 0.04)
 
 
 def test_environments_that_are_reset_by_hand_are_cut_where_they_are_reset(store: Store):

@@ -257,7 +257,7 @@ def label(
     for episode_id in ids:
         labels = opened.ledger.labels(episode_id)
         assert labels is not None
-        frames = labels.targets[opened.episode(episode_id).recorded]
+        frames = labels.targets[opened.episode(episode_id).observed]
         yes, no = yes + int((frames == 1).sum()), no + int((frames == 0).sum())
         unknown += int((frames != frames).sum())
     left_out = f", {unknown} unknown and left out" if unknown else ""

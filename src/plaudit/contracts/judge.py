@@ -92,7 +92,7 @@ def _check_causal(judge: Judge, episode: Episode, scores: Scores) -> None:
         actions=episode.actions[:steps],
         control_mode=episode.control_mode[:steps],
         privileged={name: values[:steps] for name, values in episode.privileged.items()},
-        repeated="first" if episode.repeated == "first" else "none",
+        padded="first" if episode.padded == "first" else "none",
     )
     (found,) = _answers(judge, [cut])
     if isinstance(found, Scores) and not _close(found.success_prob, scores.success_prob[: steps + 1]):
@@ -138,7 +138,7 @@ def _check_stream(judge: LiveJudge, episode: Episode, scores: Scores) -> None:
                 raise ContractError("stream.reset() with a mask must say NaN of environments that go on")
             step = np.array([step[0], again[1]])
         found[0, t], found[1, second] = step
-    recorded = episode.recorded
+    recorded = episode.observed
     if not _close(found[0][recorded], scores.success_prob[recorded]):
         raise ContractError("stream() scores an episode otherwise than score() does")
     late = slice(recorded.start or 0, episode.steps)

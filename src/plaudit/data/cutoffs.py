@@ -114,15 +114,15 @@ def _numbering(store: Store, by: Numbering | None) -> dict[int, int]:
 def over_all_frames(episode: Episode, recorded: FloatArray) -> FloatArray:
     """[T+1] labels from those of the recorded frames; a padded frame gets the label of the frame it repeats."""
     targets = np.full(episode.steps + 1, np.nan, np.float32)
-    targets[episode.recorded] = recorded
-    if episode.repeated == "last":
+    targets[episode.observed] = recorded
+    if episode.padded == "last":
         targets[-1] = targets[-2]
     return targets
 
 
 def _targets(episode: Episode, value: Any, after: After) -> FloatArray:
     """0, 1 or NaN for each of the T+1 frames."""
-    recorded = np.zeros(episode.steps + 1, np.float32)[episode.recorded]  # people count these, from 0
+    recorded = np.zeros(episode.steps + 1, np.float32)[episode.observed]  # people count these, from 0
     end = len(recorded) - 1
     ranges = _ranges(value, end)
     for first, last, kind in ranges:

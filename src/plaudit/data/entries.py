@@ -125,7 +125,7 @@ def episode_line(episode_id: int, episode: Episode, segment: int, row: int, chec
         "fps": episode.fps,
         "robot": episode.robot,
         "terminated": episode.terminated,
-        "repeated": episode.repeated,
+        "repeated": episode.padded,
         "origin": vars(episode.origin) if episode.origin else None,
         "meta": dict(episode.meta),
     }

@@ -103,7 +103,7 @@ class Normalizer:
         """
         sums: dict[str, _Sums] = {}
         for episode_id, episode in store:
-            for key, rows in ((STATE, episode.state[episode.recorded]), (ACTION, episode.actions)):
+            for key, rows in ((STATE, episode.state[episode.observed]), (ACTION, episode.actions)):
                 if rows.shape[1]:
                     sums.setdefault(key, _Sums(rows)).add(rows, f"{store.folder}, episode {episode_id}: '{key}'")
         if not sums:

@@ -213,12 +213,12 @@ def n_step_returns(reward: FloatArray, done: BoolArray, returns: Returns) -> tup
     return total, discount, span
 
 
-def _usable(block: AnyArray, repeated: str) -> BoolArray:
+def _usable(block: AnyArray, padded: str) -> BoolArray:
     """Judged over its whole span, and through no observation that is only a copy of its neighbor."""
     usable = ~np.isnan(block["reward"])
-    if repeated == "first":
+    if padded == "first":
         usable[0] = False
-    if repeated == "last":
+    if padded == "last":
         usable &= (block["step"] + block["span"] < len(block)) | (block["discount"] == 0)
     return usable
 

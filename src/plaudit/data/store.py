@@ -244,7 +244,7 @@ class Store:
             fps=line["fps"],
             robot=line["robot"],
             terminated=line["terminated"],
-            repeated=line["repeated"],
+            padded=line["repeated"],
             origin=Origin(**line["origin"]) if line["origin"] else None,
             meta=line["meta"],
         )

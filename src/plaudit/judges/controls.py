@@ -131,7 +131,7 @@ def frozen_frame(episode: Episode, target: FloatArray) -> NegativeControl | None
     failure = np.flatnonzero((_recorded(episode) & (target == 0))[:first])
     if first is None or not len(failure):
         return None
-    frozen = _pick(episode, np.full(episode.steps + 1, failure[0]), repeated="none")
+    frozen = _pick(episode, np.full(episode.steps + 1, failure[0]), padded="none")
     return NegativeControl("frozen frame", frozen, np.ones(episode.steps + 1, bool))
 
 
@@ -142,8 +142,8 @@ def time_reversed(episode: Episode, target: FloatArray, margin: int = ONSET_MARG
         return None
     mask = _recorded(episode) & (target == 0)
     mask[first - margin :] = False
-    swapped = {"none": "none", "first": "last", "last": "first"}[episode.repeated]
-    backwards = _pick(episode, np.arange(episode.steps, -1, -1), repeated=swapped)
+    swapped = {"none": "none", "first": "last", "last": "first"}[episode.padded]
+    backwards = _pick(episode, np.arange(episode.steps, -1, -1), padded=swapped)
     return NegativeControl("time reversed", backwards, mask[::-1])
 
 
@@ -153,14 +153,14 @@ def truncated(episode: Episode, target: FloatArray, margin: int = ONSET_MARGIN) 
     if first is None or first - margin < 2:
         return None
     frames = np.arange(first - margin)
-    cut = _pick(episode, frames, repeated=episode.repeated.replace("last", "none"))
+    cut = _pick(episode, frames, padded=episode.padded.replace("last", "none"))
     return NegativeControl("truncated", cut, (_recorded(episode) & (target == 0))[frames])
 
 
 def blank_images(episode: Episode, rng: np.random.Generator) -> list[NegativeControl]:
     """Four short episodes in which the cameras show nothing, and the robot stands where this episode begins."""
     start = np.full(_BLANK_FRAMES, _recorded(episode).argmax())
-    base = _pick(episode, start, repeated="none")
+    base = _pick(episode, start, padded="none")
     fills: dict[str, Callable[[ByteArray], ByteArray]] = {
         "black": lambda frames: np.zeros_like(frames),
         "white": lambda frames: np.full_like(frames, 255),
@@ -182,7 +182,7 @@ def wrong_task_control(episode: Episode, target: FloatArray, task: str) -> Negat
     return NegativeControl("wrong task", replace(episode, task=task), _recorded(episode) & ~np.isnan(target))
 
 
-def _pick(episode: Episode, frames: np.ndarray, *, repeated: str) -> Episode:
+def _pick(episode: Episode, frames: np.ndarray, *, padded: str) -> Episode:
     """The episode made of these frames and their states. Its actions are zeros, and nothing is privileged."""
     steps = len(frames) - 1
     return Episode.of(
@@ -192,14 +192,14 @@ def _pick(episode: Episode, frames: np.ndarray, *, repeated: str) -> Episode:
         task=episode.task,
         fps=episode.fps,
         robot=episode.robot,
-        repeated=repeated,
+        padded=padded,
     )
 
 
 def _recorded(episode: Episode) -> BoolArray:
     """[T+1]"""
     mask = np.zeros(episode.steps + 1, bool)
-    mask[episode.recorded] = True
+    mask[episode.observed] = True
     return mask
 
 

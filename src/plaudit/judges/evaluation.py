@@ -69,7 +69,7 @@ def load_reference_labels(
             continue
         check_covers(store, episode_id, episode, labels)
         target = np.full(episode.steps + 1, np.nan, np.float32)
-        target[episode.recorded] = labels.targets[episode.recorded]
+        target[episode.observed] = labels.targets[episode.observed]
         if not np.isnan(target).all():
             targets[episode_id] = target
     if not targets:

@@ -340,7 +340,7 @@ def _gallery(store: Store, places: Sequence[tuple[EpisodePrediction, int]]) -> R
     images = []
     for scored, place in places:
         episode = store.episode(scored.episode)
-        frame = int(np.arange(episode.steps + 1)[episode.recorded][place])
+        frame = int(np.arange(episode.steps + 1)[episode.observed][place])
         image = hstack_images([frames[frame] for frames in episode.frames.values()])
         label, score = float(scored.target[place]), float(scored.success_prob[place])
         images.append(frame_thumbnail(FramePrediction(scored.episode, frame, label, score, image)))

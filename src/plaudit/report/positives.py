@@ -26,8 +26,8 @@ def save_positives(
         episode, labels = store.episode(episode_id), store.ledger.labels(episode_id, sources)
         if labels is None:
             continue
-        first = episode.recorded.start or 0  # frames are counted as they were recorded
-        for frame in np.flatnonzero(labels.targets[episode.recorded] == 1):
+        first = episode.observed.start or 0  # frames are counted as they were recorded
+        for frame in np.flatnonzero(labels.targets[episode.observed] == 1):
             for camera in cameras:
                 if camera not in episode.frames:
                     raise DataError(

@@ -32,7 +32,7 @@ def contact_sheet(
 
     target: [T+1] reference label of each frame, 1, 0 or NaN, for a second strip below the labels
     """
-    shown = np.arange(episode.steps + 1)[episode.recorded]
+    shown = np.arange(episode.steps + 1)[episode.observed]
     chosen = shown[np.unique(np.linspace(0, len(shown) - 1, min(frames, len(shown))).round().astype(int))]
     columns = min(columns, len(chosen))
     label = np.full(episode.steps + 1, np.nan, np.float32) if labels is None else labels.targets
@@ -56,9 +56,9 @@ def contact_sheet(
             y += cell + _GAP // 2
     _strip(
         draw,
-        label[episode.recorded],
+        label[episode.observed],
         _curve(episode, labels),
-        None if target is None else target[episode.recorded],
+        None if target is None else target[episode.observed],
         _MARGIN,
         height - _STRIP - _MARGIN + 14,
         width - _MARGIN,
@@ -83,7 +83,7 @@ def _header(draw: ImageDraw.ImageDraw, episode: Episode, labels: Labels | None, 
 
 def _summary(episode: Episode, labels: Labels) -> str:
     """`success from frame 31  ·  labels by human`"""
-    frames = labels.targets[episode.recorded]
+    frames = labels.targets[episode.observed]
     hits = np.flatnonzero(frames == 1)
     outcome = f"success from frame {hits[0]}" if len(hits) else "no success"
     unlabeled = int(np.isnan(frames).sum())
@@ -93,7 +93,7 @@ def _summary(episode: Episode, labels: Labels) -> str:
 def _curve(episode: Episode, labels: Labels | None) -> FloatArray | None:
     if labels is None or labels.scores is None:
         return None
-    return labels.scores.success_prob[episode.recorded]
+    return labels.scores.success_prob[episode.observed]
 
 
 def _strip(

@@ -89,7 +89,7 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
     history = Table("version", "judge", "when", "success", "threshold", "note", box=None, pad_edge=False)
     for version in store.ledger.history(episode_id):
         labels = version.labels()
-        hits = np.flatnonzero(labels.targets[episode.recorded] == 1)
+        hits = np.flatnonzero(labels.targets[episode.observed] == 1)
         outcome = f"from frame {hits[0]}" if len(hits) else "none"
         note = labels.note or (f"restored from {version.restored_from}" if version.restored_from else "")
         threshold = "-" if (found := threshold_of(labels.judge)) is None else f"{found:g}"

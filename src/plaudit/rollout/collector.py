@@ -289,7 +289,7 @@ def _make_episode(steps: Sequence[_Step], **fields: Any) -> tuple[Episode, Label
         state=np.stack([row.state for row in rows]),
         actions=np.stack(actions),
         privileged={"success": success, **values},
-        repeated="first" if padded else "none",
+        padded="first" if padded else "none",
         **fields,
     )
     return episode, Labels.from_targets(targets, SOURCE, note=NO_SUCCESS_FRAME if no_success_frame else "")

@@ -45,13 +45,13 @@ def test_saying_something_of_an_excluded_episode_takes_it_in_again():
     assert FrameAnnotation.unlabeled(3).as_excluded().set_range(1, 1, 1).rle == "?x1 1x1 ?x1"
 
 
-@pytest.mark.parametrize("repeated", ["none", "first", "last"])
+@pytest.mark.parametrize("padded", ["none", "first", "last"])
 @pytest.mark.parametrize("cutoff", [0, 3, None])
-def test_labels_are_those_that_a_label_file_gives(tmp_path, repeated, cutoff):
+def test_labels_are_those_that_a_label_file_gives(tmp_path, padded, cutoff):
     with Store.create(tmp_path / "store") as store:
-        store.append(counting_episode(steps=6, repeated=repeated))
+        store.append(counting_episode(steps=6, padded=padded))
         label_store(store, {0: cutoff})
-    nothing = FrameAnnotation.unlabeled(7 if repeated == "none" else 6)
+    nothing = FrameAnnotation.unlabeled(7 if padded == "none" else 6)
     said = nothing.all_failure() if cutoff is None else nothing.success_from(cutoff)
     mine, theirs = said.labels(store.episode(0), "lab"), store.ledger.labels(0)
     assert np.array_equal(mine.targets, theirs.targets, equal_nan=True)

@@ -26,7 +26,7 @@ def bottles(folder: Path, lengths: dict[int, int]) -> Path:
     with Store.create(folder) as store:
         for length in lengths.values():
             frames = {"cam_high": np.zeros((length + 1, 1, 1, 3), np.uint8)}
-            store.append(Episode.of(frames=frames, actions=np.zeros((length, 1)), fps=30.0, repeated="last"))
+            store.append(Episode.of(frames=frames, actions=np.zeros((length, 1)), fps=30.0, padded="last"))
     return folder
 
 

@@ -122,9 +122,9 @@ def test_who_labels_stands_in_the_note(folder):
     assert Store.open(folder).ledger.labels(0).note == "by lab"
 
 
-@pytest.mark.parametrize("repeated, cutoff, frames", [("last", 3, [0, 0, 0, 1, 1]), ("first", 2, [np.nan, 0, 0, 1, 1])])
-def test_a_repeated_frame_is_not_asked_about(tmp_path, repeated, cutoff, frames):
-    folder = counted_store(tmp_path / "store", 1, repeated=repeated)
+@pytest.mark.parametrize("padded, cutoff, frames", [("last", 3, [0, 0, 0, 1, 1]), ("first", 2, [np.nan, 0, 0, 1, 1])])
+def test_a_repeated_frame_is_not_asked_about(tmp_path, padded, cutoff, frames):
+    folder = counted_store(tmp_path / "store", 1, padded=padded)
     with Session.open(folder) as session:
         assert session.cursor.count == 4, "of 5 observations"
         session.cursor.seek(cutoff)

@@ -82,7 +82,7 @@ def test_the_pixels_on_the_screen_are_those_of_the_episode(qtbot, tmp_path):
 
 
 def test_a_repeated_first_frame_is_not_shown(qtbot, tmp_path):
-    window = open_window(qtbot, counted_store(tmp_path / "store", 1, repeated="first"))
+    window = open_window(qtbot, counted_store(tmp_path / "store", 1, padded="first"))
     place = window.cameras.places()["front"]
     assert color_at(window.cameras, place.center().x(), place.center().y()) == "#010101"
     assert window.slider.maximum() == 3

@@ -65,7 +65,7 @@ def test_the_user_is_told_which_forward_is_used(llava):
 
 def test_it_keeps_the_contract_of_a_judge(llava):
     judge = VlmJudgeConfig(model=str(llava), image_size=64).build()
-    check_judge(judge, [moving(), moving(task=""), moving(steps=2, repeated="first")])
+    check_judge(judge, [moving(), moving(task=""), moving(steps=2, padded="first")])
 
 
 def test_words_are_generated_and_parsed(llava):

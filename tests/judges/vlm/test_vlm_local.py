@@ -38,7 +38,7 @@ def one_chat_a_frame(plain, config, episode):
         moving(steps=7),
         moving(steps=3, size=(48, 96)),  # a wide frame, which keeps its shape
         moving(steps=3, cameras=("front", "wrist")),
-        moving(steps=3, repeated="last"),
+        moving(steps=3, padded="last"),
         moving(steps=3, seed=2, task="stapele die Würfel: 积木"),
     ],
     ids=["one camera", "wide", "two cameras", "last frame repeated", "other alphabets"],
@@ -53,7 +53,7 @@ def test_batched_equals_alone_at_any_length_and_in_order(scorer):
     episodes = [
         moving(3, 0),
         moving(9, 1),
-        moving(1, 2, repeated="last"),
+        moving(1, 2, padded="last"),
         moving(6, 3, (48, 96)),
         moving(3, 4, cameras=("a", "b")),
     ]
@@ -182,7 +182,7 @@ def test_nothing_to_score_is_nothing(scorer):
 
 def test_it_makes_a_judge_that_keeps_the_contract(scorer):
     judge = VlmJudge(scorer, DecisionRule(decode="per_frame"), PlattScaling(bias=-1.0))
-    check_judge(judge, [moving(), moving(task=""), moving(steps=2, repeated="first")])
+    check_judge(judge, [moving(), moving(task=""), moving(steps=2, padded="first")])
     (calibrated,), (plain,) = judge.score([moving()]), VlmJudge(scorer, DecisionRule()).score([moving()])
     assert isinstance(calibrated, Scores) and isinstance(plain, Scores)
     assert (calibrated.success_prob < plain.success_prob).all()

@@ -45,8 +45,8 @@ def test_criteria_are_added_to_the_task():
 
 
 def test_a_repeated_frame_is_not_shown():
-    assert build_prompt(VlmJudgeConfig(), moving(steps=4, repeated="last")).num_frames == 4
-    assert build_prompt(VlmJudgeConfig(frame_stride=3), moving(steps=4, repeated="first")).frame_indices.tolist() == [
+    assert build_prompt(VlmJudgeConfig(), moving(steps=4, padded="last")).num_frames == 4
+    assert build_prompt(VlmJudgeConfig(frame_stride=3), moving(steps=4, padded="first")).frame_indices.tolist() == [
         0,
         3,
     ]

@@ -79,16 +79,16 @@ def write(folder: Path, items: Sequence[LabeledEpisode], options: WriteOptions, 
         (folder / name).mkdir()
     for item in progress(items):
         episode = item.episode
-        if item.labels is None or np.isnan(item.labels.targets[episode.recorded]).any():
+        if item.labels is None or np.isnan(item.labels.targets[episode.observed]).any():
             left_out.append(f"episode {item.id} was left out: not every frame of it is labeled")
             continue
         cameras = choose(options.cameras, list(episode.frames), f"episode {item.id}")
         tree = {
             "images": {
-                c: (episode.frames[c][episode.recorded].transpose(0, 3, 1, 2) / np.float32(255)).astype(np.float32)
+                c: (episode.frames[c][episode.observed].transpose(0, 3, 1, 2) / np.float32(255)).astype(np.float32)
                 for c in cameras
             },
-            "labels": item.labels.targets[episode.recorded],
+            "labels": item.labels.targets[episode.observed],
         }
         kind = "positive" if tree["labels"].max() >= 0.5 else "negative"
         pickled = np.array(tree, dtype=object)  # the layout is a dictionary in an .npy file: it can only be a pickle

@@ -2,7 +2,7 @@
 
 `{"frames": [{"obs": {"main_images", "states"}, "action", "reward", "done", "grasp", "success"}, ...], "success",
 "label"}`. A frame is written after its step, so its observation is what its action led to and the first observation
-of the episode is not there: T frames become T steps with `repeated="first"`. Read through the unpickler that runs
+of the episode is not there: T frames become T steps with `padded="first"`. Read through the unpickler that runs
 nothing.
 """
 
@@ -80,7 +80,7 @@ def _convert(tree: Any, root: Root, file: Path, index: int, options: ReadOptions
             "reward": rewards,
         },
         terminated=bool(steps[-1].get("terminated", steps[-1]["done"] and success[-1])),
-        repeated="first",
+        padded="first",
         task=options.task,
         fps=options.fps,
         origin=Origin("pkl", str(root.path), index, file_digest(root, file)),

@@ -200,7 +200,7 @@ def packed(episode: Episode, labels: Labels | None) -> tuple[dict[str, Any], lis
         raise DataError("an episode of a data set knows where it comes from")
     arrays = [*episode.frames.values(), episode.state, episode.actions, episode.control_mode]
     arrays += [*episode.privileged.values(), *(() if labels is None else (labels.targets,))]
-    metadata = {name: getattr(episode, name) for name in ("task", "fps", "robot", "terminated", "repeated")}
+    metadata = {name: getattr(episode, name) for name in ("task", "fps", "robot", "terminated", "padded")}
     answer = {
         "cameras": list(episode.frames),
         "privileged": list(episode.privileged),

@@ -66,7 +66,7 @@ class RewardDataset:
             )
         cameras = cameras or sorted(store.episode(ids[0]).frames)
         sizes = _sizes(store, ids, cameras)
-        recorded = [np.arange(store.entry(i).rows)[store.episode(i).recorded] for i in ids]
+        recorded = [np.arange(store.entry(i).rows)[store.episode(i).observed] for i in ids]
         starts = np.cumsum([0, *map(len, recorded)])
         images = {camera: _memmap((starts[-1], *(image_size or size), 3), cache_dir) for camera, size in sizes.items()}
         columns: list[dict[str, AnyArray]] = []

@@ -161,7 +161,7 @@ def _logits(store: Store, model: RewardModel, table: RewardDataset, rows: AnyArr
     logits = []
     for episode_id in _episodes(table, rows):
         episode = store.episode(episode_id)
-        logits.append(model.logits(episode)[:, episode.recorded, 0])
+        logits.append(model.logits(episode)[:, episode.observed, 0])
     return list(np.concatenate(logits, axis=1))
 
 

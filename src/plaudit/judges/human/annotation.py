@@ -1,6 +1,6 @@
 """What a person says of one episode: 0, 1 or nothing for each frame that was recorded. Every edit makes a new one.
 
-Frames are counted as people see them, from 0 over the recorded ones; a repeated observation (types.py) is neither
+Frames are counted as people see them, from 0 over the recorded ones; a padded observation (types.py) is neither
 shown nor asked about, and gets its label the way label files give it (data/cutoffs.py).
 """
 
@@ -35,7 +35,7 @@ class FrameAnnotation:
     @classmethod
     def from_labels(cls, episode: Episode, labels: Labels) -> Self:
         """What somebody said before, to go on from."""
-        frames = labels.targets[episode.recorded]
+        frames = labels.targets[episode.observed]
         return cls(frames, excluded=bool(np.isnan(frames).all()))
 
     @classmethod

@@ -86,7 +86,7 @@ def load_existing_labels(ledger: Ledger, episode_id: int, episode: Episode) -> l
         labels = version.labels()
         if labels.steps != episode.steps:  # not of this episode; `plaudit data check` says so
             continue
-        curve = None if labels.scores is None else labels.frame_probs[episode.recorded]
+        curve = None if labels.scores is None else labels.frame_probs[episode.observed]
         if curve is not None and np.isnan(curve).all():
             curve = None
         annotation = FrameAnnotation.from_labels(episode, labels)
@@ -198,7 +198,7 @@ class Session:
         episode = self.store.episode(episode_id)
         left = {} if self.episode_id is None else {self.episode_id: self.cursor.frame}
         moved = episode_id != self.episode_id
-        self.cursor = Cursor(len(range(episode.steps + 1)[episode.recorded]))
+        self.cursor = Cursor(len(range(episode.steps + 1)[episode.observed]))
         self.cursor.seek(frames.get(episode_id, 0) if frame is None else frame)
         self.episode_id, self.episode = episode_id, episode
         self.annotation = self._annotation_of(episode_id, episode)

@@ -207,7 +207,7 @@ class LabelWindow(QWidget):
         elif not episode.frames:
             self.cameras.show_text(NO_IMAGES)
         else:
-            t = (episode.recorded.start or 0) + cursor.frame
+            t = (episode.observed.start or 0) + cursor.frame
             frames = {camera: images[t] for camera, images in episode.frames.items()}
             self.cameras.show_frames(frames, float(session.annotation.frames[cursor.frame]))
 

@@ -34,7 +34,7 @@ class VlmJudge:
 
     def _scores(self, episode: Episode, logits: FloatArray) -> Scores:
         prob = np.full(episode.steps + 1, np.nan, np.float32)
-        prob[episode.recorded] = self._calibration(logits)
+        prob[episode.observed] = self._calibration(logits)
         return Scores(prob)
 
 

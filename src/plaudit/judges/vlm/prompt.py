@@ -85,7 +85,7 @@ def build_prompt(config: VlmSettings, episode: Episode) -> FramePrompt:
         raise JudgeError(f"this episode's task holds {found[0]}, a control token of the model; take it out")
     if not episode.frames:
         raise JudgeError("this episode has no camera, so there is nothing to look at")
-    frames = {camera: _camera(episode, camera)[episode.recorded] for camera in config.cameras or episode.frames}
+    frames = {camera: _camera(episode, camera)[episode.observed] for camera in config.cameras or episode.frames}
     last = len(next(iter(frames.values()))) - 1
     return FramePrompt(
         system_prompt=config.system_prompt.replace("{task}", task),

@@ -9,7 +9,7 @@ from plaudit.data.formats.lerobot.features import PLAUDIT_META
 from plaudit.data.formats.lerobot.info import count, number
 from plaudit.data.formats.lerobot.io_utils import read_table
 from plaudit.errors import BadFile
-from plaudit.types import Repeated
+from plaudit.types import Padding
 from plaudit.untrusted import Root
 
 _FINAL = "final/"
@@ -19,7 +19,7 @@ _FINAL = "final/"
 class PlauditMeta:
     """Of one episode; what it does not say is as in a data set of others."""
 
-    repeated: Repeated = "last"
+    padded: Padding = "last"
     terminated: bool | None = None
     reward_frame: str = "next"
     source: str = "dataset"
@@ -52,7 +52,7 @@ def _extra(entry: Mapping[str, Any]) -> PlauditMeta:
     sound = isinstance(state, list) and all(number(value) is not None for value in state)
     images = {name.removeprefix(_FINAL): value for name, value in entry.items() if name.startswith(_FINAL)}
     return PlauditMeta(
-        repeated=next((known for known in get_args(Repeated) if known == declared), "last"),
+        padded=next((known for known in get_args(Padding) if known == declared), "last"),
         terminated=terminated if isinstance(terminated, bool) else None,
         reward_frame=str(entry.get("reward_frame")),
         source=source[:100] if isinstance(source, str) else "dataset",

@@ -2,7 +2,7 @@
 
 Not through the lerobot package: given a name, its loader may download over a local folder, and it installs on few
 machines. A row holds an observation, the action taken on it and what the action led to (`next.reward`); what the
-last action led to is not recorded, so T rows become T steps with `repeated="last"`. Which frame `next.reward`
+last action led to is not recorded, so T rows become T steps with `padded="last"`. Which frame `next.reward`
 judges is a matter of dispute in the wild: by its name the next one (the default), while data sets labeled by hand
 often mean the row's own (`reward_frame = "same"`). A data set that we wrote says which, and keeps in
 `meta/plaudit.parquet` what the format has no place for.
@@ -222,7 +222,7 @@ class _Folder:
                 fps=self.fps,
                 robot=self.info.robot,
                 terminated=_terminated(table, row.data) if extra.terminated is None else extra.terminated,
-                repeated=extra.repeated,
+                padded=extra.padded,
                 origin=Origin("lerobot", str(self.path), row.index, self.digest(row)),
                 meta=self._names(),
             )

@@ -204,7 +204,7 @@ def _sidecar(item: LabeledEpisode, index: int, layout: Layout) -> dict[str, Any]
     entry: dict[str, Any] = {
         "episode_index": index,
         "store_id": item.id,
-        "repeated": episode.repeated,
+        "repeated": episode.padded,
         "terminated": episode.terminated,
         "reward_frame": layout.reward_frame,
         "source": labels.judge.source if labels else None,
@@ -212,7 +212,7 @@ def _sidecar(item: LabeledEpisode, index: int, layout: Layout) -> dict[str, Any]
         "final_verdict": float(labels.targets[-1]) if labels else None,
         "final_state": None,
     }
-    if episode.repeated != "last":
+    if episode.padded != "last":
         entry["final_state"] = episode.state[-1].tolist()
         entry |= {f"final/{camera}": _png(episode.frames[camera][-1]) for camera in layout.cameras}
     return entry
