@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from pydantic import PositiveFloat
-from scipy.optimize import minimize
 from scipy.special import expit
-from sklearn.metrics import recall_score
 
 from plaudit.config import Config
 from plaudit.errors import JudgeError
@@ -76,6 +74,8 @@ def fit_platt(logits: AnyArray, target: AnyArray) -> PlattScaling:
     every probability to 0 or 1. A tiny ridge towards temperature 1 and bias 0 stops that, and the temperature stays
     within 0.05 and 20 whatever the data says (a judge that is wrong more often than right ends at 20: all near 50%).
     """
+    from scipy.optimize import minimize
+
     target, logits = drop_unlabeled(target, logits)
     if not np.isfinite(logits).all():
         raise JudgeError("a logit is NaN or infinite; calibration needs finite ones")
@@ -255,6 +255,8 @@ def cross_validate(
     episodes: Sequence[EpisodePrediction], rule: DecisionRule, target_fpr: float, seed: int = 0
 ) -> CrossValResult:
     """Fit on four folds, try on the fifth, in turn; the predictions of all fifths are counted together."""
+    from sklearn.metrics import recall_score
+
     frames: list[EpisodePrediction] = []  # by single frames
     decoded: list[EpisodePrediction] = []  # by cutoffs
     for others, held_out in _folds(episodes, seed):

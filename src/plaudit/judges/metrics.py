@@ -6,6 +6,9 @@
 Two kinds of mistake count most, because a learner exploits them: a failure that is predicted a success, and a success
 that is predicted at the wrong moment. Frames of an episode look alike and are right or wrong together: every interval
 here counts episodes, not frames.
+
+scipy and scikit-learn are imported where they are used: they take as long to import as torch, and most processes that
+import this, every worker of a run among them, compute no metrics.
 """
 
 import math
@@ -14,8 +17,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
-from scipy.stats import binomtest
-from sklearn.metrics import accuracy_score, log_loss, precision_score, recall_score, roc_auc_score
 
 from plaudit.errors import JudgeError
 from plaudit.judges.predictions import EpisodePrediction, drop_unlabeled, first_true
@@ -38,6 +39,8 @@ class RateCI:
 
 def wilson(count: int, total: int) -> RateCI:
     """A rate of independent trials, as episodes are, with Wilson's interval."""
+    from scipy.stats import binomtest
+
     if not total:
         return RateCI(math.nan, 0.0, 1.0)
     interval = binomtest(count, total).proportion_ci(0.95, method="wilson")
@@ -140,6 +143,8 @@ class CalibrationCurve:
 
 def calibration_curve(success_prob: AnyArray, target: AnyArray, bins: int = 10) -> CalibrationCurve:
     """Of the frames that have a target."""
+    from sklearn.metrics import log_loss
+
     target, prob = drop_unlabeled(target, success_prob)
     if not len(target):
         raise JudgeError("no frame has a reference label to compare with")
@@ -230,6 +235,8 @@ def nan_to_none(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule, seed: int = 0) -> JudgeMetrics:
     """Frames at the rule's threshold; episodes as the rule decides live, and by one cutoff."""
+    from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_auc_score
+
     threshold = rule.threshold
     live = rule if rule.causal else rule.model_copy(update={"decode": "k_of_n"})
     episodes = [episode for episode in episodes if episode.has_target.any()]

@@ -29,7 +29,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from pydantic import Field, PositiveInt
-from scipy.stats import binomtest
 
 from plaudit.config import Config
 from plaudit.data.store import Store
@@ -222,6 +221,8 @@ class SignTest:
 
     def significant(self, confidence: float) -> bool:
         """Whether an equally good judge would hardly be better so often."""
+        from scipy.stats import binomtest
+
         if not self.num_different:
             return False
         return float(binomtest(self.num_better, self.num_different, alternative="greater").pvalue) <= 1 - confidence

@@ -32,7 +32,6 @@ from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.training import EpochMetrics
 from plaudit.judges.config import save_own_judge
 from plaudit.judges.metrics import calibration_curve
-from plaudit.report.judge import write_judge_report
 
 
 def work_folder(target: Path) -> Path:
@@ -71,6 +70,8 @@ def check_output_path(target: Path, option: str) -> None:
 
 
 def write_report(path: Path, title: str, fitted: TrainResult, config: RewardTrainConfig) -> None:
+    from plaudit.report.judge import write_judge_report  # matplotlib takes a second to import
+
     success_prob = np.concatenate([prediction.success_prob for prediction in fitted.predictions])
     target = np.concatenate([prediction.target for prediction in fitted.predictions])
     write_judge_report(
