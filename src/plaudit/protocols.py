@@ -1,4 +1,4 @@
-"""The interfaces of what a user may plug in, and the loop that calls them.
+"""The interfaces of plugins, and the loop that calls them.
 
     for episode in engine.episodes(1000):                # robot and policy, in real time; numpy only
         episode_id = store.append(episode)               # on disk before anything else happens
@@ -52,7 +52,7 @@ class Robot(Protocol):
         ...
 
     def privileged(self) -> Mapping[str, AnyArray]:
-        """What only a simulation knows about the last step: success, grasp, ...; a real robot returns {}."""
+        """Privileged values of the last step: success, grasp, ...; a real robot returns {}."""
         ...
 
     def hold(self) -> None:
@@ -76,17 +76,17 @@ class VecEnv(Protocol):
     action_dim: int
     fps: float  # control steps a second
     max_steps: int  # of an episode
-    task: str  # the instruction, in words
+    task: str  # the instruction
 
     def reset(self, seeds: Sequence[int]) -> Observation:
-        """Start an episode from each seed; the same seed starts the same, whatever the others do."""
+        """Start an episode from each seed; the same seed starts the same, independent of the others."""
         ...
 
     def step(self, actions: AnyArray, active: BoolArray) -> tuple[Observation, Mapping[str, AnyArray]]:
         """Send actions [N, A], within [-1, 1], to those that are still active, [N].
 
         Returns the observations, and an info of [N] each: `success`, and optionally `reward` (its own), `shaping` (the
-        same without the reward of success, for a judge to add to), `failure` (the episode cannot go on) and others.
+        same without the reward of success, for a judge to add to), `failure` (the episode is lost) and others.
         """
         ...
 
@@ -97,7 +97,7 @@ class VecEnv(Protocol):
 
 @runtime_checkable
 class Normalizer(Protocol):
-    """Between the robot's units and a policy's, in numpy; a policy receives one and applies it inside."""
+    """Converts between the robot's units and the policy's, in numpy; a policy receives one and applies it inside."""
 
     def normalize_state(self, state: FloatArray) -> FloatArray:
         """States [..., S]."""
@@ -122,10 +122,10 @@ class Policy(Protocol):
 
     policy.freeze_all_model_params(); policy.warmup()
     chunk = policy.predict(observation, normalizer)                      # [H, A]
-    chunk = policy.guided_inference(observation, normalizer, chunk, 4, 5)  # goes on from it without a jerk
+    chunk = policy.guided_inference(observation, normalizer, chunk, 4, 5)  # continues it without a jump
     """
 
-    components: Mapping[str, Any]  # name -> torch.nn.Module, the parts that learn; {} for none
+    components: Mapping[str, Any]  # name -> torch.nn.Module, the trainable ones; {} for none
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
         """One forward pass: actions [H, A] in the robot's units."""
@@ -134,8 +134,8 @@ class Policy(Protocol):
     def guided_inference(
         self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
     ) -> FloatArray:
-        """[H, A] that agrees with what is left of `previous` [H, A] after `executed` steps, the first `delay` of which
-        will already have run when this call returns."""
+        """[H, A] that agrees with the rest of `previous` [H, A] after `executed` steps, of which the first `delay`
+        actions will have run when this call returns."""
         ...
 
     def warmup(self) -> None:
@@ -167,7 +167,7 @@ class InferenceEngine(Protocol):
     """
 
     env_spec: EnvSpec  # of the robot
-    priority: str  # of the process that controls it, in words
+    priority: str  # of the process that controls it, for people
 
     @property
     def latency(self) -> Any:
@@ -204,13 +204,13 @@ class InferenceEngine(Protocol):
 class Teleoperator(Protocol):
     """Where a human's commands come from; while there is one, the policy's is not sent.
 
-    The process that controls the robot asks it at every tick, so it must not wait for anything.
+    The process that controls the robot calls it at every tick, so it must not wait for anything.
     """
 
     relative: bool  # whether a command is added to the last one (targets), or sent as it is (velocities)
 
     def command(self) -> FloatArray | None:
-        """[A], or None to leave control to the policy. Returns at once."""
+        """[A], or None where the policy acts. Returns at once."""
         ...
 
     def close(self) -> None:
@@ -220,18 +220,18 @@ class Teleoperator(Protocol):
 
 @runtime_checkable
 class Judge(Protocol):
-    """Scores the frames of episodes: a simulator's flag, a classifier, a vision-language model, a person.
+    """Scores the frames of episodes: a simulator's flag, a classifier, a vision-language model, a human.
 
     for episode, scores in zip(episodes, judge.score(episodes)):
         labels_from_scores(judge.id, judge.rule, episode, scores)     # plaudit.rule: labels are made nowhere else
     """
 
-    id: JudgeId  # stands on its labels; by it a run that was stopped finds what is done, and another judge labels anew
-    rule: DecisionRule  # how its scores become success
+    id: JudgeId  # part of its labels: a run that resumes skips episodes with labels of the same id
+    rule: DecisionRule  # by which its scores become success
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError | None]:
-        """One answer an episode, in order: scores [T+1]; an error where this one cannot be scored, and the others go
-        on; None where there is no answer yet and it should be asked again.
+        """One answer per episode, in order: scores [T+1]; an error where only this one cannot be scored; None where
+        there is no answer yet, and the caller should try again.
 
         Causal: `success_prob[t]` depends on observations 0 to t only.
         """
@@ -243,7 +243,7 @@ class LiveJudge(Judge, Protocol):
     """A judge that also scores while episodes run, in N environments or on one robot."""
 
     def stream(self, num_envs: int) -> "ScoreStream":
-        """A new one, which has seen nothing."""
+        """A new stream."""
         ...
 
 
@@ -252,22 +252,22 @@ class ScoreStream(Protocol):
     """
     scores = stream.reset(observation)               # the first frames of N episodes
     scores = stream.step(observation, info)          # the next ones
-    scores = stream.reset(observation, mask)         # some environments start anew
+    scores = stream.reset(observation, mask)         # some environments start again
     """
 
     def reset(self, observation: Observation, mask: BoolArray | None = None) -> Scores:
-        """[N] of first frames. mask: [N] the rows that start anew, where not all do; the others are NaN."""
+        """[N] of first frames. mask: [N] the environments that start again, None: all; the scores of others are NaN."""
         ...
 
     def step(self, observation: Observation, info: Mapping[str, AnyArray]) -> Scores:
-        """[N] of the next frames. info: what only a simulation knows, which the simulator judge alone may read."""
+        """[N] of the next frames. info: privileged values, which only the simulator judge may read."""
         ...
 
 
 @runtime_checkable
 class Learner(Protocol):
-    """Improves a policy from labeled experience: an off-policy learner from batches of replay, whoever acted; an
-    on-policy one from rollouts of its newest policy.
+    """Improves a policy from labeled experience: an off-policy learner from batches of replay, an on-policy one from
+    rollouts of its newest policy.
 
     while True:
         metrics = learner.update(experience)     # a `Batch` on learner.device, or a rollout; version counts the updates
@@ -313,7 +313,7 @@ class Learner(Protocol):
         ...
 
     def state_dict(self) -> Mapping[str, Any]:
-        """All that it takes to continue, tensors by name."""
+        """All that is needed to continue, tensors by name."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Checks for authors of plugins: does a robot, an environment, a policy, a learner or a judge keep its protocol?
+"""Checks for authors of plugins: whether a robot, an environment, a policy, a learner or a judge follows its protocol.
 
     def test_my_robot():
         check_robot(MyRobot())

@@ -1,4 +1,4 @@
-"""Does a judge keep `plaudit.protocols.Judge`, and `LiveJudge` where it scores live?"""
+"""Whether a judge follows `plaudit.protocols.Judge`, and `LiveJudge` where it scores live."""
 
 import json
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from plaudit.types import AnyArray, Episode, FloatArray, JudgeId, Observation, S
 
 
 def check_judge(judge: Any, episodes: Sequence[Episode]) -> None:
-    """What passes works in every command that takes a judge:
+    """A judge that passes works in every command:
 
-    1. one answer an episode, in order: scores of all its frames, an error, or None for later
-    2. the episode stays as it was
+    1. one answer per episode, in order: scores of all its frames, an error, or None for later
+    2. the episode is not changed
     3. causal: scores of the first frames do not depend on later ones
     4. it does not read privileged values, unless it is the simulator judge
     5. its id identifies it, and stays the same
@@ -81,7 +81,7 @@ def _answers(judge: Judge, episodes: Sequence[Episode]) -> Sequence[Scores | Pla
 
 
 def _check_causal(judge: Judge, episode: Episode, scores: Scores) -> None:
-    """The same of an episode that was cut before its last step."""
+    """Score the episode again without its last step."""
     if episode.steps < 2:
         return
     steps = episode.steps - 1
@@ -117,7 +117,7 @@ def _check_rule(judge: Judge, scores: Scores) -> None:
 
 
 def _check_stream(judge: LiveJudge, episode: Episode, scores: Scores) -> None:
-    """Two environments that show the episode, of which the second starts anew after the first step."""
+    """Score the episode live in two environments, of which the second starts again after the first step."""
 
     def seen(first: int, second: int) -> Observation:
         pair = [first, second]
@@ -142,11 +142,11 @@ def _check_stream(judge: LiveJudge, episode: Episode, scores: Scores) -> None:
     if not _close(found[0][recorded], scores.success_prob[recorded]):
         raise ContractError("stream() scores an episode otherwise than score() does")
     late = slice(recorded.start or 0, episode.steps)
-    simulator = judge.id.source == "simulator"  # whose flag comes with the step, not with the picture
+    simulator = judge.id.source == "simulator"  # its flag comes with the step, not with the frame
     if not simulator and not _close(found[1][late], scores.success_prob[late]):
         raise ContractError("stream() mixes up environments that are at different steps")
 
 
 def _close(one: FloatArray, other: FloatArray) -> bool:
-    """Up to what batches of another size make of the same numbers."""
+    """Equal up to rounding, which depends on the size of a batch."""
     return np.allclose(one, other, atol=1e-3, equal_nan=True)

@@ -1,4 +1,4 @@
-"""Does a learner keep `plaudit.protocols.Learner`?"""
+"""Whether a learner follows `plaudit.protocols.Learner`."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Does a policy keep `plaudit.protocols.Policy`?"""
+"""Whether a policy follows `plaudit.protocols.Policy`."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -47,7 +47,7 @@ def check_policy(policy: Any, observation: Observation, normalizer: Normalizer, 
 
 
 def _check_guided(policy: Policy, observation: Observation, normalizer: "_Spy", chunk: FloatArray) -> None:
-    """A chunk that continues another begins near it, whatever the policy would do by itself."""
+    """A chunk that continues another starts near it."""
     horizon, action_dim = chunk.shape
     executed = delay = horizon // 3
     previous = chunk + np.float32(2)
@@ -55,26 +55,26 @@ def _check_guided(policy: Policy, observation: Observation, normalizer: "_Spy", 
         ones, zeros = np.ones_like(chunk), np.zeros_like(chunk)
         middle = normalizer.denormalize_action(zeros)
         previous = chunk - np.copysign(normalizer.denormalize_action(ones) - middle, chunk - middle)
-    handed, kept = previous.copy(), chunk.copy()
-    guided = policy.guided_inference(observation, normalizer, handed, delay, executed)
+    argument, chunk_before = previous.copy(), chunk.copy()
+    guided = policy.guided_inference(observation, normalizer, argument, delay, executed)
     _check_chunk(guided, action_dim, "guided_inference()")
     if len(guided) != horizon:
         raise ContractError(f"guided_inference() returned {len(guided)} actions, predict() {horizon}")
-    if not np.array_equal(handed, previous):
-        raise ContractError("guided_inference() changed the previous chunk that it was handed; work on copies")
-    if not np.array_equal(chunk, kept):
+    if not np.array_equal(argument, previous):
+        raise ContractError("guided_inference() changed the previous chunk that it was given; work on copies")
+    if not np.array_equal(chunk, chunk_before):
         raise ContractError("a chunk changed after it was returned; hand out copies")
     bound = previous[executed : executed + delay]
     alone = np.abs(policy.predict(observation, normalizer)[:delay] - bound).mean() if delay else 0.0
     if delay and np.abs(guided[:delay] - bound).mean() > 0.5 * alone:
         raise ContractError(
-            f"guided_inference() does not go on from the previous chunk: its first {delay} actions are as far from it "
+            f"guided_inference() does not continue the previous chunk: its first {delay} actions are as far from it "
             "as those of predict()"
         )
 
 
 def _check_normalizing(policy: Policy, observation: Observation, called: set[str], inner: Normalizer) -> None:
-    """With normalizers whose answers are replaced: what the policy observes and returns must follow them."""
+    """Predict with normalizers that return other values: inputs and outputs of the policy must follow them."""
     blind = _Spy(inner, {"normalize_state": 0.0, "normalize_image": 0.0})
     first, again = policy.predict(observation, blind), policy.predict(observation, blind)
     inverted = {camera: 255 - image for camera, image in observation.images.items()}
@@ -88,7 +88,7 @@ def _check_normalizing(policy: Policy, observation: Observation, called: set[str
         with np.errstate(invalid="ignore"):
             lost = policy.predict(observation, _Spy(inner, {"normalize_state": np.nan}))
         if np.isfinite(lost).all():
-            raise ContractError("predict() asks normalizer.normalize_state() and does not use what it says")
+            raise ContractError("predict() calls normalizer.normalize_state() and does not use the result")
     one, two = (policy.predict(observation, _Spy(inner, {"denormalize_action": value})) for value in (0.1, 0.2))
     if np.array_equal(one, two):
         raise ContractError("predict() returns actions that have not been through normalizer.denormalize_action()")
@@ -108,14 +108,14 @@ def _check_components(policy: Policy) -> None:
     for name, component in policy.components.items():
         for key, value in component.state_dict().items():
             if value.detach().cpu().numpy().any():
-                raise ContractError(f"load_weights() was handed zeros, and left component '{name}' its own '{key}'")
+                raise ContractError(f"load_weights() was given zeros, and did not set '{key}' of component '{name}'")
     policy.load_weights(PolicyWeights(2, own))
     first = next(iter(own))
     try:
         policy.load_weights(PolicyWeights(3, {name: array for name, array in own.items() if name != first}))
     except (ValueError, KeyError, RuntimeError):
         return
-    raise ContractError(f"load_weights() took weights that lack '{first}' without a word")
+    raise ContractError(f"load_weights() accepted weights that lack '{first}'")
 
 
 class _Spy:
@@ -149,7 +149,7 @@ class _Spy:
     def _answer(self, method: str, ask: Callable[[AnyArray], FloatArray], array: AnyArray) -> FloatArray:
         self.called.add(method)
         if not isinstance(array, np.ndarray):
-            raise ContractError(f"the policy handed normalizer.{method}() a {type(array).__name__}, not a numpy array")
+            raise ContractError(f"the policy gave normalizer.{method}() a {type(array).__name__}, not a numpy array")
         result = ask(array)
         if not isinstance(result, np.ndarray):
             raise ContractError(f"normalizer.{method}() returned a {type(result).__name__}, not a numpy array")

@@ -1,4 +1,4 @@
-"""Does a robot keep `plaudit.protocols.Robot`?"""
+"""Whether a robot follows `plaudit.protocols.Robot`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Does a simulation keep `plaudit.protocols.VecEnv`?"""
+"""Whether a simulation follows `plaudit.protocols.VecEnv`."""
 
 from collections.abc import Mapping
 from typing import Any

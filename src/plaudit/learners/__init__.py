@@ -1,1 +1,1 @@
-"""What improves a policy."""
+"""Learning algorithms, one per file."""

@@ -1,8 +1,8 @@
-"""What configs of learners have in common, and how a policy is trained from a store. Without torch."""
+"""What configs of learners share, and the config of behavior cloning. Without torch."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from plaudit.config import Config, Seed, parse
 from plaudit.policies.config import FlowConfig
@@ -26,22 +26,39 @@ class LearnerConfig(Config):
 
 
 class OffPolicyConfig(LearnerConfig):
-    """Base of the config of a learner that learns from replay: whoever acted, and however long ago.
+    """Base of the config of a learner from replay.
 
-    `plaudit online` takes any learner whose config derives from this: there labels come after an episode, when the
-    policy has been updated already.
+    `plaudit online` takes any learner whose config derives from this: there the labels of an episode come later, when
+    the policy has been updated already.
     """
 
     on_policy: ClassVar[bool] = False
 
     batch_size: PositiveInt = 256
     utd_ratio: PositiveFloat = 0.5  # update-to-data: updates for each step of the robot
-    random_steps: NonNegativeInt = 0  # steps that earn no update; `train` acts at random meanwhile
+    random_steps: NonNegativeInt = 0  # at the start, without updates; `train` acts at random
     demo_ratio: float = Field(default=0.5, ge=0, le=1)  # of each batch, when there are demonstrations
 
     def updates_due(self, steps: int) -> float:
-        """Updates that so many steps of the robot have earned; those before `random_steps` earn none, then or later."""
+        """Updates due after so many steps of the robot; the first `random_steps` do not count, then or later."""
         return self.utd_ratio * max(0, steps - self.random_steps)
+
+
+class CriticEnsembleConfig(OffPolicyConfig):
+    """Base of the configs of `Sac` and `QChunk`, which have an ensemble of critics."""
+
+    hidden_dims: tuple[PositiveInt, ...] = (128, 128)
+    num_critics: PositiveInt = 2  # in the ensemble
+    num_subsample_critics: PositiveInt = 2  # sampled for each target, of which the minimum counts
+    random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
+
+    @model_validator(mode="after")
+    def _check_subsample(self) -> Self:
+        if self.num_subsample_critics > self.num_critics:
+            raise ValueError(
+                f"num_subsample_critics is {self.num_subsample_critics}, but there are {self.num_critics} critics"
+            )
+        return self
 
 
 class BCConfig(Config):
@@ -56,7 +73,7 @@ class BCConfig(Config):
 
 
 class TrainPolicyConfig(Config):
-    """A policy and its training, as a file or the command line gives them; its inputs and outputs come from a store."""
+    """The config of `plaudit train-policy`; the policy's inputs and outputs are those of the store."""
 
     policy: dict[str, Any] = Field(default_factory=dict)  # keys of FlowConfig
     fit: BCConfig = Field(default_factory=BCConfig)

@@ -1,25 +1,25 @@
 """Q-chunking (QC, arXiv 2507.07969): reinforcement learning over chunks of h actions, from sparse rewards and demos.
 
-    behavior    a flow clones what is in replay, good and bad: chunks of actions that belong together, as they were done
+    behavior    a flow clones the chunks of actions in replay, good and bad
     critics     Q(s, a_1..a_h) of whole chunks; the backup skips h steps, and is unbiased because a chunk is executed to
                 its end without another observation:  target = r_1 + .. + gamma^(h-1) r_h + gamma^h Q'(s_h, best of N)
     policy      best of N: sample N chunks, execute the one that the critics value most, here and in the target
 
-There is no policy gradient: the policy improves by selection. A window that the time limit cut is no whole chunk, and
-no critic learns from it; one in which the episode terminated is, whatever its last actions would have been. As in
-RLPD, each batch mixes demonstrations and the robot's own experience, and critics have LayerNorm.
+There is no policy gradient: the policy improves by selection. Critics do not learn from a window that the time limit
+cut short; they do from one in which the episode terminated. As in RLPD, each batch mixes demonstrations and the robot's
+own experience, and critics have LayerNorm.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from plaudit.errors import DataError
 from plaudit.learners.base import LearnerBase, augment, make_adam, optimizer_step, sample_critics, soft_update
-from plaudit.learners.config import OffPolicyConfig
+from plaudit.learners.config import CriticEnsembleConfig
 from plaudit.policies.config import CriticConfig, QChunkPolicyConfig, VelocityNetConfig
 from plaudit.policies.flow_network import VelocityNet, integrate, matching_loss
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, obs_to_tensors
@@ -30,7 +30,7 @@ from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 EVAL_SEED = 0  # of the noise in evaluations: two of them differ in nothing but the weights
 
 
-class QChunkConfig(OffPolicyConfig):
+class QChunkConfig(CriticEnsembleConfig):
     """Settings of Q-chunking; `learner.KEY` of a training run."""
 
     type: Literal["qchunk"] = "qchunk"
@@ -41,20 +41,8 @@ class QChunkConfig(OffPolicyConfig):
     lr: PositiveFloat = 2e-3
     tau: float = Field(default=0.01, gt=0, le=1)  # how far the target critics move to the critics at each update
     batch_size: PositiveInt = 128
-    hidden_dims: tuple[PositiveInt, ...] = (128, 128)  # of the critics
-    num_critics: PositiveInt = 2  # in the ensemble
-    num_subsample_critics: PositiveInt = 2  # sampled for each target, of which the minimum counts
     utd_ratio: PositiveFloat = 0.25
     pretrain_updates: NonNegativeInt = 200  # with demonstrations alone, where there are some, before the first episode
-    random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
-
-    @model_validator(mode="after")
-    def _the_subsample_is_of_the_ensemble(self) -> Self:
-        if self.num_subsample_critics > self.num_critics:
-            raise ValueError(
-                f"num_subsample_critics is {self.num_subsample_critics}, but there are {self.num_critics} critics"
-            )
-        return self
 
     @property
     def action_horizon(self) -> int:

@@ -1,29 +1,29 @@
-"""Soft actor-critic for robots that have demonstrations: SAC (arXiv 1812.05905) as RLPD (2302.02948) runs it.
+"""Soft actor-critic with demonstrations: SAC (arXiv 1812.05905) with the changes of RLPD (2302.02948).
 
-What RLPD changes, and where to find it below: each batch is half demonstrations, half the robot's own experience
-(`ReplaySampler.mix` made it); critics have LayerNorm, against overestimation beyond the data (`CriticEnsemble`); the
-target is the minimum of a random subset of an ensemble (`_critic_loss`); several critic updates follow each step of the
-robot (`utd_ratio`, which the run's loop counts). As in HIL-SERL (2410.21845), the entropy is not part of the target.
-Reward and termination come from the labels alone: `target = reward + discount * value`.
+The changes: each batch is half demonstrations, half the robot's own experience (`ReplaySampler.mix`); critics have
+LayerNorm, against overestimation beyond the data (`CriticEnsemble`); the target is the minimum of a random subset of an
+ensemble (`_critic_loss`); several critic updates follow each step of the robot (`utd_ratio`, counted by the run's
+loop). As in HIL-SERL (2410.21845), the entropy is not part of the target. Reward and termination come from the labels
+alone: `target = reward + discount * value`.
 """
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from plaudit.learners.base import LearnerBase, augment, make_adam, optimizer_step, sample_critics, soft_update
-from plaudit.learners.config import OffPolicyConfig
+from plaudit.learners.config import CriticEnsembleConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, TanhGaussian, obs_to_tensors
 from plaudit.rollout.vector import ActFn
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 
 
-class SacConfig(OffPolicyConfig):
+class SacConfig(CriticEnsembleConfig):
     """Settings of SAC; `learner.KEY` of a training run."""
 
     type: Literal["sac"] = "sac"
@@ -31,23 +31,11 @@ class SacConfig(OffPolicyConfig):
     lr: PositiveFloat = 1e-3
     n_step: PositiveInt = 1  # rewards in a target before the critics' value
     tau: float = Field(default=0.005, gt=0, le=1)  # how far the target critics move to the critics at each update
-    hidden_dims: tuple[PositiveInt, ...] = (128, 128)
-    num_critics: PositiveInt = 2  # in the ensemble
-    # Sampled for each target, of which the minimum counts; 1 is fastest with sparse rewards.
-    num_subsample_critics: PositiveInt = 1
+    num_subsample_critics: PositiveInt = 1  # the fastest with sparse rewards
     policy_update_freq: PositiveInt = 2  # critic updates to one of the actor
     temperature_init: PositiveFloat = 0.01  # it then follows the target entropy
     target_entropy: float | None = None  # None: minus half the number of actions
     random_steps: NonNegativeInt = 100
-    random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
-
-    @model_validator(mode="after")
-    def _the_subsample_is_of_the_ensemble(self) -> Self:
-        if self.num_subsample_critics > self.num_critics:
-            raise ValueError(
-                f"num_subsample_critics is {self.num_subsample_critics}, but there are {self.num_critics} critics"
-            )
-        return self
 
     def build(self, env_spec: EnvSpec, seed: int, device: str) -> "Sac":
         """The learner."""
