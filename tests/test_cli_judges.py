@@ -113,8 +113,8 @@ def test_episodes_that_fail_are_counted_by_their_sentence_and_the_command_return
     said = run("label", "store", "--judge", NAME, ok=False)
     assert "problem: 2 episodes (6, 7): this episode has no task text; give it one" in said
     assert "6 episodes of store labelled by brightness (3 called a success), 2 could not be judged" in said
-    assert "not judged  2 (2 by brightness)" in run("data", "info", "store")
-    assert "not judged by brightness  this episode has no task text" in run("data", "info", "store", "--episode", 6)
+    assert "not labeled  2 (2 by brightness)" in run("data", "info", "store")
+    assert "not labeled by brightness  this episode has no task text" in run("data", "info", "store", "--episode", 6)
 
 
 def test_a_judge_that_raises_is_a_failure_of_that_episode_and_no_traceback(run, store):

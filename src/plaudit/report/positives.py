@@ -1,4 +1,4 @@
-"""Every frame that is labelled a success, as a picture: what a reward model is about to learn, to be seen first."""
+"""Every frame that is labeled a success, as a picture: what a reward model is about to learn, to be seen first."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path

@@ -117,7 +117,7 @@ def _strip(
         draw.line(points, fill=_CURVE, width=2)
     draw.text((x0, y0 + 34), "0", font=_font(11), fill=_MUTED)
     draw.text((x1, y0 + 34), f"frame {len(label) - 1}", font=_font(11), fill=_MUTED, anchor="ra")
-    legend = [("success", _SUCCESS), ("no success", _FAILURE), ("not judged", _UNKNOWN)]
+    legend = [("success", _SUCCESS), ("no success", _FAILURE), ("not labeled", _UNKNOWN)]
     if curve is not None:
         legend.append(("P(success)", _CURVE))
     x = (x0 + x1) / 2 - 45 * len(legend)

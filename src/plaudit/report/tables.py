@@ -31,16 +31,16 @@ def store_table(store: Store) -> list[Any]:
     lines = [entry.line for entry in entries]
     judges = Counter(v.source for i in store.ids if (v := store.ledger.newest(i)))
     succeeded = sum(labels.success_once for i in store.ids if (labels := store.ledger.labels(i)))
-    labelled = sum(judges.values())
+    num_labeled = sum(judges.values())
     failures = Counter(failure.source for failure in Failures(store.ledger).unresolved())
     values = {
         "episodes": len(entries),
         "steps": sum(p.steps for p in entries),
         "bytes": f"{store.nbytes:,}",
         "capacity": _capacity(store),
-        "labelled": _by(judges),
-        **_unless_empty("not judged", _by(failures)),
-        "successes": f"{succeeded} of {labelled}" if labelled else "-",
+        "labeled": _by(judges),
+        **_unless_empty("not labeled", _by(failures)),
+        "successes": f"{succeeded} of {num_labeled}" if num_labeled else "-",
         **_unless_empty("dense rewards", _recorded_rewards(store)),
         "tasks": ", ".join(sorted({line["task"] for line in lines if line["task"]})) or "-",
     }
@@ -81,7 +81,7 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
         "by a person": f"{int(episode.control_mode.sum())} steps",
         "origin": f"{episode.origin.path}, episode {episode.origin.index}" if episode.origin else "recorded here",
         **{
-            f"not judged by {failure.source}": f"{failure.reason} ({_when(failure.time)})"
+            f"not labeled by {failure.source}": f"{failure.reason} ({_when(failure.time)})"
             for failure in Failures(store.ledger).unresolved()
             if failure.episode == episode_id
         },

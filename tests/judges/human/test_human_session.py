@@ -84,7 +84,7 @@ def test_complete_writes_one_version_and_the_next_episode_comes(folder, session)
     assert len(ledger) == 1 and ledger.newest(0).source == "human"
     assert said_of(folder, 0) == [0, 0, 0, 1, 1]
     assert (session.episode_id, session.cursor.frame, session.completed, len(session.queue)) == (1, 0, 1, 2)
-    assert session.status == "episode 0 is labelled: success from frame 3"
+    assert session.status == "episode 0 is labeled: success from frame 3"
 
 
 def test_the_data_stay_as_they_were(folder, session):
@@ -104,7 +104,7 @@ def test_frames_that_were_not_judged_stay_so_in_the_label(folder, session):
     session.label(False)
     session.complete()
     assert np.array_equal(said_of(folder, 0), [0] + [np.nan] * 4, equal_nan=True)
-    assert session.status == "episode 0 is labelled: no success, 4 not labeled"
+    assert session.status == "episode 0 is labeled: no success, 4 not labeled"
 
 
 def test_an_excluded_episode_is_labelled_with_nothing_to_learn_from(folder, session):

@@ -114,7 +114,7 @@ def test_task_progress_and_what_is_saved_are_shown(window):
     assert window.status.saved.text().startswith("✓ saved") and window.status.words.text() == "no frame shows success"
     window.act("complete")
     assert (window.header.left.text(), window.header.progress.value()) == ("2 left of 3", 1)
-    assert window.status.words.text() == "episode 0 is labelled: no success"
+    assert window.status.words.text() == "episode 0 is labeled: no success"
 
 
 def test_what_cannot_be_done_is_said_in_the_status_line(window):

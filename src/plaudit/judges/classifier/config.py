@@ -1,4 +1,4 @@
-"""What a reward model is trained with. Defaults are for real camera images and a few dozen labelled episodes."""
+"""What a reward model is trained with. Defaults are for real camera images and a few dozen labeled episodes."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -34,7 +34,7 @@ class RewardTrainConfig(Config):
     # came of it; without any of the latter, it is measured on the former.
     val_fraction: float = Field(default=0.15, gt=0, lt=0.5)
     test_fraction: float = Field(default=0.15, ge=0, lt=0.5)
-    train_fps: PositiveFloat | None = 10.0  # learn from at most so many frames a second, neighbours are nearly alike
+    train_fps: PositiveFloat | None = 10.0  # learn from at most so many frames a second, neighbors are nearly alike
     epochs: PositiveInt = 15  # at most
     patience: PositiveInt = 6  # epochs without a better held-out loss before it stops
     batch_size: int = Field(default=128, ge=2)  # half of it successes

@@ -169,7 +169,7 @@ def add_blank_negatives(
 
 
 def _blank(rng: np.random.Generator, count: int, shape: tuple[int, ...]) -> ByteArray:
-    """Plain colours, from black to white, and noise, half of each."""
+    """Plain colors, from black to white, and noise, half of each."""
     plain = rng.integers(0, 256, (count, 1, 1, 1)) + rng.integers(-20, 21, (count, 1, 1, 3))
     plain[: count // 8], plain[count // 8 : count // 4] = 0, 255
     noisy = np.broadcast_to(np.clip(plain, 0, 255), (count, *shape)).astype(np.uint8)

@@ -64,7 +64,7 @@ class ChannelsLastGroupNorm(nn.Module):
 class BlockConv(nn.Module):
     """A first convolution of 7x7 and stride 2, as one of 4x4 over blocks of 2x2 pixels: the same sums.
 
-    A GPU multiplies 16 channels at once and three of colour leave most of it idle; the twelve of a block, and four of
+    A GPU multiplies 16 channels at once and three of color leave most of it idle; the twelve of a block, and four of
     nothing, do not. The kernel becomes one of 8x8 whose first row and column are zero, cut into blocks.
     """
 

@@ -9,7 +9,7 @@ whether the encoder's grid was averaged first (`use_pretrain: false` there), whi
 single cell. Where a config says otherwise, the file counts and there is a warning. Such a model has no metrics.
 
 RLinf's first has an encoder a camera and we have one for all: a file whose encoders differ, because they were trained
-and not frozen, is refused. Its ResNet of today sees a single camera, whose name and normalisation are not in the file.
+and not frozen, is refused. Its ResNet of today sees a single camera, whose name and normalization are not in the file.
 """
 
 import io
@@ -61,7 +61,7 @@ class RLinfRewardConfig(Config):
 def save_rlinf_checkpoint(
     path: Path, model: RewardModel, history: Sequence[EpochMetrics], optimizer: Mapping[str, Any]
 ) -> None:
-    """One network, as it was after its best epoch; the optimiser as it was after the last."""
+    """One network, as it was after its best epoch; the optimizer as it was after the last."""
     (member,) = model.members
     best = next(epoch for epoch in reversed(history) if epoch.best)
     tree = {

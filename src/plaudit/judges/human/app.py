@@ -95,9 +95,9 @@ def open_or_import(
             f"{store} cannot be made ({error.strerror}); say where the store of {path} should be"
         ) from error
     except StoreLocked as error:
-        return store, [f"{error}; it is labelled as it is now, and what is added meanwhile appears by itself"]
+        return store, [f"{error}; it is labeled as it is now, and what is added meanwhile appears by itself"]
     count = len(report.ids) + report.already_imported
-    notes = [f"{path} is labelled as the store {store}, which has its {count} episodes; {path} itself is not changed"]
+    notes = [f"{path} is labeled as the store {store}, which has its {count} episodes; {path} itself is not changed"]
     return store, [*notes, *report.notes, *report.failed]
 
 

@@ -190,7 +190,7 @@ class Session:
         self.queue.update()
         summary = self.annotation.summary
         self._open_next()
-        self.status = f"episode {episode_id} is labelled: {summary}"
+        self.status = f"episode {episode_id} is labeled: {summary}"
 
     def open_episode(self, episode_id: int, frame: int | None = None) -> None:
         """Open an episode, at a frame or where one stood in it last."""

@@ -74,7 +74,7 @@ class Sidebar(QFrame):
         self.traces = QLabel()
         self.traces.setWordWrap(True)
         self.traces.setTextFormat(Qt.TextFormat.RichText)
-        order = "UNLABELLED FIRST" if session.queue.order == "unlabelled" else "MOST DISPUTED FIRST"
+        order = "UNLABELED FIRST" if session.queue.order == "unlabelled" else "LARGEST DISAGREEMENT FIRST"
         self.count = QLabel(f"QUEUE · {order}")
         self.count.setObjectName("heading")
         self.rows = QListView()
@@ -84,7 +84,7 @@ class Sidebar(QFrame):
         self.rows.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.rows.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.rows.clicked.connect(lambda index: self.chosen.emit(session.queue.rows[index.row()]))
-        heading = QLabel("JUDGED BEFORE")
+        heading = QLabel("EXISTING LABELS")
         heading.setObjectName("heading")
         column = QVBoxLayout(self)
         column.setContentsMargins(16, 16, 10, 12)
@@ -97,7 +97,7 @@ class Sidebar(QFrame):
     def show_traces(self, traces: list[LabelTrace]) -> None:
         colors = {id(o): color for o, color in zip([o for o in traces if o.curve is not None], cycle(style.CURVES))}
         lines = [_paragraph(trace, colors.get(id(trace))) for trace in traces]
-        self.traces.setText("".join(lines) or f"<span style='color:{style.TEXT_MUTED}'>by nobody</span>")
+        self.traces.setText("".join(lines) or f"<span style='color:{style.TEXT_MUTED}'>none</span>")
 
     def show_queue(self) -> None:
         """Which rows there are, and which is open."""

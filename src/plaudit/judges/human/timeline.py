@@ -198,8 +198,8 @@ class Timeline(QWidget):
 
     def _draw_legend(self, painter: QPainter) -> None:
         entries = [("success", style.TIMELINE_SUCCESS), ("no success", style.TIMELINE_FAILURE)]
-        unjudged = "excluded" if self._annotation.excluded else "not judged"
-        entries += [(unjudged, style.UNLABELED)] if self._annotation.num_unlabeled else []
+        unlabeled = "excluded" if self._annotation.excluded else "not labeled"
+        entries += [(unlabeled, style.UNLABELED)] if self._annotation.num_unlabeled else []
         for number, trace in enumerate(self._traces):
             at = "" if trace.threshold is None else f", threshold {trace.threshold:.2g}"
             entries.append((f"P of {trace.source}{at}", style.CURVES[number % len(style.CURVES)]))

@@ -5,11 +5,11 @@ The help covers the window until `?` is pressed again. Nothing waits for it: key
 
 import time
 from collections.abc import Callable
+from html import escape
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt
-from PySide6.QtGui import QColor, QMouseEvent, QPainter, QPaintEvent
+from PySide6.QtGui import QMouseEvent
 from PySide6.QtWidgets import (
-    QFrame,
     QGridLayout,
     QHBoxLayout,
     QLabel,
@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
 )
 
 from plaudit.judges.human import style
-from plaudit.judges.human.actions import ACTIONS, GROUPS, Action
+from plaudit.judges.human.actions import ACTIONS, GROUPS
 from plaudit.judges.human.player import ASSUMED_FPS, Player
 from plaudit.judges.human.session import Session
 
@@ -220,26 +220,13 @@ class StatusBar(QWidget):
         self.saved.setText("" if when is None else f"✓ saved {time.strftime('%H:%M:%S', time.localtime(when))}")
 
 
-class HelpOverlay(QWidget):
-    """Covers its parent, whatever size that takes."""
+class HelpOverlay(QLabel):
+    """The keys of all actions, over the whole of its parent."""
 
     def __init__(self, parent: QWidget):
-        super().__init__(parent)
-        self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground, False)
-        card = QFrame(self)
-        card.setObjectName("card")
-        card.setStyleSheet(
-            f"QFrame#card {{ background: {style.SURFACE}; border: 1px solid {style.BORDER}; border-radius: 12px; }}"
-        )
-        columns = QHBoxLayout(card)
-        columns.setContentsMargins(28, 24, 28, 24)
-        columns.setSpacing(30)
-        for title, acts in GROUPS.items():
-            columns.addLayout(_column(title, acts))
-        middle = QHBoxLayout(self)
-        middle.addStretch()
-        middle.addWidget(card, alignment=Qt.AlignmentFlag.AlignVCenter)
-        middle.addStretch()
+        super().__init__(_key_table(), parent)
+        self.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.setStyleSheet("background: rgba(10, 12, 14, 225)")
         self.hide()
         self._covered = parent
         parent.installEventFilter(self)
@@ -257,26 +244,17 @@ class HelpOverlay(QWidget):
     def mousePressEvent(self, event: QMouseEvent) -> None:
         self.hide()
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        QPainter(self).fillRect(self.rect(), QColor(10, 12, 14, 190))
 
-
-def _column(title: str, acts: tuple[Action, ...]) -> QGridLayout:
-    grid, heading = QGridLayout(), QLabel(title.upper())
-    heading.setObjectName("heading")
-    grid.addWidget(heading, 0, 0, 1, 2)
-    grid.setHorizontalSpacing(12)
-    grid.setVerticalSpacing(9)
-    for row, act in enumerate(acts, start=1):
-        keys = QHBoxLayout()
-        keys.setSpacing(4)
-        for key in act.keys[:2]:
-            label = QLabel(sign(key))
-            label.setObjectName("key")
-            label.setAlignment(Qt.AlignmentFlag.AlignCenter)
-            keys.addWidget(label)
-        keys.addStretch()
-        grid.addLayout(keys, row, 0)
-        grid.addWidget(QLabel(act.description), row, 1)
-    grid.setRowStretch(len(acts) + 1, 1)
-    return grid
+def _key_table() -> str:
+    """A column for each group of actions, as rich text."""
+    columns = []
+    for title, actions in GROUPS.items():
+        rows = [f"<tr><th colspan=2 align=left style='color: {style.TEXT_MUTED}'>{title.upper()}</th></tr>"]
+        for action in actions:
+            keys = "&nbsp; ".join(
+                f"<b style='background-color: {style.SURFACE_RAISED}'>&nbsp;{escape(sign(key))}&nbsp;</b>"
+                for key in action.keys[:2]
+            )
+            rows.append(f"<tr><td>{keys}</td><td>{escape(action.description)}</td></tr>")
+        columns.append(f"<td><table cellpadding=5>{''.join(rows)}</table></td>")
+    return f"<table align=center cellpadding=14><tr>{''.join(columns)}</tr></table>"

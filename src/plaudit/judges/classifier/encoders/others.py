@@ -74,7 +74,7 @@ class TorchvisionConfig(EncoderConfig):
 class TorchvisionEncoder(nn.Module):
     """The children of the network up to its pooling, one after the other."""
 
-    # All of torchvision's image networks are normalised alike.
+    # All of torchvision's image networks are normalized alike.
     mean: Channels = IMAGENET_MEAN
     std: Channels = IMAGENET_STD
 
