@@ -237,10 +237,7 @@ class LabelRunner(Generic[KeyT]):
         """One batch, safe on disk when this returns."""
         begun = time.monotonic()
         found = self._queue.episodes(keys)
-        labels, failed = label_mapping(
-            self.judge, {key: episode for key, episode in found.items() if isinstance(episode, Episode)}
-        )
-        failed |= {key: str(error) for key, error in found.items() if isinstance(error, PlauditError)}
+        labels, failed = label_mapping(self.judge, found)
         stats.seconds += time.monotonic() - begun
         self._queue.write(labels, failed, self.judge.id)
         self._last_attempt |= dict.fromkeys(failed, self._clock())
@@ -249,14 +246,15 @@ class LabelRunner(Generic[KeyT]):
 
 def label_ids(store: Store, judge: Judge, ids: Sequence[int]) -> tuple[dict[int, Labels], dict[int, str]]:
     """Labels of a store's episodes that could be labeled, and why others could not; nothing is written."""
-    found = StoreQueue(store).episodes(ids)
-    labels, failed = label_mapping(judge, {i: episode for i, episode in found.items() if isinstance(episode, Episode)})
-    return labels, failed | {i: str(error) for i, error in found.items() if isinstance(error, PlauditError)}
+    return label_mapping(judge, StoreQueue(store).episodes(ids))
 
 
-def label_mapping(judge: Judge, episodes: Mapping[KeyT, Episode]) -> tuple[dict[KeyT, Labels], dict[KeyT, str]]:
-    """The same of episodes that are at hand, by whatever key; those without an answer yet are in neither."""
-    answers = dict(zip(episodes, label_episodes(judge, list(episodes.values())), strict=True))
+def label_mapping(
+    judge: Judge, episodes: Mapping[KeyT, Episode | PlauditError]
+) -> tuple[dict[KeyT, Labels], dict[KeyT, str]]:
+    """The same of episodes that were read, or could not be, by any key; those without an answer yet are in neither."""
+    read = {key: episode for key, episode in episodes.items() if isinstance(episode, Episode)}
+    answers = {**episodes, **dict(zip(read, label_episodes(judge, list(read.values())), strict=True))}
     labels = {key: answer for key, answer in answers.items() if isinstance(answer, Labels)}
     failed = {key: str(answer) for key, answer in answers.items() if isinstance(answer, PlauditError)}
     return labels, failed
