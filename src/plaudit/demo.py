@@ -22,7 +22,6 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from plaudit.data.store import Store, is_store
@@ -31,7 +30,7 @@ from plaudit.errors import DataError, TargetNotEmpty
 from plaudit.judges.classifier.train_job import load_reward_train_job
 from plaudit.judges.classifier.training import TrainingInterrupted
 from plaudit.judges.controls import ControlResult
-from plaudit.judges.metrics import JudgeMetrics, calibration_curve
+from plaudit.judges.metrics import JudgeMetrics
 from plaudit.judges.predictions import EpisodePrediction
 from plaudit.report.judge import frame_gallery, judge_blocks, summary_line
 from plaudit.report.page import Code, Section, Table, Text
@@ -224,11 +223,8 @@ class Demo:
         """The report of the run, with the stages before it and the judge after it."""
         result = self.log.evaluation
         scores, controls, predictions = load_judge_record(self.judge)
-        calibration = calibration_curve(
-            np.concatenate([p.success_prob for p in predictions]), np.concatenate([p.target for p in predictions])
-        )
         below = f"The policy is below {MIN_SUCCESS_RATE:.0%} true success."
-        judge = Section("Judge", [Text(summary_line(scores)), *judge_blocks(scores, controls, calibration)])
+        judge = Section("Judge", [Text(summary_line(scores)), *judge_blocks(scores, controls, predictions)])
         commands = Code("\n".join(_wrap(stage.command) for stage in self.stages()))
         return write_run_report(
             self.run,

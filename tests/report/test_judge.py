@@ -14,7 +14,7 @@ from brightness import CUT, STEPS, BrightnessConfig, bright_store
 from conftest import counting_episode
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.evaluation import evaluate, load_reference_labels
-from plaudit.judges.metrics import JudgeMetrics, calibration_curve, compute_metrics
+from plaudit.judges.metrics import JudgeMetrics, compute_metrics
 from plaudit.judges.predictions import EpisodePrediction, FramePrediction
 from plaudit.report.judge import save_evaluation, write_judge_report
 from plaudit.report.text import format_percent
@@ -33,8 +33,8 @@ def scores() -> JudgeMetrics:
 
 def report(folder: Path, *, of: JudgeMetrics | None = None, controls=(PASSED,), errors=(), **options) -> str:
     path = folder / "judge.html"
-    calibration = calibration_curve(PROBABILITY, TRUTH)
-    write_judge_report(path, "The <judge>", of or scores(), controls, calibration, errors, **options)
+    predictions = options.pop("predictions", [EpisodePrediction(PROBABILITY, TRUTH, 3)])
+    write_judge_report(path, "The <judge>", of or scores(), controls, predictions, errors, **options)
     return path.read_text()
 
 
@@ -90,9 +90,9 @@ def test_the_frames_with_the_largest_errors_are_inside_the_page_with_captions(tm
 
 def test_metrics_with_one_prefix_share_a_chart_and_a_judge_without_training_has_none(tmp_path):
     history = [{"epoch": s, "loss/train": 1 / s, "loss/val": 2 / s, "roc_auc": 0.9} for s in (1, 2, 3)]
-    _, _, loss, auc = charts(report(tmp_path, history=history))
+    _, _, _, loss, auc = charts(report(tmp_path, history=history))
     assert ">train</text>" in loss and ">val</text>" in loss and ">roc_auc</text>" in auc
-    assert len(charts(report(tmp_path))) == 2
+    assert len(charts(report(tmp_path))) == 3  # and the timeline of the episode
 
 
 def test_metadata_is_escaped(tmp_path):
@@ -100,8 +100,8 @@ def test_metadata_is_escaped(tmp_path):
 
 
 def test_the_histogram_counts_frames_by_label(tmp_path):
-    _, bars = charts(report(tmp_path))
-    assert re.findall(r'id="failure-(\d+)"', bars) == list("0110000100")
+    _, bars, _ = charts(report(tmp_path))
+    assert re.findall(r'id="failure-(\d+)"', bars) == list("0110001000")  # 0.7 is a little less in float32
     assert re.findall(r'id="success-(\d+)"', bars) == list("0000000011")
 
 

@@ -27,7 +27,6 @@ from plaudit.judges.metrics import (
     CalibrationCurve,
     JudgeMetrics,
     OnsetErrors,
-    calibration_curve,
     compute_metrics,
     nan_to_none,
     onset_errors,
@@ -189,9 +188,7 @@ def compare_labels(
     return JudgeEvaluation(
         metrics,
         onset_errors(binary, BINARY_RULE),
-        calibration_curve(
-            np.concatenate([p.success_prob for p in predictions]), np.concatenate([p.target for p in predictions])
-        ),
+        CalibrationCurve.of(predictions),
         has_probabilities,
         labels,
         predictions,

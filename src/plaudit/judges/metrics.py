@@ -140,6 +140,12 @@ class CalibrationCurve:
     brier: float  # mean of (success_prob - target)^2; 0.25 for a judge that always says 50%
     log_loss: float  # in nats; one sure mistake is not infinite
 
+    @classmethod
+    def of(cls, episodes: Sequence[EpisodePrediction]) -> "CalibrationCurve":
+        """Of all frames of these episodes."""
+        success_prob = np.concatenate([episode.success_prob for episode in episodes])
+        return calibration_curve(success_prob, np.concatenate([episode.target for episode in episodes]))
+
 
 def calibration_curve(success_prob: AnyArray, target: AnyArray, bins: int = 10) -> CalibrationCurve:
     """Of the frames that have a target."""

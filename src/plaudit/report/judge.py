@@ -97,12 +97,11 @@ def write_judge_report(
     title: str,
     scores: JudgeMetrics,
     controls: Sequence[ControlResult],
-    calibration: CalibrationCurve,
+    predictions: Sequence[EpisodePrediction],
     errors: Sequence[FramePrediction],
     *,
     decodes: Sequence[DecodeResult] = (),
     history: Sequence[Mapping[str, float]] = (),
-    predictions: Sequence[EpisodePrediction] = (),
     unlabeled: Mapping[int, str] | None = None,
     warnings: Sequence[str] = (),
     notes: Sequence[str] = (),
@@ -110,10 +109,10 @@ def write_judge_report(
 ) -> None:
     """Write the page. Sections without content are left out.
 
+    predictions: of held-out episodes; those with the largest errors are drawn as timelines
     errors: frames with the largest errors, to look at
     decodes: decision rules, of which the first counts; causal and offline when not given
     history: a line an epoch of training: `epoch`, and values by name; names with one prefix share a chart
-    predictions: episodes to draw as timelines, those with the largest errors
     unlabeled: episodes that the judge could not label, and why
     """
     decodes = decodes or [causal(scores), offline(scores)]
@@ -125,7 +124,7 @@ def write_judge_report(
     blocks: list[Block] = [
         *(Text(message, "warning") for message in warnings),
         *(Text(message, "muted") for message in notes),
-        *judge_blocks(scores, controls, calibration, decodes),
+        *judge_blocks(scores, controls, predictions, decodes),
         Section("Largest errors", [images]),
         *_timelines(predictions, scores.threshold),
         *([Section("Training", [Row(_history_charts(history)), Text(_ABOUT_LOSSES, "muted")])] if history else []),
@@ -147,10 +146,9 @@ def save_evaluation(target: Path, judge: str, found: JudgeEvaluation, metadata: 
             f"Judge: {judge}",
             found.metrics,
             found.controls,
-            found.calibration_curve,
+            found.predictions,
             found.errors,
             decodes=decode_results(found),
-            predictions=found.predictions,
             unlabeled=found.failed,
             warnings=failed_control_warning(judge, found),
             notes=found.notes,
@@ -161,11 +159,12 @@ def save_evaluation(target: Path, judge: str, found: JudgeEvaluation, metadata: 
 def judge_blocks(
     scores: JudgeMetrics,
     controls: Sequence[ControlResult],
-    calibration: CalibrationCurve,
+    predictions: Sequence[EpisodePrediction],
     decodes: Sequence[DecodeResult] = (),
 ) -> list[Block]:
     """The confusion matrix, frame metrics, calibration and negative controls of a judge."""
     decodes = decodes or [causal(scores), offline(scores)]
+    calibration = CalibrationCurve.of(predictions)
     charts = [_calibration(calibration), _histogram(calibration, scores.threshold)]
     return [
         *(Text(message, "warning") for message in _warnings(scores, controls)),

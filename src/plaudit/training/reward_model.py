@@ -18,8 +18,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
 from plaudit.errors import PlauditError, TargetNotEmpty
@@ -31,7 +29,6 @@ from plaudit.judges.classifier.fit import TrainResult, train_reward_model
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.training import EpochMetrics
 from plaudit.judges.config import save_own_judge
-from plaudit.judges.metrics import calibration_curve
 
 
 def work_folder(target: Path) -> Path:
@@ -72,14 +69,12 @@ def check_output_path(target: Path, option: str) -> None:
 def write_report(path: Path, title: str, fitted: TrainResult, config: RewardTrainConfig) -> None:
     from plaudit.report.judge import write_judge_report  # matplotlib takes a second to import
 
-    success_prob = np.concatenate([prediction.success_prob for prediction in fitted.predictions])
-    target = np.concatenate([prediction.target for prediction in fitted.predictions])
     write_judge_report(
         path,
         title,
         fitted.metrics,
         fitted.controls,
-        calibration_curve(success_prob, target),
+        fitted.predictions,
         fitted.errors,
         history=_curve(fitted.history, len(fitted.model.members)),
         metadata=_facts(fitted.model, config),
