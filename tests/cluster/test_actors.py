@@ -5,7 +5,7 @@ from plaudit.cluster.ray_workers import AutoRewardLabelerActor, ManualRewardLabe
 from plaudit.data.store import Store
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.training.handles import SerialHandle
-from plaudit.training.labeling_window import WindowConfig
+from plaudit.training.labeling_window import LabelingWindowConfig
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.workers.judge import JudgeBundle
 
@@ -30,7 +30,7 @@ def test_a_model_labels_by_itself(tmp_path):
 
 def test_a_human_is_shown_what_waits(tmp_path):
     replay = service(tmp_path)
-    actor = ManualRewardLabelerActor(replay, WindowConfig(open=False))
+    actor = ManualRewardLabelerActor(replay, LabelingWindowConfig(open=False))
     report = actor.label_pending()
     assert report.who.source == "human" and report.done == 0 and len(replay.worker.pending(report.who)) == 2
     actor.close()

@@ -53,8 +53,8 @@ def test_a_frame_that_was_not_scored_speaks_for_nothing():
 def test_k_of_n_is_what_it_says(prob, rule):
     above = np.array(prob, np.float32) >= np.float32(rule.threshold)
     k, n = rule.window
-    by_hand = [bool(above[max(0, t - n + 1) : t + 1].sum() >= k) for t in range(len(prob))]
-    assert rule.decide(np.array(prob, np.float32)).tolist() == by_hand
+    expected = [bool(above[max(0, t - n + 1) : t + 1].sum() >= k) for t in range(len(prob))]
+    assert rule.decide(np.array(prob, np.float32)).tolist() == expected
 
 
 @settings(deadline=None)

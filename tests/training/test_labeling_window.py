@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from by_hand import counted_store
 from conftest import counting_episode
+from counted_stores import counted_store
 from plaudit.data.store import Store
 from plaudit.errors import WorkerFailed
 from plaudit.judges.human.actions import replay_actions
 from plaudit.judges.human.session import Session
 from plaudit.training.handles import SerialHandle
-from plaudit.training.labeling_window import Mirror, Window, WindowConfig
+from plaudit.training.labeling_window import LabelingWindowConfig, Mirror, Window
 from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
 from plaudit.training.workers.human import WHO, HumanLabelWorker
 from waiting import wait_until
 
-BY_HAND = WindowConfig(open=False)
+NO_WINDOW = LabelingWindowConfig(open=False)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ class Run:
         self.person = self.hired()
 
     def hired(self) -> HumanLabelWorker:
-        return HumanLabelWorker(SerialHandle("replay buffer", self.replay), BY_HAND)
+        return HumanLabelWorker(SerialHandle("replay buffer", self.replay), NO_WINDOW)
 
     def restarted(self) -> None:
         self.person.close()
@@ -181,7 +181,7 @@ def test_in_the_store_itself_what_is_asked_comes_first_and_is_labeled_there(tmp_
 
 
 def test_a_window_in_a_process_of_its_own_labels_and_is_closed_for_lunch(home, tmp_path):
-    window = Window(home.folder, WindowConfig(labeler="lab"), target="pressing:window")
+    window = Window(home.folder, LabelingWindowConfig(labeler="lab"), target="pressing:window")
     assert "no labelling window was opened from here" in window.status
     window.show()
     assert window.status == "the labelling window is open"
@@ -195,7 +195,7 @@ def test_a_window_in_a_process_of_its_own_labels_and_is_closed_for_lunch(home, t
 
 
 def test_a_closed_window_opens_again_after_a_while_if_it_should(home):
-    window = Window(home.folder, WindowConfig(reopen_after_s=0.0), target="pressing:window")
+    window = Window(home.folder, LabelingWindowConfig(reopen_after_s=0.0), target="pressing:window")
     window.show()
     wait_until(lambda: not window.open)
     window.show()
@@ -206,7 +206,7 @@ def test_a_closed_window_opens_again_after_a_while_if_it_should(home):
 
 def test_a_window_that_cannot_open_is_one_sentence_and_not_tried_again(home, monkeypatch):
     monkeypatch.setenv("QT_QPA_PLATFORM", "nonsense")
-    window = Window(home.folder, WindowConfig(reopen_after_s=0.0))
+    window = Window(home.folder, LabelingWindowConfig(reopen_after_s=0.0))
     window.show()
     wait_until(lambda: window.status != "the labelling window is open")
     assert window.status.startswith("no labelling window could be opened: Qt cannot open a window: ")
@@ -215,7 +215,7 @@ def test_a_window_that_cannot_open_is_one_sentence_and_not_tried_again(home, mon
 
 
 def test_a_window_that_crashed_is_told_apart_from_one_that_was_closed(home):
-    window = Window(home.folder, WindowConfig(), target="pressing:window")
+    window = Window(home.folder, LabelingWindowConfig(), target="pressing:window")
     window.show()
     os.kill(window._child.pid, signal.SIGKILL)
     wait_until(lambda: not window.open)
@@ -225,8 +225,8 @@ def test_a_window_that_crashed_is_told_apart_from_one_that_was_closed(home):
 PARENT = """
 import sys, time
 from pathlib import Path
-from plaudit.training.labeling_window import Window, WindowConfig
-window = Window(Path(sys.argv[1]), WindowConfig())
+from plaudit.training.labeling_window import Window, LabelingWindowConfig
+window = Window(Path(sys.argv[1]), LabelingWindowConfig())
 window.show()
 print(window._child.pid, flush=True)
 time.sleep(60)

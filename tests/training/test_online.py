@@ -578,8 +578,8 @@ def test_nobody_audits_the_simulator_and_nobody_is_waited_for(tmp_path):
     assert not any(name.startswith("audit/") for name in end.progress.judge_metrics)
     config = load_training_config("online", None, [*words, "judge=simulator"])
     assert "audit" not in Display(config).line(end.progress)
-    by_hand = load_training_config("online", None, [*words, "judge=simulator", "audit.by=human"])
-    assert by_hand.human_audits
+    audited = load_training_config("online", None, [*words, "judge=simulator", "audit.by=human"])
+    assert audited.human_audits
 
 
 class HangingLearner(LocalWorkers):

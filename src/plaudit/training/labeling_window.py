@@ -36,7 +36,7 @@ MIRROR_BYTES = 20 << 30  # of a mirror; beyond it the oldest go
 GRACE = 2.0  # s that a window may take to close
 
 
-class WindowConfig(Config):
+class LabelingWindowConfig(Config):
     """The labeling window of a human who labels or audits."""
 
     labeler: str = ""  # who labels; it stands in the notes of the labels
@@ -99,7 +99,7 @@ class Mirror:
 class Window:
     """The labelling window over a store, from outside."""
 
-    def __init__(self, store: Path, config: WindowConfig, target: str = WINDOW):
+    def __init__(self, store: Path, config: LabelingWindowConfig, target: str = WINDOW):
         """target: the function that is the window's process"""
         self._store, self._config, self._target = store, config, target
         self._child: ChildProcess | None = None
@@ -118,10 +118,10 @@ class Window:
             return "the labelling window is open"
         if self._problem:
             return f"no labelling window could be opened: {self._problem}"
-        by_hand = f"plaudit label {self._store} --judge human"
+        command = f"plaudit label {self._store} --judge human"
         if self._ended:
-            return f"{self._ended}; open it again with: {by_hand}"
-        return f"no labelling window was opened from here; open one with: {by_hand}"
+            return f"{self._ended}; open it again with: {command}"
+        return f"no labelling window was opened from here; open one with: {command}"
 
     def show(self) -> None:
         """Open it, unless it is open, cannot be, or was closed by the person not long ago."""

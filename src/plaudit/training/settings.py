@@ -23,7 +23,7 @@ from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.simulator import SimulatorJudgeConfig
 from plaudit.registry import INFERENCE_REGISTRY, JUDGE_REGISTRY
 from plaudit.rollout.engine import InferenceConfig
-from plaudit.training.labeling_window import WindowConfig
+from plaudit.training.labeling_window import LabelingWindowConfig
 from plaudit.training.retrain import RetrainConfig
 
 
@@ -67,7 +67,7 @@ class JudgeSettings(Config):
 
     config: JudgeConfig = Field(default_factory=SimulatorJudgeConfig)
     retrain: RetrainConfig | None = RetrainConfig()  # a classifier learns from the run's labels; None: it does not
-    window: WindowConfig = WindowConfig()  # of a human who labels or audits
+    window: LabelingWindowConfig = LabelingWindowConfig()  # of a human who labels or audits
 
     @model_validator(mode="before")
     @classmethod
@@ -75,7 +75,7 @@ class JudgeSettings(Config):
         """The judge's own keys go to its own config class."""
         if not isinstance(value, dict) or isinstance(value.get("config"), Config):
             return value
-        blocks = {"retrain": RetrainConfig, "window": WindowConfig}
+        blocks = {"retrain": RetrainConfig, "window": LabelingWindowConfig}
         own = {key: _parse_block(key, value[key], blocks[key]) for key in blocks if key in value}
         rest = {key: value[key] for key in value if key not in own}
         if not rest:

@@ -4,7 +4,7 @@ import pytest
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QKeyEvent
 
-from by_hand import counted_store, open_window, said_of
+from counted_stores import counted_store, open_window, said_of
 from plaudit.judges.human.actions import ACTIONS, replay_actions
 from plaudit.judges.human.session import Session
 from plaudit.judges.human.timeline import x_of

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from by_hand import counted_store
+from counted_stores import counted_store
 from plaudit.data.store import Store
 from plaudit.errors import StoreFull
 from plaudit.judges.human.session import Session

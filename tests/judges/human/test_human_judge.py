@@ -2,7 +2,7 @@
 
 import pytest
 
-from by_hand import counted_store
+from counted_stores import counted_store
 from plaudit.contracts import check_judge
 from plaudit.data.store import Store
 from plaudit.judges.human.actions import replay_actions

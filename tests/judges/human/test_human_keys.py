@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from by_hand import counted_store, said_of
+from counted_stores import counted_store, said_of
 from plaudit.data.cutoffs import label_store, read_cutoffs
 from plaudit.data.store import Store
 from plaudit.data.transfer import import_dataset

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pytest import approx
 
-from by_hand import counted_store, judged
+from counted_stores import counted_store, judged
 from plaudit.data.store import Store
 from plaudit.judges.human import queue as queue_module
 from plaudit.judges.human.queue import Queue, disagreement, write_requests

@@ -8,8 +8,8 @@ import textwrap
 import pytest
 from lerobot_v21 import write_v21
 
-from by_hand import counted_store
 from conftest import counting_episode, labelled_store
+from counted_stores import counted_store
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset
 from plaudit.errors import DataError, DisplayError, MissingExtra, UnknownFormat

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from by_hand import add_episode, counted_store, judged, said_of
 from conftest import counting_episode
+from counted_stores import add_episode, counted_store, judged, said_of
 from plaudit.data.store import Store
 from plaudit.errors import DataError
 from plaudit.judges.human.session import Session

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from by_hand import counted_store
+from counted_stores import counted_store
 from plaudit.data.journal import Journal
 from plaudit.errors import ForeignFile, StoreDamaged, StoreError
 from plaudit.judges.human.drafts import DraftStore

@@ -9,7 +9,7 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QImage
 
-from by_hand import add_episode, counted_store, judged, open_window
+from counted_stores import add_episode, counted_store, judged, open_window
 from plaudit.data.store import Store
 from plaudit.judges.human import style
 from plaudit.judges.human.actions import ACTIONS, replay_actions

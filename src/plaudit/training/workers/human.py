@@ -14,7 +14,7 @@ from plaudit.data.store import Store
 from plaudit.judges.human.judge import HumanJudge, with_window_id
 from plaudit.judges.labeling import LabelQueue, LabelRunner
 from plaudit.training.handles import Handle
-from plaudit.training.labeling_window import Mirror, Window, WindowConfig
+from plaudit.training.labeling_window import LabelingWindowConfig, Mirror, Window
 from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
 from plaudit.training.workers.judge import BufferQueue, LabelReport
 from plaudit.types import Episode, JudgeId, Labels
@@ -79,7 +79,7 @@ class HumanLabelWorker:
     worker.label_pending(ids)    # who audits: these
     """
 
-    def __init__(self, replay: Handle[ReplayBuffer], config: WindowConfig):
+    def __init__(self, replay: Handle[ReplayBuffer], config: LabelingWindowConfig):
         self._replay, self._config = replay, config
         self._runner: LabelRunner[EpisodeRef] | None = None
         self._queue: WindowQueue | MirrorQueue

@@ -1,4 +1,4 @@
-"""Stores to be labelled by hand: episodes of 5, 6 and 7 frames, filled with the numbers 0.., 50.., 100.."""
+"""Stores to be labeled by a person: episodes of 5, 6 and 7 frames, filled with the numbers 0.., 50.., 100.."""
 
 from dataclasses import replace
 from pathlib import Path
