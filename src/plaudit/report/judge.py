@@ -70,20 +70,20 @@ class DecodeResult:
         return cls(name, tp, errors.num_fn, errors.num_fp, tn, errors.median, errors.p90)
 
 
-def causal(scores: JudgeMetrics) -> DecodeResult:
+def causal(metrics: JudgeMetrics) -> DecodeResult:
     """By the frames up to each moment, as on a robot."""
-    k, n = scores.k, scores.n
+    k, n = metrics.k, metrics.n
     name = f"causal ({k} of {n} frames)" if n > 1 else "causal (single frame)"
-    episodes = (scores.episode_tp, scores.episode_fn, scores.episode_fp, scores.episode_tn)
-    return DecodeResult(name, *episodes, scores.onset_error_median, scores.onset_error_p90)
+    episodes = (metrics.episode_tp, metrics.episode_fn, metrics.episode_fp, metrics.episode_tn)
+    return DecodeResult(name, *episodes, metrics.onset_error_median, metrics.onset_error_p90)
 
 
-def offline(scores: JudgeMetrics) -> DecodeResult:
+def offline(metrics: JudgeMetrics) -> DecodeResult:
     """By the whole episode at once."""
-    tp = scores.episode_tp + scores.episode_fn - scores.cutoff_decode_fn
-    tn = scores.episode_fp + scores.episode_tn - scores.cutoff_decode_fp
-    errors = (scores.cutoff_decode_median, scores.cutoff_decode_p90)
-    return DecodeResult("offline (cutoff)", tp, scores.cutoff_decode_fn, scores.cutoff_decode_fp, tn, *errors)
+    tp = metrics.episode_tp + metrics.episode_fn - metrics.cutoff_decode_fn
+    tn = metrics.episode_fp + metrics.episode_tn - metrics.cutoff_decode_fp
+    errors = (metrics.cutoff_decode_median, metrics.cutoff_decode_p90)
+    return DecodeResult("offline (cutoff)", tp, metrics.cutoff_decode_fn, metrics.cutoff_decode_fp, tn, *errors)
 
 
 def decode_results(found: JudgeEvaluation) -> list[DecodeResult]:
@@ -95,7 +95,7 @@ def decode_results(found: JudgeEvaluation) -> list[DecodeResult]:
 def write_judge_report(
     path: Path,
     title: str,
-    scores: JudgeMetrics,
+    metrics: JudgeMetrics,
     controls: Sequence[ControlResult],
     predictions: Sequence[EpisodePrediction],
     errors: Sequence[FramePrediction],
@@ -115,7 +115,7 @@ def write_judge_report(
     history: a line an epoch of training: `epoch`, and values by name; names with one prefix share a chart
     unlabeled: episodes that the judge could not label, and why
     """
-    decodes = decodes or [causal(scores), offline(scores)]
+    decodes = decodes or [causal(metrics), offline(metrics)]
     images: Block = (
         Row([frame_thumbnail(frame) for frame in errors])
         if errors
@@ -124,14 +124,14 @@ def write_judge_report(
     blocks: list[Block] = [
         *(Text(message, "warning") for message in warnings),
         *(Text(message, "muted") for message in notes),
-        *judge_blocks(scores, controls, predictions, decodes),
+        *judge_blocks(metrics, controls, predictions, decodes),
         Section("Largest errors", [images]),
-        *_timelines(predictions, scores.threshold),
+        *_timelines(predictions, metrics.threshold),
         *([Section("Training", [Row(_history_charts(history)), Text(_ABOUT_LOSSES, "muted")])] if history else []),
         *([Section("Episodes without a label", [_unlabeled_table(unlabeled)])] if unlabeled else []),
         Section("Metadata", [key_value_table(metadata or {})]),
     ]
-    write_page(path, title, summary_line(scores, decodes[0]), blocks)
+    write_page(path, title, summary_line(metrics, decodes[0]), blocks)
 
 
 def save_evaluation(target: Path, judge: str, found: JudgeEvaluation, metadata: Mapping[str, str]) -> None:
@@ -157,31 +157,31 @@ def save_evaluation(target: Path, judge: str, found: JudgeEvaluation, metadata: 
 
 
 def judge_blocks(
-    scores: JudgeMetrics,
+    metrics: JudgeMetrics,
     controls: Sequence[ControlResult],
     predictions: Sequence[EpisodePrediction],
     decodes: Sequence[DecodeResult] = (),
 ) -> list[Block]:
     """The confusion matrix, frame metrics, calibration and negative controls of a judge."""
-    decodes = decodes or [causal(scores), offline(scores)]
+    decodes = decodes or [causal(metrics), offline(metrics)]
     calibration = CalibrationCurve.of(predictions)
-    charts = [_calibration(calibration), _histogram(calibration, scores.threshold)]
+    charts = [_calibration(calibration), _histogram(calibration, metrics.threshold)]
     return [
-        *(Text(message, "warning") for message in _warnings(scores, controls)),
-        Row([Section("Episodes", _episodes(decodes)), Section("Frames", [_frames(scores)])], "wide"),
+        *(Text(message, "warning") for message in _warnings(metrics, controls)),
+        Row([Section("Episodes", _episodes(decodes)), Section("Frames", [_frames(metrics)])], "wide"),
         Row([Section("Probabilities", [Row(charts)]), Section("Negative controls", _controls(controls))], "wide"),
     ]
 
 
-def summary_line(scores: JudgeMetrics, decode: DecodeResult | None = None) -> str:
+def summary_line(metrics: JudgeMetrics, decode: DecodeResult | None = None) -> str:
     """The judge in a sentence or two."""
-    d = decode or causal(scores)
+    d = decode or causal(metrics)
     text = f"Predicts success for {d.tp} of {d.tp + d.fn} successes and {d.fp} of {d.fp + d.tn} failures"
     if not math.isnan(d.onset_median):
         text += f"; median success-onset error {format_frames(d.onset_median)}"
-    if not math.isnan(scores.fpr):
-        text += f"; false-positive rate {format_percent(scores.fpr)} (frames)"
-    return f"{text}. Measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames."
+    if not math.isnan(metrics.fpr):
+        text += f"; false-positive rate {format_percent(metrics.fpr)} (frames)"
+    return f"{text}. Measured on {metrics.episodes:,} held-out episodes, {metrics.frames:,} frames."
 
 
 def failed_control_warning(judge: str, found: JudgeEvaluation) -> list[str]:
@@ -190,19 +190,19 @@ def failed_control_warning(judge: str, found: JudgeEvaluation) -> list[str]:
     return [f"{judge} failed its checks: it predicts success on the negative control {names}."] if names else []
 
 
-def first_frame_warning(scores: JudgeMetrics) -> str:
+def first_frame_warning(metrics: JudgeMetrics) -> str:
     """For a judge that predicts success before anything happened."""
     return (
-        f"{scores.first_frame_fp} of {scores.episodes:,} episodes are predicted a success at their first frame "
+        f"{metrics.first_frame_fp} of {metrics.episodes:,} episodes are predicted a success at their first frame "
         "although they do not begin with one: the object may start where it usually ends, and no control covers that; "
         "look at these episodes and train with more that begin so"
     )
 
 
-def first_frame_count(scores: JudgeMetrics) -> str:
+def first_frame_count(metrics: JudgeMetrics) -> str:
     """5 of 63 episodes, 4 of them false positives."""
-    wrong = f", {scores.first_frame_fp} of them false positives" if scores.first_frame_fp else ""
-    return f"{scores.first_frame_positives} of {scores.episodes:,} episodes{wrong}"
+    wrong = f", {metrics.first_frame_fp} of them false positives" if metrics.first_frame_fp else ""
+    return f"{metrics.first_frame_positives} of {metrics.episodes:,} episodes{wrong}"
 
 
 def frame_gallery(store: Store, predictions: Sequence[EpisodePrediction]) -> list[Block]:
@@ -225,11 +225,11 @@ def frame_thumbnail(frame: FramePrediction) -> ImageBlock:
     return thumbnail(frame.image, label, score, Span(f"episode {frame.episode}, frame {frame.frame}", "muted"))
 
 
-def _warnings(scores: JudgeMetrics, controls: Sequence[ControlResult]) -> list[str]:
+def _warnings(metrics: JudgeMetrics, controls: Sequence[ControlResult]) -> list[str]:
     warnings = [f"Negative control failed: {message}." for message in failed_controls(controls)]
-    if scores.first_frame_fp:
-        warnings.append(f"{first_frame_warning(scores)}.")
-    if scores.threshold > 1:
+    if metrics.first_frame_fp:
+        warnings.append(f"{first_frame_warning(metrics)}.")
+    if metrics.threshold > 1:
         warnings.append(
             "No frame is ever predicted a success: a failure frame has P(success) 100%, and the threshold is above it."
         )
@@ -254,19 +254,19 @@ def _episodes(decodes: Sequence[DecodeResult]) -> list[Block]:
     return [confusion, Table(rows, header), Text(f"The upper table: {d.name}.", "muted")]
 
 
-def _frames(scores: JudgeMetrics) -> Table:
-    fpr = RateCI(scores.fpr, scores.fpr_low, scores.fpr_high)
+def _frames(metrics: JudgeMetrics) -> Table:
+    fpr = RateCI(metrics.fpr, metrics.fpr_low, metrics.fpr_high)
     rows = [
-        ("threshold", f"{scores.threshold:.4g}", "minimum P(success) of a predicted success"),
+        ("threshold", f"{metrics.threshold:.4g}", "minimum P(success) of a predicted success"),
         ("false-positive rate", format_interval(fpr), "of failure frames, 95% CI over episodes"),
-        ("precision", format_percent(scores.precision), "of frames predicted a success"),
-        ("recall", format_percent(scores.recall), f"of {scores.success_frames:,} success frames"),
-        ("accuracy", format_percent(scores.accuracy), f"of {scores.frames:,} frames"),
-        ("ROC AUC", format_number(scores.roc_auc), "0.5 is chance"),
-        ("success at first frame", first_frame_count(scores), "before anything happened"),
-        ("calibration error (ECE)", format_percent(scores.ece), "mean error of the probabilities"),
-        ("Brier score", format_number(scores.brier), "0.25 is chance"),
-        ("log loss", format_number(scores.log_loss), "nats; 0.69 is chance"),
+        ("precision", format_percent(metrics.precision), "of frames predicted a success"),
+        ("recall", format_percent(metrics.recall), f"of {metrics.success_frames:,} success frames"),
+        ("accuracy", format_percent(metrics.accuracy), f"of {metrics.frames:,} frames"),
+        ("ROC AUC", format_number(metrics.roc_auc), "0.5 is chance"),
+        ("success at first frame", first_frame_count(metrics), "before anything happened"),
+        ("calibration error (ECE)", format_percent(metrics.ece), "mean error of the probabilities"),
+        ("Brier score", format_number(metrics.brier), "0.25 is chance"),
+        ("log loss", format_number(metrics.log_loss), "nats; 0.69 is chance"),
     ]
     return Table([(name, value, Span(meaning, "muted")) for name, value, meaning in rows])
 
@@ -337,12 +337,12 @@ def _unlabeled_table(failures: Mapping[int, str]) -> Table:
 
 def _gallery(store: Store, places: Sequence[tuple[EpisodePrediction, int]]) -> Row:
     images = []
-    for scored, place in places:
-        episode = store.episode(scored.episode)
+    for prediction, place in places:
+        episode = store.episode(prediction.episode)
         frame = int(np.arange(episode.steps + 1)[episode.observed][place])
         image = hstack_images([frames[frame] for frames in episode.frames.values()])
-        label, score = float(scored.target[place]), float(scored.success_prob[place])
-        images.append(frame_thumbnail(FramePrediction(scored.episode, frame, label, score, image)))
+        label, score = float(prediction.target[place]), float(prediction.success_prob[place])
+        images.append(frame_thumbnail(FramePrediction(prediction.episode, frame, label, score, image)))
     return Row(images)
 
 

@@ -13,20 +13,20 @@ from plaudit.report.tables import key_value_table
 from plaudit.report.text import format_frames, format_interval, format_number, format_percent
 
 
-def judge_table(title: str, scores: JudgeMetrics, controls: Sequence[ControlResult]) -> Table:
+def judge_table(title: str, metrics: JudgeMetrics, controls: Sequence[ControlResult]) -> Table:
     """The metrics of a judge."""
     run = [control for control in controls if control.frames]
     passed = sum(control.passed for control in run)
     values = {
-        "precision, recall": f"{format_percent(scores.precision)}, {format_percent(scores.recall)}",
-        "ROC AUC": format_number(scores.roc_auc),
-        "false-positive rate (frames)": format_interval(RateCI(scores.fpr, scores.fpr_low, scores.fpr_high)),
-        "threshold": f"{scores.threshold:.4g}",
-        "success-onset error, causal": _onset_error(causal(scores)),
-        "success-onset error, offline": _onset_error(offline(scores)),
-        "calibration error (ECE)": format_percent(scores.ece),
+        "precision, recall": f"{format_percent(metrics.precision)}, {format_percent(metrics.recall)}",
+        "ROC AUC": format_number(metrics.roc_auc),
+        "false-positive rate (frames)": format_interval(RateCI(metrics.fpr, metrics.fpr_low, metrics.fpr_high)),
+        "threshold": f"{metrics.threshold:.4g}",
+        "success-onset error, causal": _onset_error(causal(metrics)),
+        "success-onset error, offline": _onset_error(offline(metrics)),
+        "calibration error (ECE)": format_percent(metrics.ece),
         "negative controls": f"{passed} of {len(run)} passed" if run else "not run",
-        "success at first frame": first_frame_count(scores),
+        "success at first frame": first_frame_count(metrics),
     }
     return key_value_table(title, values)
 
