@@ -148,6 +148,7 @@ VALUES: dict[str, Any] = {
     "zero": 0,
     "half": 0.5,
     "large": 2**63,
+    "beyond all floats": 10**400,
     "very large": 10**400,
     "nan": float("nan"),
     "infinite": float("inf"),

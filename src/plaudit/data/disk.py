@@ -60,7 +60,7 @@ class Folder:
     def open(self, name: str, flags: int, *, allow_hard_links: bool = False) -> int:
         """A regular file's descriptor, for the caller to close; new files can be read by everybody.
 
-        may_be_shared: whether a file that has a second name (a hard link) may be opened for writing
+        allow_hard_links: whether a file that has a second name (a hard link) may be opened for writing
         """
         exclusive = bool(flags & (os.O_WRONLY | os.O_RDWR)) and not allow_hard_links
         folder, _, last = name.rpartition("/")
@@ -99,18 +99,21 @@ class Folder:
 
     def exists(self, name: str) -> bool:
         """Whether something has this name, be it a link that leads nowhere."""
-        try:
-            self.stat(name)
-        except FileNotFoundError:
-            return False
-        return True
+        return self._mode(name) != 0
 
     def is_file(self, name: str) -> bool:
         """Whether it is a regular file."""
-        return self.exists(name) and stat.S_ISREG(self.stat(name).st_mode)
+        return stat.S_ISREG(self._mode(name))
 
     def is_folder(self, name: str) -> bool:
-        return self.exists(name) and stat.S_ISDIR(self.stat(name).st_mode)
+        return stat.S_ISDIR(self._mode(name))
+
+    def _mode(self, name: str) -> int:
+        """0 where nothing has this name."""
+        try:
+            return self.stat(name).st_mode
+        except FileNotFoundError:
+            return 0
 
     def names(self, name: str = ".") -> list[str]:
         """What lies in a folder below, sorted."""
@@ -212,7 +215,7 @@ class Folder:
         return descriptor
 
     def check_file(self, name: str, found: os.stat_result, exclusive: bool) -> None:
-        """Raise where it is no regular file, or has a second name and must be `alone`."""
+        """Raise where it is no regular file, or has a second name and must be `exclusive`."""
         if not stat.S_ISREG(found.st_mode):
             raise ForeignFile(
                 f"{self.path / name} is {kind_of(found.st_mode)} and not a file; it was not opened: put the file "
@@ -234,10 +237,10 @@ class WritableFile:
     """
 
     def __init__(self, folder: Folder, name: str, flags: int, *, allow_hard_links: bool = False):
-        """flags, may_be_shared: as for `Folder.open`"""
+        """flags, allow_hard_links: as for `Folder.open`"""
         self.name = name
         self.descriptor = -1
-        self._folder, self._flags, self._may_be_shared = folder, flags, allow_hard_links
+        self._folder, self._flags, self._allow_hard_links = folder, flags, allow_hard_links
         self._identity, self._process = (0, 0), 0
         self._close = lambda: None
 
@@ -249,10 +252,10 @@ class WritableFile:
             except FileNotFoundError:
                 there = None
             if there is not None and identity(there) == self._identity:
-                self._folder.check_file(self.name, there, exclusive=not self._may_be_shared)
+                self._folder.check_file(self.name, there, exclusive=not self._allow_hard_links)
                 return there
         self.close()
-        self.descriptor = self._folder.open(self.name, self._flags, allow_hard_links=self._may_be_shared)
+        self.descriptor = self._folder.open(self.name, self._flags, allow_hard_links=self._allow_hard_links)
         self._close = weakref.finalize(self, os.close, self.descriptor)
         there = os.fstat(self.descriptor)
         self._identity, self._process = identity(there), os.getpid()

@@ -120,7 +120,7 @@ class Journal:
     def append(self, records: Iterable[Record], *, exclusive: bool = False) -> list[Record]:
         """Write records and sync. Returns what other processes had appended since the last `read`.
 
-        alone: nobody else may have; where somebody has, nothing is written
+        exclusive: nobody else may have; where somebody has, nothing is written
         """
         self.folder.check_same()
         with self._locked() as file:

@@ -318,7 +318,7 @@ class Store:
                 if isinstance(error, OSError):
                     raise disk_error(error, self.folder, "this episode was not stored") from error
                 raise
-            self._remove_evicted(self._catalog.follow(lines))
+            self._remove_evicted(self._catalog.follow(lines, {entry.id: entry for entry in new}))
             for number, segment in self._catalog.segments.items():
                 if new and number != new[-1].segment:  # one stays open for the next append, not one a schema
                     segment.close()

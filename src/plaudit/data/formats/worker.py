@@ -156,17 +156,15 @@ def _guarded(work: Callable[[], Answer], where: str) -> Answer:
     """What a foreign file leads its decoder to is an answer in a sentence, whatever it is."""
     try:
         return work()
-    except BadFile as error:
-        return {"error": str(error), "kind": type(error).__name__, "path": str(error.path)}, (), None
     except PlauditError as error:
-        return {"error": str(error), "kind": type(error).__name__}, (), None
+        problem = error
     except MemoryError:
-        what = "it takes more memory than a recording of its size does"
-        return {"error": f"{where}: {what}", "kind": "BadFile", "path": where}, (), None
+        problem = BadFile(where, "it takes more memory than a recording of its size does")
     except Exception as error:  # noqa: BLE001 - damage leads decoders anywhere
         reason = f"{type(error).__name__}: {error}".strip()[:200]
-        what = f"this is damaged ({reason}); copy it again from its source"
-        return {"error": f"{where}: {what}", "kind": "BadFile", "path": where}, (), None
+        problem = BadFile(where, f"this is damaged ({reason}); copy it again from its source")
+    path = {"path": str(problem.path)} if isinstance(problem, BadFile) else {}
+    return {"error": str(problem), "kind": type(problem).__name__, **path}, (), None
 
 
 def _open(path: str, options: ReadOptions) -> Answer:
