@@ -174,11 +174,6 @@ class _Unpickler(BoundedUnpickler):
             super().load_build()
 
 
-_Unpickler.dispatch = dict(BoundedUnpickler.dispatch)
-_Unpickler.redirect("REDUCE", _Unpickler.load_reduce)
-_Unpickler.redirect("BUILD", _Unpickler.load_build)
-
-
 class _TensorResolver(Resolver):
     """Shells to tensors, one for each."""
 

@@ -20,7 +20,7 @@ import math
 import os
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any, ClassVar, NoReturn
 
@@ -156,18 +156,22 @@ class Measured:
 class BoundedUnpickler(_PythonUnpickler):
     """Counts what it is asked for, and admits the names that numpy writes."""
 
-    dispatch: ClassVar = dict(_PythonUnpickler.dispatch)
+    dispatch: ClassVar[dict[int, Any]]  # opcode -> method
+
+    def __init_subclass__(cls) -> None:
+        cls._dispatch_to_own_methods()
+
+    @classmethod
+    def _dispatch_to_own_methods(cls) -> None:
+        """`pickle` looks steps up in a table, and not by the name of their method, which a class can override."""
+        steps = _PythonUnpickler.dispatch.items()
+        cls.dispatch = {code: getattr(cls, step.__name__) for code, step in steps}
 
     def __init__(self, file: Measured, path: Path):
         super().__init__(file)
         self._path, self._measured = path, file
         self._copied = 0
         self._depths: dict[int, tuple[Any, int]] = {}  # of tuples, by identity; they are kept so that it stays theirs
-
-    @classmethod
-    def redirect(cls, step: str, method: Callable[[Any], None]) -> None:
-        """Let a kind of unpickler take a step, by the name that `pickle` has for it, in its own way."""
-        cls.dispatch[getattr(pickle, step)[0]] = method
 
     def find_class(self, module: str, name: str) -> Any:
         found = _ADMITTED.get((module, name))
@@ -212,7 +216,7 @@ class BoundedUnpickler(_PythonUnpickler):
 
     def load_reduce(self) -> None:
         """What is made of the file's bytes is counted: one string can be turned into arrays again and again."""
-        _PythonUnpickler.load_reduce(self)
+        super().load_reduce()
         made = self.stack[-1]
         if isinstance(made, bytes | bytearray):
             self._count_copy(len(made))
@@ -234,86 +238,79 @@ class BoundedUnpickler(_PythonUnpickler):
         if self._copied > MAX_COPIES * self._measured.size + (1 << 20):
             raise Damaged("the same bytes are made into arrays again and again")
 
-    def _wrapped(self) -> None:
-        """After a tuple was made: its hash would follow its tuples without looking how deep."""
+    def load_append(self) -> None:
+        self._check_filled(self.stack[-2], list)
+        super().load_append()
+
+    def load_appends(self) -> None:
+        self._check_filled(self.metastack[-1][-1], list)
+        super().load_appends()
+
+    def load_setitem(self) -> None:
+        self._check_filled(self.stack[-3], dict, self.stack[-2:-1])
+        super().load_setitem()
+
+    def load_setitems(self) -> None:
+        self._check_filled(self.metastack[-1][-1], dict, self.stack[::2])
+        super().load_setitems()
+
+    def load_additems(self) -> None:
+        self._check_filled(self.metastack[-1][-1], set, self.stack)
+        super().load_additems()
+
+    def load_dict(self) -> None:
+        _check_keys(self.stack[::2])
+        super().load_dict()
+
+    def load_frozenset(self) -> None:
+        _check_keys(self.stack)
+        super().load_frozenset()
+
+    def _check_filled(self, target: Any, kind: type, keys: Iterable[Any] = ()) -> None:
+        """Items are put into plain containers only."""
+        if type(target) is not kind:
+            raise Damaged(f"items for something that is no {kind.__name__}")
+        _check_keys(keys)
+
+    def load_tuple(self) -> None:
+        super().load_tuple()
+        self._check_depth()
+
+    def load_tuple1(self) -> None:
+        super().load_tuple1()
+        self._check_depth()
+
+    def load_tuple2(self) -> None:
+        super().load_tuple2()
+        self._check_depth()
+
+    def load_tuple3(self) -> None:
+        super().load_tuple3()
+        self._check_depth()
+
+    def _check_depth(self) -> None:
+        """Of a tuple that was made just now: its hash would follow its tuples without looking how deep."""
         made = self.stack[-1]
         depth = 1 + max((self._depths[id(part)][1] for part in made if id(part) in self._depths), default=0)
         if depth > MAX_DEPTH:
             raise Damaged(f"tuples within tuples more than {MAX_DEPTH} deep")
         self._depths[id(made)] = (made, depth)
 
-    def load_refused(self) -> NoReturn:
+    def load_inst(self) -> NoReturn:
         raise Damaged("objects, which neither arrays nor plain containers are")
 
+    load_obj = load_newobj = load_newobj_ex = load_ext1 = load_ext2 = load_ext4 = load_inst
 
-def _checked(base: Any, kind: type, keys: slice | None, marked: bool) -> Any:
-    """A step that fills a container: only a plain one, and what is looked up by its hash must be cheap to hash.
 
-    keys: which of the new items these are
-    """
+BoundedUnpickler._dispatch_to_own_methods()
 
-    def load(self: Any) -> None:
-        count = 2 if kind is dict else 1
-        new = self.stack if marked else self.stack[-count:]
-        target = self.metastack[-1][-1] if marked else self.stack[-count - 1]
-        if type(target) is not kind:
-            raise Damaged(f"items for something that is no {kind.__name__}")
-        if keys is not None and not all(_is_key(key) for key in new[keys]):
+
+def _check_keys(keys: Iterable[Any]) -> None:
+    """What is looked up by its hash must be cheap to hash."""
+    for key in keys:
+        small = type(key) is int and key.bit_length() <= 60  # larger ones may all have the same hash
+        if not (small or key is None or type(key) in (str, bytes, bool, float) or isinstance(key, np.generic)):
             raise Damaged("keys that no dictionary of arrays has")
-        base(self)
-
-    return load
-
-
-def _is_key(value: Any) -> bool:
-    if type(value) is int:
-        return value.bit_length() <= 60  # larger ones may all have the same hash
-    return value is None or type(value) in (str, bytes, bool, float) or isinstance(value, np.generic)
-
-
-def _then_wrapped(base: Any) -> Any:
-    def load(self: Any) -> None:
-        base(self)
-        self._wrapped()
-
-    return load
-
-
-def _keys_checked(base: Any, keys: slice) -> Any:
-    """A step that makes a dictionary or a set of all that is marked."""
-
-    def load(self: Any) -> None:
-        if not all(_is_key(key) for key in self.stack[keys]):
-            raise Damaged("keys that no dictionary of arrays has")
-        base(self)
-
-    return load
-
-
-def _steps(dispatch: dict[int, Any]) -> None:
-    own = BoundedUnpickler
-    dispatch[pickle.BYTEARRAY8[0]] = own.load_bytearray8
-    dispatch[pickle.LONG4[0]] = own.load_long4
-    dispatch[pickle.REDUCE[0]] = own.load_reduce
-    dispatch[pickle.BUILD[0]] = own.load_build
-    for code in (pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.EXT1, pickle.EXT2, pickle.EXT4):
-        dispatch[code[0]] = own.load_refused
-    for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3):
-        dispatch[code[0]] = _then_wrapped(dispatch[code[0]])
-    every, odd = slice(None), slice(None, None, 2)
-    for code, kind, keys, marked in (
-        (pickle.APPEND, list, None, False),
-        (pickle.APPENDS, list, None, True),
-        (pickle.SETITEM, dict, slice(0, 1), False),
-        (pickle.SETITEMS, dict, odd, True),
-        (pickle.ADDITEMS, set, every, True),
-    ):
-        dispatch[code[0]] = _checked(dispatch[code[0]], kind, keys, marked)
-    for code, keys in ((pickle.DICT, odd), (pickle.FROZENSET, every)):
-        dispatch[code[0]] = _keys_checked(dispatch[code[0]], keys)
-
-
-_steps(BoundedUnpickler.dispatch)
 
 
 def load_pickle(path: str | Path, root: Root | None = None) -> Any:
