@@ -33,6 +33,13 @@ def test_files_named_in_code_style_exist(page):
         assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_examples_import_exists(page):
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        for line in re.findall(r"^from plaudit[\w.]* import .+$", block, flags=re.MULTILINE):
+            exec(line, {})
+
+
 def test_every_command_in_the_readme_exists(tmp_path):
     commands = set(
         re.findall(r"^plaudit ((?:data |env )?[a-z-]+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
