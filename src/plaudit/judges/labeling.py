@@ -3,11 +3,11 @@
     label_episodes(judge, episodes)                        # one answer an episode
     LabelRunner(judge, StoreQueue(store)).run()            # all stale episodes of a store, into its ledger
 
-A queue says which episodes have no label of this judge, and keeps labels and failures. Labels are written batch by
+A queue lists the episodes without a label of this judge, and keeps labels and failures. Labels are written batch by
 batch, so that a run that is stopped loses at most one batch, and the same call resumes: an episode whose newest label
 of this source has the judge's id is not stale. An episode that the judge fails on stays unlabeled and is tried again;
 why it failed is kept beside the ledger (data/failures.py), and the others go on. An episode without an answer yet stays
-stale: that is all that a person needs to be a judge.
+stale: which is all that a human judge needs.
 """
 
 import time
@@ -41,7 +41,7 @@ Answer = Labels | PlauditError | None
 
 @dataclass
 class LabelStats(Generic[KeyT]):
-    """What came of labeling; it grows while a run goes on."""
+    """The results of labeling; it grows during a run."""
 
     done: list[KeyT] = field(default_factory=list)  # episodes that were labeled
     failed: dict[KeyT, str] = field(default_factory=dict)  # episode -> why

@@ -19,7 +19,7 @@ AS_IT_SAYS = DecisionRule(decode="per_frame")
 
 
 class SimulatorJudge:
-    """A `LiveJudge`, and the only one that reads what the simulation knows."""
+    """A `LiveJudge`, and the only one that reads `info` and `privileged`."""
 
     def __init__(self, rule: DecisionRule = AS_IT_SAYS):
         """rule: another than the flag as it is, for annotating data"""

@@ -95,7 +95,7 @@ def test_the_data_stay_as_they_were(folder, session):
 
 
 def test_an_episode_of_which_nothing_was_said_is_not_completed(session):
-    with pytest.raises(DataError, match=r"nothing is judged in episode 0 yet: .* exclude it \(X\)"):
+    with pytest.raises(DataError, match=r"nothing is labeled in episode 0 yet: .* exclude it \(X\)"):
         session.complete()
     assert session.episode_id == 0 and len(session.store.ledger) == 0
 

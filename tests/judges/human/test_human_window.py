@@ -119,7 +119,7 @@ def test_task_progress_and_what_is_saved_are_shown(window):
 
 def test_what_cannot_be_done_is_said_in_the_status_line(window):
     window.act("complete")
-    assert window.status.words.text().startswith("nothing is judged in episode 0 yet")
+    assert window.status.words.text().startswith("nothing is labeled in episode 0 yet")
     assert window.session.episode_id == 0
 
 

@@ -74,14 +74,14 @@ class ManiskillRecipe(Config):
     reward_training: ManiskillTraining
 
     def ours(self) -> Tree:
-        told = self.reward_training
+        given = self.reward_training
         return {
-            "data": [str(told.data_path)],
-            "output_dir": str(told.save_dir / "reward_model"),
-            "output_checkpoint": str(told.save_dir / "reward_model_best.pt"),
-            "epochs": told.epochs,
-            "batch_size": told.global_batch_size,
-            "lr": told.lr,
+            "data": [str(given.data_path)],
+            "output_dir": str(given.save_dir / "reward_model"),
+            "output_checkpoint": str(given.save_dir / "reward_model_best.pt"),
+            "epochs": given.epochs,
+            "batch_size": given.global_batch_size,
+            "lr": given.lr,
         }
 
     def notes(self) -> list[str]:
@@ -188,7 +188,7 @@ class LerobotRewardModel(LerobotClassifier):
         if not images:
             return {**super().ours(), "image_size": [128, 128]}
         _, *size = next(iter(images.values())).shape
-        # The cameras are named, and its count of them, which is 2 where nobody says, adds nothing.
+        # The cameras are named, and its count of them, which is 2 by default, adds nothing.
         return {**super().ours(), "image_size": size, "image_keys": list(images), "num_cameras": None}
 
 
@@ -217,12 +217,11 @@ class LerobotDataset(Config):
 
     def notes(self) -> list[str]:
         backend = self.video_backend
-        told = [f"video_backend '{backend}' is not used: videos are read with PyAV"]
         chosen = [name for name in ("episodes", "exclude_episodes") if getattr(self, name)]
-        return [
-            *(told if backend not in (None, "pyav") else []),
-            *(f"dataset.{name} is not used: all episodes are learned from" for name in chosen),
-        ]
+        notes = [f"dataset.{name} is not used: all episodes are learned from" for name in chosen]
+        if backend not in (None, "pyav"):
+            notes.insert(0, f"video_backend '{backend}' is not used: videos are read with PyAV")
+        return notes
 
 
 class LerobotRecipe(Config):
@@ -246,7 +245,7 @@ class LerobotTraining(Config):
     dataset: LerobotDataset
     policy: None = None
 
-    # Of lerobot's training loop; told where they are set.
+    # Of lerobot's training loop; there is a note where they are set.
     steps: Any = None
     output_dir: Any = None
     job_name: Any = None
@@ -284,8 +283,8 @@ class LerobotTraining(Config):
         unused = [name for name in type(self).model_fields if name not in used and getattr(self, name)]
         if self.reward_model.pretrained_path:
             unused.append("reward_model.pretrained_path")
-        told = (
+        note = (
             f"of lerobot's keys these are not used: {', '.join(unused)}; 'epochs' and --output-dir say how long and "
             "where to"
         )
-        return [*self.dataset.notes(), *([told] if unused else [])]
+        return [*self.dataset.notes(), *([note] if unused else [])]

@@ -168,7 +168,7 @@ def _changes(table: RewardDataset, config: RewardTrainConfig, view: int) -> Augm
 def predict_logits(
     model: BinaryRewardClassifier, features: FeatureSource, table: RewardDataset, rows: AnyArray
 ) -> FloatArray:
-    """Logits [n, outputs] of rows, which are whole episodes: each frame is looked at once, whatever the history."""
+    """Logits [n, outputs] of rows, which are whole episodes: each frame is embedded once, whatever the history."""
     config = model.config
     device = next(model.parameters()).device
     model.eval()

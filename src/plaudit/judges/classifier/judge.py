@@ -109,7 +109,7 @@ class ClassifierStream:
 
 
 class ClassifierJudgeConfig(JudgeConfig):
-    """Of a reward model. A `judge.yaml` beside its weights says what is not said here."""
+    """Of a reward model. A `judge.yaml` beside its weights has the defaults of rule and calibration."""
 
     type: Literal["classifier"] = "classifier"
     model: Path  # a reward model: its folder, or a .pt
@@ -125,7 +125,7 @@ class ClassifierJudgeConfig(JudgeConfig):
         return ClassifierJudge(model, resolved.rule, resolved.calibration)
 
     def resolved(self) -> "ClassifierJudgeConfig":
-        """With what the folder's judge.yaml says of rule and calibration, where this config does not."""
+        """With rule and calibration of the folder's judge.yaml, where this config does not set them."""
         path = self.model / JUDGE_FILE
         if not path.is_file():
             return self

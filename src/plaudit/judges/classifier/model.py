@@ -39,7 +39,7 @@ class ClassifierConfig(Config):
     state_dim: NonNegativeInt = 0  # numbers of the robot's state that it sees beside the images; 0: none
     num_history_frames: NonNegativeInt = 0  # frames before this one that it sees too
     history_stride: int = Field(default=1, ge=1, le=10_000)  # steps between them; as many embeddings are kept
-    predict_progress: bool = False  # whether it also says how far the task has come
+    predict_progress: bool = False  # whether it also predicts how far the task has come
     # Whether the first part of the encoder stands still and the rest learns; what is kept of an image is then the grid
     # between the two.
     freeze_stem: bool = False

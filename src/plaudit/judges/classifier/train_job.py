@@ -1,4 +1,4 @@
-"""What `plaudit train-reward` is told, in our words or in those of the stacks that people come from.
+"""The config of `plaudit train-reward`, by our keys or by those of other stacks.
 
     encoder: {type: resnet10, weights: resnet10_params.pkl}    ours: the keys of RewardTrainConfig, and RewardTrainJob
     data: [episodes]
@@ -74,7 +74,7 @@ def load_reward_train_job(
     """From a config file, flags of the command line and `a.b=c` overrides, of which the later win; and what to tell.
 
     flags: keys of `RewardTrainJob`, in plain values
-    folders: whether the flags are those of RLinf's train_reward_model, and so what is not said is as it is there
+    folders: whether the flags are those of RLinf's train_reward_model, whose defaults then count
     """
     file_tree, _ = read_values(path, [])
     full = [expand_type_override(override, ("encoder",), "encoder=small or epochs=5") for override in overrides]
@@ -104,7 +104,7 @@ def encoder_of(backbone: str) -> Tree:
 
 
 def _of_folders(tree: Tree) -> Tree:
-    """What is not said is as in RLinf, which freezes an encoder that comes with weights."""
+    """With RLinf's defaults; it freezes an encoder that comes with weights."""
     tree = deep_merge(dict(RLINF_DEFAULTS), tree)
     tree.setdefault("latent_dim", tree["hidden_dim"])
     encoder = tree["encoder"]

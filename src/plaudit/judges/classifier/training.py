@@ -136,9 +136,9 @@ class EnsembleMember(Stateful):
 
     def validate(self, features: FeatureSource, rows: AnyArray) -> float:
         """The loss on frames as they are and as many as there are; keeps the model if it is the best so far."""
-        judged = rows[~np.isnan(self.table.target[rows])]
-        logits = predict_logits(self.model, features, self.table, rows)[np.isin(rows, judged), 0]
-        target = torch.from_numpy(self.table.target[judged])
+        labeled = rows[~np.isnan(self.table.target[rows])]
+        logits = predict_logits(self.model, features, self.table, rows)[np.isin(rows, labeled), 0]
+        target = torch.from_numpy(self.table.target[labeled])
         loss = float(F.binary_cross_entropy_with_logits(torch.from_numpy(logits), target))
         self._check(loss, self.version)
         if loss < self.best_loss:

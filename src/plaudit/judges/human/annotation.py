@@ -1,7 +1,7 @@
-"""What a person says of one episode: 0, 1 or nothing for each frame that was recorded. Every edit makes a new one.
+"""The labels of one episode in progress: 0, 1 or nothing for each recorded frame. Every edit makes a new object.
 
 Frames are counted as people see them, from 0 over the recorded ones; a padded observation (types.py) is neither
-shown nor asked about, and gets its label the way label files give it (data/cutoffs.py).
+shown nor labeled by hand, and gets its label the way label files give it (data/cutoffs.py).
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class FrameAnnotation:
     """
 
     frames: FloatArray  # [F] of 0, 1 and NaN for the F recorded frames
-    excluded: bool = False  # said on purpose that nobody should learn from it; then all frames are NaN
+    excluded: bool = False  # on purpose, so that nothing learns from it; then all frames are NaN
 
     @classmethod
     def unlabeled(cls, count: int) -> Self:
@@ -34,7 +34,7 @@ class FrameAnnotation:
 
     @classmethod
     def from_labels(cls, episode: Episode, labels: Labels) -> Self:
-        """What somebody said before, to go on from."""
+        """Existing labels, to start from."""
         frames = labels.targets[episode.observed]
         return cls(frames, excluded=bool(np.isnan(frames).all()))
 
@@ -107,6 +107,6 @@ class FrameAnnotation:
         return type(self)(np.full_like(self.frames, np.nan), excluded=True)
 
     def labels(self, episode: Episode, name: str = "") -> Labels:
-        """As the ledger takes it; who said it stands in the note."""
+        """As the ledger takes it; the name of the labeler is in the note."""
         note = ", ".join(part for part in (f"by {name}" if name else "", EXCLUDED if self.excluded else "") if part)
         return Labels.from_targets(over_all_frames(episode, self.frames), SOURCE, note=note)

@@ -147,11 +147,11 @@ def check_display() -> None:
         )
     reason = _probe_qt()
     if reason is not None:
-        raise DisplayError(_sentence(reason))
+        raise DisplayError(_message(reason))
 
 
 def _probe_qt() -> str | None:
-    """What Qt says when it cannot start, or would draw into memory only without being told to; None when it can."""
+    """Why Qt cannot start, or would draw into memory only without being asked to; None when it can."""
     program = "from PySide6.QtWidgets import QApplication; print(QApplication([]).platformName())"
     try:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
@@ -161,7 +161,7 @@ def _probe_qt() -> str | None:
     return done.stderr.strip() if done.returncode or unseen else None
 
 
-def _sentence(reason: str) -> str:
+def _message(reason: str) -> str:
     lines = reason.splitlines() or ["it did not say why"]
     if "cannot open shared object file" in reason:
         library = next(line for line in lines if "cannot open shared object file" in line)

@@ -1,4 +1,4 @@
-"""All cameras of one moment, as large as they fit, in a frame of the color of what is said of it."""
+"""All cameras of one frame, as large as they fit, with a border in the color of its label."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,6 @@
 """Autosave and undo: each change a person makes is a line on disk before it is seen on the screen.
 
-    store/drafts/1a2b3c4d.journal    one session's changes (data/journal.py): what was said before and after each
+    store/drafts/1a2b3c4d.journal    one session's changes (data/journal.py): the labels before and after each
     store/drafts/1a2b3c4d.lock       held with flock for as long as that session lives
 
 A session's memory is its journal read from the start, so whatever ends it, a closed window, `kill -9` or a power cut,
@@ -47,7 +47,7 @@ class UndoHistory:
     """What a journal's lines add up to."""
 
     def __init__(self) -> None:
-        self.drafts: dict[int, str] = {}  # episode -> what is said of it so far
+        self.drafts: dict[int, str] = {}  # episode -> its labels so far, as run-length encoding
         self.frames: dict[int, int] = {}  # episode -> where the person stood
         self.last: int | None = None  # the episode that was open
         self.done: list[Edit] = []
@@ -150,7 +150,7 @@ class DraftStore:
         self._write(op="at", episode=episode, frames=list(frames.items()))
 
     def forget(self, episode: int) -> None:
-        """An episode is gone from the store, and what was said of it with it."""
+        """An episode is gone from the store, and its draft with it."""
         self._write(op="forget", episode=episode)
 
     def locked_by_others(self) -> set[int]:

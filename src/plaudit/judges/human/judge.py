@@ -1,11 +1,11 @@
-"""A person as a judge: asked in a labeling window, and answered when they get to it.
+"""A person as a judge: asked in a labeling window, answering later.
 
     judge = HumanJudge(store, show=window.show)
     judge.score(episodes)          # None until the person has completed an episode; never waits
 
 The window is open on a store on this machine: the run's own, or a mirror of it where the screen is. Episodes that are
-asked about carry the id that they have in that store (`with_window_id`); they come first in the window's queue. What
-the person said is read from the store's ledger, newest first.
+asked about carry the id that they have in that store (`with_window_id`); they come first in the window's queue. The
+answers are read from the store's ledger, the newest counts.
 """
 
 from collections.abc import Callable, Sequence

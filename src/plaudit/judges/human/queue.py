@@ -1,11 +1,11 @@
 """Which episode comes next, and how many are left.
 
-    unlabelled      those that no person has judged, oldest first
-    disagreement    those on which judges contradict each other most, until a person has said who is right
+    unlabelled      those without a human label, oldest first
+    disagreement    those on which judges disagree most, until a human has labeled them
 
 Judges are compared by the newest label of each source. Two of them differ on an episode by
 
-    mean over the frames both judged of |P_a - P_b|,  plus 1 where one saw success in it and the other did not
+    mean over the frames both labeled of |P_a - P_b|,  plus 1 where one saw success in it and the other did not
 
 with P the probability where the judge gave one, its 0 or 1 elsewhere; an episode's score is that of the two judges who
 are furthest apart, so those with opposite outcomes come before all others. A person's own label is one of those
@@ -56,7 +56,7 @@ class LabelRequests:
         return len(self._ranks)
 
     def rank(self, episode_id: int) -> int:
-        """0 for the most wanted; one that nobody waits for comes after all others."""
+        """0 for the most wanted; an episode that was not requested comes after all others."""
         return self._ranks.get(episode_id, len(self._ranks))
 
     def update(self) -> bool:
@@ -73,7 +73,7 @@ class LabelRequests:
         return True
 
     def _read(self) -> list[int]:
-        """Nothing, where the file is no list of episodes: nobody who asks writes such a one."""
+        """Empty where the file is no list of episodes."""
         try:
             ids = parse_json(Folder(self._path.parent).read(REQUESTS))
         except (OSError, ValueError):  # ForeignFile is one
@@ -85,7 +85,7 @@ class Queue:
     """The episodes of a store in the order a person should see them."""
 
     def __init__(self, store: Store, order: Order, drafts: Collection[int]):
-        """drafts: the episodes with an unfinished label, now and later; they are left, whatever the ledger says"""
+        """drafts: the episodes with an unfinished label, now and later; they need a label, whatever the ledger has"""
         self.order = order
         self.rows: list[int] = []
         self._store, self._drafts, self._requests = store, drafts, LabelRequests(store.folder)
@@ -102,14 +102,14 @@ class Queue:
         return len(self._left)
 
     def score(self, episode_id: int) -> float:
-        """How far its judges are apart, from 0 to 2; 0 in the other order, where nobody asks."""
+        """How far its judges are apart, from 0 to 2; 0 in the other order, which does not compare."""
         return self._scores.get(episode_id, 0.0)
 
     def needs_label(self, episode_id: int) -> bool:
         return episode_id in self._left or episode_id in self._drafts
 
     def next_episode(self, episode_id: int | None, taken: Collection[int] = ()) -> int | None:
-        """The next that is left, from the top again after the last, but first those that somebody waits for; one that
+        """The next that needs a label, from the top again after the last, but requested ones first; one that
         is taken only when there is no other."""
         start = self.rows.index(episode_id) + 1 if episode_id in self.rows else 0
         coming = [i for i in self.rows[start:] + self.rows[:start] if self.needs_label(i) and i != episode_id]
@@ -124,7 +124,8 @@ class Queue:
     def update(self) -> bool:
         """Take in what store and ledger have seen since; False when that is nothing.
 
-        Many labels at once are compared a few at a time, so that nobody waits: call it again until it returns False.
+        Many labels at once are compared a few at a time, so that the window stays responsive: call it until it returns
+        False.
         """
         ledger, now = self._store.ledger, (self._store.revision, len(self._store.ledger))
         requested = self._requests.update()
@@ -152,7 +153,7 @@ class Queue:
         return self._requests.rank(episode_id), -self.score(episode_id), episode_id
 
     def _is_resolved(self, episode_id: int) -> bool:
-        """A person has judged it; and, where judges are compared, after all others or in agreement with them."""
+        """Whether a human has labeled it; where judges are compared, after all others or in agreement with them."""
         ledger = self._store.ledger
         if ledger.newest(episode_id, (SOURCE,)) is None:
             return False

@@ -62,7 +62,7 @@ class Cursor:
 
     @property
     def selected_range(self) -> tuple[int, int]:
-        """What a 0 or a 1 is said of: the marked range, else the frame one stands at."""
+        """The frames that 0 and 1 label: the marked range, else the current frame."""
         return self.selection or (self.frame, self.frame)
 
 
@@ -178,7 +178,7 @@ class Session:
         episode_id, episode = self._current()
         if self.annotation.num_unlabeled == self.cursor.count and not self.annotation.excluded:
             raise DataError(
-                f"nothing is judged in episode {episode_id} yet: say from where it succeeds (S), that it fails (F), or "
+                f"nothing is labeled in episode {episode_id} yet: mark where it succeeds (S), that it fails (F), or "
                 "exclude it (X)"
             )
         self.poll()
@@ -207,7 +207,7 @@ class Session:
             self.drafts.at(episode_id, left | {episode_id: self.cursor.frame})
 
     def move(self, by: int) -> None:
-        """To a neighbor in the queue, without completing; what was said so far stays as a draft."""
+        """To a neighbor in the queue, without completing; changes so far stay as a draft."""
         neighbor = self.queue.neighbor(self.episode_id, by)
         if neighbor is None:
             self.status = "this is the last episode" if by > 0 else "this is the first episode"
@@ -231,7 +231,7 @@ class Session:
         return True
 
     def existing_labels(self) -> list[LabelTrace]:
-        """Who judged the open episode before, the newest of each."""
+        """The newest label of each source for the open episode."""
         if self.episode_id is None or self.episode is None:
             return []
         return load_existing_labels(self.store.ledger, self.episode_id, self.episode)
@@ -264,7 +264,7 @@ class Session:
             self.status = f"that was in episode {step.episode}, which is no longer in the store"
 
     def _annotation_of(self, episode_id: int, episode: Episode) -> FrameAnnotation:
-        """The draft, else what a person said before, else nothing."""
+        """The draft, else the human label, else nothing."""
         draft = self.drafts.history.drafts.get(episode_id)
         if draft is not None:
             return FrameAnnotation.from_rle(draft, self.cursor.count)

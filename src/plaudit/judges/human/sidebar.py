@@ -1,4 +1,4 @@
-"""Beside the pictures: who judged this episode before, and the queue.
+"""Beside the images: the existing labels of this episode, and the queue.
 
 The queue is a model that answers for the rows on the screen only: a store may hold a hundred thousand episodes.
 """

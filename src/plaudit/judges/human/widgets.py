@@ -157,7 +157,7 @@ class HeaderBar(QWidget):
 
 
 class PlaybackBar(QWidget):
-    """Play, speed, where one stands, what is said of the episode."""
+    """Play, speed, the current frame, a summary of the labels."""
 
     def __init__(self, act: Callable[[str], None]):
         super().__init__()

@@ -1,6 +1,6 @@
-"""A vision-language model in words, episode by episode, for people who want to know what it sees.
+"""Explanations of a vision-language model in words, episode by episode, for people.
 
-Words are never labels. An answer that cannot be parsed is recorded as a failure, beside those of labeling, and the
+They never become labels. An answer that cannot be parsed is recorded as a failure, beside those of labeling, and the
 others go on.
 """
 
@@ -18,7 +18,7 @@ SOURCE = "vlm_explanation"  # in the record of failures; not the name of a judge
 
 @dataclass(frozen=True)
 class EpisodeExplanation:
-    """What was said of one episode, beside the newest label it has."""
+    """The explanation of one episode, beside its newest label."""
 
     episode: int
     text: str

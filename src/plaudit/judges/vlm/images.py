@@ -20,7 +20,7 @@ from plaudit.types import ByteArray
 
 PATCH = 16  # pixels along an edge
 MERGE = 2  # patches of a token, along an edge
-TIMES = 2  # copies of an image, for a network that knows video
+TIMES = 2  # copies of an image, for a network of videos
 TOKEN = PATCH * MERGE  # pixels along the edge of a token
 
 Size = tuple[int, int]  # height, width

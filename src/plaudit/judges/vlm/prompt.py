@@ -1,4 +1,4 @@
-"""What a model is asked about an episode, as a chat; all backends ask the same.
+"""The prompt about an episode, as a chat; the same for all backends.
 
     system      A robot works on a task, and you see it frame by frame. The task: lift the red cube
     user        [frame 0] Is the task complete in this frame? Answer Yes or No.
@@ -67,7 +67,7 @@ class FramePrompt:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a model says in words, for people. It is never a label."""
+    """A model's words, for people. They never become a label."""
 
     text: str
     answer: bool | None  # whether it calls the episode's last frame a success; None where it gave no answer
