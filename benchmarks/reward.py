@@ -32,7 +32,6 @@ from plaudit.judges.classifier.dataset import RewardDataset, split
 from plaudit.judges.classifier.encoders import normalize
 from plaudit.judges.classifier.features import OnlineFeatures, cache_features
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
-from plaudit.judges.classifier.network import classifier_config
 from plaudit.judges.classifier.training import EnsembleMember
 from plaudit.judges.classifier.worker import RewardWorker, RewardWorkerConfig
 from plaudit.registry import ENCODER_REGISTRY
@@ -130,7 +129,7 @@ def measure_kept(repeats: int, size: int = 128, episodes: int = 10, steps: int =
             store.ledger.append(store.append(one), Labels.from_cutoff(steps=steps, cutoff=cutoff, source="human"))
         table = RewardDataset.from_store(store)
         parts = split(table, config.seed)
-        member = EnsembleMember(0, classifier_config(config, table), config, table, steps=1000)
+        member = EnsembleMember(0, config, table, steps=1000)
         begun = time.perf_counter()
         kept = cache_features(table, parts, config, Path(folder), lambda _: iter)
         filled = time.perf_counter() - begun

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from plaudit.protocols import Judge
 
 Decode = Literal["k_of_n", "per_frame", "cutoff"]
-Order = Literal["unlabelled", "disagreement"]
+Order = Literal["unlabeled", "disagreement", "unlabelled"]  # the last is the old spelling of the first
 
 WordsArgument = Annotated[
     list[str] | None,
@@ -54,7 +54,7 @@ def label_(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")] = False,
     batch: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Episodes that are labeled at once.")] = 8,
-    order: Annotated[Order, typer.Option(help="With --judge human: which episodes come first.")] = "unlabelled",
+    order: Annotated[Order, typer.Option(help="With --judge human: which episodes come first.")] = "unlabeled",
     name: Annotated[str, typer.Option(help="With --judge human: the labeler's name, kept with the labels.")] = "",
     action_log: Annotated[
         Path | None,

@@ -40,7 +40,7 @@ class LabelingWindowConfig(Config):
     """The labeling window of a human who labels or audits."""
 
     labeler: str = ""  # who labels; it stands in the notes of the labels
-    order: Order = "unlabelled"
+    order: Order = "unlabeled"
     open: bool = True  # open one from here; false: a human opens it
     reopen_after_s: float | None = Field(default=None, ge=0)  # a closed one opens again; None: not by itself
 

@@ -1,15 +1,24 @@
 """What a reward model is trained with. Defaults are for real camera images and a few dozen labeled episodes."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
+import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from plaudit.config import Config, Seed
+from plaudit.errors import JudgeError
 from plaudit.judges.classifier.augment import AugmentConfig
 from plaudit.judges.classifier.encoders.efficientnet import EfficientNetConfig
-from plaudit.judges.classifier.model import Size
+from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.config import REFERENCE_SOURCES
 from plaudit.registry import ENCODER_REGISTRY
+
+# Keys that the network has too.
+_NETWORK_KEYS = (
+    *("encoder", "image_size", "hidden_dim", "latent_dim", "num_spatial_blocks", "dropout"),
+    *("num_history_frames", "history_stride", "predict_progress"),
+)
 
 
 class RewardTrainConfig(Config):
@@ -60,6 +69,28 @@ class RewardTrainConfig(Config):
     def freezes_stem(self) -> bool:
         """Whether only the first part of the encoder is frozen."""
         return self.frozen and self.encoder.supports_partial_freeze and self.freeze_encoder in (None, "stem")
+
+    def classifier_config(self, cameras: Mapping[str, tuple[int, int]], state_dim: int) -> ClassifierConfig:
+        """The network for frames of these sizes, and for a state of so many numbers where it is to see that."""
+        if self.use_state and not state_dim:
+            raise JudgeError("these episodes have no state; leave out --use-state")
+        own = {name: getattr(self, name) for name in _NETWORK_KEYS}
+        state_dim = state_dim if self.use_state else 0
+        return ClassifierConfig(cameras=dict(cameras), freeze_stem=self.freezes_stem, state_dim=state_dim, **own)
+
+    def build_member(self, classifier: ClassifierConfig, number: int) -> BinaryRewardClassifier:
+        """A member of the ensemble before its first step. An encoder that does not learn is the same in all of them."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed if self.frozen else self.member_seed(number))
+            encoder = self.encoder.build()
+            torch.manual_seed(self.member_seed(number))
+            model = BinaryRewardClassifier(classifier, encoder)
+        if self.frozen:
+            model.freeze_encoder()
+        return model
+
+    def member_seed(self, number: int) -> int:
+        return self.seed + 1000 * number
 
     @model_validator(mode="after")
     def _has_a_stem_to_freeze(self) -> Self:

@@ -101,6 +101,10 @@ class RewardDataset:
     def __len__(self) -> int:
         return len(self.target)
 
+    @property
+    def state_dim(self) -> int:
+        return self.state.shape[1]
+
     def history_indices(self, rows: AnyArray, num_frames: int, stride: int) -> AnyArray:
         """[B, num_frames] rows of each frame and of those before it, the newest first; before the start, the first."""
         back = np.arange(num_frames) * stride

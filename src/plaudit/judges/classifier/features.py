@@ -19,7 +19,6 @@ from plaudit.judges.classifier.augment import AugmentParams
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Split
 from plaudit.judges.classifier.model import BinaryRewardClassifier
-from plaudit.judges.classifier.network import build_classifier, classifier_config
 from plaudit.judges.devices import autocast_bf16, resolve_device, to_channels_last
 from plaudit.types import AnyArray, FloatArray
 
@@ -105,7 +104,7 @@ def cache_features(
     Resumes where an earlier run stopped.
     """
     device = resolve_device(config.device)
-    model = build_classifier(classifier_config(config, table), config, 0)
+    model = config.build_member(config.classifier_config(table.cameras, table.state_dim), 0)
     to_channels_last(model, device).eval()
     learned = np.unique(table.history_indices(splits["train"], model.config.num_frames, model.config.history_stride))
     measured = np.union1d(np.concatenate([splits["validation"], splits["test"]]), learned)

@@ -37,7 +37,6 @@ from plaudit.judges.classifier.dataset import (
 )
 from plaudit.judges.classifier.features import FeatureSource, ProgressBars, cache_features
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.classifier.network import classifier_config
 from plaudit.judges.classifier.training import EnsembleMember, EpochMetrics, train_member
 from plaudit.judges.controls import ControlResult, failed_controls, run_controls
 from plaudit.judges.metrics import JudgeMetrics, compute_metrics
@@ -112,7 +111,7 @@ def _evaluated(
 ) -> TrainResult:
     members = [member for member, _ in trained]
     untested = RewardModelConfig.untested(
-        classifier_config(config, table),
+        members[0].model.config,
         frozen_encoder=config.frozen and not config.freezes_stem,
         members=len(members),
         threshold=1.0,

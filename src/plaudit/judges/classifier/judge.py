@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plaudit.errors import BadFile, JudgeError, PlauditError
+from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges.calibration import PlattScaling, fingerprint_of
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.loader import load_reward_model
@@ -135,13 +135,3 @@ class ClassifierJudgeConfig(JudgeConfig):
         if "calibration" not in self.model_fields_set:
             found |= {"calibration": own.calibration, "calibration_record": own.calibration_record}
         return self.model_copy(update=found)
-
-
-def classifier_config(path: Path, **flags: Any) -> ClassifierJudgeConfig:
-    """The classifier that a path names: a judge's file, as `plaudit judge calibrate` writes it, or a model."""
-    if path.suffix not in (".yaml", ".yml", ".json"):
-        return ClassifierJudgeConfig(model=path, **flags)
-    config = load_judge_config(path, None, flags)
-    if not isinstance(config, ClassifierJudgeConfig):
-        raise BadFile(path, f"this judge is a '{type(config).__name__}', and a reward model is needed here")
-    return config

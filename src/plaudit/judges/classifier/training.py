@@ -23,8 +23,7 @@ from plaudit.errors import JudgeError
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Split
 from plaudit.judges.classifier.features import KEEP_EVERY, CachedFeatures, FeatureSource, OnlineFeatures, predict_logits
-from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
-from plaudit.judges.classifier.network import build_classifier, classifier_config, seed_of
+from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.devices import autocast_bf16, resolve_device, to_channels_last
 from plaudit.types import AnyArray, FloatArray
 
@@ -49,14 +48,12 @@ class TrainingInterrupted(Exception):
 class EnsembleMember(Stateful):
     """One classifier in training, and the best it has been."""
 
-    def __init__(
-        self, number: int, shape: ClassifierConfig, config: RewardTrainConfig, table: RewardDataset, steps: int
-    ):
+    def __init__(self, number: int, config: RewardTrainConfig, table: RewardDataset, steps: int):
         """steps: gradient steps of the whole training, which the learning rate's cosine spans"""
         self.device = resolve_device(config.device)
-        seed = seed_of(config, number)
-        model = build_classifier(shape, config, number)
-        if shape.state_dim:
+        seed = config.member_seed(number)
+        model = config.build_member(config.classifier_config(table.cameras, table.state_dim), number)
+        if model.config.state_dim:
             model.state_mean.copy_(torch.from_numpy(table.state.mean(axis=0)))
             model.state_std.copy_(torch.from_numpy(np.maximum(table.state.std(axis=0), 1e-3)))
         to_channels_last(model, self.device)
@@ -188,7 +185,7 @@ def train_member(
     """Train one classifier, from where an earlier run stopped; with a frozen encoder on cached features."""
     learnable = splits["train"]
     steps = config.epochs * math.ceil(len(learnable) / config.batch_size)
-    member = EnsembleMember(number, classifier_config(config, table), config, table, steps)
+    member = EnsembleMember(number, config, table, steps)
     checkpoints = work_dir / f"member_{number}"
     history = member.load(checkpoints)
     features = OnlineFeatures(member.model, table, config) if cached is None else cached

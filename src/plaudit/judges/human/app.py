@@ -48,7 +48,7 @@ class LabelingSummary:
 def run_labeling_app(
     store_path: Path,
     *,
-    order: Order = "unlabelled",
+    order: Order = "unlabeled",
     name: str = "",
     action_log: Path | None = None,
     poll: bool = True,

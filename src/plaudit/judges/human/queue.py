@@ -1,6 +1,6 @@
 """Which episode comes next, and how many are left.
 
-    unlabelled      those without a human label, oldest first
+    unlabeled       those without a human label, oldest first
     disagreement    those on which judges disagree most, until a human has labeled them
 
 Judges are compared by the newest label of each source. Two of them differ on an episode by
@@ -35,7 +35,7 @@ from plaudit.types import Labels
 from plaudit.untrusted import parse_json
 
 REQUESTS = "label_requests.json"  # in a store's folder
-Order = Literal["unlabelled", "disagreement"]
+Order = Literal["unlabeled", "disagreement", "unlabelled"]  # the last is the old spelling of the first
 AT_A_TIME = 100  # episodes whose judges are compared in one go: some 50 ms
 
 

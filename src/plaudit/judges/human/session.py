@@ -111,7 +111,7 @@ class Session:
         self.completed = 0  # in this session
 
     @classmethod
-    def open(cls, folder: str | Path, *, order: Order = "unlabelled", name: str = "") -> Self:
+    def open(cls, folder: str | Path, *, order: Order = "unlabeled", name: str = "") -> Self:
         """
         order: which episodes come first (queue.py)
         name: who labels; it stands in the labels' notes, and finds one's own drafts again

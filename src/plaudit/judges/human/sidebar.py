@@ -74,7 +74,7 @@ class Sidebar(QFrame):
         self.traces = QLabel()
         self.traces.setWordWrap(True)
         self.traces.setTextFormat(Qt.TextFormat.RichText)
-        order = "UNLABELED FIRST" if session.queue.order == "unlabelled" else "LARGEST DISAGREEMENT FIRST"
+        order = "UNLABELED FIRST" if session.queue.order != "disagreement" else "LARGEST DISAGREEMENT FIRST"
         self.count = QLabel(f"QUEUE · {order}")
         self.count.setObjectName("heading")
         self.rows = QListView()
