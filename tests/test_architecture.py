@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import plaudit
 
 SOURCE = Path(plaudit.__file__).parent
@@ -125,16 +127,28 @@ WITHOUT_TORCH = [
 ]
 
 
-def test_what_runs_on_the_robots_side_imports_no_torch():
-    """One after the other in one process: the first that brings torch or Ray is the one to blame."""
-    program = """
+IMPORT = """
 import importlib, sys
-for module in sys.argv[1:]:
+unwanted, *modules = sys.argv[1:]
+for module in modules:
     importlib.import_module(f"plaudit.{module}")
-    for package in {"torch", "ray"} & set(sys.modules):
+    for package in set(unwanted.split(",")) & set(sys.modules):
         sys.exit(f"plaudit.{module} imports {package}")
 """
-    done = subprocess.run([sys.executable, "-c", program, *WITHOUT_TORCH], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("modules", "unwanted"),
+    [
+        (WITHOUT_TORCH, "torch,ray"),
+        # Every worker of a run starts with these; they would take as long to import as torch.
+        (["training.online", "training.trainer"], "ray,sklearn,scipy.stats,matplotlib,pyarrow,transformers"),
+    ],
+    ids=["the robot's side", "workers"],
+)
+def test_heavy_packages_are_imported_where_they_are_used(modules: list[str], unwanted: str):
+    """One after the other in one process: the first that imports such a package is the one to blame."""
+    done = subprocess.run([sys.executable, "-c", IMPORT, unwanted, *modules], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
