@@ -61,10 +61,8 @@ class CameraImage(StampedMessage):
 
 def encode_joint_state(message: JointState) -> bytes:
     """A JointState as CDR."""
-    types = _types()
     columns = [np.ascontiguousarray(c, np.float64) for c in (message.position, message.velocity, message.effort)]
-    ros_message = types.joint_state(_header(message.stamp), list(message.names), *columns)
-    return bytes(types.store.serialize_cdr(ros_message, JOINT_STATE))
+    return _encode(JOINT_STATE, _header(message.stamp), list(message.names), *columns)
 
 
 def position_encoder(names: Sequence[str]) -> Callable[[int, AnyArray], bytes]:
@@ -107,11 +105,9 @@ def encode_image(stamp: int, pixels: ByteArray, encoding: Encoding = "rgb8", pad
     rows = rows.reshape(height, -1)
     if padding:
         rows = np.pad(rows, ((0, 0), (0, padding)))
-    types = _types()
-    flat = np.ascontiguousarray(rows).reshape(-1)
     row_bytes = width * CHANNELS[encoding] + padding
-    ros_message = types.image(_header(stamp), height, width, encoding, 0, row_bytes, flat)
-    return bytes(types.store.serialize_cdr(ros_message, IMAGE))
+    flat = np.ascontiguousarray(rows).reshape(-1)
+    return _encode(IMAGE, _header(stamp), height, width, encoding, 0, row_bytes, flat)
 
 
 def decode_image(data: bytes) -> CameraImage:
@@ -137,9 +133,7 @@ def encode_compressed(
     """A CompressedImage as CDR, from pixels [H, W, 3] in RGB."""
     buffer = io.BytesIO()
     Pil.fromarray(pixels).save(buffer, format, **({"quality": quality} if format == "jpeg" else {"compress_level": 1}))
-    types = _types()
-    ros_message = types.compressed(_header(stamp), format, np.frombuffer(buffer.getvalue(), np.uint8))
-    return bytes(types.store.serialize_cdr(ros_message, COMPRESSED_IMAGE))
+    return _encode(COMPRESSED_IMAGE, _header(stamp), format, np.frombuffer(buffer.getvalue(), np.uint8))
 
 
 def decode_compressed(data: bytes) -> CameraImage:
@@ -155,8 +149,7 @@ def decode_compressed(data: bytes) -> CameraImage:
 
 def encode_string(text: str) -> bytes:
     """A String as CDR."""
-    types = _types()
-    return bytes(types.store.serialize_cdr(types.string(text), STRING))
+    return _encode(STRING, text)
 
 
 def decode_string(data: bytes) -> str:
@@ -181,37 +174,28 @@ def warm_up(msg_types: Sequence[str]) -> None:
         round_trips[msg_type]()
 
 
-@dataclass(frozen=True)
-class _Types:
-    store: Any
-    joint_state: Any
-    image: Any
-    compressed: Any
-    string: Any
-    header: Any
-    time: Any
-    errors: tuple[type[Exception], ...]  # that decoding raises on invalid bytes
-
-
 @cache
-def _types() -> _Types:
+def _typestore() -> tuple[Any, tuple[type[Exception], ...]]:
+    """The message types of rosbags, and the errors that decoding raises on invalid bytes."""
     try:
         from rosbags.serde import SerdeError
         from rosbags.typesys import Stores, get_typestore
     except ModuleNotFoundError as error:
         raise MissingExtra("rosbags", "ros") from error
-    store = get_typestore(Stores.ROS2_HUMBLE)
-    names = (JOINT_STATE, IMAGE, COMPRESSED_IMAGE, STRING, "std_msgs/msg/Header", "builtin_interfaces/msg/Time")
     # rosbags does not check every length: a short message also ends in an IndexError or an unpacking error.
-    errors = (SerdeError, struct.error, ValueError, IndexError, AssertionError)
-    return _Types(store, *(store.types[name] for name in names), errors=errors)
+    return get_typestore(Stores.ROS2_HUMBLE), (SerdeError, struct.error, ValueError, IndexError, AssertionError)
+
+
+def _encode(msg_type: str, *fields: Any) -> bytes:
+    store, _ = _typestore()
+    return bytes(store.serialize_cdr(store.types[msg_type](*fields), msg_type))
 
 
 def _decode(data: bytes, msg_type: str) -> Any:
-    types = _types()
+    store, errors = _typestore()
     try:
-        return types.store.deserialize_cdr(data, msg_type)
-    except types.errors as error:
+        return store.deserialize_cdr(data, msg_type)
+    except errors as error:
         raise BadMessage(f"{len(data)} bytes are not a valid {msg_type.rsplit('/', 1)[1]}: {error}") from error
 
 
@@ -224,8 +208,8 @@ def _reorder_channels(pixels: ByteArray, order: Sequence[int]) -> ByteArray:
 
 
 def _header(stamp: int) -> Any:
-    types = _types()
-    return types.header(types.time(*divmod(stamp, NS_PER_S)), "")
+    types = _typestore()[0].types
+    return types["std_msgs/msg/Header"](types["builtin_interfaces/msg/Time"](*divmod(stamp, NS_PER_S)), "")
 
 
 def _stamp(header: Any) -> int:
