@@ -98,7 +98,9 @@ def load_policy(path: str | Path, overrides: Sequence[str] = ()) -> PolicySpec:
 
 def _spec(path: Path, file: PolicyFile) -> PolicySpec:
     try:
-        cls = POLICY_REGISTRY.get(_type_of(file))
+        if not isinstance(file.policy.get("type"), str):
+            raise UnknownName(f"a policy needs a 'type'; known: {', '.join(POLICY_REGISTRY.names())}")
+        cls = POLICY_REGISTRY.get(file.policy["type"])
     except (UnknownName, NotAllowed) as error:
         raise ConfigError([(("policy", "type"), f"{path}: key 'policy.type': {error}")]) from None
     files = {name: path.parent / where for name, where in file.model.component_config_paths.items()}
@@ -133,25 +135,18 @@ def save_policy_file(folder: Path, config: BaseModel, normalizer: Normalizer | N
     return folder / POLICY_FILE
 
 
-def _type_of(file: PolicyFile) -> str:
-    kind = file.policy.get("type")
-    if not isinstance(kind, str):
-        raise UnknownName(f"a policy needs a 'type'; known: {', '.join(POLICY_REGISTRY.names())}")
-    return kind
-
-
 def _check_components(path: Path, cls: type[BaseModel], file: PolicyFile, files: dict[str, Path]) -> None:
     kind, sections = file.policy["type"], _sections(cls)
     for name, component in files.items():
-        where = ("model", "component_config_paths", name)
+        problem = ""
         if name not in cls.model_fields:
-            raise ConfigError(
-                [(where, f"{path}: policy '{kind}' has no component '{name}'; {did_you_mean(name, sections)}")]
-            )
-        if name in file.policy:
-            raise ConfigError([(where, f"{path}: component '{name}' has a file and stands under 'policy'; keep one")])
-        if not component.is_file():
-            raise ConfigError([(where, f"{path}: the file of component '{name}' is not there: {component}")])
+            problem = f"policy '{kind}' has no component '{name}'; {did_you_mean(name, sections)}"
+        elif name in file.policy:
+            problem = f"component '{name}' has a file and stands under 'policy'; keep one"
+        elif not component.is_file():
+            problem = f"the file of component '{name}' is not there: {component}"
+        if problem:
+            raise ConfigError([(("model", "component_config_paths", name), f"{path}: {problem}")])
     for name, required in sections.items():
         if required and name not in files and name not in file.policy:
             hint = f"name its file under model.component_config_paths, like {name}: components/{name}.yaml"

@@ -49,7 +49,7 @@ class NoRateLimiter:
 
 
 def set_realtime_priority(cpu: int | None = None) -> str:
-    """Ask the kernel to run this process before others; returns what was granted, in words.
+    """Ask the kernel to run this process before others; returns what was granted, as text.
 
     cpu: the core to pin it to
     """
@@ -70,8 +70,8 @@ def set_high_priority() -> None:
 
 
 def _raise_priority() -> str:
-    """Of all threads of this process: one that waits for a camera holds Python's lock for a moment when it wakes, and
-    when another program gets the processor in that moment, control waits for both."""
+    """Of all threads of this process: one that waits for a camera holds Python's lock briefly when it wakes, and if
+    another program gets the processor then, control waits for both."""
     threads = [int(thread.name) for thread in Path("/proc/self/task").iterdir()]
     try:
         for thread in threads:

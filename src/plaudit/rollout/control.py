@@ -46,7 +46,7 @@ class StartEpisode:
 
 @dataclass(frozen=True)
 class StopEpisode:
-    """To control: end the episode; why, in words."""
+    """To control: end the episode, for this reason."""
 
     reason: str
 
@@ -56,7 +56,7 @@ class Ready:
     """From control: the robot is connected."""
 
     env_spec: EnvSpec
-    priority: str  # that the machine granted, in words
+    priority: str  # that the machine granted, as text
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +204,7 @@ def main(
 
 
 def hold(_: Connection, robot_config: RobotConfig) -> None:
-    """A process for when the control process was killed: connects to the robot anew and tells it to hold."""
+    """A process for when the control process was killed: connects to the robot again and tells it to hold."""
     with ExitStack() as stack:
         robot = connect_robot(robot_config, stack)
         with suppress(Exception):
@@ -213,7 +213,7 @@ def hold(_: Connection, robot_config: RobotConfig) -> None:
 
 
 class ControlProcess:
-    """Runs episodes, one after the other, as the parent asks for them."""
+    """Runs one episode for each `StartEpisode` of the parent."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class ControlProcess:
         self._robot, self._env_spec, self._config = robot, env_spec, config
         self._control = ControlStep(robot, teleop, config)
         self._parent, self._ticks = parent, ticks
-        self._messages = select.poll()  # of the parent; asked at every tick, and this is the cheapest way to
+        self._messages = select.poll()  # of the parent; polled at every tick, so it has to be cheap
         self._messages.register(parent.fileno(), select.POLLIN)
 
     def serve(self) -> None:

@@ -48,7 +48,7 @@ class InferenceConfig(Config):
     execution_horizon: int | None = Field(default=None, ge=1)  # steps of a chunk to execute; None: half (rtc), or all
     max_action_delta: float | tuple[float, ...] | None = None  # from one command to the next, for all joints or each
     idle_action: Literal["repeat", "zero"] = "repeat"  # when a chunk has run out: the last command (targets), or zeros
-    guidance: bool = True  # rtc: continue the previous chunk (`guided_inference`); False: `predict` anew
+    guidance: bool = True  # rtc: continue the previous chunk by `guided_inference`; False: `predict`
     delay_window: int = Field(default=8, ge=1)  # rtc: the next delay is estimated as the longest of the last few
     # Statistics of state and action, a file or its content; None: the policy uses the robot's own units.
     normalizer: Path | dict[str, Any] | None = None

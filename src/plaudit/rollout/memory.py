@@ -4,8 +4,8 @@
     inference process  reads frames as views of the same bytes; writes the newest chunk and its latencies
     parent             allocates the block and returns it as an `Episode` that owns it
 
-A row is written once and never again, so a reader that was told of row n may use it for as long as it likes: there is
-no ring to be overtaken in, no slot to pin and no copy but the one out of the camera's buffer. Nothing is allocated
+A row is written once and never changed, so a reader that was notified of row n may use it at any time: there is no ring
+buffer that overtakes it, no slot to pin and no copy but the one out of the camera's buffer. Nothing is allocated
 while the robot moves: the block has room for the longest episode, and its pages are mapped before the first tick (a
 copy of three 240x320 frames takes 0.04 ms into mapped pages, 0.4 ms into others).
 

@@ -78,7 +78,7 @@ class ChildProcess:
         return self._process.poll() is None
 
     def exit_reason(self) -> str:
-        """Why it ended, in words."""
+        """Why it ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_S)
         code = self._process.returncode

@@ -9,7 +9,7 @@ What may end, and what happens then:
     inference, however         control continues: the rest of the chunk, then the idle action; the parent notices,
                                stops control, and the robot holds
     control, by an exception   it tells the robot to hold, then the parent
-    control, killed            the parent starts a third process that connects to the robot anew and tells it to hold
+    control, killed            the parent starts a third process that connects to the robot again and tells it to hold
     the parent, however        control sees its socket close, tells the robot to hold and ends; inference ends too
     Ctrl-C                     only the parent receives it and stops control; the robot holds
 
@@ -37,7 +37,7 @@ from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import PolicyWeights
 
 POLL_S = 0.1  # between checks that both processes are alive, should no socket say so
-HOLD_TIMEOUT_S = 30.0  # for connecting to the robot anew and telling it to hold
+HOLD_TIMEOUT_S = 30.0  # for connecting to the robot again and telling it to hold
 
 
 @INFERENCE_REGISTRY.register("rtc")

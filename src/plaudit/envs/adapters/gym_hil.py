@@ -2,7 +2,7 @@
 
 The ids with "Base" take raw actions, meters per step and a rotation that is ignored; the ids without it take four
 numbers, three of them scaled to 25 mm per step, and are the ones that people train on. The ids for gamepads, keyboards
-and viewers need a person and a window and are left out.
+and viewers need a human and a window and are left out.
 """
 
 import warnings
@@ -63,7 +63,7 @@ class GymHilConfig(AdapterConfig):
         if "PickCube" in self.id:
             options["random_block_position"] = self.random_block
         if "Base" not in self.id:
-            options["reset_delay_seconds"] = 0.0  # by default it sleeps a second at each reset, for a person
+            options["reset_delay_seconds"] = 0.0  # by default it sleeps a second at each reset, for a human
         with gl.explain_errors(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*precision lowered by casting to float32")  # of its own spaces
             simulator = gym.make(self.id, max_episode_steps=self.max_steps, disable_env_checker=True, **options)

@@ -4,7 +4,7 @@ Most of an image is static. The background (everything that cannot move) is cast
 depths; a new image casts only the rays that could meet a moving geom, against the moving geoms alone, and draws the
 hits over the background where they are nearer. Which rays those are is decided per block of pixels: every moving geom
 is covered by a few spheres, and a block is cast if the cone around it touches one. A camera on the hand moves relative
-to the background, so its background is cast anew for each image.
+to the background, so its background is cast again for each image.
 
 All environments are rendered together: one call to the batch, one shading of all hits. Shading is ambient plus Lambert
 from one distant light, without textures or shadows.
@@ -46,7 +46,7 @@ class RayCamera:
         self._plane = np.zeros((num_envs, len(self._face_blocks.pixels), 3))
 
     def refresh(self, ids: AnyArray) -> None:
-        """Cast the background of these environments anew, after their appearance changed."""
+        """Cast the background of these environments again, after their appearance changed."""
         if not self._on_hand:
             pixels = np.arange(len(self._rays))
             row, pixel = np.repeat(np.arange(len(ids)), len(pixels)), np.tile(pixels, len(ids))

@@ -115,7 +115,7 @@ class RuntimeTopics(Config):
     joint_states: Topic  # JointState, measured
     joint_commands: Topic  # JointState, position targets
     cameras: Mapping[str, Topic]  # by the camera's name; those that are not in camera_names are ignored
-    teleop: Topic | None = None  # JointState, the commands of a person
+    teleop: Topic | None = None  # JointState, the commands of a human
 
     def image_type(self, camera: str) -> str:
         """The message type of a camera's topic."""
