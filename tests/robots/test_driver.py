@@ -99,7 +99,7 @@ def test_it_holds_the_measured_position_or_the_last_command_when_that_is_too_old
             robot.hold()
             assert commands[-1].position == pytest.approx(position, abs=1e-6)
         robot.sensors.silent_after = 0.05
-        wait_until(lambda: min(robot.sensors.ages().values()) > robot.sensors.silent_after)
+        wait_until(lambda: min(stream.age() for stream in robot.sensors._streams) > robot.sensors.silent_after)
         robot.act(position + 0.01)
         robot.hold()
         assert commands[-1].position == pytest.approx(robot.last_command)
@@ -151,4 +151,4 @@ def test_a_persons_command_counts_while_it_is_given(tmp_path):
         assert teleop.command().tolist() == list(range(24))
         wait_until(lambda: teleop.command() is None)
     person.publish(config.topics().teleop, JOINT_STATE, b"?")
-    assert teleop.command() is None and teleop.dropped() == {"unreadable": 1}
+    assert teleop.command() is None and teleop._stream.dropped == {"unreadable": 1}

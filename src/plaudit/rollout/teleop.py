@@ -197,10 +197,6 @@ class TopicTeleop:
         """Close the transport."""
         self._transport.close()
 
-    def dropped(self) -> dict[str, int]:
-        """Reason -> number of messages that were dropped for it."""
-        return dict(self._stream.dropped)
-
 
 @contextmanager
 def restore_terminal() -> Iterator[None]:

@@ -37,16 +37,6 @@ class GlCamera:
             self._renderer.render(out=image)
         return images
 
-    def segment(self, ids: AnyArray) -> AnyArray:
-        """The id of the geom at each pixel, [n, H, W], -1 for none."""
-        self._renderer.enable_segmentation_rendering()
-        geoms = np.empty((len(ids), *self.size), int)
-        for image, i in zip(geoms, ids, strict=True):
-            self._load_env(int(i))
-            image[:] = self._renderer.render()[..., 0]
-        self._renderer.disable_segmentation_rendering()
-        return geoms
-
     def close(self) -> None:
         """Free the OpenGL context."""
         self._renderer.close()
