@@ -50,7 +50,8 @@ class DataCollectorWrapper(gym.Wrapper[Any, Any, Any, Any]):
         """
         super().__init__(env)
         self._reader = _Reader(env.observation_space, env.render_mode, success_key, info_keys)
-        self.collector = _make_collector(env, 1, store, targets, image_keys, task, fps)
+        about = _describe(env, task, fps)
+        self.collector = RewardDataCollector(store, 1, targets=targets, image_keys=image_keys, **about)
 
     @property
     def done(self) -> bool:
@@ -114,7 +115,8 @@ class VectorDataCollectorWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
                 "an environment that resets in the same step is rendered too late to see how its episode ended; "
                 "make it with autoreset_mode=AutoresetMode.NEXT_STEP"
             )
-        self.collector = _make_collector(env, env.num_envs, store, targets, image_keys, task, fps)
+        about = _describe(env, task, fps)
+        self.collector = RewardDataCollector(store, env.num_envs, targets=targets, image_keys=image_keys, **about)
         self._done = np.zeros(env.num_envs, bool)
 
     @property
@@ -197,18 +199,10 @@ def _is_image(space: spaces.Space[Any]) -> bool:
     )
 
 
-def _make_collector(
-    env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any],
-    num_envs: int,
-    store: Store,
-    targets: EpisodeTargets,
-    image_keys: Sequence[str] | None,
-    task: str,
-    fps: float | None,
-) -> RewardDataCollector:
+def _describe(env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any], task: str, fps: float | None) -> dict[str, Any]:
+    """Task, rate and name of the environment, for its episodes."""
     fps = float(env.metadata.get("render_fps", 0.0)) if fps is None else fps
-    robot = env.spec.id if env.spec else ""
-    return RewardDataCollector(store, num_envs, targets=targets, image_keys=image_keys, task=task, fps=fps, robot=robot)
+    return {"task": task, "fps": fps, "robot": env.spec.id if env.spec else ""}
 
 
 def _with_final(observation: Any, final: Sequence[Any], done: BoolArray) -> Any:
