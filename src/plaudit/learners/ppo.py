@@ -43,9 +43,7 @@ class PpoConfig(LearnerConfig):
     target_kl: PositiveFloat | None = 0.1  # an update stops when the policy has moved this far; None: never
     hidden_dims: tuple[PositiveInt, ...] = (128, 128)
     log_std_init: float = -0.5  # of the actions
-    pretrain_updates: NonNegativeInt = (
-        2000  # behavior cloning, where there are demonstrations, before the first rollout
-    )
+    pretrain_updates: NonNegativeInt = 2000  # of behavior cloning before the first rollout, with demonstrations
     pretrain_batch_size: PositiveInt = 256
     # Rollouts after cloning from which only the value learns: with an untrained value every advantage is noise, and a
     # few updates of noise undo what was cloned.

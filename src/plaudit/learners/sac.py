@@ -89,9 +89,10 @@ class Sac(LearnerBase):
         """Actions [N, A] for N observations."""
         with torch.inference_mode():
             features = self.net.actor_encoder(obs_to_tensors(observation, self.env_spec, self.device))
-            actions = (
-                self.net.actor(features, self._noise(len(features)))[0] if explore else self.net.actor.mode(features)
-            )
+            if explore:
+                actions, _ = self.net.actor(features, self._noise(len(features)))
+            else:
+                actions = self.net.actor.mode(features)
         return actions.cpu().numpy()
 
     def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:

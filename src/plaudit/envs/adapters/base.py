@@ -87,12 +87,9 @@ class AdaptedEnv(gym.Env[dict[str, Any], FloatArray]):
         self._low, self._high = action_bounds(simulator.action_space, name)
         self.action_dim = len(self._low)
         self.action_space = spaces.Box(-1.0, 1.0, self._low.shape, np.float32)
-        self.observation_space = spaces.Dict(
-            {
-                "state": spaces.Box(-np.inf, np.inf, (state_dim,), np.float32),
-                **{camera: spaces.Box(0, 255, (*size, 3), np.uint8) for camera, size in images.items()},
-            }
-        )
+        cameras = {camera: spaces.Box(0, 255, (*size, 3), np.uint8) for camera, size in images.items()}
+        state = spaces.Box(-np.inf, np.inf, (state_dim,), np.float32)
+        self.observation_space = spaces.Dict({"state": state, **cameras})
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -125,14 +125,8 @@ class RuntimeTopics(Config):
         """Raise `ConfigError` unless every camera of the params has a topic."""
         for camera in params.camera_names:
             if camera not in self.cameras:
-                raise ConfigError(
-                    [
-                        (
-                            ("cameras",),
-                            f"camera '{camera}' of camera_names has no topic; {did_you_mean(camera, self.cameras)}",
-                        )
-                    ]
-                )
+                hint = did_you_mean(camera, self.cameras)
+                raise ConfigError([(("cameras",), f"camera '{camera}' of camera_names has no topic; {hint}")])
 
 
 def load_params(folder: Path, user: Path | Mapping[str, Any] | None) -> RuntimeParams:
