@@ -9,6 +9,7 @@ from plaudit.cli.choices import ONLINE_HELP, TRAIN_HELP
 from plaudit.cli.cluster import cluster
 from plaudit.cli.collect import collect_
 from plaudit.cli.common import out, run_app
+from plaudit.cli.config import config
 from plaudit.cli.data import data
 from plaudit.cli.demo import demo
 from plaudit.cli.env import env
@@ -28,6 +29,7 @@ app.add_typer(env, name="env", help="List, view and benchmark simulated tasks; r
 app.add_typer(robot, name="robot", help="List robots, check the streams of one, run its simulated twin.")
 app.add_typer(judge, name="judge", help="Evaluate and calibrate judges; explanations of a vision-language model.")
 app.add_typer(cluster, name="cluster", help="Start, stop and check a Ray cluster of several machines.")
+app.add_typer(config, name="config", help="Show config keys and choices; copy example configs.")
 app.command("collect")(collect_)
 app.command("label")(label_)
 app.command("train-reward")(train_reward)

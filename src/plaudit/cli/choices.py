@@ -17,7 +17,7 @@ Choices:
 
 {_OWN}
 
-All keys with their defaults: docs/train.md. Files to start from: examples/configs.
+All keys with their defaults: 'plaudit config show' and docs/train.md. Files to start from: 'plaudit config list'.
 """
 
 ONLINE_HELP = f"""\b
@@ -30,5 +30,5 @@ Choices:
 
 {_OWN}
 
-All keys with their defaults: docs/train.md. Files to start from: examples/configs.
+All keys with their defaults: 'plaudit config show' and docs/train.md. Files to start from: 'plaudit config list'.
 """

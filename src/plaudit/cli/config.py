@@ -1,0 +1,156 @@
+"""`plaudit config`: the keys of a config with their defaults, the choices, and example files to start from."""
+
+import ast
+import inspect
+import json
+import shutil
+import textwrap
+import tokenize
+from collections.abc import Iterator, Mapping
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic import BaseModel
+
+from plaudit.cli.common import out
+from plaudit.errors import DataError, TargetNotEmpty, UnknownName, did_you_mean
+
+if TYPE_CHECKING:
+    from plaudit.registry import Registry
+
+config = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+COMMENT_COLUMN = 44  # where a comment starts, if the value leaves room
+
+
+@config.command("list")
+def config_list() -> None:
+    """List the blocks of a training config, the choices of each, and the example files."""
+    out.print("Blocks of a training config, for 'plaudit config show BLOCK':")
+    out.print(f"  {', '.join(_blocks())}", soft_wrap=True)
+    out.print("\nChoices, for 'plaudit config show KIND.NAME':")
+    for kind, registry in _registries().items():
+        out.print(f"  {kind + ':':11}{', '.join(registry.names())}", soft_wrap=True)
+    out.print("\nExamples, for 'plaudit config copy NAME':")
+    out.print(f"  {', '.join(_examples())}", soft_wrap=True)
+
+
+@config.command("show")
+def config_show(
+    name: Annotated[
+        str, typer.Argument(help="A block like run, or a choice like learner.sac; none: the whole tree.")
+    ] = "",
+) -> None:
+    """Print keys with their defaults and meaning, as YAML; '???' is what has no default."""
+    kind, _, chosen = name.partition(".")
+    registries, blocks = _registries(), _blocks()
+    if chosen and kind in registries:
+        lines = [f"{kind}:", f"  type: {chosen}", *_yaml(registries[kind].get(chosen), 2)]
+    elif name in blocks:
+        lines = [f"{name}:", *_yaml(type(blocks[name]), 2, blocks[name])]
+    elif not name:
+        lines = [line for key, block in blocks.items() for line in (f"{key}:", *_yaml(type(block), 2, block))]
+    else:
+        known = [*blocks, *(f"{kind}.{one}" for kind, registry in registries.items() for one in registry.names())]
+        raise UnknownName(f"there is no block or choice '{name}'; {did_you_mean(name, known)}")
+    for line in lines:
+        out.print(line, soft_wrap=True)
+
+
+@config.command("copy")
+def config_copy(
+    name: Annotated[str, typer.Argument(help="An example that 'plaudit config list' shows.")],
+    target: Annotated[Path | None, typer.Argument(help="The file to write; default: NAME.yaml here.")] = None,
+) -> None:
+    """Copy an example config to edit and run. Nothing is overwritten."""
+    examples = _examples()
+    if name not in examples:
+        raise UnknownName(f"there is no example '{name}'; {did_you_mean(name, examples)}")
+    target = target or Path(f"{name}.yaml")
+    if target.exists():
+        raise TargetNotEmpty(f"{target} exists already; name another file: plaudit config copy {name} FILE")
+    if not target.parent.is_dir():
+        raise DataError(f"{target.parent} is no folder; make it first, or name a file in another")
+    shutil.copyfile(examples[name], target)
+    out.print(f"wrote {target}")
+
+
+def _examples() -> dict[str, Path]:
+    """Name -> file: in a wheel beside the package, in a checkout at its top."""
+    package = Path(__file__).parents[1]
+    folders = (package / "examples/configs", package.parents[1] / "examples/configs")
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
+
+
+def _registries() -> Mapping[str, "Registry"]:
+    from plaudit import registry
+
+    found = [value for value in vars(registry).values() if isinstance(value, registry.Registry)]
+    return {one.kind.split()[0]: one for one in found}
+
+
+def _blocks() -> dict[str, BaseModel]:
+    """The blocks of a training config whose keys do not depend on a choice, with their defaults."""
+    from plaudit.training.config import TrainingConfig
+
+    defaults = {name: field.default for name, field in TrainingConfig.model_fields.items()}
+    return {name: default for name, default in defaults.items() if isinstance(default, BaseModel)}
+
+
+def _yaml(cls: type[BaseModel], indent: int, values: BaseModel | None = None) -> Iterator[str]:
+    """The keys of a config class with the comments beside them in the source.
+
+    values: default: those of the class
+    """
+    comments = _comments(cls)
+    for name, field in cls.model_fields.items():
+        if values is not None:
+            value = getattr(values, name)
+        else:
+            value = "???" if field.is_required() else field.get_default(call_default_factory=True)
+        if name == "config" and isinstance(value, BaseModel):  # a judge's own keys stand beside those of the block
+            yield from _yaml(type(value), indent, value)
+        elif name != "type":
+            nested = isinstance(value, BaseModel)
+            text = f"{' ' * indent}{name}:" + ("" if nested else f" {_plain(value)}")
+            yield f"{text:{COMMENT_COLUMN}}# {comments[name]}" if comments.get(name) else text
+            if nested:
+                yield from _yaml(type(value), indent + 2, value)
+
+
+def _plain(value: Any) -> str:
+    return value if value == "???" else json.dumps(value, default=str)
+
+
+def _comments(cls: type) -> dict[str, str]:
+    """Field -> the comment behind it, or else the lines above it; of base classes too."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if base.__module__.startswith("plaudit") or base is cls:
+            found |= _own_comments(base)
+    return found
+
+
+def _own_comments(cls: type) -> dict[str, str]:
+    try:
+        source = textwrap.dedent(inspect.getsource(cls))
+    except (OSError, TypeError):  # a class that was made at run time
+        return {}
+    behind: dict[int, str] = {}
+    above: dict[int, str] = {}
+    for token in tokenize.generate_tokens(StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, text = token.start[0], token.string.lstrip("# ")
+            if token.line.strip() == token.string:
+                above[row] = f"{above.pop(row - 1, '')} {text}".strip()
+            else:
+                behind[row] = text
+    (tree,) = ast.parse(source).body
+    fields = [node for node in getattr(tree, "body", []) if isinstance(node, ast.AnnAssign)]
+    return {
+        node.target.id: behind.get(node.end_lineno or 0) or above.get(node.lineno - 1, "")
+        for node in fields
+        if isinstance(node.target, ast.Name)
+    }
