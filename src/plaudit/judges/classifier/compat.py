@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, create_model, field_validator, model_validator
 
 from plaudit.config import Config, parse
 from plaudit.untrusted import read_json_object
@@ -47,6 +47,12 @@ def translate(tree: Tree, notes: list[str]) -> Tree:
             ours = {key: value for key, value in tree.items() if key not in names}
             return deep_merge(theirs.ours(), ours)
     return tree
+
+
+def _ignored(names: str) -> type[Config]:
+    """A config class that takes these keys and does nothing with them."""
+    fields: Any = dict.fromkeys(names.split(), (Any, None))
+    return create_model("Ignored", __base__=Config, **fields)
 
 
 # RLinf's ManiSkill recipes
@@ -159,25 +165,17 @@ class LerobotFeature(Config):
     shape: tuple[int, ...]
 
 
-class LerobotRewardModel(LerobotClassifier):
+_REWARD_MODEL_KEYS = (
+    "output_features model_type name grad_clip_norm normalization_mapping push_to_hub repo_id private tags license "
+    "pretrained_revision use_amp"
+)
+
+
+class LerobotRewardModel(LerobotClassifier, _ignored(_REWARD_MODEL_KEYS)):
     """Since lerobot 0.6."""
 
     input_features: dict[str, LerobotFeature] | None = None  # its cameras, and their size
-
-    # Written by lerobot and without a meaning here.
-    output_features: Any = None
-    model_type: Any = None
-    name: Any = None
-    grad_clip_norm: Any = None
-    normalization_mapping: Any = None
-    push_to_hub: Any = None
-    repo_id: Any = None
-    private: Any = None
-    tags: Any = None
-    license: Any = None
-    pretrained_path: Any = None
-    pretrained_revision: Any = None
-    use_amp: Any = None
+    pretrained_path: Any = None  # not used; there is a note where it is set
 
     def ours(self) -> Tree:
         images = {
@@ -192,22 +190,19 @@ class LerobotRewardModel(LerobotClassifier):
         return {**super().ours(), "image_size": size, "image_keys": list(images), "num_cameras": None}
 
 
-class LerobotDataset(Config):
+_DATASET_KEYS = (
+    "repo_type image_transforms revision use_imagenet_stats return_uint8 depth_output_unit streaming eval_split"
+)
+
+
+class LerobotDataset(_ignored(_DATASET_KEYS)):
+    """Where lerobot's episodes are."""
+
     repo_id: str | None = None
     root: Path | None = None
     video_backend: str | None = "pyav"
-
-    # Written by lerobot since 0.6 and without a meaning here.
-    repo_type: Any = None
-    episodes: Any = None
+    episodes: Any = None  # not used; there is a note where these two are set
     exclude_episodes: Any = None
-    image_transforms: Any = None
-    revision: Any = None
-    use_imagenet_stats: Any = None
-    return_uint8: Any = None
-    depth_output_unit: Any = None
-    streaming: Any = None
-    eval_split: Any = None
 
     @model_validator(mode="after")
     def _is_here(self) -> Self:
@@ -235,7 +230,15 @@ class LerobotRecipe(Config):
         return self.dataset.notes()
 
 
-class LerobotTraining(Config):
+# Of lerobot's training loop; there is a note where they are set.
+_TRAINING_KEYS = (
+    "steps output_dir job_name resume cudnn_deterministic num_workers prefetch_factor persistent_workers env "
+    "env_eval_freq eval_freq eval_steps max_eval_samples log_freq tolerance_s save_checkpoint save_freq "
+    "use_policy_training_preset optimizer scheduler eval wandb peft ema job sample_weighting rename_map checkpoint_path"
+)
+
+
+class LerobotTraining(_ignored(_TRAINING_KEYS)):
     """The config of `lerobot-train` since 0.6, as people write it or as lerobot saves it (train_config.json).
 
     `batch_size` and `seed` are keys of ours too and mean the same.
@@ -245,42 +248,11 @@ class LerobotTraining(Config):
     dataset: LerobotDataset
     policy: None = None
 
-    # Of lerobot's training loop; there is a note where they are set.
-    steps: Any = None
-    output_dir: Any = None
-    job_name: Any = None
-    resume: Any = None
-    cudnn_deterministic: Any = None
-    num_workers: Any = None
-    prefetch_factor: Any = None
-    persistent_workers: Any = None
-    env: Any = None
-    env_eval_freq: Any = None
-    eval_freq: Any = None
-    eval_steps: Any = None
-    max_eval_samples: Any = None
-    log_freq: Any = None
-    tolerance_s: Any = None
-    save_checkpoint: Any = None
-    save_freq: Any = None
-    use_policy_training_preset: Any = None
-    optimizer: Any = None
-    scheduler: Any = None
-    eval: Any = None
-    wandb: Any = None
-    peft: Any = None
-    ema: Any = None
-    job: Any = None
-    sample_weighting: Any = None
-    rename_map: Any = None
-    checkpoint_path: Any = None
-
     def ours(self) -> Tree:
         return {"data": [str(self.dataset.root)], **self.reward_model.ours()}
 
     def notes(self) -> list[str]:
-        used = ("reward_model", "dataset", "policy")
-        unused = [name for name in type(self).model_fields if name not in used and getattr(self, name)]
+        unused = [name for name in _TRAINING_KEYS.split() if getattr(self, name)]
         if self.reward_model.pretrained_path:
             unused.append("reward_model.pretrained_path")
         note = (

@@ -4,24 +4,18 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from plaudit.config import Config, Seed
+from plaudit.config import Seed
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.augment import AugmentConfig
 from plaudit.judges.classifier.encoders.efficientnet import EfficientNetConfig
-from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
+from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, NetworkConfig
 from plaudit.judges.config import REFERENCE_SOURCES
 from plaudit.registry import ENCODER_REGISTRY
 
-# Keys that the network has too.
-_NETWORK_KEYS = (
-    *("encoder", "image_size", "hidden_dim", "latent_dim", "num_spatial_blocks", "dropout"),
-    *("num_history_frames", "history_stride", "predict_progress"),
-)
 
-
-class RewardTrainConfig(Config):
+class RewardTrainConfig(NetworkConfig):
     """What a reward model is trained with."""
 
     encoder: Annotated[Any, ENCODER_REGISTRY.field] = Field(default_factory=EfficientNetConfig)
@@ -29,15 +23,8 @@ class RewardTrainConfig(Config):
     # trained elsewhere, all of it where it has no parts, and nothing of one that begins from scratch.
     freeze_encoder: bool | Literal["stem"] | None = None
     image_keys: tuple[str, ...] = ()  # cameras; () for all that the episodes have
-    image_size: Size | None = None  # (height, width) that frames are resized to; None: as they are
-    hidden_dim: PositiveInt = 256
-    latent_dim: PositiveInt = 256
-    num_spatial_blocks: PositiveInt = 8
-    dropout: float = Field(default=0.1, ge=0, lt=1)
     use_state: bool = False  # the robot's own state beside the images
-    num_history_frames: NonNegativeInt = 0  # frames before this one
-    history_stride: PositiveInt = 3  # steps between them
-    predict_progress: bool = False  # whether it also learns how far the task has come, for shaping
+    history_stride: int = Field(default=3, ge=1, le=10_000)  # steps between the frames of its history
     label_sources: tuple[str, ...] = REFERENCE_SOURCES  # whose labels to learn from
     # Of the episodes: those that choose the best epoch, the threshold and the calibration, and those that measure what
     # came of it; without any of the latter, it is measured on the former.
@@ -74,7 +61,7 @@ class RewardTrainConfig(Config):
         """The network for frames of these sizes, and for a state of so many numbers where it is to see that."""
         if self.use_state and not state_dim:
             raise JudgeError("these episodes have no state; leave out --use-state")
-        own = {name: getattr(self, name) for name in _NETWORK_KEYS}
+        own = {name: getattr(self, name) for name in NetworkConfig.model_fields}
         state_dim = state_dim if self.use_state else 0
         return ClassifierConfig(cameras=dict(cameras), freeze_stem=self.freezes_stem, state_dim=state_dim, **own)
 

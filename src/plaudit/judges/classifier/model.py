@@ -26,20 +26,25 @@ from plaudit.registry import ENCODER_REGISTRY
 Size = tuple[PositiveInt, PositiveInt]  # height, width
 
 
-class ClassifierConfig(Config):
-    """All that is needed to build the network again."""
+class NetworkConfig(Config):
+    """The size of the network, and what it sees and predicts beside the newest images."""
 
     encoder: Annotated[Any, ENCODER_REGISTRY.field]
-    cameras: dict[str, Size]  # the frames that come in
-    image_size: Size | None = None  # that they are resized to; None: as they are
+    image_size: Size | None = None  # (height, width) that frames are resized to; None: as they are
     hidden_dim: PositiveInt = 256
-    latent_dim: PositiveInt = 256  # of what is kept of one camera's image
+    latent_dim: PositiveInt = 256  # of the embedding of one camera's image
     num_spatial_blocks: PositiveInt = 8  # embeddings of each channel
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    state_dim: NonNegativeInt = 0  # numbers of the robot's state that it sees beside the images; 0: none
     num_history_frames: NonNegativeInt = 0  # frames before this one that it sees too
     history_stride: int = Field(default=1, ge=1, le=10_000)  # steps between them; as many embeddings are kept
-    predict_progress: bool = False  # whether it also predicts how far the task has come
+    predict_progress: bool = False  # whether it also predicts how far the task has come, for shaping
+
+
+class ClassifierConfig(NetworkConfig):
+    """All that is needed to build the network again."""
+
+    cameras: dict[str, Size]  # the frames that come in
+    state_dim: NonNegativeInt = 0  # numbers of the robot's state that it sees beside the images; 0: none
     # Whether the first part of the encoder stands still and the rest learns; what is kept of an image is then the grid
     # between the two.
     freeze_stem: bool = False
