@@ -56,7 +56,7 @@ def main() -> None:
         bars.left_out("how well it judges: ROC-AUC, how far its cutoffs are off, and whether it passes its controls")
     else:
         bars.at_least("judge_eval_roc_auc", found.metrics.roc_auc, 0.93)
-        bars.at_most("judge_eval_cutoff_median", found.label_metrics.median, 12)
+        bars.at_most("judge_eval_cutoff_median", found.label_metrics.onset_median, 12)
         asked = [control for control in found.controls if control.frames]
         bars.at_least("judge_eval_controls_passed", sum(control.passed for control in asked), len(asked))
     bars.report()
@@ -85,7 +85,7 @@ def measured(model: RewardModel, store: Store, page: Path | None) -> JudgeEvalua
     print(
         f"its rule fitted on these: {fitted.rule.describe()}; held back, {rate.value:.2%} "
         f"({rate.low:.2%} to {rate.high:.2%}) of failure frames called, {held_back.recall:.1%} of success frames, "
-        f"cutoffs off by {held_back.cutoffs.median:g} frames in the median"
+        f"cutoffs off by {held_back.cutoffs.onset_median:g} frames in the median"
     )
     return found
 

@@ -86,7 +86,7 @@ def test_the_shift_is_that_of_decoded_cutoffs(tmp_path):
         fit.rule.cutoff_offset + int(np.argmax(fit.calibration.recalibrate(said[0].success_prob) >= fit.rule.threshold))
         >= 4
     )
-    assert cross_val.cutoffs.median == 0 and cross_val.cutoffs.num_fp == 0
+    assert cross_val.cutoffs.onset_median == 0 and cross_val.cutoffs.fp == 0
 
 
 def test_each_episode_is_asked_about_once_and_failures_are_told(tmp_path):

@@ -44,9 +44,9 @@ def test_a_judge_that_is_right_about_everything(bright):
     scores = found.metrics
     assert (scores.episodes, scores.frames, scores.success_frames) == (6, 48, 12)
     assert (scores.precision, scores.recall, scores.roc_auc, scores.fpr) == (1, 1, 1, 0)
-    assert (scores.episode_tp, scores.episode_fn, scores.episode_fp, scores.episode_tn) == (3, 0, 0, 3)
+    assert (scores.causal.tp, scores.causal.fn, scores.causal.fp, scores.causal.tn) == (3, 0, 0, 3)
     assert found.label_metrics.errors == (1, 1, 1) and found.has_probabilities
-    assert scores.onset_error_median == 1 and scores.cutoff_decode_median == 0  # two of three frames are a frame later
+    assert scores.causal.onset_median == 1 and scores.offline.onset_median == 0  # two of three frames are a frame later
     assert not found.failed_controls and not found.failed and not found.notes
 
 
@@ -66,14 +66,14 @@ def test_numbers_are_those_of_the_formulas(bright):
 
 def test_a_shift_is_taken_off_the_cutoffs_and_nothing_else(bright):
     found = measured(bright, cut=5, rule={"decode": "cutoff", "cutoff_offset": 1})
-    assert found.label_metrics.errors == (0, 0, 0) and found.metrics.cutoff_decode_median == 0
+    assert found.label_metrics.errors == (0, 0, 0) and found.metrics.offline.onset_median == 0
     assert found.metrics.recall == 9 / 12
 
 
 def test_live_and_decoded_are_both_told_whatever_stands_on_the_labels(bright):
     found = measured(bright, rule={"k": 3, "n": 3})
-    assert found.label_metrics.median == found.metrics.onset_error_median == 2
-    assert found.metrics.cutoff_decode_median == 0
+    assert found.label_metrics.onset_median == found.metrics.causal.onset_median == 2
+    assert found.metrics.offline.onset_median == 0
 
 
 def test_the_worst_frames_are_shown_as_they_are(bright):
@@ -170,7 +170,7 @@ def test_labels_that_are_there_are_measured_by_yes_and_no(bright):
         bright.ledger.append(i, Labels.from_cutoff(steps=STEPS, cutoff=CUT + 1, source="cutoff"))
     found = ledger(bright, "cutoff")
     assert found.metrics.episodes == 4 and not found.has_probabilities and found.metrics.threshold == 0.5
-    assert found.label_metrics.errors == (1, 1, 1) and found.label_metrics.num_fp == 1
+    assert found.label_metrics.errors == (1, 1, 1) and found.label_metrics.fp == 1
     assert found.metrics.recall == 9 / 12 and found.controls == ()
 
 
@@ -227,5 +227,5 @@ def test_without_a_reference_it_says_what_to_do(bright):
 
 def test_the_numbers_go_through_json(tmp_path):
     tree = json.loads(json.dumps(measured(bright_store(tmp_path / "s", 0, 2)).to_json(), allow_nan=False))
-    assert tree["scores"]["roc_auc"] is None and tree["label_metrics"]["median"] is None
+    assert tree["scores"]["roc_auc"] is None and tree["label_metrics"]["onset_median"] is None
     assert sum(b["count"] for b in tree["calibration"]) == 16

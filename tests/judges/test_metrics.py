@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -85,19 +86,19 @@ def test_measure_by_hand():
     assert scores.accuracy == pytest.approx(6 / 7)
     assert scores.roc_auc == 1
     assert scores.fpr == pytest.approx(1 / 5) and scores.fpr_low <= 1 / 5 <= scores.fpr_high
-    assert (scores.episode_tp, scores.episode_fn, scores.episode_fp, scores.episode_tn) == (1, 0, 1, 0)
-    assert (scores.onset_error_median, scores.cutoff_decode_median, scores.cutoff_decode_fn) == (0, 0, 0)
+    assert (scores.causal.tp, scores.causal.fn, scores.causal.fp, scores.causal.tn) == (1, 0, 1, 0)
+    assert (scores.causal.onset_median, scores.offline.onset_median, scores.offline.fn) == (0, 0, 0)
 
 
 def test_confirmation_rejects_the_flicker_and_calls_the_success_a_frame_later():
     scores = compute_metrics(small_set(), DecisionRule(k=2, n=2))
-    assert (scores.episode_fp, scores.episode_tn, scores.onset_error_median) == (0, 1, 1)
+    assert (scores.causal.fp, scores.causal.tn, scores.causal.onset_median) == (0, 1, 1)
     assert scores.fpr == pytest.approx(1 / 5)  # frames are scored one by one
 
 
 def test_a_success_that_is_undone_is_decoded_up_to_there():
     undone = scored([0.1, 0.1, 0.9, 0.9, 0.1, 0.1, 0.1, 0.1], [0, 0, 1, 1, 0, 0, 0, 0])
-    assert compute_metrics([undone], SINGLE).cutoff_decode_median == 0
+    assert compute_metrics([undone], SINGLE).offline.onset_median == 0
 
 
 def test_scores_go_through_json_with_what_could_not_be_measured():
@@ -133,10 +134,18 @@ def test_episodes_that_are_called_at_their_first_frame_are_counted():
 
 def test_files_of_earlier_versions_are_read():
     scores = compute_metrics(small_set(), SINGLE)
-    old = dict(scores.to_json())
-    for name, before in {"episode_tp": "episodes_hit", "onset_error_p90": "cutoff_p90"}.items():
-        old[before] = old.pop(name)
-    assert JudgeMetrics.from_json(old) == scores
+    old = scores.to_json()
+    causal, offline = old.pop("causal"), old.pop("offline")
+    old |= {"episodes_hit": causal["tp"], "episodes_missed": causal["fn"]}
+    old |= {"episodes_false": causal["fp"], "episodes_rejected": causal["tn"]}
+    old |= {"cutoff_median": causal["onset_median"], "cutoff_p90": causal["onset_p90"]}
+    old |= {"decoded_median": None, "decoded_p90": offline["onset_p90"]}
+    old |= {"decoded_missed": offline["fn"], "decoded_false": offline["fp"]}
+    old["start_called"] = old.pop("first_frame_positives")
+    read = JudgeMetrics.from_json(old)
+    assert replace(read.causal, errors=scores.causal.errors) == scores.causal
+    assert (read.offline.tp, read.offline.tn, read.roc_auc) == (scores.offline.tp, scores.offline.tn, scores.roc_auc)
+    assert math.isnan(read.offline.onset_median)
     line = {"episode": 7, "truth": [0, None], "probability": [0.25, 0.5]}
     found = EpisodePrediction.from_json(line)
     assert found.to_json() == {"episode": 7, "target": [0, None], "success_prob": [0.25, 0.5]}

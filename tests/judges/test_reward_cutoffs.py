@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plaudit.judges.calibration import fit_cutoff_offset
-from plaudit.judges.metrics import cutoff_decode_errors, onset_errors
+from plaudit.judges.metrics import causal_metrics, offline_metrics
 from plaudit.judges.predictions import EpisodePrediction
 from plaudit.rule import DecisionRule, decode_cutoff
 
@@ -44,18 +44,16 @@ def test_a_threshold_that_nothing_reaches_decodes_to_never():
 
 
 def test_decoded_errors_count_failures_that_are_given_a_cutoff():
-    found = cutoff_decode_errors(
-        [scored([0, 1, 0, 1, 1], [0, 0, 0, 1, 1]), scored([0, 1, 1], [0, 0, 0]), scored([0], [0])]
-    )
+    found = offline_metrics([scored([0, 1, 0, 1, 1], [0, 0, 0, 1, 1]), scored([0, 1, 1], [0, 0, 0]), scored([0], [0])])
     assert found.errors == (0,)
-    assert (found.num_fn, found.num_fp, found.num_failures) == (0, 1, 2)
+    assert (found.fn, found.fp, found.tn) == (0, 1, 1)
 
 
 def test_the_shift_is_the_median_error_at_the_same_strictness():
     episodes = [scored([0.1, 0.6, 0.6, 0.99, 0.99], [0, 1, 1, 1, 1])] * 4
     assert fit_cutoff_offset(episodes) == 0
     assert fit_cutoff_offset(episodes, threshold=0.9) == 2
-    assert cutoff_decode_errors(episodes, offset=2, threshold=0.9).errors == (0, 0, 0, 0)
+    assert offline_metrics(episodes, offset=2, threshold=0.9).errors == (0, 0, 0, 0)
 
 
 def test_the_shift_of_a_single_episode_is_half_believed():
@@ -77,14 +75,14 @@ def test_onset_errors_by_hand():
         scored([0, 1, 0, 0, 0], [0, 0, 0, 0, 0]),  # falsely called
         scored([0, 0, 0, 0, 0], [0, 0, 0, 0, 0]),
     ]
-    found = onset_errors(episodes, DecisionRule(decode="per_frame"))
+    found = causal_metrics(episodes, DecisionRule(decode="per_frame"))
     assert found.errors == (-1, 3, None)
-    assert (found.median, found.p90) == (2, pytest.approx(2.8))
-    assert (found.num_fn, found.num_fp, found.num_failures) == (1, 1, 2)
+    assert (found.onset_median, found.onset_p90) == (2, pytest.approx(2.8))
+    assert (found.fn, found.fp, found.tn) == (1, 1, 1)
 
 
 def test_a_call_where_the_truth_is_not_known_is_neither_right_nor_wrong():
     episodes = [scored([1, 0, 0, 1], [NAN, 0, 0, 1]), scored([0, 1], [0, NAN]), scored([1, 1], [NAN, NAN])]
-    found = onset_errors(episodes, DecisionRule(decode="per_frame"))
+    found = causal_metrics(episodes, DecisionRule(decode="per_frame"))
     assert found.errors == (0,)
-    assert (found.num_fp, found.num_failures) == (0, 1)
+    assert (found.fp, found.tn) == (0, 1)

@@ -102,7 +102,7 @@ def test_an_evaluation_measures_the_labels_that_a_run_would_get(tmp_path, model,
     found = evaluate(store, judge, truths, with_controls=False)
     there = compare_labels(store, {i: store.ledger.labels(i) for i in store.ids}, truths, judge.rule)
     assert found.label_metrics == there.label_metrics and set(found.label_metrics.errors) == {0}
-    assert found.label_metrics.num_fp == 0 and found.metrics == there.metrics
+    assert found.label_metrics.fp == 0 and found.metrics == there.metrics
 
 
 def test_a_folders_own_rule_is_taken_by_every_command(tmp_path, model, monkeypatch):

@@ -20,7 +20,7 @@ from scipy.special import expit
 
 from plaudit.config import Config
 from plaudit.errors import JudgeError
-from plaudit.judges.metrics import OnsetErrors, RateCI, cutoff_decode_errors, false_positive_rate, onset_errors
+from plaudit.judges.metrics import EpisodeMetrics, RateCI, causal_metrics, false_positive_rate, offline_metrics
 from plaudit.judges.predictions import EpisodePrediction, drop_unlabeled
 from plaudit.rule import DecisionRule, above_threshold
 from plaudit.types import AnyArray, FloatArray, JudgeId
@@ -177,7 +177,7 @@ def fit_cutoff_offset(episodes: Sequence[EpisodePrediction], threshold: float = 
     frames that are only just one, and a judge that is right about most of them turns a few frames late; a strict one
     turns later. So it belongs to one threshold. A median of a few episodes is taken with caution: of E, as E / (E + 1).
     """
-    errors = [error for error in cutoff_decode_errors(episodes, threshold=threshold).errors if error is not None]
+    errors = [error for error in offline_metrics(episodes, threshold=threshold).errors if error is not None]
     return round(float(np.median(errors)) * len(errors) / (len(errors) + 1)) if errors else 0
 
 
@@ -213,7 +213,7 @@ class CrossValResult:
 
     fpr: RateCI
     recall: float
-    cutoffs: OnsetErrors  # decoded
+    cutoffs: EpisodeMetrics  # decoded
 
 
 def calibrate(
@@ -271,7 +271,7 @@ def cross_validate(
         np.concatenate([one.target for one in frames]), np.concatenate([one.success_prob for one in frames])
     )
     recall = float(recall_score(target, predicted))
-    return CrossValResult(false_positive_rate(frames, 0.5, seed), recall, onset_errors(decoded, _PER_FRAME))
+    return CrossValResult(false_positive_rate(frames, 0.5, seed), recall, causal_metrics(decoded, _PER_FRAME))
 
 
 def _folds(

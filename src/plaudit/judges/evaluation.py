@@ -25,11 +25,11 @@ from plaudit.judges.controls import UNRELATED_TASK, ControlResult, failed_contro
 from plaudit.judges.labeling import BATCH, batches, label_episodes, label_ids
 from plaudit.judges.metrics import (
     CalibrationCurve,
+    EpisodeMetrics,
     JudgeMetrics,
-    OnsetErrors,
+    causal_metrics,
     compute_metrics,
     nan_to_none,
-    onset_errors,
 )
 from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images, largest_errors
 from plaudit.judges.simulator import SOURCE as SIMULATOR
@@ -96,7 +96,7 @@ class JudgeEvaluation:
     """A judge's metrics, and what they were computed from."""
 
     metrics: JudgeMetrics
-    label_metrics: OnsetErrors  # of its labels
+    label_metrics: EpisodeMetrics  # of its labels
     calibration_curve: CalibrationCurve
     has_probabilities: bool  # if not, it was scored by yes and no
     labels: Mapping[int, Labels]  # of the episodes that were compared
@@ -187,7 +187,7 @@ def compare_labels(
         notes.append(f"All frames of the reference are {kind}: how the judge does on the others was not measured.")
     return JudgeEvaluation(
         metrics,
-        onset_errors(binary, BINARY_RULE),
+        causal_metrics(binary, BINARY_RULE),
         CalibrationCurve.of(predictions),
         has_probabilities,
         labels,

@@ -75,29 +75,31 @@ def false_positive_rate(episodes: Sequence[EpisodePrediction], threshold: float,
     )
 
 
-# The first success frame of an episode
+# Episodes, and their first success frame
 
 
 @dataclass(frozen=True)
-class OnsetErrors:
-    """How far the first frame predicted a success lies from the first that shows it, and episodes by outcome."""
+class EpisodeMetrics:
+    """Episodes by outcome, and how far the first frame predicted a success lies from the first that shows it."""
 
-    errors: tuple[int | None, ...]  # frames, of each success; below 0 is too early, None where none was predicted
-    median: float  # of |error|, over the successes that were predicted; NaN for none
-    p90: float  # 90th percentile of the same
-    num_fn: int  # successes that were never predicted
-    num_fp: int  # failures that were predicted a success
-    num_failures: int
+    tp: int
+    fn: int
+    fp: int
+    tn: int
+    onset_median: float  # frames, median of |error| over true positives; NaN for none
+    onset_p90: float  # 90th percentile of the same
+    errors: tuple[int | None, ...] = ()  # frames, of each success; below 0 is too early, None for a false negative
 
     @classmethod
     def of(cls, errors: Sequence[int | None], predicted: Sequence[bool]) -> Self:
         """From the errors of the successes, and whether each failure was predicted a success."""
         off = [abs(error) for error in errors if error is not None]
         median, p90 = (float(np.median(off)), float(np.quantile(off, 0.9))) if off else (math.nan, math.nan)
-        return cls(tuple(errors), median, p90, list(errors).count(None), sum(predicted), len(predicted))
+        fn, fp = len(errors) - len(off), sum(predicted)
+        return cls(len(off), fn, fp, len(predicted) - fp, median, p90, tuple(errors))
 
 
-def onset_errors(episodes: Sequence[EpisodePrediction], rule: DecisionRule) -> OnsetErrors:
+def causal_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule) -> EpisodeMetrics:
     """By a rule as it decides live; a prediction on a frame without a target is passed over."""
     errors: list[int | None] = []
     predicted: list[bool] = []
@@ -107,10 +109,10 @@ def onset_errors(episodes: Sequence[EpisodePrediction], rule: DecisionRule) -> O
             errors.append(None if onset is None else onset - episode.first_success)
         elif episode.has_target.any():
             predicted.append(onset is not None)
-    return OnsetErrors.of(errors, predicted)
+    return EpisodeMetrics.of(errors, predicted)
 
 
-def cutoff_decode_errors(episodes: Sequence[EpisodePrediction], offset: int = 0, threshold: float = 0.5) -> OnsetErrors:
+def offline_metrics(episodes: Sequence[EpisodePrediction], offset: int = 0, threshold: float = 0.5) -> EpisodeMetrics:
     """By `decode_cutoff`, which is given the labeled frames until success ends."""
     errors: list[int | None] = []
     predicted: list[bool] = []
@@ -123,7 +125,7 @@ def cutoff_decode_errors(episodes: Sequence[EpisodePrediction], offset: int = 0,
             errors.append(None if cutoff is None else int(labeled[cutoff]) - first)
         elif len(labeled):
             predicted.append(cutoff is not None)
-    return OnsetErrors.of(errors, predicted)
+    return EpisodeMetrics.of(errors, predicted)
 
 
 # Probabilities
@@ -171,22 +173,6 @@ def calibration_curve(success_prob: AnyArray, target: AnyArray, bins: int = 10) 
 
 # All of it
 
-# Of files that earlier versions wrote.
-_OLD_NAMES = {
-    "episodes_hit": "episode_tp",
-    "episodes_missed": "episode_fn",
-    "episodes_false": "episode_fp",
-    "episodes_rejected": "episode_tn",
-    "cutoff_median": "onset_error_median",
-    "cutoff_p90": "onset_error_p90",
-    "decoded_median": "cutoff_decode_median",
-    "decoded_p90": "cutoff_decode_p90",
-    "decoded_missed": "cutoff_decode_fn",
-    "decoded_false": "cutoff_decode_fp",
-    "start_called": "first_frame_positives",
-    "start_false": "first_frame_fp",
-}
-
 
 @dataclass(frozen=True)
 class JudgeMetrics:
@@ -208,16 +194,8 @@ class JudgeMetrics:
     fpr: float  # share of failure frames predicted a success
     fpr_low: float  # 95% confidence interval of it, by episodes
     fpr_high: float
-    episode_tp: int
-    episode_fn: int
-    episode_fp: int
-    episode_tn: int
-    onset_error_median: float  # frames between the first predicted and the first actual success, of true positives
-    onset_error_p90: float
-    cutoff_decode_median: float  # the same when the whole episode is seen, by `decode_cutoff`
-    cutoff_decode_p90: float
-    cutoff_decode_fn: int  # successes without a cutoff
-    cutoff_decode_fp: int  # failures with one
+    causal: EpisodeMetrics  # k of n frames at the threshold, as decided live
+    offline: EpisodeMetrics  # one cutoff, decoded from the whole episode
     first_frame_positives: int = 0  # episodes predicted a success at their first frame; not in the oldest files
     first_frame_fp: int = 0  # of these, the ones that do not begin with success
 
@@ -228,15 +206,36 @@ class JudgeMetrics:
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
         """What `to_json` returned, of earlier versions too."""
-        values: dict[str, Any] = {
-            _OLD_NAMES.get(name, name): math.nan if value is None else value for name, value in tree.items()
-        }
+        values = _none_to_nan(tree if "causal" in tree else _nested(tree))
+        for name in ("causal", "offline"):
+            values[name] = EpisodeMetrics(**_none_to_nan(values[name]) | {"errors": tuple(values[name]["errors"])})
         return cls(**values)
 
 
-def nan_to_none(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with None for NaN: JSON has no NaN."""
-    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in tree.items()}
+def nan_to_none(value: Any) -> Any:
+    """The same with None for NaN, which JSON does not have; of mappings, too."""
+    if isinstance(value, dict):
+        return {name: nan_to_none(inner) for name, inner in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _none_to_nan(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: math.nan if value is None else value for name, value in tree.items()}
+
+
+def _nested(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics of an earlier version, which had no `EpisodeMetrics`."""
+    old = dict(tree)
+    tp, fn, fp, tn = (old.pop(f"episodes_{name}") for name in ("hit", "missed", "false", "rejected"))
+    cutoff_fn, cutoff_fp = old.pop("decoded_missed"), old.pop("decoded_false")
+    causal = (tp, fn, fp, tn, old.pop("cutoff_median"), old.pop("cutoff_p90"))
+    offline = (
+        *(tp + fn - cutoff_fn, cutoff_fn, cutoff_fp, fp + tn - cutoff_fp),
+        *(old.pop("decoded_median"), old.pop("decoded_p90")),
+    )
+    positives = {"first_frame_positives": old.pop("start_called", 0), "first_frame_fp": old.pop("start_false", 0)}
+    episodes = {"causal": asdict(EpisodeMetrics(*causal)), "offline": asdict(EpisodeMetrics(*offline))}
+    return {**old, **positives, **episodes}
 
 
 def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule, seed: int = 0) -> JudgeMetrics:
@@ -254,8 +253,6 @@ def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule, s
     undefined: Any = math.nan  # of a share of nothing, which scikit-learn takes and its types do not say
     calibration = calibration_curve(prob, target)
     fpr = false_positive_rate(episodes, threshold, seed)
-    onset = onset_errors(episodes, live)
-    decoded = cutoff_decode_errors(episodes, rule.cutoff_offset, threshold)
     starts = [e.target[e.has_target][0] for e in episodes if e.predicted(threshold)[e.has_target][0]]
     return JudgeMetrics(
         episodes=len(episodes),
@@ -274,16 +271,8 @@ def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule, s
         fpr=fpr.value,
         fpr_low=fpr.low,
         fpr_high=fpr.high,
-        episode_tp=len(onset.errors) - onset.num_fn,
-        episode_fn=onset.num_fn,
-        episode_fp=onset.num_fp,
-        episode_tn=onset.num_failures - onset.num_fp,
-        onset_error_median=onset.median,
-        onset_error_p90=onset.p90,
-        cutoff_decode_median=decoded.median,
-        cutoff_decode_p90=decoded.p90,
-        cutoff_decode_fn=decoded.num_fn,
-        cutoff_decode_fp=decoded.num_fp,
+        causal=causal_metrics(episodes, live),
+        offline=offline_metrics(episodes, rule.cutoff_offset, threshold),
         first_frame_positives=len(starts),
         first_frame_fp=sum(bool(first == 0) for first in starts),
     )

@@ -12,9 +12,7 @@ judge that is compared with reference labels (`save_evaluation`):
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 
@@ -23,7 +21,7 @@ from plaudit.data.transfer import new_folder
 from plaudit.judges.controls import ControlResult, failed_controls
 from plaudit.judges.evaluation import JudgeEvaluation
 from plaudit.judges.labeling import group_by_message
-from plaudit.judges.metrics import CalibrationCurve, JudgeMetrics, OnsetErrors, RateCI, wilson
+from plaudit.judges.metrics import CalibrationCurve, EpisodeMetrics, JudgeMetrics, RateCI, wilson
 from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images
 from plaudit.report.outcomes import count_mistakes
 from plaudit.report.page import (
@@ -51,45 +49,20 @@ _ABOUT_LOSSES = (
 )
 
 
-@dataclass(frozen=True)
-class DecodeResult:
-    """One decision rule, from frames to a prediction for an episode, and its confusion matrix."""
-
-    name: str
-    tp: int  # episodes
-    fn: int
-    fp: int
-    tn: int
-    onset_median: float  # frames between the predicted first success frame and the reference
-    onset_p90: float
-
-    @classmethod
-    def from_errors(cls, name: str, errors: OnsetErrors) -> Self:
-        """Of rules that were measured on labels."""
-        tp, tn = len(errors.errors) - errors.num_fn, errors.num_failures - errors.num_fp
-        return cls(name, tp, errors.num_fn, errors.num_fp, tn, errors.median, errors.p90)
+Decodes = Mapping[str, EpisodeMetrics]  # decision rule -> what it gives; the first counts
 
 
-def causal(metrics: JudgeMetrics) -> DecodeResult:
-    """By the frames up to each moment, as on a robot."""
+def live_and_offline(metrics: JudgeMetrics) -> Decodes:
+    """By the frames up to each moment, as on a robot; and by the whole episode at once."""
     k, n = metrics.k, metrics.n
     name = f"causal ({k} of {n} frames)" if n > 1 else "causal (single frame)"
-    episodes = (metrics.episode_tp, metrics.episode_fn, metrics.episode_fp, metrics.episode_tn)
-    return DecodeResult(name, *episodes, metrics.onset_error_median, metrics.onset_error_p90)
+    return {name: metrics.causal, "offline (cutoff)": metrics.offline}
 
 
-def offline(metrics: JudgeMetrics) -> DecodeResult:
-    """By the whole episode at once."""
-    tp = metrics.episode_tp + metrics.episode_fn - metrics.cutoff_decode_fn
-    tn = metrics.episode_fp + metrics.episode_tn - metrics.cutoff_decode_fp
-    errors = (metrics.cutoff_decode_median, metrics.cutoff_decode_p90)
-    return DecodeResult("offline (cutoff)", tp, metrics.cutoff_decode_fn, metrics.cutoff_decode_fp, tn, *errors)
-
-
-def decode_results(found: JudgeEvaluation) -> list[DecodeResult]:
+def decode_results(found: JudgeEvaluation) -> Decodes:
     """The judge's own rule first; for a judge with probabilities also the other two."""
-    own = DecodeResult.from_errors("judge's rule", found.label_metrics)
-    return [own, causal(found.metrics), offline(found.metrics)] if found.has_probabilities else [own]
+    others = live_and_offline(found.metrics) if found.has_probabilities else {}
+    return {"judge's rule": found.label_metrics, **others}
 
 
 def write_judge_report(
@@ -100,7 +73,7 @@ def write_judge_report(
     predictions: Sequence[EpisodePrediction],
     errors: Sequence[FramePrediction],
     *,
-    decodes: Sequence[DecodeResult] = (),
+    decodes: Decodes | None = None,
     history: Sequence[Mapping[str, float]] = (),
     unlabeled: Mapping[int, str] | None = None,
     warnings: Sequence[str] = (),
@@ -115,7 +88,7 @@ def write_judge_report(
     history: a line an epoch of training: `epoch`, and values by name; names with one prefix share a chart
     unlabeled: episodes that the judge could not label, and why
     """
-    decodes = decodes or [causal(metrics), offline(metrics)]
+    decodes = decodes or live_and_offline(metrics)
     images: Block = (
         Row([frame_thumbnail(frame) for frame in errors])
         if errors
@@ -131,7 +104,7 @@ def write_judge_report(
         *([Section("Episodes without a label", [_unlabeled_table(unlabeled)])] if unlabeled else []),
         Section("Metadata", [key_value_table(metadata or {})]),
     ]
-    write_page(path, title, summary_line(metrics, decodes[0]), blocks)
+    write_page(path, title, summary_line(metrics, next(iter(decodes.values()))), blocks)
 
 
 def save_evaluation(target: Path, judge: str, found: JudgeEvaluation, metadata: Mapping[str, str]) -> None:
@@ -160,10 +133,10 @@ def judge_blocks(
     metrics: JudgeMetrics,
     controls: Sequence[ControlResult],
     predictions: Sequence[EpisodePrediction],
-    decodes: Sequence[DecodeResult] = (),
+    decodes: Decodes | None = None,
 ) -> list[Block]:
     """The confusion matrix, frame metrics, calibration and negative controls of a judge."""
-    decodes = decodes or [causal(metrics), offline(metrics)]
+    decodes = decodes or live_and_offline(metrics)
     calibration = CalibrationCurve.of(predictions)
     charts = [_calibration(calibration), _histogram(calibration, metrics.threshold)]
     return [
@@ -173,9 +146,9 @@ def judge_blocks(
     ]
 
 
-def summary_line(metrics: JudgeMetrics, decode: DecodeResult | None = None) -> str:
+def summary_line(metrics: JudgeMetrics, decode: EpisodeMetrics | None = None) -> str:
     """The judge in a sentence or two."""
-    d = decode or causal(metrics)
+    d = decode or metrics.causal
     text = f"Predicts success for {d.tp} of {d.tp + d.fn} successes and {d.fp} of {d.fp + d.tn} failures"
     if not math.isnan(d.onset_median):
         text += f"; median success-onset error {format_frames(d.onset_median)}"
@@ -236,8 +209,8 @@ def _warnings(metrics: JudgeMetrics, controls: Sequence[ControlResult]) -> list[
     return warnings
 
 
-def _episodes(decodes: Sequence[DecodeResult]) -> list[Block]:
-    d = decodes[0]
+def _episodes(decodes: Decodes) -> list[Block]:
+    name, d = next(iter(decodes.items()))
     tpr, fpr = wilson(d.tp, d.tp + d.fn), wilson(d.fp, d.fp + d.tn)
     confusion = Table(
         [
@@ -247,11 +220,11 @@ def _episodes(decodes: Sequence[DecodeResult]) -> list[Block]:
         header=("reference", "predicted success", "predicted failure", "rate, 95% CI"),
     )
     rows = [
-        (e.name, format_frames(e.onset_median), format_frames(e.onset_p90), count_mistakes(e.fn), count_mistakes(e.fp))
-        for e in decodes
+        (rule, format_frames(e.onset_median), format_frames(e.onset_p90), count_mistakes(e.fn), count_mistakes(e.fp))
+        for rule, e in decodes.items()
     ]
     header = ("decision rule", "success-onset error", "90th percentile", "FN", "FP")
-    return [confusion, Table(rows, header), Text(f"The upper table: {d.name}.", "muted")]
+    return [confusion, Table(rows, header), Text(f"The upper table: {name}.", "muted")]
 
 
 def _frames(metrics: JudgeMetrics) -> Table:

@@ -7,8 +7,8 @@ from rich.text import Text
 
 from plaudit.judges.calibration import CalibrationRecord, Fit
 from plaudit.judges.controls import ControlResult
-from plaudit.judges.metrics import JudgeMetrics, OnsetErrors, RateCI
-from plaudit.report.judge import DecodeResult, causal, first_frame_count, offline
+from plaudit.judges.metrics import EpisodeMetrics, JudgeMetrics, RateCI
+from plaudit.report.judge import Decodes, first_frame_count
 from plaudit.report.tables import key_value_table
 from plaudit.report.text import format_frames, format_interval, format_number, format_percent
 
@@ -22,8 +22,8 @@ def judge_table(title: str, metrics: JudgeMetrics, controls: Sequence[ControlRes
         "ROC AUC": format_number(metrics.roc_auc),
         "false-positive rate (frames)": format_interval(RateCI(metrics.fpr, metrics.fpr_low, metrics.fpr_high)),
         "threshold": f"{metrics.threshold:.4g}",
-        "success-onset error, causal": _onset_error(causal(metrics)),
-        "success-onset error, offline": _onset_error(offline(metrics)),
+        "success-onset error, causal": _onset_error(metrics.causal),
+        "success-onset error, offline": _onset_error(metrics.offline),
         "calibration error (ECE)": format_percent(metrics.ece),
         "negative controls": f"{passed} of {len(run)} passed" if run else "not run",
         "success at first frame": first_frame_count(metrics),
@@ -31,7 +31,7 @@ def judge_table(title: str, metrics: JudgeMetrics, controls: Sequence[ControlRes
     return key_value_table(title, values)
 
 
-def calibration_table(title: str, fit: Fit, record: CalibrationRecord, cutoffs: OnsetErrors) -> Table:
+def calibration_table(title: str, fit: Fit, record: CalibrationRecord, cutoffs: EpisodeMetrics) -> Table:
     """A decision rule and its error rates on held-out episodes."""
     rate = RateCI(record.fpr, record.fpr_low, record.fpr_high)
     target = format_percent(record.target_fpr)
@@ -41,24 +41,24 @@ def calibration_table(title: str, fit: Fit, record: CalibrationRecord, cutoffs: 
         "cutoff offset": f"{fit.rule.cutoff_offset} frames",
         "false-positive rate (frames)": f"{format_interval(rate)}, held out; target {target}",
         "recall (frames)": f"{format_percent(record.recall)}, held out",
-        "success-onset error, offline": f"{_onset_error(DecodeResult.from_errors('', cutoffs))}, held out",
+        "success-onset error, offline": f"{_onset_error(cutoffs)}, held out",
     }
     return key_value_table(title, values)
 
 
-def decode_table(decodes: Sequence[DecodeResult]) -> Table:
+def decode_table(decodes: Decodes) -> Table:
     """A line for each decision rule."""
     table = Table("decision rule", "true positives", "false positives", box=None, pad_edge=False)
     table.add_column("success-onset error")
     table.add_column("90th percentile")
-    for d in decodes:
+    for name, d in decodes.items():
         tp, fp = f"{d.tp} of {d.tp + d.fn}", f"{d.fp} of {d.fp + d.tn}"
         onset = format_frames(d.onset_median), format_frames(d.onset_p90)
-        table.add_row(d.name, tp, Text(fp, "red" if d.fp else ""), *onset)
+        table.add_row(name, tp, Text(fp, "red" if d.fp else ""), *onset)
     return table
 
 
-def _onset_error(decode: DecodeResult) -> str:
+def _onset_error(decode: EpisodeMetrics) -> str:
     if not decode.tp:
         return "no success predicted"
     return f"median {format_frames(decode.onset_median)}, 90th percentile {format_frames(decode.onset_p90)}"

@@ -69,7 +69,7 @@ def fitted(folder: Path, squares: Store) -> TrainResult:
 
 def test_it_learns_what_success_looks_like(fitted):
     assert fitted.metrics.episodes == 2 and fitted.metrics.accuracy == 1
-    assert fitted.metrics.episode_tp == 1 and fitted.metrics.onset_error_median == 1  # two frames decide
+    assert fitted.metrics.causal.tp == 1 and fitted.metrics.causal.onset_median == 1  # two frames decide
     assert {c.name for c in fitted.controls} >= {"frozen frame", "time reversed", "truncated", "blank black"}
     assert all(control.passed for control in fitted.controls)
 
