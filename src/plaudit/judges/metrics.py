@@ -12,7 +12,7 @@ import this, every worker of a run among them, compute no metrics.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -91,8 +91,18 @@ class EpisodeMetrics:
     errors: tuple[int | None, ...] = ()  # frames, of each success; below 0 is too early, None for a false negative
 
     @classmethod
-    def of(cls, errors: Sequence[int | None], predicted: Sequence[bool]) -> Self:
-        """From the errors of the successes, and whether each failure was predicted a success."""
+    def of(
+        cls, episodes: Sequence[EpisodePrediction], onset_of: Callable[[EpisodePrediction], int | None]
+    ) -> "EpisodeMetrics":
+        """onset_of: the first frame that is predicted a success; None where none is"""
+        errors: list[int | None] = []
+        predicted: list[bool] = []  # of each failure, whether it is predicted a success
+        for episode in episodes:
+            onset, first = onset_of(episode), episode.first_success
+            if first is not None:
+                errors.append(None if onset is None else onset - first)
+            elif episode.has_target.any():
+                predicted.append(onset is not None)
         off = [abs(error) for error in errors if error is not None]
         median, p90 = (float(np.median(off)), float(np.quantile(off, 0.9))) if off else (math.nan, math.nan)
         fn, fp = len(errors) - len(off), sum(predicted)
@@ -101,31 +111,19 @@ class EpisodeMetrics:
 
 def causal_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule) -> EpisodeMetrics:
     """By a rule as it decides live; a prediction on a frame without a target is passed over."""
-    errors: list[int | None] = []
-    predicted: list[bool] = []
-    for episode in episodes:
-        onset = first_true(rule.decide(episode.success_prob) & episode.has_target)
-        if episode.first_success is not None:
-            errors.append(None if onset is None else onset - episode.first_success)
-        elif episode.has_target.any():
-            predicted.append(onset is not None)
-    return EpisodeMetrics.of(errors, predicted)
+    return EpisodeMetrics.of(episodes, lambda e: first_true(rule.decide(e.success_prob) & e.has_target))
 
 
 def offline_metrics(episodes: Sequence[EpisodePrediction], offset: int = 0, threshold: float = 0.5) -> EpisodeMetrics:
     """By `decode_cutoff`, which is given the labeled frames until success ends."""
-    errors: list[int | None] = []
-    predicted: list[bool] = []
-    for episode in episodes:
-        labeled = np.flatnonzero(episode.has_target)
-        first = episode.first_success
+
+    def onset_of(episode: EpisodePrediction) -> int | None:
+        labeled, first = np.flatnonzero(episode.has_target), episode.first_success
         undone = None if first is None else first_true((episode.target[labeled] == 0) & (labeled > first))
         cutoff = decode_cutoff(episode.success_prob[labeled[:undone]], offset, threshold)
-        if first is not None:
-            errors.append(None if cutoff is None else int(labeled[cutoff]) - first)
-        elif len(labeled):
-            predicted.append(cutoff is not None)
-    return EpisodeMetrics.of(errors, predicted)
+        return None if cutoff is None else int(labeled[cutoff])
+
+    return EpisodeMetrics.of(episodes, onset_of)
 
 
 # Probabilities
