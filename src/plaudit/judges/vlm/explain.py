@@ -12,18 +12,16 @@ from pathlib import Path
 from plaudit.data.failures import Failures
 from plaudit.data.store import Store
 from plaudit.judges.vlm.backend import VlmBackend
+from plaudit.judges.vlm.prompt import Explanation
 
 SOURCE = "vlm_explanation"  # in the record of failures; not the name of a judge, since it labels nothing
 
 
-@dataclass(frozen=True)
-class EpisodeExplanation:
+@dataclass(frozen=True, kw_only=True)
+class EpisodeExplanation(Explanation):
     """The explanation of one episode, beside its newest label."""
 
     episode: int
-    text: str
-    answer: bool | None  # None where none could be parsed
-    error: str | None
     label: bool | None  # whether the newest label is a success; None without one
     source: str | None  # whose label that is
 
@@ -50,12 +48,10 @@ def explain_episodes(
         newest = store.ledger.newest(episode_id)
         labels = None if newest is None else newest.labels()
         found = EpisodeExplanation(
-            episode_id,
-            explanation.text,
-            explanation.answer,
-            explanation.error,
-            None if labels is None else labels.success_once,
-            None if labels is None else labels.judge.source,
+            **vars(explanation),
+            episode=episode_id,
+            label=None if labels is None else labels.success_once,
+            source=None if labels is None else labels.judge.source,
         )
         if explanation.answer is None:
             num_failed += 1
