@@ -28,7 +28,7 @@ from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
 from plaudit.data.unpickle import load_npy, load_pickle
 from plaudit.errors import BadFile, DataError, EpisodeNotFound
-from plaudit.report.positives import save_positives
+from plaudit.report.visualize import visualize_positives
 from plaudit.untrusted import Root
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 48\n%%EndComments\nshowpage\n%%EOF\n"
@@ -322,7 +322,7 @@ def test_a_name_of_somebody_else_is_part_of_a_file_name_and_no_path(tmp_path):
     meta = {"folder": "../../x", "file": "../../../etc/passwd"}
     frames = dict.fromkeys(("../a", "/b"), episode.frames["front"])
     store = labelled_store(tmp_path / "s", replace(episode, frames=frames, meta=meta), cutoff=2)
-    count = save_positives(store, tmp_path / "shown", list(frames), {"human", "cutoff"})
+    count = visualize_positives(store, tmp_path / "shown", list(frames), {"human", "cutoff"})
     assert count and len(list((tmp_path / "shown").iterdir())) == count
 
 
@@ -347,4 +347,4 @@ def test_episodes_of_one_data_set_that_are_alike_are_all_imported_once(tmp_path)
 def test_frames_of_a_camera_that_an_episode_does_not_have_are_a_sentence(tmp_path):
     store = labelled_store(tmp_path / "s", counting_episode(4), cutoff=2)
     with pytest.raises(DataError, match="episode 0 has no camera 'top'; known: front"):
-        save_positives(store, tmp_path / "show", ["top"], {"human", "cutoff"})
+        visualize_positives(store, tmp_path / "show", ["top"], {"human", "cutoff"})

@@ -240,10 +240,10 @@ def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "St
 
 
 def _visualize(episodes: "Store", job: "RewardTrainJob", folder: Path) -> None:
-    from plaudit.report.positives import save_positives
+    from plaudit.report.visualize import visualize_positives
 
     cameras = job.image_keys or sorted(episodes.episode(episodes.ids[0]).frames)
-    count = save_positives(episodes, folder, cameras, job.label_sources, progress("drawing"))
+    count = visualize_positives(episodes, folder, cameras, job.label_sources, progress("drawing"))
     out.print(f"{folder} shows {count} success frames")
 
 

@@ -12,7 +12,7 @@ from plaudit.types import Episode, ProgressFn
 from plaudit.untrusted import file_name
 
 
-def save_positives(
+def visualize_positives(
     store: Store, folder: Path, cameras: Sequence[str], sources: Collection[str], progress: ProgressFn = iter
 ) -> int:
     """`positive_000001_frame049.png` and so on, into a folder that may be there; returns how many.
