@@ -211,9 +211,11 @@ class JudgeMetrics:
 
 
 def nan_to_none(value: Any) -> Any:
-    """The same with None for NaN, which JSON does not have; of mappings, too."""
+    """The same as JSON reads it back: None for NaN, lists for tuples; of mappings, too."""
     if isinstance(value, dict):
         return {name: nan_to_none(inner) for name, inner in value.items()}
+    if isinstance(value, tuple):
+        return list(value)
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
