@@ -16,7 +16,7 @@ from PIL import Image
 
 from command import plaudit
 from conftest import counting_episode, labelled_store
-from plaudit.cli.common import epochs_bar, progress
+from plaudit.cli.common import ProgressLines, epochs_bar, progress
 from plaudit.data.store import Store
 from waiting import stretch
 
@@ -180,6 +180,15 @@ def test_work_that_is_soon_done_says_nothing(monkeypatch, capsys):
     for _ in progress("checking")(range(9)):
         clock.now += 1
     assert capsys.readouterr().err == ""
+
+
+def test_what_goes_beyond_its_total_has_no_time_left(monkeypatch, capsys):
+    """The last rollout of a training may."""
+    clock, lines = Clock(monkeypatch), ProgressLines("training", 30)
+    for done in (16, 32):
+        clock.now += 20
+        lines.update(done)
+    assert capsys.readouterr().err.splitlines()[-1].endswith("32 of 30 (107%), 0:00:40 elapsed, about 0:00:00 left")
 
 
 def test_a_training_tells_its_epochs_and_estimates_by_those_of_this_run(monkeypatch, capsys):

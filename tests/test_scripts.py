@@ -61,10 +61,10 @@ def test_a_run_in_simulation_from_beginning_to_end(lamp):
     done = subprocess.run(command, cwd=lamp, env=environment, capture_output=True, text=True, timeout=stretch(120))
     assert done.returncode == 0, done.stderr
     assert "4 episodes, 24 updates" in done.stdout
-    assert len(Store.open(lamp / "runs/glow_GlowConfig_sac_0/episodes")) == 4
+    assert len(Store.open(lamp / "runs/glow_GlowConfig_sac_online_0/episodes")) == 4
     assert (
         "glow:GlowConfig with sac, online, labels by a classifier"
-        in (lamp / "runs/glow_GlowConfig_sac_0/report.html").read_text()
+        in (lamp / "runs/glow_GlowConfig_sac_online_0/report.html").read_text()
     )
 
 
@@ -85,7 +85,7 @@ def test_a_policy_behind_openpis_server_acts_and_the_learner_watches(lamp, capsy
     assert code == 0, said
     assert "4 episodes, 24 updates" in said
     assert len(server.seen) == 4 * 6
-    store = Store.open(lamp / "runs/glow_GlowConfig_sac_0/episodes")
+    store = Store.open(lamp / "runs/glow_GlowConfig_sac_online_0/episodes")
     assert all(store.episode(i).success[-1] for i in store.ids)  # the toy turns every lamp up
     assert all(store.ledger.labels(i, {"classifier"}).success_once for i in store.ids)
 
@@ -135,7 +135,7 @@ def test_a_wrong_word_is_answered_and_nothing_is_made(lamp, words, sentence, cap
         code, said = script(path, *words, capsys=capsys, monkeypatch=monkeypatch)
         assert code != 0
         assert sentence in said and "Traceback" not in said
-        assert not (lamp / "runs/glow_GlowConfig_sac_0/episodes").exists()
+        assert not (lamp / "runs/glow_GlowConfig_sac_online_0/episodes").exists()
 
 
 def test_flags_may_stand_in_the_file(lamp):

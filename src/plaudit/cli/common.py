@@ -190,7 +190,7 @@ class ProgressLines:
         then, before = self._first
         if done == before:
             return ""
-        return f"about {_clock((now - then) / (done - before) * (self._total - done))} left"
+        return f"about {_clock((now - then) / (done - before) * max(self._total - done, 0))} left"
 
 
 def _clock(seconds: float) -> str:

@@ -72,8 +72,9 @@ class TrainingConfig(Config):
 
     @property
     def run_name(self) -> str:
-        """Of the run's folder."""
-        chosen = self.run.name or f"{self.target_name}_{self.learner_name}_{self.run.seed}"
+        """Of the run's folder; a run of each schedule has one of its own."""
+        how = "online_" if self.schedule == "online" else ""
+        chosen = self.run.name or f"{self.target_name}_{self.learner_name}_{how}{self.run.seed}"
         return re.sub(r"[^\w.-]", "_", chosen)  # a plugin is named by its module and class
 
     @property

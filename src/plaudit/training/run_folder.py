@@ -111,7 +111,11 @@ class RunFolder:
             raise BadFile(path, f"this is not a run: it has no config.yaml; runs are made by {command}")
         config = load(TrainingConfig, path / "config.yaml")
         if schedule not in (None, config.schedule):
-            raise ConfigError([((), f"{path} is a run of 'plaudit {config.schedule}', not of 'plaudit {schedule}'")])
+            message = (
+                f"{path} is a run of 'plaudit {config.schedule}', not of 'plaudit {schedule}'; resume it with that "
+                "command, or name a new run with run.name=NAME"
+            )
+            raise ConfigError([((), message)])
         return cls(path, config)
 
     def with_config(self, config: TrainingConfig) -> Self:
