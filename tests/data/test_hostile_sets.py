@@ -218,6 +218,21 @@ def test_a_process_that_dies_over_an_episode_costs_that_episode_alone(tmp_path):
     assert np.array_equal(first.actions, again.actions)
 
 
+@pytest.mark.parametrize(
+    "answer", [b"[1]", b"{", b"{}", b'{"arrays": [["O", [1]]]}', b'{"arrays": [1]}', b"[" * 99999, None]
+)
+def test_an_answer_that_makes_no_sense_ends_the_process_that_gave_it(tmp_path, answer):
+    """A process that a hostile file has taken over may say anything, and need not end by itself."""
+    write_v21(tmp_path / "in", (3, 3))
+    with open_in_worker(tmp_path / "in") as dataset:
+        reader = dataset.sources[0].load.func.__self__  # pyright: ignore
+        reader._connection, theirs = socket.socketpair()
+        theirs.sendall(struct.pack("!q", 1 << 60) if answer is None else struct.pack("!q", len(answer)) + answer)
+        with pytest.raises(BadFile, match=r"the process that read this was lost \(its answer makes no sense\)"):
+            dataset.sources[0].load()
+        assert dataset.sources[0].load()[0].steps == 3
+
+
 def test_what_the_reader_process_hands_over_is_what_the_reader_reads(tmp_path):
     with_images(tmp_path / "in")
     here = [source.load() for source in lerobot_sources(tmp_path / "in")]

@@ -60,12 +60,8 @@ class Inspection:
 
 def inspect_journal(path: Path, *, counted: bool = True) -> Inspection:
     """Look at every line; changes nothing."""
-    folder = Folder(path.parent)
-    if not folder.exists(path.name):
-        return _examine(path, iter(()), read_head(folder, path.name), counted, there=False)
-    with _held(folder, path.name, fcntl.LOCK_SH) as file:
-        head = read_head(folder, path.name) if counted else None
-        return _examine(path, _lines_of(file), head, counted)
+    with _inspected(Folder(path.parent), path, counted, fcntl.LOCK_SH) as found:
+        return found
 
 
 def repair_journal(
@@ -79,25 +75,31 @@ def repair_journal(
     closing: records to add at the end of a file that lost some
     """
     folder = Folder(path.parent)
-    with disk_errors(path.parent, f"{path.name} could not be mended"):
-        if not folder.exists(path.name):
-            head = read_head(folder, path.name) if counted else None
-            found = _examine(path, iter(()), head, counted, there=False)
-            _replace(folder, path, found, counted, header, closing)
-            return found.repairs
-        with _held(folder, path.name, fcntl.LOCK_EX) as file:
-            head = read_head(folder, path.name) if counted else None
-            found = _examine(path, _lines_of(file), head, counted)
-            names = [path.name, *([head_name(path.name)] if counted else [])]
-            found.repairs += [
-                f"{folder.path / name} had a second name somewhere (a hard link) and was replaced by a copy"
-                for name in names
-                if folder.is_file(name) and folder.stat(name).st_nlink > 1
-            ]
-            if found.repairs:
+    with (
+        disk_errors(path.parent, f"{path.name} could not be mended"),
+        _inspected(folder, path, counted, fcntl.LOCK_EX) as found,
+    ):
+        names = [path.name, *([head_name(path.name)] if counted else [])]
+        found.repairs += [
+            f"{folder.path / name} had a second name somewhere (a hard link) and was replaced by a copy"
+            for name in names
+            if folder.is_file(name) and folder.stat(name).st_nlink > 1
+        ]
+        if found.repairs:
+            if folder.exists(path.name):
                 found.repairs.append(f"the file as it was is kept as {_keep(folder, path)}")
-                _replace(folder, path, found, counted, header, closing)
-            return found.repairs
+            _replace(folder, path, found, counted, header, closing)
+        return found.repairs
+
+
+@contextmanager
+def _inspected(folder: Folder, path: Path, counted: bool, how: int) -> Iterator[Inspection]:
+    """What a look at the file finds, while it is locked; it may be missing."""
+    if not folder.exists(path.name):
+        yield _examine(path, iter(()), read_head(folder, path.name) if counted else None, counted, there=False)
+        return
+    with _held(folder, path.name, how) as file:
+        yield _examine(path, _lines_of(file), read_head(folder, path.name) if counted else None, counted)
 
 
 def _examine(path: Path, lines: Iterator[bytes], head: Head | None, counted: bool, there: bool = True) -> Inspection:

@@ -28,12 +28,11 @@ import numpy as np
 
 from plaudit.data.formats.base import Dataset, ReadOptions, Source
 from plaudit.data.formats.limits import GB
-from plaudit.data.formats.wire import CONTROL, FORK, KILL, LENGTH, WAIT, receive_exactly, send
+from plaudit.data.formats.wire import CONTROL, FORK, KILL, LENGTH, MAX_MESSAGE, WAIT, receive, receive_exactly, send
 from plaudit.errors import BadFile, DataError, UnknownFormat, UnsafeFile
 from plaudit.types import AnyArray, Episode, Labels, Origin
 
 WAITING = 1800.0  # s without a word: a disk that does not answer, since computing has a limit of its own
-MAX_ANSWER = 256 << 20  # bytes without the arrays
 
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
@@ -147,13 +146,16 @@ class _Reader:
         assert self._connection is not None
         try:
             send(self._connection, request)
-            reply = json.loads(_text(self._connection))
+            reply = receive(self._connection)
             arrays = self._arrays(reply["arrays"])
         except TimeoutError:
             self.close()
             raise _lost(where or str(self._path), f"nothing was heard of it for {WAITING:.0f} s") from None
         except (EOFError, OSError):
             raise _lost(where or str(self._path), self._how_it_ended()) from None
+        except (ValueError, TypeError, KeyError, RecursionError):
+            self.close()
+            raise _lost(where or str(self._path), "its answer makes no sense") from None
         if "error" in reply:
             raise _error(reply)
         return reply, arrays
@@ -161,13 +163,13 @@ class _Reader:
     def _arrays(self, shapes: list[tuple[str, list[int]]]) -> list[AnyArray]:
         """A reply is validated like a foreign file: the worker process may have been taken over by one."""
         arrays: list[AnyArray] = []
-        left = int(self._options.max_episode_gb * GB) + MAX_ANSWER
+        left = int(self._options.max_episode_gb * GB) + MAX_MESSAGE
         assert self._connection is not None
         for dtype, shape in shapes:
             sound = isinstance(dtype, str) and _PLAIN.fullmatch(dtype) and all(type(n) is int and n >= 0 for n in shape)
             nbytes = math.prod(shape) * np.dtype(dtype).itemsize if sound else left + 1
             if nbytes > left:
-                raise EOFError
+                raise ValueError("an array that no episode has")
             array = np.empty(shape, dtype)
             if nbytes:
                 receive_exactly(self._connection, array.reshape(-1).view(np.uint8).data)
@@ -185,17 +187,6 @@ class _Reader:
         if code == -signal.SIGKILL:
             return "it was killed, perhaps by the system for want of memory"
         return f"its decoder crashed, {signal.Signals(-code).name}" if code < 0 else "its decoder gave up"
-
-
-def _text(connection: socket.socket) -> bytes:
-    header = bytearray(LENGTH.size)
-    receive_exactly(connection, memoryview(header))
-    size = LENGTH.unpack(header)[0]
-    if not 0 < size <= MAX_ANSWER:
-        raise EOFError
-    text = bytearray(size)
-    receive_exactly(connection, memoryview(text))
-    return bytes(text)
 
 
 def _lost(where: str, why: str) -> DataError:

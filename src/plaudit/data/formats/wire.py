@@ -13,6 +13,7 @@ from plaudit.types import AnyArray
 CONTROL = struct.Struct("!cq")  # what to do, and with which process
 FORK, KILL, WAIT = b"F", b"K", b"W"
 LENGTH = struct.Struct("!q")
+MAX_MESSAGE = 256 << 20  # bytes without the arrays
 
 
 def send(connection: socket.socket, message: Mapping[str, Any], arrays: Sequence[AnyArray] = ()) -> None:
@@ -24,6 +25,18 @@ def send(connection: socket.socket, message: Mapping[str, Any], arrays: Sequence
     for array in arrays:
         if array.nbytes:
             connection.sendall(array.reshape(-1).view(np.uint8).data)
+
+
+def receive(connection: socket.socket) -> dict[str, Any]:
+    """The next message; its arrays follow. EOFError where the other side is gone, ValueError for what is none."""
+    header = bytearray(LENGTH.size)
+    receive_exactly(connection, memoryview(header))
+    size = LENGTH.unpack(header)[0]
+    if not 0 < size <= MAX_MESSAGE:
+        raise ValueError(f"a message of {size:,} bytes")
+    text = bytearray(size)
+    receive_exactly(connection, memoryview(text))
+    return json.loads(text)
 
 
 def receive_exactly(connection: socket.socket, buffer: memoryview) -> None:

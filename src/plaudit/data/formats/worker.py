@@ -8,7 +8,6 @@ Importing the decoders takes a second, so a first process imports them, touches 
 each data set, and another where one died. Messages are JSON with the bytes of arrays behind it: nothing is unpickled.
 """
 
-import json
 import math
 import os
 import resource
@@ -23,7 +22,7 @@ from typing import Any
 
 from plaudit.data.formats import lerobot, npy, open_dataset, pkl
 from plaudit.data.formats.base import Dataset, ReadOptions
-from plaudit.data.formats.wire import CONTROL, FORK, KILL, LENGTH, receive_exactly, send
+from plaudit.data.formats.wire import CONTROL, FORK, KILL, LENGTH, receive, send
 from plaudit.errors import BadFile, DataError, PlauditError
 from plaudit.types import AnyArray, Episode, Labels
 
@@ -127,14 +126,10 @@ def _private_memory() -> int:
 def _serve(connection: socket.socket, limits: _Limits) -> None:
     dataset: Dataset | None = None
     while True:
-        header = bytearray(LENGTH.size)
         try:
-            receive_exactly(connection, memoryview(header))
+            request = receive(connection)
         except EOFError:
             return
-        text = bytearray(LENGTH.unpack(header)[0])
-        receive_exactly(connection, memoryview(text))
-        request = json.loads(text)
         limits.renew(0)
         if request["op"] == "open":
             options = ReadOptions(**request["options"])
