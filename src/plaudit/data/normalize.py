@@ -91,7 +91,9 @@ class Normalizer:
     def of(cls, state: AnyArray, actions: AnyArray) -> Self:
         """Over arrays [..., S] and [..., A]; constant states as in `from_store`."""
         rows = {STATE: state.reshape(-1, state.shape[-1]), ACTION: actions.reshape(-1, actions.shape[-1])}
-        stats = {k: Stats(*np.float32([r.mean(0, np.float64), r.std(0, np.float64)])) for k, r in rows.items()}
+        stats = {
+            k: Stats(r.mean(0, np.float64).astype("f4"), r.std(0, np.float64).astype("f4")) for k, r in rows.items()
+        }
         return cls({**stats, STATE: _moved_where_constant(stats[STATE])})
 
     @classmethod
