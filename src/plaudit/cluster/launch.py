@@ -119,7 +119,11 @@ def start(options: NodeOptions) -> NodeInfo:
         close_others(address, (ports.first, ports.last))
     log = options.folder / "start.log"
     environment = _environment(token, joins=options.head is not None)
-    process = _spawn(_command(options, address, head, ports), log, environment)
+    command = _command(options, address, head, ports)
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
+        )
     _wait_until_up(process, log, head, token)
     node = NodeInfo(
         pid=process.pid,
@@ -242,13 +246,6 @@ def _command(options: NodeOptions, address: str, head: str, ports: NodePorts) ->
         args |= {"num-gpus": options.gpus}
     flags = ["--block", "--disable-usage-stats", *(["--head", "--no-monitor"] if is_head else [])]
     return [sys.executable, "-c", RAY_MAIN, "start", *flags, *(f"--{name}={value}" for name, value in args.items())]
-
-
-def _spawn(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    with log.open("wb") as file:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
-        )
 
 
 def _wait_until_up(process: subprocess.Popen[bytes], log: Path, head: str, token: Path) -> None:

@@ -128,7 +128,9 @@ class InferenceProcess:
         idle_since = time.monotonic()
         row = self._newest_row()
         while row != END_OF_EPISODE:
-            due = 0 if chunk is None else chunk.start_step + self._execution_horizon(len(chunk.actions))
+            due = 0
+            if chunk is not None:
+                due = chunk.start_step + (self._config.execution_horizon or max(len(chunk.actions) // 2, 1))
             if row >= due:
                 began = time.monotonic()
                 chunk = self._infer(buffer, row, chunk)
@@ -164,10 +166,6 @@ class InferenceProcess:
         used = np.flatnonzero(buffer.source[previous.start_step : row] == previous.start_step)
         if len(used) and previous.start_step:  # control waited for the first chunk of the episode
             self._delays.append(int(used[0]))
-
-    def _execution_horizon(self, horizon: int) -> int:
-        """Steps of a chunk before the next inference."""
-        return self._config.execution_horizon or max(horizon // 2, 1)
 
     def _newest_row(self) -> int:
         """Wait for the next row; returns the newest one, or END_OF_EPISODE. Messages are handled meanwhile."""
