@@ -132,7 +132,7 @@ def compare(setting: str, config: RewardTrainConfig, data: Path, episodes: int) 
 
 
 def prepare(data: Path, folder: Path, indices: Collection[int]) -> None:
-    """A store of these episodes, labelled up to where the bottle is let go."""
+    """A store of these episodes, labeled up to where the bottle is let go."""
     import_dataset(data, folder, progress=lambda sources: [s for s in sources if s.index in indices])
     cutoffs, released = read(data, "cutoffs"), read(data, "released")
     store = Store.open(folder)

@@ -153,7 +153,7 @@ def run(root: Path, episodes: int, repeats: int) -> None:
     print(f"{'  on one core, ms':34}{ours_one:12.2f}{theirs_one:12.2f}")
     print(f"{'  with the background thread, ms':34}{ahead:12.2f}{'-':>12}")
     print(f"{'  floor: one copy of its bytes, ms':34}{floor:12.2f}{floor:12.2f}")
-    print(f"{'write an episode, ms':34}{write_ms:12.2f}{peer_write_ms:12.2f}   (ours synced, labelled and checksummed)")
+    print(f"{'write an episode, ms':34}{write_ms:12.2f}{peer_write_ms:12.2f}   (ours synced, labeled and checksummed)")
     print(f"{'bytes a transition, of raw':34}{per_transition / RAW_ROW:12.3f}{peer_per_transition / RAW_ROW:12.3f}")
     print(f"{'reopen 10,000 episodes, s':34}{opened:12.3f}{'-':>12}")
     print(f"{'  and index their labels, s':34}{indexed:12.3f}{'-':>12}")

@@ -30,7 +30,7 @@ def square_episode(success: bool, seed: int, cameras: tuple[str, ...] = ("front"
 
 
 def square_store(folder: Path, successes: int = 6, failures: int = 6, **looks: object) -> Store:
-    """Successes and failures in turn, each labelled by a person."""
+    """Successes and failures in turn, each labeled by a person."""
     store = Store.create(folder)
     kinds = [True] * successes + [False] * failures
     for number, success in enumerate(sorted(kinds, key=lambda kind: not kind)):

@@ -61,7 +61,7 @@ class BrightnessConfig(JudgeConfig):
 
 
 def bright_store(folder: Path, successes: int = 3, failures: int = 3, source: str = "human", **facts: object) -> Store:
-    """Episodes that get bright, and some that stay dark; each labelled as it is."""
+    """Episodes that get bright, and some that stay dark; each labeled as it is."""
     store = Store.create(folder)
     for number in range(successes + failures):
         episode = counting_episode(STEPS, **facts)

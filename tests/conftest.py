@@ -99,8 +99,8 @@ def same_episode(one: Episode, other: Episode) -> bool:
     )
 
 
-def labelled_store(folder: Path, *episodes: Episode, cutoff: int | None = None, **options: int) -> Store:
-    """A store of these episodes, each labelled with success from `cutoff` on."""
+def labeled_store(folder: Path, *episodes: Episode, cutoff: int | None = None, **options: int) -> Store:
+    """A store of these episodes, each labeled with success from `cutoff` on."""
     store = Store.create(folder, **options)
     for episode in episodes:
         labels = Labels.from_cutoff(steps=episode.steps, cutoff=cutoff, source="human")

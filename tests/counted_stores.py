@@ -23,7 +23,7 @@ def counted_store(folder: Path, episodes: int = 3, **facts: object) -> Path:
 
 
 def add_episode(folder: Path, steps: int = 4) -> int:
-    """As a robot does, in the middle of somebody's labelling."""
+    """As a robot does, in the middle of somebody's labeling."""
     with Store.open(folder, write=True) as store:
         return store.append(counting_episode(steps=steps, first=200))
 

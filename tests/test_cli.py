@@ -15,7 +15,7 @@ from lerobot_v21 import write_v21
 from PIL import Image
 
 from command import plaudit
-from conftest import counting_episode, labelled_store
+from conftest import counting_episode, labeled_store
 from plaudit.cli.common import ProgressLines, epochs_bar, progress
 from plaudit.data.store import Store
 from waiting import stretch
@@ -44,7 +44,7 @@ def test_the_whole_path_of_a_data_set(tmp_path):
 
 
 def test_labels_have_a_history_that_can_be_gone_back_in(tmp_path):
-    labelled_store(tmp_path / "s", counting_episode(4), cutoff=2).close()
+    labeled_store(tmp_path / "s", counting_episode(4), cutoff=2).close()
     (tmp_path / "c.json").write_text('{"0": null}')
     plaudit("data", "label", "s", "c.json", "--note", "I was wrong", cwd=tmp_path)
     said = plaudit("data", "info", "s", "--episode", 0, cwd=tmp_path)
@@ -77,7 +77,7 @@ def test_labels_have_a_history_that_can_be_gone_back_in(tmp_path):
     ],
 )
 def test_a_mistake_is_answered_with_one_sentence(tmp_path, words, sentence):
-    labelled_store(tmp_path / "s", counting_episode(4)).close()
+    labeled_store(tmp_path / "s", counting_episode(4)).close()
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").write_text("x")
     said = plaudit(*words, cwd=tmp_path, ok=False)
@@ -126,7 +126,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
 
 
 def test_a_path_with_brackets_is_shown_as_it_is(tmp_path):
-    labelled_store(tmp_path / "run[bold]", counting_episode(4)).close()
+    labeled_store(tmp_path / "run[bold]", counting_episode(4)).close()
     assert "run[bold] is sound" in plaudit("data", "check", "run[bold]", cwd=tmp_path)
     assert "error: no[red]where does not exist" in plaudit("data", "info", "no[red]where", cwd=tmp_path, ok=False)
 

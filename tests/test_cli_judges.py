@@ -1,4 +1,4 @@
-"""Judges as a user types them: labelling, measuring, calibrating, and every way to get it wrong."""
+"""Judges as a user types them: labeling, measuring, calibrating, and every way to get it wrong."""
 
 import json
 import socket
@@ -45,7 +45,7 @@ def run(tmp_path, monkeypatch, capsys) -> Run:
 
 @pytest.fixture
 def store(tmp_path) -> Store:
-    """Three episodes that succeed from frame 4 on, three that stay dark, labelled by a person."""
+    """Three episodes that succeed from frame 4 on, three that stay dark, labeled by a person."""
     return bright_store(tmp_path / "store")
 
 
@@ -58,12 +58,12 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_a_judge_labels_a_store_and_goes_on_where_it_was(run, store):
     said = run("label", "store", "--judge", NAME, "--episodes", "0,4")
-    assert "2 episodes of store labelled by brightness (1 called a success)\n" in said
+    assert "2 episodes of store labeled by brightness (1 called a success)\n" in said
     said = run("label", "store", "--judge", NAME)
-    assert "4 episodes of store labelled by brightness (2 called a success), 2 were done already" in said
+    assert "4 episodes of store labeled by brightness (2 called a success), 2 were done already" in said
     store.ledger.refresh()
     assert store.ledger.labels(0).targets.tolist() == [float(t >= CUT + 1) for t in range(STEPS + 1)]
-    assert "0 episodes of store labelled by brightness, 6 were done already" in run("label", "store", "--judge", NAME)
+    assert "0 episodes of store labeled by brightness, 6 were done already" in run("label", "store", "--judge", NAME)
 
 
 def test_a_dry_run_says_what_would_be_done_and_writes_nothing(run, store, tmp_path):
@@ -91,7 +91,7 @@ def test_a_classifier_is_named_by_its_folder(run, tmp_path):
     episode = counting_episode(len(frames) - 1)
     lamp.append(type(episode)(**{**vars(episode), "frames": {"front": frames}}))
     saved(bright_model(0.5), tmp_path / "model")
-    assert "1 episodes of lamp labelled by classifier (1 called a success)" in run(
+    assert "1 episodes of lamp labeled by classifier (1 called a success)" in run(
         "label", "lamp", "--judge", "classifier", "--model", "model"
     )
     lamp.ledger.refresh()
@@ -104,7 +104,7 @@ def test_a_simulator_labels_what_it_knows(run, tmp_path):
     simulated.append(counting_episode(3))
     said = run("label", "sim", "--judge", "simulator", ok=False)
     assert "problem: episode 1: no simulator knows of this episode" in said
-    assert "1 episodes of sim labelled by simulator (1 called a success), 1 could not be judged and wait" in said
+    assert "1 episodes of sim labeled by simulator (1 called a success), 1 could not be judged and wait" in said
 
 
 def test_episodes_that_fail_are_counted_by_their_sentence_and_the_command_returns_1(run, store):
@@ -112,7 +112,7 @@ def test_episodes_that_fail_are_counted_by_their_sentence_and_the_command_return
         store.append(counting_episode(STEPS, task=""))
     said = run("label", "store", "--judge", NAME, ok=False)
     assert "problem: 2 episodes (6, 7): this episode has no task text; give it one" in said
-    assert "6 episodes of store labelled by brightness (3 called a success), 2 could not be judged" in said
+    assert "6 episodes of store labeled by brightness (3 called a success), 2 could not be judged" in said
     assert "not labeled  2 (2 by brightness)" in run("data", "info", "store")
     assert "not labeled by brightness  this episode has no task text" in run("data", "info", "store", "--episode", 6)
 
@@ -122,7 +122,7 @@ def test_a_judge_that_raises_is_a_failure_of_that_episode_and_no_traceback(run, 
     store.append(replace(episode, frames={"wrist": episode.frames["front"]}))  # it looks for 'front' without asking
     said = run("label", "store", "--judge", NAME, ok=False)
     assert "problem: episode 6: the judge raised KeyError: 'front' (brightness.py, line" in said
-    assert "Traceback" not in said and "6 episodes of store labelled by brightness" in said
+    assert "Traceback" not in said and "6 episodes of store labeled by brightness" in said
 
 
 def test_success_from_the_first_frame_on_is_warned_of(run, store):

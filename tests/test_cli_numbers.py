@@ -3,7 +3,7 @@
 import pytest
 
 from command import plaudit
-from conftest import counting_episode, labelled_store
+from conftest import counting_episode, labeled_store
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from conftest import counting_episode, labelled_store
     ],
 )
 def test_what_is_no_number_is_told(tmp_path, words, sentence):
-    labelled_store(tmp_path / "store", counting_episode()).close()
+    labeled_store(tmp_path / "store", counting_episode()).close()
     said = plaudit(*words, cwd=tmp_path, ok=False)
     assert sentence in said
     assert "\x1b" not in said
@@ -38,7 +38,7 @@ def test_what_is_no_number_is_told(tmp_path, words, sentence):
 
 @pytest.mark.parametrize("device", [",", "cuda:99", "meta", ""])
 def test_what_is_no_device_is_told(tmp_path, device):
-    labelled_store(tmp_path / "store", *(counting_episode(first=i) for i in range(8)), cutoff=2).close()
+    labeled_store(tmp_path / "store", *(counting_episode(first=i) for i in range(8)), cutoff=2).close()
     said = plaudit("train-reward", "store", "--device", device, "--backbone", "small", cwd=tmp_path, ok=False)
     assert f"'{device}'" in said and "device" in said
 

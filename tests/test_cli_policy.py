@@ -2,7 +2,7 @@
 
 import pytest
 
-from conftest import counting_episode, labelled_store
+from conftest import counting_episode, labeled_store
 from plaudit.contracts import check_policy
 from plaudit.data.normalize import Normalizer
 from plaudit.policies.loader import load_policy
@@ -18,7 +18,7 @@ SMALL = [
 
 
 def test_a_store_becomes_the_folder_of_a_policy(tmp_path):
-    store = labelled_store(tmp_path / "demos", counting_episode(steps=6), counting_episode(steps=6, first=3))
+    store = labeled_store(tmp_path / "demos", counting_episode(steps=6), counting_episode(steps=6, first=3))
     said = plaudit("train-policy", "demos", *SMALL, "-o", "taught", cwd=tmp_path)
     assert "taught/policy.yaml: " in said and "learned for 20 steps, loss" in said
     spec = load_policy(tmp_path / "taught/policy.yaml")
@@ -36,5 +36,5 @@ def test_a_store_becomes_the_folder_of_a_policy(tmp_path):
     ],
 )
 def test_mistakes_are_answered_in_a_sentence(tmp_path, words, sentence):
-    labelled_store(tmp_path / "demos", counting_episode())
+    labeled_store(tmp_path / "demos", counting_episode())
     assert sentence in plaudit("train-policy", "demos", *words, cwd=tmp_path, ok=False)

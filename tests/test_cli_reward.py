@@ -196,15 +196,15 @@ def test_a_failed_control_is_told(run, tmp_path):
         (["store", "--lr", "1e30", *SMALL], "error: the loss became nan in epoch 1; no model was written"),
         (["store", "epoch=3"], "error: command line: unknown key 'epoch'; did you mean 'epochs'?"),
         (["store", "num_cameras=2"], "error: num_cameras is 2 and there are 1: front"),
-        (["unlabelled"], "error: unlabelled has no labels; import it (plaudit data import unlabelled STORE)"),
+        (["unlabeled"], "error: unlabeled has no labels; import it (plaudit data import unlabeled STORE)"),
     ],
 )
 def test_a_mistake_is_answered_with_one_sentence_and_nothing_is_written(run, tmp_path, store, words, sentence):
     (tmp_path / "full").mkdir()
     (tmp_path / "full/m.pt").write_text("x")
-    unlabelled = Store.create(tmp_path / "bare")
-    unlabelled.append(store.episode(0))
-    export_dataset(unlabelled, tmp_path / "unlabelled", "lerobot", WriteOptions(video=False))
+    unlabeled = Store.create(tmp_path / "bare")
+    unlabeled.append(store.episode(0))
+    export_dataset(unlabeled, tmp_path / "unlabeled", "lerobot", WriteOptions(video=False))
     before = names(tmp_path)
     said = run(*words, ok=False)
     assert sentence in said and len(said.strip().splitlines()) == 1

@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from conftest import counting_episode, labelled_store, same_episode
+from conftest import counting_episode, labeled_store, same_episode
 from plaudit.data.check import check
 from plaudit.data.store import Store
 from plaudit.errors import StoreDamaged, StoreError, StoreLocked
@@ -12,7 +12,7 @@ from plaudit.types import Labels
 
 @pytest.fixture
 def folder(tmp_path):
-    labelled_store(tmp_path / "s", *(counting_episode(4, first=10 * i) for i in range(5)), cutoff=2).close()
+    labeled_store(tmp_path / "s", *(counting_episode(4, first=10 * i) for i in range(5)), cutoff=2).close()
     return tmp_path / "s"
 
 
@@ -73,7 +73,7 @@ def test_files_cut_short_are_found_and_what_is_whole_stays(folder):
 
 def test_a_segment_that_somebody_deleted_is_missed_and_what_is_left_stays(tmp_path):
     folder = tmp_path / "s"
-    store = labelled_store(folder, counting_episode(4), counting_episode(4, size=(4, 4)), counting_episode(4, first=30))
+    store = labeled_store(folder, counting_episode(4), counting_episode(4, size=(4, 4)), counting_episode(4, first=30))
     store.close()
     shutil.rmtree(folder / "segments/000000")
     sentence = r"segments/000000 is missing, and with it 2 episodes from 0 on; restore it .*or run 'plaudit data check"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conftest import counting_episode, labelled_store, same_episode
+from conftest import counting_episode, labeled_store, same_episode
 from plaudit.data.check import check
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
@@ -75,7 +75,7 @@ def test_replay_samples_on_while_the_journal_is_written_anew(tmp_path, short):
 
 def test_what_is_written_off_as_damaged_is_kept_and_what_is_evicted_goes(tmp_path):
     folder = tmp_path / "s"
-    store = labelled_store(folder, counting_episode(4), counting_episode(4, size=(4, 4)))
+    store = labeled_store(folder, counting_episode(4), counting_episode(4, size=(4, 4)))
     store.write_off([0])
     store.evict([1])
     store.close()
@@ -88,7 +88,7 @@ def test_what_is_written_off_as_damaged_is_kept_and_what_is_evicted_goes(tmp_pat
 
 def test_a_segment_that_was_evicted_and_half_removed_goes_with_the_next_writer(tmp_path):
     folder = tmp_path / "s"
-    labelled_store(folder, counting_episode(4)).close()
+    labeled_store(folder, counting_episode(4)).close()
     with Store.open(folder, write=True) as store:
         store.append(counting_episode(4, size=(4, 4)))
         (folder / "segments/000000").rename(folder / "segments/000000.gone")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from lerobot_v21 import CAMERA, SIZE, moving_square, write_v21
 
-from conftest import counting_episode, labelled_store, same_episode
+from conftest import counting_episode, labeled_store, same_episode
 from plaudit.data.cutoffs import label_store
 from plaudit.data.formats import ReadOptions, WriteOptions, open_dataset
 from plaudit.data.formats.lerobot.features import PLAUDIT_META
@@ -66,7 +66,7 @@ def test_npy_trajectories_become_episodes_with_a_verdict_on_each_frame(tmp_path)
 
 
 def test_npy_comes_back_with_the_same_frames_and_labels_in_the_same_folders(tmp_path):
-    store = labelled_store(tmp_path / "a", random_episode(0), random_episode(1), cutoff=3)
+    store = labeled_store(tmp_path / "a", random_episode(0), random_episode(1), cutoff=3)
     store.ledger.append(1, Labels.from_cutoff(steps=7, cutoff=None, source="human"))
     back = round_trip(tmp_path, store, "npy")
     assert sorted(p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*.npy")) == [
@@ -248,7 +248,7 @@ def test_v3_comes_back_with_everything_but_the_codecs_loss(tmp_path, video, padd
         for episode in episodes:
             for array in (*episode.frames.values(), episode.state):
                 array[-1] = array[-2]
-    store = labelled_store(tmp_path / "a", *episodes, cutoff=5)
+    store = labeled_store(tmp_path / "a", *episodes, cutoff=5)
     back = round_trip(tmp_path, store, "lerobot", WriteOptions(video=video))
     for i, episode in enumerate(episodes):
         found = back.episode(i)
@@ -259,7 +259,7 @@ def test_v3_comes_back_with_everything_but_the_codecs_loss(tmp_path, video, padd
 
 
 def test_v3_metadata_adds_up(tmp_path):
-    store = labelled_store(tmp_path / "a", random_episode(0, steps=5), random_episode(1, steps=9), cutoff=3)
+    store = labeled_store(tmp_path / "a", random_episode(0, steps=5), random_episode(1, steps=9), cutoff=3)
     export_dataset(store, tmp_path / "out", "lerobot")
     info = json.loads((tmp_path / "out/meta/info.json").read_text())
     assert (info["codebase_version"], info["total_episodes"], info["total_frames"], info["total_tasks"]) == (
@@ -292,7 +292,7 @@ def test_v3_metadata_adds_up(tmp_path):
 def test_files_roll_over_when_they_grow_large(tmp_path, monkeypatch):
     monkeypatch.setattr("plaudit.data.formats.lerobot.writer.DATA_MB", 0)
     monkeypatch.setattr("plaudit.data.formats.lerobot.writer.VIDEO_MB", 0)
-    store = labelled_store(
+    store = labeled_store(
         tmp_path / "a", *(counting_episode(90, first=9 * i, size=(32, 32)) for i in range(3)), cutoff=3
     )
     back = round_trip(tmp_path, store, "lerobot")
@@ -409,7 +409,7 @@ def test_a_damaged_episode_is_named_and_the_others_come_in(tmp_path, damage):
 
 
 def test_a_damaged_v3_video_costs_only_the_episodes_it_cannot_show(tmp_path):
-    store = labelled_store(
+    store = labeled_store(
         tmp_path / "a", *(counting_episode(40, first=9 * i, size=(32, 32)) for i in range(3)), cutoff=3
     )
     export_dataset(store, tmp_path / "in", "lerobot")
@@ -421,7 +421,7 @@ def test_a_damaged_v3_video_costs_only_the_episodes_it_cannot_show(tmp_path):
 
 
 def test_a_damaged_v3_table_leaves_no_store_behind(tmp_path):
-    store = labelled_store(tmp_path / "a", counting_episode(4), cutoff=3)
+    store = labeled_store(tmp_path / "a", counting_episode(4), cutoff=3)
     export_dataset(store, tmp_path / "in", "lerobot", WriteOptions(video=False))
     path = tmp_path / "in/data/chunk-000/file-000.parquet"
     path.write_bytes(path.read_bytes()[:-10])
@@ -431,7 +431,7 @@ def test_a_damaged_v3_table_leaves_no_store_behind(tmp_path):
 
 
 def test_an_image_that_is_none_is_named(tmp_path):
-    store = labelled_store(tmp_path / "a", counting_episode(4), counting_episode(4), cutoff=3)
+    store = labeled_store(tmp_path / "a", counting_episode(4), counting_episode(4), cutoff=3)
     export_dataset(store, tmp_path / "in", "lerobot", WriteOptions(video=False))
     path = tmp_path / "in/data/chunk-000/file-000.parquet"
     table = pq.read_table(path).to_pylist()
@@ -807,7 +807,7 @@ def test_labels_that_a_crash_kept_from_an_episode_come_with_the_next_import(tmp_
 
 @pytest.mark.parametrize("to", ["npy", "pkl", "lerobot"])
 def test_an_export_never_writes_into_a_folder_that_holds_something(tmp_path, to):
-    store = labelled_store(tmp_path / "a", counting_episode(4))
+    store = labeled_store(tmp_path / "a", counting_episode(4))
     (tmp_path / "out").mkdir()
     (tmp_path / "out/precious.txt").write_text("data")
     with pytest.raises(TargetNotEmpty, match="holds something already; nothing was written"):
@@ -816,14 +816,14 @@ def test_an_export_never_writes_into_a_folder_that_holds_something(tmp_path, to)
 
 
 def test_an_export_that_fails_leaves_nothing_behind(tmp_path):
-    store = labelled_store(tmp_path / "a", counting_episode(4), counting_episode(4, size=(4, 4)))
+    store = labeled_store(tmp_path / "a", counting_episode(4), counting_episode(4, size=(4, 4)))
     with pytest.raises(DataError, match=r"episode 1 has camera 'front' of \(4, 4\), others of \(8, 10\)"):
         export_dataset(store, tmp_path / "out", "lerobot")
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
 def test_episodes_that_a_layout_has_no_place_for_are_named(tmp_path):
-    store = labelled_store(tmp_path / "a", counting_episode(4), cutoff=2)
+    store = labeled_store(tmp_path / "a", counting_episode(4), cutoff=2)
     store.append(counting_episode(4))
     said = export_dataset(store, tmp_path / "out", "npy")
     assert said == ["episode 1 was left out: not every frame of it is labeled"]
@@ -834,7 +834,7 @@ def test_episodes_that_a_layout_has_no_place_for_are_named(tmp_path):
 
 
 def test_an_unknown_camera_is_named_with_the_known_ones(tmp_path):
-    store = labelled_store(tmp_path / "a", random_episode(0))
+    store = labeled_store(tmp_path / "a", random_episode(0))
     with pytest.raises(
         DataError, match=r"camera 'wirst' is not in episode 0; it has: front, wrist. did you mean 'wrist'"
     ):
@@ -842,7 +842,7 @@ def test_an_unknown_camera_is_named_with_the_known_ones(tmp_path):
 
 
 def test_odd_sizes_cannot_be_a_video_and_can_be_images(tmp_path):
-    store = labelled_store(tmp_path / "a", counting_episode(4, size=(7, 9)))
+    store = labeled_store(tmp_path / "a", counting_episode(4, size=(7, 9)))
     with pytest.raises(DataError, match="7x9 frames cannot be a video, which needs even sizes; write images instead"):
         export_dataset(store, tmp_path / "out", "lerobot")
     back = round_trip(tmp_path, store, "lerobot", WriteOptions(video=False))

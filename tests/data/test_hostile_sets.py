@@ -19,7 +19,7 @@ import pytest
 from av.error import FFmpegError
 from lerobot_v21 import CAMERA, SIZE, write_v21
 
-from conftest import counting_episode, labelled_store
+from conftest import counting_episode, labeled_store
 from plaudit.cli.data import chosen_ids
 from plaudit.data.formats import ReadOptions, WriteOptions, lerobot
 from plaudit.data.formats.decoder import open_in_worker
@@ -35,7 +35,7 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 48\n%%EndComments\nshowpa
 
 
 def with_images(folder):
-    store = labelled_store(folder.parent / "a", *(counting_episode(4, first=9 * i) for i in range(3)), cutoff=3)
+    store = labeled_store(folder.parent / "a", *(counting_episode(4, first=9 * i) for i in range(3)), cutoff=3)
     export_dataset(store, folder, "lerobot", WriteOptions(video=False))
     return folder
 
@@ -288,7 +288,7 @@ def test_an_npy_header_without_end_is_refused(tmp_path, data):
 
 
 def test_a_range_of_ids_is_looked_up_and_not_written_out(tmp_path):
-    store = labelled_store(tmp_path / "a", counting_episode(4), counting_episode(4), cutoff=3)
+    store = labeled_store(tmp_path / "a", counting_episode(4), counting_episode(4), cutoff=3)
     assert chosen_ids(store, "0-1") == [0, 1]
     with pytest.raises(EpisodeNotFound):
         chosen_ids(store, "0-4000000000")
@@ -326,7 +326,7 @@ def test_a_list_of_episodes_that_is_a_link_out_is_not_walked_through(tmp_path):
 @pytest.mark.parametrize("camera", ["../../../escaped", "/tmp/escaped", "a/b", "\x1b[2J", "..", "x" * 60 + "/"])
 def test_a_camera_whose_name_is_a_path_leads_nowhere(tmp_path, camera):
     episode = counting_episode(4)
-    store = labelled_store(tmp_path / "s", replace(episode, frames={camera: episode.frames["front"]}), cutoff=2)
+    store = labeled_store(tmp_path / "s", replace(episode, frames={camera: episode.frames["front"]}), cutoff=2)
     with pytest.raises(DataError, match="is no name that a folder of a LeRobot data set can have"):
         export_dataset(store, tmp_path / "out/set", "lerobot", WriteOptions(codec="h264"))
     assert not list(tmp_path.rglob("*escaped*.mp4")) and not (tmp_path / "out/set").exists()
@@ -336,7 +336,7 @@ def test_a_name_of_somebody_else_is_part_of_a_file_name_and_no_path(tmp_path):
     episode = counting_episode(4)
     meta = {"folder": "../../x", "file": "../../../etc/passwd"}
     frames = dict.fromkeys(("../a", "/b"), episode.frames["front"])
-    store = labelled_store(tmp_path / "s", replace(episode, frames=frames, meta=meta), cutoff=2)
+    store = labeled_store(tmp_path / "s", replace(episode, frames=frames, meta=meta), cutoff=2)
     count = visualize_positives(store, tmp_path / "shown", list(frames), {"human", "cutoff"})
     assert count and len(list((tmp_path / "shown").iterdir())) == count
 
@@ -360,6 +360,6 @@ def test_episodes_of_one_data_set_that_are_alike_are_all_imported_once(tmp_path)
 
 
 def test_frames_of_a_camera_that_an_episode_does_not_have_are_a_sentence(tmp_path):
-    store = labelled_store(tmp_path / "s", counting_episode(4), cutoff=2)
+    store = labeled_store(tmp_path / "s", counting_episode(4), cutoff=2)
     with pytest.raises(DataError, match="episode 0 has no camera 'top'; known: front"):
         visualize_positives(store, tmp_path / "show", ["top"], {"human", "cutoff"})

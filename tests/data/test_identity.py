@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from conftest import counting_episode, labelled_store, same_episode
+from conftest import counting_episode, labeled_store, same_episode
 from plaudit.data.check import check
 from plaudit.data.store import Store
 from plaudit.errors import StoreDamaged, StoreError, StoreLocked
@@ -15,7 +15,7 @@ LABELS = Labels.from_cutoff(steps=4, cutoff=2, source="human")
 
 
 def filled(folder, first=0, count=3):
-    store = labelled_store(folder, *(counting_episode(4, first=first + 10 * i) for i in range(count)), cutoff=2)
+    store = labeled_store(folder, *(counting_episode(4, first=first + 10 * i) for i in range(count)), cutoff=2)
     store.close()
     return folder
 

@@ -93,7 +93,7 @@ def test_a_migration_that_is_interrupted_anywhere_begins_again(old, monkeypatch,
     assert check(old).ok
 
 
-def test_an_old_ledger_that_is_labelled_before_anybody_writes_keeps_its_lines(old):
+def test_an_old_ledger_that_is_labeled_before_anybody_writes_keeps_its_lines(old):
     Store.open(old).ledger.append(0, Labels.from_cutoff(steps=4, cutoff=None, source="vlm"))
     assert len(Store.open(old).ledger) == 6
     with Store.open(old, write=True) as store:

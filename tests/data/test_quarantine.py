@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from conftest import counting_episode, labelled_store, same_episode
+from conftest import counting_episode, labeled_store, same_episode
 from plaudit.data.check import check, empty_quarantine
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store, is_store
@@ -19,7 +19,7 @@ from waiting import stretch
 @pytest.fixture
 def folder(tmp_path):
     episodes = [counting_episode(4, first=10 * i) for i in range(5)]
-    labelled_store(tmp_path / "s", *episodes, cutoff=2, capacity_episodes=500).close()
+    labeled_store(tmp_path / "s", *episodes, cutoff=2, capacity_episodes=500).close()
     return tmp_path / "s"
 
 

@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 import pytest
 
-from conftest import counting_episode, labelled_store
+from conftest import counting_episode, labeled_store
 from plaudit.data.batch import BufferPool, to_tensordict, to_torch
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.step_table import Returns, n_step_returns
@@ -28,7 +28,7 @@ def all_transitions(replay: ReplaySampler, draws: int = 40) -> dict[tuple[int, i
 
 
 def test_a_transition_is_a_frame_its_action_and_the_frame_it_led_to(tmp_path):
-    store = labelled_store(tmp_path / "s", counting_episode(5), counting_episode(3, first=100), cutoff=3)
+    store = labeled_store(tmp_path / "s", counting_episode(5), counting_episode(3, first=100), cutoff=3)
     found = all_transitions(ReplaySampler(store, seed=0))
     assert set(found) == {(0, t) for t in range(3)} | {(1, t) for t in range(3)}
     for (episode, t), row in found.items():
@@ -43,7 +43,7 @@ def test_a_transition_is_a_frame_its_action_and_the_frame_it_led_to(tmp_path):
 
 
 def test_no_transition_crosses_from_one_episode_into_the_next(tmp_path):
-    store = labelled_store(tmp_path / "s", *(counting_episode(4, first=20 * i) for i in range(10)))
+    store = labeled_store(tmp_path / "s", *(counting_episode(4, first=20 * i) for i in range(10)))
     for (episode, _), row in all_transitions(ReplaySampler(store, n_step=3, horizon=3, seed=0)).items():
         values = [row["state"][0] / 10, row["next_state"][0] / 10]
         assert all(20 * episode <= value <= 20 * episode + 4 for value in values)
@@ -67,7 +67,7 @@ def test_n_step_returns_are_the_formula(tmp_path):
 
 
 def test_an_n_step_transition_ends_n_frames_on_or_where_the_episode_ends(tmp_path):
-    store = labelled_store(tmp_path / "s", counting_episode(5))
+    store = labeled_store(tmp_path / "s", counting_episode(5))
     found = all_transitions(ReplaySampler(store, n_step=3, gamma=0.5, seed=0))
     assert {t: int(row["next_state"][0] / 10) for (_, t), row in found.items()} == {0: 3, 1: 4, 2: 5, 3: 5, 4: 5}
     assert {t: float(row["discount"]) for (_, t), row in found.items()} == {
@@ -80,7 +80,7 @@ def test_an_n_step_transition_ends_n_frames_on_or_where_the_episode_ends(tmp_pat
 
 
 def test_windows_hold_the_next_h_actions_and_say_which_are_past_the_end(tmp_path):
-    store = labelled_store(tmp_path / "s", counting_episode(5))
+    store = labeled_store(tmp_path / "s", counting_episode(5))
     found = all_transitions(ReplaySampler(store, horizon=3, seed=0))
     assert found[0, 1]["actions"][:, 0].tolist() == [1, 2, 3]
     assert found[0, 1]["action_mask"].tolist() == [True, True, True]
@@ -98,7 +98,7 @@ def test_steps_that_were_not_judged_are_not_sampled(tmp_path):
 
 
 def test_a_new_verdict_counts_at_the_next_refresh_and_an_excluded_episode_goes(tmp_path):
-    store = labelled_store(tmp_path / "s", counting_episode(4), counting_episode(4))
+    store = labeled_store(tmp_path / "s", counting_episode(4), counting_episode(4))
     replay = ReplaySampler(store, seed=0)
     store.ledger.append(0, Labels.from_cutoff(steps=4, cutoff=1, source="classifier"))
     store.ledger.append(1, Labels.from_targets(np.full(5, np.nan), source="human", note="excluded"))
@@ -127,7 +127,7 @@ def test_a_label_that_comes_while_replay_looks_is_not_missed(tmp_path):
 
 
 def test_only_the_judges_in_charge_count(tmp_path):
-    store = labelled_store(tmp_path / "s", counting_episode(4))
+    store = labeled_store(tmp_path / "s", counting_episode(4))
     store.ledger.append(0, Labels.from_cutoff(steps=4, cutoff=1, source="simulator"))
     assert {
         float(r["reward"]) for r in all_transitions(ReplaySampler(store, sources=({"human"},), seed=0)).values()
@@ -137,7 +137,7 @@ def test_only_the_judges_in_charge_count(tmp_path):
 
 
 def test_a_success_ends_the_episode_unless_told_otherwise(tmp_path):
-    store = labelled_store(tmp_path / "s", counting_episode(4, terminated=True), cutoff=2)
+    store = labeled_store(tmp_path / "s", counting_episode(4, terminated=True), cutoff=2)
     ends = {t: float(r["discount"]) for (_, t), r in all_transitions(ReplaySampler(store, gamma=0.5, seed=0)).items()}
     assert ends == {0: 0.5, 1: 0}  # what came after it is no part of the task
     stays = ReplaySampler(store, gamma=0.5, terminate_on_success=False, seed=0)
@@ -162,25 +162,25 @@ def test_an_episode_that_went_on_after_its_first_success_ends_there_and_only_the
 
 @pytest.mark.parametrize(("padded", "cutoff", "steps"), [("first", None, {1, 2, 3}), ("last", None, {0, 1, 2})])
 def test_no_transition_goes_through_an_observation_that_is_only_a_copy(tmp_path, padded, cutoff, steps):
-    store = labelled_store(tmp_path / "s", counting_episode(4, padded=padded), cutoff=cutoff)
+    store = labeled_store(tmp_path / "s", counting_episode(4, padded=padded), cutoff=cutoff)
     assert {t for _, t in all_transitions(ReplaySampler(store, seed=0))} == steps
 
 
 def test_a_last_step_that_ends_the_episode_needs_no_next_observation(tmp_path):
-    store = labelled_store(tmp_path / "s", counting_episode(4, padded="last"), cutoff=4)
+    store = labeled_store(tmp_path / "s", counting_episode(4, padded="last"), cutoff=4)
     assert {t for _, t in all_transitions(ReplaySampler(store, seed=0))} == {0, 1, 2, 3}
 
 
 def test_sampling_is_uniform_over_steps(tmp_path):
-    store = labelled_store(tmp_path / "s", counting_episode(2), counting_episode(8))
+    store = labeled_store(tmp_path / "s", counting_episode(2), counting_episode(8))
     batch = ReplaySampler(store, seed=0).sample(20_000)
     counts = np.bincount(batch.episode * 8 + batch.step, minlength=16)[[0, 1, *range(8, 16)]]
     assert counts.min() > 1800 and counts.max() < 2200
 
 
 def test_a_mix_takes_its_ratio_and_either_part_fills_in_for_an_empty_one(tmp_path):
-    demos = labelled_store(tmp_path / "demos", counting_episode(4))
-    online = labelled_store(tmp_path / "online")
+    demos = labeled_store(tmp_path / "demos", counting_episode(4))
+    online = labeled_store(tmp_path / "online")
     replay = ReplaySampler.mix(demos, online, ratio=0.25, seed=0)
     assert set(replay.sample(100).part.tolist()) == {0}
     online.ledger.append(
@@ -194,7 +194,7 @@ def test_a_mix_takes_its_ratio_and_either_part_fills_in_for_an_empty_one(tmp_pat
 
 
 def test_the_same_seed_draws_the_same_batches_and_a_saved_generator_goes_on(tmp_path):
-    store = labelled_store(tmp_path / "s", *(counting_episode(9, first=10 * i) for i in range(5)))
+    store = labeled_store(tmp_path / "s", *(counting_episode(9, first=10 * i) for i in range(5)))
     one, other = ReplaySampler(store, seed=3), ReplaySampler(store, seed=3)
     assert np.array_equal(one.sample(50).state, other.sample(50).state)
     saved = one.rng.bit_generator.state
@@ -266,7 +266,7 @@ def test_a_long_run_of_evictions_does_not_grow_the_table(tmp_path):
 
 def test_only_the_cameras_asked_for_are_gathered(tmp_path):
     frames = {name: np.zeros((3, 4, 4, 3), np.uint8) for name in ("front", "wrist")}
-    store = labelled_store(tmp_path / "s", Episode.of(frames=frames, actions=np.zeros((2, 1))))
+    store = labeled_store(tmp_path / "s", Episode.of(frames=frames, actions=np.zeros((2, 1))))
     assert list(ReplaySampler(store, cameras=["wrist"]).sample(2).images) == ["wrist"]
     assert list(ReplaySampler(store, cameras=()).sample(2).images) == []
     with pytest.raises(DataError, match="has no camera 'top'; it has: front, wrist"):
@@ -274,14 +274,14 @@ def test_only_the_cameras_asked_for_are_gathered(tmp_path):
 
 
 def test_episodes_of_two_sizes_do_not_fit_one_batch_and_are_named(tmp_path):
-    store = labelled_store(tmp_path / "s", counting_episode(2), counting_episode(2, size=(4, 4)))
+    store = labeled_store(tmp_path / "s", counting_episode(2), counting_episode(2, size=(4, 4)))
     with pytest.raises(DataError, match=r"episode 1 has front 4x4x3.* where others have front 8x10x3"):
         ReplaySampler(store)
     assert ReplaySampler(store, cameras=()).sample(4).state.shape == (4, 2)
 
 
 def test_a_background_thread_fills_batches_and_ends_with_its_generator(tmp_path):
-    store = labelled_store(tmp_path / "s", counting_episode(4))
+    store = labeled_store(tmp_path / "s", counting_episode(4))
     batches = ReplaySampler(store, seed=0).batches(8, prefetch=2, refresh_seconds=0)
     assert len(next(batches).reward) == 8
     store.ledger.append(
@@ -298,7 +298,7 @@ def test_what_goes_wrong_in_the_background_is_raised_in_the_front(tmp_path):
 
 def test_torch_batches_share_the_memory_of_numpy_ones(tmp_path):
     torch = pytest.importorskip("torch")
-    batch = ReplaySampler(labelled_store(tmp_path / "s", counting_episode(4)), seed=0).sample(8)
+    batch = ReplaySampler(labeled_store(tmp_path / "s", counting_episode(4)), seed=0).sample(8)
     tensors = to_torch(batch)
     assert tensors.images["front"].dtype == torch.uint8 and tensors.reward.dtype == torch.float32
     batch.state[0, 0] = 1234
@@ -308,7 +308,7 @@ def test_torch_batches_share_the_memory_of_numpy_ones(tmp_path):
 
 def test_a_tensordict_has_torchrls_keys(tmp_path):
     pytest.importorskip("tensordict")
-    batch = ReplaySampler(labelled_store(tmp_path / "s", counting_episode(4), cutoff=2), seed=0).sample(16)
+    batch = ReplaySampler(labeled_store(tmp_path / "s", counting_episode(4), cutoff=2), seed=0).sample(16)
     found = to_tensordict(batch)
     assert found.batch_size == (16,)
     assert found["next", "reward"].shape == (16, 1)
@@ -318,7 +318,7 @@ def test_a_tensordict_has_torchrls_keys(tmp_path):
 
 def test_without_tensordict_the_message_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensordict", None)
-    batch = ReplaySampler(labelled_store(tmp_path / "s", counting_episode(4))).sample(2)
+    batch = ReplaySampler(labeled_store(tmp_path / "s", counting_episode(4))).sample(2)
     with pytest.raises(MissingExtra, match=r"pip install 'plaudit\[tensordict\]'"):
         to_tensordict(batch)
 
@@ -339,7 +339,7 @@ def test_memory_of_a_batch_is_used_again_only_when_nobody_looks_at_it():
 
 
 def test_a_batch_that_is_kept_is_never_overwritten(tmp_path):
-    store = labelled_store(tmp_path / "s", *(counting_episode(9, first=10 * i) for i in range(9)))
+    store = labeled_store(tmp_path / "s", *(counting_episode(9, first=10 * i) for i in range(9)))
     replay = ReplaySampler(store, seed=0)
     kept = [replay.sample(16) for _ in range(20)]
     copies = [batch.state.copy() for batch in kept]
@@ -372,7 +372,7 @@ def test_labels_of_another_length_are_named(tmp_path):
 
 @pytest.mark.parametrize("name", ["steps.bin", "camera.front.bin"])
 def test_a_file_that_is_cut_while_it_is_sampled_is_an_error_and_no_signal(tmp_path, name):
-    store = labelled_store(tmp_path / "s", *(counting_episode(40, first=i, size=(32, 32)) for i in range(4)), cutoff=2)
+    store = labeled_store(tmp_path / "s", *(counting_episode(40, first=i, size=(32, 32)) for i in range(4)), cutoff=2)
     reader = Store.open(store.folder)
     replay = ReplaySampler(reader, seed=0)
     replay.sample(64)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import counting_episode, labelled_store, same_episode
+from conftest import counting_episode, labeled_store, same_episode
 from plaudit.data.check import check
 from plaudit.data.failures import Failures
 from plaudit.data.replay import ReplaySampler
@@ -258,7 +258,7 @@ def test_a_small_disk_that_fills_up_gives_a_clear_error_and_loses_nothing(tmp_pa
 
 def test_a_store_on_a_read_only_disk_can_be_read_and_checked_and_says_what_it_cannot(tmp_path):
     with small_disk(tmp_path / "disk") as disk:
-        labelled_store(disk / "store", counting_episode(4), counting_episode(4, first=9), cutoff=2).close()
+        labeled_store(disk / "store", counting_episode(4), counting_episode(4, first=9), cutoff=2).close()
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         store = Store.open(disk / "store")
         assert same_episode(store.episode(1), counting_episode(4, first=9))
@@ -276,7 +276,7 @@ def test_a_store_on_a_read_only_disk_can_be_read_and_checked_and_says_what_it_ca
 
 
 def test_a_file_without_permission_is_named_and_nothing_is_written_off(tmp_path, monkeypatch):
-    labelled_store(tmp_path / "s", counting_episode(4), cutoff=2).close()
+    labeled_store(tmp_path / "s", counting_episode(4), cutoff=2).close()
     store, real = Store.open(tmp_path / "s"), os.open
 
     def forbidden(path, *args, **kwargs):

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import counting_episode, labelled_store, same_episode
+from conftest import counting_episode, labeled_store, same_episode
 from old_store import write_old_store
 from plaudit.data.check import check, empty_quarantine
 from plaudit.data.checked_json import decode_checked, encode_checked
@@ -35,7 +35,7 @@ PRECIOUS = b"the only copy of somebody's thesis"
 @pytest.fixture
 def folder(tmp_path):
     episodes = [counting_episode(4, first=10 * i) for i in range(3)]
-    labelled_store(tmp_path / "s", *episodes, cutoff=2).close()
+    labeled_store(tmp_path / "s", *episodes, cutoff=2).close()
     return tmp_path / "s"
 
 
@@ -335,7 +335,7 @@ def test_an_older_journal_that_is_put_back_gives_no_id_a_second_time(folder, tmp
 
 
 def test_a_file_of_somebodys_own_in_a_segments_folder_outlives_the_segment(tmp_path):
-    store = labelled_store(tmp_path / "s", capacity_episodes=16)
+    store = labeled_store(tmp_path / "s", capacity_episodes=16)
     store.append(counting_episode(4))
     (tmp_path / "s/segments/000000/notes.txt").write_bytes(PRECIOUS)
     (tmp_path / "s/segments/000000/camera.mine.bin").mkdir()
@@ -409,14 +409,14 @@ def test_a_first_line_that_says_nothing_of_its_owner_is_refused(folder):
 
 
 def test_a_segment_that_is_evicted_during_a_check_is_no_problem(tmp_path):
-    with labelled_store(tmp_path / "s", counting_episode(4), counting_episode(4, size=(4, 4))) as writer:
+    with labeled_store(tmp_path / "s", counting_episode(4), counting_episode(4, size=(4, 4))) as writer:
         seen_before = Store.open(tmp_path / "s").segments
         writer.evict([0])
         assert [segment.schema_problem() for segment in seen_before] == ["", ""]
 
 
 def test_files_of_another_segment_are_not_cut_to_the_length_of_this_one(tmp_path):
-    labelled_store(tmp_path / "s", counting_episode(2), counting_episode(9, size=(4, 4))).close()
+    labeled_store(tmp_path / "s", counting_episode(2), counting_episode(9, size=(4, 4))).close()
     for old, new in (("000000", "x"), ("000001", "000000"), ("x", "000001")):
         (tmp_path / "s/segments" / old).rename(tmp_path / "s/segments" / new)
     sizes = [path.stat().st_size for path in sorted((tmp_path / "s").rglob("*.bin"))]
@@ -429,7 +429,7 @@ def test_files_of_another_segment_are_not_cut_to_the_length_of_this_one(tmp_path
 
 
 def test_a_folder_that_is_in_the_way_of_an_eviction_stays_and_the_space_is_given_back(tmp_path):
-    with labelled_store(tmp_path / "s", counting_episode(4), counting_episode(4, size=(4, 4))) as store:
+    with labeled_store(tmp_path / "s", counting_episode(4), counting_episode(4, size=(4, 4))) as store:
         (tmp_path / "s/segments/000000.gone").mkdir()
         (tmp_path / "s/segments/000000.gone/notes").write_bytes(PRECIOUS)
         store.evict([0])

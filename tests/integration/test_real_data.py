@@ -50,7 +50,7 @@ def decibels(one: np.ndarray, other: np.ndarray) -> float:
     return float(10 * np.log10(255**2 / max(error, 1e-9)))
 
 
-def test_every_episode_is_imported_and_labelled(imported):
+def test_every_episode_is_imported_and_labeled(imported):
     store = imported.store
     assert [episode.steps for _, episode in store] == imported.lengths
     for i in store.ids:

@@ -185,7 +185,7 @@ def test_labels_of_several_models_are_not_compared_by_probability(bright, thresh
     assert bool(found.notes and "of 2 models, thresholds or rules" in found.notes[0]) != graded
 
 
-def test_who_has_labelled_nothing_cannot_be_measured(bright):
+def test_who_has_labeled_nothing_cannot_be_measured(bright):
     with pytest.raises(JudgeError, match="it has labeled none of them"):
         ledger(bright, "vlm")
 
@@ -201,7 +201,7 @@ def test_the_newest_label_of_those_who_are_believed_is_the_truth(bright):
     assert list(load_reference_labels(bright, ("human",), ids=[1, 2])) == [1, 2]
 
 
-def test_a_simulators_flag_is_the_truth_where_nobody_labelled(tmp_path):
+def test_a_simulators_flag_is_the_truth_where_nobody_labeled(tmp_path):
     store = Store.create(tmp_path / "s")
     store.append(counting_episode(3, privileged={"success": np.array([0, 0, 1], bool)}))
     assert load_reference_labels(store, ("human", "simulator"))[0].tolist() == [0, 0, 0, 1]

@@ -116,7 +116,7 @@ def test_a_persons_correction_is_not_judged_over_unless_it_must_be_on_top(tmp_pa
     assert run(store, newest_only=True).done == [0]
 
 
-def test_only_unlabelled_leaves_what_anybody_has_labelled(tmp_path):
+def test_only_unlabeled_leaves_what_anybody_has_labeled(tmp_path):
     store = bright_store(tmp_path / "s", 1, 1)
     new = store.append(counting_episode(STEPS))
     assert run(store, skip_labeled=True).done == [new]
@@ -134,7 +134,7 @@ def test_an_episode_that_fails_is_kept_on_the_record_and_asked_about_again(tmp_p
     assert stale_episodes(store.ledger, BrightnessConfig().build().id, store.ids) == [silent]
 
 
-def test_a_failure_stands_until_the_judge_has_labelled_the_episode(tmp_path):
+def test_a_failure_stands_until_the_judge_has_labeled_the_episode(tmp_path):
     store = bright_store(tmp_path / "s", 1, 0)
     Failures(store.ledger).append([(0, "the endpoint is down")], "brightness", "cut 4")
     run(store)
@@ -227,18 +227,18 @@ def test_a_batch_is_on_disk_before_the_next_and_a_kill_costs_no_more(tmp_path, n
     words = [sys.executable, "-m", "plaudit.cli", "label", "s", "--judge", NAME, "stuck_after=4", "--batch", "2"]
     path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])}
     running = subprocess.Popen(words, cwd=tmp_path, env={**os.environ, **path}, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: len(labelled(tmp_path)) >= 4)
+    wait_until(lambda: len(labeled(tmp_path)) >= 4)
     running.send_signal(number)
     said = running.communicate(timeout=stretch(60))[1]
     assert running.returncode == code and ("run the same command to resume" in said) == (code == 130)
-    assert labelled(tmp_path) == [0, 1, 2, 3]
+    assert labeled(tmp_path) == [0, 1, 2, 3]
     store = Store.open(tmp_path / "s")
     rest = run(store, BrightnessConfig().build())
-    assert labelled(tmp_path) == list(range(12)) and len(rest.done) <= 8
+    assert labeled(tmp_path) == list(range(12)) and len(rest.done) <= 8
     assert all(len([v for v in store.ledger.history(i) if v.source == "brightness"]) == 1 for i in store.ids)
 
 
-def labelled(folder: Path) -> list[int]:
+def labeled(folder: Path) -> list[int]:
     store = Store.open(folder / "s")
     return [i for i in store.ids if store.ledger.newest(i, {"brightness"}) is not None]
 

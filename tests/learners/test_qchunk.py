@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import counting_episode, labelled_store
+from conftest import counting_episode, labeled_store
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import parse
 from plaudit.data.batch import to_torch
@@ -117,7 +117,7 @@ def test_the_flow_clones_what_was_done_and_nothing_beyond_the_end():
 
 def test_windows_of_a_store_are_what_it_learns_from(tmp_path: Path):
     """Five steps, success at the fourth: chunks of three that reach it are paid, discounted, and nothing follows."""
-    store = labelled_store(tmp_path / "store", counting_episode(steps=5), cutoff=4)
+    store = labeled_store(tmp_path / "store", counting_episode(steps=5), cutoff=4)
     learner = QChunk(QChunkConfig(**{**TINY, "horizon": 3}, gamma=0.5), SPACES)
     batch = ReplaySampler(store, **learner.replay_options, seed=0).sample(100)
     found = {t: (r, d, m.tolist()) for t, r, d, m in zip(batch.step, batch.reward, batch.discount, batch.action_mask)}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import counting_episode, labelled_store
+from conftest import counting_episode, labeled_store
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import parse
 from plaudit.contracts import check_policy
@@ -160,7 +160,7 @@ def test_nothing_is_learned_from_beyond_the_end_of_an_episode():
 
 
 def test_it_learns_from_the_windows_and_images_of_a_store(tmp_path):
-    store = labelled_store(tmp_path / "store", *(counting_episode(steps=6, first=i) for i in range(3)))
+    store = labeled_store(tmp_path / "store", *(counting_episode(steps=6, first=i) for i in range(3)))
     config = FlowConfig(state_dim=2, action_dim=1, horizon=4, cameras={"front": (8, 10)}, velocity_net=TINY)
     policy, normalizer = config.build(), Normalizer.from_store(store)
     losses: list[float] = []

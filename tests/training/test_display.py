@@ -135,7 +135,7 @@ def test_why_the_robot_waits():
 
 def test_on_a_robot_with_a_person_nobody_speaks_of_what_only_a_simulation_knows():
     asked = load_training_config("online", None, ["robot=igris_b", "learner=sac", "judge=human"])
-    closed = "the labelling window was closed; open it again with: plaudit label runs/x/episodes --judge human"
+    closed = "the labeling window was closed; open it again with: plaudit label runs/x/episodes --judge human"
     shown = " ".join(" ".join(drawn(Display(asked).screen(moment(window_status=closed)))).split())
     assert "igris_b with sac, labels by a human" in shown
     assert closed in shown

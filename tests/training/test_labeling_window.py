@@ -182,9 +182,9 @@ def test_in_the_store_itself_what_is_asked_comes_first_and_is_labeled_there(tmp_
 
 def test_a_window_in_a_process_of_its_own_labels_and_is_closed_for_lunch(home, tmp_path):
     window = Window(home.folder, LabelingWindowConfig(labeler="lab"), target="pressing:window")
-    assert "no labelling window was opened from here" in window.status
+    assert "no labeling window was opened from here" in window.status
     window.show()
-    assert window.status == "the labelling window is open"
+    assert window.status == "the labeling window is open"
     wait_until(lambda: not window.open)  # the person closes it after the second episode
     home.ledger.refresh()
     assert [v.episode for v in home.ledger.since(0)] == [0, 1] and home.ledger.labels(0).note == "by lab"
@@ -208,10 +208,10 @@ def test_a_window_that_cannot_open_is_one_sentence_and_not_tried_again(home, mon
     monkeypatch.setenv("QT_QPA_PLATFORM", "nonsense")
     window = Window(home.folder, LabelingWindowConfig(reopen_after_s=0.0))
     window.show()
-    wait_until(lambda: window.status != "the labelling window is open")
-    assert window.status.startswith("no labelling window could be opened: Qt cannot open a window: ")
+    wait_until(lambda: window.status != "the labeling window is open")
+    assert window.status.startswith("no labeling window could be opened: Qt cannot open a window: ")
     window.show()
-    assert window.status.startswith("no labelling window could be opened"), "it would fail again"
+    assert window.status.startswith("no labeling window could be opened"), "it would fail again"
 
 
 def test_a_window_that_crashed_is_told_apart_from_one_that_was_closed(home):
@@ -219,7 +219,7 @@ def test_a_window_that_crashed_is_told_apart_from_one_that_was_closed(home):
     window.show()
     os.kill(window._child.pid, signal.SIGKILL)
     wait_until(lambda: not window.open)
-    assert window.status.startswith("the labelling window process was killed by SIGKILL; open it again with: plaudit")
+    assert window.status.startswith("the labeling window process was killed by SIGKILL; open it again with: plaudit")
 
 
 PARENT = """

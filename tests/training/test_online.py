@@ -85,7 +85,7 @@ def test_a_policy_learns_from_the_judge_alone(tmp_path):
     assert all(store.ledger.newest(i, {"classifier"}) is not None for i in store.ids[:-1])
 
 
-def test_updates_are_those_that_the_labelled_steps_have_earned(tmp_path):
+def test_updates_are_those_that_the_labeled_steps_have_earned(tmp_path):
     end = sit(tmp_path, "run.max_episodes=20", "learner.utd_ratio=0.5")
     assert end.progress.step == 20 * 12
     assert end.progress.updates == 120
@@ -640,8 +640,8 @@ def test_a_person_in_charge_labels_in_their_own_time(tmp_path):
         if "unlabeled episodes" in now.env_waiting_for:
             waited.append(now.replay.unlabeled)
             store = Store.open(tmp_path / "run/episodes")
-            unlabelled = [i for i in store.ids if store.ledger.newest(i) is None]
-            store.ledger.append(unlabelled[0], Labels.from_cutoff(steps=12, cutoff=None, source="human"))
+            unlabeled = [i for i in store.ids if store.ledger.newest(i) is None]
+            store.ledger.append(unlabeled[0], Labels.from_cutoff(steps=12, cutoff=None, source="human"))
         if now.episodes == 6 and now.replay.unlabeled:
             store = Store.open(tmp_path / "run/episodes")
             for i in [i for i in store.ids if store.ledger.newest(i) is None]:

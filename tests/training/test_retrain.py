@@ -175,7 +175,7 @@ def test_no_held_out_episode_was_learned_from(story):
 # The old one stays
 
 
-def labelled_run(folder: Path, retrainer: Retrainer, flipped: bool) -> Store:
+def labeled_run(folder: Path, retrainer: Retrainer, flipped: bool) -> Store:
     """LabelStats by a person who, where nobody checks, says the opposite of what is true."""
     store = Store.create(folder / "run")
     for episode_id in play(store, successes=12, decoys=12, first_seed=300):
@@ -187,7 +187,7 @@ def labelled_run(folder: Path, retrainer: Retrainer, flipped: bool) -> Store:
 
 def test_one_that_was_trained_on_flipped_labels_is_refused(weak, tmp_path):
     retrainer = weak.retrainer(tmp_path, data=())
-    store = labelled_run(tmp_path, retrainer, flipped=True)
+    store = labeled_run(tmp_path, retrainer, flipped=True)
     found = retrainer.run(store)
     assert not found.promoted and found.message.startswith("rejected a new version of the judge: ")
     assert (
@@ -234,7 +234,7 @@ def test_it_is_due_with_enough_labels_of_those_who_are_believed(weak, tmp_path):
 
 def test_one_that_was_stopped_goes_on_and_nothing_was_decided_meanwhile(weak, tmp_path):
     retrainer = weak.retrainer(tmp_path, train_overrides={"epochs": 3})
-    store = labelled_run(tmp_path, retrainer, flipped=False)
+    store = labeled_run(tmp_path, retrainer, flipped=False)
     with pytest.raises(TrainingInterrupted):
         retrainer.run(store, lambda epoch: epoch.epoch < 2)
     assert decisions(retrainer.folder) == []
@@ -246,7 +246,7 @@ def test_one_that_was_stopped_goes_on_and_nothing_was_decided_meanwhile(weak, tm
 @pytest.mark.slow
 def test_one_that_is_killed_is_a_sentence_and_one_that_is_told_to_stop_is_not(weak, tmp_path):
     retrainer = weak.retrainer(tmp_path)
-    store = labelled_run(tmp_path, retrainer, flipped=False)
+    store = labeled_run(tmp_path, retrainer, flipped=False)
     retrainer.launch(store.folder)
     retrainer.stop()
     assert not retrainer.running and retrainer.poll() is None and decisions(retrainer.folder) == []
@@ -259,7 +259,7 @@ def test_one_that_is_killed_is_a_sentence_and_one_that_is_told_to_stop_is_not(we
 
 def test_one_that_is_done_when_it_is_told_to_stop_says_what_it_decided(weak, tmp_path):
     retrainer = weak.retrainer(tmp_path, train_overrides={"epochs": 1})
-    store = labelled_run(tmp_path, retrainer, flipped=False)
+    store = labeled_run(tmp_path, retrainer, flipped=False)
     retrainer.launch(store.folder)
     wait_until(lambda: decisions(retrainer.folder), what="for a decision")
     assert retrainer.stop() == decisions(retrainer.folder)[-1]

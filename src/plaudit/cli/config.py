@@ -106,10 +106,11 @@ def _yaml(cls: type[BaseModel], indent: int, values: BaseModel | None = None) ->
     """
     comments = _comments(cls)
     for name, field in cls.model_fields.items():
+        value: Any = "???"
         if values is not None:
             value = getattr(values, name)
-        else:
-            value = "???" if field.is_required() else field.get_default(call_default_factory=True)
+        elif not field.is_required():
+            value = field.get_default(call_default_factory=True)
         if name == "config" and isinstance(value, BaseModel):  # a judge's own keys stand beside those of the block
             yield from _yaml(type(value), indent, value)
         elif name != "type":

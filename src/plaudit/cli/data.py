@@ -261,7 +261,7 @@ def label(
         yes, no = yes + int((frames == 1).sum()), no + int((frames == 0).sum())
         unknown += int((frames != frames).sum())
     left_out = f", {unknown} unknown and left out" if unknown else ""
-    out.print(f"{len(ids)} episodes labelled: {yes} success frames, {no} failure frames ({yes + no} total){left_out}")
+    out.print(f"{len(ids)} episodes labeled: {yes} success frames, {no} failure frames ({yes + no} total){left_out}")
 
 
 @data.command("sheet")

@@ -169,6 +169,6 @@ def _print_result(store: "Store", judge: "Judge", done: "LabelStats[int]", passe
     called = f" ({done.num_success} called a success)" if done.done else ""
     over = f", {passed_over} were done already" if passed_over else ""
     lost = f", {len(done.failed)} could not be judged and wait for the next run" if done.failed else ""
-    out.print(f"{len(done.done)} episodes of {store.folder} labelled by {judge.id.source}{called}{over}{lost}")
+    out.print(f"{len(done.done)} episodes of {store.folder} labeled by {judge.id.source}{called}{over}{lost}")
     if done.failed:
         raise typer.Exit(1)

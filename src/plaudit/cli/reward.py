@@ -223,15 +223,15 @@ def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "St
 
     sources = job.data
     options = ReadOptions(state=state if job.use_state else ("none",), action=("none",), cameras=job.image_keys or ())
-    folder, labelled = scratch / sources[0].name, 0
+    folder, labeled = scratch / sources[0].name, 0
     for source in sources:
         report = import_dataset(source, folder, options, progress(f"importing {source.name}"))
-        labelled += report.labeled
+        labeled += report.labeled
         for sentence in report.notes:
             tell("note", sentence)
         for sentence in report.failed:
             tell("warning", sentence)
-    if not labelled:
+    if not labeled:
         raise DataError(
             f"{sources[0]} has no labels; import it (plaudit data import {sources[0]} STORE), label it (plaudit data "
             "label) and name the store"

@@ -206,7 +206,8 @@ class JudgeMetrics:
         """What `to_json` returned, of earlier versions too."""
         values = _none_to_nan(tree if "causal" in tree else _nested(tree))
         for name in ("causal", "offline"):
-            values[name] = EpisodeMetrics(**_none_to_nan(values[name]) | {"errors": tuple(values[name]["errors"])})
+            episodes: dict[str, Any] = {**_none_to_nan(values[name]), "errors": tuple(values[name]["errors"])}
+            values[name] = EpisodeMetrics(**episodes)
         return cls(**values)
 
 

@@ -47,7 +47,7 @@ class OffPolicyConfig(LearnerConfig):
 class CriticEnsembleConfig(OffPolicyConfig):
     """Base of the configs of `Sac` and `QChunk`, which have an ensemble of critics."""
 
-    hidden_dims: tuple[PositiveInt, ...] = (128, 128)
+    hidden_dims: tuple[PositiveInt, ...] = Field(default=(128, 128), min_length=1)
     num_critics: PositiveInt = 2  # in the ensemble
     num_subsample_critics: PositiveInt = 2  # sampled for each target, of which the minimum counts
     random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none

@@ -41,7 +41,7 @@ class PpoConfig(LearnerConfig):
     ent_coef: float = Field(default=0.0, ge=0)
     max_grad_norm: PositiveFloat = 0.5
     target_kl: PositiveFloat | None = 0.1  # an update stops when the policy has moved this far; None: never
-    hidden_dims: tuple[PositiveInt, ...] = (128, 128)
+    hidden_dims: tuple[PositiveInt, ...] = Field(default=(128, 128), min_length=1)
     log_std_init: float = -0.5  # of the actions
     pretrain_updates: NonNegativeInt = 2000  # of behavior cloning before the first rollout, with demonstrations
     pretrain_batch_size: PositiveInt = 256

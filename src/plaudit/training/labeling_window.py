@@ -97,7 +97,7 @@ class Mirror:
 
 
 class Window:
-    """The labelling window over a store, from outside."""
+    """The labeling window over a store, from outside."""
 
     def __init__(self, store: Path, config: LabelingWindowConfig, target: str = WINDOW):
         """target: the function that is the window's process"""
@@ -115,13 +115,13 @@ class Window:
     @property
     def status(self) -> str:
         if self.open:
-            return "the labelling window is open"
+            return "the labeling window is open"
         if self._problem:
-            return f"no labelling window could be opened: {self._problem}"
+            return f"no labeling window could be opened: {self._problem}"
         command = f"plaudit label {self._store} --judge human"
         if self._ended:
             return f"{self._ended}; open it again with: {command}"
-        return f"no labelling window was opened from here; open one with: {command}"
+        return f"no labeling window was opened from here; open one with: {command}"
 
     def show(self) -> None:
         """Open it, unless it is open, cannot be, or was closed by the person not long ago."""
@@ -131,7 +131,7 @@ class Window:
         if self._ended and (wait is None or time.monotonic() - self._closed_at < wait):
             return
         arguments = (self._store.resolve(), self._config.order, self._config.labeler)
-        self._child = ChildProcess("labelling window", self._target, *arguments)
+        self._child = ChildProcess("labeling window", self._target, *arguments)
 
     def close(self) -> None:
         """As the person would: what was begun stays."""
@@ -149,7 +149,7 @@ class Window:
         with suppress(EOFError, OSError):
             self._problem = child.connection.recv() if child.connection.poll() else ""
         self._closed_at = time.monotonic()
-        self._ended = "the labelling window was closed" if child.end() else child.exit_reason()
+        self._ended = "the labeling window was closed" if child.end() else child.exit_reason()
         self._child = None
 
 

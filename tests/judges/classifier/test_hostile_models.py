@@ -56,6 +56,12 @@ def test_looks_are_not_kept_for_ever(folder):
         load_reward_model(folder, "cpu")
 
 
+def test_a_network_without_layers_is_refused(folder):
+    (folder / "model.json").write_text(json.dumps(described(folder, encoder={"type": "small", "widths": []})))
+    with pytest.raises(ConfigError, match="widths"):
+        load_reward_model(folder, "cpu")
+
+
 @pytest.mark.parametrize("name", ["model.json", "member_0.safetensors"])
 def test_pipes_and_devices_in_a_folder_are_not_waited_for(folder, name):
     (folder / name).unlink()

@@ -24,7 +24,7 @@ def judge(store: Store, episode_id: int, **cutoffs: int | None) -> None:
         store.ledger.append(episode_id, judged(steps, cutoff, source))
 
 
-def test_unlabelled_episodes_come_first_and_those_done_last(store):
+def test_unlabeled_episodes_come_first_and_those_done_last(store):
     judge(store, 0, human=1)
     judge(store, 1, classifier=1)
     judge(store, 3, human=None)

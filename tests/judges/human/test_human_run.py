@@ -8,7 +8,7 @@ import textwrap
 import pytest
 from lerobot_v21 import write_v21
 
-from conftest import counting_episode, labelled_store
+from conftest import counting_episode, labeled_store
 from counted_stores import counted_store
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset
@@ -18,7 +18,7 @@ from plaudit.judges.human.app import check_display, open_or_import
 from plaudit.judges.human.session import Session
 
 
-def test_a_store_is_labelled_as_it_is(tmp_path):
+def test_a_store_is_labeled_as_it_is(tmp_path):
     folder = counted_store(tmp_path / "store")
     assert open_or_import(folder) == (folder, [])
     with pytest.raises(DataError, match="is a store already, and its labels belong into it"):
@@ -26,12 +26,12 @@ def test_a_store_is_labelled_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["lerobot", "npy", "pkl"])
-def test_a_data_set_is_labelled_as_a_store_beside_it_and_is_not_changed(tmp_path, layout):
+def test_a_data_set_is_labeled_as_a_store_beside_it_and_is_not_changed(tmp_path, layout):
     source = tmp_path / "theirs"
     if layout == "lerobot":
         write_v21(source, lengths=(5, 6))
     else:
-        mine = labelled_store(tmp_path / "mine", counting_episode(), counting_episode(first=50), cutoff=2)
+        mine = labeled_store(tmp_path / "mine", counting_episode(), counting_episode(first=50), cutoff=2)
         export_dataset(mine, source, layout)
     before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
     folder, told = open_or_import(source)
@@ -52,7 +52,7 @@ def test_the_store_of_a_data_set_goes_where_one_says(tmp_path):
     assert folder == tmp_path / "labels" / "bottle" and len(Store.open(folder)) == 1
 
 
-def test_the_store_of_a_data_set_that_somebody_is_writing_is_labelled_as_it_is(tmp_path):
+def test_the_store_of_a_data_set_that_somebody_is_writing_is_labeled_as_it_is(tmp_path):
     source = write_v21(tmp_path / "theirs", lengths=(5,))
     folder, _ = open_or_import(source)
     with Store.open(folder, write=True):

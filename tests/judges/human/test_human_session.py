@@ -107,7 +107,7 @@ def test_frames_that_were_not_judged_stay_so_in_the_label(folder, session):
     assert session.status == "episode 0 is labeled: no success, 4 not labeled"
 
 
-def test_an_excluded_episode_is_labelled_with_nothing_to_learn_from(folder, session):
+def test_an_excluded_episode_is_labeled_with_nothing_to_learn_from(folder, session):
     session.exclude()
     session.complete()
     labels = Store.open(folder).ledger.labels(0)
@@ -182,7 +182,7 @@ def test_a_complete_that_was_undone_can_be_redone_without_a_second_version(folde
     assert len(Store.open(folder).ledger) == 1 and not session.queue.needs_label(0)
 
 
-def test_an_episode_labelled_before_shows_what_was_said_of_it(session):
+def test_an_episode_labeled_before_shows_what_was_said_of_it(session):
     session.cursor.seek(2)
     session.success_from_here()
     session.complete()
@@ -224,14 +224,14 @@ def test_a_store_without_episodes_waits_for_the_first(tmp_path):
         assert session.episode_id == 0
 
 
-def test_an_episode_that_somebody_else_labelled_is_not_asked_for(folder, session):
+def test_an_episode_that_somebody_else_labeled_is_not_asked_for(folder, session):
     Store.open(folder).ledger.append(1, judged(5, 2, "human"))
     session.fail()
     session.complete()
     assert session.episode_id == 2
 
 
-def test_an_episode_that_is_evicted_while_it_is_open_is_left_and_not_labelled(tmp_path):
+def test_an_episode_that_is_evicted_while_it_is_open_is_left_and_not_labeled(tmp_path):
     with Store.create(tmp_path / "store", capacity_episodes=2) as store:
         for n in range(2):
             store.append(counting_episode(first=50 * n))

@@ -132,7 +132,7 @@ def test_an_episode_is_chosen_from_the_queue(qtbot, window):
     assert texts == [["✎", "0", "draft"], ["1", "6", "frames"], ["2", "7", "frames"]]
 
 
-def test_an_episode_arrives_while_another_is_being_labelled(qtbot, folder):
+def test_an_episode_arrives_while_another_is_being_labeled(qtbot, folder):
     window = open_window(qtbot, folder, poll=True)
     window.act("success_from_here")
     add_episode(folder)

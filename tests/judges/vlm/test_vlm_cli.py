@@ -45,11 +45,11 @@ def store(tmp_path, tiny):
 
 
 def test_it_labels_what_the_scorer_says_and_not_twice(run, store, scorer):
-    assert "6 episodes of data labelled by vlm" in run("label", "data", "--config", "judge.yaml")
+    assert "6 episodes of data labeled by vlm" in run("label", "data", "--config", "judge.yaml")
     opened = Store.open(store)
     labels = opened.ledger.labels(2, {"vlm"})
     assert labels.judge.fingerprint == scorer.fingerprint and labels.scores.success_prob.shape == (STEPS + 1,)
-    assert "0 episodes of data labelled" in run("label", "data", "--config", "judge.yaml")
+    assert "0 episodes of data labeled" in run("label", "data", "--config", "judge.yaml")
     assert len(Store.open(store).ledger) == len(opened.ledger)
 
 
@@ -67,7 +67,7 @@ def test_a_calibrated_judge_is_a_file_that_labels_again(run, store, tmp_path):
     run("label", "data", "--config", "judge.yaml")
     run("judge", "calibrate", "data", "--config", "judge.yaml", "--output", "careful.yaml", "--target-fpr", "0.2")
     rule = yaml.safe_load((tmp_path / "careful.yaml").read_text())["rule"]
-    assert "6 episodes of data labelled" in run("label", "data", "--config", "careful.yaml")
+    assert "6 episodes of data labeled" in run("label", "data", "--config", "careful.yaml")
     assert threshold_of(Store.open(store).ledger.labels(0, {"vlm"}).judge) == rule["threshold"]
 
 

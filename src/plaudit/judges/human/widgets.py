@@ -241,7 +241,7 @@ class HelpOverlay(QLabel):
         self.setVisible(not self.isVisible())
         self.raise_()
 
-    def mousePressEvent(self, event: QMouseEvent) -> None:
+    def mousePressEvent(self, ev: QMouseEvent) -> None:
         self.hide()
 
 

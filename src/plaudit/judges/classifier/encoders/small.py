@@ -5,7 +5,7 @@ For simulated frames of 64x64 it is as good as a pretrained one and a hundred ti
 
 from typing import Literal
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from plaudit.judges.classifier.encoders import Channels, EncoderConfig
@@ -15,7 +15,8 @@ class SmallConfig(EncoderConfig):
     """Strided convolutions from random weights."""
 
     type: Literal["small"] = "small"
-    widths: tuple[PositiveInt, ...] = (16, 32, 64, 64)  # channels of each layer; each halves the image
+    # Channels of each layer; each halves the image.
+    widths: tuple[PositiveInt, ...] = Field(default=(16, 32, 64, 64), min_length=1)
 
     def build(self, *, pretrained: bool = True) -> "SmallEncoder":
         return SmallEncoder(self.widths)
