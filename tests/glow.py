@@ -42,6 +42,7 @@ class GlowConfig(Config):
     image_size: tuple[int, int] = SIZE
     goal: float = 0.8
     lies: bool = False
+    moved: Path | None = None  # a file that appears with the first step, also from another process
 
     def build(self, num_envs: int = 1) -> "Glow":
         return Glow(self, num_envs)
@@ -61,6 +62,8 @@ class Glow:
         return self._observation()
 
     def step(self, actions: Any, active: Any) -> tuple[Observation, dict[str, Any]]:
+        if self._config.moved is not None:
+            self._config.moved.touch()
         moved = np.clip(self._light + 0.2 * np.clip(actions[:, 0], -1, 1), 0, 1)
         self._light = np.where(active, moved, self._light)
         success = (self._light >= self._config.goal) != self._config.lies

@@ -40,10 +40,13 @@ class Shelf(ReplayBuffer):
 
 
 class Publisher(StateManager):
-    """Has version 1, does not answer the second time, and has version 2 from the fourth time on that it is asked."""
+    """Has version 1, does not answer the second time, and has version 2 once the robot has moved.
 
-    def __init__(self) -> None:
-        self._num_asked = 0
+    moved: a file that says so
+    """
+
+    def __init__(self, moved: Path | None = None) -> None:
+        self._moved, self._num_asked = moved, 0
 
     def count_start(self, reader: str) -> int:
         return 0
@@ -54,7 +57,8 @@ class Publisher(StateManager):
             return PolicyWeights(1, LEARNER.weights().tensors)
         if self._num_asked == 2:
             raise WorkerLost("state manager")
-        return PolicyWeights(2, LEARNER.weights().tensors) if self._num_asked > 3 and newer_than < 2 else None
+        moving = self._moved is not None and self._moved.exists()
+        return PolicyWeights(2, LEARNER.weights().tensors) if moving and newer_than < 2 else None
 
 
 def make_config(tmp_path: Path, *words: str) -> TrainingConfig:
@@ -84,8 +88,9 @@ def test_weights_that_come_while_it_moves_are_acted_with_in_the_same_episode(tmp
         "policy.inference.realtime=true",
         f"policy.inference={algorithm}",
         "policy.update_within_episode=true",
+        f"env.moved={tmp_path / 'moved'}",
     )
-    with worker(make_config(tmp_path, *chunks), shelf, Publisher()) as env:
+    with worker(make_config(tmp_path, *chunks), shelf, Publisher(tmp_path / "moved")) as env:
         played = env.rollout(seed=3)
     (episode,) = shelf.kept.values()
     assert (played.version, played.steps, played.ended) == (1, 12, "steps")
