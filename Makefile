@@ -11,8 +11,9 @@ SIMULATORS := .venv-simulators$(addprefix -,$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 SETUP := pyproject.toml scripts/setup.sh requirements/lock.txt requirements/lock-simulators.txt
 
-# Processes that test, file by file: tests/conftest.py puts the longest first.
-JOBS := 2
+# Processes that test, file by file: tests/conftest.py puts the longest first. A third works while another waits.
+JOBS := 3
+CLUSTERS := tests/cluster tests/integration
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # Of commands that run at the same time, one writes as it goes and the others when they are done.
 TOGETHER := $(MAKE) --no-print-directory -j 2 --output-sync=target
@@ -76,7 +77,7 @@ test-fast: $(VENV)/.ready-dev
 	+$(PYTEST) -m "not cluster and not slow"
 
 test-clusters: $(VENV)/.ready-dev
-	$(BIN)/pytest -m "cluster and not slow"
+	$(BIN)/pytest -m "cluster and not slow" $(CLUSTERS)
 
 # Every test there is; what fails does not keep the others from running.
 test-all: environments
@@ -86,7 +87,7 @@ test-slow: $(VENV)/.ready-dev
 	$(PYTEST) -m "not cluster"
 
 test-slow-clusters: $(VENV)/.ready-dev
-	$(BIN)/pytest -m cluster
+	$(BIN)/pytest -m cluster $(CLUSTERS)
 
 # PyTorch first: it is most of what is downloaded, and the second environment finds it and uv in the first.
 environments: $(VENV)/.torch

@@ -16,6 +16,7 @@ SHORT = "run.max_steps=200 learner.utd_ratio=0.05 learner.hidden_dims=[8] evalua
 ALARM = "audit.fraction=1 audit.min_episodes=4 audit.window=4"
 
 
+@pytest.mark.slow
 def test_a_run_is_stopped_by_the_alarm_and_goes_on_with_a_better_model(tmp_path: Path):
     pleased = saved(tiny_model(threshold=0.01), tmp_path / "pleased").name  # any frame is a success to it
     better = saved(tiny_model(seed=1, threshold=0.99), tmp_path / "better").name

@@ -103,6 +103,7 @@ def test_the_flags_of_two_folders(run, tmp_path):
     assert model.fingerprint == load_reward_model(tmp_path / "checkpoints/reward_model", force=True).fingerprint
 
 
+@pytest.mark.slow
 def test_the_published_weights_may_be_given_and_are_frozen(run, tmp_path):
     write_folders(tmp_path)
     weights = ResNetEncoderWrapper().state_dict()
@@ -212,6 +213,7 @@ def test_a_mistake_is_answered_with_one_sentence_and_nothing_is_written(run, tmp
     assert not list((tmp_path / "runs").glob("*"))
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_after_the_epoch_and_the_same_command_goes_on(tmp_path, store):
     words = ["train-reward", "store", *SMALL, "epochs=3000", "patience=3000", "--output-dir", "judge"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

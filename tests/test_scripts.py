@@ -54,6 +54,7 @@ def script(path: Path, *words: object, capsys, monkeypatch) -> tuple[Any, str]:
     return ended.value.code, said.out + said.err
 
 
+@pytest.mark.slow
 def test_a_run_in_simulation_from_beginning_to_end(lamp):
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
     environment = {**os.environ, "PYTHONPATH": paths, CODE: ""}

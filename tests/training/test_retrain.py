@@ -257,6 +257,7 @@ def test_one_that_is_killed_is_a_sentence_and_one_that_is_told_to_stop_is_not(we
     assert not retrainer.should_retrain(store) and retrainer.judge == weak.judge
 
 
+@pytest.mark.slow
 def test_one_that_is_done_when_it_is_told_to_stop_says_what_it_decided(weak, tmp_path):
     retrainer = weak.retrainer(tmp_path, train_overrides={"epochs": 1})
     store = labeled_run(tmp_path, retrainer, flipped=False)

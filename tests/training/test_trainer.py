@@ -209,6 +209,7 @@ def test_sac_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
     assert first["eval/success_once"] < 0.1
 
 
+@pytest.mark.slow
 def test_q_chunking_learns_to_lift_from_a_few_demonstrations(tmp_path: Path):
     """What demonstrations alone are worth is measured at step 0; what it does from then on makes it better."""
     words = (

@@ -16,6 +16,7 @@ def test_states_keep_the_contract():
     env.close()
 
 
+@pytest.mark.slow
 def test_images_keep_the_contract():
     env = MetaWorldConfig(id="reach-v3", obs="pixels", cameras=("front", "wrist"), image_size=(32, 32)).make()
     check_adapted(env, cameras=("front", "wrist"))
