@@ -5,16 +5,15 @@ import io
 import math
 
 import torch
+import transformers
 from PIL import Image
-from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 
 class Plain:
     def __init__(self, folder):
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        self.model = Qwen3VLForConditionalGeneration.from_pretrained(folder).eval()
-        self.processor = Qwen2VLImageProcessorPil(
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        self.model = transformers.Qwen3VLForConditionalGeneration.from_pretrained(folder).eval()
+        self.processor = transformers.Qwen2VLImageProcessorPil(
             patch_size=16,
             image_mean=[0.5] * 3,
             image_std=[0.5] * 3,

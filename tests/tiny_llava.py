@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+import transformers
 
 from tiny_vlm import TEMPLATE, make_tokenizer
 
@@ -14,8 +13,8 @@ def save_llava(folder: Path, template: str = TEMPLATE) -> Path:
     """As the hub would have it, with its processor."""
     tokenizer: Any = make_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
-    processor = LlavaProcessor(
-        image_processor=CLIPImageProcessorPil(size={"height": 32, "width": 32}, do_center_crop=False),
+    processor = transformers.LlavaProcessor(
+        image_processor=transformers.CLIPImageProcessorPil(size={"height": 32, "width": 32}, do_center_crop=False),
         tokenizer=tokenizer,
         patch_size=16,
         vision_feature_select_strategy="default",
@@ -23,10 +22,10 @@ def save_llava(folder: Path, template: str = TEMPLATE) -> Path:
         chat_template=template.replace("<|vision_start|><|image_pad|><|vision_end|>", "<image>"),
     )
     torch.manual_seed(0)
-    vision = CLIPVisionConfig(
+    vision = transformers.CLIPVisionConfig(
         hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=16
     )
-    text = LlamaConfig(
+    text = transformers.LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=64,
         intermediate_size=128,
@@ -35,8 +34,8 @@ def save_llava(folder: Path, template: str = TEMPLATE) -> Path:
         max_position_embeddings=4096,
     )
     image_token = tokenizer.convert_tokens_to_ids("<image>")
-    config = LlavaConfig(vision_config=vision, text_config=text, image_token_id=image_token)
-    model: Any = LlavaForConditionalGeneration(config).eval()
+    config = transformers.LlavaConfig(vision_config=vision, text_config=text, image_token_id=image_token)
+    model: Any = transformers.LlavaForConditionalGeneration(config).eval()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim > 1:

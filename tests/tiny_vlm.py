@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers  # its classes are loaded where they are used, and no test process waits for them that has no use
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from plaudit.judges.vlm.config import EXPLAIN_PROMPT, QUESTION, SYSTEM_PROMPT
 from plaudit.judges.vlm.prompt import ANSWER_TOKENS
@@ -43,7 +43,7 @@ TEMPLATE = """
 """
 
 
-def make_tokenizer(words: str = "Yes yes No no user assistant system") -> PreTrainedTokenizerFast:
+def make_tokenizer(words: str = "Yes yes No no user assistant system") -> "transformers.PreTrainedTokenizerFast":
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -55,17 +55,17 @@ def make_tokenizer(words: str = "Yes yes No no user assistant system") -> PreTra
     )
     text = [SYSTEM_PROMPT, QUESTION, EXPLAIN_PROMPT, words, *words.split()]
     tokenizer.train_from_iterator([*text, *text], trainer)
-    return PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=TEMPLATE
     )
 
 
-def make_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLConfig:
+def make_config(tokenizer: "transformers.PreTrainedTokenizerFast") -> "transformers.Qwen3VLConfig":
     ids = {
         name: tokenizer.convert_tokens_to_ids(f"<|{name}|>")
         for name in ("image_pad", "video_pad", "vision_start", "vision_end")
     }
-    return Qwen3VLConfig(
+    return transformers.Qwen3VLConfig(
         text_config={
             "vocab_size": len(tokenizer),
             "hidden_size": 64,
@@ -99,9 +99,9 @@ def make_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLConfig:
 
 
 @torch.no_grad()
-def make_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Any:
+def make_model(tokenizer: "transformers.PreTrainedTokenizerFast", seed: int = 0) -> Any:
     torch.manual_seed(seed)
-    model = Qwen3VLForConditionalGeneration(make_config(tokenizer)).eval()
+    model = transformers.Qwen3VLForConditionalGeneration(make_config(tokenizer)).eval()
     for weight in model.parameters():
         if weight.ndim > 1:
             weight.normal_(std=2 / weight[0].numel() ** 0.5)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import transformers
 from numpy.testing import assert_allclose, assert_array_equal
-from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from plaudit.contracts import check_judge
 from plaudit.errors import JudgeError, PlauditError
@@ -29,7 +29,8 @@ def backend_of(folder, **settings):
 
 def one_chat_a_frame(folder, backend, episode):
     """Logits of each frame, by transformers alone and each of a chat of its own that ends there."""
-    processor, model = AutoProcessor.from_pretrained(folder), AutoModelForImageTextToText.from_pretrained(folder)
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder)
     prompt, found = build_prompt(backend.config, episode), []
     for count in range(1, prompt.num_frames + 1):
         text = processor.apply_chat_template(conversation(prompt, count, image), add_generation_prompt=True)
