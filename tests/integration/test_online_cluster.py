@@ -121,6 +121,7 @@ with connected(sys.argv[2], ClusterConfig(), []):
 """
 
 
+@pytest.mark.slow
 def test_nobody_waits_while_learners_are_brought_back(nodes, tmp_path):
     """They get ready once a file is there, which is written only after the call that brings them back."""
     command = [sys.executable, "-c", BRING_BACK, str(tmp_path / "gate"), nodes.head]
@@ -146,6 +147,7 @@ def test_a_labeling_machine_is_sent_a_judge_of_one_file(short_run):
     assert len(store) == 3 and store.ledger.newest(0, {"classifier"}) is not None
 
 
+@pytest.mark.slow
 def test_what_a_part_raises_and_nobody_foresaw_is_kept_with_its_traceback_and_the_run_goes_on(short_run):
     told = (short_run / "failures.log").read_text()
     assert "the learner failed: RuntimeError: CUDA out of memory" in told

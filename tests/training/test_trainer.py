@@ -151,7 +151,8 @@ COMPONENTS = {
 }
 
 
-@pytest.mark.parametrize("learner", slow_but("qchunk", of=COMPONENTS))
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", COMPONENTS)
 def test_a_policy_of_pixels_trains_and_resumes(tmp_path: Path, learner: str):
     own = {
         "qchunk": "demos.scripted=2 learner.pretrain_updates=2 learner.utd_ratio=0.1 learner.batch_size=16",
