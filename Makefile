@@ -71,11 +71,9 @@ test: environments
 
 test-beside: ruff
 	@$(MAKE) --no-print-directory test-clusters
-	@$(MAKE) --no-print-directory test-simulators SELECT='-m "not slow"'
+	@$(MAKE) --no-print-directory test-simulators SELECT='-n 0 -m "not slow"'
 
-# Collected once before: packages are compiled as they are imported, and the test processes would do so all at once.
 test-fast: $(VENV)/.ready-dev
-	@$(BIN)/pytest --collect-only -qq -m "not cluster and not slow" > /dev/null
 	+$(PYTEST) -m "not cluster and not slow"
 
 test-clusters: $(VENV)/.ready-dev

@@ -58,6 +58,7 @@ def test_without_flags_the_workers_are_threads_of_this_process(lab):
     assert "success rate" in plaudit("eval", "runs/run", "--episodes", 2, cwd=lab)
 
 
+@pytest.mark.slow
 def test_a_learner_of_the_users_own_is_found_by_its_dotted_path_and_goes_on(lab):
     words = LAMP.replace(SAC, "learner=own_learner:ImitationConfig")
     said = plaudit("online", *words.split(), "run.max_episodes=1", cwd=lab)

@@ -98,6 +98,7 @@ def waited(retrainer: Retrainer) -> tuple[PromotionDecision, int]:
 # From the alarm to a judge that is right
 
 
+@pytest.mark.slow
 def test_a_judge_that_calls_false_successes_makes_the_alarm_ring(story):
     assert story.gap == pytest.approx(0.8)  # all 20 called, 4 of them are one
     assert (
@@ -106,6 +107,7 @@ def test_a_judge_that_calls_false_successes_makes_the_alarm_ring(story):
     )
 
 
+@pytest.mark.slow
 def test_one_trained_from_audited_labels_replaces_it_while_others_work(story):
     found = story.found
     assert found.promoted and found.message.startswith("promoted a new version of the judge: balanced accuracy 100%")
@@ -113,6 +115,7 @@ def test_one_trained_from_audited_labels_replaces_it_while_others_work(story):
     assert found.candidate.problems == () and story.meanwhile > 10
 
 
+@pytest.mark.slow
 def test_with_the_new_judge_the_gap_closes(story):
     play(story.store, successes=8, decoys=16, first_seed=200)
     judge_all(story.store, story.retrainer.judge)
@@ -120,6 +123,7 @@ def test_with_the_new_judge_the_gap_closes(story):
     assert story.audit.num_episodes == 24 and abs(story.audit.gap) <= 0.1 and story.audit.alarm is None
 
 
+@pytest.mark.slow
 def test_old_episodes_are_judged_again_on_top_and_what_was_said_before_stays(story):
     first = list(range(24))
     assert story.judged_again == first
@@ -134,6 +138,7 @@ def test_old_episodes_are_judged_again_on_top_and_what_was_said_before_stays(sto
     )
 
 
+@pytest.mark.slow
 def test_the_learner_is_paid_by_the_new_judge_from_then_on(story):
     replay = ReplaySampler(story.store, sources=({"classifier"},), seed=0)
     batch = replay.sample(512)
@@ -141,6 +146,7 @@ def test_the_learner_is_paid_by_the_new_judge_from_then_on(story):
     assert batch.reward[decoys].max() == 0 and batch.reward[batch.episode < 8].max() == 1
 
 
+@pytest.mark.slow
 def test_the_decision_is_on_disk_and_a_restart_finds_the_judge_current_judge(weak, story):
     folder = story.retrainer.folder
     told = json.loads((folder / "0001/promotion.json").read_text())
@@ -157,6 +163,7 @@ def test_the_decision_is_on_disk_and_a_restart_finds_the_judge_current_judge(wea
     assert not (folder / ".candidate/model").exists()
 
 
+@pytest.mark.slow
 def test_what_is_logged(story):
     told = story.retrainer.metrics()
     assert (told["judge/version"], told["judge/num_retrainings"], told["judge/num_rejected"]) == (1, 1, 0)
@@ -164,6 +171,7 @@ def test_what_is_logged(story):
     assert told["judge/val_frame_fpr"] <= 0.05
 
 
+@pytest.mark.slow
 def test_no_held_out_episode_was_learned_from(story):
     keys = [
         {store.entry(i).line["meta"]["retrain"]["key"] for i in store.ids}
@@ -281,6 +289,7 @@ def test_a_judge_is_not_taught_by_judges():
         parse(RetrainConfig, {"sources": ["human", "classifier"]})
 
 
+@pytest.mark.slow
 def test_what_was_fitted_on_the_old_model_does_not_go_on_to_the_new_one(story, weak):
     strict = weak.judge.model_copy(
         update={"rule": DecisionRule(threshold=0.99, cutoff_offset=3, decode="k_of_n", k=3, n=4)}
