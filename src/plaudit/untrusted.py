@@ -199,10 +199,10 @@ def parse_json(data: bytes, values: int = MAX_VALUES) -> Any:
 
 def check_json(data: bytes, values: int) -> int:
     """How many values a JSON text has, at most; ValueError for too many and for too deep. Nothing is built of it."""
-    too_many = TooMuch(f"it has more than the {values:,} values that are read")
     brackets = data.count(b"[") + data.count(b"{")
     if brackets <= MAX_DEPTH and brackets + data.count(b",") < values:
         return 1 + brackets + data.count(b",")  # a line of a journal: whatever of these stands in texts, it is sound
+    too_many = TooMuch(f"it has more than the {values:,} values that are read")
     if data.count(b'"') > 8 * values:  # each text that is taken out below costs as much as forty letters
         raise too_many
     bare = _STRINGS.sub(b"", data)
