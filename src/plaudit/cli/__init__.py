@@ -11,6 +11,7 @@ from plaudit.cli.collect import collect_
 from plaudit.cli.common import out, run_app
 from plaudit.cli.config import config
 from plaudit.cli.data import data
+from plaudit.cli.data_label import label as data_label
 from plaudit.cli.demo import demo
 from plaudit.cli.env import env
 from plaudit.cli.judge import judge
@@ -24,6 +25,7 @@ from plaudit.cli.run import run_
 from plaudit.cli.train import train_
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+data.command("label")(data_label)
 app.add_typer(data, name="data", help="Import, export, inspect, label and check episodes.")
 app.add_typer(env, name="env", help="List, view and benchmark simulated tasks; record scripted episodes.")
 app.add_typer(robot, name="robot", help="List robots, check the streams of one, run its simulated twin.")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import err, finite, is_count, out, progress, stop, tell
+from plaudit.cli.common import err, finite, out, progress, stop, tell
 from plaudit.errors import DataError
 
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -213,55 +213,6 @@ def check(
         f"{store} is sound: {report.episodes} episodes, {report.nbytes:,} bytes, {report.labels} label versions, "
         f"{report.lines:,} lines"
     )
-
-
-@data.command("label")
-def label(
-    store: StoreArgument,
-    cutoffs: Annotated[
-        Path | None,
-        typer.Argument(
-            help='A file {episode: first success frame, [[first, last], [first, null, "unknown"], ...] or null}.'
-        ),
-    ] = None,
-    by: Annotated[
-        Literal["id", "source"] | None,
-        typer.Option(help="Whether the file uses the store's ids or the episode numbers of its source."),
-    ] = None,
-    after: Annotated[
-        Literal["failure", "unknown"],
-        typer.Option(help="Label of the frames after the last range of an episode; unknown frames are not used."),
-    ] = "failure",
-    restore: Annotated[
-        str | None,
-        typer.Option(metavar="EPISODE:VERSION", help="Restore an old version of an episode's labels."),
-    ] = None,
-    note: Annotated[str, typer.Option(help="A note, kept with the labels.")] = "",
-) -> None:
-    """Label episodes from a file with the first success frame of each. Labels are versioned; none is lost."""
-    from plaudit.data.cutoffs import label_store, read_cutoffs
-    from plaudit.data.store import Store
-
-    opened = Store.open(store)
-    if restore is not None:
-        episode_id, _, version = restore.partition(":")
-        if not (is_count(episode_id) and is_count(version)):
-            raise DataError(f"--restore takes EPISODE:VERSION, like 3:1, not '{restore}'")
-        new = opened.ledger.restore(int(episode_id), int(version))
-        out.print(f"episode {episode_id}: version {version} counts again, as version {new}")
-        return
-    if cutoffs is None:
-        raise DataError("name a label file like {0: 53, 1: null}, or --restore an old version")
-    ids = label_store(opened, read_cutoffs(cutoffs), by=by, note=note, after=after)
-    yes, no, unknown = 0, 0, 0
-    for episode_id in ids:
-        labels = opened.ledger.labels(episode_id)
-        assert labels is not None
-        frames = labels.targets[opened.episode(episode_id).observed]
-        yes, no = yes + int((frames == 1).sum()), no + int((frames == 0).sum())
-        unknown += int((frames != frames).sum())
-    left_out = f", {unknown} unknown and left out" if unknown else ""
-    out.print(f"{len(ids)} episodes labeled: {yes} success frames, {no} failure frames ({yes + no} total){left_out}")
 
 
 @data.command("sheet")

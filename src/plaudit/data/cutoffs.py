@@ -120,10 +120,22 @@ def over_all_frames(episode: Episode, recorded: FloatArray) -> FloatArray:
     return targets
 
 
+def frame_labels(frames: int, value: Any, after: After) -> Labels:
+    """Labels of recorded frames that have an action each, by an entry of a label file; the last one is repeated."""
+    recorded = _recorded_targets(frames, value, after)
+    return Labels.from_targets(np.append(recorded, recorded[-1:]), "cutoff")
+
+
 def _targets(episode: Episode, value: Any, after: After) -> FloatArray:
     """0, 1 or NaN for each of the T+1 frames."""
-    recorded = np.zeros(episode.steps + 1, np.float32)[episode.observed]  # people count these, from 0
-    end = len(recorded) - 1
+    frames = len(range(episode.steps + 1)[episode.observed])  # people count these, from 0
+    return over_all_frames(episode, _recorded_targets(frames, value, after))
+
+
+def _recorded_targets(frames: int, value: Any, after: After) -> FloatArray:
+    """0, 1 or NaN for each recorded frame."""
+    recorded = np.zeros(frames, np.float32)
+    end = frames - 1
     ranges = _ranges(value, end)
     for first, last, kind in ranges:
         if first < 0 or last > end or first > last:
@@ -131,7 +143,7 @@ def _targets(episode: Episode, value: Any, after: After) -> FloatArray:
         recorded[first : last + 1] = kind
     if after == UNKNOWN and ranges:
         recorded[max(last for _, last, _ in ranges) + 1 :] = np.nan
-    return over_all_frames(episode, recorded)
+    return recorded
 
 
 def _ranges(value: Any, end: int) -> list[tuple[int, int, float]]:

@@ -112,14 +112,19 @@ def export_dataset(
         return writer(format)(folder, items, options or WriteOptions(), progress)
 
 
-@contextmanager
-def new_folder(target: str | Path) -> Iterator[Path]:
-    """A folder to fill that takes its name when the block ends well, and vanishes when it does not."""
-    target = Path(target)
+def check_new(target: Path) -> None:
+    """Refuse a place where something is."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise TargetNotEmpty(
             f"{target} holds something already; nothing was written, name a folder that does not exist"
         )
+
+
+@contextmanager
+def new_folder(target: str | Path) -> Iterator[Path]:
+    """A folder to fill that takes its name when the block ends well, and vanishes when it does not."""
+    target = Path(target)
+    check_new(target)
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
     if partial.exists() or partial.is_symlink():

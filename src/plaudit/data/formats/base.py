@@ -25,6 +25,7 @@ class Source:
     digest: Callable[[], str]  # of its bytes without its labels; cheap next to loading
     load: Callable[[], tuple[Episode, Labels | None]]
     nbytes: Callable[[], int]  # of memory that reading it may take, told before it is read
+    steps: int = 0  # actions, 0 where only loading it tells
 
 
 @dataclass(frozen=True)

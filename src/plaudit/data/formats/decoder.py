@@ -111,8 +111,8 @@ class _Reader:
         reply = self._start()
         self._notes = list(reply["notes"])
         sources = [
-            Source(index, where, partial(self._digest, n, where), partial(self._load, n, where), lambda: 0)
-            for n, (index, where) in enumerate(reply["sources"])
+            Source(index, where, partial(self._digest, n, where), partial(self._load, n, where), lambda: 0, steps)
+            for n, (index, where, steps) in enumerate(reply["sources"])
         ]
         described = {name: reply[name] for name in ("format", "metadata", "ignored", "problems")}
         return Dataset(path=self._path, sources=sources, notes=self._notes, **described)

@@ -166,7 +166,7 @@ def _open(path: str, options: ReadOptions) -> Answer:
     dataset = open_dataset(path, options)
     answer = {
         "format": dataset.format,
-        "sources": [(source.index, source.where) for source in dataset.sources],
+        "sources": [(source.index, source.where, source.steps) for source in dataset.sources],
         "metadata": dict(dataset.metadata),
         "ignored": list(dataset.ignored),
         "problems": list(dataset.problems),

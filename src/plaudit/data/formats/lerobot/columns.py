@@ -47,6 +47,12 @@ def candidates(features: Features, taken: Collection[str]) -> list[str]:
     return [f"{n} [{_width(features[n])}]" for n in names if not n.startswith((PRIVILEGED, "next."))]
 
 
+def widths_of(features: Features) -> dict[str, int]:
+    """How many numbers a row has in each column of recorded numbers."""
+    others = {*BOOKKEEPING, *LABELS}
+    return {name: _width(feature) for name, feature in features.items() if name not in others and _is_numbers(feature)}
+
+
 def joined(table: pa.Table, names: Sequence[str], where: Path) -> AnyArray:
     """[T, D] of these columns side by side; D = 0 for none."""
     parts = [_matrix(table, name, where) for name in names]

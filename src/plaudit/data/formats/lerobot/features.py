@@ -9,7 +9,7 @@ import numpy as np
 from plaudit.data.formats.base import LabeledEpisode, WriteOptions
 from plaudit.data.formats.images import choose
 from plaudit.errors import DataError
-from plaudit.types import AnyArray
+from plaudit.types import AnyArray, Labels
 from plaudit.untrusted import file_name, shown
 
 STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
@@ -96,8 +96,8 @@ class Layout:
         if self.action_dim:
             columns[ACTION] = episode.actions
         if self.labeled:
-            columns |= self._label_columns(item)
-        columns[DONE] = np.arange(steps) == steps - 1
+            columns |= reward_columns(item.labels, steps, self.reward_frame)
+        columns[DONE] = done_column(steps)
         if self.interventions:
             columns[INTERVENTION] = episode.control_mode.astype(bool)
         for name, (dtype, shape) in self.privileged.items():
@@ -108,14 +108,6 @@ class Layout:
         columns["index"] = np.arange(first_frame, first_frame + steps)
         columns["task_index"] = np.full(steps, task_index)
         return columns
-
-    def _label_columns(self, item: LabeledEpisode) -> dict[str, AnyArray]:
-        steps, labels = item.episode.steps, item.labels
-        if labels is None:
-            return {REWARD: np.full(steps, np.nan, np.float32), SUCCESS: np.zeros(steps, bool)}
-        if self.reward_frame == "same":
-            return {REWARD: labels.targets[:steps], SUCCESS: labels.success[:steps]}
-        return {REWARD: labels.targets[1:], SUCCESS: labels.success[1:]}
 
     def features(self, columns: dict[str, AnyArray], video: bool, codec: str) -> dict[str, Any]:
         """The `features` of info.json."""
@@ -139,6 +131,19 @@ class Layout:
         for name, values in columns.items():
             found[name] = {"dtype": values.dtype.name, "shape": [values[0].size], "names": names.get(name)}
         return found
+
+
+def reward_columns(labels: Labels | None, steps: int, reward_frame: str) -> dict[str, AnyArray]:
+    """`next.reward` (NaN: not labeled) and `next.success` of each row, about the next frame or about the row's own."""
+    if labels is None:
+        return {REWARD: np.full(steps, np.nan, np.float32), SUCCESS: np.zeros(steps, bool)}
+    rows = slice(0, steps) if reward_frame == "same" else slice(1, steps + 1)
+    return {REWARD: labels.targets[rows], SUCCESS: labels.success[rows]}
+
+
+def done_column(steps: int) -> AnyArray:
+    """`next.done`: an episode ends with its last row."""
+    return np.arange(steps) == steps - 1
 
 
 def whole(fps: float) -> int | float:

@@ -1,7 +1,7 @@
 """The JSON and parquet files of a LeRobot data set, read or refused with a sentence."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ from plaudit.untrusted import MAX_JSON, Root, parse_json, readable, shown
 
 MISSING = "this file of the LeRobot data set is missing; copy it from its source"
 MAX_TABLE = 16 * GB  # bytes of a whole table of images, in memory
+_NOT_WHOLE = "this is not a whole parquet file ({}); copy it again from its source"
+_NO_TABLE = "this table is missing; copy it from the data set's source"
+_THRIFT = 1 << 26  # bytes of a text in a footer
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}  # others: text and bytes
 
 
@@ -39,16 +42,32 @@ def read_table(root: Root, path: Path, wanted: Callable[[str], bool] = lambda na
 
     def read(file: pq.ParquetFile, nbytes: int) -> pa.Table:
         names = [name for name in file.schema_arrow.names if wanted(name)]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise BadFile(path, f"this table has column {shown(twice)} twice; write it again")
-        rows = file.metadata.num_rows
-        if not 0 <= rows <= MAX_ROWS:
-            raise BadFile(path, f"this table says it has {rows:,} rows, and {MAX_ROWS:,} are read; copy it again")
-        check_decoded_size(_unfolded(file, names), nbytes, path, "this table", MAX_TABLE, TABLE_RATIO)
+        _check_table(file, names, nbytes, path)
         return file.read(columns=names).select(names)
 
     return _parquet(root, path, read)
+
+
+def row_groups(root: Root, path: Path) -> Iterator[pa.Table]:
+    """All columns of a parquet file, as many rows at a time as it was written in; at least one table, if empty."""
+    with readable(path, _NOT_WHOLE, _NO_TABLE), root.open(path) as opened:
+        file = pq.ParquetFile(opened, thrift_string_size_limit=_THRIFT)
+        _check_table(file, file.schema_arrow.names, os.fstat(opened.fileno()).st_size, path)
+        if not file.num_row_groups:
+            yield file.schema_arrow.empty_table()
+        for group in range(file.num_row_groups):
+            yield file.read_row_group(group)
+
+
+def _check_table(file: pq.ParquetFile, names: list[str], nbytes: int, path: Path) -> None:
+    """Refuse a table that is none, or too large for the bytes it comes from."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadFile(path, f"this table has column {shown(twice)} twice; write it again")
+    rows = file.metadata.num_rows
+    if not 0 <= rows <= MAX_ROWS:
+        raise BadFile(path, f"this table says it has {rows:,} rows, and {MAX_ROWS:,} are read; copy it again")
+    check_decoded_size(_unfolded(file, names), nbytes, path, "this table", MAX_TABLE, TABLE_RATIO)
 
 
 def count_rows(root: Root, path: Path) -> int:
@@ -71,11 +90,9 @@ def _unfolded(file: pq.ParquetFile, names: list[str]) -> int:
 
 
 def _parquet(root: Root, path: Path, read: Callable[[pq.ParquetFile, int], Any]) -> Any:
-    sentence = "this is not a whole parquet file ({}); copy it again from its source"
-    missing = "this table is missing; copy it from the data set's source"
-    with readable(path, sentence, missing), root.open(path) as file:
+    with readable(path, _NOT_WHOLE, _NO_TABLE), root.open(path) as file:
         nbytes = os.fstat(file.fileno()).st_size
         try:
-            return read(pq.ParquetFile(file, thrift_string_size_limit=1 << 26), nbytes)
+            return read(pq.ParquetFile(file, thrift_string_size_limit=_THRIFT), nbytes)
         except MemoryError as error:
             raise BadFile(path, "this table takes more memory than its size promised; copy it again") from error

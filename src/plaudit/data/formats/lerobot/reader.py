@@ -61,7 +61,14 @@ def read(root: Root, options: ReadOptions) -> Dataset:
     folder = _Folder(root, options)
     rows = folder.listing.rows
     sources = [
-        Source(r.index, str(r.data), partial(folder.digest, r), partial(folder.load, r), partial(folder.nbytes, r))
+        Source(
+            r.index,
+            str(r.data),
+            partial(folder.digest, r),
+            partial(folder.load, r),
+            partial(folder.nbytes, r),
+            r.length,
+        )
         for r in rows
     ]
     metadata = {
