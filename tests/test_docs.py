@@ -3,10 +3,12 @@
 import ast
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.main import get_command
 
 import glow
@@ -40,13 +42,40 @@ def test_what_examples_import_exists(page):
             exec(line, {})
 
 
-def test_every_command_in_the_readme_exists(tmp_path):
-    commands = set(
-        re.findall(r"^plaudit ((?:data |env )?[a-z-]+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
-    )
-    assert {"data import", "env view", "train-reward", "train"} <= commands
-    for command in commands:
-        plaudit(*command.split(), "--help", cwd=tmp_path)
+COMMANDS = get_command(app)
+RUNNABLE = [page for page in PAGES if page.name not in ("log.md", "CHANGELOG.md")] + [ROOT / "SECURITY.md"]
+
+
+def shown_commands(page: Path) -> list[str]:
+    """Every `plaudit ...` of a page, in a block or in the middle of a sentence."""
+    text = page.read_text()
+    fence = re.compile(r"^```\w*\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+    blocks = "\n".join(fence.findall(text)).replace("\\\n", " ")
+    lines = re.findall(r"^(?:\$ )?(?:\w+=\S+ )*(plaudit .*)$", blocks, flags=re.MULTILINE)
+    return lines + [" ".join(span.split()) for span in re.findall(r"`(plaudit [^`]+)`", fence.sub("", text))]
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
+def test_every_command_that_a_page_shows_is_one(page):
+    for line in shown_commands(page):
+        words = shlex.split(line, comments=True)[1:]
+        command: Any = COMMANDS
+        while hasattr(command, "commands") and words and not words[0].startswith("-"):
+            assert words[0] in command.commands, f"{page.name}: {line}"
+            command = command.commands[words.pop(0)]
+        words = [word for word in words if word not in ("&", "...")]
+        try:
+            _, rest, _ = command.make_parser(typer.Context(command)).parse_args(words)
+        except Exception as error:
+            raise AssertionError(f"{page.name}: {line}: {error}") from error
+        assert not rest, f"{page.name}: {line}: nothing takes {' '.join(rest)}"
+
+
+def test_commands_are_found_in_blocks_and_in_sentences():
+    lines = shown_commands(ROOT / "README.md")
+    assert any(line.startswith("plaudit train env=lift learner=sac") and "policy.cameras=[]" in line for line in lines)
+    assert "plaudit config show learner.sac" in lines
+    assert len([line for page in RUNNABLE for line in shown_commands(page)]) > 150
 
 
 def test_the_annotated_tree_is_true():
@@ -94,7 +123,7 @@ def options_of(command: Any) -> set[str]:
 
 
 def test_every_flag_that_a_message_or_a_page_names_exists():
-    known = options_of(get_command(app)) | FOREIGN | {"--help"}
+    known = options_of(COMMANDS) | FOREIGN | {"--help"}
     pages = {
         page.name: page.read_text() for page in PAGES if page.name not in ("log.md", "CHANGELOG.md")
     }  # of the past
