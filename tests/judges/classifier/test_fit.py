@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -340,6 +341,17 @@ def _with(store: Store, episode: Episode) -> Store:
     return store
 
 
+def one_without_a_state(folder: Path) -> Store:
+    episode = square_episode(True, 99)
+    return _with(square_store(folder), replace(episode, state=episode.state[:, :0]))
+
+
+def test_episodes_with_and_without_a_state_are_learned_together(tmp_path):
+    store = one_without_a_state(tmp_path / "store")
+    table = RewardDataset.from_store(store)
+    assert len(table) == 13 * (STEPS + 1) and table.state_dim == 0
+
+
 @pytest.mark.parametrize(
     ("bad", "changes", "sentence"),
     [
@@ -349,6 +361,11 @@ def _with(store: Store, episode: Episode) -> Store:
         (a_camera_missing, {}, "episode 12 has no camera 'front', it has: wrist"),
         (two_sizes, {}, "camera 'front' is 32x32 in episode 12 and 24x24 in others"),
         (no_labels, {}, "has no labels of human, simulator, dataset, cutoff; label it first"),
+        (
+            one_without_a_state,
+            {"use_state": True},
+            "not all of these episodes have a state of one size; leave out --us",
+        ),
         (square_store, {"label_sources": ("vlm",)}, "has no labels of vlm"),
         (square_store, {"image_keys": ("top",)}, "has no camera 'top', it has: front"),
         (square_store, {"lr": 1e30, "epochs": 3}, "the loss became nan in epoch 1; no model was written, lower the"),
@@ -414,12 +431,18 @@ def test_a_model_of_an_earlier_version_is_read_by_the_new_names(tmp_path):
     old = {"num_history_frames": "history", "predict_progress": "progress", "freeze_stem": "split_encoder"}
     tree["classifier"] = {old.get(name, name): value for name, value in tree["classifier"].items()}
     tree["shared_encoder"], tree["cutoff_shift"] = tree.pop("frozen_encoder"), tree.pop("cutoff_offset")
-    tree["training"]["config"] = {"members": 3, "freeze_encoder": "body", "encoder": {"normalise": "unit"}}
+    tree["training"]["config"] = {
+        "members": 3,
+        "freeze_encoder": "body",
+        "encoder": {"normalise": "unit", "download": False},
+        "augment": {"colour": 0.1},
+    }
     (tmp_path / "model/model.json").write_text(json.dumps(tree))
     read = load_reward_model(tmp_path / "model", "cpu")
     assert read.fingerprint == model.fingerprint
     assert read.config.training["config"] == {
         "ensemble_size": 3,
         "freeze_encoder": "stem",
-        "encoder": {"normalize": "unit"},
+        "encoder": {"normalize": "unit", "allow_download": False},
+        "augment": {"color": 0.1},
     }

@@ -17,7 +17,7 @@ from plaudit.config import Config
 class AugmentConfig(Config):
     shift: float = Field(default=0.06, ge=0, lt=0.5)  # of the image's size, at most, either way
     scale: float = Field(default=0.1, ge=0, lt=0.5)  # larger or smaller by at most this share
-    colour: float = Field(default=0.25, ge=0, lt=1)  # brightness, contrast and saturation, by at most this share
+    color: float = Field(default=0.25, ge=0, lt=1)  # brightness, contrast and saturation, by at most this share
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class AugmentParams:
 
     @classmethod
     def draw(cls, count: int, config: AugmentConfig, rng: torch.Generator) -> "AugmentParams":
-        spreads = (config.scale, config.shift, config.shift, *[config.colour] * 3)
+        spreads = (config.scale, config.shift, config.shift, *[config.color] * 3)
         drawn = torch.rand(len(spreads), count, generator=rng, device=rng.device) * 2 - 1
         return cls(*(values * spread for values, spread in zip(drawn, spreads, strict=True)))
 

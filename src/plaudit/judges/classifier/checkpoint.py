@@ -314,7 +314,8 @@ def load_state_dict_strict(member: BinaryRewardClassifier, tensors: Mapping[str,
 
 def _fingerprint(members: Sequence[BinaryRewardClassifier], config: RewardModelConfig) -> str:
     """Of all that decides its numbers: weights, cameras, preprocessing, what it sees beside the images, calibration."""
-    classifier = config.classifier.model_dump(mode="json", exclude={"dropout"})  # which is for training alone
+    not_decisive: dict[str, Any] = {"dropout": True, "encoder": {"allow_download"}}  # for training, and for loading
+    classifier = config.classifier.model_dump(mode="json", exclude=not_decisive)
     numbers = [classifier, config.calibration, config.ensemble_calibration]
     digest = hashlib.sha256(json.dumps(numbers, sort_keys=True).encode())
     for member in members:

@@ -60,7 +60,7 @@ class RewardTrainConfig(NetworkConfig):
     def classifier_config(self, cameras: Mapping[str, tuple[int, int]], state_dim: int) -> ClassifierConfig:
         """The network for frames of these sizes, and for a state of so many numbers where it is to see that."""
         if self.use_state and not state_dim:
-            raise JudgeError("these episodes have no state; leave out --use-state")
+            raise JudgeError("not all of these episodes have a state of one size; leave out --use-state")
         own = {name: getattr(self, name) for name in NetworkConfig.model_fields}
         state_dim = state_dim if self.use_state else 0
         return ClassifierConfig(cameras=dict(cameras), freeze_stem=self.freezes_stem, state_dim=state_dim, **own)

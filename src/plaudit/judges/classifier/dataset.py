@@ -35,7 +35,7 @@ class RewardDataset:
 
     cameras: Mapping[str, Size]  # the frames as they were recorded
     images: Mapping[str, ByteArray]  # camera -> [F, h, w, 3], resized
-    state: FloatArray  # [F, S]
+    state: FloatArray  # [F, S]; S is 0 where episodes have states of different sizes, as .npy trajectories have none
     target: FloatArray  # [F] 1, 0, or NaN without a label
     progress: FloatArray  # [F] 0 at an episode's start to 1 at its first success; NaN where there was none
     episode: AnyArray  # [F] id in the store
@@ -90,11 +90,8 @@ class RewardDataset:
             }
             columns.append(column)
             digest.update(repr(sorted(store.entry(episode_id).line["crc"].items())).encode() + target.tobytes())
-        dims = {column["state"].shape[1] for column in columns}
-        if len(dims) > 1:
-            raise JudgeError(
-                f"{store.folder}: episodes have states of {sorted(dims)} numbers; keep them in separate stores"
-            )
+        if len({column["state"].shape[1] for column in columns}) > 1:
+            columns = [{**column, "state": column["state"][:, :0]} for column in columns]
         whole: dict[str, Any] = {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
         return cls(cameras=sizes, images=images, fingerprint=digest.hexdigest()[:16], **whole)
 

@@ -20,26 +20,28 @@ _TRAINING = {
     "views": "num_augmented_views",
     "members": "ensemble_size",
 }
-_ENCODER = {"normalise": "normalize"}
+_ENCODER = {"normalise": "normalize", "download": "allow_download"}
+_AUGMENT = {"colour": "color"}
 
 
 def rename_old_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
     """A model's config in plain values, whichever version wrote it, by the names of `RewardModelConfig`."""
     model = _renamed(tree, _MODEL)
     if isinstance(model.get("classifier"), Mapping):
-        model["classifier"] = _with_encoder(_renamed(model["classifier"], _CLASSIFIER))
+        model["classifier"] = _renamed_within(_renamed(model["classifier"], _CLASSIFIER), "encoder", _ENCODER)
     training = model.get("training")
     if isinstance(training, Mapping) and isinstance(training.get("config"), Mapping):
-        config = _with_encoder(_renamed(training["config"], _TRAINING))
+        config = _renamed_within(_renamed(training["config"], _TRAINING), "encoder", _ENCODER)
+        config = _renamed_within(config, "augment", _AUGMENT)
         if config.get("freeze_encoder") == "body":
             config["freeze_encoder"] = "stem"
         model["training"] = {**training, "config": config}
     return model
 
 
-def _with_encoder(tree: dict[str, Any]) -> dict[str, Any]:
-    encoder = tree.get("encoder")
-    return {**tree, "encoder": _renamed(encoder, _ENCODER)} if isinstance(encoder, Mapping) else tree
+def _renamed_within(tree: dict[str, Any], block: str, names: Mapping[str, str]) -> dict[str, Any]:
+    inner = tree.get(block)
+    return {**tree, block: _renamed(inner, names)} if isinstance(inner, Mapping) else tree
 
 
 def _renamed(tree: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
