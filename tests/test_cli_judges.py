@@ -62,7 +62,8 @@ def test_a_judge_labels_a_store_and_goes_on_where_it_was(run, store):
     said = run("label", "store", "--judge", NAME)
     assert "4 episodes of store labeled by brightness (2 called a success), 2 were done already" in said
     store.ledger.refresh()
-    assert store.ledger.labels(0).targets.tolist() == [float(t >= CUT + 1) for t in range(STEPS + 1)]
+    assert store.ledger.labels(0, {"brightness"}).targets.tolist() == [float(t >= CUT + 1) for t in range(STEPS + 1)]
+    assert store.ledger.current(0).source == "human" and "have labels of 'human', which go on counting" in said
     assert "0 episodes of store labeled by brightness, 6 were done already" in run("label", "store", "--judge", NAME)
 
 
@@ -80,7 +81,7 @@ def test_a_file_a_flag_and_a_key_say_which_judge(run, store, tmp_path):
     (tmp_path / "judge.yaml").write_text(f"type: {NAME}\nrule: {{decode: per_frame}}\n")
     run("label", "store", "--config", "judge.yaml", "cut=5", "--decode", "k_of_n", "--allow-code", "brightness")
     store.ledger.refresh()
-    labels = store.ledger.labels(0)
+    labels = store.ledger.labels(0, {"brightness"})
     assert labels.judge == JudgeId("brightness", "cut 5", DecisionRule().key())
     assert labels.targets.tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
 

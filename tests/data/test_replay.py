@@ -100,7 +100,7 @@ def test_steps_that_were_not_judged_are_not_sampled(tmp_path):
 def test_a_new_verdict_counts_at_the_next_refresh_and_an_excluded_episode_goes(tmp_path):
     store = labeled_store(tmp_path / "s", counting_episode(4), counting_episode(4))
     replay = ReplaySampler(store, seed=0)
-    store.ledger.append(0, Labels.from_cutoff(steps=4, cutoff=1, source="classifier"))
+    store.ledger.append(0, Labels.from_cutoff(steps=4, cutoff=1, source="human"))
     store.ledger.append(1, Labels.from_targets(np.full(5, np.nan), source="human", note="excluded"))
     assert {float(row["reward"]) for row in all_transitions(replay).values()} == {0}
     assert replay.refresh() == 1

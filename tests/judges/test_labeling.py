@@ -42,10 +42,10 @@ def test_labels_say_who_judged_and_by_which_rule(tmp_path):
     store = bright_store(tmp_path / "s", 1, 1)
     done = run(store)
     assert (done.done, done.failed, done.num_success) == ([0, 1], {}, 1)
-    labels = store.ledger.labels(0)
+    labels = store.ledger.labels(0, {"brightness"})
     assert labels.success.tolist() == [t >= CUT + 1 for t in range(STEPS + 1)]  # the second of two frames
     assert labels.judge == JudgeId("brightness", "cut 4", DecisionRule().key())
-    assert not store.ledger.labels(1).success_once
+    assert not store.ledger.labels(1, {"brightness"}).success_once
 
 
 def test_a_second_run_has_nothing_to_do(tmp_path):
@@ -101,7 +101,7 @@ def test_labels_of_the_first_format_are_read_and_labeled_again(tmp_path, rule):
     line |= {"note": "one cutoff, shift 0", "restored": None, "steps": STEPS, "probability": True, **rule}
     journal.append([{**line, "data": base64.b64encode(zlib.compress(data)).decode()}])
     store.ledger.refresh()
-    found = store.ledger.labels(0)
+    found = store.ledger.labels(0, {"brightness"})
     assert found.success.tolist() == [False, *success.tolist()] and found.labeled.all()
     assert found.scores.success_prob.tolist() == [0.25, *prob.tolist()]
     assert (found.judge.source, found.judge.fingerprint, found.time) == ("brightness", "cut 4", 3.0)

@@ -131,7 +131,7 @@ def export(
     ] = "next",
     fps: Annotated[float, typer.Option(min=0, help="Frames per second of episodes without it.", callback=finite)] = 0.0,
 ) -> None:
-    """Export episodes with their latest labels to another format.
+    """Export episodes with the labels that count to another format.
 
     Writes LeRobot v3.0, .npy or .pkl into a new folder.
     """
@@ -224,7 +224,9 @@ def sheet(
     ] = None,
     frames: Annotated[int, typer.Option(min=2, max=2**31 - 1, help="Number of frames to show.")] = 24,
     columns: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Frames in a row.")] = 8,
-    version: Annotated[int | None, typer.Option(help="Version of the labels; the latest when not given.")] = None,
+    version: Annotated[
+        int | None, typer.Option(help="Version of the labels; the one that counts when not given.")
+    ] = None,
 ) -> None:
     """Draw a contact sheet of an episode, with its labels."""
     from plaudit.data.store import Store
@@ -257,6 +259,36 @@ def stats(
     out.print(
         f"{output} has the statistics of {', '.join(f'{k} [{len(s.mean)}]' for k, s in normalizer.stats.items())}"
     )
+
+
+@data.command("order")
+def order_(
+    store: StoreArgument,
+    order: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ORDER]",
+            help="Sources, those that count most first, + between equals, like human+cutoff,simulator; or newest, or "
+            "default.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Show or set whose labels count where several judges have labeled an episode.
+
+    Sources that are not named come last; among equals the newest label counts. No label is changed or lost.
+    """
+    from plaudit.data.label_order import LabelOrder, parse_order, unknown_sources
+    from plaudit.data.store import Store
+
+    tiers = None if order is None else parse_order(order)
+    if tiers is not None:
+        with Store.open(store, write=True) as opened:
+            opened.set_label_order(tiers)
+    ledger = Store.open(store).ledger
+    for name in [] if tiers is None else unknown_sources(LabelOrder(tiers), {v.source for v in ledger.since(0)}):
+        tell("note", f"no label of {store} is by '{name}'")
+    out.print(f"{store}: {ledger.order.describe()} ({ledger.order})")
 
 
 def chosen_ids(store: Any, text: str | None) -> list[int]:

@@ -1,5 +1,6 @@
 """`plaudit label`: any judge over a store, and what the commands about judges share."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -168,6 +169,13 @@ def _print_result(store: "Store", judge: "Judge", done: "LabelStats[int]", passe
         )
     called = f" ({done.num_success} called a success)" if done.done else ""
     over = f", {passed_over} were done already" if passed_over else ""
+    outranked = Counter(v.source for i in done.done if (v := store.ledger.current(i)) and v.source != judge.id.source)
+    for source, count in outranked.items():
+        tell(
+            "note",
+            f"{count} of these episodes have labels of '{source}', which go on counting ('plaudit data order "
+            f"{store.folder}' says whose labels do, and changes it)",
+        )
     lost = f", {len(done.failed)} could not be judged and wait for the next run" if done.failed else ""
     out.print(f"{len(done.done)} episodes of {store.folder} labeled by {judge.id.source}{called}{over}{lost}")
     if done.failed:

@@ -22,6 +22,7 @@ import numpy as np
 
 from plaudit.data.entries import MAX_ID, is_int_in, is_time
 from plaudit.data.journal import JournalFile, Record, damaged
+from plaudit.data.label_order import LabelOrder
 from plaudit.types import FloatArray, JudgeId, Labels, Scores
 from plaudit.untrusted import shown
 
@@ -144,6 +145,20 @@ class LabelIndex:
             if sources is None or self._texts[row.source] in sources:
                 return self._version(row)
         return None
+
+    def current(self, episode: int, sources: Collection[str] | None, order: LabelOrder) -> LabelVersion | None:
+        """The newest of those that rank highest; one that was restored ranks with the first."""
+        best: tuple[int, _Row] | None = None
+        for row in self._back_from_newest(episode):
+            source = self._texts[row.source]
+            if sources is not None and source not in sources:
+                continue
+            rank = 0 if row.restored != NONE else order.rank(source)
+            if best is None or rank < best[0]:
+                best = rank, row
+            if rank == 0:
+                break
+        return None if best is None else self._version(best[1])
 
     def history(self, episode: int) -> list[LabelVersion]:
         """Oldest first."""

@@ -1,7 +1,8 @@
 """The label ledger: append-only, versioned labels of episodes.
 
 Labels come minutes or days after their episode, from several judges, and may be revised. So nothing is overwritten: new
-labels are a new version, the newest counts, and restoring an old version appends it again. The file is a journal
+labels are a new version, and restoring an old version appends it again. Which version counts is decided when labels are
+read: people's before those of models, the newest of equals (data/label_order.py). The file is a journal
 (data/journal.py); several processes may append at once, each under a short lock, so a person can label while the robot
 records and a classifier judges. Arrays are stored in the line, compressed and base64-encoded: a hundred bytes for a
 clear-cut episode of 50 steps, two kilobytes for 400 steps with a probability each.
@@ -16,6 +17,7 @@ from pathlib import Path
 from plaudit.data.disk import Folder, disk_errors
 from plaudit.data.journal import Journal, Record
 from plaudit.data.label_index import LabelIndex, LabelVersion, can_decode, encode_labels, is_label_line
+from plaudit.data.label_order import LabelOrder
 from plaudit.data.signals import defer_signals
 from plaudit.errors import DataError, Replaced
 from plaudit.types import Labels
@@ -24,12 +26,16 @@ from plaudit.types import Labels
 class Ledger:
     """The labels of one store's episodes."""
 
-    def __init__(self, path: Path, folder: Folder | None = None, header: Record | None = None):
+    def __init__(
+        self, path: Path, folder: Folder | None = None, header: Record | None = None, order: LabelOrder | None = None
+    ):
         """
         folder: where it lies, if that is open already
         header: the id of the store, for a file without a header
+        order: whose labels count most; None: the default
         """
         self.path = path
+        self.order = order or LabelOrder()
         self._folder, self._header = folder or Folder(path.parent), header
         self._guard = threading.Lock()
         self._start()
@@ -97,15 +103,25 @@ class Ledger:
         return self._write([(episode_id, labels, None) for episode_id, labels in labeled])
 
     def restore(self, episode_id: int, number: int) -> int:
-        """Make an old version the newest again; returns the new version's number."""
+        """Make an old version count again, as the newest; returns the new version's number.
+
+        Somebody chose it, so it stands as high as labels of the sources that count most.
+        """
         return self._write([(episode_id, self.version(episode_id, number).labels(), number)])[0]
 
     def labels(self, episode_id: int, sources: Collection[str] | None = None) -> Labels | None:
-        """The newest labels, or the newest of certain judges; None if there are none."""
-        version = self.newest(episode_id, sources)
+        """The labels that count, of all judges or of certain ones; None if there are none."""
+        version = self.current(episode_id, sources)
         return None if version is None else version.labels()
 
+    def current(self, episode_id: int, sources: Collection[str] | None = None) -> LabelVersion | None:
+        """The version that counts: of the source that ranks highest, the newest. Of a single source, its newest."""
+        if sources is not None and len(set(sources)) == 1:
+            return self.newest(episode_id, sources)
+        return self._index.current(episode_id, sources, self.order)
+
     def newest(self, episode_id: int, sources: Collection[str] | None = None) -> LabelVersion | None:
+        """The last one that was added, whether it counts or not."""
         return self._index.newest(episode_id, sources)
 
     def history(self, episode_id: int) -> list[LabelVersion]:

@@ -69,7 +69,7 @@ class ReplaySampler:
         shares: of each batch, one a store, summing to 1; equal when not given
         horizon: windows of this many actions, `[B, H, A]`; None for single actions, `[B, A]`
         sources: of each store, whose labels count ("human", "classifier", ...); None, or () for all stores: whoever
-            judged last
+            counts by the store's order of sources
         cameras: which to gather; None for all, () for none
         reward: how rewards follow from labels; None: 1 where the judge saw success
         trust_terminated: of each store, whether an episode that was recorded as ended has no future even where the

@@ -1,4 +1,4 @@
-"""`store.json`: which store this is, how large it may become, and by which rules its files are read.
+"""`store.json`: which store this is, how large it may become, whose labels count, and how its files are read.
 
 It carries a checksum (data/checked_json.py): one flipped bit in a capacity would evict episodes. The same
 settings are in the journal's header, from which a lost `store.json` is restored.
@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from plaudit.data.checked_json import Tree, decode_checked, encode_checked, parse
 from plaudit.data.disk import Folder
+from plaudit.data.label_order import DEFAULT_ORDER, Tiers, checked_tiers
 from plaudit.errors import StoreDamaged, StoreError
 from plaudit.untrusted import shown
 
@@ -29,6 +30,7 @@ class Settings:
     id: str  # made at random with the store; "" in version 1
     capacity_episodes: int | None  # beyond this, the oldest go
     capacity_bytes: int | None
+    label_order: Tiers = DEFAULT_ORDER  # whose labels count most
 
     @classmethod
     def new(cls, capacity_episodes: int | None, capacity_bytes: int | None) -> Self:
@@ -50,13 +52,23 @@ class Settings:
         capacity = [tree[name] for name in ("capacity_episodes", "capacity_bytes")]
         if any(c is not None and (type(c) is not int or not 1 <= c <= MAX_CAPACITY) for c in capacity):
             raise ValueError(f"its capacities are {shown(capacity[0])} and {shown(capacity[1])}")
-        return cls(version, store_id, capacity[0], capacity[1])
+        order = checked_tiers(tree.get("label_order", DEFAULT_ORDER))
+        return cls(version, store_id, capacity[0], capacity[1], order)
 
     def to_json(self) -> Tree:
-        return {"format": FORMAT, **vars(self)}
+        tree = {"format": FORMAT, **vars(self)}
+        if self.label_order == DEFAULT_ORDER:  # earlier versions know no other
+            del tree["label_order"]
+        return tree
 
     def write(self, root: Folder) -> None:
         root.write(MARKER, encode_checked(self.to_json()))
+
+    def with_label_order(self, order: Tiers, root: Folder) -> "Settings":
+        """The same with another order, written down."""
+        changed = replace(self, label_order=order)
+        changed.write(root)
+        return changed
 
     def of_this_version(self, store_id: str | None = None) -> "Settings":
         return replace(self, version=VERSION, id=store_id or self.id or secrets.token_hex(16))

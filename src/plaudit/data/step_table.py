@@ -116,7 +116,7 @@ class StepTable:
 
     def _label(self, episode_id: int) -> None:
         entry = self.store.entry(episode_id)
-        version = self.store.ledger.newest(episode_id, self.sources)
+        version = self.store.ledger.current(episode_id, self.sources)
         if version is None:  # only by judges that are not asked here
             return
         labels = version.labels()

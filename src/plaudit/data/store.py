@@ -1,7 +1,7 @@
 """The episode store: a folder with one writer and any number of readers, which stays consistent after a crash.
 
     store/
-      store.json          id, format version, capacity                                     (data/settings.py)
+      store.json          id, format version, capacity, whose labels count                 (data/settings.py)
       journal             one line an episode: location, checksums, task, ...              (data/journal.py)
       journal.head        the number of lines, stored a second time                        (data/head.py)
       segments/000000/    the arrays: steps.bin, camera.front.bin, ...                     (data/segments.py)
@@ -35,6 +35,7 @@ from plaudit.data.catalog import Catalog
 from plaudit.data.disk import Folder, disk_error, disk_errors, sync
 from plaudit.data.entries import EpisodeEntry, episode_line, new_entry, schema_of, segment_line
 from plaudit.data.journal import Journal, Record
+from plaudit.data.label_order import LabelOrder, Tiers
 from plaudit.data.ledger import Ledger
 from plaudit.data.locking import Lock, lock
 from plaudit.data.recovery import check_identity, check_schemas, migrate, recover, skip_labeled_ids
@@ -70,7 +71,8 @@ class Store:
         self._journal = Journal(self.folder / "journal", root, header=self.settings.to_json())
         own = {"id": self.settings.id}
         self._own_ledger = labels is None
-        self.ledger = Ledger(labels, header=own) if labels else Ledger(self.folder / "labels", root, header=own)
+        path, folder = (labels, None) if labels else (self.folder / "labels", root)
+        self.ledger = Ledger(path, folder, own, LabelOrder(self.settings.label_order))
         self._catalog = Catalog(root)
         self._verified: dict[int, set[str]] = {}  # episode -> columns
         self._evicted: list[Segment] = []  # evicted, and not removed yet
@@ -324,6 +326,12 @@ class Store:
                     segment.close()
             self._compact()
             return [entry.id for entry in new]
+
+    def set_label_order(self, order: Tiers) -> None:
+        """Whose labels count most from now on, for everybody who opens it; see data/label_order.py."""
+        self._check_writable()
+        self.settings = self.settings.with_label_order(order, self._root)
+        self.ledger.order = LabelOrder(order)
 
     def write_off(self, ids: Sequence[int]) -> None:
         """Drop damaged episodes. Their bytes stay until their whole segment is evicted."""

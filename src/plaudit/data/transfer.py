@@ -100,7 +100,7 @@ def export_dataset(
     ids: Sequence[int] | None = None,
     progress: ProgressFn = iter,
 ) -> list[str]:
-    """Write episodes, with their newest labels, into a folder that must not hold anything yet.
+    """Write episodes, with the labels that count, into a folder that must not hold anything yet.
 
     Returns a sentence for whatever the layout has no place for.
     """

@@ -55,7 +55,7 @@ def load_reference_labels(
 ) -> dict[int, FloatArray]:
     """Of each episode that has one: 1, 0 or NaN for each of its frames, [T+1].
 
-    The newest label of any of these sources; where there is none and the simulator is one of them, its stored flag.
+    The label of these sources that counts; where there is none and the simulator is one of them, its stored flag.
     """
     targets: dict[int, FloatArray] = {}
     for episode_id in store.ids if ids is None else ids:

@@ -124,7 +124,7 @@ def stale_episodes(
     """Of these episodes, those without a label of this very judge.
 
     skip_labeled: leave out all that anybody has labeled
-    newest_only: its label must be the newest of all, so that a learner takes it, not only the newest of its source
+    newest_only: its label must be the newest of all, not only of its source: what others of its rank say is superseded
     """
     if skip_labeled:
         return [i for i in ids if ledger.newest(i) is None]

@@ -29,7 +29,7 @@ def store_table(store: Store) -> list[Any]:
     """What a store holds, and a line for each kind of episode in it."""
     entries = [store.entry(i) for i in store.ids]
     lines = [entry.line for entry in entries]
-    judges = Counter(v.source for i in store.ids if (v := store.ledger.newest(i)))
+    judges = Counter(v.source for i in store.ids if (v := store.ledger.current(i)))
     succeeded = sum(labels.success_once for i in store.ids if (labels := store.ledger.labels(i)))
     num_labeled = sum(judges.values())
     failures = Counter(failure.source for failure in Failures(store.ledger).unresolved())
@@ -39,6 +39,7 @@ def store_table(store: Store) -> list[Any]:
         "bytes": f"{store.nbytes:,}",
         "capacity": _capacity(store),
         "labeled": _by(judges),
+        "label order": store.ledger.order.describe(),
         **_unless_empty("not labeled", _by(failures)),
         "successes": f"{succeeded} of {num_labeled}" if num_labeled else "-",
         **_unless_empty("dense rewards", _recorded_rewards(store)),
@@ -65,7 +66,7 @@ def store_table(store: Store) -> list[Any]:
 
 def _recorded_rewards(store: Store) -> str:
     """Rewards of an earlier version, which are no part of labels any more: how many, and who reads them."""
-    count = sum(v.recorded_rewards() is not None for i in store.ids if (v := store.ledger.newest(i)))
+    count = sum(v.recorded_rewards() is not None for i in store.ids if (v := store.ledger.current(i)))
     return f"{count} episodes, recorded by an earlier version; reward.env_reward=dense uses them" if count else ""
 
 
@@ -86,14 +87,16 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
             if failure.episode == episode_id
         },
     }
-    history = Table("version", "judge", "when", "success", "threshold", "note", box=None, pad_edge=False)
+    history = Table("version", "counts", "judge", "when", "success", "threshold", "note", box=None, pad_edge=False)
+    current = store.ledger.current(episode_id)
     for version in store.ledger.history(episode_id):
         labels = version.labels()
         hits = np.flatnonzero(labels.targets[episode.observed] == 1)
         outcome = f"from frame {hits[0]}" if len(hits) else "none"
         note = labels.note or (f"restored from {version.restored_from}" if version.restored_from else "")
         threshold = "-" if (found := threshold_of(labels.judge)) is None else f"{found:g}"
-        history.add_row(str(version.number), labels.judge.source, _when(labels.time), outcome, threshold, note)
+        counts = "yes" if current is not None and version.number == current.number else "-"
+        history.add_row(str(version.number), counts, labels.judge.source, _when(labels.time), outcome, threshold, note)
     return [key_value_table(f"{store.folder}: episode {episode_id}", values), history]
 
 

@@ -6,7 +6,7 @@
 Which of the two an episode goes to follows from its own bytes, so it is the same over all retrainings, after a move to
 another folder, and for an episode that comes twice: what was held out once stays held out. Episodes are copied: the
 run's own store evicts its oldest, and those that somebody labeled are worth more than the disk they take. What a
-simulator knows of them is left out, and of all labels only the newest trusted one is copied.
+simulator knows of them is left out, and of all labels only the trusted one that counts is copied.
 """
 
 from collections.abc import Collection
@@ -43,10 +43,10 @@ class RetrainData:
             targets = [held.enter_context(_opened(path)) for path in (self.train, self.val)]
             copies = [_copies(target) for target in targets]
             for episode_id in labeled_episodes(store, sources):
-                newest = store.ledger.newest(episode_id, sources)
-                assert newest is not None
+                current = store.ledger.current(episode_id, sources)
+                assert current is not None
                 split = int(self.is_held_out(store, episode_id))
-                _copy(store, newest, targets[split], copies[split], origin)
+                _copy(store, current, targets[split], copies[split], origin)
 
 
 def labeled_episodes(store: Store, sources: Collection[str]) -> list[int]:

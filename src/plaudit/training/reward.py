@@ -80,7 +80,7 @@ class RolloutJudge:
 
 
 def _excluded(store: Store, episode_id: int) -> bool:
-    """Whether the newest labels exclude all of an episode; one without labels is not excluded."""
+    """Whether the labels that count exclude all of an episode; one without labels is not excluded."""
     labels = store.ledger.labels(episode_id)
     return labels is not None and not labels.labeled.any()
 

@@ -56,7 +56,7 @@ class RewardDataset:
     ) -> Self:
         """
         cameras: which to take; () for all that the store has
-        sources: whose labels count, the newest of them for each episode
+        sources: whose labels count; of several on an episode, by the store's order of sources
         cache_dir: a folder on a disk with room for the frames; None: where temporary files go
         """
         ids = [i for i in store.ids if store.ledger.newest(i, sources) is not None]

@@ -45,8 +45,7 @@ def explain_episodes(
     num_failed = 0
     for episode_id in ids:
         explanation = backend.explain(store.episode(episode_id))
-        newest = store.ledger.newest(episode_id)
-        labels = None if newest is None else newest.labels()
+        labels = store.ledger.labels(episode_id)
         found = EpisodeExplanation(
             **vars(explanation),
             episode=episode_id,
