@@ -112,9 +112,9 @@ def _label(
     ids = label_store(store, read_cutoffs(cutoffs), by=by, note=note, after=after)
     yes, no, unknown = 0, 0, 0
     for episode_id in ids:
-        labels = store.ledger.labels(episode_id)
-        assert labels is not None
-        frames = labels.targets[store.episode(episode_id).observed]
+        newest = store.ledger.newest(episode_id)
+        assert newest is not None
+        frames = newest.labels().targets[store.episode(episode_id).observed]
         yes, no = yes + int((frames == 1).sum()), no + int((frames == 0).sum())
         unknown += int((frames != frames).sum())
     left_out = f", {unknown} unknown and left out" if unknown else ""
