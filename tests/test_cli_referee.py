@@ -45,3 +45,10 @@ def test_a_run_is_stopped_by_the_alarm_and_goes_on_with_a_better_model(tmp_path:
 def test_mistakes_are_told_before_anything_is_made(tmp_path: Path, words: list[str], sentence: str):
     assert sentence in plaudit("train", *words, cwd=tmp_path, ok=False)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_fails_before_its_first_step_leaves_no_folder(tmp_path: Path):
+    blind = saved(tiny_model(threshold=0.999999), tmp_path / "blind").name
+    words = [*SEEN.split(), "env.max_steps=50", "demos.scripted=1", f"judge=./{blind}", "run.name=run"]
+    assert "the judge sees success in none of the 1 demonstrations" in plaudit("train", *words, cwd=tmp_path, ok=False)
+    assert not (tmp_path / "runs/run").exists()

@@ -384,6 +384,17 @@ def test_the_ends_that_the_old_model_saw_are_no_ends_to_the_new(tmp_path: Path, 
     assert (ReplaySampler(Store.open(tmp_path / "run/episodes"), gamma=0.5).sample(200).discount == 0.5).all()
 
 
+def test_after_a_model_that_was_of_no_use_the_one_before_may_return(tmp_path: Path, model: Any):
+    lenient, blind, demos = model(0.3), model(1.5), demonstrations(tmp_path / "demos")
+    run(tmp_path / "run", f"{LEARNERS['sac']} judge={lenient} demos.store={demos} run.max_steps=200", rounds=1)
+    with_judge(RunFolder.reopen(tmp_path / "run"), [f"judge.model={blind}"])
+    with pytest.raises(JudgeError, match="sees success in none"):
+        run(tmp_path / "run")
+    with_judge(RunFolder.reopen(tmp_path / "run"), [f"judge.model={lenient}"])
+    assert (tmp_path / "run/judge/history.jsonl").read_text() == ""
+    run(tmp_path / "run", rounds=1)
+
+
 def test_a_hand_over_that_makes_no_sense_is_refused_and_changes_nothing(tmp_path: Path, model: Any):
     run(tmp_path / "run", f"{LEARNERS['ppo']} judge={model(0.3)}" + HOPELESS)
     run(tmp_path / "plain", f"{LEARNERS['ppo']} run.max_steps=40")

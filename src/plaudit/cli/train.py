@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from plaudit.cli.common import AllowCode, AllowHost, out, progress, stop, tell, training_bar
-from plaudit.errors import DataError
+from plaudit.errors import DataError, PlauditError
 
 
 def train_(
@@ -48,6 +48,9 @@ def train_(
             end = trainer.run(callback)
     except KeyboardInterrupt:
         stop(f"interrupted; resume from the last checkpoint with: plaudit train --resume {run.path}")
+    except PlauditError:
+        run.discard_if_empty()
+        raise
     if not stopped():
         record_videos(run)
     write_run_report(run.path)

@@ -26,13 +26,19 @@ def with_judge(run: RunFolder, overrides: Sequence[str]) -> RunFolder:
     config = load_training_config("train", run.path / "config.yaml", overrides)
     judge, state = live_judge(config), run.newest_state()
     check_judge_fits(judge, config, dict.fromkeys(config.env.cameras, config.env.image_size))
-    before = state["judge"] if state else None
-    if before == judge.id.fingerprint:
-        raise JudgeError(f"{run.path} has this judge already ({before}); name another")
-    entry = json.dumps({"step": state["step"] if state else 0, "judge": run.config.judge.name, "fingerprint": before})
+    step, before = (state["step"], state["judge"]) if state else (0, None)
     history = run.judge / "history.jsonl"
     lines = history.read_text().splitlines() if history.exists() else []
-    if entry not in lines[-1:]:  # it is, where this was killed before the config was written
-        run.judge.mkdir(exist_ok=True)
-        write_atomic(history, "".join(f"{line}\n" for line in (*lines, entry)).encode())
+    # The last change was of a judge that took no step: it was not usable, or the command was killed.
+    unused = (
+        lines[-1:] and lines[-1].startswith(f'{{"step": {step}, ') and lines[-1].endswith(f" {json.dumps(before)}}}")
+    )
+    if before == judge.id.fingerprint and not unused:
+        raise JudgeError(f"{run.path} has this judge already ({before}); name another")
+    if before == judge.id.fingerprint:
+        lines.pop()
+    elif not unused:
+        lines.append(json.dumps({"step": step, "judge": run.config.judge.name, "fingerprint": before}))
+    run.judge.mkdir(exist_ok=True)
+    write_atomic(history, "".join(f"{line}\n" for line in lines).encode())
     return run.with_config(config)
