@@ -1,6 +1,7 @@
 """`plaudit judge`: how good is one, and the rule that makes it as careful as it should be."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +40,17 @@ ReferenceOption = Annotated[
         help="Sources of the reference labels, like 'human,cutoff'.", show_default="human,simulator,dataset,cutoff"
     ),
 ]
+IncludeOption = Annotated[
+    bool,
+    typer.Option(
+        "--include-training",
+        help="Use episodes that the judge learned from, or chose its threshold by, too; they are left out otherwise.",
+    ),
+]
+LEDGER_NOTE = (
+    "Labels in the ledger do not say which episodes their judge learned from: the metrics hold only if it had seen "
+    "none of these."
+)
 
 
 @judge.command("eval")
@@ -60,6 +72,7 @@ def eval_(
         str | None, typer.Option(help="A task that no episode shows, as a control for judges that use the task text.")
     ] = None,
     controls: Annotated[bool, typer.Option(help="Also run the negative controls.")] = True,
+    include_training: IncludeOption = False,
     output_dir: Annotated[
         Path | None,
         typer.Option("--output-dir", "-o", help="The folder to write; runs/judge_eval/JUDGE_N when not given."),
@@ -70,7 +83,7 @@ def eval_(
     """Compare a judge with reference labels.
 
     Writes report.html with the largest errors, and the metrics as JSON. A judge that predicts success on a negative
-    control has failed its checks. Evaluate a trained judge on episodes that it was not trained on.
+    control has failed its checks. Episodes that a trained judge learned from, or chose its threshold by, are left out.
     """
     from plaudit.data.store import Store
     from plaudit.report.judge import save_evaluation
@@ -84,13 +97,15 @@ def eval_(
     ids = chosen_ids(store, episodes)
     try:
         if source is not None:
-            if any((config, model, decode, overrides)):
-                raise DataError("--judge ledger only reads labels: leave out --config, --model, --decode and keys")
+            if any((config, model, decode, overrides, include_training)):
+                raise DataError(
+                    "--judge ledger only reads labels: leave out --config, --model, --decode, --include-training, keys"
+                )
             title, found, facts = source, *_of_ledger(store, source, asked, ids)
         else:
             given, built = load_judge(config, name, model, decode, overrides)
             title = built.id.source
-            found, facts = _of_judge(store, given, built, asked, ids, wrong_task, controls)
+            found, facts = _of_judge(store, given, built, asked, ids, wrong_task, controls, include_training)
             facts = {"judge": _typed(name, config, model, overrides), **facts}
     except KeyboardInterrupt:
         stop("interrupted; nothing was written")
@@ -102,6 +117,7 @@ def eval_(
 def _of_ledger(
     store: "Store", source: str, asked: Sequence[str] | None, ids: Sequence[int]
 ) -> tuple["JudgeEvaluation", dict[str, str]]:
+    from plaudit.judges.config import REFERENCE_SOURCES
     from plaudit.judges.evaluation import compare_labels, load_reference_labels, resolve_reference
 
     sources = resolve_reference(asked, source)
@@ -117,7 +133,10 @@ def _of_ledger(
         labels,
         targets,
         _rule_of(labels),
-        notes=["Negative controls were not run: they need a judge, not its stored labels."],
+        notes=[
+            "Negative controls were not run: they need a judge, not its stored labels.",
+            *([] if source in REFERENCE_SOURCES else [LEDGER_NOTE]),
+        ],
     )
     return found, {"judge": f"labels of {source} in the ledger", **_measured(store, sources, found)}
 
@@ -139,13 +158,18 @@ def _of_judge(
     ids: Sequence[int],
     wrong_task: str | None,
     controls: bool,
+    include_training: bool,
 ) -> tuple["JudgeEvaluation", dict[str, str]]:
     from plaudit.judges.evaluation import control_task, evaluate, load_reference_labels, resolve_reference
+    from plaudit.judges.unseen import SeenEpisodes
 
     sources = resolve_reference(asked, built.id.source)
     targets = load_reference_labels(store, sources, ids)
+    chosen = SeenEpisodes.of(config, built).choose(store, list(targets), include=include_training)
+    targets = {i: targets[i] for i in chosen.ids}
     wrong = control_task(config.uses_task, wrong_task)
     found = evaluate(store, built, targets, wrong_task=wrong, with_controls=controls, progress=progress("labeling"))
+    found = replace(found, notes=[*chosen.notes, *found.notes])
     facts = {
         "model": built.id.fingerprint or "-",
         "rule": built.rule.describe(),
@@ -198,6 +222,7 @@ def calibrate_(
     ] = 0.01,
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,
+    include_training: IncludeOption = False,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The YAML file to write; may be the one of --config.")
     ] = Path("judge.yaml"),
@@ -210,9 +235,10 @@ def calibrate_(
     on held-out episodes. Writes the judge as a file for --config.
     """
     from plaudit.data.store import Store
-    from plaudit.judges.calibration import calibrate, check_has_probabilities, make_record
+    from plaudit.judges.calibration import calibrate, check_has_probabilities
     from plaudit.judges.config import load_judge_config, save_judge_config
     from plaudit.judges.evaluation import load_reference_labels, resolve_reference, score_episodes
+    from plaudit.judges.unseen import SeenEpisodes, record_calibration
 
     folder, overrides = named_store(words)
     if output.exists() and output != config:
@@ -225,13 +251,18 @@ def calibrate_(
     sources = resolve_reference(asked, built.id.source)
     try:
         targets = load_reference_labels(store, sources, chosen_ids(store, episodes))
+        seen = SeenEpisodes.of(given, built, calibrated=False)
+        chosen = seen.choose(store, list(targets), include=include_training)
+        for sentence in chosen.notes:
+            tell("note", sentence)
+        targets = {i: targets[i] for i in chosen.ids}
         predictions, failed = score_episodes(store, built, targets, progress("labeling"))
     except KeyboardInterrupt:
         stop("interrupted; nothing was written")
     report_failures(failed)
     check_has_probabilities(built.id.source, predictions)
     fit, cross_val = calibrate(predictions, built.rule, target_fpr)
-    calibrated = make_record(built.id, predictions, sources, target_fpr, cross_val)
+    calibrated = record_calibration(store, chosen, built.id, predictions, sources, target_fpr, cross_val)
     fitted = {"rule": fit.rule, "calibration": fit.calibration, "calibration_record": calibrated}
     save_judge_config(output, config, name, flags, overrides, given.model_copy(update=fitted))
     _tell_calibrated(output, fit, calibrated, cross_val)

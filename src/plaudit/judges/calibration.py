@@ -197,6 +197,8 @@ class CalibrationRecord(Config):
     fpr_low: float  # 95% confidence interval of it, by episodes
     fpr_high: float
     recall: float  # share of success frames above the threshold, on episodes held out
+    num_seen: int = 0  # of these episodes, how many the judge had learned from
+    fitted_on: str | None = None  # keys of these episodes (data/episode_keys.py); None: of an earlier version
 
 
 @dataclass(frozen=True)
@@ -293,6 +295,9 @@ def make_record(
     reference: Sequence[str],
     target_fpr: float,
     cross_val: CrossValResult,
+    *,
+    num_seen: int = 0,
+    fitted_on: str | None = None,
 ) -> CalibrationRecord:
     """What is stored with the judge."""
     return CalibrationRecord(
@@ -306,4 +311,6 @@ def make_record(
         fpr_low=cross_val.fpr.low,
         fpr_high=cross_val.fpr.high,
         recall=cross_val.recall,
+        num_seen=num_seen,
+        fitted_on=fitted_on,
     )

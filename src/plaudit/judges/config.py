@@ -54,6 +54,10 @@ class JudgeConfig(Config):
         """The judge, where it is to run."""
         raise NotImplementedError
 
+    def resolved(self) -> Self:
+        """With all that decides its labels, also what stands elsewhere than in this config."""
+        return self
+
     def with_decode(self, decode: Decode) -> Self:
         """The same with another way from scores to success."""
         return self.model_copy(update={"rule": self.rule.model_copy(update={"decode": decode})})

@@ -11,6 +11,7 @@ import torch
 
 from bright_square import CUTOFF, STEPS, square_episode, square_store
 from glow import saved
+from plaudit.data.episode_keys import episode_keys, unpack_keys
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, JudgeError, PlauditError, TargetNotEmpty
 from plaudit.judges.calibration import PlattScaling
@@ -167,6 +168,15 @@ def test_no_episode_is_in_two_parts(squares):
     episodes = [set(table.episode[parts[part]].tolist()) for part in SPLITS]
     assert sum(map(len, episodes)) == len(set.union(*episodes)) == 12
     assert all(any(i < 6 for i in ids) and any(i >= 6 for i in ids) for ids in episodes)  # both kinds in each
+
+
+def test_a_model_knows_the_episodes_that_it_learned_from_and_chose_its_threshold_by(folder, squares, fitted):
+    model = RewardModel.from_pretrained(folder / "model", "cpu")
+    seen = unpack_keys(model.config.data.seen)
+    table = RewardDataset.from_store(squares)
+    test = set(table.episode[split(table, CONFIG.seed)["test"]].tolist())
+    known = {i for i, keys in episode_keys(squares, squares.ids).items() if keys & seen}
+    assert known == set(squares.ids) - test and test
 
 
 def test_each_part_has_its_share_of_the_episodes(tmp_path):

@@ -51,6 +51,7 @@ class TrainingDataInfo(Config):
     episodes: dict[str, NonNegativeInt]  # part -> how many
     frames: dict[str, NonNegativeInt]
     sources: tuple[str, ...]  # whose labels
+    seen: str | None = None  # keys of its training and validation episodes (data/episode_keys.py); None: not known
 
 
 class RewardModelConfig(Config):

@@ -15,6 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 
 from plaudit import __version__
+from plaudit.data.episode_keys import episode_keys, pack_keys
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.calibration import EnsembleCalibration, choose_threshold, fit_cutoff_offset
@@ -115,7 +117,7 @@ def _evaluated(
         frozen_encoder=config.frozen and not config.freezes_stem,
         members=len(members),
         threshold=1.0,
-        data=_data_info(table, splits, config),
+        data=_data_info(store, table, splits, config),
     )
     model = RewardModel([m.model for m in members], untested, config.device)
     # Calibrate and choose the threshold on the validation split.
@@ -177,13 +179,17 @@ def _predictions(
     return [EpisodePrediction(prob[episode == i], table.target[rows[episode == i]], int(i)) for i in np.unique(episode)]
 
 
-def _data_info(table: RewardDataset, splits: Mapping[Split, AnyArray], config: RewardTrainConfig) -> TrainingDataInfo:
+def _data_info(
+    store: Store, table: RewardDataset, splits: Mapping[Split, AnyArray], config: RewardTrainConfig
+) -> TrainingDataInfo:
     episodes = {split_name: np.unique(table.episode[rows]) for split_name, rows in splits.items()}
+    seen = [i for name in SPLITS[:2] for i in episodes[name].tolist() if i >= 0]
     return TrainingDataInfo(
         fingerprint=table.fingerprint,
         episodes={split_name: int((ids >= 0).sum()) for split_name, ids in episodes.items()},
         frames={split_name: int((~np.isnan(table.target[rows])).sum()) for split_name, rows in splits.items()},
         sources=config.label_sources,
+        seen=pack_keys(chain.from_iterable(episode_keys(store, seen).values())),
     )
 
 

@@ -6,7 +6,7 @@ were found to be late by.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ class ClassifierJudge:
         self.rule = _rule_for(model, rule)
         self.warnings = model.warnings
         self.uncalibrated = model.fingerprint
+        self.trained_on = model.config.data.seen
         self.id = JudgeId(SOURCE, fingerprint_of(model.fingerprint, calibration), self.rule.key())
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError]:
@@ -124,7 +125,7 @@ class ClassifierJudgeConfig(JudgeConfig):
         resolved = self.resolved()
         return ClassifierJudge(model, resolved.rule, resolved.calibration)
 
-    def resolved(self) -> "ClassifierJudgeConfig":
+    def resolved(self) -> Self:
         """With rule and calibration of the folder's judge.yaml, where this config does not set them."""
         path = self.model / JUDGE_FILE
         if not path.is_file():
