@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -318,6 +318,49 @@ def explain_(
     if unread:
         tell("problem", f"{unread} answers could not be parsed; the reasons are in 'plaudit data info {folder}'")
         raise typer.Exit(1)
+
+
+@judge.command("export")
+def export_(
+    model: Annotated[Path, typer.Argument(help="A reward model: its folder, lerobot's, or a file of RLinf's.")],
+    target: Annotated[Path, typer.Argument(help="What to write: a folder; for rlinf a .pt or .safetensors file.")],
+    to: Annotated[
+        Literal["lerobot", "rlinf", "plaudit"], typer.Option("--to", help="Whose own code is to load it.")
+    ] = "lerobot",
+    image_size: Annotated[
+        tuple[int, int, int] | None,
+        typer.Option(metavar="C H W", help="Of a file of RLinf's that does not say: the size of its images."),
+    ] = None,
+    image_key: Annotated[
+        str | None, typer.Option(help="Of a file of RLinf's that does not say: the camera that it looks at.")
+    ] = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
+) -> None:
+    """Write a reward model as another stack loads it, with the same logits.
+
+    A network that the other stack does not have is refused; nothing is written then.
+    """
+    from plaudit.data.transfer import new_folder
+    from plaudit.judges.classifier.lerobot import save_lerobot_classifier
+    from plaudit.judges.classifier.loader import load_reward_model
+    from plaudit.judges.classifier.rlinf_export import export_rlinf
+
+    said = {"image_size": image_size, "image_keys": None if image_key is None else (image_key,)}
+    loaded = load_reward_model(model, "cpu", force=True, network={k: v for k, v in said.items() if v is not None})
+    for sentence in (*loaded.warnings, *loaded.config.problems):
+        tell("warning", sentence)
+    notes: list[str] = []
+    if to == "rlinf":
+        notes = export_rlinf(loaded, target)
+    else:
+        with new_folder(target) as folder:
+            notes = save_lerobot_classifier(loaded, folder, target) if to == "lerobot" else []
+            if to == "plaudit":
+                loaded.save_pretrained(folder)
+    for sentence in notes:
+        tell("note", sentence)
+    out.print(f"{target} is the model as {to} loads it")
 
 
 def _check_free(output: Path | None) -> None:

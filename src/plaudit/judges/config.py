@@ -26,6 +26,7 @@ from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule, Decode, PartialRule
 from plaudit.trust import from_file
+from plaudit.untrusted import read_json_object
 from plaudit.yaml_file import read_yaml
 
 HUMAN = "human"  # the source of a human's labels
@@ -103,13 +104,19 @@ def _own_judge(path: Path | None) -> tuple[Path | None, dict[str, Any]]:
 
 
 def judge_tree(path: Path) -> dict[str, Any]:
-    """The keys of the judge that a path names: a reward model's folder or .pt, or a judge's file."""
-    if path.suffix == ".pt":
+    """The keys of the judge that a path names: a reward model's folder or file, lerobot's too, or a judge's file."""
+    if path.suffix in (".pt", ".safetensors") or (is_lerobot_classifier(path) and not (path / MODEL_FILE).is_file()):
         return {"type": "classifier", "model": str(path)}
     if path.is_dir() and not (path / MODEL_FILE).is_file():
         raise BadFile(path, f"this is not a reward model: it has no {MODEL_FILE}")
     file, own = _own_judge(path)
     return {**own, **(read_values(file, ())[0] if file is not None else {})}
+
+
+def is_lerobot_classifier(folder: Path) -> bool:
+    """Whether this is a folder of lerobot's reward classifier."""
+    path = folder / "config.json"
+    return path.is_file() and read_json_object(path).get("type") == "reward_classifier"
 
 
 def save_own_judge(folder: Path, rule: DecisionRule) -> None:

@@ -18,6 +18,12 @@ Tree = dict[str, Any]
 
 ROBOT_FILES = ("inference_runtime_params_config", "inference_runtime_topics_config")
 REWARD_MODEL_BLOCKS = ("reward_model", "resnet")  # the names that the recipes have for it
+_IN_NO_FILE = (
+    "image_size",
+    "image_keys",
+    "arch",
+    "normalize",
+)  # of a reward model of RLinf's, which its loader is told
 _COLLECT_SYNONYMS = {"max_positive_trajectories": "target_success", "max_negative_trajectories": "target_failure"}
 
 _LEARNER = "write 'learner': its keys are type (sac, qchunk, ppo), gamma, lr, batch_size, utd_ratio, ..."
@@ -163,7 +169,9 @@ def _translate_reward_model(tree: Tree) -> Tree:
     if wanted and path is None and not named:
         raise _problem(("reward", "use_reward_model"), "it needs a model: write 'judge: FOLDER' of a reward model")
     if path is not None and wanted is not False:
-        tree = {**tree, "judge": {**judge, "type": "classifier", "model": path}}
+        said = {key: description[key] for key in _IN_NO_FILE if description.get(key) is not None}
+        network = {"network": said} if said else {}
+        tree = {**tree, "judge": {**network, **judge, "type": "classifier", "model": path}}
     if description and wanted is not False:
         reward["reward_model"] = description
     return {**{key: value for key, value in tree.items() if key != "reward"}, **({"reward": reward} if reward else {})}

@@ -73,7 +73,7 @@ def _is_path(name: str) -> bool:
     """Whether a judge is named by a file or a folder, and not by its type or a dotted path."""
     if ":" in name or name in JUDGE_REGISTRY.names():
         return False
-    return "/" in name or Path(name).suffix in (".yaml", ".yml", ".json", ".pt") or Path(name).exists()
+    return "/" in name or Path(name).suffix in (".yaml", ".yml", ".json", ".pt", ".safetensors") or Path(name).exists()
 
 
 def _with_robot(tree: Tree, files: Mapping[str, str]) -> Tree:

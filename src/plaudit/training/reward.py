@@ -107,7 +107,7 @@ def check_judge_fits(judge: LiveJudge, config: TrainingConfig, cameras: Mapping[
     judge.rule.tracker(1)  # refuses a rule that needs whole episodes
     if not isinstance(judge, ClassifierJudge):
         return
-    _check_cameras(judge.model.cameras, cameras)
+    _check_cameras(judge.model.cameras, cameras, any_size=judge.model.classifier.any_size)
     if config.reward.shaping and not judge.model.predicts_progress:
         raise JudgeError(
             f"reward.shaping is {config.reward.shaping:g}, but this reward model has not learned progress; set it to "
@@ -133,10 +133,10 @@ def describe_judge(config: TrainingConfig) -> tuple[str, ...]:
     return f"{line}; cameras: {cameras}", *judge.model.warnings, *_block_warnings(block, judge.model.config)
 
 
-def _check_cameras(wanted: Mapping[str, Size], cameras: Mapping[str, Any]) -> None:
+def _check_cameras(wanted: Mapping[str, Size], cameras: Mapping[str, Any], *, any_size: bool) -> None:
     for camera, size in wanted.items():
         found = cameras.get(camera)
-        if found is None or tuple(found) != tuple(size):
+        if found is None or (tuple(found) != tuple(size) and not any_size):
             has = "has no such camera" if found is None else f"shows it in {found[0]}x{found[1]}"
             raise JudgeError(
                 f"the reward model looks at camera '{camera}' in {size[0]}x{size[1]}, and this environment {has}; "

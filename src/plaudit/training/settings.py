@@ -114,6 +114,10 @@ class RewardModelBlock(Config):
     use_pretrain: bool | None = None
     freeze_encoder: bool | None = None
     reward_model_type: Literal["resnet"] | None = None
+    arch: str | None = None  # of RLinf's ResNet of today: resnet18, ...
+    normalize: bool | None = None  # and whether its pixels are normalized as ImageNet's
+    dropout: float | None = None  # of training
+    model_type: Literal["resnet"] | None = None  # today's name of reward_model_type
 
 
 class RewardSettings(RewardConfig):

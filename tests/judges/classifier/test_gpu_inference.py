@@ -29,7 +29,7 @@ def test_batch_norms_keep_their_precision_and_take_what_comes():
     member.encoder.layers.append(torch.nn.BatchNorm2d(8))
     (copy,) = bf16_copies([member.eval()], compiled=False)
     assert copy.encoder.layers[-1].running_var.dtype == torch.float32
-    assert copy.encode(torch.zeros(1, 16, 16, 3, dtype=torch.uint8)).dtype == torch.float32
+    assert copy.encode(torch.zeros(1, 16, 16, 3, dtype=torch.uint8), "front").dtype == torch.float32
 
 
 def test_a_copy_says_almost_the_same():

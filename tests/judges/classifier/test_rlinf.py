@@ -192,7 +192,7 @@ def test_a_resnet_that_is_none_of_theirs_is_refused(tmp_path):
     state = TheirsOfToday([2, 2, 2, 2]).state_dict()
     odd = {name: tensor for name, tensor in state.items() if not name.startswith("backbone.layer3.1.")}
     torch.save(odd, tmp_path / "odd.pt")
-    with pytest.raises(BadFile, match=r"its backbone has \[2, 2, 1, 2\] blocks, which is no ResNet with batch norm"):
+    with pytest.raises(BadFile, match=r"its backbone has \[2, 2, 1, 2\] blocks, which is no ResNet that is read"):
         load_rlinf_checkpoint(tmp_path / "odd.pt")
     torch.save({**state, "backbone.fc.9.bias": torch.zeros(1)}, tmp_path / "more.pt")
     with pytest.raises(BadFile, match=r"nothing takes head.9.bias"):
@@ -223,10 +223,13 @@ def test_where_config_and_checkpoint_disagree_the_checkpoint_is_believed(tmp_pat
 def test_a_size_that_gives_another_grid_is_refused_with_those_that_fit(tmp_path):
     path = theirs(size=128).save(tmp_path / "m.pt")
     with pytest.raises(BadFile, match=r"pools grids of 4x4 and images of 64x64 give 2x2; set image_size .* 97 to 128"):
-        load_rlinf_checkpoint(path)
+        load_rlinf_checkpoint(path, {"image_size": [3, 64, 64]})
     with pytest.raises(BadFile, match="images of 84x84 give 3x3"):
         load_rlinf_checkpoint(path, {"image_size": [3, 84, 84]})
     assert load_rlinf_checkpoint(path, {"image_size": [3, 128, 128]}).cameras == {"base_camera": (128, 128)}
+    unsaid = load_rlinf_checkpoint(path)
+    assert unsaid.cameras == {"base_camera": (128, 128)}
+    assert unsaid.warnings[0] == "it is taken to see images of 128x128; its file does not say"
     with pytest.raises(ConfigError, match="unknown key 'image_sizes'; did you mean 'image_size'"):
         load_rlinf_checkpoint(path, {"image_sizes": [3, 128, 128]})
 

@@ -144,13 +144,13 @@ class RewardModel:
         check_controls_passed(folder, config, force)
         members: list[BinaryRewardClassifier] = []
         for number in range(len(config.calibration)):
-            shared = config.frozen_encoder and members
+            shared = config.frozen_encoder and bool(members)
             path = folder / f"member_{number}.safetensors"
             tensors = read_safetensors(path, "weights that cannot be read ({}); train or copy the model again")
             with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), folder / "model.json"):
                 encoder = members[0].encoder if shared else config.classifier.encoder.build(pretrained=False)
                 member = BinaryRewardClassifier(config.classifier, encoder)
-            load_state_dict_strict(member, tensors, path)
+            load_state_dict_strict(member, tensors, path, has_encoder=not shared)
             members.append(member)
         return cls(members, config, device)
 
@@ -250,7 +250,7 @@ class RewardModel:
         embeddings = []
         for member in self._running:
             if not features or not self.config.frozen_encoder:
-                features = {camera: member.encode(images) for camera, images in pixels.items()}
+                features = {camera: member.encode(images, camera) for camera, images in pixels.items()}
             embeddings.append(member.embed(features, state))
         return embeddings
 
@@ -276,7 +276,7 @@ class RewardModel:
                     f"{', '.join(sorted(images)) or 'none'}"
                 )
             found = tuple(images[camera].shape[1:3])
-            if found != tuple(size):
+            if found != tuple(size) and not self.classifier.any_size:
                 raise JudgeError(
                     f"camera '{camera}' gives {found[0]}x{found[1]} images, this reward model was trained on "
                     f"{size[0]}x{size[1]}; record in that size, or train a model for this one"
@@ -295,10 +295,15 @@ def check_controls_passed(path: Path, config: RewardModelConfig, force: bool) ->
         )
 
 
-def load_state_dict_strict(member: BinaryRewardClassifier, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Load weights; those of another network are refused with the first tensor that does not fit."""
+def load_state_dict_strict(
+    member: BinaryRewardClassifier, tensors: Mapping[str, Tensor], path: Path, *, has_encoder: bool = True
+) -> None:
+    """Load weights; those of another network are refused with the first tensor that does not fit.
+
+    has_encoder: False for a member of an ensemble whose encoder is another's, and was filled with it
+    """
     own = member.state_dict()
-    if not any(name.startswith("encoder.") for name in tensors):  # one that the members of an ensemble share
+    if not has_encoder:
         own = {name: tensor for name, tensor in own.items() if not name.startswith("encoder.")}
     another = "these are weights of another network"
     for name, tensor in own.items():
@@ -317,6 +322,9 @@ def _fingerprint(members: Sequence[BinaryRewardClassifier], config: RewardModelC
     """Of all that decides its numbers: weights, cameras, preprocessing, what it sees beside the images, calibration."""
     not_decisive: dict[str, Any] = {"dropout": True, "encoder": {"allow_download"}}  # for training, and for loading
     classifier = config.classifier.model_dump(mode="json", exclude=not_decisive)
+    fields = ClassifierConfig.model_fields
+    later = ("any_size", "resampling", "pixel_stats")  # a model that has none of these is the one that it was before
+    classifier = {k: v for k, v in classifier.items() if k not in later or v != fields[k].default}
     numbers = [classifier, config.calibration, config.ensemble_calibration]
     digest = hashlib.sha256(json.dumps(numbers, sort_keys=True).encode())
     for member in members:

@@ -55,7 +55,8 @@ class RewardTrainConfig(NetworkConfig):
     @property
     def freezes_stem(self) -> bool:
         """Whether only the first part of the encoder is frozen."""
-        return self.frozen and self.encoder.supports_partial_freeze and self.freeze_encoder in (None, "stem")
+        parts = self.encoder.supports_partial_freeze and self.head == "serl"
+        return self.frozen and parts and self.freeze_encoder in (None, "stem")
 
     def classifier_config(self, cameras: Mapping[str, tuple[int, int]], state_dim: int) -> ClassifierConfig:
         """The network for frames of these sizes, and for a state of so many numbers where it is to see that."""

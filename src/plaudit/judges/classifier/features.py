@@ -51,10 +51,10 @@ class OnlineFeatures(FeatureSource):
         batch, num_frames = windows.shape
         changes = AugmentParams.draw(batch, self._augment, rng)[torch.arange(batch).repeat_interleave(num_frames)]
         rows = windows.reshape(-1)
-        return {c: self._model.encode(changes.apply(self._pixels(c, rows))) for c in self._model.config.cameras}
+        return {c: self._model.encode(changes.apply(self._pixels(c, rows)), c) for c in self._model.config.cameras}
 
     def eval_batch(self, rows: AnyArray) -> Mapping[str, Tensor]:
-        return {camera: self._model.encode(self._pixels(camera, rows)) for camera in self._model.config.cameras}
+        return {camera: self._model.encode(self._pixels(camera, rows), camera) for camera in self._model.config.cameras}
 
     def _pixels(self, camera: str, rows: AnyArray) -> Tensor:
         return torch.from_numpy(np.take(self._table.images[camera], rows, axis=0)).to(self._device)
@@ -119,7 +119,7 @@ def cache_features(
         if view:
             pixels = changes[view][torch.from_numpy(rows)].apply(pixels)
         with torch.inference_mode(), autocast_bf16(device):
-            return model.encode(pixels).half().cpu()
+            return model.encode(pixels, camera).half().cpu()
 
     chunks = [(view, rows[i : i + CHUNK]) for view, rows in enumerate(wanted) for i in range(0, len(rows), CHUNK)]
     found: dict[str, Tensor] = {}

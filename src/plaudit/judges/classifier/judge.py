@@ -16,6 +16,7 @@ from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges.calibration import PlattScaling, fingerprint_of
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.rlinf import RLinfRewardConfig
 from plaudit.judges.config import JUDGE_FILE, JudgeConfig, load_judge_config
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, BoolArray, Episode, JudgeId, Observation, Scores
@@ -113,13 +114,16 @@ class ClassifierJudgeConfig(JudgeConfig):
     """Of a reward model. A `judge.yaml` beside its weights has the defaults of rule and calibration."""
 
     type: Literal["classifier"] = "classifier"
-    model: Path  # a reward model: its folder, or a .pt
+    model: Path  # a reward model: its folder, lerobot's, or a .pt or .safetensors file
     force: bool = False  # take it although it failed a control
     device: str = "auto"
     compile: bool = False  # on a GPU; takes half a minute and a compiler, and is 3 times as fast
+    # Of a file of RLinf's, what it does not say itself: image_size, image_keys, normalize; see RLinfRewardConfig.
+    network: RLinfRewardConfig | None = None
 
     def build(self) -> ClassifierJudge:
-        model = load_reward_model(self.model, self.device, force=self.force)
+        network = None if self.network is None else self.network.model_dump(exclude_none=True)
+        model = load_reward_model(self.model, self.device, force=self.force, network=network)
         if self.compile:
             model.to_device(self.device, compile=True)
         resolved = self.resolved()

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from plaudit.config import Config
 from plaudit.errors import JudgeError
-from plaudit.judges.classifier.encoders import SplitEncoder, feature_map_size, normalize
-from plaudit.judges.images import resize_images
+from plaudit.judges.classifier.encoders import Channels, SplitEncoder, feature_map_size, normalize
+from plaudit.judges.images import Resampling, resize_images
 from plaudit.registry import ENCODER_REGISTRY
 
 Size = tuple[PositiveInt, PositiveInt]  # height, width
@@ -38,6 +38,11 @@ class NetworkConfig(Config):
     num_history_frames: NonNegativeInt = 0  # frames before this one that it sees too
     history_stride: int = Field(default=1, ge=1, le=10_000)  # steps between them; as many embeddings are kept
     predict_progress: bool = False  # whether it also predicts how far the task has come, for shaping
+    # Whether the grid is averaged to one cell first, as the recipes do with `use_pretrain: false`.
+    global_pool_features: bool = False
+    # What comes after the encoder: SERL's embeddings and head; or, of the averaged grid, Linear, ReLU, Linear ("mlp")
+    # or a single Linear ("linear"), as RLinf's ResNet has it.
+    head: Literal["serl", "mlp", "linear"] = "serl"
 
 
 class ClassifierConfig(NetworkConfig):
@@ -48,14 +53,21 @@ class ClassifierConfig(NetworkConfig):
     # Whether the first part of the encoder stands still and the rest learns; what is kept of an image is then the grid
     # between the two.
     freeze_stem: bool = False
-    # Whether the grid is averaged to one cell first, as the recipes do with `use_pretrain: false`.
-    global_pool_features: bool = False
-    # What comes after the encoder: SERL's embeddings and head; or, of the averaged grid, Linear, ReLU, Linear ("mlp")
-    # or a single Linear ("linear"), as RLinf's ResNet has it.
-    head: Literal["serl", "mlp", "linear"] = "serl"
+    # Of models that were trained elsewhere. Frames of any size are taken: resized where `image_size` is set, as they
+    # are where it is not.
+    any_size: bool = False
+    resampling: Resampling = "antialias"  # how frames are resized
+    # Mean and deviation of each camera's pixels, 0 to 255, in place of the encoder's own.
+    pixel_stats: dict[str, tuple[Channels, Channels]] | None = None
 
     @model_validator(mode="after")
     def _averaged(self) -> Self:
+        if self.any_size and self.image_size is None and not self.global_pool_features:
+            raise ValueError("any_size takes an image_size or an averaged grid: a kernel pools grids of one size")
+        if self.pixel_stats is not None and set(self.pixel_stats) != set(self.cameras):
+            raise ValueError(
+                f"pixel_stats is of {sorted(self.pixel_stats)}, and the cameras are {sorted(self.cameras)}"
+            )
         if self.head != "serl" and (not self.global_pool_features or self.freeze_stem):
             raise ValueError(
                 f"head '{self.head}' takes an averaged grid: set global_pool_features, and not freeze_stem"
@@ -175,13 +187,20 @@ class BinaryRewardClassifier(nn.Module):
                 module.train(mode)
         return self
 
-    def encode(self, images: Tensor) -> Tensor:
+    def encode(self, images: Tensor, camera: str) -> Tensor:
         """Pixels [B, H, W, 3], 0 to 255, to the encoder's grid [B, C, h, w], or to the one in its middle."""
         encoder: Any = self.encoder
         if self.config.image_size is not None:
-            images = resize_images(images, self.config.image_size)
-        x = normalize(images, self.pixel_mean, self.pixel_std).to(self._encoder_type)
+            images = resize_images(images, self.config.image_size, self.config.resampling)
+        mean, std = self._pixel_stats(camera)
+        x = normalize(images, mean, std).to(self._encoder_type)
         return encoder.stem(x) if self.config.freeze_stem else self._averaged(encoder(x))
+
+    def _pixel_stats(self, camera: str) -> tuple[Tensor, Tensor]:
+        if self.config.pixel_stats is None:
+            return self.pixel_mean, self.pixel_std
+        mean, std = torch.tensor(self.config.pixel_stats[camera], device=self.pixel_mean.device)
+        return mean, std
 
     @property
     def _encoder_type(self) -> torch.dtype:
@@ -213,8 +232,8 @@ class BinaryRewardClassifier(nn.Module):
         """Logits [B, 1] or [B, 2] of pixels, camera -> [B, H, W, 3]; with a history [B, num_frames, H, W, 3]."""
         num_frames = self.config.num_frames
         if num_frames == 1:
-            embeddings = self.embed({camera: self.encode(pixels) for camera, pixels in images.items()}, state)
+            embeddings = self.embed({camera: self.encode(pixels, camera) for camera, pixels in images.items()}, state)
             return self.classify(embeddings.unsqueeze(1))
-        grids = {camera: self.encode(pixels.flatten(0, 1)) for camera, pixels in images.items()}
+        grids = {camera: self.encode(pixels.flatten(0, 1), camera) for camera, pixels in images.items()}
         embeddings = self.embed(grids, None if state is None else state.flatten(0, 1))
         return self.classify(embeddings.unflatten(0, (-1, num_frames)))

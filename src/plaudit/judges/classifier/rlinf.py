@@ -1,15 +1,17 @@
-"""A reward model as one `.pt` file, as RLinf's train_reward_model writes it and its configs name it.
+"""A reward model as one `.pt` or `.safetensors` file, in the three layouts that RLinf has had, or in ours.
 
-    {epoch, model_state_dict, optimizer_state_dict, train_loss, train_acc}      RLinf's first: encoders.CAMERA.*
-    {backbone.conv1.weight, ..., backbone.fc.3.bias}                            RLinf's ResNet of today
-    {..., plaudit}                                                              ours: model.json is in it too
+    encoders.CAMERA.resnet_backbone.*, classifier.0, ...     its first: ResNet-10, SERL's embeddings and head
+    backbone.*, classifier.1, classifier.4                   its ManiSkill recipe's: ResNet-10 or another, averaged
+    backbone.*, backbone.fc or backbone.fc.0, backbone.fc.3  its ResNet of today, averaged
+    {epoch, model_state_dict, ..., plaudit}                  ours: any of these, or our names, and model.json in it
 
-Ours describes itself. Of RLinf's, everything but the size of the images is read off the tensors: cameras, widths, and
-whether the encoder's grid was averaged first (`use_pretrain: false` there), which is so where its pooling kernel has a
-single cell. Where a config says otherwise, the file counts and there is a warning. Such a model has no metrics.
+Ours describes itself. Of RLinf's, everything but the camera's name, the size of the images and their normalization is
+read off the tensors: networks, widths, and whether the encoder's grid was averaged first (`use_pretrain: false` there),
+which is so where its pooling kernel has a single cell. Where a config says otherwise, the file counts and there is a
+warning. Such a model has no metrics. A file with a tensor too few or too many is refused.
 
 RLinf's first has an encoder a camera and we have one for all: a file whose encoders differ, because they were trained
-and not frozen, is refused. Its ResNet of today sees a single camera, whose name and normalization are not in the file.
+and not frozen, is refused. The others see a single camera. rlinf_export.py writes these layouts.
 """
 
 import io
@@ -36,8 +38,9 @@ from plaudit.judges.classifier.encoders.resnet import BLOCKS, Arch, ResnetConfig
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.old_names import rename_old_keys
+from plaudit.judges.classifier.rlinf_export import rlinf_can_load, rlinf_tensors
 from plaudit.judges.classifier.training import EpochMetrics
-from plaudit.torch_file import read_torch
+from plaudit.torch_file import read_safetensors, read_torch
 from plaudit.trust import from_file
 
 LARGEST = 256  # pixels of an edge that is thought of
@@ -61,12 +64,16 @@ class RLinfRewardConfig(Config):
 def save_rlinf_checkpoint(
     path: Path, model: RewardModel, history: Sequence[EpochMetrics], optimizer: Mapping[str, Any]
 ) -> None:
-    """One network, as it was after its best epoch; the optimizer as it was after the last."""
+    """One network, as it was after its best epoch; the optimizer as it was after the last.
+
+    By RLinf's names of the tensors where it has such a network, so that it loads there too, and by ours where not.
+    """
     (member,) = model.members
+    tensors = rlinf_tensors(model) if rlinf_can_load(model) else member.state_dict()
     best = next(epoch for epoch in reversed(history) if epoch.best)
     tree = {
         "epoch": best.epoch,
-        "model_state_dict": {name: tensor.detach().cpu() for name, tensor in member.state_dict().items()},
+        "model_state_dict": {name: tensor.detach().cpu() for name, tensor in tensors.items()},
         "optimizer_state_dict": optimizer,
         "train_loss": best.train_loss,
         "train_acc": best.train_acc,
@@ -84,17 +91,28 @@ def load_rlinf_checkpoint(path: Path, config: Mapping[str, Any] | None = None, d
     """
     if not path.is_file():
         raise BadFile(path, "there is no such file; 'plaudit train-reward --output-checkpoint' makes one")
-    tree = read_torch(path)
-    tensors = tree.get("model_state_dict", tree) if isinstance(tree, dict) else None
-    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
-        raise BadFile(path, "this is no checkpoint of a reward model: it has no model_state_dict of tensors")
-    if "plaudit" in tree:
-        return _ours(path, tree["plaudit"], tensors, device)
-    given = parse(RLinfRewardConfig, config or {})
+    tree, tensors = _read(path)
     bare = {_without_wrappers(name): tensor for name, tensor in tensors.items()}
+    if "plaudit" in tree:
+        return _ours(path, tree["plaudit"], bare, device)
+    given = parse(RLinfRewardConfig, config or {})
     if "backbone.conv1.weight" in bare:
         return _rlinf_resnet(path, bare, given, device)
     return _rlinf(path, bare, given, device)
+
+
+def _read(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
+    """All that a file holds, and of that the network's tensors."""
+    if path.suffix == ".safetensors":
+        tree: Any = read_safetensors(path, "weights that cannot be read ({}); copy the file again from its source")
+    else:
+        tree = read_torch(path)
+    tensors = tree
+    if isinstance(tree, dict):
+        tensors = next((tree[key] for key in ("model_state_dict", "state_dict") if key in tree), tree)
+    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+        raise BadFile(path, "this is no checkpoint of a reward model: it has no model_state_dict of tensors")
+    return tree, tensors
 
 
 def _without_wrappers(name: str) -> str:
@@ -115,64 +133,120 @@ def _ours(path: Path, described: Any, tensors: Mapping[str, Tensor], device: str
         raise BadFile(path, f"its description does not fit this version of plaudit: {error}") from error
     with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), path):
         member = BinaryRewardClassifier(config.classifier, config.classifier.encoder.build(pretrained=False))
-    load_state_dict_strict(member, tensors, path)
+    load_state_dict_strict(member, our_names(path, tensors, config.classifier), path)
     return RewardModel([member], config, device)
 
 
+def our_names(path: Path, tensors: Mapping[str, Tensor], shape: ClassifierConfig) -> Mapping[str, Tensor]:
+    """The tensors of a network of this shape by our names, in whichever layout they are."""
+    if "backbone.conv1.weight" in tensors:
+        return _renamed_backbone(tensors)
+    cameras = _cameras(tensors)
+    if not cameras:
+        return tensors
+    _same_encoder(path, tensors, cameras)
+    return _renamed(tensors, cameras, shape.latent_dim)
+
+
+def _cameras(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Of RLinf's first layout, in their order."""
+    return list(dict.fromkeys(name.split(".")[1] for name in tensors if name.startswith("encoders.")))
+
+
 def _rlinf(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardConfig, device: str) -> RewardModel:
-    cameras = list(dict.fromkeys(n.split(".")[1] for n in tensors if n.startswith("encoders.")))  # in their order
+    cameras = _cameras(tensors)
     if not cameras:
         first = ", ".join(f"'{name}'" for name in list(tensors)[:3])
         raise BadFile(path, f"this is no reward model of RLinf or of ours; its tensors start with {first or 'nothing'}")
     kernel = _tensor(path, tensors, f"encoders.{cameras[0]}.pooling_layer.kernel", 4)
-    size = (64, 64) if config.image_size is None else config.image_size[1:]
+    averaged = kernel.shape[1:3] == (1, 1)
+    grid = (2, 2) if averaged else (kernel.shape[1], kernel.shape[2])
+    size = (32 * grid[0], 32 * grid[1]) if config.image_size is None else config.image_size[1:]
     shape = ClassifierConfig(
         encoder=Resnet10Config(padding="torchvision", normalize="unit"),
         cameras=dict.fromkeys(cameras, size),
         hidden_dim=len(_tensor(path, tensors, "classifier.0.weight", 2)),
         latent_dim=len(_tensor(path, tensors, f"encoders.{cameras[0]}.mlp.0.weight", 2)),
         num_spatial_blocks=kernel.shape[3],
-        global_pool_features=kernel.shape[1:3] == (1, 1),
+        global_pool_features=averaged,
+        any_size=averaged,
     )
-    _same_encoder(path, tensors, cameras)
-    encoder = shape.encoder.build(pretrained=False)
-    if not shape.global_pool_features:
-        _check_size(path, encoder, size, (kernel.shape[1], kernel.shape[2]))
-    member = BinaryRewardClassifier(shape, encoder)
-    load_state_dict_strict(member, _renamed(tensors, cameras, shape.latent_dim), path)
+    ours = our_names(path, tensors, shape)
+    with numbers_at_most(fitting(tensor.shape for tensor in ours.values()), path):
+        encoder = shape.encoder.build(pretrained=False)
+        if not averaged:
+            _check_size(path, encoder, size, grid)
+        member = BinaryRewardClassifier(shape, encoder)
+    load_state_dict_strict(member, ours, path)
     found = {
-        "use_pretrain": not shape.global_pool_features,
+        "use_pretrain": not averaged,
         "hidden_dim": shape.hidden_dim,
         "num_spatial_blocks": shape.num_spatial_blocks,
         "image_keys": tuple(cameras),
     }
-    return RewardModel([member], RewardModelConfig.untested(shape), device, _warnings(found, config))
+    warnings = _warnings(found, config)
+    if config.image_size is None and not averaged and size != (64, 64):
+        warnings.insert(0, f"it is taken to see images of {size[0]}x{size[1]}; its file does not say")
+    return RewardModel([member], RewardModelConfig.untested(shape), device, warnings)
 
 
 def _rlinf_resnet(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardConfig, device: str) -> RewardModel:
-    """torchvision's ResNet, whose last layer gives the logit: one Linear, or two around a ReLU and a Dropout."""
+    """A ResNet whose averaged grid gives the logit: by one Linear, or two around a ReLU and a Dropout.
+
+    That of today resizes what it is shown to one size; the one before took frames of any size as they were.
+    """
     (camera,) = _one_camera(path, config)
-    size = (128, 128) if config.image_size is None else config.image_size[1:]
-    arch = _arch(path, tensors)
-    single = "backbone.fc.weight" in tensors
-    hidden = None if single else len(_tensor(path, tensors, "backbone.fc.0.weight", 2))
+    today = "classifier.1.weight" not in tensors
+    encoder, arch = _backbone(path, tensors, config)
+    single = today and "backbone.fc.weight" in tensors
+    first = "backbone.fc.0.weight" if today else "classifier.1.weight"
+    hidden = None if single else len(_tensor(path, tensors, first, 2))
+    size = (config.image_size or (3, 128, 128))[1:]
     shape = ClassifierConfig(
-        encoder=ResnetConfig(arch=arch, normalize="imagenet" if config.normalize else "unit"),
+        encoder=encoder,
         cameras={camera: size},
+        image_size=size if today else None,
+        any_size=True,
+        resampling="bilinear",
         hidden_dim=hidden or 1,
         global_pool_features=True,
         head="linear" if single else "mlp",
     )
     member = BinaryRewardClassifier(shape)
-    places = {"backbone.fc.": "head.0." if single else "head.", "backbone.": "encoder."}
+    load_state_dict_strict(member, _renamed_backbone(tensors), path)
+    seen = f" in {size[0]}x{size[1]}" if today else ""
+    warnings = [f"it is taken to see camera '{camera}'{seen}; its file does not say"]
+    warnings += _warnings({"arch": arch, "hidden_dim": hidden}, config)
+    return RewardModel([member], RewardModelConfig.untested(shape), device, warnings)
+
+
+def _backbone(
+    path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardConfig
+) -> tuple[Resnet10Config | ResnetConfig, str]:
+    """ResNet-10 with group norm, or one of torchvision's with batch norm."""
+    normalize = "imagenet" if config.normalize else "unit"
+    blocks = [_blocks(tensors, stage) for stage in range(1, 5)]
+    if blocks == [1, 1, 1, 1] and "backbone.bn1.running_mean" not in tensors:
+        return Resnet10Config(padding="torchvision", normalize=normalize), "resnet10"
+    arch = _arch(path, tensors, blocks)
+    return ResnetConfig(arch=arch, normalize=normalize), arch
+
+
+def _blocks(tensors: Mapping[str, Tensor], stage: int) -> int:
+    return len({name.split(".")[2] for name in tensors if name.startswith(f"backbone.layer{stage}.")})
+
+
+def _renamed_backbone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By our names. Where the head has layers of its own, the backbone's is one of ImageNet, which nobody uses."""
+    places = {"backbone.fc.": "head.0." if "backbone.fc.weight" in tensors else "head.", "backbone.": "encoder."}
+    if "classifier.1.weight" in tensors:
+        places = {"classifier.1.": "head.0.", "classifier.4.": "head.3.", "backbone.": "encoder."}
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("backbone.fc.")}
     ours = {}
     for name, tensor in tensors.items():
         theirs = next((place for place in places if name.startswith(place)), "")
         ours[places.get(theirs, "") + name.removeprefix(theirs)] = tensor
-    load_state_dict_strict(member, ours, path)
-    warnings = [f"it is taken to see camera '{camera}' in {size[0]}x{size[1]}; its file does not say"]
-    warnings += _warnings({"arch": arch, "hidden_dim": hidden}, config)
-    return RewardModel([member], RewardModelConfig.untested(shape), device, warnings)
+    return ours
 
 
 def _one_camera(path: Path, config: RLinfRewardConfig) -> tuple[str, ...]:
@@ -182,17 +256,15 @@ def _one_camera(path: Path, config: RLinfRewardConfig) -> tuple[str, ...]:
     return cameras
 
 
-def _arch(path: Path, tensors: Mapping[str, Tensor]) -> Arch:
+def _arch(path: Path, tensors: Mapping[str, Tensor], counts: list[int]) -> Arch:
     """By how many blocks each stage has, and of how many convolutions."""
-    counts = [
-        len({name.split(".")[2] for name in tensors if name.startswith(f"backbone.layer{stage}.")})
-        for stage in range(1, 5)
-    ]
     found = tuple(counts), "backbone.layer1.0.conv3.weight" in tensors
     arch: Arch | None = next((arch for arch, blocks in BLOCKS.items() if blocks == found), None)
     if arch is None or "backbone.bn1.running_mean" not in tensors:
         raise BadFile(
-            path, f"its backbone has {counts} blocks, which is no ResNet with batch norm; {', '.join(BLOCKS)} are read"
+            path,
+            f"its backbone has {counts} blocks, which is no ResNet that is read: {', '.join(BLOCKS)} with batch norm, "
+            "resnet10 with group norm",
         )
     return arch
 
@@ -216,9 +288,13 @@ def _renamed(tensors: Mapping[str, Tensor], cameras: list[str], latent: int) -> 
             known = next((part for part in parts if inner.startswith(part)), None)
             name = name if known is None else f"squeezes.{camera}.{parts[known]}{inner.removeprefix(known)}"
         ours[name] = tensor.detach()
-    places = {camera: number for number, camera in enumerate(cameras)}
-    columns = [ours["head.0.weight"][:, places[c] * latent : (places[c] + 1) * latent] for c in sorted(cameras)]
-    return {**ours, "head.0.weight": torch.cat(columns, dim=1)}
+    return {**ours, "head.0.weight": columns_by_camera(ours["head.0.weight"], cameras, sorted(cameras), latent)}
+
+
+def columns_by_camera(weight: Tensor, given: Sequence[str], wanted: Sequence[str], latent: int) -> Tensor:
+    """A head's first layer, whose columns are of these cameras one after the other, for another order of them."""
+    places = {camera: number for number, camera in enumerate(given)}
+    return torch.cat([weight[:, places[c] * latent : (places[c] + 1) * latent] for c in wanted], dim=1)
 
 
 def _tensor(path: Path, tensors: Mapping[str, Tensor], name: str, dims: int) -> Tensor:

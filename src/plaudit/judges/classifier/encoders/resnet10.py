@@ -14,7 +14,7 @@ weights that were learned, or tuned further, with torchvision's symmetrical padd
 that were shown pixels from 0 to 1 and not by the mean and deviation of ImageNet.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -85,7 +85,11 @@ class ResNetEncoderWrapper(ResNet):
 
 def load_pretrained_resnet10(path: Path) -> dict[str, Tensor]:
     """The state of a ResNet-10, out of any of the published files."""
-    found = read_state_dict(path)
+    return rename_resnet10(read_state_dict(path), path)
+
+
+def rename_resnet10(found: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
+    """Tensors by the names of one of the publishers as the state of a ResNet-10; path: where they were."""
     with torch.device("meta"):
         shapes: dict[str, Shape] = {
             name: tuple(tensor.shape) for name, tensor in ResNetEncoderWrapper().state_dict().items()
@@ -158,7 +162,7 @@ _NAMINGS = (
 )
 
 
-def _what_else(found: dict[str, Any]) -> str:
+def _what_else(found: Mapping[str, Any]) -> str:
     if any(name.startswith("squeezes.") for name in found):
         return "this is a whole reward model and not the weights of an encoder; name a published file of ResNet-10"
     first = ", ".join(f"'{name}'" for name in list(found)[:3])
