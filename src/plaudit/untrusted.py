@@ -122,7 +122,7 @@ class Root:
         except (OSError, ValueError):
             return False
 
-    def files(self, folder: Path, suffix: str) -> list[Path]:
+    def files(self, folder: Path, suffix: str | tuple[str, ...]) -> list[Path]:
         """Those under a folder of the root whose names end so, in order; no link to a folder is followed out of it."""
         home = os.path.realpath(self.path)
         if not self.follow_links and not Path(os.path.realpath(folder)).is_relative_to(home):

@@ -2,14 +2,18 @@
 
 import re
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from plaudit.cli.common import err, finite, out, progress, stop, tell
 from plaudit.errors import DataError
+
+if TYPE_CHECKING:
+    from plaudit.data.transfer import ImportReport
 
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -35,10 +39,14 @@ CameraOption = Annotated[
     list[str] | None,
     typer.Option(
         "--camera",
-        metavar="NAME",
-        help="LeRobot: use only this camera; may be given several times.",
+        metavar="NAME[=NEW]",
+        help="Use only this camera, under a new name if one is given; may be given several times.",
         show_default=False,
     ),
+]
+ResizeOption = Annotated[
+    str | None,
+    typer.Option("--resize", metavar="HxW", help="Resize frames to this height and width.", show_default=False),
 ]
 
 
@@ -70,6 +78,7 @@ def import_(
     state: StateOption = None,
     action: ActionOption = None,
     camera: CameraOption = None,
+    resize: ResizeOption = None,
     follow_links: FollowLinksOption = False,
     max_episode_gb: Annotated[
         float,
@@ -90,13 +99,27 @@ def import_(
     from plaudit.data.formats import ReadOptions
     from plaudit.data.transfer import import_dataset
 
+    cameras, rename = camera_names(camera)
     options = ReadOptions(
-        reward_frame, task, fps, state or (), action or (), camera or (), follow_links, max_episode_gb
+        reward_frame=reward_frame,
+        task=task,
+        fps=fps,
+        state=state or (),
+        action=action or (),
+        cameras=cameras,
+        rename=rename,
+        resize=image_size(resize),
+        follow_links=follow_links,
+        max_episode_gb=max_episode_gb,
     )
     try:
-        report = import_dataset(source, store, options, progress("importing"))
+        report = import_dataset(source, store, options, progress("importing"), out.print)
     except KeyboardInterrupt:
         stop("interrupted; what is in the store stays, run the same command to go on")
+    _print_import(report, store)
+
+
+def _print_import(report: "ImportReport", store: Path) -> None:
     for sentence in report.failed:
         tell("warning", sentence)
     for sentence in report.notes:
@@ -106,9 +129,37 @@ def import_(
     here = f", {report.already_imported} were here already" if report.already_imported else ""
     lost = f", {len(report.failed)} left out (see above)" if report.failed else ""
     out.print(f"{len(report.ids)} episodes imported into {store}, {report.labeled} with labels{here}{lost}")
+    if report.labeled:
+        out.print(f"next: plaudit train-reward {store}")
+    elif report.ids:
+        out.print(f"next: plaudit label {store} --judge human, or plaudit data label {store} cutoffs.json")
     if report.failed:
         err.print("put those right at their source and run the same command again to add them")
         raise typer.Exit(1)
+
+
+def camera_names(given: Sequence[str] | None) -> tuple[list[str], dict[str, str]]:
+    """Cameras to take, and new names of some, from NAME and OLD=NEW."""
+    rename: dict[str, str] = {}
+    cameras: list[str] = []
+    for word in given or ():
+        old, equals, new = word.partition("=")
+        if not old or (equals and not new) or old in cameras:
+            raise DataError(f"--camera takes NAME or OLD=NEW, each camera once, not '{word}'")
+        cameras.append(old)
+        if equals:
+            rename[old] = new
+    return cameras, rename
+
+
+def image_size(text: str | None) -> tuple[int, int] | None:
+    """(height, width) of HxW."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})", text)
+    if not match:
+        raise DataError(f"--resize takes height and width, like 240x320, not '{text}'")
+    return int(match[1]), int(match[2])
 
 
 @data.command("export")

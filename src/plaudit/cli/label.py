@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from plaudit.cli.common import AllowCode, AllowHost, out, progress, stop, store_and_keys, tell
-from plaudit.cli.data import ActionOption, CameraOption, EpisodesOption, StateOption, chosen_ids
+from plaudit.cli.data import ActionOption, CameraOption, EpisodesOption, StateOption, camera_names, chosen_ids
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def label_(
     folder, overrides = named_store(words)
     if judge == "human":
         _alone([config, model, decode, episodes, skip_labeled, dry_run, overrides])
-        options = ReadOptions(state=state or (), action=action or (), cameras=camera or ())
+        cameras, rename = camera_names(camera)
+        options = ReadOptions(state=state or (), action=action or (), cameras=cameras, rename=rename)
         _open_window(folder, options, order, name, action_log)
         return
     store = Store.open(folder)

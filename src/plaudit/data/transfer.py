@@ -7,7 +7,7 @@ exist.
 """
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,8 @@ from plaudit.data.formats.decoder import open_in_worker
 from plaudit.data.store import Store, is_store
 from plaudit.errors import DataError, TargetNotEmpty
 from plaudit.types import ProgressFn
+
+LARGE = 2_000_000_000  # bytes of a store from which on smaller frames are suggested
 
 
 @dataclass
@@ -35,9 +37,16 @@ class ImportReport:
 
 
 def import_dataset(
-    source: str | Path, store_folder: str | Path, options: ReadOptions | None = None, progress: ProgressFn = iter
+    source: str | Path,
+    store_folder: str | Path,
+    options: ReadOptions | None = None,
+    progress: ProgressFn = iter,
+    announce: Callable[[str], None] = lambda sentence: None,
 ) -> ImportReport:
-    """Add every episode of `source` to a store, which is made if it does not exist."""
+    """Add every episode of `source` to a store, which is made if it does not exist.
+
+    announce: is told how much disk space that takes, before any is used
+    """
     if is_store(source):
         raise DataError(f"{source} is a store already; open it as it is")
     new = not is_store(store_folder)
@@ -45,6 +54,7 @@ def import_dataset(
         if dataset.problems:
             raise DataError("\n".join(dataset.problems))
         report = ImportReport(ignored=dataset.ignored)
+        _check_space(dataset, options or ReadOptions(), Path(store_folder), new, announce)
         with Store.create(store_folder) if new else Store.open(store_folder, write=True) as store:
             _take(dataset, store, report, progress)
         report.notes = list(dataset.notes)
@@ -54,6 +64,29 @@ def import_dataset(
         others = f" (and {len(report.failed) - 1} more like it)" if len(report.failed) > 1 else ""
         raise DataError(f"nothing was imported and no store was made: {why}{others}")
     return report
+
+
+def _check_space(
+    dataset: Dataset, options: ReadOptions, store_folder: Path, new: bool, announce: Callable[[str], None]
+) -> None:
+    """Announce what a store of this data set takes; refuse a new one that the disk has no room for."""
+    nbytes = dataset.store_bytes(options.max_episode_gb)
+    if not nbytes:
+        return
+    place = next(folder for folder in (store_folder, *store_folder.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    takes = f"the frames of {len(dataset.sources)} episodes take {_size(nbytes)} in {store_folder}, uncompressed"
+    if new and nbytes > free:
+        raise DataError(
+            f"{takes}, and {_size(free)} are free there; nothing was written: take smaller frames (--resize 240x320) "
+            "or fewer cameras (--camera NAME)"
+        )
+    smaller = "; --resize HxW makes it less" if nbytes > LARGE else ""
+    announce(f"{takes}; {_size(free)} are free{smaller}")
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.1f} MB"
 
 
 def _take(dataset: Dataset, store: Store, report: ImportReport, progress: ProgressFn) -> None:

@@ -19,6 +19,7 @@ def open_dataset(path: str | Path, options: ReadOptions | None = None) -> Datase
     What it decodes it decodes here; `plaudit.data.formats.worker` does the same in a process with limits.
     """
     from plaudit.data.formats import lerobot, npy, pkl
+    from plaudit.data.formats.view import as_asked
 
     path, options = Path(path), options or ReadOptions()
     if not path.exists():
@@ -28,7 +29,7 @@ def open_dataset(path: str | Path, options: ReadOptions | None = None) -> Datase
     root = Root(path, options.follow_links)
     for module in (lerobot, npy, pkl):
         if module.detect(path):
-            return module.read(root, options)
+            return as_asked(module.read(root, options), options)
     raise UnknownFormat(
         f"{path} is none of the layouts we read: LeRobot (meta/info.json), "
         "positive/ and negative/ folders of .npy, success/ and failure/ folders of .pkl"

@@ -1,13 +1,13 @@
 """What all formats share: a data set as it is read, the options of reading and writing, and a folder of files."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from plaudit.data.formats.images import file_digest
-from plaudit.data.formats.limits import FREE, check_decoded_size
+from plaudit.data.formats.limits import FREE, GB, check_decoded_size
 from plaudit.errors import BadFile
 from plaudit.types import Episode, Labels, ProgressFn
 from plaudit.untrusted import Root
@@ -39,6 +39,16 @@ class Dataset:
     ignored: Sequence[str] = ()  # what the folder has and an episode has no place for
     problems: Sequence[str] = ()  # what has to be settled before its episodes can be read, a sentence each
     notes: Collection[str] = ()  # what to tell of the episodes read so far
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # camera -> (H, W), where that is known already
+
+    def store_bytes(self, max_episode_gb: float) -> int:
+        """What the frames of the episodes take in a store, which keeps them uncompressed; 0 where loading must tell.
+
+        max_episode_gb: larger episodes are not imported
+        """
+        frame = sum(height * width * 3 for height, width in self.sizes.values())
+        episodes = ((source.steps + 1) * frame for source in self.sources if source.steps)
+        return sum(nbytes for nbytes in episodes if nbytes <= max_episode_gb * GB)
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,9 @@ class ReadOptions:
     fps: float = 0.0
     state: Sequence[str] = ()  # LeRobot: columns to join as the state, ("none",) for none; (): observation.state
     action: Sequence[str] = ()  # the same for the action
-    cameras: Sequence[str] = ()  # LeRobot: () for all
+    cameras: Sequence[str] = ()  # () for all
+    rename: Mapping[str, str] = field(default_factory=dict)  # camera -> what it is called in an episode
+    resize: Sequence[int] | None = None  # (H, W) of all frames; None: as they are
     follow_links: bool = False  # symbolic links of the data set may lead out of it, to regular files
     max_episode_gb: float = 8.0  # that the frames of one episode may take in memory
 

@@ -114,7 +114,7 @@ class _Reader:
             Source(index, where, partial(self._digest, n, where), partial(self._load, n, where), lambda: 0, steps)
             for n, (index, where, steps) in enumerate(reply["sources"])
         ]
-        described = {name: reply[name] for name in ("format", "metadata", "ignored", "problems")}
+        described = {name: reply[name] for name in ("format", "metadata", "ignored", "problems", "sizes")}
         return Dataset(path=self._path, sources=sources, notes=self._notes, **described)
 
     def close(self) -> None:

@@ -171,6 +171,7 @@ def _open(path: str, options: ReadOptions) -> Answer:
         "ignored": list(dataset.ignored),
         "problems": list(dataset.problems),
         "notes": list(dataset.notes),
+        "sizes": {camera: list(size) for camera, size in dataset.sizes.items()},
     }
     return answer, (), dataset
 

@@ -35,6 +35,7 @@ class Video:
     path: Path
     start: float  # seconds into the file
     first: int  # frames of other episodes before it in the file
+    end: float | None = None  # seconds into the file where the next episode begins; None: nobody says
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class _Entries:
             if start is None or not 0 <= start < 1e9:
                 raise BadFile(self._root.path / "meta", f"episode {index} begins at no time within its video '{key}'")
             video = self._place(self._video_path, index, {**declared, "video_key": key})
-            videos[key] = Video(video, start, self.counts[video])
+            videos[key] = Video(video, start, self.counts[video], number(entry.get(f"videos/{key}/to_timestamp")))
         row = Row(index, length, tasks, data, self.counts[data], videos)
         for path in (data, *(video.path for video in videos.values())):
             self.counts[path] += length

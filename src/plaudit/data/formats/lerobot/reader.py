@@ -45,6 +45,7 @@ from plaudit.data.formats.lerobot.features import (
 )
 from plaudit.data.formats.lerobot.info import parse_info
 from plaudit.data.formats.lerobot.io_utils import MISSING, read_table
+from plaudit.data.formats.lerobot.locate import found_elsewhere
 from plaudit.data.formats.lerobot.plaudit_meta import NO_META, PlauditMeta, read_plaudit_meta
 from plaudit.data.formats.lerobot.videos import Videos
 from plaudit.data.formats.limits import GB, check_decoded_size
@@ -83,7 +84,9 @@ def read(root: Root, options: ReadOptions) -> Dataset:
         "action": ", ".join(folder.action_keys) or "-",
         "labels": [name for name in LABELS if name in folder.features],
     }
-    return Dataset("lerobot", root.path, sources, metadata, folder.ignored, folder.problems, folder.notes.values())
+    sizes = {camera: folder.sizes[key] for camera, key in folder.cameras.items()}
+    notes = folder.notes.values()
+    return Dataset("lerobot", root.path, sources, metadata, folder.ignored, folder.problems, notes, sizes)
 
 
 class _Folder:
@@ -108,7 +111,7 @@ class _Folder:
         self.ignored = [k for k in self.features if k not in kept and not k.startswith(PRIVILEGED)]
 
         self._video_keys = [key for key in self.cameras.values() if self.features[key]["dtype"] == "video"]
-        self.listing = list_episodes(root, self.info, self._video_keys)
+        self.listing = found_elsewhere(root, list_episodes(root, self.info, self._video_keys), self.notes)
         self._look_for_videos(info, self.listing)
         self._table: tuple[Path, pa.Table] | None = None
         self._videos = Videos(root, self.fps, self.listing.counts, options.max_episode_gb * GB, self.notes)

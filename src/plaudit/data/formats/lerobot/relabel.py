@@ -23,6 +23,7 @@ from plaudit.data.formats.lerobot.episodes import Listing, Row, list_episodes
 from plaudit.data.formats.lerobot.features import ACTION, DONE, REWARD, SUCCESS, done_column, reward_columns
 from plaudit.data.formats.lerobot.info import parse_info
 from plaudit.data.formats.lerobot.io_utils import MISSING, count_rows, read_table, row_groups
+from plaudit.data.formats.lerobot.locate import found_elsewhere
 from plaudit.data.formats.lerobot.relabel_meta import EpisodeLabels, hub_metadata, is_metadata, write_metadata
 from plaudit.errors import BadFile
 from plaudit.types import AnyArray, ProgressFn
@@ -57,7 +58,8 @@ def copy_with_labels(
     """
     path = root.path / "meta/info.json"
     info = parse_info(read_json(path, root, MISSING), path)
-    copy = _Copy(root, list_episodes(root, info, []), labels, reward_frame, widths_of(info.features))
+    listing = found_elsewhere(root, list_episodes(root, info, []), {})
+    copy = _Copy(root, listing, labels, reward_frame, widths_of(info.features))
     tables = copy.tables()
     for file in progress(sorted({*tables, *_files(root)})):
         name = file.relative_to(root.path)

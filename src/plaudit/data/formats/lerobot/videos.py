@@ -61,11 +61,17 @@ class Videos:
             raise
 
     def _by_number(self, row: Row, video: Video, height: int, width: int) -> ByteArray | None:
-        """None where the file does not have exactly one frame for each row of its episodes."""
+        """None where neither the file nor the episode's part of it has exactly one frame for each row."""
         times, _ = self._coded(video.path)
-        if len(times) != self._counts[video.path]:
+        if len(times) == self._counts[video.path]:
+            times = times[video.first : video.first + row.length]
+        elif video.end is None:
             return None
-        times = times[video.first : video.first + row.length]
+        else:
+            half = 0.5 / self._fps
+            times = times[(times >= video.start - half) & (times < video.end - half)]
+        if len(times) != row.length:
+            return None
         frames = read_frames(self._root, video.path, times, 1e-6, height, width, spare=1)
         self._notes.setdefault(
             "by number",
