@@ -22,6 +22,8 @@ def test_every_choice_has_its_keys_shown(tmp_path, choice):
     kind, name = choice.split(".")
     said = plaudit("config", "show", choice, cwd=tmp_path)
     assert said.startswith(f"{kind}:\n  type: {name}\n")
+    (tmp_path / "shown.yaml").write_text(said)
+    assert read_yaml(tmp_path / "shown.yaml")[kind]["type"] == name
 
 
 def test_what_is_shown_of_a_learner_is_its_config(tmp_path):
@@ -42,10 +44,20 @@ def test_the_whole_tree_is_a_config_that_changes_nothing(tmp_path):
         assert getattr(shown, block) == getattr(default, block)
 
 
+def test_a_block_that_is_off_by_default_is_shown_when_asked_for(tmp_path):
+    assert "cluster, collect" in plaudit("config", "list", cwd=tmp_path)
+    said = plaudit("config", "show", "collect", cwd=tmp_path)
+    assert said.startswith("collect:\n  store: ???") and re.search(r"stop: true +# end the run when both", said)
+
+
 def test_a_comment_belongs_to_its_own_key(tmp_path):
     said = plaudit("config", "show", "run", cwd=tmp_path)
     assert "\n  seed: 0\n" in said  # the key above it has one
     assert re.search(r"max_steps: null +# The run ends at whichever comes first\. None", said)  # in the line above
+
+
+def test_a_heading_of_several_keys_is_no_comment_of_the_first(tmp_path):
+    assert re.search(r"allow_download: false +# Whether to fetch", plaudit("config", "show", "judge.vlm", cwd=tmp_path))
 
 
 def test_an_example_is_copied_and_nothing_is_overwritten(tmp_path):

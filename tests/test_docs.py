@@ -14,6 +14,7 @@ from typer.main import get_command
 import glow
 from command import plaudit
 from plaudit.cli import app
+from plaudit.yaml_file import read_yaml
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -129,6 +130,37 @@ def test_every_flag_that_a_message_or_a_page_names_exists():
     }  # of the past
     for where, text in {**MESSAGES, **pages}.items():
         assert set(FLAG.findall(text)) <= known, f"{where} names a flag that no command has"
+
+
+def flat(tree: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """Dotted keys of a tree, blocks too."""
+    inner = [flat(value, f"{before}{key}.") for key, value in tree.items() if isinstance(value, dict)]
+    return {f"{before}{key}": value for key, value in tree.items()} | {k: v for one in inner for k, v in one.items()}
+
+
+def tabled_keys() -> list[tuple[list[str], list[str]]]:
+    """The rows of the tables of docs/train.md about keys: the keys, and what the other cells say."""
+    rows = re.findall(r"^\| (`[a-z_]+\..*?) \|(.*)\|$", (ROOT / "docs/train.md").read_text(), flags=re.MULTILINE)
+    found = [
+        (re.findall(r"`([a-z_.]+)`", first), [cell.strip(" `") for cell in rest.split("|")]) for first, rest in rows
+    ]
+    return [
+        ([key if key[0] != "." else keys[0].rpartition(".")[0] + key for key in keys], cells) for keys, cells in found
+    ]
+
+
+def test_every_key_in_the_tables_exists_and_has_the_default_that_is_told(tmp_path):
+    known: dict[str, list[Any]] = {"policy.inference.type": [], "judge.retrain.*": []}
+    for shown in ("", "collect", "learner.sac", "learner.qchunk", "learner.ppo", "judge.classifier", "env.lift"):
+        (tmp_path / "shown.yaml").write_text(plaudit("config", "show", *filter(None, [shown]), cwd=tmp_path))
+        for key, value in flat(read_yaml(tmp_path / "shown.yaml")).items():
+            known.setdefault(key, []).append(value)
+    assert len(tabled_keys()) > 90
+    for keys, cells in tabled_keys():
+        assert set(keys) <= set(known), f"docs/train.md names {keys}"
+        for cell in cells[:-1] if len(keys) == 1 else []:
+            if re.fullmatch(r"[\d.e-]+|true|false", cell):
+                assert json.loads(cell) in known[keys[0]], f"docs/train.md: {keys[0]} is not {cell} by default"
 
 
 KINDS = "audit|judge|loss|policy|eval|env|rollout|replay|learner|collect|time|critic"

@@ -96,6 +96,14 @@ def test_a_failure_returns_1_and_keeps_the_episode(policy, tmp_path):
     assert lines(tmp_path / "log")[-1] == "hold"
 
 
+def test_a_failure_before_the_first_step_is_told_and_nothing_else(policy, tmp_path):
+    words = ("--policy_yaml", policy, "--inference_algorithm", "sequential", "--store", tmp_path / "store")
+    said = run(*PUPPET, *words, f"robot.log={tmp_path / 'log'}", "robot.fails_at=0", code=1)
+    assert "a wire came off; the robot was told to hold" in said
+    assert "late, ms" not in said and "episodes added" not in said
+    assert not (tmp_path / "store").exists()
+
+
 @pytest.mark.parametrize("algorithm", ["rtc", "sequential"])
 def test_a_scheduler_that_ends_it_costs_nothing(algorithm, policy, tmp_path):
     """In the background, where a shell has Ctrl-C ignored."""

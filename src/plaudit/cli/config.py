@@ -9,7 +9,7 @@ import tokenize
 from collections.abc import Iterator, Mapping
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from pydantic import BaseModel
@@ -29,7 +29,7 @@ COMMENT_COLUMN = 44  # where a comment starts, if the value leaves room
 def config_list() -> None:
     """List the blocks of a training config, the choices of each, and the example files."""
     out.print("Blocks of a training config, for 'plaudit config show BLOCK':")
-    out.print(f"  {', '.join(_blocks())}", soft_wrap=True)
+    out.print(f"  {', '.join([*_blocks(), *_blocks_left_out()])}", soft_wrap=True)
     out.print("\nChoices, for 'plaudit config show KIND.NAME':")
     for kind, registry in _registries().items():
         out.print(f"  {kind + ':':11}{', '.join(registry.names())}", soft_wrap=True)
@@ -45,15 +45,21 @@ def config_show(
 ) -> None:
     """Print keys with their defaults and meaning, as YAML; '???' is what has no default."""
     kind, _, chosen = name.partition(".")
-    registries, blocks = _registries(), _blocks()
+    registries, blocks, left_out = _registries(), _blocks(), _blocks_left_out()
     if chosen and kind in registries:
         lines = [f"{kind}:", f"  type: {chosen}", *_yaml(registries[kind].get(chosen), 2)]
     elif name in blocks:
         lines = [f"{name}:", *_yaml(type(blocks[name]), 2, blocks[name])]
+    elif name in left_out:
+        lines = [f"{name}:", *_yaml(left_out[name], 2)]
     elif not name:
         lines = [line for key, block in blocks.items() for line in (f"{key}:", *_yaml(type(block), 2, block))]
     else:
-        known = [*blocks, *(f"{kind}.{one}" for kind, registry in registries.items() for one in registry.names())]
+        known = [
+            *blocks,
+            *left_out,
+            *(f"{kind}.{one}" for kind, registry in registries.items() for one in registry.names()),
+        ]
         raise UnknownName(f"there is no block or choice '{name}'; {did_you_mean(name, known)}")
     for line in lines:
         out.print(line, soft_wrap=True)
@@ -99,6 +105,18 @@ def _blocks() -> dict[str, BaseModel]:
     return {name: default for name, default in defaults.items() if isinstance(default, BaseModel)}
 
 
+def _blocks_left_out() -> dict[str, type[BaseModel]]:
+    """The classes of those blocks that are not there unless they are asked for."""
+    from plaudit.training.config import TrainingConfig
+
+    return {
+        name: cls
+        for name, field in TrainingConfig.model_fields.items()
+        for cls in get_args(field.annotation)
+        if field.default is None and isinstance(cls, type) and issubclass(cls, BaseModel)
+    }
+
+
 def _yaml(cls: type[BaseModel], indent: int, values: BaseModel | None = None) -> Iterator[str]:
     """The keys of a config class with the comments beside them in the source.
 
@@ -116,7 +134,7 @@ def _yaml(cls: type[BaseModel], indent: int, values: BaseModel | None = None) ->
         elif name != "type":
             nested = isinstance(value, BaseModel)
             text = f"{' ' * indent}{name}:" + ("" if nested else f" {_plain(value)}")
-            yield f"{text:{COMMENT_COLUMN}}# {comments[name]}" if comments.get(name) else text
+            yield f"{text + '  ':{COMMENT_COLUMN}}# {comments[name]}" if comments.get(name) else text
             if nested:
                 yield from _yaml(type(value), indent + 2, value)
 

@@ -122,11 +122,11 @@ def _drive(engine: Any, store: Any, steps: int, episodes: int, task: str, seed: 
             ended, left = episode.meta["ended"], f"; {episodes - done} to go" if done < episodes else ""
             out.print(f"episode {number}: {episode.steps:,} steps, ended by: {ended}{left}")
     finally:
-        _show(engine.latency)
-        added = store.ids[before:]
-        ends = ", ".join(sorted({str(store.entry(i).line["meta"]["ended"]) for i in added}))
-        versions = sorted({store.entry(i).line["meta"]["weights"] for i in added})
-        out.print(f"episodes added to {store.folder}: {len(added)}; ended by: {ends or '-'}; weights {versions}")
+        if added := store.ids[before:]:
+            _show(engine.latency)
+            ends = ", ".join(sorted({str(store.entry(i).line["meta"]["ended"]) for i in added}))
+            versions = sorted({store.entry(i).line["meta"]["weights"] for i in added})
+            out.print(f"episodes added to {store.folder}: {len(added)}; ended by: {ends}; weights {versions}")
 
 
 def _show(timing: Any) -> None:

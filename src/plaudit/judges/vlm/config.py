@@ -63,6 +63,7 @@ class VlmSettings(JudgeConfig):
     frame_stride: PositiveInt = 1
 
     # transformers
+
     # Whether to fetch the model from the hub when it is not here; in a file, with --allow-host huggingface.co.
     allow_download: Download = False
     device: str = "auto"  # cuda where there is one, cpu otherwise
