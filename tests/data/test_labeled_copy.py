@@ -17,6 +17,7 @@ from plaudit.data.labeled_copy import labels_of_file, labels_of_store, source_of
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
 from plaudit.errors import DataError
+from plaudit.judges.classifier.train_job import load_reward_train_job
 
 LABELS = ("next.reward", "next.done", "next.success")
 PUBLISHED = {0: 53, 1: 36, 2: 43, 3: 40, 4: 40, 5: 44, 6: 44, 7: 39, 8: 43, 9: 34}
@@ -141,6 +142,19 @@ def test_the_published_cutoffs_give_the_published_counts_from_a_folder_and_from_
         reward = tables(tmp_path / out)["next.reward"].to_numpy()
         assert ((reward == 1).sum(), (reward == 0).sum()) == (584, 416)
         assert reward[:100].argmax() == 53
+
+
+def test_a_lerobot_config_learns_from_the_published_counts(tmp_path):
+    folder = without_images(tmp_path / "in", lengths=(100,) * 10)
+    write_labeled_copy(folder, tmp_path / "out", labels_of_file(folder, PUBLISHED), reward_frame="same")
+    (tmp_path / "out/meta/plaudit.parquet").unlink()  # as another program would have written it
+    config = {"policy": {"type": "reward_classifier"}, "dataset": {"root": str(tmp_path / "out")}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    job, _ = load_reward_train_job(tmp_path / "config.json", {})
+    import_dataset(tmp_path / "out", tmp_path / "s", ReadOptions(job.reward_frame))
+    store = Store.open(tmp_path / "s")
+    frames = np.concatenate([store.ledger.labels(i).targets[store.episode(i).observed] for i in store.ids])
+    assert ((frames == 1).sum(), (frames == 0).sum()) == (584, 416)
 
 
 def test_rows_without_a_label_are_nan_and_counted(tmp_path):

@@ -44,6 +44,14 @@ CameraOption = Annotated[
         show_default=False,
     ),
 ]
+RewardFrameOption = Annotated[
+    Literal["next", "same"] | None,
+    typer.Option(
+        "--reward-frame",
+        help="LeRobot: whether next.reward is about the next frame or the row's own.",
+        show_default="as the data set says, or next",
+    ),
+]
 ResizeOption = Annotated[
     str | None,
     typer.Option("--resize", metavar="HxW", help="Resize frames to this height and width.", show_default=False),
@@ -67,10 +75,7 @@ def import_(
     store: Annotated[
         Path, typer.Argument(help="The store to add to; created if it does not exist.", show_default=False)
     ],
-    reward_frame: Annotated[
-        Literal["next", "same"] | None,
-        typer.Option(help="LeRobot: whether next.reward is about the next frame (the default) or the row's own."),
-    ] = None,
+    reward_frame: RewardFrameOption = None,
     task: Annotated[str, typer.Option(help="The task text, for formats without one.")] = "",
     fps: Annotated[
         float, typer.Option(min=0, help="Frames per second, for formats without it.", callback=finite)

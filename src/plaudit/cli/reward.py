@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from plaudit.cli.common import AllowCode, AllowHost, epochs_bar, finite, out, progress, stop, store_and_keys, tell
-from plaudit.cli.data import StateOption
+from plaudit.cli.data import RewardFrameOption, StateOption
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Flags that are handed on as they are, by the keys of a RewardTrainJob.
 _SAME = ("image_keys", "batch_size", "epochs", "lr", "hidden_dim", "latent_dim", "num_spatial_blocks", "use_state")
 _KEYS = {
-    **{name: name for name in (*_SAME, "history_stride", "target_fpr", "seed", "device")},
+    **{name: name for name in (*_SAME, "history_stride", "target_fpr", "seed", "device", "reward_frame")},
     "members": "ensemble_size",
     "history": "num_history_frames",
     "progress_": "predict_progress",
@@ -122,6 +122,7 @@ def train_reward(
     members: MembersOption = None,
     use_state: UseStateOption = None,
     state: StateOption = None,
+    reward_frame: RewardFrameOption = None,
     history: HistoryOption = None,
     history_stride: HistoryStrideOption = None,
     progress_: ProgressOption = None,
@@ -222,7 +223,8 @@ def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "St
     from plaudit.data.transfer import import_dataset
 
     sources = job.data
-    options = ReadOptions(state=state if job.use_state else ("none",), action=("none",), cameras=job.image_keys or ())
+    columns = state if job.use_state else ("none",)
+    options = ReadOptions(job.reward_frame, state=columns, action=("none",), cameras=job.image_keys or ())
     folder, labeled = scratch / sources[0].name, 0
     for source in sources:
         report = import_dataset(source, folder, options, progress(f"importing {source.name}"))

@@ -94,6 +94,25 @@ def read(folder: Path, tree: dict[str, Any], *overrides: str, **flags: Any) -> t
     return load_reward_train_job(folder / "config.yaml", flags, overrides)
 
 
+@pytest.mark.parametrize("tree", [LEROBOT, LEROBOT_06], ids=["before 0.6", "0.6"])
+def test_rewards_of_a_lerobot_config_are_about_a_rows_own_frame_unless_it_or_the_data_set_says_otherwise(
+    tmp_path, tree
+):
+    root = tmp_path / "labeled"
+    asked = _changed(tree, "dataset", root=str(root))
+    assert read(tmp_path, asked)[0].reward_frame == "same"  # as lerobot's classifier reads them
+    assert read(tmp_path, asked, reward_frame="next")[0].reward_frame == "next"
+    asked["dataset"]["reward_frame"] = "next"
+    assert read(tmp_path, asked)[0].reward_frame == "next"
+    asked["dataset"]["reward_frame"] = None
+    (root / "meta").mkdir(parents=True)
+    (root / "meta/plaudit.parquet").touch()
+    assert read(tmp_path, asked)[0].reward_frame is None  # as the data set says
+    asked["dataset"]["reward_frame"] = "own"
+    with pytest.raises(ConfigError, match="reward_frame"):
+        read(tmp_path, asked)
+
+
 def test_our_own_keys(tmp_path):
     recipe, notes = read(
         tmp_path, {"data": ["episodes"], "output_dir": "judge", "encoder": {"type": "small"}, "epochs": 3}

@@ -203,12 +203,20 @@ class LerobotDataset(_ignored(_DATASET_KEYS)):
     video_backend: str | None = "pyav"
     episodes: Any = None  # not used; there is a note where these two are set
     exclude_episodes: Any = None
+    reward_frame: Literal["next", "same"] | None = (
+        None  # ours: which frame next.reward is about; None: as lerobot reads
+    )
 
     @model_validator(mode="after")
     def _is_here(self) -> Self:
         if self.root is None:
             raise ValueError("write 'root', the folder on this machine: a repo_id alone would have to be downloaded")
         return self
+
+    def ours(self) -> Tree:
+        """lerobot's classifier learns from a row's own image and its reward; a data set of ours says what it means."""
+        says = self.root is not None and (self.root / "meta/plaudit.parquet").is_file()
+        return {"data": [str(self.root)], "reward_frame": self.reward_frame or (None if says else "same")}
 
     def notes(self) -> list[str]:
         backend = self.video_backend
@@ -224,7 +232,7 @@ class LerobotRecipe(Config):
     dataset: LerobotDataset
 
     def ours(self) -> Tree:
-        return {"data": [str(self.dataset.root)], **self.policy.ours()}
+        return {**self.dataset.ours(), **self.policy.ours()}
 
     def notes(self) -> list[str]:
         return self.dataset.notes()
@@ -249,7 +257,7 @@ class LerobotTraining(_ignored(_TRAINING_KEYS)):
     policy: None = None
 
     def ours(self) -> Tree:
-        return {"data": [str(self.dataset.root)], **self.reward_model.ours()}
+        return {**self.dataset.ours(), **self.reward_model.ours()}
 
     def notes(self) -> list[str]:
         unused = [name for name in _TRAINING_KEYS.split() if getattr(self, name)]

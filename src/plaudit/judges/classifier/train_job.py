@@ -11,7 +11,7 @@ translation is refused with what to write instead.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import PositiveInt, model_validator
 
@@ -40,6 +40,7 @@ class RewardTrainJob(RewardTrainConfig):
     output_dir: Path = Path("runs/reward_model")
     output_checkpoint: Path | None = None  # the model once more, as one .pt file
     num_cameras: PositiveInt | None = None  # that the episodes must have; None: as many as there are
+    reward_frame: Literal["next", "same"] | None = None  # LeRobot: which frame next.reward is about; None: as in import
 
     @model_validator(mode="after")
     def _fits_one_file(self) -> Self:
