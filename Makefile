@@ -3,7 +3,7 @@
 #   make test    set up, lint and run the tests
 # Both take PYTHON=python3.12 to use another Python, and TORCH=... to install another build of PyTorch.
 .PHONY: help demo test test-all test-latest environments ruff lint types test-fast test-beside test-clusters test-simulators
-.PHONY: test-slow test-slow-clusters bench lock clean
+.PHONY: test-slow test-slow-clusters bench interop lock clean
 
 # Every Python that was asked for has environments of its own.
 VENV := .venv$(addprefix -,$(notdir $(PYTHON)))
@@ -29,6 +29,7 @@ help:
 	@echo "make test-latest   the same as test-all with the newest release of everything, without the lock"
 	@echo "make lint   ruff and pyright alone"
 	@echo "make bench  every benchmark in its quick form"
+	@echo "make interop  with lerobot itself (Python 3.12, 6 GB): data sets, reward classifiers and devices, both ways"
 	@echo "make lock   renew requirements/: the exact versions that all of these install"
 	@echo "make clean  remove the environments and the demo"
 	@echo "PYTHON=python3.12 chooses another Python, TORCH=torch==2.14.0 another PyTorch"
@@ -126,6 +127,15 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/growth.py --quick
 	$(BIN)/python benchmarks/faults.py --quick
 	[ "$$(id -u)" -ne 0 ] || $(BIN)/python benchmarks/hosts.py --quick
+
+# lerobot beside plaudit, in an environment of its own: lerobot needs Python 3.12 and an earlier PyTorch.
+INTEROP := .venv-interop
+$(INTEROP)/.ready: pyproject.toml scripts/interop.sh requirements/interop.txt
+	@scripts/interop.sh $(INTEROP)
+	@touch $@
+
+interop: $(INTEROP)/.ready
+	$(INTEROP)/bin/python benchmarks/interop.py $(ARGS)
 
 lock:
 	@scripts/lock.sh

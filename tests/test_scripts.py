@@ -183,3 +183,15 @@ def test_uv_looks_for_packages_where_pip_is_set_to_look():
         "export UV_INDEX='https://one/simple https://two/simple'",
         "export UV_INDEX_STRATEGY=unsafe-best-match",
     ]
+
+
+def test_make_interop_says_in_one_sentence_that_there_is_no_python_312(tmp_path):
+    script = Path(__file__).parents[1] / "scripts/interop.sh"
+    environment = {**os.environ, "PYTHON312": str(tmp_path / "python3.12")}
+    done = subprocess.run(
+        ["bash", script, tmp_path / "venv"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and not (tmp_path / "venv").exists()
+    assert (
+        done.stderr.startswith("lerobot 0.6.1 needs Python 3.12, and there is none at") and done.stderr.count("\n") == 1
+    )

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from plaudit.contracts import check_robot
-from plaudit.errors import MissingPackage, RobotError, UnknownName
-from plaudit.registry import ROBOT_REGISTRY
+from plaudit.errors import MissingPackage, RobotError, RolloutError, UnknownName
+from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
 
 FILES = {
     "draccus.py": """
@@ -96,6 +96,52 @@ FILES = {
                 return sent
     """,
 }
+FILES["lerobot/teleoperators/__init__.py"] = """
+    class TeleoperatorConfig:
+        choices = {}
+
+        @classmethod
+        def get_known_choices(cls):
+            return cls.choices
+
+    def make_teleoperator_from_config(config):
+        from lerobot.teleoperators.leader import Leader
+        return Leader(config)
+"""
+FILES["lerobot/teleoperators/leader/__init__.py"] = """
+    from lerobot.teleoperators import TeleoperatorConfig
+
+    class LeaderConfig(TeleoperatorConfig):
+        def __init__(self, port):
+            self.port = port
+
+    TeleoperatorConfig.choices["leader"] = LeaderConfig
+
+    class Leader:
+        calibrated, wrong, held = True, None, False
+        action_features = {"elbow.pos": float, "wrist.pos": float}
+        is_calibrated = property(lambda self: self.calibrated)
+
+        def __init__(self, config):
+            self.is_connected = False
+
+        def __str__(self):
+            return "a Leader"
+
+        def connect(self, calibrate=True):
+            self.is_connected = True
+
+        def disconnect(self):
+            self.is_connected = False
+
+        def get_teleop_events(self):
+            return {"is_intervention": self.held}
+
+        def get_action(self):
+            if self.wrong:
+                raise self.wrong
+            return {"wrist.pos": 2.0, "elbow.pos": 1.0}
+"""
 CAMERAS = {"front": {"type": "opencv", "width": 8, "height": 6}}
 
 
@@ -171,3 +217,32 @@ def test_without_lerobot_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "draccus", None)
     with pytest.raises(MissingPackage, match="is not installed; run: pip install lerobot"):
         build()
+
+
+def teleop(action_dim: int = 2, **changes: Any) -> Any:
+    config: Any = TELEOP_REGISTRY.parse(
+        {"type": "lerobot", "teleop_type": "leader", "options": {"port": "/dev/ttyACM1"}} | changes
+    )
+    return config.build(action_dim)
+
+
+def test_a_teleoperator_of_lerobots_acts_while_a_human_intervenes(lerobot):
+    leader = teleop()
+    assert leader.command() is None and not leader.relative
+    leader._teleop.held = True
+    assert leader.command().tolist() == [1.0, 2.0]  # in the order of its features
+    leader.close()
+    assert not leader._teleop.is_connected
+
+
+def test_a_teleoperator_that_does_not_fit_or_fails_is_told_in_a_sentence(lerobot):
+    with pytest.raises(RolloutError, match=r"a Leader gives 2 numbers \(elbow.pos, wrist.pos\) and the robot takes 7"):
+        teleop(7)
+    with pytest.raises(UnknownName, match="lerobot has no teleoperator 'leder'; did you mean 'leader'"):
+        teleop(teleop_type="leder")
+    with pytest.raises(RolloutError, match="lerobot cannot make a 'leader' with these options"):
+        teleop(options={})
+    leader = teleop()
+    leader._teleop.held, leader._teleop.wrong = True, ConnectionError("the bus does not answer")
+    with pytest.raises(RolloutError, match="a Leader: get_action failed: the bus does not answer"):
+        leader.command()

@@ -52,9 +52,9 @@ def make_robot(robot_type: str, options: Mapping[str, Any], module: str | None) 
         raise MissingPackage(str(error.name), "lerobot") from error
     if module is not None:
         import_module(module)
-    _import_choice(robots, robots.RobotConfig, robot_type, "robot")
+    import_choice(robots, robots.RobotConfig, robot_type, "robot")
     for camera in options.get("cameras", {}).values():
-        _import_choice(cameras, cameras.CameraConfig, camera["type"], "camera")
+        import_choice(cameras, cameras.CameraConfig, camera["type"], "camera")
     try:
         config = draccus.decode(robots.RobotConfig, {"type": robot_type, **options})
         return robots.make_robot_from_config(config)
@@ -62,7 +62,7 @@ def make_robot(robot_type: str, options: Mapping[str, Any], module: str | None) 
         raise RobotError(f"lerobot cannot make a '{robot_type}' with these options: {error}") from error
 
 
-def _import_choice(package: Any, base: Any, name: str, kind: str) -> None:
+def import_choice(package: Any, base: Any, name: str, kind: str) -> None:
     """Import subpackages of lerobot until one has registered this name: each registers its own class on import.
 
     One after the other, because some of them need packages that only their own robot needs.
