@@ -12,7 +12,7 @@ from lerobot_v21 import CAMERA, write_v21
 from command import plaudit
 from conftest import counting_episode, labeled_store
 from plaudit.data.cutoffs import label_store
-from plaudit.data.formats import ReadOptions
+from plaudit.data.formats import ReadOptions, WriteOptions
 from plaudit.data.labeled_copy import labels_of_file, labels_of_store, source_of_store, write_labeled_copy
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
@@ -61,14 +61,26 @@ def v21(folder: Path) -> Path:
     return folder
 
 
-def v3(folder: Path) -> Path:
+def v20(folder: Path) -> Path:
+    write_v21(folder)
+    (folder / "meta/stats.json").write_text(json.dumps({"action": {"min": [0], "max": [1], "mean": [0.5], "std": [1]}}))
+    return folder
+
+
+def v3(folder: Path, video: bool = True) -> Path:
     episodes = [counting_episode(n, first=40 * i, size=(16, 16), padded="last") for i, n in enumerate((12, 9, 15))]
-    export_dataset(labeled_store(folder.with_name("made"), *episodes, cutoff=2), folder, "lerobot")
+    export_dataset(
+        labeled_store(folder.with_name("made"), *episodes, cutoff=2), folder, "lerobot", WriteOptions(video=video)
+    )
     (folder / "meta/plaudit.parquet").unlink()
     return folder
 
 
-@pytest.fixture(params=[v21, v3])
+def v3_images(folder: Path) -> Path:
+    return v3(folder, video=False)
+
+
+@pytest.fixture(params=[v20, v21, v3, v3_images])
 def dataset(tmp_path, request) -> Path:
     return request.param(tmp_path / "in")
 
@@ -117,17 +129,42 @@ def test_metadata_of_a_copy_is_about_its_own_labels(tmp_path, dataset):
         k: v for k, v in before["features"].items() if k not in LABELS
     }
     assert {k: v for k, v in info.items() if k != "features"} == {k: v for k, v in before.items() if k != "features"}
-    if (out / "episodes_stats.jsonl").is_file():
-        lines = [json.loads(line)["stats"] for line in (out / "episodes_stats.jsonl").read_text().splitlines()]
-        means = [line["next.reward"]["mean"] for line in lines]
-        assert set(lines[0]["next.reward"]) == {"min", "max", "mean", "std", "count"}
-        assert lines[1]["action"] == {"min": [0.0], "max": [1.0], "mean": [0.5], "std": [0.5], "count": [9]}
-    else:
-        table = pq.read_table(out / "episodes/chunk-000/file-000.parquet")
-        means = table["stats/next.reward/mean"].to_pylist()
-        assert table.column_names == pq.read_table(dataset / "meta/episodes/chunk-000/file-000.parquet").column_names
-        assert json.loads((out / "stats.json").read_text())["next.reward"]["mean"] == [pytest.approx(15 / 36)]
-    assert means == [[0.5], [1.0], [0.0]]
+    if (out / "stats.json").is_file():
+        stats, others = (json.loads((folder / "stats.json").read_text()) for folder in (out, dataset / "meta"))
+        assert stats["next.reward"]["mean"] == [pytest.approx(15 / 36)]
+        assert set(stats["next.reward"]) == set(others["action"]) and stats["action"] == others["action"]
+
+
+def test_statistics_of_episodes_are_about_the_labels_of_the_copy(tmp_path):
+    labels = {0: 6, 1: 0, 2: None}
+    folder = v21(tmp_path / "v21")
+    write_labeled_copy(folder, tmp_path / "a", labels_of_file(folder, labels), reward_frame="same")
+    lines = (tmp_path / "a/meta/episodes_stats.jsonl").read_text().splitlines()
+    stats = [json.loads(line)["stats"] for line in lines]
+    assert [line["next.reward"]["mean"] for line in stats] == [[0.5], [1.0], [0.0]]
+    assert set(stats[0]["next.reward"]) == {"min", "max", "mean", "std", "count"}
+    assert stats[1]["action"] == {"min": [0.0], "max": [1.0], "mean": [0.5], "std": [0.5], "count": [9]}
+
+    folder = v3(tmp_path / "v3")
+    write_labeled_copy(folder, tmp_path / "b", labels_of_file(folder, labels), reward_frame="same")
+    before, after = (pq.read_table(x / "meta/episodes/chunk-000/file-000.parquet") for x in (folder, tmp_path / "b"))
+    assert after["stats/next.reward/mean"].to_pylist() == [[0.5], [1.0], [0.0]]
+    assert after.schema.equals(before.schema)
+    assert all(after[n].equals(before[n]) for n in before.column_names if not n.startswith("stats/next."))
+
+
+def test_the_datasets_package_is_told_the_types_of_new_columns(tmp_path):
+    folder = v3(tmp_path / "in")
+    path = folder / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(path).drop_columns(LABELS)
+    described = json.loads(table.schema.metadata[b"huggingface"])
+    for name in LABELS:
+        del described["info"]["features"][name]
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(described)}), path)
+    write_labeled_copy(folder, tmp_path / "out", labels_of_file(folder, {0: 6}))
+    after = pq.read_schema(tmp_path / "out/data/chunk-000/file-000.parquet")
+    features = json.loads(after.metadata[b"huggingface"])["info"]["features"]
+    assert set(features) == set(after.names) and features["next.reward"] == {"dtype": "float32", "_type": "Value"}
 
 
 def test_the_published_cutoffs_give_the_published_counts_from_a_folder_and_from_a_store(tmp_path):
@@ -236,6 +273,22 @@ def test_a_target_that_holds_something_is_refused_before_anything_is_labeled(tmp
     told = plaudit("data", "label", "s", "cutoffs.json", "--to-lerobot", "in", cwd=tmp_path, ok=False)
     assert "in holds something already; nothing was written" in told
     assert Store.open(tmp_path / "s").ledger.labels(0) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["in", "--to-lerobot", "out"], "in is no store, so name a label file too"),
+        (["in", "cutoffs.json", "--to-lerobot", "out", "--note", "x"], "in is no store; --by, --note, --restore and"),
+        (["nowhere", "cutoffs.json", "--to-lerobot", "out"], "nowhere does not exist"),
+        (["in", "cutoffs.json", "--hard-links"], "--source and --hard-links belong to --to-lerobot OUT"),
+    ],
+)
+def test_options_that_do_not_belong_together_are_a_sentence(tmp_path, words, sentence):
+    without_images(tmp_path / "in", lengths=(4,))
+    (tmp_path / "cutoffs.json").write_text("{0: 1}")
+    assert sentence in " ".join(plaudit("data", "label", *words, cwd=tmp_path, ok=False).split())
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_copy_within_its_source_is_refused(tmp_path):

@@ -74,6 +74,8 @@ def label(
     if to_lerobot is not None:
         check_new(to_lerobot)  # before anything is labeled
     if to_lerobot is not None and not is_store(store):
+        if by or note or restore or source:
+            raise DataError(f"{store} is no store; --by, --note, --restore and --source are about one, leave them out")
         labels = _labels_of_file(store, cutoffs, after, follow_links)
         _write_copy(store, to_lerobot, labels, reward_frame, hard_links, follow_links)
         return

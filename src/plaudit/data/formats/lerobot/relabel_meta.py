@@ -108,9 +108,12 @@ def _stats_lines(root: Root, columns: Columns) -> Iterable[dict[str, Any]]:
         if isinstance(line, BadFile):
             raise line
         stats, index = line.get("stats"), count(line.get("episode_index"))
-        if not isinstance(stats, dict) or index not in columns:
-            raise BadFile(root.path / _LINES, f"a line is of no episode that is listed ({shown(index)}); correct it")
-        yield {**line, "stats": stats | _described(columns[index], _kinds_of(stats))}
+        if not isinstance(stats, dict) or index is None:
+            raise BadFile(
+                root.path / _LINES, "a line has not the statistics of an episode; copy it again from its source"
+            )
+        new = _described(columns[index], _kinds_of(stats)) if index in columns else {}
+        yield {**line, "stats": stats | new}
 
 
 def _episode_table(root: Root, file: Path, columns: Columns) -> pa.Table:
