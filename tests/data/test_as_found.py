@@ -172,6 +172,13 @@ def test_two_cameras_cannot_have_one_name(tmp_path):
         import_dataset(folder, tmp_path / "s", options)
 
 
+def test_a_data_set_tells_what_it_takes_as_a_store(tmp_path):
+    write_v21(tmp_path / "in")
+    assert ["as", "a", "store", "0.4", "MB"] in [
+        line.split() for line in plaudit("data", "info", "in", cwd=tmp_path).splitlines()
+    ]
+
+
 def test_a_store_that_the_disk_has_no_room_for_is_not_begun(tmp_path, monkeypatch):
     write_v21(tmp_path / "in")
     monkeypatch.setattr(transfer.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**6, 10**6, 1000))

@@ -17,6 +17,7 @@ from plaudit.data.disk import disk_errors
 from plaudit.data.formats import writer
 from plaudit.data.formats.base import Dataset, FormatName, LabeledEpisode, ReadOptions, WriteOptions
 from plaudit.data.formats.decoder import open_in_worker
+from plaudit.data.formats.limits import size_text
 from plaudit.data.store import Store, is_store
 from plaudit.errors import DataError, TargetNotEmpty
 from plaudit.types import ProgressFn
@@ -75,18 +76,14 @@ def _check_space(
         return
     place = next(folder for folder in (store_folder, *store_folder.absolute().parents) if folder.exists())
     free = shutil.disk_usage(place).free
-    takes = f"the frames of {len(dataset.sources)} episodes take {_size(nbytes)} in {store_folder}, uncompressed"
+    takes = f"the frames of {len(dataset.sources)} episodes take {size_text(nbytes)} in {store_folder}, uncompressed"
     if new and nbytes > free:
         raise DataError(
-            f"{takes}, and {_size(free)} are free there; nothing was written: take smaller frames (--resize 240x320) "
-            "or fewer cameras (--camera NAME)"
+            f"{takes}, and {size_text(free)} are free there; nothing was written: use 'plaudit data import' with "
+            "smaller frames (--resize 240x320) or fewer cameras (--camera NAME)"
         )
     smaller = "; --resize HxW makes it less" if nbytes > LARGE else ""
-    announce(f"{takes}; {_size(free)} are free{smaller}")
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.1f} MB"
+    announce(f"{takes}; {size_text(free)} are free{smaller}")
 
 
 def _take(dataset: Dataset, store: Store, report: ImportReport, progress: ProgressFn) -> None:

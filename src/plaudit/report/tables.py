@@ -10,7 +10,8 @@ import numpy as np
 from rich.table import Column, Table
 
 from plaudit.data.failures import Failures
-from plaudit.data.formats.base import Dataset
+from plaudit.data.formats.base import Dataset, ReadOptions
+from plaudit.data.formats.limits import size_text
 from plaudit.data.store import Store
 from plaudit.envs.bench import Throughput
 from plaudit.envs.catalog import EnvInfo
@@ -20,9 +21,13 @@ from plaudit.rule import threshold_of
 
 def dataset_table(dataset: Dataset) -> Table:
     """A data set of any layout."""
-    return key_value_table(
-        f"{dataset.path}: {dataset.format}", dict(dataset.metadata) | _unless_empty("not taken", dataset.ignored)
-    )
+    nbytes = dataset.store_bytes(ReadOptions().max_episode_gb)
+    facts = {
+        **dataset.metadata,
+        **_unless_empty("not taken", dataset.ignored),
+        **_unless_empty("as a store", size_text(nbytes) if nbytes else ""),
+    }
+    return key_value_table(f"{dataset.path}: {dataset.format}", facts)
 
 
 def store_table(store: Store) -> list[Any]:

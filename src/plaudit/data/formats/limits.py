@@ -22,6 +22,11 @@ RATIO = 2000
 TABLE_RATIO = 200  # of numbers
 
 
+def size_text(nbytes: int) -> str:
+    """Bytes on a disk, for people."""
+    return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.1f} MB"
+
+
 def check_decoded_size(
     nbytes: int,
     compressed: int,

@@ -66,7 +66,7 @@ def run_labeling_app(
     options: how to read a data set of another layout
     """
     check_display()
-    folder, messages = open_or_import(Path(store_path), into, progress, options)
+    folder, messages = open_or_import(Path(store_path), into, progress, options, say)
     for message in messages:
         say(message)
     with Session.open(folder, order=order, name=name) as session:
@@ -75,7 +75,11 @@ def run_labeling_app(
 
 
 def open_or_import(
-    path: Path, into: Path | None = None, progress: ProgressFn = iter, options: ReadOptions | None = None
+    path: Path,
+    into: Path | None = None,
+    progress: ProgressFn = iter,
+    options: ReadOptions | None = None,
+    announce: Callable[[str], None] = lambda sentence: None,
 ) -> tuple[Path, list[str]]:
     """The store to label, and messages for the user on how it came about.
 
@@ -89,7 +93,7 @@ def open_or_import(
         return path, []
     store = into or path.with_name(f"{path.name}.store")
     try:
-        report = import_dataset(path, store, options, progress)
+        report = import_dataset(path, store, options, progress, announce)
     except PermissionError as error:
         raise DataError(
             f"{store} cannot be made ({error.strerror}); say where the store of {path} should be"
