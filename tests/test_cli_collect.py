@@ -28,6 +28,14 @@ def test_collect_fills_a_store_and_adds_only_what_is_missing(tmp_path):
     assert len(set(seeds)) == 4 and seeds[3] > max(seeds[:3])
 
 
+def test_episodes_of_other_cameras_are_not_added(tmp_path):
+    words = ["collect", "store", *SMALL, "--target-failure", 0, "--target-success"]
+    plaudit(*words, 1, "--camera", "wrist", cwd=tmp_path)
+    said = plaudit(*words, 2, cwd=tmp_path, ok=False)
+    assert "the episodes in store have the cameras wrist 8x12; give the same with --camera and --image-size" in said
+    assert len(Store.open(tmp_path / "store")) == 1
+
+
 def test_what_was_collected_comes_out_in_both_old_layouts(tmp_path):
     plaudit("collect", "store", *SMALL, "--target-success", 1, "--target-failure", 1, cwd=tmp_path)
     for layout, folder in (("npy", "negative"), ("pkl", "failure")):

@@ -110,6 +110,7 @@ def _run_script(
     options |= {"outcomes": outcomes, "noise": noise, "random_fraction": random_fraction}
     with Store.open(store, write=True) if is_store(store) else Store.create(store) as opened:
         before = len(opened)
+        _check_cameras(opened, env)
         try:
             quota = collect_scripted(env, opened, targets, progress=progress("collecting"), **options)
         except KeyboardInterrupt:
@@ -119,6 +120,19 @@ def _run_script(
     if not quota.done:
         tell("warning", "the script brought nothing that is missing any more; try another noise or other outcomes")
         raise typer.Exit(1)
+
+
+def _check_cameras(store: Any, env: Any) -> None:
+    """Refuse to add episodes that no judge could learn from together with those that are there."""
+    if not store.ids:
+        return
+    there = {name: frames.shape[1:3] for name, frames in store.episode(store.ids[-1]).frames.items()}
+    if there != dict.fromkeys(env.cameras, tuple(env.image_size)):
+        known = ", ".join(f"{name} {height}x{width}" for name, (height, width) in sorted(there.items()))
+        raise DataError(
+            f"the episodes in {store.folder} have the cameras {known or 'none'}; give the same with --camera and "
+            "--image-size, or collect into another store"
+        )
 
 
 def _train_and_collect(context: typer.Context, config: Path) -> None:
