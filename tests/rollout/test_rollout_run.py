@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from plaudit.cli import app
 from plaudit.data.store import Store
-from plaudit.errors import ConfigError
+from plaudit.errors import ConfigError, PolicyError
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.transport import ZenohConfig
 from plaudit.robots.twin.log import compare_episode
@@ -86,6 +86,23 @@ def test_an_algorithm_that_is_not_there_is_answered_with_the_nearest(policy, tmp
     words = ("--policy_yaml", policy, "--inference_algorithm", "rct", "--store", tmp_path / "store")
     with pytest.raises(ConfigError, match="there is no inference algorithm 'rct'; did you mean 'rtc'"):
         CliRunner().invoke(app, [*map(str, (*PUPPET, *words))], catch_exceptions=False)
+
+
+def test_a_policy_of_one_action_at_a_time_is_run_in_turn_and_others_while_the_robot_moves(policy, tmp_path):
+    words = ("--policy_yaml", policy, "--store", tmp_path / "store", "--steps", 3, f"robot.log={tmp_path / 'log'}")
+    assert "ordinary priority" not in run(*PUPPET, *words)
+    said = run(*PUPPET, *words, "policy.horizon=1")
+    assert "sequential inference, since this policy returns one action at a time" in said
+    assert "control has ordinary priority" in said
+
+
+def test_a_policy_of_other_sizes_than_the_robot_is_refused_before_anything_moves(tmp_path):
+    (tmp_path / "policy.yaml").write_text("policy: {type: gaussian, state_dim: 24, action_dim: 7}")
+    words = ("--policy_yaml", tmp_path / "policy.yaml", "--store", tmp_path / "store", f"robot.log={tmp_path / 'log'}")
+    sentence = "made for a state of 24 numbers, and that of puppet:PuppetConfig has 1; name the robot"
+    with pytest.raises(PolicyError, match=sentence):
+        CliRunner().invoke(app, [*map(str, (*PUPPET, *words))], catch_exceptions=False)
+    assert not (tmp_path / "store").exists() and not len(received(tmp_path / "log"))
 
 
 def test_a_failure_returns_1_and_keeps_the_episode(policy, tmp_path):

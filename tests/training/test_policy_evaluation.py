@@ -1,44 +1,108 @@
+"""`plaudit eval` of a policy: on test seeds, by the simulator and by a judge."""
+
 from pathlib import Path
 
-from plaudit.training.evaluation import evaluate_run, record_videos
-from plaudit.training.run_folder import RunFolder
-from plaudit.training.seeds import EVAL_SEEDS, TEST_SEEDS, seed_batches, train_seed
-from training_runs import create, train
+import numpy as np
+import pytest
 
-TINY = (
-    "learner=sac env=lift run.num_envs=2 run.max_steps=200 learner.utd_ratio=0.02 learner.batch_size=16 "
-    "learner.hidden_dims=[8] evaluation.episodes=2"
+from command import plaudit
+from conftest import counting_episode
+from counting import CountingSimulation
+from glow import saved
+from plaudit.data.store import Store
+from plaudit.errors import PolicyError
+from plaudit.policies.config import GaussianConfig
+from plaudit.policies.loader import PolicySpec
+from plaudit.policies.replay import ReplayConfig
+from plaudit.policies.scripted import ScriptedConfig
+from plaudit.training.evaluation import EvalResult
+from plaudit.training.policy_evaluation import PolicyActor, env_config_for
+from plaudit.types import EnvSpec
+from tiny_reward import tiny_model
+
+pytest.importorskip("mujoco")
+
+
+@pytest.fixture
+def expert(tmp_path) -> Path:
+    (tmp_path / "expert.yaml").write_text("policy: {type: scripted, expert: lift}\n")
+    return tmp_path
+
+
+def test_an_expert_succeeds_and_the_interval_is_that_of_so_few_episodes(expert):
+    said = plaudit("eval", "expert.yaml", "--env", "lift", "--episodes", 4, cwd=expert)
+    assert "expert.yaml on lift: success rate 100% (simulator; 95% CI 51% to 100%); 4 test seeds" in said
+
+
+def test_a_judge_is_counted_beside_the_simulator_and_a_film_is_written(expert):
+    saved(tiny_model(threshold=1.1), expert / "model")  # which never sees success
+    words = ("--judge", "model", "--episodes", 2, "--video", "--set", "max_steps=4")
+    said = plaudit("eval", "expert.yaml", "--env", "lift", *words, cwd=expert)
+    assert "success rate 0% (simulator; 95% CI 0% to 66%), 0% (judge; 95% CI 0% to 66%)" in said
+    assert "they agree on 100% of the episodes; 2 test seeds" in said
+    assert "wrote runs/eval/expert_lift_0.mp4" in said and (expert / "runs/eval/expert_lift_0.mp4").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("expert.yaml",), "name the task that expert.yaml is to be evaluated on: --env lift"),
+        ((".", "--env", "lift"), ". is neither a run nor a policy: it has no config.yaml and no policy.yaml"),
+        (("expert.yaml", "--env", "lfit"), "there is no env 'lfit'; did you mean 'lift'"),
+        (("expert.yaml", "--env", "lift", "--judge", "none"), "none"),
+    ],
 )
+def test_mistakes_are_a_sentence(expert, words, sentence):
+    said = plaudit("eval", *words, cwd=expert, ok=False)
+    assert said.startswith("error: ") and sentence in said and said.count("\n") == 1
 
 
-def run(folder: Path, words: str) -> RunFolder:
-    made = create(folder, words)
-    train(made)
-    return made
+def test_a_policy_made_for_something_else_is_refused_with_both_sizes():
+    spec = PolicySpec.of(GaussianConfig(state_dim=24, action_dim=7, cameras={"front": (64, 64)}))
+    fits = EnvSpec(24, 7, {"front": (64, 64), "wrist": (32, 32)}, name="arm")
+    spec.check_fits(fits)
+    others = {
+        "a state of 24 numbers, and that of arm has 17": EnvSpec(17, 7, fits.cameras, name="arm"),
+        "an action of 7 numbers, and that of arm has 6": EnvSpec(24, 6, fits.cameras, name="arm"),
+        "camera 'front', which arm does not have; .*top": EnvSpec(24, 7, {"top": (64, 64)}, name="arm"),
+        "'front' of arm gives 32x48 images, this policy was made for 64x64": EnvSpec(
+            24, 7, {"front": (32, 48)}, 0, "arm"
+        ),
+    }
+    for sentence, other in others.items():
+        with pytest.raises(PolicyError, match=sentence):
+            spec.check_fits(other)
 
 
-def test_no_training_episode_has_a_seed_of_an_evaluation_and_no_evaluation_one_of_the_test():
-    assert list(seed_batches(EVAL_SEEDS, 3, 2)) == [[EVAL_SEEDS, EVAL_SEEDS + 1], [EVAL_SEEDS + 2, EVAL_SEEDS + 3]]
-    training = {train_seed(run, episode) for run in (0, 1, 10**9) for episode in (0, 1, 10**6)}
-    assert max(training) < EVAL_SEEDS < TEST_SEEDS
+def test_each_environment_executes_whole_chunks_of_its_own(tmp_path):
+    store = Store.create(tmp_path / "s")
+    store.append(counting_episode(6))  # whose actions are 0, 1, 2, ...
+    env = CountingSimulation(2)
+    spec = PolicySpec.of(ReplayConfig(store=store.folder, horizon=2))
+    actor, observation = PolicyActor(spec, env), env.reset([3, 4])
+    for _ in range(2):  # a second batch of episodes begins anew
+        act = actor.start()
+        taken = np.stack([act(observation) for _ in range(4)])
+        assert taken[:, :, 0].tolist() == [[0, 0], [1, 1], [1, 1], [1, 1]]  # clipped to what a simulation takes
 
 
-def test_the_newest_policy_is_examined_and_nothing_of_the_run_changes(tmp_path):
-    made = run(tmp_path / "run", TINY)
-    before = (made.path / "metrics.jsonl").read_text()
-    result = evaluate_run(made, 3)
-    assert (result.episodes, result.agreements) == (3, 3)  # the simulator is the judge
-    assert 0 <= result.successes <= 3 and result.judge_successes == result.successes
-    assert evaluate_run(made, 3) == result and (made.path / "metrics.jsonl").read_text() == before
+def test_the_task_shows_what_policy_and_judge_look_at():
+    judge = tiny_judge()
+    states = PolicySpec.of(ScriptedConfig(expert="lift"))
+    assert env_config_for("lift", [], states, None).obs == "state"
+    seen = env_config_for("lift", [], states, judge)
+    assert (seen.obs, seen.cameras, seen.image_size) == ("both", ("front",), (16, 16))
+    pixels = PolicySpec.of(GaussianConfig(state_dim=14, action_dim=4, cameras={"side": (16, 16)}))
+    both = env_config_for("lift", [], pixels, judge)
+    assert set(both.cameras) == {"side", "front"}
 
 
-def test_the_first_and_the_last_policy_are_filmed_in_a_size_for_people(tmp_path):
-    made = run(tmp_path / "run", TINY + " env.max_steps=8")
-    paths = record_videos(made)
-    assert paths == [made.path / "videos/first.mp4", made.path / "videos/last.mp4"]
-    assert all(path.stat().st_size for path in paths)
+def tiny_judge():
+    from plaudit.judges.classifier.judge import ClassifierJudge
+
+    return ClassifierJudge(tiny_model())
 
 
-def test_a_simulation_that_shows_nothing_is_not_filmed(tmp_path):
-    words = "learner=sac env=gymnasium env.id=Pendulum-v1 env.max_steps=5 run.num_envs=2 run.max_steps=10"
-    assert record_videos(run(tmp_path / "run", words + " evaluation.episodes=1")) == []
+def test_rates_have_intervals():
+    assert EvalResult(100, 93).describe() == "success rate 93% (simulator; 95% CI 86% to 97%)"
+    assert "95% (judge; 95% CI 89% to 98%); they agree on 98% of the episodes" in EvalResult(100, 93, 95, 98).describe()

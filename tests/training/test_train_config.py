@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from plaudit.config import Config
 from plaudit.errors import ConfigError
 from plaudit.training.compat import OTHER_NAMES
 from plaudit.training.config_file import load_training_config
@@ -153,3 +154,26 @@ def test_every_preset_is_a_whole_config(preset: Path):
 def test_a_mistake_of_the_whole_names_no_key():
     with pytest.raises(ConfigError, match=r"^command line: a judge sees camera images; write env.obs=both"):
         load_training_config("train", None, ["learner=sac", "env=lift", "judge=judge.pt"])
+
+
+class NoEnvironment(Config):
+    """A config class that builds something, and knows nothing of observations."""
+
+    size: int = 3
+
+    def build(self, num_envs: int) -> None: ...
+
+
+class SomeGymEnv:
+    """What Gymnasium calls an environment."""
+
+    def reset(self) -> None: ...
+    def step(self, action: object) -> None: ...
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("name", ["NoEnvironment", "SomeGymEnv"])
+def test_a_class_that_is_no_config_of_an_environment_is_a_sentence(name):
+    told = rf"env: {__name__}:{name} is no config of an environment, it has no obs, cameras, image_size; derive one"
+    with pytest.raises(ConfigError, match=told):
+        load_training_config("train", None, [f"env={__name__}:{name}", "learner=sac"])

@@ -1,11 +1,12 @@
-"""`plaudit report` and `plaudit eval`: what came of a run."""
+"""`plaudit report` and `plaudit eval`: what came of a run, and how good a policy is."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from plaudit.cli.common import out
+from plaudit.cli.common import AllowCode, AllowHost, out
+from plaudit.cli.env import SetOption
 from plaudit.errors import DataError
 
 RunArgument = Annotated[Path, typer.Argument(help="The folder of a run, like runs/lift_sac_0.")]
@@ -20,30 +21,80 @@ def report(run: RunArgument) -> None:
 
 
 def eval_(
-    run: RunArgument,
+    path: Annotated[Path, typer.Argument(metavar="RUN_OR_POLICY", help="A run, or a policy: its folder or file.")],
+    name: Annotated[
+        str | None, typer.Option("--env", help="A task of 'plaudit env list'.", show_default="the run's own")
+    ] = None,
     episodes: Annotated[int, typer.Option(min=1, max=100_000, help="Episodes to run.")] = 100,
-    video: Annotated[bool, typer.Option(help="Also write videos of the first and the last policy.")] = False,
+    judge: Annotated[
+        Path | None,
+        typer.Option(help="A reward model or a judge's file, beside the simulator.", show_default="the run's own"),
+    ] = None,
+    video: Annotated[bool, typer.Option(help="Also write videos; of a run, of the first and the last policy.")] = False,
+    settings: SetOption = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
 ) -> None:
-    """Evaluate the latest policy of a run on test seeds; of a run in simulation.
+    """Evaluate the latest policy of a run, or any policy, on test seeds of a simulated task.
 
-    No evaluation during training uses these seeds. Prints the success rate by the simulator and by the run's judge.
+    No evaluation during training uses these seeds. Prints the success rate by the simulator and by the judge, each with
+    its confidence interval.
     """
+    is_run = (path / "config.yaml").is_file()
+    if is_run and name is None and judge is None and not settings:
+        _eval_run(path, episodes, video)
+    else:
+        _eval_policy(path, is_run, name, episodes, judge, video, settings or [])
+
+
+def _eval_run(run: Path, episodes: int, video: bool) -> None:
     from plaudit.report.run import write_run_report
     from plaudit.training.evaluation import evaluate_run, record_videos
     from plaudit.training.run_folder import RunFolder
 
-    _check_run(run)
     folder = RunFolder.reopen(run)
-    result = evaluate_run(folder, episodes)
-    line = f"{run}: success rate {result.success_rate:.0%} (simulator)"
-    if result.judge_successes is not None and result.agreements is not None:
-        judge, agree = result.judge_successes / episodes, result.agreements / episodes
-        line += f", {judge:.0%} (judge); they agree on {agree:.0%} of the episodes"
-    out.print(f"{line}; {episodes} test seeds")
+    out.print(f"{run}: {evaluate_run(folder, episodes).describe()}; {episodes} test seeds")
     if video:
         for path in record_videos(folder):
             out.print(f"wrote {path}")
         out.print(f"wrote {write_run_report(run)}")
+
+
+def _eval_policy(
+    path: Path, is_run: bool, name: str | None, episodes: int, judge: Path | None, video: bool, settings: list[str]
+) -> None:
+    from plaudit.registry import ENV_REGISTRY
+    from plaudit.training.evaluation import run_judge
+    from plaudit.training.policy_evaluation import env_config_for, evaluate_policy, film_policy, find_judge, find_policy
+    from plaudit.training.run_folder import RunFolder
+
+    policy = find_policy(path)
+    run = RunFolder.reopen(path) if is_run else None
+    task = None if run is None else run.config.simulation
+    if task is not None and name in (None, ENV_REGISTRY.name_of(task)):
+        name = ENV_REGISTRY.name_of(task)
+    else:
+        task = None
+    if name is None:
+        raise DataError(
+            f"name the task that {path} is to be evaluated on: --env lift, or another of 'plaudit env list'"
+        )
+    own_judge = None if run is None or judge is not None else run_judge(run)
+    chosen = own_judge if judge is None else find_judge(judge)
+    env = env_config_for(name, settings, policy, chosen, task)
+    result = evaluate_policy(policy, env, episodes, chosen)
+    out.print(f"{path} on {name}: {result.describe()}; {episodes} test seeds")
+    if video:
+        film = _free_file(Path("runs/eval"), f"{path.resolve().stem}_{name}")
+        out.print(f"wrote {film}" if film_policy(policy, env, chosen, film) else f"{name} has no images to film")
+
+
+def _free_file(folder: Path, name: str) -> Path:
+    """runs/eval/policy_lift_0.mp4, policy_lift_1.mp4, ..."""
+    number = 0
+    while (folder / f"{name}_{number}.mp4").exists():
+        number += 1
+    return folder / f"{name}_{number}.mp4"
 
 
 def _check_run(run: Path) -> None:

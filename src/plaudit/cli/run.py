@@ -23,11 +23,12 @@ Overrides = Annotated[
     ),
 ]
 Algorithm = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--inference_algorithm",
         "--inference-algorithm",
         help="rtc: infer while the robot moves; sequential: it waits meanwhile; or my_module:MyEngine.",
+        show_default="rtc, or sequential for a policy of one action at a time",
     ),
 ]
 
@@ -37,7 +38,7 @@ def run_(
     *,
     robot: Annotated[str, typer.Option(help="igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")],
     policy_yaml: Annotated[Path, typer.Option("--policy_yaml", "--policy-yaml", help="The policy's file.")],
-    algorithm: Algorithm = "rtc",
+    algorithm: Algorithm = None,
     episodes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="How many.")] = 1,
     steps: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Of an episode, at most.")] = 1000,
     store: Annotated[Path, typer.Option(help="Where to record; made if it does not exist.")] = Path("episodes"),
@@ -60,19 +61,21 @@ def run_(
     from plaudit.rollout.teleop import restore_terminal
 
     for typed in (robot, teleop, algorithm):
-        if ":" in typed:
+        if typed is not None and ":" in typed:
             check_code(typed)  # whoever names a package here may find it in the policy's file too
     of_policy = [one for one in overrides or [] if one.startswith("policy.") and not one.startswith(INFERENCE)]
     policy = load_policy(policy_yaml, of_policy)
     config = load_run(
         [one for one in overrides or [] if one not in of_policy],
         robot=robot,
-        algorithm=algorithm,
+        algorithm=algorithm or ("sequential" if policy.one_step else "rtc"),
         teleop=teleop,
         robot_files={"inference_runtime_params_config": params, "inference_runtime_topics_config": topics},
         max_episode_steps=steps,
         normalizer=None if policy.normalizer is None else str(policy.normalizer),
     )
+    if algorithm is None and policy.one_step:
+        out.print("sequential inference, since this policy returns one action at a time")
     new = not is_store(store)
     with (
         _removed_if_empty(store) if new else nullcontext(),

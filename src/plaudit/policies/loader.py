@@ -24,14 +24,14 @@ from pydantic import BaseModel, Field
 from plaudit.config import Config, load, read_values
 from plaudit.data.disk import write_atomic
 from plaudit.data.normalize import Normalizer
-from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
+from plaudit.errors import BadFile, ConfigError, NotAllowed, PolicyError, UnknownName, did_you_mean
 from plaudit.policies.config import NetworkPolicyConfig, PolicyConfig
 from plaudit.policies.weights import read_weights, write_weights
 from plaudit.protocols import Policy
 from plaudit.registry import POLICY_REGISTRY
 from plaudit.safetensors_file import check_safetensors
 from plaudit.trust import from_file
-from plaudit.types import PolicyWeights
+from plaudit.types import EnvSpec, PolicyWeights
 from plaudit.untrusted import shown
 
 POLICY_FILE, WEIGHTS_FILE = "policy.yaml", "model.safetensors"  # of a policy's folder
@@ -70,6 +70,36 @@ class PolicySpec(PolicyConfig):
     def config(self) -> Any:
         """The policy's own config."""
         return POLICY_REGISTRY.parse(self.policy)
+
+    @property
+    def one_step(self) -> bool:
+        """Whether it returns a single action at a time, as far as its config says."""
+        return getattr(self.config, "horizon", None) == 1
+
+    def check_fits(self, spec: EnvSpec) -> None:
+        """Refuse a robot or a task of other sizes than the policy was made for, before anything moves."""
+        config, where = self.config, spec.name or "the environment"
+        if not isinstance(config, NetworkPolicyConfig):
+            return
+        sizes = {"a state": (config.state_dim, spec.state_dim), "an action": (config.action_dim, spec.action_dim)}
+        for what, (own, given) in sizes.items():
+            if own != given:
+                raise PolicyError(
+                    f"this policy was made for {what} of {own} numbers, and that of {where} has {given}; name the "
+                    "robot or task it was trained for, or train one for this"
+                )
+        for camera, size in config.cameras.items():
+            if camera not in spec.cameras:
+                raise PolicyError(
+                    f"this policy looks at camera '{camera}', which {where} does not have; "
+                    f"{did_you_mean(camera, spec.cameras) if spec.cameras else 'it has none'}"
+                )
+            if tuple(spec.cameras[camera]) != tuple(size):
+                (height, width), (own_height, own_width) = spec.cameras[camera], size
+                raise PolicyError(
+                    f"camera '{camera}' of {where} gives {height}x{width} images, this policy was made for "
+                    f"{own_height}x{own_width}; set that size"
+                )
 
     def build(self) -> Policy:
         """The policy, with its weights."""

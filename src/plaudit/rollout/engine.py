@@ -27,6 +27,7 @@ from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError, RolloutError
 from plaudit.policies.config import PolicyConfig
+from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine, Policy, Robot
 from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.config import RobotConfig
@@ -214,7 +215,14 @@ class RunConfig(Config):
 
     def start(self, policy: Any | None) -> InferenceEngine:
         """The engine, with the robot connected. policy: its config; None: loaded later, by `load_policy`"""
-        return self.inference.build(self.robot, policy, self.teleop)
+        engine = self.inference.build(self.robot, policy, self.teleop)
+        try:
+            if isinstance(policy, PolicySpec):
+                policy.check_fits(engine.env_spec)
+        except PlauditError:
+            engine.close()
+            raise
+        return engine
 
 
 def load_run(

@@ -19,7 +19,14 @@ from plaudit.errors import did_you_mean
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.config import HUMAN
 from plaudit.learners.config import OffPolicyConfig
-from plaudit.registry import ENV_REGISTRY, INFERENCE_REGISTRY, LEARNER_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
+from plaudit.registry import (
+    ENV_REGISTRY,
+    INFERENCE_REGISTRY,
+    LEARNER_REGISTRY,
+    ROBOT_REGISTRY,
+    TELEOP_REGISTRY,
+    dotted_path,
+)
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.rollout.engine import InferenceConfig, RunConfig, RunPolicyConfig, check_algorithm, engine_config
 from plaudit.training.audit import AuditConfig
@@ -145,6 +152,17 @@ class TrainingConfig(Config):
     def _acts_in_chunks(self) -> bool:
         """Whether the policy that acts returns several actions at a time; a pretrained one is assumed to."""
         return self.policy.behavior == "pretrained" or self.learner.action_horizon > 1
+
+    @model_validator(mode="after")
+    def _check_env(self) -> Self:
+        missing = [name for name in ("obs", "cameras", "image_size") if not hasattr(self.simulation, name)]
+        if self.simulated and missing:
+            raise ValueError(
+                f"env: {dotted_path(type(self.simulation))} is no config of an environment, it has no "
+                f"{', '.join(missing)}; derive one from plaudit.envs.adapters.base.AdapterConfig, or name a registered "
+                "Gymnasium environment: env=gymnasium env.id=my_package:MyTask-v0"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_schedule(self) -> Self:

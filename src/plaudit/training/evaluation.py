@@ -5,7 +5,7 @@ at it. A finished run is measured on TEST_SEEDS, from its folder alone: the firs
 makes, the last one is in the newest checkpoint.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +16,14 @@ import numpy as np
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import DataError
 from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.metrics import wilson
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.policies.loader import WEIGHTS_FILE
 from plaudit.policies.networks import load_components
 from plaudit.policies.weights import read_weights
 from plaudit.protocols import Learner, LiveJudge, VecEnv
 from plaudit.report.video import EpisodeClip, save_grid_video
-from plaudit.rollout.vector import RolloutBatch, collect_rollout
+from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
 from plaudit.training.config import TrainingConfig
 from plaudit.training.learner_setup import build_learner, learner_env_spec, learner_threads
 from plaudit.training.retrain import current_judge
@@ -49,6 +50,18 @@ class EvalResult:
         """True success."""
         return self.successes / self.episodes
 
+    def describe(self) -> str:
+        """success rate 93% (simulator; 95% CI 86% to 97%), ..."""
+        line = f"success rate {self._rate(self.successes, 'simulator')}"
+        if self.judge_successes is None or self.agreements is None:
+            return line
+        agree = f"they agree on {self.agreements / self.episodes:.0%} of the episodes"
+        return f"{line}, {self._rate(self.judge_successes, 'judge')}; {agree}"
+
+    def _rate(self, count: int, who: str) -> str:
+        rate = wilson(count, self.episodes)
+        return f"{rate.value:.0%} ({who}; 95% CI {rate.low:.0%} to {rate.high:.0%})"
+
 
 def evaluate(
     env: VecEnv,
@@ -62,8 +75,15 @@ def evaluate(
 
     detector: of the run's judge, which then watches every episode to its end; None: the simulator's success ends one
     """
+    return evaluate_actor(env, lambda: learner.act_fn(explore=False), episodes, first_seed, detector)
+
+
+def evaluate_actor(
+    env: VecEnv, make_act: Callable[[], ActFn], episodes: int, first_seed: int, detector: SuccessDetector | None
+) -> EvalResult:
+    """The same of anything that acts. make_act: for a batch of episodes side by side"""
     watching = detector or SuccessDetector(SimulatorJudge(), env.num_envs)
-    rollouts = list(_rollouts(env, learner, episodes, first_seed, watching, terminate=detector is None))
+    rollouts = list(_rollouts(env, make_act, episodes, first_seed, watching, terminate=detector is None))
     actual = np.concatenate([_successes(rollout).any(axis=0) for rollout in rollouts])[:episodes]
     if detector is None:
         return EvalResult(episodes, int(actual.sum()))
@@ -84,7 +104,7 @@ def evaluate_run(folder: RunFolder, episodes: int) -> EvalResult:
     with ExitStack() as stack:
         env, learner = _open(folder, min(episodes, 50), stack)
         _load_newest(folder, learner)
-        judge = _judge(folder)
+        judge = run_judge(folder)
         detector = None if judge is None else SuccessDetector(judge, env.num_envs)
         return evaluate(env, learner, episodes, first_seed=TEST_SEEDS, detector=detector)
 
@@ -99,20 +119,24 @@ def record_videos(folder: RunFolder) -> list[Path]:
         if not renders and not env.cameras:
             return []
         folder_.mkdir(exist_ok=True)
-        judge = _judge(folder) or SimulatorJudge()
+        judge = run_judge(folder) or SimulatorJudge()
         for path in paths:
-            detector = FilmingDetector(judge, env) if renders else SuccessDetector(judge, VIDEO_EPISODES)
-            (rollout,) = _rollouts(env, learner, VIDEO_EPISODES, TEST_SEEDS, detector, terminate=True)
-            images = next(iter(rollout.images.values())) if rollout.images else None
-            frames = np.stack(detector.frames) if isinstance(detector, FilmingDetector) else images
-            assert frames is not None
-            show_judge = not isinstance(judge, SimulatorJudge)
-            save_grid_video(path, _clips(rollout, frames, show_judge), env.fps)
+            film(env, lambda: learner.act_fn(explore=False), judge, path, renders=renders)
             _load_newest(folder, learner)  # after the first video
     return paths
 
 
-def _judge(folder: RunFolder) -> LiveJudge | None:
+def film(env: VecEnv, make_act: Callable[[], ActFn], judge: LiveJudge, path: Path, *, renders: bool) -> None:
+    """Test episodes, one in each environment, in a grid. renders: whether the environment does so in any size"""
+    detector = FilmingDetector(judge, env) if renders else SuccessDetector(judge, env.num_envs)
+    (rollout,) = _rollouts(env, make_act, env.num_envs, TEST_SEEDS, detector, terminate=True)
+    images = next(iter(rollout.images.values())) if rollout.images else None
+    frames = np.stack(detector.frames) if isinstance(detector, FilmingDetector) else images
+    assert frames is not None
+    save_grid_video(path, _clips(rollout, frames, not isinstance(judge, SimulatorJudge)), env.fps)
+
+
+def run_judge(folder: RunFolder) -> LiveJudge | None:
     """The run's current judge, if it can follow an episode; a vision-language model and a human cannot."""
     if folder.config.human_labels:
         return None
@@ -157,10 +181,15 @@ def _load_newest(folder: RunFolder, learner: Any) -> None:
 
 
 def _rollouts(
-    env: VecEnv, learner: Learner, episodes: int, first_seed: int, detector: SuccessDetector, terminate: bool
+    env: VecEnv,
+    make_act: Callable[[], ActFn],
+    episodes: int,
+    first_seed: int,
+    detector: SuccessDetector,
+    terminate: bool,
 ) -> Iterator[RolloutBatch]:
     for seeds in seed_batches(first_seed, episodes, env.num_envs):
-        yield collect_rollout(env, learner.act_fn(explore=False), seeds, detector, terminate_on_success=terminate)
+        yield collect_rollout(env, make_act(), seeds, detector, terminate_on_success=terminate)
 
 
 def _clips(rollout: RolloutBatch, frames: ByteArray, show_judge: bool) -> list[EpisodeClip]:
