@@ -5,7 +5,7 @@
 #   TORCH       the build of PyTorch to install (default torch==2.11.0, which is what lerobot 0.6.1 takes)
 set -euo pipefail
 venv=$1
-find_uv() { { ls "$venv/bin/uv" .venv*/bin/uv 2>/dev/null; command -v uv; } | head -n 1; }
+find_uv() { { ls "$venv/bin/uv" .venv*/bin/uv 2>/dev/null; command -v uv; } | head -n 1 || true; }
 
 find_python() {
   local candidate uv

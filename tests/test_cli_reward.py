@@ -94,6 +94,8 @@ def test_the_flags_of_two_folders(run, tmp_path):
         *("--hidden-dim", 32, "--num-spatial-blocks", 2, "--visualize-positive", "--vis-output-dir", "./show"),
     )
     assert "note: nothing is downloaded" in said and "show shows 36 success frames" in said
+    assert "reward_data/positive: 6 trajectories, 72 frames; label=1: 36, label=0: 36" in said
+    assert "reward_data/negative: 6 trajectories, 72 frames; label=1: 0, label=0: 72" in said
     assert "the model is in checkpoints/reward_model and checkpoints/reward_model.pt" in said
     assert names(tmp_path) == ["checkpoints", "reward_data", "show"]
     assert names(tmp_path / "show")[0] == "positive_000000_frame006.png" and len(names(tmp_path / "show")) == 36
@@ -149,7 +151,7 @@ reward_training:
   lr: 3.0e-3
   save_dir: "${oc.env:EMBODIED_PATH}/logs/reward_checkpoints"
 """)
-    run("--config", "maniskill_train_resnet_reward.yaml", *SMALL)
+    run("--config", "maniskill_train_resnet_reward.yaml", *SMALL, "head=serl", "global_pool_features=false")
     assert names(tmp_path / "logs/reward_checkpoints") == ["reward_model", "reward_model_best.pt"]
     model = load_reward_model(tmp_path / "logs/reward_checkpoints/reward_model_best.pt")
     assert list(model.cameras) == ["main"] and model.config.scores["roc_auc"] == 1

@@ -47,21 +47,36 @@ def test_a_mistake_is_answered_with_what_was_meant(override: str, said: str):
 def test_every_key_of_the_other_stacks_is_answered_with_ours(key: str, tmp_path: Path):
     path = tmp_path / "run.yaml"
     lines = [f"{'  ' * depth}{part}:" for depth, part in enumerate(key.split("."))]
-    path.write_text("learner: {type: sac}\n" + "\n".join(lines) + " 1\n")
+    path.write_text("learner: {type: sac}\n" + "\n".join(lines) + " 2\n")
     with pytest.raises(ConfigError) as caught:
         load_training_config("train", path, ["run.max_steps=5"])
     assert str(caught.value) == f"{path}: key '{key}' goes by another name here; {OTHER_NAMES[key]}"
 
 
-def test_a_whole_recipe_is_answered_key_by_key():
-    recipe = ["reward.use_reward_model=True", "reward.resnet.checkpoint_path=best.pt", "reward.group_name=Judges"]
-    elsewhere = ["runner.resume_dir=null", "cluster.component_placement.reward=0-1"]
+def test_a_whole_recipe_is_taken_as_it_is_written(tmp_path):
+    path = tmp_path / "maniskill_ppo_mlp_resnet_reward.yaml"
+    path.write_text("""
+cluster: {num_nodes: 1, component_placement: {actor: 0-0, env: 0-0, rollout: 0-0, reward: 0-1}}
+runner: {resume_dir: null}
+env:
+  type: lift
+  train: {reward_render_mode: always, total_num_envs: 8, init_params: {obs_mode: state, render_mode: rgb_array}}
+reward: {group_name: RewardGroup, use_reward_model: true, resnet: {checkpoint_path: best.pt, image_size: [3, 64, 64]}}
+learner: ppo
+""")
+    config = load_training_config("train", path, [])
+    assert (config.env.obs, config.policy.cameras, config.run.num_envs) == ("both", (), 8)
+    assert config.judge.config.model == Path("best.pt") and config.judge.config.network.image_size == (3, 64, 64)
+    assert config.judge.config.device == "auto" == config.run.device  # two GPUs are not here
+
+
+def test_what_of_a_recipe_has_no_meaning_here_is_answered():
+    elsewhere = ["runner.resume_dir=runs/a", "cluster.num_nodes=2", "env.train.init_params.sim_backend=gpu"]
     with pytest.raises(ConfigError) as caught:
-        load_training_config("train", None, [*SEEING, *recipe, *elsewhere])
-    assert [".".join(map(str, where)) for where, _ in caught.value.problems] == [
-        "runner.resume_dir",
-        "reward.group_name",
-    ]
+        load_training_config("train", None, [*SEEING, *elsewhere])
+    assert {".".join(map(str, where)) for where, _ in caught.value.problems} == {
+        *("runner.resume_dir", "cluster.num_nodes", "env.train.init_params.sim_backend"),
+    }
 
 
 @pytest.mark.parametrize(

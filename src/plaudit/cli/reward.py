@@ -226,8 +226,10 @@ def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "St
     columns = state if job.use_state else ("none",)
     options = ReadOptions(job.reward_frame, state=columns, action=("none",), cameras=job.image_keys or ())
     folder, labeled = scratch / sources[0].name, 0
+    imported: dict[Path, Sequence[int]] = {}
     for source in sources:
-        report = import_dataset(source, folder, options, progress(f"importing {source.name}"))
+        report = import_dataset(source, folder, options, progress(f"importing {source.name}"), takes=job.takes)
+        imported[source] = report.ids
         labeled += report.labeled
         for sentence in report.notes:
             tell("note", sentence)
@@ -238,7 +240,20 @@ def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "St
             f"{sources[0]} has no labels; import it (plaudit data import {sources[0]} STORE), label it (plaudit data "
             "label) and name the store"
         )
-    return Store.open(folder)
+    store = Store.open(folder)
+    for source, ids in imported.items():
+        _print_directory(source, store, ids)
+    return store
+
+
+def _print_directory(source: Path, store: "Store", ids: Sequence[int]) -> None:
+    """How many trajectories and frames a folder had, and how many of each label."""
+    labels = [found for i in ids if (found := store.ledger.labels(i)) is not None]
+    success = sum(int(found.success.sum()) for found in labels)
+    frames = sum(int(found.labeled.sum()) for found in labels)
+    out.print(
+        f"{source}: {len(ids):,} trajectories, {frames:,} frames; label=1: {success:,}, label=0: {frames - success:,}"
+    )
 
 
 def _visualize(episodes: "Store", job: "RewardTrainJob", folder: Path) -> None:

@@ -43,9 +43,11 @@ def import_dataset(
     options: ReadOptions | None = None,
     progress: ProgressFn = iter,
     announce: Callable[[str], None] = lambda sentence: None,
+    takes: Callable[[int], bool] = lambda number: True,
 ) -> ImportReport:
     """Add every episode of `source` to a store, which is made if it does not exist.
 
+    takes: whether the episode of this number in the source is wanted
     announce: is told how much disk space that takes, before any is used
     """
     if is_store(source):
@@ -57,7 +59,7 @@ def import_dataset(
         report = ImportReport(ignored=dataset.ignored)
         _check_space(dataset, options or ReadOptions(), Path(store_folder), new, announce)
         with Store.create(store_folder) if new else Store.open(store_folder, write=True) as store:
-            _take(dataset, store, report, progress)
+            _take(dataset, store, report, progress, takes)
         report.notes = list(dataset.notes)
     if new and not report.ids:
         shutil.rmtree(store_folder, ignore_errors=True)  # a link to a folder stays
@@ -86,14 +88,16 @@ def _check_space(
     announce(f"{takes}; {size_text(free)} are free{smaller}")
 
 
-def _take(dataset: Dataset, store: Store, report: ImportReport, progress: ProgressFn) -> None:
+def _take(
+    dataset: Dataset, store: Store, report: ImportReport, progress: ProgressFn, takes: Callable[[int], bool]
+) -> None:
     """Import each episode in turn; one that fails is reported and skipped."""
     origins = (store.entry(i).line["origin"] for i in store.ids)
     known: dict[str, list[tuple[int, str, int]]] = {}  # digest -> id, path and index of what was imported
     for i, origin in zip(store.ids, origins):
         if origin:
             known.setdefault(origin["digest"], []).append((i, origin["path"], origin["index"]))
-    for entry in progress(dataset.sources):
+    for entry in progress([source for source in dataset.sources if takes(source.index)]):
         try:
             digest = entry.digest()
             # Two episodes of one data set may be alike and are both imported; a copy of the data set is not.

@@ -2,8 +2,8 @@
 
 Read as ours: the flags of the entry scripts (spec names), the ManiSkill recipes' blocks for a reward model
 (`reward.use_reward_model`, `reward.reward_model`, `reward.resnet`) and for collecting data
-(`reward_data_collection`, `reward.collect_data`). A value is never taken half: what a block says of a network is kept
-and compared with the network itself.
+(`reward_data_collection`, `reward.collect_data`), their `env.train` and their placement on GPUs. A value is never taken
+half: what a block says of a network is kept and compared with the network itself.
 """
 
 import os
@@ -27,7 +27,6 @@ _IN_NO_FILE = (
 _COLLECT_SYNONYMS = {"max_positive_trajectories": "target_success", "max_negative_trajectories": "target_failure"}
 
 _LEARNER = "write 'learner': its keys are type (sac, qchunk, ppo), gamma, lr, batch_size, utd_ratio, ..."
-_GROUPS = "there are no worker groups here; leave it out"
 _JUDGE = "write 'judge': type is classifier, vlm, simulator or human"
 # Keys of RLinf, LeRobot and SERL, of earlier versions, and what to write instead. A longer key wins.
 OTHER_NAMES: Mapping[str, str] = {
@@ -66,7 +65,6 @@ OTHER_NAMES: Mapping[str, str] = {
     "reward.audit_share": "write 'audit.fraction'",
     "reward.alarm_gap": "write 'audit.max_gap'",
     "reward.on_alarm": "write 'audit.on_alarm'",
-    "reward.group_name": _GROUPS,
     "evaluation.every": "write 'evaluation.freq', in env steps",
     "evaluation.stop_at": "write 'evaluation.stop_success_rate'",
     "trainer": _LEARNER,
@@ -99,11 +97,6 @@ OTHER_NAMES: Mapping[str, str] = {
     "dataset": "write 'demos.store' for a store of demonstrations",
     "replay_buffer": "write 'run.capacity_gb'",
     "buffer_size": "write 'run.capacity_gb'",
-    "env.train.reward_render_mode": "write 'env.obs: both'; cameras then see every frame",
-    "env.train.init_params.obs_mode": "write 'env.obs: state', 'pixels' or 'both'",
-    "env.train.init_params.render_mode": "write 'env.obs: both'",
-    "env.train.total_num_envs": "write 'run.num_envs'",
-    "env.train.max_episode_steps": "write 'env.max_steps'",
     "env.train": "write the environment's keys under 'env' itself",
     "env.eval": "write 'evaluation'; it runs the same environment on eval seeds",
     "runner.resume_dir": "run the command with --resume FOLDER",
@@ -121,7 +114,8 @@ OTHER_NAMES: Mapping[str, str] = {
 def translate(tree: Mapping[str, Any]) -> Tree:
     """A config's tree with keys of other stacks as ours; a key without a translation is an error that says what to
     write."""
-    tree = _translate_collect(_translate_reward_model(_translate_flags(dict(tree))))
+    tree = _translate_rlinf_env(_without_no_meaning(_translate_flags(dict(tree))))
+    tree = _translate_collect(_translate_reward_model(tree))
     reject_foreign_keys(tree, OTHER_NAMES)
     return tree
 
@@ -141,6 +135,71 @@ def _translate_flags(tree: Tree) -> Tree:
         robot = tree.get("robot", {})
         tree["robot"] = {**({"type": robot} if isinstance(robot, str) else robot), **files}
     return tree
+
+
+def _without_no_meaning(tree: Tree) -> Tree:
+    """Without the recipes' keys that say what is so here anyway: no worker groups, one node, nothing to resume."""
+    silent = {"reward": ("group_name",), "cluster": ("num_nodes",), "runner": ("resume_dir",)}
+    for block, keys in silent.items():
+        inner = _block(tree, block)
+        meant = {
+            "num_nodes": inner.get("num_nodes") not in (None, 1),
+            "resume_dir": inner.get("resume_dir") is not None,
+        }
+        rest = {key: value for key, value in inner.items() if key not in keys or meant.get(key, False)}
+        if inner and not rest:
+            tree = {key: value for key, value in tree.items() if key != block}
+        elif inner:
+            tree = {**tree, block: rest}
+    return tree
+
+
+def _translate_rlinf_env(tree: Tree) -> Tree:
+    """`env.train` of the recipes: what a policy sees and what is rendered, how many environments, how long."""
+    env = _block(tree, "env")
+    train = _block(env, "train")
+    if not train:
+        return tree
+    params = _block(train, "init_params")
+    seen, rendered = params.pop("obs_mode", None), params.pop("render_mode", None)
+    rendered = train.pop("reward_render_mode", None) or rendered
+    run = _block(tree, "run")
+    for theirs, ours, block in (("total_num_envs", "num_envs", run), ("max_episode_steps", "max_steps", env)):
+        if theirs in train:
+            block.setdefault(ours, train.pop(theirs))
+    policy = _block(tree, "policy")
+    if seen in ("state", "state_dict"):
+        env.setdefault("obs", "both" if rendered else "state")
+        if rendered:
+            policy.setdefault("cameras", [])
+    elif seen is not None or rendered:
+        env.setdefault("obs", "both")
+    rest = {**train, "init_params": params} if params else {k: v for k, v in train.items() if k != "init_params"}
+    env = {**{key: value for key, value in env.items() if key != "train"}, **({"train": rest} if rest else {})}
+    blocks = {"env": env, "run": run, "policy": policy}
+    return {**tree, **{key: block for key, block in blocks.items() if block or key in tree}}
+
+
+def place_on_gpus(tree: Tree) -> Tree:
+    """`cluster.component_placement` in a run of one process: the GPU of the reward model and that of the learner.
+
+    A GPU that this machine does not have is no error: the recipes are written for two.
+    """
+    placed = _block(_block(tree, "cluster"), "component_placement")
+    if not placed:
+        return tree
+    import torch
+
+    there = torch.cuda.device_count()
+    for component, block, key in (("reward", "judge", "device"), ("actor", "run", "device")):
+        number = str(placed.get(component, "")).rpartition("-")[2]
+        named = tree.get("judge") if block == "judge" else {}
+        classifier = block == "run" or (isinstance(named, dict) and named.get("type") == "classifier")
+        if classifier and number.isdecimal() and int(number) < there:
+            tree = {**tree, block: {key: f"cuda:{number}", **_block(tree, block)}}
+    cluster = {k: v for k, v in _block(tree, "cluster").items() if k != "component_placement"}
+    rest = {k: v for k, v in tree.items() if k != "cluster"}
+    return {**rest, **({"cluster": cluster} if cluster else {})}
 
 
 def _block(tree: Mapping[str, Any], key: str) -> Tree:

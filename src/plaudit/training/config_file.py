@@ -15,7 +15,7 @@ from plaudit.judges.config import judge_tree
 from plaudit.policies.loader import load_policy
 from plaudit.registry import JUDGE_REGISTRY, ROBOT_REGISTRY
 from plaudit.rollout.engine import InferenceConfig, with_robot_defaults
-from plaudit.training.compat import Tree, translate
+from plaudit.training.compat import Tree, place_on_gpus, translate
 from plaudit.training.config import Schedule, TrainingConfig
 from plaudit.training.settings import PolicySettings
 
@@ -42,6 +42,8 @@ def load_training_config(
     def complete(tree: Tree) -> Tree:
         tree = _with_types(translate(tree))
         tree["judge"] = _judge(tree.get("judge", {}))
+        if schedule == "train":
+            tree = place_on_gpus(tree)
         return {**_with_robot(tree, robot_files or {}), "schedule": _schedule(tree, schedule)}
 
     return _complete(load(TrainingConfig, path, full, complete, typed=TYPED))

@@ -160,8 +160,9 @@ def test_lerobots_config_since_0_6_as_people_write_it(tmp_path):
     recipe, notes = read(tmp_path, {**tree, "epochs": 3}, "reward_model.hidden_dim=64")
     assert (recipe.num_cameras, recipe.image_size, recipe.hidden_dim, recipe.epochs) == (1, (128, 128), 64, 3)
     assert len(notes) == 1 and notes[0].startswith("nothing is downloaded")
-    _, notes = read(tmp_path, {**tree, "dataset": {"root": "labeled", "episodes": [0, 1]}})
-    assert notes[0] == "dataset.episodes is not used: all episodes are learned from"
+    chosen = {"root": "labeled", "episodes": [0, 1, 2], "exclude_episodes": [1]}
+    recipe, _ = read(tmp_path, {**tree, "dataset": chosen})
+    assert [number for number in range(5) if recipe.takes(number)] == [0, 2]
 
 
 def test_a_folder_that_transformers_wrote_is_its_network(tmp_path):
@@ -212,7 +213,7 @@ def test_our_example_is_such_a_block():
 def test_what_is_not_used_is_told(tmp_path):
     block = {**MANISKILL["reward_training"], "micro_batch_size": 16}
     _, notes = read(tmp_path, {"reward_training": block})
-    assert notes == ["micro_batch_size 16 is not used: a batch of 64 is one piece"]
+    assert notes[0] == "micro_batch_size 16 is not used: a batch of 64 is one piece"
     _, notes = read(tmp_path, {**LEROBOT, "dataset": {"root": "labeled", "video_backend": "torchcodec"}})
     assert notes[0] == "video_backend 'torchcodec' is not used: videos are read with PyAV"
 
@@ -270,8 +271,6 @@ def _changed(tree: dict[str, Any], block: str, **changes: Any) -> dict[str, Any]
         (_changed(MANISKILL, "reward_training", only=False), "key 'reward_training.only': this command trains a"),
         (_changed(MANISKILL, "reward_training", data="x"), "unknown key 'reward_training.data'; did you mean 'data_p"),
         (_changed(MANISKILL, "reward_training", save_dir="left out"), "key 'reward_training.save_dir' is missing"),
-        ({**MANISKILL, "cluster": {"num_nodes": 1}}, "key 'cluster' goes by another name here; leave it out"),
-        ({**LEROBOT, "steps": 5000}, "key 'steps' goes by another name here; write 'epochs'"),
         (_changed(LEROBOT, "policy", type="act"), "key 'policy.type' is \"act\": input should be 'reward_classifier'"),
         (_changed(LEROBOT, "policy", num_classes=3), "a reward is for success or not, which is 2 classes and not 3"),
         (_changed(LEROBOT, "policy", hiden_dim=3), "unknown key 'policy.hiden_dim'; did you mean 'hidden_dim'?"),
@@ -294,3 +293,32 @@ def test_a_mistake_on_the_command_line_is_said_to_be_there(tmp_path):
         read(tmp_path, MANISKILL, "epoch=3")
     with pytest.raises(ConfigError, match="'small' is not KEY=VALUE, like encoder=small"):
         read(tmp_path, MANISKILL, "small")
+
+
+def test_keys_that_lerobot_has_always_had_are_taken_or_answered(tmp_path):
+    visual = {"observation.images.front": {"type": "VISUAL", "shape": [3, 128, 128]}}
+    more = {"model_type": "cnn", "input_features": visual, "push_to_hub": True, "grad_clip_norm": 2.0}
+    tree = {**LEROBOT, "policy": {**LEROBOT["policy"], **more}, "steps": 5000, "wandb": {"enable": False}}
+    recipe, notes = read(tmp_path, tree)
+    assert recipe.image_keys == ("front",) and recipe.image_size == (128, 128)
+    assert notes[0].startswith("of lerobot's keys these are not used: steps, wandb; 'epochs' and --output-dir say")
+    assert notes[1:3] == [
+        "policy.push_to_hub is not used: nothing is uploaded",
+        "policy.grad_clip_norm is not used: gradients are not clipped here",
+    ]
+
+
+def test_lerobots_resnet10_is_frozen_where_there_are_weights_to_freeze(tmp_path):
+    recipe, _ = read(tmp_path, LEROBOT, encoder={"weights": "resnet10_params.pkl"})
+    assert recipe.frozen and not recipe.freezes_stem
+    assert not read(tmp_path, LEROBOT)[0].frozen  # random weights learn
+    assert read(tmp_path, LEROBOT, freeze_encoder=True)[0].frozen
+
+
+def test_the_maniskill_recipe_trains_the_network_that_it_names(tmp_path):
+    whole = {**MANISKILL, "runner": {"max_epochs": 3}, "cluster": {"num_nodes": 1}, "env": {}}
+    recipe, notes = read(tmp_path, whole)
+    assert (recipe.encoder.type, recipe.encoder.padding, recipe.head, recipe.hidden_dim) == (
+        *("resnet10", "torchvision", "mlp", 256),
+    )
+    assert "of the recipe these are not used: cluster, env, runner; they are about the policy" in notes

@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, create_model, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, create_model, field_validator, model_validator
 
 from plaudit.config import Config, parse
 from plaudit.untrusted import read_json_object
 
 PUBLISHED = ("helper2424/resnet10", "lerobot/resnet10")  # ResNet-10 on the hub
 FOREIGN_BLOCKS = ("reward_training", "reward_model", "policy", "dataset")  # of other stacks
+
+RLINF_BLOCKS = ("actor", "algorithm", "cluster", "critic", "defaults", "env", "hydra", "reward", "rollout", "runner")
 
 Tree = dict[str, Any]
 
@@ -45,8 +47,18 @@ def translate(tree: Tree, notes: list[str]) -> Tree:
             theirs = parse(recipe, {name: tree[name] for name in names if name in tree})
             notes += theirs.notes()
             ours = {key: value for key, value in tree.items() if key not in names}
+            if recipe is ManiskillRecipe:
+                ours = _without_rlinf_blocks(ours, notes)
             return deep_merge(theirs.ours(), ours)
     return tree
+
+
+def _without_rlinf_blocks(tree: Tree, notes: list[str]) -> Tree:
+    """Without the blocks of a whole recipe that are about policies: `only: true` trains the reward model alone."""
+    unused = [key for key in tree if key in RLINF_BLOCKS]
+    if unused:
+        notes.append(f"of the recipe these are not used: {', '.join(unused)}; they are about the policy")
+    return {key: value for key, value in tree.items() if key not in unused}
 
 
 def _ignored(names: str) -> type[Config]:
@@ -88,6 +100,11 @@ class ManiskillRecipe(Config):
             "epochs": given.epochs,
             "batch_size": given.global_batch_size,
             "lr": given.lr,
+            # The network that RLinf's recipe trains, so that its own code can load what comes of it.
+            "encoder": {"type": "resnet10", "padding": "torchvision"},
+            "head": "mlp",
+            "global_pool_features": True,
+            "hidden_dim": 256,
         }
 
     def notes(self) -> list[str]:
@@ -143,19 +160,11 @@ class LerobotClassifier(Config):
         same = ("num_cameras", "hidden_dim", "latent_dim", "weight_decay")
         return {
             "encoder": self.encoder,
+            "freeze_encoder": True,
             "device": self.device or "auto",
             **{name: getattr(self, name) for name in same},
             **{ours: getattr(self, theirs) for theirs, ours in names.items()},
         }
-
-
-class LerobotPolicy(LerobotClassifier):
-    """Before lerobot 0.6, where it was a policy among others."""
-
-    image_size: PositiveInt = 128  # of both edges
-
-    def ours(self) -> Tree:
-        return {**super().ours(), "image_size": [self.image_size, self.image_size]}
 
 
 class LerobotFeature(Config):
@@ -177,6 +186,21 @@ class LerobotRewardModel(LerobotClassifier, _ignored(_REWARD_MODEL_KEYS)):
     input_features: dict[str, LerobotFeature] | None = None  # its cameras, and their size
     pretrained_path: Any = None  # not used; there is a note where it is set
 
+    def notes(self, block: str) -> list[str]:
+        """What is set, differs from lerobot's default and has no meaning here."""
+        notes = []
+        if self.push_to_hub:
+            notes.append(f"{block}.push_to_hub is not used: nothing is uploaded")
+        if self.model_type not in (None, "cnn"):
+            notes.append(
+                f"{block}.model_type '{self.model_type}' is not used: the network that model_name names counts"
+            )
+        if self.grad_clip_norm not in (None, 1.0, 10.0):
+            notes.append(f"{block}.grad_clip_norm is not used: gradients are not clipped here")
+        if self.pretrained_path:
+            notes.append(f"{block}.pretrained_path is not used: training begins anew")
+        return notes
+
     def ours(self) -> Tree:
         images = {
             name.removeprefix("observation.images."): feature
@@ -190,6 +214,17 @@ class LerobotRewardModel(LerobotClassifier, _ignored(_REWARD_MODEL_KEYS)):
         return {**super().ours(), "image_size": size, "image_keys": list(images), "num_cameras": None}
 
 
+class LerobotPolicy(LerobotRewardModel):
+    """Before lerobot 0.6, where it was a policy among others."""
+
+    image_size: PositiveInt | None = None  # of both edges
+    n_obs_steps: Any = None  # of policies; a classifier sees one frame
+
+    def ours(self) -> Tree:
+        size = {} if self.image_size is None else {"image_size": [self.image_size, self.image_size]}
+        return {**super().ours(), **size}
+
+
 _DATASET_KEYS = (
     "repo_type image_transforms revision use_imagenet_stats return_uint8 depth_output_unit streaming eval_split"
 )
@@ -201,8 +236,8 @@ class LerobotDataset(_ignored(_DATASET_KEYS)):
     repo_id: str | None = None
     root: Path | None = None
     video_backend: str | None = "pyav"
-    episodes: Any = None  # not used; there is a note where these two are set
-    exclude_episodes: Any = None
+    episodes: tuple[NonNegativeInt, ...] | None = None  # which to learn from; None: all
+    exclude_episodes: tuple[NonNegativeInt, ...] | None = None
     reward_frame: Literal["next", "same"] | None = (
         None  # ours: which frame next.reward is about; None: as lerobot reads
     )
@@ -216,26 +251,14 @@ class LerobotDataset(_ignored(_DATASET_KEYS)):
     def ours(self) -> Tree:
         """lerobot's classifier learns from a row's own image and its reward; a data set of ours says what it means."""
         says = self.root is not None and (self.root / "meta/plaudit.parquet").is_file()
-        return {"data": [str(self.root)], "reward_frame": self.reward_frame or (None if says else "same")}
+        chosen = {name: getattr(self, name) for name in ("episodes", "exclude_episodes")}
+        named = {name: list(numbers) for name, numbers in chosen.items() if numbers is not None}
+        return {"data": [str(self.root)], "reward_frame": self.reward_frame or (None if says else "same"), **named}
 
     def notes(self) -> list[str]:
         backend = self.video_backend
-        chosen = [name for name in ("episodes", "exclude_episodes") if getattr(self, name)]
-        notes = [f"dataset.{name} is not used: all episodes are learned from" for name in chosen]
-        if backend not in (None, "pyav"):
-            notes.insert(0, f"video_backend '{backend}' is not used: videos are read with PyAV")
-        return notes
-
-
-class LerobotRecipe(Config):
-    policy: LerobotPolicy
-    dataset: LerobotDataset
-
-    def ours(self) -> Tree:
-        return {**self.dataset.ours(), **self.policy.ours()}
-
-    def notes(self) -> list[str]:
-        return self.dataset.notes()
+        used = backend in (None, "pyav")
+        return [] if used else [f"video_backend '{backend}' is not used: videos are read with PyAV"]
 
 
 # Of lerobot's training loop; there is a note where they are set.
@@ -246,25 +269,43 @@ _TRAINING_KEYS = (
 )
 
 
-class LerobotTraining(_ignored(_TRAINING_KEYS)):
+class LerobotLoop(_ignored(_TRAINING_KEYS)):
+    """What lerobot's training configs have around a classifier and a data set, in all its versions."""
+
+    dataset: LerobotDataset
+
+    def loop_notes(self) -> list[str]:
+        unused = [name for name in _TRAINING_KEYS.split() if getattr(self, name)]
+        note = (
+            f"of lerobot's keys these are not used: {', '.join(unused)}; 'epochs' and --output-dir say how long and "
+            "where to"
+        )
+        return [*self.dataset.notes(), *([note] if unused else [])]
+
+
+class LerobotRecipe(LerobotLoop):
+    """Before lerobot 0.6."""
+
+    policy: LerobotPolicy
+
+    def ours(self) -> Tree:
+        return {**self.dataset.ours(), **self.policy.ours()}
+
+    def notes(self) -> list[str]:
+        return [*self.loop_notes(), *self.policy.notes("policy")]
+
+
+class LerobotTraining(LerobotLoop):
     """The config of `lerobot-train` since 0.6, as people write it or as lerobot saves it (train_config.json).
 
     `batch_size` and `seed` are keys of ours too and mean the same.
     """
 
     reward_model: LerobotRewardModel
-    dataset: LerobotDataset
     policy: None = None
 
     def ours(self) -> Tree:
         return {**self.dataset.ours(), **self.reward_model.ours()}
 
     def notes(self) -> list[str]:
-        unused = [name for name in _TRAINING_KEYS.split() if getattr(self, name)]
-        if self.reward_model.pretrained_path:
-            unused.append("reward_model.pretrained_path")
-        note = (
-            f"of lerobot's keys these are not used: {', '.join(unused)}; 'epochs' and --output-dir say how long and "
-            "where to"
-        )
-        return [*self.dataset.notes(), *([note] if unused else [])]
+        return [*self.loop_notes(), *self.reward_model.notes("reward_model")]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from plaudit.config import expand_type_override, key_location, parse, read_values
 from plaudit.errors import ConfigError, JudgeError
@@ -40,6 +40,8 @@ class RewardTrainJob(RewardTrainConfig):
     output_dir: Path = Path("runs/reward_model")
     output_checkpoint: Path | None = None  # the model once more, as one .pt file
     num_cameras: PositiveInt | None = None  # that the episodes must have; None: as many as there are
+    episodes: tuple[NonNegativeInt, ...] | None = None  # of a data set, by its own numbers; None: all
+    exclude_episodes: tuple[NonNegativeInt, ...] = ()
     reward_frame: Literal["next", "same"] | None = None  # LeRobot: which frame next.reward is about; None: as in import
 
     @model_validator(mode="after")
@@ -54,6 +56,10 @@ class RewardTrainJob(RewardTrainConfig):
                 "one of them to null or 1 (the model's folder holds all members)"
             )
         return self
+
+    def takes(self, number: int) -> bool:
+        """Whether an episode of a data set is learned from."""
+        return (self.episodes is None or number in self.episodes) and number not in self.exclude_episodes
 
     @property
     def training(self) -> RewardTrainConfig:
@@ -87,7 +93,8 @@ def load_reward_train_job(
         del file_tree["seed"]  # lerobot's word for a seed that nobody chose
     try:
         with from_file(path, [given_keys, theirs]):
-            tree = deep_merge(translate(deep_merge(file_tree, theirs), notes), given_keys)
+            translated = translate(deep_merge(file_tree, theirs), notes)
+            tree = _thawed(deep_merge(translated, given_keys), translated is not file_tree, given_keys)
             _check_names(tree)
             job = parse(RewardTrainJob, _completed(_of_folders(tree) if folders else tree))
     except ConfigError as error:
@@ -114,6 +121,15 @@ def _of_folders(tree: Tree) -> Tree:
     return tree
 
 
+def _thawed(tree: Tree, foreign: bool, given: Mapping[str, Any]) -> Tree:
+    """lerobot's recipes freeze the published ResNet-10; random weights in its place have to learn."""
+    encoder = tree.get("encoder")
+    random = isinstance(encoder, dict) and encoder.get("type") == "resnet10" and encoder.get("weights") is None
+    if foreign and random and "freeze_encoder" not in given:
+        return {key: value for key, value in tree.items() if key != "freeze_encoder"}
+    return tree
+
+
 def _completed(tree: Tree) -> Tree:
     """With what follows: weights of no named encoder are ResNet-10's, a folder lies beside the .pt file."""
     encoder = tree.get("encoder")
@@ -137,8 +153,8 @@ def _notes(job: RewardTrainJob) -> list[str]:
     if encoder.type != "resnet10" or encoder.pretrained:
         return []
     return [
-        "nothing is downloaded: ResNet-10 begins from random weights; to begin from published ones, give their file "
-        "with --pretrained-encoder-path"
+        "nothing is downloaded: ResNet-10 begins from random weights, and learns; to begin from published ones, give "
+        "their file with --pretrained-encoder-path"
     ]
 
 
