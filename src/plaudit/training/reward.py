@@ -14,6 +14,7 @@ from typing import Any
 
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
+from plaudit.judges.cameras import name_of_camera
 from plaudit.judges.classifier.checkpoint import RewardModelConfig
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.model import Size
@@ -135,7 +136,7 @@ def describe_judge(config: TrainingConfig) -> tuple[str, ...]:
 
 def _check_cameras(wanted: Mapping[str, Size], cameras: Mapping[str, Any], *, any_size: bool) -> None:
     for camera, size in wanted.items():
-        found = cameras.get(camera)
+        found = cameras.get(name_of_camera(camera, cameras, wanted))
         if found is None or (tuple(found) != tuple(size) and not any_size):
             has = "has no such camera" if found is None else f"shows it in {found[0]}x{found[1]}"
             raise JudgeError(
@@ -150,7 +151,7 @@ def _compare_with_block(block: RewardModelBlock, facts: RewardModelConfig) -> No
     shape = facts.classifier
     sizes = {(3, *size) for size in (*shape.cameras.values(), *([shape.image_size] if shape.image_size else []))}
     pairs = {
-        "image_keys": (block.image_keys and sorted(block.image_keys), sorted(shape.cameras)),
+        "image_keys": (block.image_keys and _named(block.image_keys, shape.cameras), sorted(shape.cameras)),
         "image_size": (block.image_size and list(block.image_size), [list(size) for size in sorted(sizes)]),
         "hidden_dim": (block.hidden_dim, shape.hidden_dim),
         "num_spatial_blocks": (block.num_spatial_blocks, shape.num_spatial_blocks),
@@ -162,6 +163,11 @@ def _compare_with_block(block: RewardModelBlock, facts: RewardModelConfig) -> No
                 f"the config says that {name} of the reward model is {described}, and the model itself that it is "
                 f"{actual}; name the model that is meant, or leave the key out"
             )
+
+
+def _named(keys: Sequence[str], cameras: Mapping[str, Size]) -> list[str]:
+    """A recipe's cameras by the model's names of them."""
+    return sorted(name_of_camera(key, cameras, keys) for key in keys)
 
 
 def _block_warnings(block: RewardModelBlock, facts: RewardModelConfig) -> list[str]:

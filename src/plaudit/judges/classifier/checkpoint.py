@@ -15,7 +15,7 @@ each refused with a sentence. A model that failed a control is loaded only when 
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -29,6 +29,7 @@ from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, load
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges.calibration import EnsembleCalibration, PlattScaling
+from plaudit.judges.cameras import name_of_camera
 from plaudit.judges.classifier.gpu_inference import CompiledBatches, bf16_copies
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.classifier.old_names import rename_old_keys
@@ -229,7 +230,7 @@ class RewardModel:
 
     def _mini_batches(self, images: Mapping[str, Images], state: FloatArray | None) -> Iterator[tuple[Tensor, ...]]:
         """The pixels of all cameras, then the state where the model sees it."""
-        inputs: list[Images] = [images[camera] for camera in self.cameras]
+        inputs: list[Images] = [images[self.camera_in(camera, images)] for camera in self.cameras]
         if self.classifier.state_dim:
             assert state is not None
             inputs.append(state)
@@ -267,9 +268,14 @@ class RewardModel:
             progress = np.mean([PlattScaling()(member[:, 1]) for member in logits], axis=0).astype(np.float32)
         return Scores(self._calibration([member[:, 0] for member in logits]), progress)
 
+    def camera_in(self, camera: str, there: Collection[str]) -> str:
+        """By which name one of its cameras is there; see plaudit/judges/cameras.py."""
+        return name_of_camera(camera, there, self.cameras)
+
     def check(self, images: Mapping[str, Images], state: FloatArray | None) -> None:
         """Refuse frames and states unlike those it was trained on."""
-        for camera, size in self.cameras.items():
+        for own_name, size in self.cameras.items():
+            camera = self.camera_in(own_name, images)
             if camera not in images:
                 raise JudgeError(
                     f"this reward model looks at camera '{camera}', which is not there; there are: "

@@ -19,6 +19,7 @@ from plaudit.data.formats.images import to_frames
 from plaudit.data.rewards import RewardType
 from plaudit.data.transfer import new_folder
 from plaudit.errors import JudgeError
+from plaudit.judges.cameras import name_of_camera
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConfig
 from plaudit.judges.classifier.loader import load_reward_model
@@ -59,7 +60,8 @@ def _seen(observations: Observations, cameras: Mapping[str, Size], rows: slice) 
 
 
 def _frames(images: Mapping[str, Any], cameras: Mapping[str, Size], rows: slice) -> dict[str, ByteArray]:
-    return {c: to_frames(_array(images[c][rows]), "observations", c) for c in cameras if c in images}
+    names = [name_of_camera(camera, images, cameras) for camera in cameras]
+    return {c: to_frames(_array(images[c][rows]), "observations", c) for c in names if c in images}
 
 
 def _array(values: Any) -> AnyArray:
