@@ -80,8 +80,8 @@ def main() -> None:
     options = parser.parse_args()
     if not options.data.is_dir():
         raise SystemExit(f"{options.data} is not there; name the folder of g1_bottle with --data")
-    last = 7 if options.quick else None
-    trained_on = 5 if options.quick else TRAINED_ON
+    last = 6 if options.quick else None
+    trained_on = 4 if options.quick else TRAINED_ON
     config = RewardTrainConfig(device=options.device, seed=options.seed, **(QUICK if options.quick else {}))
     config = config.model_copy(update={"test_fraction": 0.0, "val_fraction": 0.2})
     if options.compare:
@@ -99,7 +99,7 @@ def main() -> None:
         claims = None if options.quick else bars
         measure(claims, "one_image", config, known, unseen, Path(folder), 0.94)
         measure(claims, "state_and_history", config.model_copy(update=BOTH), known, unseen, Path(folder), 0.97)
-    if options.quick:  # five episodes to learn from, two to measure
+    if options.quick:  # four episodes to learn from, two to measure
         bars.left_out("how many frames of unseen episodes are right, how far cutoffs are off, and a clock's share")
     bars.report()
 

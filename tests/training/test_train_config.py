@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,8 +67,9 @@ learner: ppo
 """)
     config = load_training_config("train", path, [])
     assert (config.env.obs, config.policy.cameras, config.run.num_envs) == ("both", (), 8)
-    assert config.judge.config.model == Path("best.pt") and config.judge.config.network.image_size == (3, 64, 64)
-    assert config.judge.config.device == "auto" == config.run.device  # two GPUs are not here
+    judge: Any = config.judge.config
+    assert judge.model == Path("best.pt") and judge.network.image_size == (3, 64, 64)
+    assert judge.device == "auto" == config.run.device  # two GPUs are not here
 
 
 def test_what_of_a_recipe_has_no_meaning_here_is_answered():

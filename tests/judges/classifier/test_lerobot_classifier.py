@@ -1,15 +1,16 @@
 """lerobot's reward classifier, read and written; `make interop` does the same with lerobot itself."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModel, ResNetConfig, ResNetModel
 
 from command import plaudit
 from plaudit.errors import BadFile, JudgeError
@@ -60,8 +61,8 @@ class Theirs(nn.Module):
 def their_folder(folder: Path, keys: list[str]) -> tuple[Theirs, dict[str, Tensor]]:
     """As lerobot saves one: with a small ResNet of transformers and statistics of each camera."""
     torch.manual_seed(0)
-    shape = ResNetConfig(embedding_size=8, hidden_sizes=[8, 8, 8, 16], depths=[1] * 4, layer_type="basic")
-    encoder = ResNetModel(shape).eval()
+    shape = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 8, 8, 16], depths=[1] * 4, layer_type="basic")
+    encoder = transformers.ResNetModel(shape).eval()
     encoder.save_pretrained(folder / "resnet")
     network = Theirs(encoder, keys, 16).eval()
     out = folder / "theirs"
@@ -114,12 +115,14 @@ def ours(size: int = SIZE, **shape: Any) -> RewardModel:
     return RewardModel([BinaryRewardClassifier(config)], RewardModelConfig.untested(config), "cpu")
 
 
-def test_ours_is_a_folder_of_which_transformers_builds_the_encoder(tmp_path):
+def test_ours_is_a_folder_of_which_transformers_builds_the_encoder(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the modules are put on it
     model, folder = ours(), tmp_path / "out"
     folder.mkdir()
     notes = save_lerobot_classifier(model, folder, folder)
     tensors = load_file(folder / "model.safetensors")
-    encoder = AutoModel.from_pretrained(folder / "encoder", trust_remote_code=True)
+    encoder = transformers.AutoModel.from_pretrained(folder / "encoder", trust_remote_code=True)
     network = Theirs(encoder, sorted(f"observation.images.{c}" for c in model.cameras), 16).eval()
     network.load_state_dict(tensors)
     images = noise("front", "wrist")

@@ -78,5 +78,5 @@ def resized(frames: ByteArray, height: int, width: int) -> ByteArray:
         return frames
     out = np.empty((len(frames), height, width, 3), np.uint8)
     for image, target in zip(frames, out):
-        target[:] = Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR)
+        target[:] = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
     return out

@@ -175,8 +175,7 @@ class LerobotFeature(Config):
 
 
 _REWARD_MODEL_KEYS = (
-    "output_features model_type name grad_clip_norm normalization_mapping push_to_hub repo_id private tags license "
-    "pretrained_revision use_amp"
+    "output_features name normalization_mapping repo_id private tags license pretrained_revision use_amp"
 )
 
 
@@ -184,7 +183,11 @@ class LerobotRewardModel(LerobotClassifier, _ignored(_REWARD_MODEL_KEYS)):
     """Since lerobot 0.6."""
 
     input_features: dict[str, LerobotFeature] | None = None  # its cameras, and their size
-    pretrained_path: Any = None  # not used; there is a note where it is set
+    # Not used; there is a note where they are set.
+    model_type: Any = None
+    grad_clip_norm: Any = None
+    push_to_hub: Any = None
+    pretrained_path: Any = None
 
     def notes(self, block: str) -> list[str]:
         """What is set, differs from lerobot's default and has no meaning here."""

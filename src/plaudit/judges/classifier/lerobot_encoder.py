@@ -45,7 +45,8 @@ class PlauditEncoder(PreTrainedModel):
     def __init__(self, config: PlauditEncoderConfig):
         super().__init__(config)
         with from_file(config.name_or_path or "config.json"):
-            self.network = ENCODER_REGISTRY.parse(config.encoder).build(pretrained=False)
+            encoder: Any = ENCODER_REGISTRY.parse(config.encoder)
+            self.network = encoder.build(pretrained=False)
         self.post_init()
 
     def _init_weights(self, module: Any) -> None:

@@ -123,7 +123,7 @@ def _episode_table(root: Root, file: Path, columns: Columns) -> pa.Table:
     if not kinds or "episode_index" not in table.column_names:
         return table
     indices = [count(value.as_py()) for value in table["episode_index"]]
-    found = [_described(columns[i], kinds) if i in columns else {} for i in indices]
+    found = [_described(columns[i], kinds) if i is not None and i in columns else {} for i in indices]
     for name in _DTYPES:
         for kind in sorted(kinds & set(describe(np.zeros(1)))):
             values = [stats[name][kind] if name in stats else None for stats in found]
