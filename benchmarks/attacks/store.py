@@ -198,7 +198,7 @@ def bit_flips(original: Path, folder: Path, rng: Rng, quick: bool) -> Iterator[T
     for name, path in files_of(original).items():
         tally = Tally(f"store: bit flips in {name}")
         bits = 8 * path.stat().st_size
-        for bit in sorted(rng.choice(bits, min(bits, 3 if quick else 150), replace=False).tolist()):
+        for bit in sorted(rng.choice(bits, min(bits, 2 if quick else 150), replace=False).tolist()):
             store = fresh(original, folder)
             flip(files_of(store)[name], bit)
             judge(tally, f"bit {bit} of {name}", live_through(store), store)
@@ -256,7 +256,7 @@ def lines(original: Path, folder: Path, rng: Rng, quick: bool) -> Iterator[Tally
 def missing_files(original: Path, folder: Path, rng: Rng, quick: bool) -> Iterator[Tally]:
     tally = Tally("store: files and folders removed")
     names = [path.relative_to(original) for path in sorted(original.rglob("*"))]
-    for name in rng.permutation(np.array(names))[: 6 if quick else None]:
+    for name in rng.permutation(np.array(names))[: 4 if quick else None]:
         store = fresh(original, folder)
         target = store / name
         holds = name.parts[0] == "segments" and name.name != "schema.json"
@@ -370,7 +370,7 @@ def kills(original: Path, folder: Path, rng: Rng, quick: bool) -> Iterator[Tally
     Store.create(store).close()
     context = multiprocessing.get_context("fork")
     episodes, labels = 0, set[int]()
-    for _ in range(4 if quick else 200):
+    for _ in range(3 if quick else 200):
         receive, send = os.pipe()
         child = context.Process(target=write_for_ever, args=(store, send))
         child.start()

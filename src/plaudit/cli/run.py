@@ -44,7 +44,9 @@ def run_(
     store: Annotated[Path, typer.Option(help="Where to record; made if it does not exist.")] = Path("episodes"),
     task: Annotated[str, typer.Option(help="The instruction, in words, as episodes have it.")] = "",
     seed: Annotated[int | None, typer.Option(help="Of the first episode, in a simulation.")] = None,
-    teleop: Annotated[str, typer.Option(help="keyboard, gamepad, topic, none, or my_module:MyConfig.")] = "none",
+    teleop: Annotated[
+        str, typer.Option(help="keyboard, gamepad, topic, lerobot, none or my_module:MyConfig.")
+    ] = "none",
     params: RobotParams = None,
     topics: RobotTopics = None,
     allow_code: AllowCode = None,
