@@ -137,6 +137,7 @@ if ! "$venv/bin/python" -c 'import importlib.util, sys; sys.exit(not importlib.u
 fi
 [ "$requirement" != torch ] || exit 0
 say "$venv: installing plaudit, $requirement at $([ -n "$lock" ] && echo "the versions of $lock" || echo "the newest versions")"
-install -e "$requirement"
+# Without a lock everything is upgraded; the chosen PyTorch stays what it is.
+if [ -n "$lock" ]; then install -e "$requirement"; else install "$torch" -e "$requirement"; fi
 # The reference of openpi's protocol for the tests. It asks for numpy 1 and works with 2, so its own wishes are passed over.
 case $requirement in *dev*) install --no-deps "openpi-client${lock:+==0.1.2}" ;; esac
