@@ -64,18 +64,24 @@ types: $(VENV)/.ready-dev
 
 lint: ruff types
 
-# Two cores are kept busy: both environments are set up at the same time, and what uses one core, or waits much as
-# clusters do, runs beside the tests that use two, and comes first so that nothing of one core is left at the end. Tests
-# of clusters run one by one: each starts a dozen processes.
-test: environments
+# Two cores are kept busy: what uses one core, or waits much as clusters do, runs beside the tests that use two, and comes
+# first so that nothing of one core is left at the end. The adapters, which have an environment of their own, come before
+# the rest: meanwhile one process compiles what the tests import, which each of four would otherwise do for itself.
+# Tests of clusters run one by one: each starts a dozen processes.
+test: $(VENV)/.torch
 	@$(TOGETHER) test-fast test-beside
 
-test-beside: ruff
-	@$(MAKE) --no-print-directory test-clusters
+test-beside: $(SIMULATORS)/.ready
 	@$(MAKE) --no-print-directory test-simulators SELECT='-n 0 -m "not slow"'
+	@$(MAKE) --no-print-directory ruff
+	@$(MAKE) --no-print-directory test-clusters
 
-test-fast: $(VENV)/.ready-dev
+test-fast: $(VENV)/.compiled
 	+$(PYTEST) -m "not cluster and not slow"
+
+$(VENV)/.compiled: $(VENV)/.ready-dev
+	@$(BIN)/pytest --collect-only --quiet > /dev/null
+	@touch $@
 
 test-clusters: $(VENV)/.ready-dev
 	$(BIN)/pytest -m "cluster and not slow" $(CLUSTERS)

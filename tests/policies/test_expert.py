@@ -5,7 +5,7 @@ pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # 
 
 from plaudit.envs.panda.vec_env import PandaVecEnv
 from plaudit.errors import EnvError
-from plaudit.policies.expert import OUTCOMES, ScriptedExpert
+from plaudit.policies.expert import OUTCOMES, SUCCESSES, ScriptedExpert
 
 SEEDS = 20
 
@@ -18,12 +18,13 @@ def succeeded(task, outcome, noise=0.05):
     return np.any([env.step(expert.act(env.task_state()))[1]["success"] for _ in range(env.max_steps)], axis=0)
 
 
+@pytest.mark.parametrize("outcome", SUCCESSES)
 @pytest.mark.parametrize("task", ["lift", "pick_place", "push"])
-def test_it_succeeds(task):
-    assert succeeded(task, "success").mean() >= 0.95
+def test_it_succeeds(task, outcome):
+    assert succeeded(task, outcome).mean() >= 0.95
 
 
-@pytest.mark.parametrize("outcome", [outcome for outcome in OUTCOMES if outcome != "success"])
+@pytest.mark.parametrize("outcome", [outcome for outcome in OUTCOMES if outcome not in SUCCESSES])
 @pytest.mark.parametrize("task", ["lift", "pick_place", "push"])
 def test_it_fails_as_told(task, outcome):
     assert succeeded(task, outcome).mean() <= 0.15
@@ -62,7 +63,7 @@ def test_what_it_cannot_do_is_refused_in_a_sentence():
     env = PandaVecEnv("lift")
     with pytest.raises(EnvError, match="there is no outcome 'mis'; did you mean 'miss'"):
         ScriptedExpert(env.task_name, env.num_envs, ["mis"])
-    with pytest.raises(EnvError, match="name at least one outcome of success, miss, drop, near_goal, wrong_place"):
+    with pytest.raises(EnvError, match="name at least one outcome of success, off_center, miss, drop, near_goal, wrong_place"):
         ScriptedExpert(env.task_name, env.num_envs, [])
     with pytest.raises(EnvError, match="noise is -1; it is a standard deviation, 0 or more"):
         ScriptedExpert(env.task_name, env.num_envs, noise=-1)

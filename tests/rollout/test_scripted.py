@@ -20,7 +20,7 @@ def test_a_script_fills_a_store_to_its_targets_with_true_labels(store: Store):
     quota = collect_scripted(LIFT, store, EpisodeTargets(3, 6), noise=0.05, random_fraction=0.34, steps_after_success=4)
     assert quota.done and dict(quota.kept) == {"success": 3, "failure": 6} and len(store) == 9
     told = Counter(episode.meta["outcome"] for _, episode in store)
-    assert told["success"] == 3 and told["random"] >= 1 and {"miss", "drop"} <= set(told)
+    assert told["success"] == 2 and told["off_center"] == 1 and told["random"] >= 1 and {"miss", "drop"} <= set(told)
     for episode_id, episode in store:
         labels = store.ledger.labels(episode_id)
         assert labels.judge.source == "simulator" and (labels.success[1:] == episode.success).all()

@@ -69,6 +69,7 @@ def run_of(tmp_path: Path, *words: str, watch: Callback = lambda now: True) -> O
         folder.close()
 
 
+@pytest.mark.slow
 def test_a_policy_learns_from_the_judge_alone(tmp_path):
     more = (
         "run.max_episodes=60",

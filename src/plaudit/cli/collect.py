@@ -49,8 +49,8 @@ def collect_(
     target_success: TargetSuccess = 60,
     target_failure: TargetFailure = 120,
     outcomes: Annotated[
-        str, typer.Option(help="Outcomes of the script; the failures take turns.")
-    ] = "success,miss,drop,near_goal,wrong_place",
+        str, typer.Option(help="Outcomes of the script; they take turns.")
+    ] = "success,off_center,miss,drop,near_goal,wrong_place",
     random_fraction: Annotated[
         float, typer.Option(min=0, max=1, help="Fraction of the failures that are random walks.", callback=finite)
     ] = 0.2,

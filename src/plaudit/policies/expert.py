@@ -3,7 +3,8 @@
 It acts on privileged state, not on images. Each environment is in one of a few phases and moves in a straight line to
 the target of that phase; noise on the actions makes every demonstration different. The failures are near misses, which
 a judge has to tell from success: fingers that close beside the cube, a cube that is dropped on the way, one that stops
-short of the goal, one that is brought to the wrong place.
+short of the goal, one that is brought to the wrong place. A success may be off center, just within what is allowed: a
+judge that has only seen perfect ones cannot know where success ends.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from plaudit.envs.panda.vec_env import PandaVecEnv
 
 
-Outcome = Literal["success", "miss", "drop", "near_goal", "wrong_place"]
+Outcome = Literal["success", "off_center", "miss", "drop", "near_goal", "wrong_place"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+SUCCESSES: tuple[Outcome, ...] = ("success", "off_center")
 
 HOVER_HEIGHT = 0.09  # of the fingertips above the table on the way, m
 ALIGNED = 0.012  # error of the fingertips at which a phase is over, m
@@ -92,20 +94,34 @@ class ScriptedExpert:
         self._shift("miss", self._offset, miss_by * sideways)
         if self._task == "lift":
             self._goal[:] = state.cube_pos + (0, 0, Lift.height + 0.04)
-            if (self.outcome == "near_goal").any():  # from half way up to just below the height of success
-                self._shift("near_goal", self._goal, -self._rng.uniform(0.05, 0.09, (count, 1)) * (0, 0, 1))
+            # From half way up to just below the height of success, and just above it.
+            self._shift_at_random("near_goal", 0.05, 0.09, np.tile((0, 0, -1), (count, 1)))
+            self._shift_at_random("off_center", 0.015, 0.03, np.tile((0, 0, -1), (count, 1)))
             self._shift("wrong_place", self._goal, 0.1 * sideways - (0, 0, Lift.height + 0.02))
         elif self._task == "pick_place":
-            self._shift("near_goal", self._goal, 0.06 * sideways)
+            self._shift_at_random("near_goal", 0.035, 0.07)
+            self._shift_at_random("off_center", 0.008, 0.018)
             self._shift("wrong_place", self._goal, 0.12 * sideways)
             self._shift("drop", self._goal, 0.12 * sideways + (0, 0, 0.1))  # on a path that does not cross the goal
         else:
             self._shift("near_goal", self._goal, -0.06 * to_goal / np.linalg.norm(to_goal[:, :2], axis=1)[:, None])
+            self._shift_at_random("off_center", 0.005, 0.015, sideways)
             self._shift("wrong_place", self._goal, 0.1 * sideways)
 
     def _shift(self, outcome: Outcome, positions: AnyArray, by: AnyArray) -> None:
         """Move the positions, [N, 3], of the environments with this outcome."""
         positions += np.where((self.outcome == outcome)[:, None], by, 0.0)
+
+    def _shift_at_random(self, outcome: Outcome, least: float, most: float, direction: AnyArray | None = None) -> None:
+        """Move the goals of this outcome by a random distance, in a random direction where none is given, [N, 3]."""
+        if outcome not in self.outcome:
+            return  # and draw nothing, so that other outcomes are as they would be without this one
+        if direction is None:
+            direction = self._rng.normal(size=self._goal.shape)
+            direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+            below = self._goal[:, 2] + most * direction[:, 2] < CUBE_HALF_SIZE  # the table is in the way
+            direction[below, 2] = np.abs(direction[below, 2])
+        self._shift(outcome, self._goal, self._rng.uniform(least, most, (self._num_envs, 1)) * direction)
 
     def _pick(self, state: TaskState) -> tuple[AnyArray, AnyArray]:
         """Targets of the fingertips, [N, 3], and the gripper, [N]: above the cube, down, close, carry to the goal."""

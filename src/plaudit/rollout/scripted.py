@@ -22,7 +22,7 @@ from plaudit.envs.panda.tasks import TASKS
 from plaudit.errors import EnvError
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
-from plaudit.policies.expert import OUTCOMES, check_script, expert_act_fn
+from plaudit.policies.expert import OUTCOMES, SUCCESSES, check_script, expert_act_fn
 from plaudit.protocols import VecEnv
 from plaudit.rollout.collector import EpisodeQuota, EpisodeTargets
 from plaudit.rollout.vector import ActFn, collect_rollout
@@ -93,9 +93,9 @@ def check_targets(
         raise EnvError(f"random_fraction is {random_fraction:g}; it is a share of the failures, from 0 to 1")
     if targets.success is None or targets.failure is None:
         raise EnvError("a script needs both targets: it would never end")
-    if targets.success and "success" not in outcomes:
+    if targets.success and not set(outcomes) & set(SUCCESSES):
         raise EnvError("no outcome succeeds; add success to the outcomes, or set the target of success to 0")
-    if targets.failure and set(outcomes) <= {"success"} and not random_fraction:
+    if targets.failure and set(outcomes) <= set(SUCCESSES) and not random_fraction:
         raise EnvError("no outcome fails; add some, a share of random walks, or set the target of failure to 0")
 
 
@@ -113,7 +113,7 @@ def collect_scripted(
 ) -> EpisodeQuota:
     """Add the episodes that a store needs to reach its targets, after each rollout; returns the counts.
 
-    outcomes: to plan; the failures in turn
+    outcomes: to plan; successes and failures each in turn
     noise: standard deviation of the noise on actions, whose largest value is 1
     random_fraction: of the failures that are random walks
     steps_after_success: before an episode ends
@@ -205,7 +205,7 @@ def _with_outcomes(
     while queue and rollouts.num_episodes < max_episodes:
         batch, queue = queue[: rollouts.num_envs], queue[rollouts.num_envs :]
         for outcome, episode, labels in rollouts.run(batch):
-            if keep_all or labels.success_once == (outcome == "success"):
+            if keep_all or labels.success_once == (outcome in SUCCESSES):
                 yield outcome, episode, labels
             else:
                 left_out[outcome] += 1
@@ -226,11 +226,12 @@ def _until_done(
 
 
 def _choose_outcomes(quota: EpisodeQuota, count: int, outcomes: Sequence[str], random_fraction: float) -> list[str]:
-    """For the next rollout: successes and failures in the ratio of what is missing, the failures in turn."""
+    """For the next rollout: successes and failures in the ratio of what is missing, each kind in turn."""
     success, failure = quota.missing("success") or 0, quota.missing("failure") or 0
     num_success = round(count * success / (success + failure)) if success and failure else count * bool(success)
-    chosen = ["success"] * min(max(num_success, int(success > 0)), count)
-    failures, kept = [outcome for outcome in outcomes if outcome != "success"], quota.kept["failure"]
+    successes, done = [outcome for outcome in outcomes if outcome in SUCCESSES], quota.kept["success"]
+    chosen = [successes[(done + i) % len(successes)] for i in range(min(max(num_success, int(success > 0)), count))]
+    failures, kept = [outcome for outcome in outcomes if outcome not in SUCCESSES], quota.kept["failure"]
     for i in range(kept, kept + count - len(chosen)):
         is_random = not failures or int((i + 1) * random_fraction) > int(i * random_fraction)
         chosen.append(RANDOM if is_random else failures[i % len(failures)])
