@@ -63,7 +63,9 @@ def test_what_it_cannot_do_is_refused_in_a_sentence():
     env = PandaVecEnv("lift")
     with pytest.raises(EnvError, match="there is no outcome 'mis'; did you mean 'miss'"):
         ScriptedExpert(env.task_name, env.num_envs, ["mis"])
-    with pytest.raises(EnvError, match="name at least one outcome of success, off_center, miss, drop, near_goal, wrong_place"):
+    with pytest.raises(
+        EnvError, match="name at least one outcome of success, off_center, miss, drop, near_goal, wrong_place"
+    ):
         ScriptedExpert(env.task_name, env.num_envs, [])
     with pytest.raises(EnvError, match="noise is -1; it is a standard deviation, 0 or more"):
         ScriptedExpert(env.task_name, env.num_envs, noise=-1)
