@@ -214,8 +214,10 @@ def test_what_is_not_used_is_told(tmp_path):
     block = {**MANISKILL["reward_training"], "micro_batch_size": 16}
     _, notes = read(tmp_path, {"reward_training": block})
     assert notes[0] == "micro_batch_size 16 is not used: a batch of 64 is one piece"
-    _, notes = read(tmp_path, {**LEROBOT, "dataset": {"root": "labeled", "video_backend": "torchcodec"}})
+    changed = {"video_backend": "torchcodec", "image_transforms": {"enable": True}}
+    _, notes = read(tmp_path, {**LEROBOT, "dataset": {"root": "labeled", **changed}})
     assert notes[0] == "video_backend 'torchcodec' is not used: videos are read with PyAV"
+    assert notes[1] == "dataset.image_transforms is not used: 'augment' says how images are changed"
 
 
 def test_the_flags_of_two_folders_bring_their_own_defaults():

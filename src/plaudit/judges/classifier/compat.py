@@ -228,9 +228,7 @@ class LerobotPolicy(LerobotRewardModel):
         return {**super().ours(), **size}
 
 
-_DATASET_KEYS = (
-    "repo_type image_transforms revision use_imagenet_stats return_uint8 depth_output_unit streaming eval_split"
-)
+_DATASET_KEYS = "repo_type revision use_imagenet_stats return_uint8 depth_output_unit streaming eval_split"
 
 
 class LerobotDataset(_ignored(_DATASET_KEYS)):
@@ -239,6 +237,7 @@ class LerobotDataset(_ignored(_DATASET_KEYS)):
     repo_id: str | None = None
     root: Path | None = None
     video_backend: str | None = "pyav"
+    image_transforms: Any = None
     episodes: tuple[NonNegativeInt, ...] | None = None  # which to learn from; None: all
     exclude_episodes: tuple[NonNegativeInt, ...] | None = None
     reward_frame: Literal["next", "same"] | None = (
@@ -259,9 +258,13 @@ class LerobotDataset(_ignored(_DATASET_KEYS)):
         return {"data": [str(self.root)], "reward_frame": self.reward_frame or (None if says else "same"), **named}
 
     def notes(self) -> list[str]:
-        backend = self.video_backend
-        used = backend in (None, "pyav")
-        return [] if used else [f"video_backend '{backend}' is not used: videos are read with PyAV"]
+        backend, transforms = self.video_backend, self.image_transforms
+        notes = []
+        if backend not in (None, "pyav"):
+            notes.append(f"video_backend '{backend}' is not used: videos are read with PyAV")
+        if isinstance(transforms, dict) and transforms.get("enable"):
+            notes.append("dataset.image_transforms is not used: 'augment' says how images are changed")
+        return notes
 
 
 # Of lerobot's training loop; there is a note where they are set.
