@@ -199,7 +199,7 @@ class Demo:
         else:
             run = RunFolder.create(self.run, load_training_config("train", None, self.policy))
         with Trainer(run, self.display.track) as trainer, self.display.steps(run.config) as (on_rollout, stopped):
-            end = trainer.run(on_rollout)
+            end = trainer.run(on_rollout, stopped)
         if stopped():
             raise TrainingInterrupted
         accuracy = [line["judge/accuracy"] for line in run.metrics() if "judge/accuracy" in line]

@@ -27,8 +27,9 @@ def train_(
 ) -> None:
     """Train a policy in simulation.
 
-    Writes a run folder with metrics, checkpoints, the policy and report.html. Ctrl-C stops after the current rollout;
-    --resume continues exactly where it stopped. Returns 1 when an audit alarm stopped the run.
+    Writes a run folder with metrics, checkpoints, the policy and report.html. Ctrl-C stops after the current rollout,
+    or the current update of a learner from replay; --resume continues exactly there. Returns 1 when an audit alarm
+    stopped the run.
     """
     from plaudit.report.run import write_run_report
     from plaudit.training.config_file import load_training_config
@@ -45,7 +46,7 @@ def train_(
         run = RunFolder.create(folder / wanted.run_name, wanted)
     try:
         with Trainer(run, progress) as trainer, training_bar(run.config) as (callback, stopped):
-            end = trainer.run(callback)
+            end = trainer.run(callback, stopped)
     except KeyboardInterrupt:
         stop(f"interrupted; resume from the last checkpoint with: plaudit train --resume {run.path}")
     except PlauditError:

@@ -34,6 +34,15 @@ class Progress:
 
 
 @dataclass
+class RolloutStats:
+    """A rollout in numbers, without its steps: what a checkpoint keeps of one that is not all learned from."""
+
+    steps: int  # of all its episodes
+    episodes: int
+    metrics: dict[str, float]  # by the names in docs/metrics.md; those of the updates so far among them
+
+
+@dataclass
 class OnlineProgress:
     """Of an online run: what its workers reported last."""
 

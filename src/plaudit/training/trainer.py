@@ -2,41 +2,37 @@
 
     while not finished:
         rollout = collect a rollout of num_envs episodes from seeds, the judge decides
-        store it, update the learner, audit the judge
+        store it, audit the judge, update the learner
         log, evaluate and save a checkpoint when due
 
 Everything random comes from generators that a checkpoint keeps, and a rollout starts from seeds alone. A resumed run
 drops the episodes that were stored after its checkpoint and plays them again, so that it makes the same curve as one
-that was never interrupted.
+that was never interrupted. A run that is asked to stop between two updates keeps the numbers of the rollout in its
+checkpoint, and a resumed one makes the updates that are left of it first.
 """
 
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, replace
 
 import numpy as np
 
-from plaudit.data.batch import to_torch
-from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import DataError
-from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
+from plaudit.rollout.vector import RolloutBatch, collect_rollout
 from plaudit.training.audit import Audit
 from plaudit.training.collect import collecting
 from plaudit.training.config import TrainingConfig
 from plaudit.training.demos import check_demos, open_demos
 from plaudit.training.evaluation import evaluate, make_eval_env
 from plaudit.training.learner_setup import build_learner, learner_env_spec, learner_threads
-from plaudit.training.progress import Progress
+from plaudit.training.progress import Progress, RolloutStats
 from plaudit.training.reward import RolloutJudge, describe_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.seeds import train_seed
-from plaudit.types import Observation
+from plaudit.training.updates import ProgressBar, RunEpisodes, Stopped, make_updates
 
-ProgressBar = Callable[[str], Any]  # name -> a function that wraps a sequence in a progress bar
 Callback = Callable[[Progress], bool]  # called after each rollout; returns whether to continue
 
 
@@ -91,10 +87,10 @@ class Trainer:
         demos = open_demos(folder, self._progress_bar)
         if demos is not None:
             demos = self.judge.label_demos(demos, folder.demo_labels, self._progress_bar)
-        self.updates = _updates(config, self.learner, self.episodes, demos, self.judge)
+        self.updates = make_updates(config, self.learner, self.episodes, demos, self.judge)
         self.collection = stack.enter_context(collecting(config.collect, folder.path))
 
-    def _open_episodes(self, stack: ExitStack) -> "RunEpisodes | None":
+    def _open_episodes(self, stack: ExitStack) -> RunEpisodes | None:
         """The run's own episodes as the newest checkpoint has them, with labels of the current judge."""
         config, path = self.config, self.folder.episodes
         if not config.off_policy and not config.run.keep_episodes:
@@ -107,21 +103,23 @@ class Trainer:
         self.judge.relabel(store, self._progress_bar)
         return episodes
 
-    def run(self, callback: Callback) -> Progress:
-        """To the end, or until the callback returns False; starts from the newest checkpoint."""
-        progress = self._resume()
+    def run(self, callback: Callback, stopped: Stopped = lambda: False) -> Progress:
+        """To the end, or until it is asked to stop; starts from the newest checkpoint."""
+        progress, rollout = self._resume()
         start = time.monotonic() - progress.elapsed_s
-        going = not self._finished(progress)
+        going = rollout is not None or not self._finished(progress)
         while going:
             # Collect a rollout, store it and learn from it.
-            rollout = self._collect(progress)
-            metrics = dict(self.updates.learn(rollout, progress.step))
-            metrics |= self._audit(rollout, progress.episodes)
-            if self.collection is not None:
-                metrics |= self.collection.take(rollout, self.env)
-            before, progress = progress.step, self._advance(progress, rollout, time.monotonic() - start)
-            self.folder.log(progress.step, {**metrics, **_rollout_metrics(rollout, progress)})
+            rollout = rollout or self._collect(progress)
+            rollout.metrics |= self.updates.learn(stopped)
+            now = self._advance(progress, rollout, time.monotonic() - start)
+            if self.updates.pending:
+                progress = replace(progress, elapsed_s=now.elapsed_s)
+                self._save(progress, rollout)
+                break
+            self.folder.log(now.step, {**rollout.metrics, **_speed(now)})
             # Evaluate and save what is due.
+            before, progress, rollout = progress.step, now, None
             finished = self._finished(progress)
             if finished or _passed(before, progress.step, self.config.evaluation.freq):
                 progress.eval_success = self._evaluate(progress.step, start)
@@ -131,10 +129,11 @@ class Trainer:
                 self._save(progress)
         return progress
 
-    def _collect(self, progress: Progress) -> RolloutBatch:
+    def _collect(self, progress: Progress) -> RolloutStats:
+        """Play a rollout, store it and compare the judge with the simulator; the updates that it allows are due."""
         config = self.config
         seeds = [train_seed(config.run.seed, progress.episodes + i) for i in range(config.run.num_envs)]
-        return collect_rollout(
+        rollout = collect_rollout(
             self.env,
             self.updates.act_fn(progress.step),
             seeds,
@@ -143,6 +142,12 @@ class Trainer:
             gamma=config.learner.gamma,
             terminate_on_success=config.reward.terminates,
         )
+        self.updates.add(rollout, progress.step)
+        stats = _rollout_stats(rollout)
+        stats.metrics |= self._audit(rollout, progress.episodes)
+        if self.collection is not None:
+            stats.metrics |= self.collection.take(rollout, self.env)
+        return stats
 
     def _audit(self, rollout: RolloutBatch, first_episode: int) -> dict[str, float]:
         """Compare the judge with the simulator, which the learner is told nothing of."""
@@ -159,11 +164,11 @@ class Trainer:
             **self.audit.metrics(),
         }
 
-    def _advance(self, progress: Progress, rollout: RolloutBatch, elapsed_s: float) -> Progress:
+    def _advance(self, progress: Progress, rollout: RolloutStats, elapsed_s: float) -> Progress:
         return Progress(
             step=progress.step + rollout.steps,
-            episodes=progress.episodes + len(rollout.length),
-            judge_success=float(rollout.success_once.mean()),
+            episodes=progress.episodes + rollout.episodes,
+            judge_success=rollout.metrics["judge/success_once"],
             eval_success=progress.eval_success,
             elapsed_s=elapsed_s,
             alarm=self.audit.alarm,
@@ -185,9 +190,13 @@ class Trainer:
         self.folder.save_policy(self.learner.policy_config(), self.learner.weights())
         return result.success_rate
 
-    def _save(self, progress: Progress) -> None:
+    def _save(self, progress: Progress, rollout: RolloutStats | None = None) -> None:
+        """
+        rollout: collected after `progress`, with updates left to make
+        """
         state = {
             **vars(progress),
+            "rollout": None if rollout is None else vars(rollout),
             "num_episodes_stored": 0 if self.episodes is None else self.episodes.end,
             "updates": self.updates.state_dict(),
             "judge": self.judge.judge.id.fingerprint,
@@ -195,173 +204,23 @@ class Trainer:
         }
         self.folder.save_checkpoint(progress.step, self.learner, state)
 
-    def _resume(self) -> Progress:
-        """Where the newest checkpoint stands, with everything as it was; the beginning where there is none."""
+    def _resume(self) -> tuple[Progress, RolloutStats | None]:
+        """Where the newest checkpoint stands, with everything as it was; the beginning where there is none.
+
+        Beside it, a rollout with updates left to make.
+        """
         start, state = time.monotonic(), self.folder.resume(self.learner)
         if state is None:
             if self.updates.pretrain(self._progress_bar):  # what the demonstrations alone are worth
                 self._evaluate(0, start)
-            return Progress(elapsed_s=time.monotonic() - start)
+            return Progress(elapsed_s=time.monotonic() - start), None
         self.updates.load_state_dict(state["updates"])
         if state["judge"] == self.judge.judge.id.fingerprint:  # another judge is audited from the start
             self.audit.load_state_dict(state["audit"])
         progress = Progress(**{field.name: state[field.name] for field in fields(Progress)})
         progress.alarm = self.audit.alarm
-        return progress
-
-
-class RunEpisodes:
-    """The run's own episodes with their labels."""
-
-    def __init__(self, store: Store, judge: RolloutJudge):
-        self.store, self._judge = store, judge
-        self.end = 0  # ids from here on are not of the run as it stands; a checkpoint keeps this
-
-    def add(self, rollout: RolloutBatch) -> None:
-        """Store a rollout."""
-        pairs = self._judge.episodes(rollout)
-        ids = self.store.extend([episode for episode, _ in pairs])
-        self.store.ledger.extend(zip(ids, (labels for _, labels in pairs), strict=True))
-        self.end = ids[-1] + 1
-
-    def truncate(self, end: int) -> None:
-        """Go back to where a checkpoint stands: episodes that were stored after it are evicted."""
-        later = [i for i in self.store.ids if i >= end]
-        if later:
-            self.store.evict(later)
-        self.end = end
-
-
-class Updates(ABC):
-    """How a learner learns from rollouts."""
-
-    @abstractmethod
-    def pretrain(self, progress_bar: ProgressBar) -> bool:
-        """Learn from demonstrations before the first rollout; returns whether something was learned."""
-
-    @abstractmethod
-    def act_fn(self, step: int) -> ActFn:
-        """What acts in the rollout that starts at this step."""
-
-    @abstractmethod
-    def learn(self, rollout: RolloutBatch, step: int) -> Mapping[str, float]:
-        """Learn from a rollout that started at this step; returns metrics."""
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps besides the learner, as JSON."""
-
-    @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What `state_dict` returned."""
-
-
-class OnPolicyUpdates(Updates):
-    """PPO: each rollout is used once, and stored only when asked for. Demonstrations are cloned first."""
-
-    def __init__(self, learner: Any, episodes: RunEpisodes | None, demos: Store | None, seed: int):
-        self._learner, self._episodes, self._demos, self._seed = learner, episodes, demos, seed
-
-    def pretrain(self, progress_bar: ProgressBar) -> bool:
-        if self._demos is None:
-            return False
-        config, cameras = self._learner.config, tuple(self._learner.env_spec.cameras)
-        replay = ReplaySampler(self._demos, cameras=cameras, seed=self._seed)
-        for _ in progress_bar("pretraining on demonstrations")(range(config.pretrain_updates)):
-            self._learner.bc_update(to_torch(replay.sample(config.pretrain_batch_size), self._learner.device))
-        return config.pretrain_updates > 0
-
-    def act_fn(self, step: int) -> ActFn:
-        return self._learner.act_fn(explore=True)
-
-    def learn(self, rollout: RolloutBatch, step: int) -> Mapping[str, float]:
-        if self._episodes is not None:
-            self._episodes.add(rollout)
-        return self._learner.update(rollout)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """A rollout is used once, and the learner has it."""
-
-
-class OffPolicyUpdates(Updates):
-    """SAC, Q-chunking: episodes are stored with their labels, batches come from replay, demonstrations mixed in."""
-
-    def __init__(
-        self,
-        config: TrainingConfig,
-        learner: Any,
-        episodes: RunEpisodes,
-        demos: Store | None,
-        trusts_demos: bool,
-    ):
-        self._learner, self._episodes, self._demos = learner, episodes, demos
-        seed = config.run.seed
-        options = {
-            **learner.replay_options,
-            "reward": config.reward,
-            "terminate_on_success": config.reward.terminates,
-            "seed": seed,
-        }
-        if demos is not None:
-            ends, ratio = (trusts_demos, True), learner.config.demo_ratio
-            self._replay = ReplaySampler.mix(demos, episodes.store, ratio, trust_terminated=ends, **options)
-        else:
-            self._replay = ReplaySampler(episodes.store, **options)
-        self._rng = np.random.default_rng([seed, 1])  # of random actions
-        self._updates_due = 0.0  # less than one between rollouts
-
-    def pretrain(self, progress_bar: ProgressBar) -> bool:
-        updates = self._learner.pretrain_updates if self._demos is not None else 0
-        for _ in progress_bar("pretraining on demonstrations")(range(updates)):
-            self._update()
-        return updates > 0
-
-    def act_fn(self, step: int) -> ActFn:
-        if step < self._learner.config.random_steps:
-            return self._random_actions
-        return self._learner.act_fn(explore=True)
-
-    def _random_actions(self, observation: Observation) -> Any:
-        return self._rng.uniform(-1, 1, (len(observation.state), self._learner.env_spec.action_dim)).astype(np.float32)
-
-    def learn(self, rollout: RolloutBatch, step: int) -> Mapping[str, float]:
-        self._episodes.add(rollout)
-        self._replay.refresh()
-        config = self._learner.config
-        self._updates_due += config.updates_due(step + rollout.steps) - config.updates_due(step)
-        metrics: dict[str, Any] = {}
-        while self._updates_due >= 1:
-            metrics |= self._update()
-            self._updates_due -= 1
-        return {name: float(value) for name, value in metrics.items()}
-
-    def _update(self) -> Mapping[str, Any]:
-        batch = self._replay.sample(self._learner.config.batch_size)
-        return self._learner.update(to_torch(batch, self._learner.device))
-
-    def state_dict(self) -> dict[str, Any]:
-        generators = {"replay": self._replay.rng, "random": self._rng}
-        return {
-            "updates_due": self._updates_due,
-            "rng": {name: rng.bit_generator.state for name, rng in generators.items()},
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._updates_due = state["updates_due"]
-        self._replay.rng.bit_generator.state = state["rng"]["replay"]
-        self._rng.bit_generator.state = state["rng"]["random"]
-
-
-def _updates(
-    config: TrainingConfig, learner: Any, episodes: RunEpisodes | None, demos: Store | None, judge: RolloutJudge
-) -> Updates:
-    if not config.off_policy:
-        return OnPolicyUpdates(learner, episodes, demos, config.run.seed)
-    assert episodes is not None
-    return OffPolicyUpdates(config, learner, episodes, demos, judge.trusts_demos)
+        rollout = state.get("rollout")  # checkpoints of earlier versions have none
+        return progress, None if rollout is None else RolloutStats(**rollout)
 
 
 def _passed(before: int, now: int, freq: int) -> bool:
@@ -369,12 +228,18 @@ def _passed(before: int, now: int, freq: int) -> bool:
     return now // freq > before // freq
 
 
-def _rollout_metrics(rollout: RolloutBatch, progress: Progress) -> dict[str, float]:
-    return {
-        "judge/success_once": progress.judge_success or 0.0,
+def _rollout_stats(rollout: RolloutBatch) -> RolloutStats:
+    metrics = {
+        "judge/success_once": float(rollout.success_once.mean()),
         "env/success_once": float(np.any(rollout.privileged["success"] & rollout.valid, axis=0).mean()),
         "rollout/rewards": float(rollout.reward[rollout.valid].mean()),
         "rollout/episode_length": float(rollout.length.mean()),
+    }
+    return RolloutStats(rollout.steps, len(rollout.length), metrics)
+
+
+def _speed(progress: Progress) -> dict[str, float]:
+    return {
         "rollout/episodes": progress.episodes,
         "time/env_steps_per_s": progress.step / max(progress.elapsed_s, 1e-9),
         "time/elapsed_s": progress.elapsed_s,
