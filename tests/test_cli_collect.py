@@ -48,8 +48,13 @@ def test_collect_with_a_config_is_a_training_run(tmp_path):
     block = "reward_data_collection: {enabled: True, save_dir: data, target_success: 0, target_failure: 3}"
     (tmp_path / "run.yaml").write_text(TRAINING + block)
     said = plaudit("collect", "--config", "run.yaml", cwd=tmp_path)
-    assert "runs/lift_ppo_0: 20 steps, 4 episodes" in said and "data has 0 successes and 3 failures" in said
-    assert len(Store.open(tmp_path / "data")) == 3
+    assert "runs/lift_ppo_0: 20 steps, 4 episodes" in said and "data/store has 0 successes and 3 failures" in said
+    assert "they are also files in data/success and data/failure" in said
+    assert len(Store.open(tmp_path / "data/store")) == 3
+    assert [path.name for path in sorted((tmp_path / "data/failure").glob("*.pkl"))] == [
+        f"episode_{number:06d}.pkl" for number in range(3)
+    ]
+    assert "0 success" not in plaudit("data", "info", "data", cwd=tmp_path)
 
 
 @pytest.mark.parametrize(

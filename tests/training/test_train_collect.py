@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from plaudit.data.formats import open_dataset
+from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
-from plaudit.errors import ConfigError, StoreError
+from plaudit.errors import ConfigError, StoreError, TargetNotEmpty
 from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config
 from plaudit.training.run_folder import RunFolder
@@ -62,6 +64,37 @@ def test_a_run_that_is_resumed_stores_no_episode_twice(tmp_path: Path):
     assert len(seeds) == len(set(seeds)) == 16 and len({name for name, _ in seeds}) == 2
 
 
+def test_a_run_that_is_killed_and_resumed_has_each_trajectory_once_in_its_folders(tmp_path: Path, monkeypatch):
+    data = tmp_path / "data"
+    words = f"collect.positive_dir={data}/positive collect.negative_dir={data}/negative collect.save_dir={data}"
+    run(tmp_path / "run", *words.split(), rounds=1)
+    assert len(list(data.glob("negative/*.npy"))) == len(list(data.glob("failure/*.pkl"))) == 2
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Ledger, "extend", _interrupted)  # after the episodes are stored, before their labels are
+        run(tmp_path / "run")
+    assert len(Store.open(tmp_path / "store")) == 4
+    run(tmp_path / "run")
+    store, layouts = Store.open(tmp_path / "store"), (open_dataset(data), open_dataset(data / "failure"))
+    for dataset in layouts:
+        shown = [source.load()[0].frames["wrist"][-1].tobytes() for source in dataset.sources]
+        assert shown == [episode.frames["wrist"][-1].tobytes() for _, episode in store] and len(shown) == 8
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("taken", ["negative/000000.npy", "failure/episode_000000.pkl", "store.json"])
+def test_folders_that_hold_something_are_left_alone_and_no_run_begins(tmp_path: Path, taken: str):
+    data = tmp_path / "data"
+    (data / taken).parent.mkdir(parents=True)
+    (data / taken).touch()
+    words = f"collect.positive_dir={data}/positive collect.negative_dir={data}/negative collect.save_dir={data}"
+    with pytest.raises((TargetNotEmpty, StoreError), match="name another folder"):
+        run(tmp_path / "run", *words.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
 def test_success_is_the_simulators_whoever_judges(tmp_path: Path):
     run(tmp_path / "run", "reward.env_reward=dense", "collect.target_failure=2")
     labels = Store.open(tmp_path / "store").ledger.labels(0)
@@ -83,7 +116,8 @@ def loaded(tmp_path: Path, block: str) -> TrainingConfig:
 def test_the_block_of_the_collector_wrapper_is_taken_as_it_is(tmp_path: Path):
     block = "reward_data_collection: {enabled: %s, save_dir: some/data, target_success: 50, target_failure: 60}"
     config = loaded(tmp_path, block % "True").collect
-    assert (config.store, config.target_success, config.target_failure) == (Path("some/data"), 50, 60)
+    assert (config.store, config.target_success, config.target_failure) == (Path("some/data/store"), 50, 60)
+    assert config.save_dir == Path("some/data")
     assert loaded(tmp_path, block % "False").collect is None
 
 
@@ -100,6 +134,7 @@ reward:
 """
     config = loaded(tmp_path, block % "True").collect
     assert (config.store, config.cameras) == (Path("reward_data/store"), ("front",))
+    assert (config.positive_dir, config.negative_dir) == (Path("reward_data/positive"), Path("reward_data/negative"))
     assert (config.target_success, config.target_failure) == (500, None)
     assert loaded(tmp_path, block % "False").collect is None
 
@@ -112,6 +147,9 @@ reward:
         ("reward_data_collection: {save_dir: a, target_sucess: 3}", "'collect.target_sucess'; did you mean"),
         ("reward_data_collection: {target_success: 3}", "key 'collect.store' is missing"),
         ("reward: {data_collection: {positive_dir: /a, negative_dir: b}}", "its folders have no place in common"),
+        ("reward: {data_collection: {positive_dir: a}}", "positive_dir and negative_dir belong together"),
+        ("reward: {data_collection: {positive_dir: a/b, negative_dir: a/b}}", "give each another name"),
+        ("reward: {data_collection: {positive_dir: a/store, negative_dir: a/b}}", "give each another name"),
         ("reward_data_collection: {save_dir: a}\ncollect: {store: b}", "what to collect is said twice"),
         ("collect: {store: a, target_success: 1, max_positive_trajectories: 1}", "the same as 'target_success'"),
         ("collect: {store: a, cameras: [fornt]}", "collect.cameras has 'fornt', which the environment does not show"),

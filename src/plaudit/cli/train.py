@@ -91,4 +91,7 @@ def _tell_collected(config: Any) -> None:
 
     kept = EpisodeQuota(Store.open(config.store), config.targets).kept
     out.print(f"{config.store} has {kept['success']} successes and {kept['failure']} failures")
-    out.print(f"'plaudit data export {config.store} FOLDER --to npy' (or pkl) writes them as two folders")
+    for folders in config.folders:
+        out.print(f"they are also files in {folders.success} and {folders.failure}")
+    if not config.folders:
+        out.print(f"'plaudit data export {config.store} FOLDER --to npy' (or pkl) writes them as two folders")

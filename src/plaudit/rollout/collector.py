@@ -9,8 +9,8 @@
 
 `EpisodeQuota` decides which episodes a store still needs, for the collector, the Gymnasium wrappers
 (rollout/wrappers.py), scripted episodes (rollout/scripted.py) and training runs that collect. Episodes that are in the
-store count, so all of them continue where they stopped. (Rejected: a folder for each kind. `plaudit data export` writes
-the two folders of either old layout.)
+store count, so all of them continue where they stopped. The two folders of another stack's layout may follow the store
+(data/episode_folders.py); what was collected is read from the store alone.
 """
 
 from collections import Counter
@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from plaudit.data.episode_folders import EpisodeFolders
 from plaudit.data.formats.images import choose, to_frames
 from plaudit.data.store import Store
 from plaudit.errors import DataError
@@ -47,14 +48,16 @@ class EpisodeTargets:
 class EpisodeQuota:
     """Adds episodes to a store until its targets are reached; those of a kind that is full are dropped."""
 
-    def __init__(self, store: Store, targets: EpisodeTargets):
-        self.store, self.targets = store, targets
+    def __init__(self, store: Store, targets: EpisodeTargets, folders: Sequence[EpisodeFolders] = ()):
+        """folders: that get a file of each episode too"""
+        self.store, self.targets, self._folders = store, targets, folders
         self.kept: Counter[Outcome] = Counter()  # in the store, also from before
         self.surplus: Counter[Outcome] = Counter()  # dropped
         for episode_id in store.ids:
             labels = store.ledger.labels(episode_id)
             if labels is not None:
                 self.kept[_outcome(labels)] += 1
+        self._update_folders()
 
     def missing(self, outcome: Outcome) -> int | None:
         """How many more are needed; None: no limit."""
@@ -88,7 +91,12 @@ class EpisodeQuota:
         ids = self.store.extend([episode for episode, _ in needed])
         self.store.ledger.extend(zip(ids, (labels for _, labels in needed), strict=True))
         self.kept += added
+        self._update_folders()
         return ids
+
+    def _update_folders(self) -> None:
+        for folders in self._folders:
+            folders.update(self.store)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +121,7 @@ class RewardDataCollector:
         *,
         targets: EpisodeTargets = EpisodeTargets(),  # noqa: B008 - frozen
         image_keys: Sequence[str] | None = None,
+        folders: Sequence[EpisodeFolders] = (),
         task: str = "",
         fps: float = 0.0,
         robot: str = "",
@@ -120,9 +129,10 @@ class RewardDataCollector:
     ):
         """
         image_keys: which cameras to keep; None: all of the first output
+        folders: that get a file of each episode too, like EpisodeFolders.npy(positive_dir, negative_dir)
         task, fps, robot, meta: of every episode, see `Episode`
         """
-        self.quota, self.num_envs = EpisodeQuota(store, targets), num_envs
+        self.quota, self.num_envs = EpisodeQuota(store, targets, folders), num_envs
         self._cameras = list(image_keys or ())
         self._episode_fields: dict[str, Any] = {"task": task, "fps": fps, "robot": robot, "meta": dict(meta or {})}
         self._buffers: list[list[_Step]] = [[] for _ in range(num_envs)]

@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
+from plaudit.data.episode_folders import EpisodeFolders
 from plaudit.data.store import Store
 from plaudit.errors import EnvError
 from plaudit.rollout.collector import EpisodeTargets, RewardDataCollector
@@ -37,6 +38,7 @@ class DataCollectorWrapper(gym.Wrapper[Any, Any, Any, Any]):
         targets: EpisodeTargets = EpisodeTargets(),  # noqa: B008 - frozen
         *,
         image_keys: Sequence[str] | None = None,
+        folders: Sequence[EpisodeFolders] = (),
         success_key: str = "success",
         info_keys: Sequence[str] = (),
         task: str = "",
@@ -44,14 +46,15 @@ class DataCollectorWrapper(gym.Wrapper[Any, Any, Any, Any]):
     ):
         """
         image_keys: which cameras to keep; None: all
+        folders: that get a file of each episode too, like EpisodeFolders.pkl(save_dir)
         success_key: the key of the success flag in `info`
         info_keys: of other numbers in `info` to store, like grasp
         fps: control steps per second; None: as in the environment's metadata
         """
         super().__init__(env)
         self._reader = _Reader(env.observation_space, env.render_mode, success_key, info_keys)
-        about = _describe(env, task, fps)
-        self.collector = RewardDataCollector(store, 1, targets=targets, image_keys=image_keys, **about)
+        about = {"image_keys": image_keys, "folders": folders, **_describe(env, task, fps)}
+        self.collector = RewardDataCollector(store, 1, targets=targets, **about)
 
     @property
     def done(self) -> bool:
@@ -101,6 +104,7 @@ class VectorDataCollectorWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         targets: EpisodeTargets = EpisodeTargets(),  # noqa: B008 - frozen
         *,
         image_keys: Sequence[str] | None = None,
+        folders: Sequence[EpisodeFolders] = (),
         success_key: str = "success",
         info_keys: Sequence[str] = (),
         task: str = "",
@@ -115,8 +119,8 @@ class VectorDataCollectorWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
                 "an environment that resets in the same step is rendered too late to see how its episode ended; "
                 "make it with autoreset_mode=AutoresetMode.NEXT_STEP"
             )
-        about = _describe(env, task, fps)
-        self.collector = RewardDataCollector(store, env.num_envs, targets=targets, image_keys=image_keys, **about)
+        about = {"image_keys": image_keys, "folders": folders, **_describe(env, task, fps)}
+        self.collector = RewardDataCollector(store, env.num_envs, targets=targets, **about)
         self._done = np.zeros(env.num_envs, bool)
 
     @property

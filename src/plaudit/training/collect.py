@@ -3,19 +3,22 @@
     collect: {store: data, target_success: 500, target_failure: 500}
 
 The labels are the simulator's whoever gives the rewards: they are what a learned judge is to learn. An episode is known
-by its run and its seed, so a run that was killed and goes on stores none twice.
+by its run and its seed, so a run that was killed and goes on stores none twice. `positive_dir` and `negative_dir`, or
+`save_dir`, get the same episodes as files of RLinf's layouts, while the run goes on.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
+from typing import Self
 
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeInt, model_validator
 
 from plaudit.config import Config
 from plaudit.data.disk import write_atomic
+from plaudit.data.episode_folders import EpisodeFolders
 from plaudit.data.store import Store, is_store
 from plaudit.errors import StoreError
 from plaudit.judges.labeling import label_episodes
@@ -32,6 +35,9 @@ class CollectConfig(Config):
     store: Path  # made if it does not exist; what it holds already counts
     target_success: NonNegativeInt | None = None  # episodes; None: as many as come
     target_failure: NonNegativeInt | None = None
+    positive_dir: Path | None = None  # also write .npy trajectories: successes, ...
+    negative_dir: Path | None = None  # ... and failures
+    save_dir: Path | None = None  # also write .pkl episodes, into success/ and failure/ of this folder
     cameras: tuple[str, ...] | None = None  # which to keep; None: all that the environment has
     stop: bool = True  # end the run when both targets are reached
 
@@ -39,6 +45,29 @@ class CollectConfig(Config):
         """Whether there is a store, or one can be made."""
         if not is_store(self.store) and self.store.exists() and (self.store.is_file() or any(self.store.iterdir())):
             raise StoreError(f"{self.store} holds something else than a store; name another for collect.store")
+        if self.save_dir is not None and is_store(self.save_dir):
+            raise StoreError(f"{self.save_dir} is a store; name another folder for success/ and failure/")
+        for folders in self.folders:
+            folders.check(self.store)
+
+    @property
+    def folders(self) -> tuple[EpisodeFolders, ...]:
+        """That get a file of each episode too."""
+        found: list[EpisodeFolders] = []
+        if self.positive_dir is not None and self.negative_dir is not None:
+            found.append(EpisodeFolders.npy(self.positive_dir, self.negative_dir))
+        if self.save_dir is not None:
+            found.append(EpisodeFolders.pkl(self.save_dir))
+        return tuple(found)
+
+    @model_validator(mode="after")
+    def _check_folders(self) -> Self:
+        if (self.positive_dir is None) != (self.negative_dir is None):
+            raise ValueError("positive_dir and negative_dir belong together; give both")
+        paths = [path.absolute() for folders in self.folders for path in folders.paths]
+        if len({self.store.absolute(), *paths}) <= len(paths):
+            raise ValueError("the store and the folders of files are folders of their own; give each another name")
+        return self
 
     @property
     def targets(self) -> EpisodeTargets:
@@ -49,10 +78,12 @@ class Collection:
     """One run's share in a store."""
 
     def __init__(self, config: CollectConfig, store: Store, run: Path):
-        self._intake, self._config = EpisodeQuota(store, config.targets), config
         self._run = _identity(run)
-        metas = [store.entry(i).line["meta"] for i in store.ids]
-        self._here = {meta["seed"] for meta in metas if meta.get("run") == self._run}
+        metas = {i: store.entry(i).line["meta"] for i in store.ids}
+        own = {i: meta["seed"] for i, meta in metas.items() if meta.get("run") == self._run}
+        _label_bare(store, own)
+        self._here = set(own.values())
+        self._intake, self._config = EpisodeQuota(store, config.targets, config.folders), config
 
     @property
     def enough(self) -> bool:
@@ -79,6 +110,13 @@ def _identity(run: Path) -> str:
     if not path.exists():
         write_atomic(path, f"{run.name} {token_hex(8)}".encode())
     return path.read_text()
+
+
+def _label_bare(store: Store, ids: Iterable[int]) -> None:
+    """Label the episodes that a kill left without labels, between the two writes."""
+    for episode_id in ids:
+        if not store.ledger.history(episode_id):
+            store.ledger.append(episode_id, _simulator_labels(store.episode(episode_id)))
 
 
 def _simulator_labels(episode: Episode) -> Labels:

@@ -273,19 +273,23 @@ def _collect_block(tree: Tree) -> Tree:
 
 
 def _from_save_dir(block: Mapping[str, Any]) -> Tree:
-    """The store lies where the folders success/ and failure/ would have."""
-    ours = {"save_dir": "store"}
-    return {ours.get(key, key): value for key, value in block.items() if key != "enabled"}
+    """The store lies in the folder of success/ and failure/."""
+    store = {"store": str(Path(block["save_dir"]) / "store")} if isinstance(block.get("save_dir"), str) else {}
+    return {**store, **{key: value for key, value in block.items() if key != "enabled"}}
 
 
 def _from_folders(block: Mapping[str, Any]) -> Tree:
     """One store for both folders, beside them."""
+    ours = {"image_keys": "cameras"}
+    kept = {ours.get(key, key): value for key, value in block.items()}
+    if "store" in kept:
+        return kept
     where = [str(block[key]) for key in ("positive_dir", "negative_dir") if block.get(key)]
     if not where or len({Path(folder).is_absolute() for folder in where}) > 1:
-        raise _problem(("reward", "data_collection"), "its folders have no place in common; write 'collect.store'")
+        raise _problem(
+            ("reward", "data_collection"), "its folders have no place in common; add a key 'store', for the episodes"
+        )
     above = Path(os.path.commonpath([Path(folder).parent for folder in where]))
-    ours = {"image_keys": "cameras"}
-    kept = {ours.get(k, k): value for k, value in block.items() if k not in ("positive_dir", "negative_dir")}
     return {"store": str(above / "store"), **kept}
 
 

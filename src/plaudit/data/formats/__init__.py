@@ -39,5 +39,5 @@ def open_dataset(path: str | Path, options: ReadOptions | None = None) -> Datase
 def writer(name: FormatName) -> Writer:
     from plaudit.data.formats import lerobot, npy, pkl
 
-    writers: dict[FormatName, Writer] = {"npy": npy.write, "pkl": pkl.write, "lerobot": lerobot.write}
+    writers: dict[FormatName, Writer] = {"npy": npy.LAYOUT.write, "pkl": pkl.LAYOUT.write, "lerobot": lerobot.write}
     return writers[name]

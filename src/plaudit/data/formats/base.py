@@ -88,6 +88,48 @@ class LabeledEpisode:
     labels: Labels | None
 
 
+@dataclass(frozen=True)
+class EpisodeFile:
+    """An episode as the bytes of one file."""
+
+    success: bool
+    data: bytes
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """A layout of one file an episode, in a folder of successes and one of failures."""
+
+    success_folder: str
+    failure_folder: str
+    file_name: str  # with a place for the number
+    counts_each_folder: bool  # or the numbers go on over both
+    encode: Callable[[LabeledEpisode, WriteOptions], EpisodeFile | None]  # None: not all of it is labeled
+
+    @property
+    def folders(self) -> tuple[str, str]:
+        return self.success_folder, self.failure_folder
+
+    def write(
+        self, folder: Path, items: Sequence[LabeledEpisode], options: WriteOptions, progress: ProgressFn
+    ) -> list[str]:
+        """Fill an empty folder; see `Writer`."""
+        left_out: list[str] = []
+        counts = dict.fromkeys(self.folders, 0)
+        for name in self.folders:
+            (folder / name).mkdir()
+        for item in progress(items):
+            file = self.encode(item, options)
+            if file is None:
+                left_out.append(f"episode {item.id} was left out: not every frame of it is labeled")
+                continue
+            name = self.success_folder if file.success else self.failure_folder
+            number = counts[name] if self.counts_each_folder else sum(counts.values())
+            (folder / name / self.file_name.format(number)).write_bytes(file.data)
+            counts[name] += 1
+        return left_out
+
+
 # Fills an empty folder; returns a sentence for each episode or part that the layout has no place for.
 Writer = Callable[[Path, Sequence[LabeledEpisode], WriteOptions, ProgressFn], list[str]]
 

@@ -5,7 +5,7 @@ Each file is a dictionary that `np.save` pickled: `{"images": {camera: float [T,
 `Labels.start`. There are no actions and no states in this layout, only what an image classifier needs.
 """
 
-from collections.abc import Sequence
+import io
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,8 @@ import numpy as np
 
 from plaudit.data.formats.base import (
     Dataset,
+    EpisodeFile,
+    FileLayout,
     LabeledEpisode,
     ReadOptions,
     WriteOptions,
@@ -23,7 +25,7 @@ from plaudit.data.formats.images import choose, file_digest, to_frames
 from plaudit.data.formats.limits import GB
 from plaudit.data.unpickle import load_npy
 from plaudit.errors import BadFile, InvalidEpisode
-from plaudit.types import Episode, Labels, Origin, ProgressFn
+from plaudit.types import Episode, Labels, Origin
 from plaudit.untrusted import Root
 
 FOLDERS = ("positive", "negative")
@@ -72,26 +74,23 @@ def _load(root: Root, options: ReadOptions, file: Path, index: int) -> tuple[Epi
     return episode, Labels.from_targets(labels, "dataset")
 
 
-def write(folder: Path, items: Sequence[LabeledEpisode], options: WriteOptions, progress: ProgressFn) -> list[str]:
-    left_out: list[str] = []
-    counts = dict.fromkeys(FOLDERS, 0)
-    for name in FOLDERS:
-        (folder / name).mkdir()
-    for item in progress(items):
-        episode = item.episode
-        if item.labels is None or np.isnan(item.labels.targets[episode.observed]).any():
-            left_out.append(f"episode {item.id} was left out: not every frame of it is labeled")
-            continue
-        cameras = choose(options.cameras, list(episode.frames), f"episode {item.id}")
-        tree = {
-            "images": {
-                c: (episode.frames[c][episode.observed].transpose(0, 3, 1, 2) / np.float32(255)).astype(np.float32)
-                for c in cameras
-            },
-            "labels": item.labels.targets[episode.observed],
-        }
-        kind = "positive" if tree["labels"].max() >= 0.5 else "negative"
-        pickled = np.array(tree, dtype=object)  # the layout is a dictionary in an .npy file: it can only be a pickle
-        np.save(folder / kind / f"{counts[kind]:06d}.npy", pickled, allow_pickle=True)
-        counts[kind] += 1
-    return left_out
+def encode(item: LabeledEpisode, options: WriteOptions) -> EpisodeFile | None:
+    """The file of one episode; None where a frame has no label."""
+    episode = item.episode
+    if item.labels is None or np.isnan(item.labels.targets[episode.observed]).any():
+        return None
+    cameras = choose(options.cameras, list(episode.frames), f"episode {item.id}")
+    tree = {
+        "images": {
+            c: (episode.frames[c][episode.observed].transpose(0, 3, 1, 2) / np.float32(255)).astype(np.float32)
+            for c in cameras
+        },
+        "labels": item.labels.targets[episode.observed],
+    }
+    file = io.BytesIO()
+    pickled = np.array(tree, dtype=object)  # the layout is a dictionary in an .npy file: it can only be a pickle
+    np.save(file, pickled, allow_pickle=True)
+    return EpisodeFile(bool(tree["labels"].max() >= 0.5), file.getvalue())
+
+
+LAYOUT = FileLayout(*FOLDERS, "{:06d}.npy", counts_each_folder=True, encode=encode)

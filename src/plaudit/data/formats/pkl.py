@@ -7,7 +7,6 @@ nothing.
 """
 
 import pickle  # noqa: TID251 - for writing only
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ import numpy as np
 
 from plaudit.data.formats.base import (
     Dataset,
+    EpisodeFile,
+    FileLayout,
     LabeledEpisode,
     ReadOptions,
     WriteOptions,
@@ -26,7 +27,7 @@ from plaudit.data.formats.images import choose, file_digest, to_frames
 from plaudit.data.formats.limits import GB
 from plaudit.data.unpickle import load_pickle
 from plaudit.errors import BadFile, DataError
-from plaudit.types import AnyArray, Episode, Labels, Origin, ProgressFn
+from plaudit.types import AnyArray, Episode, Labels, Origin
 from plaudit.untrusted import Root, readable
 
 FOLDERS = ("success", "failure")
@@ -95,30 +96,24 @@ def _single(value: Any, ndim: int) -> AnyArray:
     return array[0] if array.ndim == ndim + 1 and len(array) == 1 else array
 
 
-def write(folder: Path, items: Sequence[LabeledEpisode], options: WriteOptions, progress: ProgressFn) -> list[str]:
-    left_out: list[str] = []
-    for name in FOLDERS:
-        (folder / name).mkdir()
-    count = 0
-    for item in progress(items):
-        outcome = _outcome(item)
-        if outcome is None:
-            left_out.append(f"episode {item.id} was left out: not every step of it is labeled")
-            continue
-        reward, success = outcome
-        cameras = choose(options.cameras, list(item.episode.frames), f"episode {item.id}")
-        if not cameras:
-            raise DataError(f"episode {item.id} has no camera, and this layout needs one")
-        tree = {
-            "frames": _steps(item.episode, cameras, reward, success),
-            "success": bool(success.any()),
-            "label": int(success.any()),
-        }
-        kind = "success" if success.any() else "failure"
-        with (folder / kind / f"episode_{count:06d}.pkl").open("wb") as file:
-            pickle.dump(tree, file, protocol=4)
-        count += 1
-    return left_out
+def encode(item: LabeledEpisode, options: WriteOptions) -> EpisodeFile | None:
+    """The file of one episode; None where nobody knows of a step whether it succeeded."""
+    outcome = _outcome(item)
+    if outcome is None:
+        return None
+    reward, success = outcome
+    cameras = choose(options.cameras, list(item.episode.frames), f"episode {item.id}")
+    if not cameras:
+        raise DataError(f"episode {item.id} has no camera, and this layout needs one")
+    tree = {
+        "frames": _steps(item.episode, cameras, reward, success),
+        "success": bool(success.any()),
+        "label": int(success.any()),
+    }
+    return EpisodeFile(bool(success.any()), pickle.dumps(tree, protocol=4))
+
+
+LAYOUT = FileLayout(*FOLDERS, "episode_{:06d}.pkl", counts_each_folder=False, encode=encode)
 
 
 def _outcome(item: LabeledEpisode) -> tuple[AnyArray, AnyArray] | None:
