@@ -330,6 +330,12 @@ def test_a_policy_that_is_shown_leaves_nothing_open_and_torch_as_it_was(tmp_path
     assert not Worn.there and torch.get_num_threads() == 3
 
 
+def test_a_run_whose_judge_is_the_simulator_has_one_success_rate(tmp_path: Path):
+    run(tmp_path / "run", WORN + "1000")
+    said = evaluate_run(RunFolder.reopen(tmp_path / "run"), episodes=2).describe()
+    assert "(simulator; " in said and "judge" not in said and "agree" not in said
+
+
 def test_metrics_are_replaced_as_a_whole_when_a_run_goes_on(tmp_path: Path):
     run(tmp_path / "run", WORN + "1000", rounds=1)
     metrics, kept = tmp_path / "run/metrics.jsonl", tmp_path / "kept.jsonl"

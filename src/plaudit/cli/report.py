@@ -37,8 +37,8 @@ def eval_(
 ) -> None:
     """Evaluate the latest policy of a run, or any policy, on test seeds of a simulated task.
 
-    No evaluation during training uses these seeds. Prints the success rate by the simulator and by the judge, each with
-    its confidence interval.
+    No evaluation during training uses these seeds. Prints the success rate by the simulator and, where there is one, by
+    the judge, each with its confidence interval.
     """
     is_run = (path / "config.yaml").is_file()
     if is_run and name is None and judge is None and not settings:

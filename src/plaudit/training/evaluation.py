@@ -17,7 +17,7 @@ from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import DataError
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.metrics import wilson
-from plaudit.judges.simulator import SimulatorJudge
+from plaudit.judges.simulator import AS_IT_SAYS, SimulatorJudge
 from plaudit.policies.loader import WEIGHTS_FILE
 from plaudit.policies.networks import load_components
 from plaudit.policies.weights import read_weights
@@ -42,7 +42,7 @@ class EvalResult:
 
     episodes: int
     successes: int  # by the simulator
-    judge_successes: int | None = None  # by the run's judge; None where it was not asked
+    judge_successes: int | None = None  # by the run's judge; None where it was not asked, or is the simulator
     agreements: int | None = None  # episodes on which the two agree
 
     @property
@@ -100,7 +100,7 @@ def make_eval_env(config: TrainingConfig, learner: Learner) -> VecEnv:
 
 
 def evaluate_run(folder: RunFolder, episodes: int) -> EvalResult:
-    """The newest policy of a run on test seeds, by the simulator and by the run's judge."""
+    """The newest policy of a run on test seeds, by the simulator and by the run's judge, if that is another."""
     with ExitStack() as stack:
         env, learner = _open(folder, min(episodes, 50), stack)
         _load_newest(folder, learner)
@@ -137,11 +137,15 @@ def film(env: VecEnv, make_act: Callable[[], ActFn], judge: LiveJudge, path: Pat
 
 
 def run_judge(folder: RunFolder) -> LiveJudge | None:
-    """The run's current judge, if it can follow an episode; a vision-language model and a human cannot."""
+    """The run's current judge, if there is one beside the simulator and it can follow an episode.
+
+    A vision-language model and a human cannot.
+    """
     if folder.config.human_labels:
         return None
     judge = current_judge(folder.config.judge.config, folder.judge).build()
-    return judge if isinstance(judge, LiveJudge) else None
+    is_simulator = isinstance(judge, SimulatorJudge) and judge.rule == AS_IT_SAYS
+    return judge if isinstance(judge, LiveJudge) and not is_simulator else None
 
 
 class FilmingDetector(SuccessDetector):
