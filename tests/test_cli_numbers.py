@@ -14,6 +14,14 @@ from conftest import counting_episode, labeled_store
         (["data", "export", "store", "new", "--episodes", "9" * 40], "--episodes takes ids"),
         (["data", "export", "store", "new", "--quality", "-5"], "--quality"),
         (["data", "export", "store", "new", "--quality", "60", "--codec", "h264"], "--quality of h264 is 1 to 51"),
+        (
+            ["data", "export", "store", "new", "--images", "--codec", "h264"],
+            "--images writes PNG images, which have no",
+        ),
+        (
+            ["data", "export", "store", "new", "--to", "npy", "--codec", "h264"],
+            "only --to lerobot takes --codec; leave",
+        ),
         (["data", "export", "store", "new", "--fps", "nan"], "'--fps'"),
         (["data", "label", "store", "--restore", "0:²"], "--restore takes EPISODE:VERSION"),
         (["env", "bench", "lift", "--seconds", "inf"], "--seconds"),

@@ -177,7 +177,9 @@ def export(
         list[str] | None, typer.Option(help="Export only this camera; may be given several times.")
     ] = None,
     images: Annotated[bool, typer.Option("--images", help="LeRobot: lossless PNG images instead of video.")] = False,
-    codec: Annotated[Literal["av1", "h264", "hevc"], typer.Option(help="LeRobot: video codec.")] = "av1",
+    codec: Annotated[
+        Literal["av1", "h264", "hevc"] | None, typer.Option(help="LeRobot: video codec.", show_default="av1")
+    ] = None,
     quality: Annotated[
         int | None,
         typer.Option(min=1, max=63, help="Constant rate factor (CRF) of the codec; lower is better quality."),
@@ -195,10 +197,9 @@ def export(
     from plaudit.data.store import Store
     from plaudit.data.transfer import export_dataset
 
-    if quality is not None and quality > 51 and codec != "av1":
-        raise DataError(f"--quality of {codec} is 1 to 51, not {quality}; av1 has up to 63")
+    _check_video_options(to, images, codec, quality)
     opened = Store.open(store)
-    options = WriteOptions(camera or (), not images, codec, quality, reward_frame, fps)
+    options = WriteOptions(camera or (), not images, codec or "av1", quality, reward_frame, fps)
     try:
         left_out = export_dataset(opened, target, to, options, chosen_ids(opened, episodes), progress("exporting"))
     except KeyboardInterrupt:
@@ -206,6 +207,19 @@ def export(
     for sentence in left_out:
         tell("warning", sentence)
     out.print(f"{len(chosen_ids(opened, episodes)) - len(left_out)} episodes exported to {target} as {to}")
+
+
+def _check_video_options(to: str, images: bool, codec: str | None, quality: int | None) -> None:
+    given = {"--images": images, "--codec": codec is not None, "--quality": quality is not None}
+    names = " and ".join(name for name, was_given in given.items() if was_given)
+    if to != "lerobot" and names:
+        raise DataError(f"only --to lerobot takes {names}; leave this out of an export to .{to} files")
+    if images and (codec is not None or quality is not None):
+        raise DataError(
+            "--images writes PNG images, which have no --codec and no --quality; leave out one or the other"
+        )
+    if quality is not None and quality > 51 and codec not in (None, "av1"):
+        raise DataError(f"--quality of {codec} is 1 to 51, not {quality}; av1 has up to 63")
 
 
 @data.command("info")
