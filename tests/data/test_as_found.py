@@ -73,6 +73,17 @@ def test_a_codec_that_the_videos_do_not_have_does_not_matter(tmp_path):
     assert import_dataset(folder, tmp_path / "s").failed == []
 
 
+@pytest.mark.parametrize("block", ["info", "video_info"])
+def test_a_copy_names_the_codec_that_the_videos_have(tmp_path, block):
+    folder = write_v21(tmp_path / "in")
+    change_info(folder, lambda info: info["features"][CAMERA].update({block: {"video.codec": "av1", "video.fps": 10}}))
+    (folder / f"videos/chunk-000/{CAMERA}/episode_000000.mp4").write_bytes(b"damaged")
+    report = write_labeled_copy(folder, tmp_path / "out", labels_of_file(folder, {0: 3}))
+    feature = json.loads((tmp_path / "out/meta/info.json").read_text())["features"][CAMERA]
+    assert feature[block] == {"video.codec": "h264", "video.fps": 10}
+    assert report.notes == [f"meta/info.json says that videos of {CAMERA} are 'av1'; they are h264, as the copy says"]
+
+
 def test_a_missing_video_is_not_taken_from_a_backup(tmp_path):
     folder = write_v21(tmp_path / "in")
     lost = folder / f"videos/chunk-000/{CAMERA}/episode_000001.mp4"

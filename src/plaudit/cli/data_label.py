@@ -13,52 +13,61 @@ if TYPE_CHECKING:
     from plaudit.data.formats.lerobot.relabel import EpisodeLabels
     from plaudit.data.store import Store
 
+By = Literal["id", "source"]  # as plaudit.data has them, which is imported when it is needed
+After = Literal["failure", "unknown"]
+RewardFrame = Literal["next", "same"]
+
+LabeledArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="An episode store; with --to-lerobot also a LeRobot data set.", metavar="STORE", show_default=False
+    ),
+]
+CutoffsArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        help='A file {episode: first success frame, [[first, last], [first, null, "unknown"], ...] or null}.'
+    ),
+]
+ByOption = Annotated[
+    By | None, typer.Option(help="Whether the file uses the store's ids or the episode numbers of its source.")
+]
+AfterOption = Annotated[
+    After, typer.Option(help="Label of the frames after the last range of an episode; unknown frames are not used.")
+]
+RestoreOption = Annotated[
+    str | None, typer.Option(metavar="EPISODE:VERSION", help="Restore an old version of an episode's labels.")
+]
+ToLerobotOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="OUT",
+        help="Write a copy of the LeRobot data set with the labels into this new folder.",
+        show_default=False,
+    ),
+]
+SourceOption = Annotated[
+    Path | None, typer.Option(help="With --to-lerobot: the data set, when it is not where it was imported from.")
+]
+CopiedRewardFrameOption = Annotated[
+    RewardFrame, typer.Option(help="With --to-lerobot: whether next.reward is about the next frame or the row's own.")
+]
+HardLinksOption = Annotated[
+    bool, typer.Option("--hard-links", help="With --to-lerobot: link videos instead of copying them.")
+]
+
 
 def label(
-    store: Annotated[
-        Path,
-        typer.Argument(
-            help="An episode store; with --to-lerobot also a LeRobot data set.", metavar="STORE", show_default=False
-        ),
-    ],
-    cutoffs: Annotated[
-        Path | None,
-        typer.Argument(
-            help='A file {episode: first success frame, [[first, last], [first, null, "unknown"], ...] or null}.'
-        ),
-    ] = None,
-    by: Annotated[
-        Literal["id", "source"] | None,
-        typer.Option(help="Whether the file uses the store's ids or the episode numbers of its source."),
-    ] = None,
-    after: Annotated[
-        Literal["failure", "unknown"],
-        typer.Option(help="Label of the frames after the last range of an episode; unknown frames are not used."),
-    ] = "failure",
-    restore: Annotated[
-        str | None,
-        typer.Option(metavar="EPISODE:VERSION", help="Restore an old version of an episode's labels."),
-    ] = None,
+    store: LabeledArgument,
+    cutoffs: CutoffsArgument = None,
+    by: ByOption = None,
+    after: AfterOption = "failure",
+    restore: RestoreOption = None,
     note: Annotated[str, typer.Option(help="A note, kept with the labels.")] = "",
-    to_lerobot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="OUT",
-            help="Write a copy of the LeRobot data set with the labels into this new folder.",
-            show_default=False,
-        ),
-    ] = None,
-    source: Annotated[
-        Path | None,
-        typer.Option(help="With --to-lerobot: the data set, when it is not where it was imported from."),
-    ] = None,
-    reward_frame: Annotated[
-        Literal["next", "same"],
-        typer.Option(help="With --to-lerobot: whether next.reward is about the next frame or the row's own."),
-    ] = "next",
-    hard_links: Annotated[
-        bool, typer.Option("--hard-links", help="With --to-lerobot: link videos instead of copying them.")
-    ] = False,
+    to_lerobot: ToLerobotOption = None,
+    source: SourceOption = None,
+    reward_frame: CopiedRewardFrameOption = "next",
+    hard_links: HardLinksOption = False,
     follow_links: FollowLinksOption = False,
 ) -> None:
     """Label episodes from a file with the first success frame of each. Labels are versioned; none is lost.
@@ -105,8 +114,8 @@ def _restore(store: "Store", asked: str) -> None:
 def _label(
     store: "Store",
     cutoffs: Path,
-    by: Literal["id", "source"] | None,
-    after: Literal["failure", "unknown"],
+    by: By | None,
+    after: After,
     note: str,
 ) -> None:
     from plaudit.data.cutoffs import label_store, read_cutoffs
@@ -123,9 +132,7 @@ def _label(
     out.print(f"{len(ids)} episodes labeled: {yes} success frames, {no} failure frames ({yes + no} total){left_out}")
 
 
-def _labels_of_file(
-    folder: Path, cutoffs: Path | None, after: Literal["failure", "unknown"], follow_links: bool
-) -> dict[int, "EpisodeLabels"]:
+def _labels_of_file(folder: Path, cutoffs: Path | None, after: After, follow_links: bool) -> dict[int, "EpisodeLabels"]:
     from plaudit.data.cutoffs import read_cutoffs
     from plaudit.data.labeled_copy import labels_of_file
 
@@ -138,7 +145,7 @@ def _write_copy(
     source: Path,
     target: Path,
     labels: dict[int, "EpisodeLabels"],
-    reward_frame: Literal["next", "same"],
+    reward_frame: RewardFrame,
     hard_links: bool,
     follow_links: bool,
 ) -> None:
@@ -156,6 +163,8 @@ def _write_copy(
         )
     except KeyboardInterrupt:
         stop(f"interrupted; {target} was not made")
+    for note in report.notes:
+        tell("note", note)
     if report.unlabeled:
         tell(
             "warning",

@@ -9,6 +9,7 @@ people their recordings.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def labels_of_file(
     source: Path, cutoffs: Mapping[int, Any], *, after: After = "failure", follow_links: bool = False
 ) -> dict[int, EpisodeLabels]:
     """Labels of a label file for a data set that was not imported; nothing of its images is read."""
-    with open_in_worker(source, ReadOptions(state=("none",), action=("none",), follow_links=follow_links)) as dataset:
+    with open_in_worker(source, _tables_alone(follow_links)) as dataset:
         if dataset.format != "lerobot":
             raise DataError(
                 f"{source} is a folder of .{dataset.format} files; a LeRobot data set can be copied with labels"
@@ -99,7 +100,28 @@ def write_labeled_copy(
         if one.resolve().is_relative_to(other.resolve()):
             raise DataError(f"{target} and {source} lie within each other; name a folder elsewhere for the copy")
     root = Root(source, follow_links)
+    codecs = _codecs(source, follow_links)
     with disk_errors(target.parent, "the copy was not written"), new_folder(target) as folder:
         return copy_with_labels(
-            root, folder, labels, reward_frame=reward_frame, hard_links=hard_links, progress=progress
+            root,
+            folder,
+            labels,
+            reward_frame=reward_frame,
+            codecs=codecs,
+            hard_links=hard_links,
+            progress=progress,
         )
+
+
+def _codecs(source: Path, follow_links: bool) -> Mapping[str, str]:
+    """Of the videos, by feature: those of the first episode whose videos can be read, as info.json has one for all."""
+    with open_in_worker(source, _tables_alone(follow_links)) as dataset:
+        for entry in dataset.sources:
+            with suppress(DataError):
+                return entry.codecs()
+    return {}
+
+
+def _tables_alone(follow_links: bool) -> ReadOptions:
+    """To look at a data set without saying which of its columns are state and action."""
+    return ReadOptions(state=("none",), action=("none",), follow_links=follow_links)

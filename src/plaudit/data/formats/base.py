@@ -26,6 +26,7 @@ class Source:
     load: Callable[[], tuple[Episode, Labels | None]]
     nbytes: Callable[[], int]  # of memory that reading it may take, told before it is read
     steps: int = 0  # actions, 0 where only loading it tells
+    codecs: Callable[[], Mapping[str, str]] = dict  # LeRobot: of its videos, by feature
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,15 @@ class _Reader:
         reply = self._start()
         self._notes = list(reply["notes"])
         sources = [
-            Source(index, where, partial(self._digest, n, where), partial(self._load, n, where), lambda: 0, steps)
+            Source(
+                index,
+                where,
+                partial(self._digest, n, where),
+                partial(self._load, n, where),
+                lambda: 0,
+                steps,
+                partial(self._codecs, n, where),
+            )
             for n, (index, where, steps) in enumerate(reply["sources"])
         ]
         described = {name: reply[name] for name in ("format", "metadata", "ignored", "problems", "sizes")}
@@ -134,6 +142,10 @@ class _Reader:
 
     def _digest(self, number: int, where: str) -> str:
         return self._ask({"op": "digest", "number": number}, where)[0]["digest"]
+
+    def _codecs(self, number: int, where: str) -> dict[str, str]:
+        found = self._ask({"op": "codecs", "number": number}, where)[0]["codecs"]
+        return {str(key): str(codec) for key, codec in found.items()}
 
     def _load(self, number: int, where: str) -> tuple[Episode, Labels | None]:
         reply, arrays = self._ask({"op": "load", "number": number}, where)

@@ -95,6 +95,12 @@ def announced_frames(root: Root, path: Path) -> int:
         return max(int(stream.frames), 0)
 
 
+def codec_name(root: Root, path: Path) -> str:
+    """What a video is coded in, like h264; nothing is decoded."""
+    with _opened(root, path) as (_, stream):
+        return stream.codec_context.codec.canonical_name
+
+
 @contextmanager
 def _opened(root: Root, path: Path) -> Iterator[tuple[Any, Any]]:
     """The container and its video, read from an open file: no name of any kind reaches ffmpeg."""

@@ -139,7 +139,7 @@ def _serve(connection: socket.socket, limits: _Limits) -> None:
         else:
             assert dataset is not None
             source, known = dataset.sources[request["number"]], dataset
-            step = _load if request["op"] == "load" else _digest
+            step = {"load": _load, "digest": _digest, "codecs": _codecs}[request["op"]]
             answer, arrays, _ = _guarded(partial(step, known, source, limits), source.where)
         send(connection, answer, arrays)
 
@@ -179,6 +179,10 @@ def _open(path: str, options: ReadOptions) -> Answer:
 def _digest(dataset: Dataset, source: Any, limits: _Limits) -> Answer:
     limits.renew(source.nbytes())
     return {"digest": source.digest()}, (), None
+
+
+def _codecs(dataset: Dataset, source: Any, limits: _Limits) -> Answer:
+    return {"codecs": dict(source.codecs())}, (), None
 
 
 def _load(dataset: Dataset, source: Any, limits: _Limits) -> Answer:

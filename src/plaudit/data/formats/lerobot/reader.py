@@ -47,7 +47,7 @@ from plaudit.data.formats.lerobot.info import parse_info
 from plaudit.data.formats.lerobot.io_utils import MISSING, read_table
 from plaudit.data.formats.lerobot.locate import found_elsewhere
 from plaudit.data.formats.lerobot.plaudit_meta import NO_META, PlauditMeta, read_plaudit_meta
-from plaudit.data.formats.lerobot.videos import Videos
+from plaudit.data.formats.lerobot.videos import Videos, video_codecs
 from plaudit.data.formats.limits import GB, check_decoded_size
 from plaudit.errors import BadFile, DataError, InvalidEpisode
 from plaudit.types import AnyArray, ByteArray, Episode, Labels, Origin
@@ -69,6 +69,7 @@ def read(root: Root, options: ReadOptions) -> Dataset:
             partial(folder.load, r),
             partial(folder.nbytes, r),
             r.length,
+            partial(video_codecs, root, r),
         )
         for r in rows
     ]

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +40,7 @@ class CopyReport:
     success: int = 0
     failure: int = 0
     unlabeled: int = 0
+    notes: list[str] = field(default_factory=list)  # what was put right in meta/
 
 
 def copy_with_labels(
@@ -48,12 +49,14 @@ def copy_with_labels(
     labels: Mapping[int, EpisodeLabels],
     *,
     reward_frame: RewardFrame,
+    codecs: Mapping[str, str],
     hard_links: bool = False,
     progress: ProgressFn = iter,
 ) -> CopyReport:
     """Fill an empty folder with a copy of the data set at `root`.
 
     labels: by episode number; rows of the others have NaN for a reward
+    codecs: of the videos, by feature, in place of those that info.json names
     hard_links: files that stay the same become second names of those at `root` and take no room
     """
     path = root.path / "meta/info.json"
@@ -69,7 +72,7 @@ def copy_with_labels(
             copy.write_table(file, tables[file], target)
         elif not is_metadata(name.as_posix()):
             _same_bytes(root, file, target, hard_links)
-    write_metadata(root, folder, copy.columns, labels, reward_frame)
+    copy.report.notes = write_metadata(root, folder, copy.columns, labels, reward_frame, codecs)
     return copy.report
 
 

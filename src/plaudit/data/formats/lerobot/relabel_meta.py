@@ -47,11 +47,20 @@ def is_metadata(name: str) -> bool:
 
 
 def write_metadata(
-    root: Root, folder: Path, columns: Columns, labels: Mapping[int, EpisodeLabels], reward_frame: RewardFrame
-) -> None:
-    """The files of `is_metadata`, into a copy of the data set at `root`."""
+    root: Root,
+    folder: Path,
+    columns: Columns,
+    labels: Mapping[int, EpisodeLabels],
+    reward_frame: RewardFrame,
+    codecs: Mapping[str, str],
+) -> list[str]:
+    """The files of `is_metadata`, into a copy of the data set at `root`; returns what was put right in them.
+
+    codecs: of the videos, by feature
+    """
     (folder / "meta").mkdir(exist_ok=True)
     info = _object(root, _INFO)
+    notes = _correct_codecs(info["features"], codecs)
     info["features"] |= {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in _DTYPES.items()}
     _write_json(folder / _INFO, info)
     if root.is_file(root.path / _STATS):
@@ -67,6 +76,22 @@ def write_metadata(
         target.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(_episode_table(root, file, columns), target)
     pq.write_table(_sidecar(root, columns, labels, reward_frame), folder / PLAUDIT_META)
+    return notes
+
+
+def _correct_codecs(features: dict[str, Any], codecs: Mapping[str, str]) -> list[str]:
+    """Have each feature name the codec that its videos have, where it names another; says so in sentences."""
+    notes = []
+    for key, codec in codecs.items():
+        for block in ("info", "video_info"):  # since v2.1, and before
+            described = features[key].get(block)
+            stated = described.get("video.codec") if isinstance(described, dict) else None
+            if stated not in (None, codec):
+                described["video.codec"] = codec
+                notes.append(
+                    f"{_INFO} says that videos of {key} are {shown(stated)}; they are {codec}, as the copy says"
+                )
+    return notes
 
 
 def hub_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes]:
