@@ -193,7 +193,7 @@ def test_what_goes_beyond_its_total_has_no_time_left(monkeypatch, capsys):
 
 def test_a_training_tells_its_epochs_and_estimates_by_those_of_this_run(monkeypatch, capsys):
     clock = Clock(monkeypatch)
-    with epochs_bar(members=1, epochs=20) as (watch, _):
+    with epochs_bar(epochs=20) as (watch, _):
         for epoch in range(11, 21):  # resumed after ten
             clock.now += 120
             assert watch(SimpleNamespace(member=0, epoch=epoch, train_loss=0.25, validation_loss=0.5))

@@ -105,14 +105,22 @@ def training_bar(config: Any) -> AbstractContextManager[Watching]:
     return _stoppable_bar(config.max_steps if by_steps else config.max_episodes, told)
 
 
-def epochs_bar(members: int, epochs: int) -> AbstractContextManager[Watching]:
-    """Of a reward model, by epochs; one that gets no better ends before its last."""
+def epochs_bar(epochs: int) -> AbstractContextManager[Watching]:
+    """Of a reward model, by the epochs of its members; one that gets no better ends before its last."""
+    from plaudit.judges.classifier.training import StepMetrics
 
-    def told(now: Any) -> tuple[int, str]:
+    members, held_out = 1, ""
+
+    def told(now: Any) -> tuple[float, str]:
+        nonlocal members, held_out
+        if isinstance(now, StepMetrics):
+            members, epoch, loss = now.members, now.epoch - 1 + now.step / now.steps, now.loss
+        else:
+            held_out, epoch, loss = f", {now.validation_loss:.3f} held out", now.epoch, now.train_loss
         who = f"member {now.member + 1} of {members}, " if members > 1 else ""
-        return now.member * epochs + now.epoch, f"{who}loss {now.train_loss:.3f}, {now.validation_loss:.3f} held out"
+        return (now.member * epochs + epoch) / members, f"{who}loss {loss:.3f}{held_out}"
 
-    return _stoppable_bar(members * epochs, told)
+    return _stoppable_bar(epochs, told)
 
 
 def fitting_bar(steps: int) -> AbstractContextManager[Watching]:
@@ -121,10 +129,10 @@ def fitting_bar(steps: int) -> AbstractContextManager[Watching]:
 
 
 @contextmanager
-def _stoppable_bar(total: int, told: Callable[[Any], tuple[int, str]]) -> Iterator[Watching]:
+def _stoppable_bar(total: int, told: Callable[[Any], tuple[float, str]]) -> Iterator[Watching]:
     """What a training tells of itself, as a bar on a terminal, else in lines; and whether Ctrl-C was pressed meanwhile.
 
-    Pressed once, it lets the training come to the end of its round or epoch; pressed again, it interrupts. The bar
+    Pressed once, it lets the training come to the end of its round or step; pressed again, it interrupts. The bar
     appears with the first of these, so that others may be shown before.
     """
     asked: list[int] = []
@@ -170,9 +178,9 @@ class ProgressLines:
         self._what, self._total = what, total
         self._began = self._told_at = monotonic()
         self._told_tenth = 0
-        self._first: tuple[float, int] | None = None  # what was done by when at the first update
+        self._first: tuple[float, float] | None = None  # what was done by when at the first update
 
-    def update(self, done: int, words: str = "") -> None:
+    def update(self, done: float, words: str = "") -> None:
         """So much is done by now; printed if a line is due."""
         now = monotonic()
         self._first = self._first or (now, done)
@@ -180,11 +188,11 @@ class ProgressLines:
         if err.is_terminal or since < 10 or (tenth == self._told_tenth and since < 60):
             return
         self._told_at, self._told_tenth = now, tenth
-        share = f"{done} of {self._total} ({done / max(self._total, 1):.0%})"
+        share = f"{int(done)} of {self._total} ({done / max(self._total, 1):.0%})"
         parts = [share, words, f"{_clock(now - self._began)} elapsed", self._estimate(now, done)]
         err.print(f"{self._what}: {', '.join(filter(None, parts))}")
 
-    def _estimate(self, now: float, done: int) -> str:
+    def _estimate(self, now: float, done: float) -> str:
         """By what was done since the first update: a training that was resumed began with some of it done."""
         assert self._first is not None
         then, before = self._first

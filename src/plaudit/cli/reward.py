@@ -15,6 +15,7 @@ from plaudit.errors import DataError
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
+    from plaudit.judges.classifier.budget import Choice
     from plaudit.judges.classifier.fit import TrainResult
     from plaudit.judges.classifier.train_job import RewardTrainJob
 
@@ -25,6 +26,7 @@ _KEYS = {
     "members": "ensemble_size",
     "history": "num_history_frames",
     "progress_": "predict_progress",
+    "minutes": "max_minutes",
 }
 
 
@@ -94,6 +96,14 @@ TargetFprOption = Annotated[
 SourcesOption = Annotated[str | None, typer.Option(help="Sources of the labels to train on, like 'human,cutoff'.")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; a GPU if there is one when not given.")]
+MinutesOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Without a GPU: choose what is not given so that it takes about this long.",
+        callback=finite,
+        show_default="10",
+    ),
+]
 VisualizePositiveOption = Annotated[
     bool, typer.Option("--visualize-positive", help="Write every success frame as an image before training.")
 ]
@@ -130,6 +140,7 @@ def train_reward(
     sources: SourcesOption = None,
     seed: SeedOption = None,
     device: DeviceOption = None,
+    minutes: MinutesOption = None,
     visualize_positive: VisualizePositiveOption = False,
     vis_output_dir: VisOutputDirOption = Path("positive_samples_vis"),
     allow_code: AllowCode = None,
@@ -138,7 +149,7 @@ def train_reward(
     """Train a reward model: a classifier of success, from labeled episodes.
 
     Some episodes are held out to choose its threshold, others to test it; report.html in its folder shows how far to
-    trust it. Ctrl-C stops after the current epoch; the same command resumes. All keys: docs/reward_model.md.
+    trust it. Ctrl-C stops it at once; the same command resumes. All keys: docs/reward_model.md.
     """
     from plaudit.judges.classifier.train_job import load_reward_train_job
     from plaudit.training.reward_model import check_output_path
@@ -272,13 +283,18 @@ def _train(episodes: "Store", job: "RewardTrainJob") -> "TrainResult":
     if len(episodes):
         job.check_cameras(sorted(episodes.episode(episodes.ids[0]).frames))
     try:
-        with epochs_bar(job.ensemble_size, job.epochs) as (watch, _):
-            fitted = train_and_save(episodes, job.output_dir, job.training, watch, progress)
+        with epochs_bar(job.epochs) as (watch, _):
+            fitted = train_and_save(episodes, job.output_dir, job.training, watch, progress, watch, _tell_choice)
     except TrainingInterrupted:
         stop(f"stopped; run the same command to resume from {work_folder(job.output_dir)}")
     if job.output_checkpoint is not None:
         save_rlinf_checkpoint(job.output_checkpoint, fitted.model, fitted.history, fitted.optimizers[0])
     return fitted
+
+
+def _tell_choice(choice: "Choice") -> None:
+    tell("note", f"no GPU is used; chosen for a processor: {choice} (--minutes gives it more or less time)")
+    tell("note", "on a GPU, --freeze-encoder false --members 3 trains the encoder too, and is better")
 
 
 def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:

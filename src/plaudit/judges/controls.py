@@ -16,8 +16,9 @@ Frames are compared with the threshold, whatever rule makes labels of them after
 of three, or for one cutoff, hides some mistakes and spreads others, and what is tried is the judge.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -26,7 +27,7 @@ from plaudit.errors import JudgeError
 from plaudit.judges.labeling import BATCH, batches, label_mapping
 from plaudit.protocols import Judge
 from plaudit.rule import above_threshold
-from plaudit.types import BoolArray, ByteArray, Episode, FloatArray
+from plaudit.types import BoolArray, ByteArray, Episode, FloatArray, ProgressFn
 
 MAX_EPISODES = 20
 MAX_FPR = 0.05  # of the frames of one control
@@ -77,6 +78,7 @@ def run_controls(
     wrong_task: str | None = None,
     seed: int = 0,
     batch_size: int = BATCH,
+    progress: ProgressFn = iter,
 ) -> tuple[list[ControlResult], list[str]]:
     """What a judge predicts for controls made of these episodes, and why it could not score some of them.
 
@@ -85,7 +87,8 @@ def run_controls(
     """
     counts = {name: np.zeros(2, int) for name in _ALWAYS}  # frames, and false positives among them
     failures: list[str] = []
-    for controls in batches(make_controls(episodes, seed, wrong_task), batch_size):
+    for makers in progress(list(batches(control_makers(episodes, seed, wrong_task), batch_size))):
+        controls = [control for make in makers if (control := make()) is not None]
         labels, failed = label_mapping(judge, {n: control.episode for n, control in enumerate(controls)})
         failures += failed.values()
         for n, found in labels.items():
@@ -97,20 +100,23 @@ def run_controls(
     return results, failures
 
 
-def make_controls(
+def control_makers(
     episodes: Sequence[tuple[Episode, FloatArray]], seed: int = 0, task: str | None = None
-) -> Iterator[NegativeControl]:
-    """One at a time, since each is as large as its episode."""
+) -> list[Callable[[], NegativeControl | None]]:
+    """Each makes one control, or None where its episode cannot be made into it: each is as large as its episode."""
     rng = np.random.default_rng(seed)
     usable = [(episode, target) for episode, target in episodes if _first_success(episode, target) is not None]
     if not usable:
         raise JudgeError(f"controls are made from episodes that succeed, and none of these {len(episodes)} does")
     chosen = [usable[i] for i in np.sort(rng.permutation(len(usable))[:MAX_EPISODES])]
-    for make in (frozen_frame, time_reversed, truncated):
-        yield from (control for one in chosen if (control := make(*one)) is not None)
-    yield from blank_images(chosen[0][0], rng)
-    if task is not None:
-        yield from (wrong_task_control(episode, target, task) for episode, target in chosen)
+    makers = [partial(make, *one) for make in (frozen_frame, time_reversed, truncated) for one in chosen]
+    blanks = [partial(_same, control) for control in blank_images(chosen[0][0], rng)]  # of a few frames
+    wrong = [] if task is None else [partial(wrong_task_control, *one, task) for one in chosen]
+    return [*makers, *blanks, *wrong]
+
+
+def _same(control: NegativeControl) -> NegativeControl:
+    return control
 
 
 def failed_controls(results: Sequence[ControlResult]) -> list[str]:

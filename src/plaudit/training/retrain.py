@@ -43,7 +43,7 @@ from plaudit.judges.classifier.compat import deep_merge
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.classifier.loader import load_reward_model
-from plaudit.judges.classifier.training import EpochMetrics, TrainingInterrupted
+from plaudit.judges.classifier.training import EpochMetrics, TrainingInterrupted, never_stop
 from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig
 from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.rule import DecisionRule
@@ -146,11 +146,6 @@ def _with_model(judge: ClassifierJudgeConfig, model: Path) -> ClassifierJudgeCon
         update={"model": model, "rule": DecisionRule(**kept), "force": False}
         | {"calibration": None, "calibration_record": None}
     )
-
-
-def never_stop(_: EpochMetrics) -> bool:
-    """The callback of a retraining that is not to be interrupted."""
-    return True
 
 
 class Retrainer:

@@ -5,10 +5,12 @@ runs/reward_model/
   member_0.safetensors   weights, of each member
   curve.jsonl            one line an epoch
   held_out.jsonl         one line an episode that it was measured on: what it said of each frame, and what is true
+  tensorboard/           the same as curve.jsonl, as event files
   report.html            what a person looks at before believing it
 
-While it trains there is `.reward_model.work` beside it, from which the same call goes on after Ctrl-C or kill -9. It
-is removed when the model is there, and when the training failed in a way that it would fail again.
+While it trains there is `.reward_model.work` beside it, from which the same call goes on after Ctrl-C or kill -9, and
+whose event files `tensorboard --logdir` shows meanwhile. It is removed when the model is there, and when the training
+failed in a way that it would fail again.
 """
 
 import json
@@ -21,14 +23,16 @@ from typing import Any
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
 from plaudit.errors import PlauditError, TargetNotEmpty
+from plaudit.judges.classifier.budget import Choice
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import SPLITS
 from plaudit.judges.classifier.features import ProgressBars
 from plaudit.judges.classifier.fit import TrainResult, train_reward_model
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.classifier.training import EpochMetrics
+from plaudit.judges.classifier.training import EpochMetrics, StepMetrics, never_stop
 from plaudit.judges.config import save_own_judge
+from plaudit.training.tensorboard import TensorBoard
 
 
 def work_folder(target: Path) -> Path:
@@ -36,22 +40,38 @@ def work_folder(target: Path) -> Path:
 
 
 def train_and_save(
-    source: Store, target: Path, config: RewardTrainConfig, watch: Callable[[EpochMetrics], bool], track: ProgressBars
+    source: Store,
+    target: Path,
+    config: RewardTrainConfig,
+    watch: Callable[[EpochMetrics], bool],
+    track: ProgressBars,
+    on_step: Callable[[StepMetrics], bool] = never_stop,
+    on_choice: Callable[[Choice], object] = never_stop,
 ) -> TrainResult:
-    """Train, measure, write. `TrainingInterrupted` where `watch` wanted no further epoch: the same call goes on."""
+    """Train, measure, write. `TrainingInterrupted` where a callback wanted no more: the same call goes on."""
     check_output_path(target, "--output-dir")
     work = work_folder(target)
+    curve = TensorBoard(work / "tensorboard")
+
+    def on_epoch_end(epoch: EpochMetrics) -> bool:
+        curve.log(epoch.epoch, _scalars(epoch))
+        return watch(epoch)
+
     try:
-        fitted = train_reward_model(source, config, work, watch, track)
+        fitted = train_reward_model(source, config, work, on_epoch_end, track, on_step, on_choice)
     except PlauditError:
         shutil.rmtree(work, ignore_errors=True)
         raise
+    finally:
+        curve.close()
     with new_folder(target) as folder:
         fitted.model.save_pretrained(folder)
         save_own_judge(folder, ClassifierJudge(fitted.model).rule)
         _write_lines(folder / "curve.jsonl", [asdict(epoch) for epoch in fitted.history])
         _write_lines(folder / "held_out.jsonl", [scored.to_json() for scored in fitted.predictions])
-        write_report(folder / "report.html", f"Reward model: {target.name}", fitted, config)
+        write_report(folder / "report.html", f"Reward model: {target.name}", fitted)
+        if curve.folder.is_dir():
+            shutil.copytree(curve.folder, folder / "tensorboard")
     shutil.rmtree(work)
     return fitted
 
@@ -66,7 +86,7 @@ def check_output_path(target: Path, option: str) -> None:
         raise TargetNotEmpty(f"{target} is there already; nothing was trained, name another with {option}")
 
 
-def write_report(path: Path, title: str, fitted: TrainResult, config: RewardTrainConfig) -> None:
+def write_report(path: Path, title: str, fitted: TrainResult) -> None:
     from plaudit.report.judge import write_judge_report  # matplotlib takes a second to import
 
     write_judge_report(
@@ -76,19 +96,16 @@ def write_report(path: Path, title: str, fitted: TrainResult, config: RewardTrai
         fitted.controls,
         fitted.predictions,
         fitted.errors,
-        history=_curve(fitted.history, len(fitted.model.members)),
-        metadata=_facts(fitted.model, config),
+        history=[{"epoch": epoch.epoch, **_scalars(epoch)} for epoch in fitted.history],
+        metadata=_facts(fitted.model, fitted.config),
     )
 
 
-def _curve(epochs: Sequence[EpochMetrics], members: int) -> list[dict[str, float]]:
-    """As the page draws it: members of an ensemble are lines of their own."""
-    lines = []
-    for epoch in epochs:
-        who = f" {epoch.member}" if members > 1 else ""
-        losses = {f"loss/train{who}": epoch.train_loss, f"loss/held out{who}": epoch.validation_loss}
-        lines.append({"epoch": epoch.epoch, **losses, f"accuracy/train{who}": epoch.train_acc})
-    return lines
+def _scalars(epoch: EpochMetrics) -> dict[str, float]:
+    """By name; members of an ensemble are lines of their own."""
+    who = f" {epoch.member + 1}" if epoch.member else ""
+    losses = {f"loss/train{who}": epoch.train_loss, f"loss/held out{who}": epoch.validation_loss}
+    return {**losses, f"accuracy/train{who}": epoch.train_acc}
 
 
 def _facts(model: RewardModel, config: RewardTrainConfig) -> dict[str, str]:

@@ -29,7 +29,6 @@ from typing import Any, Literal, Self
 
 from omegaconf import OmegaConf
 from pydantic import BaseModel
-from torch.utils.tensorboard import SummaryWriter
 
 from plaudit.checkpoint import load_checkpoint, read_state, save_checkpoint
 from plaudit.config import load
@@ -40,13 +39,13 @@ from plaudit.plain import plain
 from plaudit.policies.loader import WEIGHTS_FILE, save_policy, save_policy_file
 from plaudit.protocols import Learner
 from plaudit.training.config import Schedule, TrainingConfig
+from plaudit.training.tensorboard import TensorBoard
 from plaudit.types import PolicyWeights
 from plaudit.untrusted import read_metrics
 
 EventKind = Literal["started", "error", "recovered", "restart", "judge", "alarm", "ended"]
 
 NUM_CHECKPOINTS = 2  # that are kept
-MIN_FREE_BYTES = 1 << 20  # of the disk, below which TensorBoard's events are not written
 
 # Keys that may differ when a run is resumed: how long it is, how patiently it waits, and who judges. Labels carry the
 # identity of their judge, so another one may replace it at any time.
@@ -62,7 +61,7 @@ class RunFolder:
     def __init__(self, path: Path, config: TrainingConfig, *, is_new: bool = False):
         """is_new: created by this command"""
         self.path, self.config, self.is_new = path, config, is_new
-        self._writer: SummaryWriter | None = None
+        self._tensorboard = TensorBoard(path / "tensorboard")
 
     # Opening
 
@@ -189,20 +188,7 @@ class RunFolder:
         except OSError as error:
             os.truncate(path, size)  # half a line
             raise disk_error(error, self.path, "these metrics were not logged") from error
-        self._log_tensorboard(step, metrics)
-
-    def _log_tensorboard(self, step: int, metrics: Mapping[str, float]) -> None:
-        """TensorBoard's writer breaks for good on a full disk; another is made when there is room."""
-        if shutil.disk_usage(self.path).free < MIN_FREE_BYTES:
-            self._writer = None
-            return
-        try:
-            if self._writer is None:
-                self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=step)
-            for name, value in metrics.items():
-                self._writer.add_scalar(name, value, step)
-        except OSError:
-            self._writer = None
+        self._tensorboard.log(step, metrics)
 
     def metrics(self) -> list[dict[str, float]]:
         """The lines that were logged."""
@@ -237,9 +223,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Close TensorBoard's file; closed again, nothing happens."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self._tensorboard.close()
 
     # Checkpoints
 

@@ -25,7 +25,7 @@ from plaudit.judges.classifier.fit import TrainResult
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
-from plaudit.judges.classifier.training import EpochMetrics, TrainingInterrupted, balanced_batches
+from plaudit.judges.classifier.training import EpochMetrics, TrainingInterrupted, balanced_batch
 from plaudit.training.reward_model import train_and_save, work_folder
 from plaudit.types import Episode, Labels, Observation
 from tiny_reward import noise_episode, tiny_model
@@ -78,7 +78,8 @@ def test_it_learns_what_success_looks_like(fitted):
 
 def test_the_folder_has_all_that_is_known_and_the_work_is_cleared_away(folder, fitted):
     assert {path.name for path in (folder / "model").iterdir()} == {
-        *("model.json", "member_0.safetensors", "curve.jsonl", "held_out.jsonl", "report.html", "judge.yaml")
+        *("model.json", "member_0.safetensors", "curve.jsonl", "held_out.jsonl", "report.html", "judge.yaml"),
+        "tensorboard",
     }
     assert not work_folder(folder / "model").exists()
     epochs = [json.loads(line) for line in (folder / "model/curve.jsonl").read_text().splitlines()]
@@ -191,8 +192,9 @@ def test_batches_are_balanced_and_what_is_measured_is_as_it_comes(squares):
     table = RewardDataset.from_store(squares)
     parts = split(table, seed=0)
     rng = torch.Generator().manual_seed(0)
-    shares = [table.target[batch].mean() for batch in balanced_batches(table.target, parts["train"], 16, rng)]
-    assert set(shares) == {0.5} and len(shares) == len(parts["train"]) // 16
+    batches = [balanced_batch(table.target, parts["train"], 16, rng) for _ in range(20)]
+    assert {(len(batch), table.target[batch].mean()) for batch in batches} == {(16, 0.5)}
+    assert all(np.isin(batch, parts["train"]).all() for batch in batches)
     assert table.target[parts["validation"]].mean() == 0.25  # half of one episode of two
 
 
@@ -260,7 +262,7 @@ def test_a_training_that_was_stopped_and_killed_goes_on_as_if_it_was_not(tmp_pat
 def test_encoding_that_was_interrupted_goes_on_where_it_was(tmp_path, squares, monkeypatch):
     config = FROZEN.model_copy(update={"epochs": 2})
     whole = make(squares, tmp_path / "whole", config)
-    monkeypatch.setattr(features, "CHUNK", 32)
+    monkeypatch.setattr(features, "CPU_CHUNK", 16)
     counts: list[int] = []
 
     def track(stop_after: int) -> Callable:

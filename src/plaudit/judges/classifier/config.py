@@ -46,6 +46,9 @@ class RewardTrainConfig(NetworkConfig):
     target_fpr: float = Field(default=0.01, gt=0, lt=1)  # failure frames that may be predicted a success
     seed: Seed = 0
     device: str = "auto"
+    # On a processor: how long it may take. What is not set of the encoder, image size, history, members and views is
+    # chosen to fit (budget.py). None: the defaults above.
+    max_minutes: PositiveFloat | None = None
 
     @property
     def frozen(self) -> bool:

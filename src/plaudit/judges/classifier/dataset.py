@@ -6,7 +6,7 @@ store once, resized to what the model takes; labels are those of sources one may
 
 import hashlib
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -49,13 +49,14 @@ class RewardDataset:
         cls,
         store: Store,
         cameras: Sequence[str] = (),
-        image_size: Size | None = None,
+        image_size: Size | Callable[[Mapping[str, Size]], Size | None] | None = None,
         sources: Collection[str] = REFERENCE_SOURCES,
         progress: ProgressFn = iter,
         cache_dir: Path | None = None,
     ) -> Self:
         """
         cameras: which to take; () for all that the store has
+        image_size: to resize to, or what it is for the cameras' sizes
         sources: whose labels count; of several on an episode, by the store's order of sources
         cache_dir: a folder on a disk with room for the frames; None: where temporary files go
         """
@@ -66,6 +67,7 @@ class RewardDataset:
             )
         cameras = cameras or sorted(store.episode(ids[0]).frames)
         sizes = _sizes(store, ids, cameras)
+        image_size = image_size(sizes) if callable(image_size) else image_size
         recorded = [np.arange(store.entry(i).rows)[store.episode(i).observed] for i in ids]
         starts = np.cumsum([0, *map(len, recorded)])
         images = {camera: _memmap((starts[-1], *(image_size or size), 3), cache_dir) for camera, size in sizes.items()}

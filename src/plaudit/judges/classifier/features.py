@@ -22,7 +22,8 @@ from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.devices import autocast_bf16, resolve_device, to_channels_last
 from plaudit.types import AnyArray, FloatArray
 
-CHUNK = 256  # images encoded at a time
+CHUNK = 256  # images encoded at a time, on a GPU
+CPU_CHUNK = 32  # a second of work
 KEEP_EVERY = 20.0  # seconds between checkpoints
 
 ProgressBars = Callable[[str], Callable[[Any], Any]]  # description -> progress bar over items
@@ -121,7 +122,8 @@ def cache_features(
         with torch.inference_mode(), autocast_bf16(device):
             return model.encode(pixels, camera).half().cpu()
 
-    chunks = [(view, rows[i : i + CHUNK]) for view, rows in enumerate(wanted) for i in range(0, len(rows), CHUNK)]
+    size = CHUNK if device.type == "cuda" else CPU_CHUNK
+    chunks = [(view, rows[i : i + size]) for view, rows in enumerate(wanted) for i in range(0, len(rows), size)]
     found: dict[str, Tensor] = {}
     for camera in model.config.cameras:
         shape = (sum(map(len, wanted)), *encode(camera, 0, measured[:1]).shape[1:])

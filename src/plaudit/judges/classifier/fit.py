@@ -15,6 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from plaudit.data.episode_keys import episode_keys, pack_keys
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.calibration import EnsembleCalibration, choose_threshold, fit_cutoff_offset
+from plaudit.judges.classifier.budget import Choice, choose_settings, largest_image_size
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import (
@@ -39,12 +41,12 @@ from plaudit.judges.classifier.dataset import (
 )
 from plaudit.judges.classifier.features import FeatureSource, ProgressBars, cache_features
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.classifier.training import EnsembleMember, EpochMetrics, train_member
+from plaudit.judges.classifier.training import EnsembleMember, EpochMetrics, StepMetrics, never_stop, train_member
 from plaudit.judges.controls import ControlResult, failed_controls, run_controls
 from plaudit.judges.metrics import JudgeMetrics, compute_metrics
 from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images, largest_errors
 from plaudit.rule import DecisionRule
-from plaudit.types import AnyArray, FloatArray
+from plaudit.types import AnyArray, FloatArray, ProgressFn
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +54,7 @@ class TrainResult:
     """A model and its metrics."""
 
     model: RewardModel
+    config: RewardTrainConfig  # with what was chosen
     metrics: JudgeMetrics
     controls: Sequence[ControlResult]
     predictions: Sequence[EpisodePrediction]  # of the test episodes
@@ -66,25 +69,36 @@ def train_reward_model(
     work_dir: Path,
     on_epoch_end: Callable[[EpochMetrics], bool],
     progress: ProgressBars,
+    on_step: Callable[[StepMetrics], bool] = never_stop,
+    on_choice: Callable[[Choice], object] = never_stop,
 ) -> TrainResult:
-    """Train and evaluate; what takes long is kept in `work_dir`, from where the same call resumes after a stop."""
+    """Train and evaluate; what takes long is kept in `work_dir`, from where the same call resumes after a stop.
+
+    on_epoch_end, on_step: told how it goes; False stops it with `TrainingInterrupted`
+    on_choice: told what was chosen to fit `config.max_minutes`
+    """
     begun = time.monotonic()
     cache_dir = existing_parent(work_dir)
+    image_size = partial(largest_image_size, config)
     table = RewardDataset.from_store(
-        store, config.image_keys, config.image_size, config.label_sources, progress("reading"), cache_dir
+        store, config.image_keys, image_size, config.label_sources, progress("reading"), cache_dir
     )
     splits = split(table, config.seed, config.val_fraction, config.test_fraction)
     splits["train"] = subsample(table, splits["train"], config.train_fps)
     table, splits = add_blank_negatives(table, splits, config.seed, cache_dir)
     _prepare(work_dir, config, table)
+    choice = choose_settings(config, table, splits, work_dir)
+    if choice is not None:
+        config = config.model_copy(update=choice.settings)
+        on_choice(choice)
     cached = cache_features(table, splits, config, work_dir, progress) if config.frozen else None
     trained: list[tuple[EnsembleMember, FeatureSource]] = []
     history: list[EpochMetrics] = []
     for number in range(config.ensemble_size):
-        member, features, epochs = train_member(number, config, table, splits, cached, work_dir, on_epoch_end)
+        member, features, epochs = train_member(number, config, table, splits, cached, work_dir, on_epoch_end, on_step)
         trained.append((member, features))
         history += epochs
-    return _evaluated(store, config, table, splits, trained, history, time.monotonic() - begun)
+    return _evaluated(store, config, table, splits, trained, history, time.monotonic() - begun, progress)
 
 
 def existing_parent(path: Path) -> Path:
@@ -110,6 +124,7 @@ def _evaluated(
     trained: Sequence[tuple[EnsembleMember, FeatureSource]],
     history: Sequence[EpochMetrics],
     seconds: float,
+    progress: ProgressBars,
 ) -> TrainResult:
     members = [member for member, _ in trained]
     untested = RewardModelConfig.untested(
@@ -121,7 +136,8 @@ def _evaluated(
     )
     model = RewardModel([m.model for m in members], untested, config.device)
     # Calibrate and choose the threshold on the validation split.
-    logits = {name: _logits(store, model, table, splits[name]) for name in SPLITS[1:]}
+    held_out: tuple[Split, ...] = SPLITS[1:]
+    logits = {name: _logits(store, model, table, splits[name], progress(f"scoring {name}")) for name in held_out}
     calibration = EnsembleCalibration.fit(logits["validation"], table.target[splits["validation"]])
     validation = _predictions(table, splits["validation"], calibration, logits["validation"])
     threshold = choose_threshold(validation, config.target_fpr)
@@ -145,22 +161,24 @@ def _evaluated(
         },
     }
     model = RewardModel(model.members, model.config.model_copy(update=found), config.device)
-    controls = _run_controls(store, model, table, splits["test"], config)
+    controls = _run_controls(store, model, table, splits["test"], config, progress("negative controls"))
     outcome = {"controls": tuple(asdict(c) for c in controls), "problems": tuple(failed_controls(controls))}
     model.config = model.config.model_copy(update=outcome)
     optimizers = [member.optimizer.state_dict() for member in members]
     errors = _largest_errors(table, splits["test"], predictions)
-    return TrainResult(model, metrics, controls, predictions, errors, history, optimizers)
+    return TrainResult(model, config, metrics, controls, predictions, errors, history, optimizers)
 
 
-def _logits(store: Store, model: RewardModel, table: RewardDataset, rows: AnyArray) -> list[FloatArray]:
+def _logits(
+    store: Store, model: RewardModel, table: RewardDataset, rows: AnyArray, progress: ProgressFn
+) -> list[FloatArray]:
     """Of each member, for these rows, which are whole episodes.
 
     Scored as it will be later, whole and from the recorded frames: the features that it was trained on were cached in
     half precision, and a threshold chosen on those would be one for other numbers.
     """
     logits = []
-    for episode_id in _episodes(table, rows):
+    for episode_id in progress(_episodes(table, rows)):
         episode = store.episode(episode_id)
         logits.append(model.logits(episode)[:, episode.observed, 0])
     return list(np.concatenate(logits, axis=1))
@@ -194,14 +212,21 @@ def _data_info(
 
 
 def _run_controls(
-    store: Store, model: RewardModel, table: RewardDataset, rows: AnyArray, config: RewardTrainConfig
+    store: Store,
+    model: RewardModel,
+    table: RewardDataset,
+    rows: AnyArray,
+    config: RewardTrainConfig,
+    progress: ProgressFn,
 ) -> list[ControlResult]:
     found = []
     for episode_id in np.unique(table.episode[rows]).tolist():
         labels = store.ledger.labels(episode_id, config.label_sources)
         assert labels is not None
         found.append((store.episode(episode_id), labels.targets))
-    results, failures = run_controls(ClassifierJudge(model), found, model.threshold, seed=config.seed)
+    results, failures = run_controls(
+        ClassifierJudge(model), found, model.threshold, seed=config.seed, batch_size=1, progress=progress
+    )
     if failures:
         raise JudgeError(f"the negative controls could not be scored: {failures[0]}")
     return results

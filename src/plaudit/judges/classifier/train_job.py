@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from plaudit.config import expand_type_override, key_location, parse, read_values
 from plaudit.errors import ConfigError, JudgeError
@@ -42,6 +42,7 @@ class RewardTrainJob(RewardTrainConfig):
     num_cameras: PositiveInt | None = None  # that the episodes must have; None: as many as there are
     episodes: tuple[NonNegativeInt, ...] | None = None  # of a data set, by its own numbers; None: all
     exclude_episodes: tuple[NonNegativeInt, ...] = ()
+    max_minutes: PositiveFloat | None = 10.0
     reward_frame: Literal["next", "same"] | None = None  # LeRobot: which frame next.reward is about; None: as in import
 
     @model_validator(mode="after")
@@ -63,7 +64,9 @@ class RewardTrainJob(RewardTrainConfig):
 
     @property
     def training(self) -> RewardTrainConfig:
-        return RewardTrainConfig(**{name: getattr(self, name) for name in RewardTrainConfig.model_fields})
+        """Without what is only this job's; what was not set stays so."""
+        given = self.model_fields_set & set(RewardTrainConfig.model_fields) | {"max_minutes"}
+        return RewardTrainConfig(**{name: getattr(self, name) for name in given})
 
     def check_cameras(self, cameras: Sequence[str]) -> None:
         """Whether these, of the episodes, are as many as the recipe counts on."""

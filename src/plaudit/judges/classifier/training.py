@@ -8,7 +8,7 @@ import copy
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,15 +41,32 @@ class EpochMetrics:
     seconds: float
 
 
+@dataclass(frozen=True)
+class StepMetrics:
+    """How far a member has come within its epoch."""
+
+    member: int
+    members: int
+    epoch: int  # at work, from 1
+    step: int  # gradient steps of it that are done
+    steps: int  # of it
+    loss: float  # of the newest
+
+
 class TrainingInterrupted(Exception):
-    """`on_epoch_end` asked to stop. What was done is in the work folder."""
+    """A callback asked to stop. What was done is in the work folder."""
+
+
+def never_stop(_: object) -> bool:
+    """As a callback: what it is told of goes on."""
+    return True
 
 
 class EnsembleMember(Stateful):
     """One classifier in training, and the best it has been."""
 
-    def __init__(self, number: int, config: RewardTrainConfig, table: RewardDataset, steps: int):
-        """steps: gradient steps of the whole training, which the learning rate's cosine spans"""
+    def __init__(self, number: int, config: RewardTrainConfig, table: RewardDataset, rows: AnyArray):
+        """rows: of the table, to learn from"""
         self.device = resolve_device(config.device)
         seed = config.member_seed(number)
         model = config.build_member(config.classifier_config(table.cameras, table.state_dim), number)
@@ -59,7 +76,7 @@ class EnsembleMember(Stateful):
         to_channels_last(model, self.device)
         self.net = nn.ModuleDict({"now": model, "best": copy.deepcopy(model)})
         self.model = model
-        self.config, self.table = config, table
+        self.number, self.config, self.table, self.rows = number, config, table, rows
         self.version = 0  # epochs done
         self.rng = torch.Generator().manual_seed(seed)
         self.dropout_seed = seed
@@ -68,7 +85,10 @@ class EnsembleMember(Stateful):
         self.optimizer = torch.optim.AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay)
         self.optimizers = {"all": self.optimizer}
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.steps, self.step = steps, 0
+        self.steps = math.ceil(len(rows) / config.batch_size)  # gradient steps of an epoch
+        self.epoch_step = 0  # of these, done
+        self.loss_sum = self.right_sum = 0.0  # over these
+        self.seconds = 0.0  # of the whole training, so far
 
     def _groups(self) -> list[dict[str, Any]]:
         """An encoder that was trained elsewhere moves more slowly than what is new."""
@@ -78,26 +98,45 @@ class EnsembleMember(Stateful):
         rate = config.lr * (config.encoder_lr_scale if config.encoder.pretrained else 1.0)
         return [{"params": rest}, *([{"params": learning, "lr": rate}] if learning else [])]
 
-    def train_epoch(self, features: FeatureSource, rows: AnyArray) -> tuple[float, float]:
-        """One epoch over balanced batches of the training rows; the mean loss and accuracy."""
+    def train_step(self, features: FeatureSource) -> StepMetrics:
+        """One gradient step on a balanced batch of the training rows."""
         self.model.train()
-        losses, right = [], []
+        batch = balanced_batch(self.table.target, self.rows, self.config.batch_size, self.rng)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.dropout_seed + 7919 * self.version)
-            for batch in balanced_batches(self.table.target, rows, self.config.batch_size, self.rng):
-                self._step_lr()
-                logits = self._logits(features, batch)
-                target = torch.from_numpy(self.table.target[batch]).to(self.device)
-                loss = self._loss(logits, target, batch)
-                self._check(float(loss.detach()), self.version + 1)
-                self.optimizer.zero_grad()
-                loss.backward()
-                nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-                self.optimizer.step()
-                losses.append(loss.detach())
-                right.append(((logits[:, 0].detach() > 0) == (target > 0.5)).float().mean())
-        self.version += 1
-        return float(torch.stack(losses).mean()), float(torch.stack(right).mean())
+            # A seed of its own for every step, so that a training may be stopped after any of them.
+            torch.manual_seed(self.dropout_seed + 7919 * self.step)
+            self._step_lr()
+            logits = self._logits(features, batch)
+            target = torch.from_numpy(self.table.target[batch]).to(self.device)
+            loss = self._loss(logits, target, batch)
+            found = float(loss.detach())
+            self._check(found, self.version + 1)
+            self.optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+        self.epoch_step += 1
+        self.loss_sum += found
+        self.right_sum += float(((logits[:, 0].detach() > 0) == (target > 0.5)).float().mean())
+        return StepMetrics(self.number, self.config.ensemble_size, self.version + 1, self.epoch_step, self.steps, found)
+
+    def end_epoch(self, features: FeatureSource, rows: AnyArray) -> EpochMetrics:
+        """After its last step: measure on these rows, and keep the model if it is the best so far."""
+        loss, accuracy = self.loss_sum / self.steps, self.right_sum / self.steps
+        self.version, self.epoch_step, self.loss_sum, self.right_sum = self.version + 1, 0, 0.0, 0.0
+        held_out = self.validate(features, rows)
+        best = self.best_epoch == self.version
+        return EpochMetrics(self.number, self.version, loss, accuracy, held_out, best, self.seconds)
+
+    @property
+    def step(self) -> int:
+        """Gradient steps done, of all epochs."""
+        return self.version * self.steps + self.epoch_step
+
+    @property
+    def done(self) -> bool:
+        """Whether it has had all its epochs, or has not become better for too many."""
+        return self.version >= self.config.epochs or self.version - self.best_epoch >= self.config.patience
 
     def _check(self, loss: float, epoch: int) -> None:
         if not math.isfinite(loss):
@@ -126,10 +165,9 @@ class EnsembleMember(Stateful):
 
     def _step_lr(self) -> None:
         """The learning rate along its cosine."""
-        share = 0.5 * (1 + math.cos(math.pi * min(self.step / self.steps, 1)))
+        share = 0.5 * (1 + math.cos(math.pi * min(self.step / (self.steps * self.config.epochs), 1)))
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * share
-        self.step += 1
 
     def validate(self, features: FeatureSource, rows: AnyArray) -> float:
         """The loss on frames as they are and as many as there are; keeps the model if it is the best so far."""
@@ -151,10 +189,10 @@ class EnsembleMember(Stateful):
 
     def save(self, folder: Path, history: list[EpochMetrics]) -> None:
         """Among the checkpoints in a folder; it replaces those before it."""
-        path, before = folder / f"{self.version:06d}", _checkpoints(folder)
+        path, before = folder / f"{self.step:09d}", _checkpoints(folder)
         if path in before:
             return
-        state = {"best_loss": self.best_loss, "best_epoch": self.best_epoch, "step": self.step}
+        state = {name: getattr(self, name) for name in _STATE}
         save_checkpoint(path, self, {**state, "history": [vars(epoch) for epoch in history]})
         for old in before:
             shutil.rmtree(old)
@@ -165,8 +203,13 @@ class EnsembleMember(Stateful):
         if not found:
             return []
         state = load_checkpoint(found[-1], self)
-        self.best_loss, self.best_epoch, self.step = state["best_loss"], state["best_epoch"], state["step"]
+        for name in _STATE:
+            setattr(self, name, state[name])
         return [EpochMetrics(**epoch) for epoch in state["history"]]
+
+
+# Of a member, beside its tensors.
+_STATE = ("best_loss", "best_epoch", "epoch_step", "loss_sum", "right_sum", "seconds")
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -181,22 +224,21 @@ def train_member(
     cached: CachedFeatures | None,
     work_dir: Path,
     on_epoch_end: Callable[[EpochMetrics], bool],
+    on_step: Callable[[StepMetrics], bool] = never_stop,
 ) -> tuple[EnsembleMember, FeatureSource, list[EpochMetrics]]:
     """Train one classifier, from where an earlier run stopped; with a frozen encoder on cached features."""
-    learnable = splits["train"]
-    steps = config.epochs * math.ceil(len(learnable) / config.batch_size)
-    member = EnsembleMember(number, config, table, steps)
+    member = EnsembleMember(number, config, table, splits["train"])
     checkpoints = work_dir / f"member_{number}"
     history = member.load(checkpoints)
     features = OnlineFeatures(member.model, table, config) if cached is None else cached
-    seconds = history[-1].seconds if history else 0.0
-    since, saved = time.monotonic() - seconds, time.monotonic()
-    while member.version < config.epochs and member.version - member.best_epoch < config.patience:
-        loss, right = member.train_epoch(features, learnable)
-        held = member.validate(features, splits["validation"])
-        new_best = member.best_epoch == member.version
-        history.append(EpochMetrics(number, member.version, loss, right, held, new_best, time.monotonic() - since))
-        proceed = on_epoch_end(history[-1])
+    began, saved = time.monotonic() - member.seconds, time.monotonic()
+    while not member.done:
+        if member.epoch_step < member.steps:
+            proceed = on_step(member.train_step(features))
+            member.seconds = time.monotonic() - began
+        else:
+            history.append(member.end_epoch(features, splits["validation"]))
+            proceed = on_epoch_end(history[-1])
         if not proceed or time.monotonic() - saved > KEEP_EVERY:
             member.save(checkpoints, history)
             saved = time.monotonic()
@@ -208,9 +250,7 @@ def train_member(
     return member, features, history
 
 
-def balanced_batches(target: FloatArray, rows: AnyArray, size: int, rng: torch.Generator) -> Iterator[AnyArray]:
-    """Batches of half successes and half failures; together as many frames as there are."""
+def balanced_batch(target: FloatArray, rows: AnyArray, size: int, rng: torch.Generator) -> AnyArray:
+    """Rows of a batch: half successes and half failures."""
     kinds = [rows[target[rows] == value] for value in (1, 0)]
-    for _ in range(math.ceil(len(rows) / size)):
-        picks = [kind[torch.randint(len(kind), (size // 2,), generator=rng).numpy()] for kind in kinds]
-        yield np.concatenate(picks)
+    return np.concatenate([kind[torch.randint(len(kind), (size // 2,), generator=rng).numpy()] for kind in kinds])

@@ -1,0 +1,153 @@
+"""Settings for a processor: what is not set is chosen so that training takes about as long as one is willing to wait.
+
+With a GPU the encoder itself learns. On two cores that takes hours, so here it stands still: what it makes of each
+image is computed once, and only the small networks after it learn. What is lost is made up for by what costs little
+then: a short history of frames and three members. Larger images and more augmented copies of each are better and
+slower, so they are chosen last, by timing the encoder on a few of the images themselves.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import ceil, sqrt
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plaudit.data.disk import write_atomic
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.dataset import RewardDataset, Size, Split
+from plaudit.judges.classifier.model import BinaryRewardClassifier
+from plaudit.judges.devices import resolve_device, to_channels_last
+from plaudit.types import AnyArray
+
+HISTORY_FRAMES, HISTORY_S = 3, 0.2  # earlier frames that the model sees, and the time between them
+MEMBERS = 3
+PIXELS = (192 * 256, 144 * 192, 96 * 128)  # of an image at most, the best first
+VIEWS = (4, 3, 2)  # of each training image, the best first
+GRID = 32  # sides of resized images are multiples of this, as encoders halve them five times
+SAMPLE = 24  # images to time the encoder on
+CONTROLS = 3  # scorings of a test episode for negative controls
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings, and how long a training with them will take."""
+
+    settings: Mapping[str, Any]
+    seconds: float
+
+    def __str__(self) -> str:
+        size = self.settings.get("image_size")
+        words = [
+            "a frozen encoder" if self.settings.get("freeze_encoder") else "",
+            f"{n} earlier frames" if (n := self.settings.get("num_history_frames")) else "",
+            f"{n} members" if (n := self.settings.get("ensemble_size")) else "",
+            f"images of {size[0]}x{size[1]}" if size else "",
+            f"{n} augmented views" if (n := self.settings.get("num_augmented_views")) else "",
+        ]
+        return f"{', '.join(filter(None, words))}; about {max(1, round(self.seconds / 60))} minutes"
+
+
+def largest_image_size(config: RewardTrainConfig, cameras: Mapping[str, Size]) -> Size | None:
+    """What images are read at, of cameras with these sizes: no larger than any training of a processor uses."""
+    if config.image_size is not None or not _applies(config):
+        return config.image_size
+    return _size_of(cameras, PIXELS[0])
+
+
+def choose_settings(
+    config: RewardTrainConfig, table: RewardDataset, splits: Mapping[Split, AnyArray], work_dir: Path
+) -> Choice | None:
+    """What to set for a training of about `config.max_minutes`; None where there is nothing to choose.
+
+    Kept in `work_dir`: a training that is resumed goes on with the settings that it began with.
+    """
+    if not _applies(config):
+        return None
+    kept = work_dir / "chosen_settings.json"
+    if kept.exists():
+        return Choice(**json.loads(kept.read_text()))
+    for settings in _candidates(config, table):
+        choice = Choice(settings, _estimate(config.model_copy(update=settings), table, splits))
+        if choice.seconds <= 60 * config.max_minutes:  # type: ignore[operator]
+            break
+    write_atomic(kept, json.dumps(vars(choice)).encode())
+    return choice
+
+
+def _applies(config: RewardTrainConfig) -> bool:
+    return (
+        config.max_minutes is not None
+        and config.encoder.pretrained
+        and config.head == "serl"
+        and resolve_device(config.device).type == "cpu"
+    )
+
+
+def _candidates(config: RewardTrainConfig, table: RewardDataset) -> Iterator[dict[str, Any]]:
+    """Settings that were not given, the best first."""
+    fps = float(np.median(table.fps)) or 10.0
+    wanted = {
+        "freeze_encoder": True,
+        "num_history_frames": HISTORY_FRAMES,
+        "history_stride": max(1, round(HISTORY_S * fps)),
+        "ensemble_size": MEMBERS,
+    }
+    if "num_history_frames" in config.model_fields_set:
+        del wanted["history_stride"]
+    for pixels in PIXELS:
+        for views in VIEWS:
+            more = {"image_size": _size_of(table.cameras, pixels), "num_augmented_views": views}
+            yield {name: value for name, value in (wanted | more).items() if name not in config.model_fields_set}
+
+
+def _size_of(cameras: Mapping[str, Size], pixels: int) -> Size | None:
+    """One size for all cameras, of so many pixels at most; None where none has more."""
+    height, width = max(cameras.values(), key=lambda size: size[0] * size[1])
+    if height * width <= pixels:
+        return None
+    shrink = sqrt(pixels / (height * width))
+    return max(GRID, GRID * round(shrink * height / GRID)), max(GRID, GRID * round(shrink * width / GRID))
+
+
+def _estimate(config: RewardTrainConfig, table: RewardDataset, splits: Mapping[Split, AnyArray]) -> float:
+    """Seconds of a training, by what the encoder takes for a few images and what one step takes."""
+    model = config.build_member(config.classifier_config(table.cameras, table.state_dim), 0)
+    to_channels_last(model, torch.device("cpu")).eval()
+    rows = np.linspace(0, len(table) - 1, SAMPLE).astype(int)
+    frames = {camera: torch.from_numpy(table.images[camera][rows]) for camera in model.config.cameras}
+    with torch.inference_mode():
+        encode = partial(_encode, model, frames)
+        encode()  # the first time is slower
+        image_s, features = _timed(encode)
+    batch = torch.arange(config.batch_size * model.config.num_frames) % SAMPLE
+    step_s, _ = _timed(partial(_step, model, {camera: grid.clone()[batch] for camera, grid in features.items()}))
+    learned = np.unique(table.history_indices(splits["train"], model.config.num_frames, model.config.history_stride))
+    held_out, tested = len(splits["validation"]) + len(splits["test"]), len(splits["test"])
+    images = len(learned) * config.num_augmented_views + 2 * held_out + CONTROLS * tested
+    steps = ceil(len(splits["train"]) / config.batch_size) * config.epochs * config.ensemble_size
+    return images * image_s / SAMPLE + steps * step_s
+
+
+def _encode(model: BinaryRewardClassifier, frames: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {camera: model.encode(pixels, camera) for camera, pixels in frames.items()}
+
+
+def _step(model: BinaryRewardClassifier, features: Mapping[str, Tensor]) -> None:
+    state = torch.zeros(len(next(iter(features.values()))), model.config.state_dim)
+    embeddings = model.train().embed(features, state if model.config.state_dim else None)
+    model.classify(embeddings.unflatten(0, (-1, model.config.num_frames))).sum().backward()
+
+
+def _timed(call: Callable[[], T]) -> tuple[float, T]:
+    began = time.monotonic()
+    result = call()
+    return time.monotonic() - began, result
