@@ -1,6 +1,7 @@
 """A reward model on a real robot's images: a Unitree G1 picks up a bottle, filmed from its head.
 
     python benchmarks/real_images.py [--data FOLDER] [--device cuda] [--seed N] [--quick]
+    python benchmarks/real_images.py --cpu          what `plaudit train-reward` chooses without a GPU, in ten minutes
     python benchmarks/real_images.py --compare      settings, on the known episodes alone
 
 Trained on the first 20 episodes, measured on the others, from one image and with the robot's state and a short history.
@@ -43,6 +44,7 @@ DATA = Path(__file__).parents[2] / "shared/data/g1_bottle"
 TRAINED_ON = 20  # episodes, the first
 NEAR = 5  # frames around a cutoff that are not scored
 MOMENTS = 40  # parts of an episode within which two frames count as of the same moment
+MINUTES = 10.0  # of --cpu
 FOLDS = 4  # parts of the known episodes, each unseen once when settings are compared
 BOTH = {"use_state": True, "num_history_frames": 3, "history_stride": 6}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -73,6 +75,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--setting", choices=SETTINGS, help="of the encoder; when not given, what the device can do")
+    parser.add_argument("--cpu", action="store_true", help="what train-reward chooses on a processor, in ten minutes")
     parser.add_argument("--compare", action="store_true", help="settings, on the known episodes alone")
     parser.add_argument(
         "--quick", action="store_true", help="few episodes, small images: whether it runs, not how well"
@@ -82,23 +85,37 @@ def main() -> None:
         raise SystemExit(f"{options.data} is not there; name the folder of g1_bottle with --data")
     last = 6 if options.quick else None
     trained_on = 4 if options.quick else TRAINED_ON
-    config = RewardTrainConfig(device=options.device, seed=options.seed, **(QUICK if options.quick else {}))
-    config = config.model_copy(update={"test_fraction": 0.0, "val_fraction": 0.2})
+    if options.cpu:
+        options.device = "cpu"
+    config = RewardTrainConfig(
+        device=options.device,
+        seed=options.seed,
+        test_fraction=0.0,
+        val_fraction=0.2,
+        **(QUICK if options.quick else {}),
+    )
     if options.compare:
         for setting in [options.setting] if options.setting else SETTINGS:
             compare(setting, config, options.data, 2 * FOLDS if options.quick else TRAINED_ON)
         return
-    setting = options.setting or (ON_A_GPU if resolve_device(options.device).type == "cuda" else ON_A_PROCESSOR)
-    print(f"setting {setting}")
-    config = config.model_copy(update=SETTINGS[setting])
+    if not options.cpu:
+        setting = options.setting or (ON_A_GPU if resolve_device(options.device).type == "cuda" else ON_A_PROCESSOR)
+        print(f"setting {setting}")
+        config = config.model_copy(update=SETTINGS[setting])
     with tempfile.TemporaryDirectory() as folder:
         known, unseen = (Path(folder) / name for name in ("known", "unseen"))
         prepare(options.data, known, range(trained_on))
         prepare(options.data, unseen, range(trained_on, last or len(read(options.data, "cutoffs"))))
         bars = Bars()
         claims = None if options.quick else bars
-        measure(claims, "one_image", config, known, unseen, Path(folder), 0.94)
-        measure(claims, "state_and_history", config.model_copy(update=BOTH), known, unseen, Path(folder), 0.97)
+        if options.cpu:
+            limited = config.model_copy(update={"max_minutes": MINUTES})
+            minutes = measure(claims, "cpu", limited, known, unseen, Path(folder), 0.95)
+            if claims is not None:
+                claims.at_most("real_cpu_minutes", minutes, MINUTES)
+        else:
+            measure(claims, "one_image", config, known, unseen, Path(folder), 0.94)
+            measure(claims, "state_and_history", config.model_copy(update=BOTH), known, unseen, Path(folder), 0.97)
     if options.quick:  # four episodes to learn from, two to measure
         bars.left_out("how many frames of unseen episodes are right, how far cutoffs are off, and a clock's share")
     bars.report()
@@ -146,12 +163,21 @@ def prepare(data: Path, folder: Path, indices: Collection[int]) -> None:
 
 def measure(
     bars: Bars | None, name: str, config: RewardTrainConfig, known: Path, unseen: Path, folder: Path, goal: float
-) -> None:
-    """bars: to add to; None: what is measured is only told"""
+) -> float:
+    """Returns the minutes that training took.
+
+    bars: to add to; None: what is measured is only told
+    """
     began = time.monotonic()
     fitted = train_reward_model(
-        Store.open(known), config, folder / name, lambda epoch: bool(print(f"  {told(epoch)}")) or True, quiet
+        Store.open(known),
+        config,
+        folder / name,
+        lambda epoch: bool(print(f"  {told(epoch)}", flush=True)) or True,
+        quiet,
+        on_choice=lambda choice: print(f"  chosen: {choice}", flush=True),
     )
+    trained = time.monotonic() - began
     judged = judge(fitted.model, Store.open(unseen))
     right = accuracy(judged)
     errors = cutoff_errors(judged)
@@ -164,13 +190,14 @@ def measure(
         f"{name}: {right:.1%} of {sum(e.scored.sum() for e in judged):,} frames of {len(judged)} unseen episodes "
         f"right; decoded cutoffs off by {np.median(errors):g} frames in the median ({sorted(errors)}); a clock reaches "
         f"{clock:.1%}, scores of another episode's same moment {swapped:.1%}; {ordered:.1%} of pairs of one moment in "
-        f"order; {time.monotonic() - began:.0f} s on {fitted.model.device}",
+        f"order; {trained:.0f} s of training on {fitted.model.device}",
         flush=True,
     )
     if bars is not None:
         bars.at_least(f"real_{name}_accuracy", right, goal)
         bars.at_most(f"real_{name}_cutoff_median", float(np.median(errors)), 6)
         bars.at_least(f"real_{name}_beyond_a_clock", ordered, 0.9)
+    return trained / 60
 
 
 def told(epoch: object) -> str:

@@ -3,8 +3,10 @@
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from torch.utils.tensorboard import SummaryWriter
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 MIN_FREE_BYTES = 1 << 20  # of the disk, below which nothing is written
 
@@ -14,7 +16,7 @@ class TensorBoard:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._writer: SummaryWriter | None = None
+        self._writer: SummaryWriter | None = None  # made with the first metrics: it takes a second to import
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Metrics of a step; of a run that was resumed, what was logged from this step on is dropped."""
@@ -23,6 +25,8 @@ class TensorBoard:
             return
         try:
             if self._writer is None:
+                from torch.utils.tensorboard import SummaryWriter
+
                 self._writer = SummaryWriter(str(self.folder), purge_step=step)
             for name, value in metrics.items():
                 self._writer.add_scalar(name, value, step)

@@ -25,7 +25,7 @@ from plaudit.judges.classifier.fit import TrainResult
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
-from plaudit.judges.classifier.training import EpochMetrics, TrainingInterrupted, balanced_batch
+from plaudit.judges.classifier.training import EpochMetrics, StepMetrics, TrainingInterrupted, balanced_batch
 from plaudit.training.reward_model import train_and_save, work_folder
 from plaudit.types import Episode, Labels, Observation
 from tiny_reward import noise_episode, tiny_model
@@ -257,6 +257,33 @@ def test_a_training_that_was_stopped_and_killed_goes_on_as_if_it_was_not(tmp_pat
     assert parts.model.fingerprint == whole.model.fingerprint
     assert [e.train_loss for e in parts.history] == [e.train_loss for e in whole.history]
     assert not work_folder(tmp_path / "parts").exists()
+
+
+def test_one_that_was_stopped_within_an_epoch_goes_on_as_if_it_was_not(tmp_path, squares):
+    config = CONFIG.model_copy(update={"epochs": 3, "batch_size": 8})
+    whole = make(squares, tmp_path / "whole", config)
+    steps: list[StepMetrics] = []
+
+    def train(goes_on: Callable[[StepMetrics], bool]) -> TrainResult:
+        watch = lambda step: steps.append(step) or goes_on(step)  # noqa: E731
+        return train_and_save(squares, tmp_path / "parts", config, going, silent, watch)
+
+    with pytest.raises(TrainingInterrupted):  # within the first epoch
+        train(lambda step: False)
+    with pytest.raises(TrainingInterrupted):  # after its last step
+        train(lambda step: step.step < step.steps)
+    parts = train(lambda step: True)
+    assert parts.model.fingerprint == whole.model.fingerprint
+    assert [e.train_loss for e in parts.history] == [e.train_loss for e in whole.history]
+    assert [(s.epoch, s.step) for s in steps] == [(e, n) for e in (1, 2, 3) for n in range(1, steps[0].steps + 1)]
+
+
+def test_its_curve_is_there_as_event_files(folder, fitted):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "model/tensorboard"))
+    events.Reload()
+    assert [e.value for e in events.Scalars("loss/train")] == pytest.approx([e.train_loss for e in fitted.history])
 
 
 def test_encoding_that_was_interrupted_goes_on_where_it_was(tmp_path, squares, monkeypatch):

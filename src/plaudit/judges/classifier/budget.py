@@ -74,7 +74,9 @@ def choose_settings(
         return None
     kept = work_dir / "chosen_settings.json"
     if kept.exists():
-        return Choice(**json.loads(kept.read_text()))
+        tree = json.loads(kept.read_text())
+        size = tree["settings"].get("image_size")
+        return Choice(tree["settings"] | ({"image_size": tuple(size)} if size else {}), tree["seconds"])
     for settings in _candidates(config, table):
         choice = Choice(settings, _estimate(config.model_copy(update=settings), table, splits))
         if choice.seconds <= 60 * config.max_minutes:  # type: ignore[operator]

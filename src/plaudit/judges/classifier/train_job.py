@@ -66,6 +66,8 @@ class RewardTrainJob(RewardTrainConfig):
     def training(self) -> RewardTrainConfig:
         """Without what is only this job's; what was not set stays so."""
         given = self.model_fields_set & set(RewardTrainConfig.model_fields) | {"max_minutes"}
+        if self.output_checkpoint is not None:  # which holds one network of single frames
+            given |= {"ensemble_size", "num_history_frames"}
         return RewardTrainConfig(**{name: getattr(self, name) for name in given})
 
     def check_cameras(self, cameras: Sequence[str]) -> None:
