@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
@@ -103,6 +103,11 @@ def training_bar(config: Any) -> AbstractContextManager[Watching]:
         return done, f"success {now.judge_success or 0:.0%} in training{evaluated}"
 
     return _stoppable_bar(config.max_steps if by_steps else config.max_episodes, told)
+
+
+def starting() -> AbstractContextManager[object]:
+    """While packages are imported that take seconds: on a terminal it shows that something happens."""
+    return err.status("starting") if err.is_terminal else nullcontext()
 
 
 def epochs_bar(epochs: int) -> AbstractContextManager[Watching]:

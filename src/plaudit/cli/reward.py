@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from plaudit.cli.common import AllowCode, AllowHost, epochs_bar, finite, out, progress, stop, store_and_keys, tell
+from plaudit.cli.common import (
+    AllowCode,
+    AllowHost,
+    epochs_bar,
+    finite,
+    out,
+    progress,
+    starting,
+    stop,
+    store_and_keys,
+    tell,
+)
 from plaudit.cli.data import RewardFrameOption, StateOption
 from plaudit.errors import DataError
 
@@ -151,8 +162,9 @@ def train_reward(
     Some episodes are held out to choose its threshold, others to test it; report.html in its folder shows how far to
     trust it. Ctrl-C stops it at once; the same command resumes. All keys: docs/reward_model.md.
     """
-    from plaudit.judges.classifier.train_job import load_reward_train_job
-    from plaudit.training.reward_model import check_output_path
+    with starting():
+        from plaudit.judges.classifier.train_job import load_reward_train_job
+        from plaudit.training.reward_model import check_output_path
 
     store, overrides = store_and_keys(words or [])
     folders = positive_dir is not None or negative_dir is not None

@@ -1,11 +1,13 @@
 """Settings that a training on a processor is given when it may take so many minutes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from bright_square import square_store
 from plaudit.judges.classifier import budget
-from plaudit.judges.classifier.budget import choose_settings, largest_image_size
+from plaudit.judges.classifier.budget import choose_settings, largest_image_size, measure_speed
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, split
 from plaudit.judges.classifier.encoders.small import SmallConfig
@@ -19,6 +21,7 @@ def table(tmp_path) -> RewardDataset:
 def choose(table: RewardDataset, folder, monkeypatch, seconds_of, **settings):
     """seconds_of: how long a training with a config takes"""
     monkeypatch.setattr(budget, "_estimate", lambda config, *_: seconds_of(config))
+    monkeypatch.setattr(budget, "measure_speed", lambda *_: True)
     folder.mkdir(exist_ok=True)
     config = RewardTrainConfig(**{"max_minutes": 10, "device": "cpu", **settings})
     return choose_settings(config, table, split(table, 0), folder)
@@ -62,9 +65,11 @@ def test_large_images_are_read_no_larger_than_they_are_used():
     assert largest_image_size(config.model_copy(update={"max_minutes": None}), {"front": (480, 640)}) is None
 
 
-def test_the_estimate_grows_with_what_there_is_to_do(table):
+def test_the_estimate_is_of_images_and_steps(table, tmp_path):
+    """At a speed that is measured, and as many of each as there are."""
     config = RewardTrainConfig(max_minutes=10, device="cpu", freeze_encoder=True, hidden_dim=16, latent_dim=16)
-    parts = split(table, 0)
-    few = {name: rows[:4] for name, rows in parts.items()}
-    many = {name: np.resize(rows, 100 * len(rows)) for name, rows in parts.items()}
-    assert 0 < budget._estimate(config, table, few) < budget._estimate(config, table, many)
+    speed = measure_speed(config, table)
+    assert speed.image_s > 0 and speed.step_s > 0
+    parts = {"train": np.arange(128), "validation": np.arange(10), "test": np.arange(20)}
+    known = replace(speed, image_s=1.0, step_s=100.0)
+    assert budget._estimate(config, table, parts, known) == 4 * 128 + 2 * 30 + 3 * 20 + 15 * 100

@@ -8,7 +8,7 @@ slower, so they are chosen last, by timing the encoder on a few of the images th
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, sqrt
@@ -24,7 +24,7 @@ from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Size, Split
 from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.devices import resolve_device, to_channels_last
-from plaudit.types import AnyArray
+from plaudit.types import AnyArray, ProgressFn
 
 HISTORY_FRAMES, HISTORY_S = 3, 0.2  # earlier frames that the model sees, and the time between them
 MEMBERS = 3
@@ -64,7 +64,11 @@ def largest_image_size(config: RewardTrainConfig, cameras: Mapping[str, Size]) -
 
 
 def choose_settings(
-    config: RewardTrainConfig, table: RewardDataset, splits: Mapping[Split, AnyArray], work_dir: Path
+    config: RewardTrainConfig,
+    table: RewardDataset,
+    splits: Mapping[Split, AnyArray],
+    work_dir: Path,
+    progress: ProgressFn = iter,
 ) -> Choice | None:
     """What to set for a training of about `config.max_minutes`; None where there is nothing to choose.
 
@@ -77,10 +81,7 @@ def choose_settings(
         tree = json.loads(kept.read_text())
         size = tree["settings"].get("image_size")
         return Choice(tree["settings"] | ({"image_size": tuple(size)} if size else {}), tree["seconds"])
-    for settings in _candidates(config, table):
-        choice = Choice(settings, _estimate(config.model_copy(update=settings), table, splits))
-        if choice.seconds <= 60 * config.max_minutes:  # type: ignore[operator]
-            break
+    choice = _first_that_fits(config, table, splits, progress)
     write_atomic(kept, json.dumps(vars(choice)).encode())
     return choice
 
@@ -94,10 +95,13 @@ def _applies(config: RewardTrainConfig) -> bool:
     )
 
 
-def _candidates(config: RewardTrainConfig, table: RewardDataset) -> Iterator[dict[str, Any]]:
-    """Settings that were not given, the best first."""
+def _first_that_fits(
+    config: RewardTrainConfig, table: RewardDataset, splits: Mapping[Split, AnyArray], progress: ProgressFn
+) -> Choice:
+    """Of the settings that were not given, from the best on; the last where none does."""
+    assert config.max_minutes is not None
     fps = float(np.median(table.fps)) or 10.0
-    wanted = {
+    wanted: dict[str, Any] = {
         "freeze_encoder": True,
         "num_history_frames": HISTORY_FRAMES,
         "history_stride": max(1, round(HISTORY_S * fps)),
@@ -105,10 +109,18 @@ def _candidates(config: RewardTrainConfig, table: RewardDataset) -> Iterator[dic
     }
     if "num_history_frames" in config.model_fields_set:
         del wanted["history_stride"]
-    for pixels in PIXELS:
+    sizes = list(dict.fromkeys(_size_of(table.cameras, pixels) for pixels in PIXELS))
+    for size in progress(sizes):
+        speed = None
         for views in VIEWS:
-            more = {"image_size": _size_of(table.cameras, pixels), "num_augmented_views": views}
-            yield {name: value for name, value in (wanted | more).items() if name not in config.model_fields_set}
+            chosen = wanted | {"image_size": size, "num_augmented_views": views}
+            settings = {name: value for name, value in chosen.items() if name not in config.model_fields_set}
+            changed = config.model_copy(update=settings)
+            speed = speed or measure_speed(changed, table)
+            choice = Choice(settings, _estimate(changed, table, splits, speed))
+            if choice.seconds <= 60 * config.max_minutes:
+                return choice
+    return choice
 
 
 def _size_of(cameras: Mapping[str, Size], pixels: int) -> Size | None:
@@ -120,8 +132,16 @@ def _size_of(cameras: Mapping[str, Size], pixels: int) -> Size | None:
     return max(GRID, GRID * round(shrink * height / GRID)), max(GRID, GRID * round(shrink * width / GRID))
 
 
-def _estimate(config: RewardTrainConfig, table: RewardDataset, splits: Mapping[Split, AnyArray]) -> float:
-    """Seconds of a training, by what the encoder takes for a few images and what one step takes."""
+@dataclass(frozen=True)
+class Speed:
+    """Of a machine, with one setting."""
+
+    image_s: float  # to encode one frame of every camera
+    step_s: float  # a gradient step of what comes after the encoder
+
+
+def measure_speed(config: RewardTrainConfig, table: RewardDataset) -> Speed:
+    """By a few images and one step."""
     model = config.build_member(config.classifier_config(table.cameras, table.state_dim), 0)
     to_channels_last(model, torch.device("cpu")).eval()
     rows = np.linspace(0, len(table) - 1, SAMPLE).astype(int)
@@ -129,14 +149,19 @@ def _estimate(config: RewardTrainConfig, table: RewardDataset, splits: Mapping[S
     with torch.inference_mode():
         encode = partial(_encode, model, frames)
         encode()  # the first time is slower
-        image_s, features = _timed(encode)
+        seconds, features = _timed(encode)
     batch = torch.arange(config.batch_size * model.config.num_frames) % SAMPLE
     step_s, _ = _timed(partial(_step, model, {camera: grid.clone()[batch] for camera, grid in features.items()}))
-    learned = np.unique(table.history_indices(splits["train"], model.config.num_frames, model.config.history_stride))
+    return Speed(seconds / SAMPLE, step_s)
+
+
+def _estimate(config: RewardTrainConfig, table: RewardDataset, splits: Mapping[Split, AnyArray], speed: Speed) -> float:
+    """Seconds of a training: frames to learn from in every view, others to measure on, and the steps."""
+    learned = np.unique(table.history_indices(splits["train"], 1 + config.num_history_frames, config.history_stride))
     held_out, tested = len(splits["validation"]) + len(splits["test"]), len(splits["test"])
     images = len(learned) * config.num_augmented_views + 2 * held_out + CONTROLS * tested
     steps = ceil(len(splits["train"]) / config.batch_size) * config.epochs * config.ensemble_size
-    return images * image_s / SAMPLE + steps * step_s
+    return images * speed.image_s + steps * speed.step_s
 
 
 def _encode(model: BinaryRewardClassifier, frames: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -87,7 +87,7 @@ def train_reward_model(
     splits["train"] = subsample(table, splits["train"], config.train_fps)
     table, splits = add_blank_negatives(table, splits, config.seed, cache_dir)
     _prepare(work_dir, config, table)
-    choice = choose_settings(config, table, splits, work_dir)
+    choice = choose_settings(config, table, splits, work_dir, progress("timing the encoder"))
     if choice is not None:
         config = config.model_copy(update=choice.settings)
         on_choice(choice)
