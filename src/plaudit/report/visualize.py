@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from plaudit.data.cameras import name_of_camera
 from plaudit.data.store import Store
 from plaudit.errors import DataError, did_you_mean
 from plaudit.types import Episode, ProgressFn
@@ -29,13 +30,14 @@ def visualize_positives(
         first = episode.observed.start or 0  # frames are counted as they were recorded
         for frame in np.flatnonzero(labels.targets[episode.observed] == 1):
             for camera in cameras:
-                if camera not in episode.frames:
+                images = episode.frames.get(name_of_camera(camera, episode.frames, cameras))
+                if images is None:
                     raise DataError(
                         f"episode {episode_id} has no camera '{camera}'; {did_you_mean(camera, episode.frames)}"
                     )
                 tail = f"_{file_name(camera)}" if len(cameras) > 1 else ""
                 path = folder / f"{_name(episode, episode_id)}_frame{frame:03d}{tail}.png"
-                Image.fromarray(np.ascontiguousarray(episode.frames[camera][first + frame])).save(path)
+                Image.fromarray(np.ascontiguousarray(images[first + frame])).save(path)
                 count += 1
     return count
 

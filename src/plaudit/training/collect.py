@@ -17,6 +17,7 @@ from typing import Self
 from pydantic import NonNegativeInt, model_validator
 
 from plaudit.config import Config
+from plaudit.data.cameras import name_of_camera
 from plaudit.data.disk import write_atomic
 from plaudit.data.episode_folders import EpisodeFolders
 from plaudit.data.store import Store, is_store
@@ -38,7 +39,7 @@ class CollectConfig(Config):
     positive_dir: Path | None = None  # also write .npy trajectories: successes, ...
     negative_dir: Path | None = None  # ... and failures
     save_dir: Path | None = None  # also write .pkl episodes, into success/ and failure/ of this folder
-    cameras: tuple[str, ...] | None = None  # which to keep; None: all that the environment has
+    cameras: tuple[str, ...] | None = None  # which to keep, by the names that they get; None: all that there are
     stop: bool = True  # end the run when both targets are reached
 
     def check(self) -> None:
@@ -101,7 +102,8 @@ class Collection:
     def _chosen(self, episode: Episode) -> Episode:
         if self._config.cameras is None:
             return episode
-        return replace(episode, frames={camera: episode.frames[camera] for camera in self._config.cameras})
+        frames, cameras = episode.frames, self._config.cameras
+        return replace(episode, frames={name: frames[name_of_camera(name, frames, cameras)] for name in cameras})
 
 
 def _identity(run: Path) -> str:

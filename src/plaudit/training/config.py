@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import model_validator
 
 from plaudit.config import Config
+from plaudit.data.cameras import name_of_camera
 from plaudit.errors import did_you_mean
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.config import HUMAN
@@ -175,8 +176,9 @@ class TrainingConfig(Config):
             return self  # known once the robot is connected
         env = self.simulation
         shown = env.cameras if env.obs != "state" else ()
-        wanted = {"policy.cameras": self.policy.cameras, "collect.cameras": self.collect and self.collect.cameras}
-        for key, cameras in wanted.items():
+        collected = (self.collect and self.collect.cameras) or ()
+        named = [name_of_camera(camera, shown, collected) for camera in collected]
+        for key, cameras in {"policy.cameras": self.policy.cameras, "collect.cameras": named}.items():
             for camera in cameras or ():
                 if camera not in shown:
                     raise ValueError(

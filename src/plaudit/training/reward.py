@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from plaudit.data.cameras import OUR_MAIN_CAMERA, name_of_camera
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
-from plaudit.judges.cameras import name_of_camera
 from plaudit.judges.classifier.checkpoint import RewardModelConfig
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.model import Size
@@ -139,9 +139,10 @@ def _check_cameras(wanted: Mapping[str, Size], cameras: Mapping[str, Any], *, an
         found = cameras.get(name_of_camera(camera, cameras, wanted))
         if found is None or (tuple(found) != tuple(size) and not any_size):
             has = "has no such camera" if found is None else f"shows it in {found[0]}x{found[1]}"
+            names = (name_of_camera(one, {*cameras, OUR_MAIN_CAMERA}, wanted) for one in wanted)
             raise JudgeError(
                 f"the reward model looks at camera '{camera}' in {size[0]}x{size[1]}, and this environment {has}; "
-                f"write env.obs=both env.cameras=[{','.join(wanted)}] env.image_size=[{size[0]},{size[1]}] "
+                f"write env.obs=both env.cameras=[{','.join(names)}] env.image_size=[{size[0]},{size[1]}] "
                 "policy.cameras=[]"
             )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from plaudit.data.cameras import name_of_camera
 from plaudit.errors import BadFile, DataError, did_you_mean
 from plaudit.types import AnyArray, ByteArray
 from plaudit.untrusted import Root
@@ -64,14 +65,15 @@ def to_frames(images: AnyArray, where: str | Path, camera: str) -> ByteArray:
 
 
 def choose(cameras: Sequence[str], known: Sequence[str], where: str) -> list[str]:
-    """The cameras asked for, all of them when none were; an unknown one is an error."""
-    for camera in cameras:
-        if camera not in known:
+    """The cameras asked for by their names there, all of them when none were; an unknown one is an error."""
+    chosen = [name_of_camera(camera, known, cameras) for camera in cameras]
+    for camera, name in zip(cameras, chosen, strict=True):
+        if name not in known:
             raise DataError(
                 f"camera '{camera}' is not in {where}; it has: {', '.join(known) or 'none'}. "
                 f"{did_you_mean(camera, known)}"
             )
-    return list(cameras) or list(known)
+    return chosen or list(known)
 
 
 def file_digest(root: Root, path: Path) -> str:

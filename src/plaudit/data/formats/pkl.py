@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from plaudit.data.cameras import MAIN_CAMERAS, name_of_camera
 from plaudit.data.formats.base import (
     Dataset,
     EpisodeFile,
@@ -57,17 +58,15 @@ def _load(root: Root, options: ReadOptions, file: Path, index: int) -> tuple[Epi
 
 def _convert(tree: Any, root: Root, file: Path, index: int, options: ReadOptions) -> tuple[Episode, Labels]:
     steps = tree["frames"]
-    first = steps[0]["obs"]
-    cameras = [key for key in first if key.endswith(SUFFIX) and first[key] is not None]
-    if not cameras:
-        raise BadFile(file, f"no camera in its observations; they have: {', '.join(map(str, first))}")
-    nbytes = sum(np.asarray(step["obs"][key]).nbytes for key in cameras for step in steps)
+    seen = [_images(step["obs"]) for step in steps]
+    if not seen[0]:
+        raise BadFile(file, f"no camera in its observations; they have: {', '.join(map(str, steps[0]['obs']))}")
+    nbytes = sum(np.asarray(image[camera]).nbytes for camera in seen[0] for image in seen)
     check_not_repeated(nbytes, root.size(file), file)
     frames = {}
-    for key in cameras:
-        images = np.stack([_single(step["obs"][key], 3) for step in steps])
-        images = to_frames(images, file, key.removesuffix(SUFFIX))
-        frames[key.removesuffix(SUFFIX)] = np.concatenate([images[:1], images])
+    for camera in seen[0]:
+        images = to_frames(np.stack([_single(image[camera], 3) for image in seen]), file, camera)
+        frames[camera] = np.concatenate([images[:1], images])
     states = np.stack([_single(step["obs"].get("states", np.zeros(0)), 1) for step in steps])
     success = np.array([bool(step["success"]) for step in steps])
     rewards = np.array([float(np.asarray(step["reward"]).reshape(())) for step in steps], np.float32)
@@ -88,6 +87,14 @@ def _convert(tree: Any, root: Root, file: Path, index: int, options: ReadOptions
         meta={"folder": file.parent.name, "file": file.stem},
     )
     return episode, Labels.from_targets(np.append(np.nan, success), "simulator")
+
+
+def _images(obs: Any) -> dict[str, Any]:
+    """Camera -> image: of keys like `main_images`, of the main camera's other names, and of a dictionary `images`."""
+    keys = {**obs, **(obs["images"] if isinstance(obs.get("images"), dict) else {})}
+    nested = keys.keys() - obs.keys()
+    cameras = (key for key in keys if key.endswith(SUFFIX) or key in MAIN_CAMERAS or key in nested)
+    return {key.removesuffix(SUFFIX): keys[key] for key in cameras if keys[key] is not None}
 
 
 def _single(value: Any, ndim: int) -> AnyArray:
@@ -129,8 +136,9 @@ def _outcome(item: LabeledEpisode) -> tuple[AnyArray, AnyArray] | None:
 
 
 def _steps(episode: Episode, cameras: list[str], reward: AnyArray, success: AnyArray) -> list[dict[str, Any]]:
-    """The first camera is the main one, unless one is called so."""
-    main = MAIN if MAIN in cameras else cameras[0]
+    """The first camera is the main one, unless one is called so, by any of its names."""
+    named = name_of_camera(MAIN, cameras)
+    main = named if named in cameras else cameras[0]
     names = {camera: f"{MAIN if camera == main else camera}{SUFFIX}" for camera in cameras}
     grasp = episode.privileged.get("grasp", np.zeros(episode.steps, bool))
     return [

@@ -65,11 +65,12 @@ def _nbytes(source: Source, dataset: Dataset, options: ReadOptions) -> Callable[
 def _load(source: Source, options: ReadOptions) -> tuple[Episode, Labels | None]:
     episode, labels = source.load()
     names = _names(options)
-    frames = {camera: episode.frames[camera] for camera in choose(list(names), list(episode.frames), source.where)}
+    chosen = choose(list(names), list(episode.frames), source.where)
+    frames = {name: episode.frames[camera] for name, camera in zip(names.values() or chosen, chosen, strict=True)}
     if options.resize is not None:
         height, width = options.resize
         frames = {camera: resized(images, height, width) for camera, images in frames.items()}
-    return replace(episode, frames={names.get(camera, camera): images for camera, images in frames.items()}), labels
+    return replace(episode, frames=frames), labels
 
 
 def resized(frames: ByteArray, height: int, width: int) -> ByteArray:

@@ -27,9 +27,9 @@ from torch import Tensor
 
 from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, load
+from plaudit.data.cameras import name_of_camera
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges.calibration import EnsembleCalibration, PlattScaling
-from plaudit.judges.cameras import name_of_camera
 from plaudit.judges.classifier.gpu_inference import CompiledBatches, bf16_copies
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.classifier.old_names import rename_old_keys
@@ -269,7 +269,7 @@ class RewardModel:
         return Scores(self._calibration([member[:, 0] for member in logits]), progress)
 
     def camera_in(self, camera: str, there: Collection[str]) -> str:
-        """By which name one of its cameras is there; see plaudit/judges/cameras.py."""
+        """By which name one of its cameras is there; see plaudit/data/cameras.py."""
         return name_of_camera(camera, there, self.cameras)
 
     def check(self, images: Mapping[str, Images], state: FloatArray | None) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 
+from plaudit.data.cameras import name_of_camera
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.config import REFERENCE_SOURCES
@@ -79,7 +80,8 @@ class RewardDataset:
             assert labels is not None
             check_covers(store, episode_id, episode, labels)
             for camera in cameras:
-                images[camera][start : start + len(frames)] = _resized(episode.frames[camera][frames], image_size)
+                shown = episode.frames[name_of_camera(camera, episode.frames, cameras)]
+                images[camera][start : start + len(frames)] = _resized(shown[frames], image_size)
             target = labels.targets[frames]
             column = {
                 "state": episode.state[frames],
@@ -208,14 +210,15 @@ def _sizes(store: Store, ids: Sequence[int], cameras: Sequence[str]) -> dict[str
         place = store.entry(episode_id)
         there = {camera: (h, w) for camera, h, w in store.segment(place.segment).schema.cameras}
         for camera in cameras:
-            if camera not in there:
+            size = there.get(name_of_camera(camera, there, cameras))
+            if size is None:
                 raise JudgeError(
                     f"{store.folder}: episode {episode_id} has no camera '{camera}', it has: "
                     f"{', '.join(sorted(there)) or 'none'}; name cameras that all episodes have (--image-key)"
                 )
-            if found.setdefault(camera, there[camera]) != there[camera]:
+            if found.setdefault(camera, size) != size:
                 raise JudgeError(
-                    f"{store.folder}: camera '{camera}' is {_by(there[camera])} in episode {episode_id} and "
+                    f"{store.folder}: camera '{camera}' is {_by(size)} in episode {episode_id} and "
                     f"{_by(found[camera])} in others; a model learns from one size"
                 )
     return found

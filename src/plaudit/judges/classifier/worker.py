@@ -15,11 +15,11 @@ import torch
 from pydantic import PositiveInt
 
 from plaudit.config import Config
+from plaudit.data.cameras import name_of_camera
 from plaudit.data.formats.images import to_frames
 from plaudit.data.rewards import RewardType
 from plaudit.data.transfer import new_folder
 from plaudit.errors import JudgeError
-from plaudit.judges.cameras import name_of_camera
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConfig
 from plaudit.judges.classifier.loader import load_reward_model
