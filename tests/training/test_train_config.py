@@ -73,11 +73,11 @@ learner: ppo
 
 
 def test_what_of_a_recipe_has_no_meaning_here_is_answered():
-    elsewhere = ["runner.resume_dir=runs/a", "cluster.num_nodes=2", "env.train.init_params.sim_backend=gpu"]
+    elsewhere = ["cluster.num_nodes=2", "env.train.init_params.sim_backend=gpu"]
     with pytest.raises(ConfigError) as caught:
         load_training_config("train", None, [*SEEING, *elsewhere])
     assert {".".join(map(str, where)) for where, _ in caught.value.problems} == {
-        *("runner.resume_dir", "cluster.num_nodes", "env.train.init_params.sim_backend"),
+        *("cluster.num_nodes", "env.train.init_params.sim_backend"),
     }
 
 

@@ -137,7 +137,8 @@ def _open_run(
     robot_files = {key: str(path.absolute()) for key, path in files.items() if path is not None}
     wanted = load_training_config("online", config, overrides, robot_files=robot_files, flags=flags)
     _check_judge(wanted)
-    return RunFolder.open(folder / wanted.run_name, wanted)
+    path = wanted.run.resume_dir
+    return RunFolder.resume_named(path, wanted) if path else RunFolder.open(folder / wanted.run_name, wanted)
 
 
 def _warn_about_units(config: Any) -> None:

@@ -43,7 +43,8 @@ def train_(
         wanted = load_training_config("train", config, overrides or [])
         for line in check_run(wanted):
             out.print(line)
-        run = RunFolder.create(folder / wanted.run_name, wanted)
+        path = wanted.run.resume_dir
+        run = RunFolder.resume_named(path, wanted) if path else RunFolder.create(folder / wanted.run_name, wanted)
     try:
         with Trainer(run, progress) as trainer, training_bar(run.config) as (callback, stopped):
             end = trainer.run(callback, stopped)

@@ -99,7 +99,6 @@ OTHER_NAMES: Mapping[str, str] = {
     "buffer_size": "write 'run.capacity_gb'",
     "env.train": "write the environment's keys under 'env' itself",
     "env.eval": "write 'evaluation'; it runs the same environment on eval seeds",
-    "runner.resume_dir": "run the command with --resume FOLDER",
     "runner.max_steps": "write 'run.max_steps'",
     "runner.max_epochs": "write 'run.max_steps'",
     "runner.val_check_interval": "write 'evaluation.freq'",
@@ -114,7 +113,7 @@ OTHER_NAMES: Mapping[str, str] = {
 def translate(tree: Mapping[str, Any]) -> Tree:
     """A config's tree with keys of other stacks as ours; a key without a translation is an error that says what to
     write."""
-    tree = _translate_rlinf_env(_without_no_meaning(_translate_flags(dict(tree))))
+    tree = _translate_rlinf_env(_translate_resume_dir(_without_no_meaning(_translate_flags(dict(tree)))))
     tree = _translate_collect(_translate_reward_model(tree))
     reject_foreign_keys(tree, OTHER_NAMES)
     return tree
@@ -152,6 +151,18 @@ def _without_no_meaning(tree: Tree) -> Tree:
         elif inner:
             tree = {**tree, block: rest}
     return tree
+
+
+def _translate_resume_dir(tree: Tree) -> Tree:
+    """`runner.resume_dir` of the recipes is `run.resume_dir`."""
+    runner, run = _block(tree, "runner"), _block(tree, "run")
+    if "resume_dir" not in runner:
+        return tree
+    if run.get("resume_dir") is not None:
+        raise _problem(("runner", "resume_dir"), "this is the same as 'run.resume_dir'; write one of them")
+    rest = {key: value for key, value in tree.items() if key != "runner"}
+    run["resume_dir"] = runner.pop("resume_dir")
+    return {**rest, "run": run, **({"runner": runner} if runner else {})}
 
 
 def _translate_rlinf_env(tree: Tree) -> Tree:

@@ -45,6 +45,7 @@ from plaudit.untrusted import read_metrics
 
 EventKind = Literal["started", "error", "recovered", "restart", "judge", "alarm", "ended"]
 
+CHECKPOINTS = "checkpoints"
 NUM_CHECKPOINTS = 2  # that are kept
 
 # Keys that may differ when a run is resumed: how long it is, how patiently it waits, and who judges. Labels carry the
@@ -98,6 +99,24 @@ class RunFolder:
             folder._archive_judge()
         folder._write_config()
         return folder
+
+    @classmethod
+    def resume_named(cls, folder: Path, config: TrainingConfig) -> Self:
+        """The run in `folder`, as a config names it (`run.resume_dir`), if it is the same but for `MUTABLE_KEYS`.
+
+        A synchronous run keeps its judge too: another one has a history to write, see judge_change.py.
+        """
+        path = _run_of(folder)
+        before = cls.reopen(path, config.schedule).config
+        differing = _differences(_flat(before), _flat(config))
+        if config.schedule == "train" and before.judge != config.judge:
+            differing.add("judge")
+        if differing:
+            raise TargetNotEmpty(
+                f"run.resume_dir: the run in {path} has another {', '.join(sorted(differing))}, and a run is resumed "
+                f"as it was (plaudit {config.schedule} --resume {path}); leave resume_dir out to begin a new run"
+            )
+        return cls.open(path, config)
 
     @classmethod
     def reopen(cls, path: Path, schedule: Schedule | None = None) -> Self:
@@ -256,11 +275,35 @@ class RunFolder:
 
     @property
     def _newest(self) -> Path | None:
-        return max(self._checkpoints.glob("[0-9]*"), default=None)
+        return _newest_checkpoint(self._checkpoints)
 
     @property
     def _checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
+
+
+def _run_of(folder: Path) -> Path:
+    """The run that a config means: its folder, or its newest checkpoint."""
+    if folder.parent.name == CHECKPOINTS and folder.is_dir():
+        path = folder.parent.parent
+        newest = _newest_checkpoint(folder.parent)
+        if (path / "config.yaml").is_file() and newest is not None and newest.name != folder.name:
+            raise BadFile(
+                folder, f"a run is resumed from its newest checkpoint, {newest.name}; write resume_dir: {path}"
+            )
+    else:
+        path = folder.parent if folder.name == CHECKPOINTS else folder
+    if not (path / "config.yaml").is_file():
+        raise BadFile(
+            folder,
+            "resume_dir names the folder of a run of ours, and this is none (a checkpoint of another stack is not "
+            "read); leave it out to begin a new run",
+        )
+    return path
+
+
+def _newest_checkpoint(folder: Path) -> Path | None:
+    return max(folder.glob("[0-9]*"), default=None)
 
 
 def _flat(config: TrainingConfig) -> dict[str, Any]:

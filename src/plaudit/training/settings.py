@@ -159,6 +159,8 @@ class RunSettings(Config):
     """How long, how fast, where."""
 
     name: str | None = Field(default=None, pattern=r"^[\w.-]+$")  # of the run folder; None: task, learner and seed
+    # The folder of a run to resume, with the same config; None: `train` begins a new one. Not part of the run's config.
+    resume_dir: Path | None = Field(default=None, exclude=True)
     seed: Seed = 0
     device: str = "auto"  # of the learner: "cpu", "cuda", "cuda:1"; auto: cuda where there is one
     num_threads: PositiveInt | None = None  # of torch; None: one for states, torch's default for images
