@@ -211,7 +211,7 @@ def test_a_process_that_dies_over_an_episode_costs_that_episode_alone(tmp_path):
     write_v21(tmp_path / "in", (3, 3, 3))
     with open_in_worker(tmp_path / "in") as dataset:
         first, _ = dataset.sources[0].load()
-        os.kill(dataset.sources[0].load.func.__self__._pid, 11)  # pyright: ignore
+        os.kill(dataset.sources[0].load.func.__self__._process._pid, 11)  # pyright: ignore
         with pytest.raises(BadFile, match=r"the process that read this was lost .*SIGSEGV"):
             dataset.sources[1].load()
         again, _ = dataset.sources[0].load()
@@ -226,7 +226,7 @@ def test_an_answer_that_makes_no_sense_ends_the_process_that_gave_it(tmp_path, a
     write_v21(tmp_path / "in", (3, 3))
     with open_in_worker(tmp_path / "in") as dataset:
         reader = dataset.sources[0].load.func.__self__  # pyright: ignore
-        reader._connection, theirs = socket.socketpair()
+        reader._process._connection, theirs = socket.socketpair()
         theirs.sendall(struct.pack("!q", 1 << 60) if answer is None else struct.pack("!q", len(answer)) + answer)
         with pytest.raises(BadFile, match=r"the process that read this was lost \(its answer makes no sense\)"):
             dataset.sources[0].load()

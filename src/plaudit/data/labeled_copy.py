@@ -3,26 +3,29 @@
     labels = labels_of_store(store, source)                          # or labels_of_file(source, cutoffs)
     write_labeled_copy(source, "labeled", labels, reward_frame="same")
 
-The data set itself is opened for reading only. The copy is filled beside its place and renamed when it is whole, and
-what is in the way is never written over: tools that edit labels in place, or fetch a data set by its name, have cost
-people their recordings.
+The data set itself is opened for reading only, by a process that may be lost: a table may be made to take any amount of
+memory. The copy is filled beside its place and renamed when it is whole, and what is in the way is never written over:
+tools that edit labels in place, or fetch a data set by its name, have cost people their recordings.
 """
 
+import os
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from plaudit.data.cutoffs import After, frame_labels
 from plaudit.data.disk import disk_errors
 from plaudit.data.formats.base import ReadOptions, RewardFrame
-from plaudit.data.formats.decoder import open_in_worker
-from plaudit.data.formats.lerobot.relabel import CopyReport, EpisodeLabels, copy_with_labels
+from plaudit.data.formats.decoder import WorkerProcess, open_in_worker
+from plaudit.data.formats.lerobot.relabel import CopyReport
+from plaudit.data.formats.lerobot.relabel_meta import EpisodeLabels, packed_labels
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
 from plaudit.errors import DataError
 from plaudit.types import ProgressFn
-from plaudit.untrusted import Root
+
+MAX_LABELED_ROWS = 1 << 25  # by a label file, whose labels are all in memory at once
 
 
 def source_of_store(store: Store) -> Path:
@@ -71,6 +74,11 @@ def labels_of_file(
                 f"{source} is a folder of .{dataset.format} files; a LeRobot data set can be copied with labels"
             )
         steps = {entry.index: entry.steps for entry in dataset.sources}
+    total = sum(steps.get(number, 0) for number in cutoffs)
+    if total > MAX_LABELED_ROWS:
+        raise DataError(
+            f"{source}: its meta/ says {total:,} rows of these, and {MAX_LABELED_ROWS:,} are read; correct it"
+        )
     found: dict[int, EpisodeLabels] = {}
     for number, value in cutoffs.items():
         if number not in steps:
@@ -96,21 +104,27 @@ def write_labeled_copy(
     """Write a copy of a LeRobot data set with these labels into a folder that must not hold anything yet."""
     if not (source / "meta/info.json").is_file():
         raise DataError(f"{source} is no LeRobot data set (it has no meta/info.json); name it with --source")
-    for one, other in ((target, source), (source, target)):
-        if one.resolve().is_relative_to(other.resolve()):
-            raise DataError(f"{target} and {source} lie within each other; name a folder elsewhere for the copy")
-    root = Root(source, follow_links)
-    codecs = _codecs(source, follow_links)
+    places = [Path(os.path.realpath(folder)) for folder in (source, target)]
+    if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
+        raise DataError(f"{target} and {source} lie within each other; name a folder elsewhere for the copy")
+    how = {"reward_frame": reward_frame, "hard_links": hard_links, "follow_links": follow_links}
+    how["codecs"] = _codecs(source, follow_links)
     with disk_errors(target.parent, "the copy was not written"), new_folder(target) as folder:
-        return copy_with_labels(
-            root,
-            folder,
-            labels,
-            reward_frame=reward_frame,
-            codecs=codecs,
-            hard_links=hard_links,
-            progress=progress,
-        )
+        return _copy(source, folder, labels, how, progress)
+
+
+def _copy(
+    source: Path, folder: Path, labels: Mapping[int, EpisodeLabels], how: Mapping[str, Any], progress: ProgressFn
+) -> CopyReport:
+    told, arrays = packed_labels(labels)
+    place = {"path": str(source), "folder": str(folder), "cwd": str(Path.cwd())}
+    with closing(WorkerProcess(most=0)) as process:
+        process.start()
+        where = str(source)
+        begun, _ = process.ask({"op": "copy", **place, **how, "labels": told}, where, arrays)
+        for _ in progress(range(begun["files"])):
+            where = process.hear(where)[0]["file"]
+        return CopyReport(**process.hear(where)[0]["report"])
 
 
 def _codecs(source: Path, follow_links: bool) -> Mapping[str, str]:

@@ -9,26 +9,33 @@ process (`plaudit.data.formats.worker` has the limits) and costs the episode it 
 
 import atexit
 import json
-import math
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from plaudit.data.formats.base import Dataset, ReadOptions, Source
 from plaudit.data.formats.limits import GB
-from plaudit.data.formats.wire import CONTROL, FORK, KILL, LENGTH, MAX_MESSAGE, WAIT, receive, receive_exactly, send
+from plaudit.data.formats.wire import (
+    CONTROL,
+    FORK,
+    KILL,
+    LENGTH,
+    MAX_MESSAGE,
+    WAIT,
+    receive,
+    receive_arrays,
+    receive_exactly,
+    send,
+)
 from plaudit.errors import BadFile, DataError, UnknownFormat, UnsafeFile
 from plaudit.types import AnyArray, Episode, Labels, Origin
 
@@ -43,7 +50,6 @@ _SMALL_STACKS = ("/bin/sh", "-c", 'ulimit -S -s 8192; exec "$0" "$@"')
 # The decoders' own threads would be lost in a fork; Arrow's usual allocator reserves more than it uses.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 _ERRORS = {"BadFile": BadFile, "FramesMissing": BadFile, "UnsafeFile": UnsafeFile}
-_PLAIN = re.compile(r"[<>|]([iu][1248]|f[248]|b1)")
 
 
 @contextmanager
@@ -98,13 +104,91 @@ class _Nursery:
             self._process.wait()
 
 
+class WorkerProcess:
+    """A process that may be lost, and what is said between us and it.
+
+    Its answers are validated like a foreign file: it may have been taken over by one.
+    """
+
+    def __init__(self, most: int):
+        """
+        most: bytes of arrays that an answer may have
+        """
+        self._most = most
+        self._connection: socket.socket | None = None
+        self._pid = 0
+
+    @property
+    def running(self) -> bool:
+        return self._connection is not None
+
+    def start(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._pid = _Nursery.ask(FORK, descriptor=theirs.fileno())
+        ours.settimeout(WAITING)
+        self._connection = ours
+
+    def close(self) -> None:
+        """End it, whatever it does; it has ended when this returns."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            _Nursery.ask(KILL, self._pid)
+
+    def ask(
+        self, request: Mapping[str, Any], where: str, arrays: Sequence[AnyArray] = ()
+    ) -> tuple[dict[str, Any], list[AnyArray]]:
+        """Say something, and wait for the answer."""
+        with self._losses(where):
+            assert self._connection is not None
+            send(self._connection, request, arrays)
+        return self.hear(where)
+
+    def hear(self, where: str) -> tuple[dict[str, Any], list[AnyArray]]:
+        """Wait for an answer.
+
+        where: what is read meanwhile
+        """
+        with self._losses(where):
+            assert self._connection is not None
+            reply = receive(self._connection)
+            arrays = receive_arrays(self._connection, reply["arrays"], self._most)
+        if "error" in reply:
+            raise _error(reply)
+        return reply, arrays
+
+    @contextmanager
+    def _losses(self, where: str) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError:
+            self.close()
+            raise _lost(where, f"nothing was heard of it for {WAITING:.0f} s") from None
+        except (EOFError, OSError):
+            raise _lost(where, self._how_it_ended()) from None
+        except (ValueError, TypeError, KeyError, RecursionError):
+            self.close()
+            raise _lost(where, "its answer makes no sense") from None
+
+    def _how_it_ended(self) -> str:
+        assert self._connection is not None
+        self._connection.close()
+        self._connection = None
+        code = _Nursery.ask(WAIT, self._pid)
+        if code == -signal.SIGXCPU:
+            return "it took too long"
+        if code == -signal.SIGKILL:
+            return "it was killed, perhaps by the system for want of memory"
+        return f"its decoder crashed, {signal.Signals(-code).name}" if code < 0 else "its decoder gave up"
+
+
 class _Reader:
     """One data set, and the process that reads it now."""
 
     def __init__(self, path: Path, options: ReadOptions):
         self._path, self._options = path, options
-        self._connection: socket.socket | None = None
-        self._pid = 0
+        self._process = WorkerProcess(int(options.max_episode_gb * GB) + MAX_MESSAGE)
         self._notes: list[str] = []
 
     def dataset(self) -> Dataset:
@@ -126,19 +210,12 @@ class _Reader:
         return Dataset(path=self._path, sources=sources, notes=self._notes, **described)
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-            _Nursery.ask(KILL, self._pid)
+        self._process.close()
 
     def _start(self) -> dict[str, Any]:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._pid = _Nursery.ask(FORK, descriptor=theirs.fileno())
-        ours.settimeout(WAITING)
-        self._connection = ours
+        self._process.start()
         place = {"path": str(self._path), "cwd": str(Path.cwd())}
-        return self._ask({"op": "open", **place, "options": asdict(self._options)})[0]
+        return self._process.ask({"op": "open", **place, "options": asdict(self._options)}, str(self._path))[0]
 
     def _digest(self, number: int, where: str) -> str:
         return self._ask({"op": "digest", "number": number}, where)[0]["digest"]
@@ -152,61 +229,20 @@ class _Reader:
         self._notes += [note for note in reply["notes"] if note not in self._notes]
         return _unpacked(reply, arrays)
 
-    def _ask(self, request: dict[str, Any], where: str = "") -> tuple[dict[str, Any], list[AnyArray]]:
-        if self._connection is None:
+    def _ask(self, request: dict[str, Any], where: str) -> tuple[dict[str, Any], list[AnyArray]]:
+        if not self._process.running:
             self._start()
-        assert self._connection is not None
-        try:
-            send(self._connection, request)
-            reply = receive(self._connection)
-            arrays = self._arrays(reply["arrays"])
-        except TimeoutError:
-            self.close()
-            raise _lost(where or str(self._path), f"nothing was heard of it for {WAITING:.0f} s") from None
-        except (EOFError, OSError):
-            raise _lost(where or str(self._path), self._how_it_ended()) from None
-        except (ValueError, TypeError, KeyError, RecursionError):
-            self.close()
-            raise _lost(where or str(self._path), "its answer makes no sense") from None
-        if "error" in reply:
-            raise _error(reply)
-        return reply, arrays
-
-    def _arrays(self, shapes: list[tuple[str, list[int]]]) -> list[AnyArray]:
-        """A reply is validated like a foreign file: the worker process may have been taken over by one."""
-        arrays: list[AnyArray] = []
-        left = int(self._options.max_episode_gb * GB) + MAX_MESSAGE
-        assert self._connection is not None
-        for dtype, shape in shapes:
-            sound = isinstance(dtype, str) and _PLAIN.fullmatch(dtype) and all(type(n) is int and n >= 0 for n in shape)
-            nbytes = math.prod(shape) * np.dtype(dtype).itemsize if sound else left + 1
-            if nbytes > left:
-                raise ValueError("an array that no episode has")
-            array = np.empty(shape, dtype)
-            if nbytes:
-                receive_exactly(self._connection, array.reshape(-1).view(np.uint8).data)
-            arrays.append(array)
-            left -= nbytes
-        return arrays
-
-    def _how_it_ended(self) -> str:
-        assert self._connection is not None
-        self._connection.close()
-        self._connection = None
-        code = _Nursery.ask(WAIT, self._pid)
-        if code == -signal.SIGXCPU:
-            return "it took too long"
-        if code == -signal.SIGKILL:
-            return "it was killed, perhaps by the system for want of memory"
-        return f"its decoder crashed, {signal.Signals(-code).name}" if code < 0 else "its decoder gave up"
+        return self._process.ask(request, where)
 
 
 def _lost(where: str, why: str) -> DataError:
     return BadFile(where, f"the process that read this was lost ({why}); copy it again from its source")
 
 
-def _error(reply: dict[str, Any]) -> DataError:
+def _error(reply: dict[str, Any]) -> Exception:
     kind, sentence = reply["kind"], str(reply["error"])
+    if kind == "OSError":  # of the disk that it writes to
+        return OSError(int(reply["errno"]), sentence)
     if kind in _ERRORS and "path" in reply:
         return _ERRORS[kind](reply["path"], sentence.removeprefix(f"{reply['path']}: "))
     return UnknownFormat(sentence) if kind == "UnknownFormat" else DataError(sentence)

@@ -1,6 +1,8 @@
 """What goes between us and the process that reads foreign data sets: JSON, with the bytes of arrays behind it."""
 
 import json
+import math
+import re
 import socket
 import struct
 from collections.abc import Mapping, Sequence
@@ -14,6 +16,7 @@ CONTROL = struct.Struct("!cq")  # what to do, and with which process
 FORK, KILL, WAIT = b"F", b"K", b"W"
 LENGTH = struct.Struct("!q")
 MAX_MESSAGE = 256 << 20  # bytes without the arrays
+_PLAIN = re.compile(r"[<>|]([iu][1248]|f[248]|b1)")
 
 
 def send(connection: socket.socket, message: Mapping[str, Any], arrays: Sequence[AnyArray] = ()) -> None:
@@ -37,6 +40,25 @@ def receive(connection: socket.socket) -> dict[str, Any]:
     text = bytearray(size)
     receive_exactly(connection, memoryview(text))
     return json.loads(text)
+
+
+def receive_arrays(connection: socket.socket, shapes: Sequence[tuple[str, list[int]]], most: int) -> list[AnyArray]:
+    """The arrays after a message; ValueError for what is none, or too much.
+
+    most: bytes of all of them
+    """
+    arrays: list[AnyArray] = []
+    for dtype, shape in shapes:
+        sound = isinstance(dtype, str) and _PLAIN.fullmatch(dtype) and all(type(n) is int and n >= 0 for n in shape)
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize if sound else most + 1
+        if nbytes > most:
+            raise ValueError("an array that nobody has")
+        array = np.empty(shape, dtype)
+        if nbytes:
+            receive_exactly(connection, array.reshape(-1).view(np.uint8).data)
+        arrays.append(array)
+        most -= nbytes
+    return arrays
 
 
 def receive_exactly(connection: socket.socket, buffer: memoryview) -> None:

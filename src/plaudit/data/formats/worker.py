@@ -2,7 +2,8 @@
 
 Decoders of images, videos and tables are large, written in C, and were not all written for hostile files. So one of our
 processes opens the data set and hands episodes over as plain arrays; it has limits on memory and computing, writes no
-file, starts no program and opens no connection. `plaudit.data.formats.decoder` starts it and outlives it.
+file, starts no program and opens no connection. Another writes a copy of a data set with labels, under the same limits.
+`plaudit.data.formats.decoder` starts them and outlives them.
 
 Importing the decoders takes a second, so a first process imports them, touches no data, and forks one that reads for
 each data set, and another where one died. Messages are JSON with the bytes of arrays behind it: nothing is unpickled.
@@ -15,18 +16,23 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from plaudit.data.formats import lerobot, npy, open_dataset, pkl
 from plaudit.data.formats.base import Dataset, ReadOptions
-from plaudit.data.formats.wire import CONTROL, FORK, KILL, LENGTH, receive, send
+from plaudit.data.formats.lerobot.relabel import copy_with_labels
+from plaudit.data.formats.lerobot.relabel_meta import unpacked_labels
+from plaudit.data.formats.wire import CONTROL, FORK, KILL, LENGTH, receive, receive_arrays, send
 from plaudit.errors import BadFile, DataError, PlauditError
 from plaudit.types import AnyArray, Episode, Labels
+from plaudit.untrusted import Root
 
 MEMORY = 768 << 20  # bytes above what the process has when it starts, beside what an episode's frames take
+COPIES = 3  # of a table that is copied, in memory: its compressed pages, itself, the pages that are written
 SECONDS = 90  # of computing for any one request, and one more for each
 BYTES_A_SECOND = 20 << 20  # bytes of frames
 
@@ -78,9 +84,14 @@ def _become_reader(descriptor: int) -> None:
         for standard in (0, 1, 2):
             os.dup2(nothing, standard)
         connection = socket.socket(fileno=descriptor)
-        limits = _Limits()
         sys.addaudithook(_refuse)
-        _serve(connection, limits)
+        sys.dont_write_bytecode = True
+        request = receive(connection)
+        if request["op"] == "copy":
+            _copy(connection, request)
+        else:
+            _write_nothing()
+            _serve(connection, request)
         code = 0
     finally:
         os._exit(code)
@@ -89,6 +100,15 @@ def _become_reader(descriptor: int) -> None:
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
     if event.startswith(_REFUSED):
         raise PermissionError(f"{event} while a data set is read")
+
+
+def _write_nothing() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write fails instead
+    sys.addaudithook(_refuse_writing)
+
+
+def _refuse_writing(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITING:
         raise PermissionError("a file opened for writing while a data set is read")
 
@@ -99,9 +119,6 @@ class _Limits:
     def __init__(self) -> None:
         self._base = _private_memory()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write fails instead
-        sys.dont_write_bytecode = True
 
     def renew(self, nbytes: int) -> None:
         """
@@ -123,13 +140,11 @@ def _private_memory() -> int:
     return int(line.split()[1]) << 10
 
 
-def _serve(connection: socket.socket, limits: _Limits) -> None:
+def _serve(connection: socket.socket, request: dict[str, Any]) -> None:
+    """Answer this request and those that follow."""
+    limits = _Limits()
     dataset: Dataset | None = None
     while True:
-        try:
-            request = receive(connection)
-        except EOFError:
-            return
         limits.renew(0)
         if request["op"] == "open":
             options = ReadOptions(**request["options"])
@@ -142,6 +157,44 @@ def _serve(connection: socket.socket, limits: _Limits) -> None:
             step = {"load": _load, "digest": _digest, "codecs": _codecs}[request["op"]]
             answer, arrays, _ = _guarded(partial(step, known, source, limits), source.where)
         send(connection, answer, arrays)
+        try:
+            request = receive(connection)
+        except EOFError:
+            return
+
+
+def _copy(connection: socket.socket, request: dict[str, Any]) -> None:
+    """Write a copy of a data set with labels; each file is told before it is begun."""
+    labels = unpacked_labels(request["labels"], iter(receive_arrays(connection, request["arrays"], sys.maxsize)))
+    limits = _Limits()  # beside what the labels take
+    os.chdir(request["cwd"])
+    current = request["path"]
+
+    def told(files: Sequence[Path]) -> Iterator[Path]:
+        nonlocal current
+        send(connection, {"files": len(files)})
+        for file in files:
+            current = str(file)
+            send(connection, {"file": current})
+            limits.renew(0)
+            yield file
+
+    def reserve(nbytes: int) -> None:
+        limits.renew(max(0, COPIES * nbytes - MEMORY))
+
+    def work() -> Answer:
+        limits.renew(0)
+        root, folder = Root(Path(request["path"]), request["follow_links"]), Path(request["folder"])
+        how = {name: request[name] for name in ("reward_frame", "hard_links", "codecs")}
+        try:
+            report = copy_with_labels(root, folder, labels, **how, reserve=reserve, progress=told)
+        except MemoryError as error:
+            raise BadFile(current, "this takes more memory than its size promised; copy it again") from error
+        except OSError as error:  # of the disk that is written to; files that cannot be read are a BadFile
+            return {"error": error.strerror or str(error), "kind": "OSError", "errno": error.errno or 0}, (), None
+        return {"report": asdict(report)}, (), None
+
+    send(connection, _guarded(work, request["path"])[0])
 
 
 Answer = tuple[dict[str, Any], Sequence[AnyArray], Dataset | None]

@@ -1,7 +1,8 @@
 """The JSON and parquet files of a LeRobot data set, read or refused with a sentence."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,24 @@ def read_table(root: Root, path: Path, wanted: Callable[[str], bool] = lambda na
 
 def row_groups(root: Root, path: Path) -> Iterator[pa.Table]:
     """All columns of a parquet file, as many rows at a time as it was written in; at least one table, if empty."""
-    with readable(path, _NOT_WHOLE, _NO_TABLE), root.open(path) as opened:
+    with _readable(path), root.open(path) as opened:
         file = pq.ParquetFile(opened, thrift_string_size_limit=_THRIFT)
         _check_table(file, file.schema_arrow.names, os.fstat(opened.fileno()).st_size, path)
         if not file.num_row_groups:
             yield file.schema_arrow.empty_table()
         for group in range(file.num_row_groups):
             yield file.read_row_group(group)
+
+
+def row_group_sizes(root: Root, path: Path) -> list[int]:
+    """Bytes in memory of each table of `row_groups`, by the footer."""
+
+    def read(file: pq.ParquetFile, nbytes: int) -> list[int]:
+        names = file.schema_arrow.names
+        _check_table(file, names, nbytes, path)
+        return [_unfolded(file, names, [group]) for group in range(file.num_row_groups)]
+
+    return _parquet(root, path, read)
 
 
 def _check_table(file: pq.ParquetFile, names: list[str], nbytes: int, path: Path) -> None:
@@ -67,7 +79,8 @@ def _check_table(file: pq.ParquetFile, names: list[str], nbytes: int, path: Path
     rows = file.metadata.num_rows
     if not 0 <= rows <= MAX_ROWS:
         raise BadFile(path, f"this table says it has {rows:,} rows, and {MAX_ROWS:,} are read; copy it again")
-    check_decoded_size(_unfolded(file, names), nbytes, path, "this table", MAX_TABLE, TABLE_RATIO)
+    unfolded = _unfolded(file, names, range(file.num_row_groups))
+    check_decoded_size(unfolded, nbytes, path, "this table", MAX_TABLE, TABLE_RATIO)
 
 
 def count_rows(root: Root, path: Path) -> int:
@@ -75,12 +88,12 @@ def count_rows(root: Root, path: Path) -> int:
     return _parquet(root, path, lambda file, nbytes: file.metadata.num_rows)
 
 
-def _unfolded(file: pq.ParquetFile, names: list[str]) -> int:
+def _unfolded(file: pq.ParquetFile, names: list[str], groups: Iterable[int]) -> int:
     """Bytes that these columns take in memory, at least: runs of equal values are written out."""
     total = 0
     wanted = tuple(f"{name}." for name in names)
     metadata = file.metadata
-    for group in range(metadata.num_row_groups):
+    for group in groups:
         for index in range(metadata.num_columns):
             column = metadata.row_group(group).column(index)
             if f"{column.path_in_schema}.".startswith(wanted):
@@ -90,9 +103,15 @@ def _unfolded(file: pq.ParquetFile, names: list[str]) -> int:
 
 
 def _parquet(root: Root, path: Path, read: Callable[[pq.ParquetFile, int], Any]) -> Any:
-    with readable(path, _NOT_WHOLE, _NO_TABLE), root.open(path) as file:
+    with _readable(path), root.open(path) as file:
         nbytes = os.fstat(file.fileno()).st_size
+        return read(pq.ParquetFile(file, thrift_string_size_limit=_THRIFT), nbytes)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    with readable(path, _NOT_WHOLE, _NO_TABLE):
         try:
-            return read(pq.ParquetFile(file, thrift_string_size_limit=_THRIFT), nbytes)
+            yield
         except MemoryError as error:
             raise BadFile(path, "this table takes more memory than its size promised; copy it again") from error

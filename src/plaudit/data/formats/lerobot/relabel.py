@@ -6,12 +6,14 @@ meta/ says of the three columns (features, statistics) is written with them, in 
 `meta/plaudit.parquet` says which frame `next.reward` is about and who labeled, so that our own reader need not be told.
 """
 
+import errno
 import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +24,22 @@ from plaudit.data.formats.lerobot.columns import column, numbers, widths_of
 from plaudit.data.formats.lerobot.episodes import Listing, Row, list_episodes
 from plaudit.data.formats.lerobot.features import ACTION, DONE, REWARD, SUCCESS, done_column, reward_columns
 from plaudit.data.formats.lerobot.info import parse_info
-from plaudit.data.formats.lerobot.io_utils import MISSING, count_rows, read_table, row_groups
+from plaudit.data.formats.lerobot.io_utils import (
+    MISSING,
+    count_rows,
+    read_table,
+    row_group_sizes,
+    row_groups,
+)
 from plaudit.data.formats.lerobot.locate import found_elsewhere
-from plaudit.data.formats.lerobot.relabel_meta import EpisodeLabels, hub_metadata, is_metadata, write_metadata
+from plaudit.data.formats.lerobot.relabel_meta import (
+    EpisodeLabels,
+    Reserve,
+    hub_metadata,
+    is_metadata,
+    write_metadata,
+)
+from plaudit.data.formats.limits import MAX_ROWS
 from plaudit.errors import BadFile
 from plaudit.types import AnyArray, ProgressFn
 from plaudit.untrusted import Root, read_json
@@ -51,6 +66,7 @@ def copy_with_labels(
     reward_frame: RewardFrame,
     codecs: Mapping[str, str],
     hard_links: bool = False,
+    reserve: Reserve = lambda nbytes: None,
     progress: ProgressFn = iter,
 ) -> CopyReport:
     """Fill an empty folder with a copy of the data set at `root`.
@@ -62,7 +78,7 @@ def copy_with_labels(
     path = root.path / "meta/info.json"
     info = parse_info(read_json(path, root, MISSING), path)
     listing = found_elsewhere(root, list_episodes(root, info, []), {})
-    copy = _Copy(root, listing, labels, reward_frame, widths_of(info.features))
+    copy = _Copy(root, listing, labels, reward_frame, widths_of(info.features), reserve)
     tables = copy.tables()
     for file in progress(sorted({*tables, *_files(root)})):
         name = file.relative_to(root.path)
@@ -72,7 +88,7 @@ def copy_with_labels(
             copy.write_table(file, tables[file], target)
         elif not is_metadata(name.as_posix()):
             _same_bytes(root, file, target, hard_links)
-    copy.report.notes = write_metadata(root, folder, copy.columns, labels, reward_frame, codecs)
+    copy.report.notes = write_metadata(root, folder, copy.columns, labels, reward_frame, codecs, reserve)
     return copy.report
 
 
@@ -84,11 +100,13 @@ class _Copy:
         labels: Mapping[int, EpisodeLabels],
         reward_frame: RewardFrame,
         widths: Mapping[str, int],
+        reserve: Reserve,
     ):
         """
         widths: numbers in a row of each column that has numbers
         """
         self._root, self._listing, self._labels, self._widths = root, listing, labels, widths
+        self._reserve = reserve
         self.report = CopyReport()
         self.columns = {row.index: self._columns_of(row, reward_frame) for row in listing.rows if not row.problem}
 
@@ -105,6 +123,7 @@ class _Copy:
 
     def write_table(self, path: Path, rows: list[Row], target: Path) -> None:
         """The table of these episodes, with its labels."""
+        self._reserve(max(row_group_sizes(self._root, path), default=0))
         whole = self._columns_of_table(path, rows)
         writer: pq.ParquetWriter | None = None
         start = 0
@@ -120,6 +139,8 @@ class _Copy:
                 writer.close()
 
     def _columns_of(self, row: Row, reward_frame: RewardFrame) -> dict[str, AnyArray]:
+        if row.length > MAX_ROWS:
+            raise BadFile(row.data, f"episode {row.index} has {row.length:,} rows here, says meta/; correct that")
         found = self._labels.get(row.index)
         labels = None if found is None else found.labels
         if labels is not None and labels.steps != row.length:
@@ -138,14 +159,14 @@ class _Copy:
 
     def _columns_of_table(self, path: Path, rows: list[Row]) -> dict[str, AnyArray]:
         """Of all rows of a table; rows that belong to no listed episode are not labeled."""
+        wanted = {"episode_index", *self._names_of_actions(rows)}
+        table = read_table(self._root, path, lambda name: name in wanted)
         total = count_rows(self._root, path)
         kinds = {
             REWARD: np.full(total, np.nan, np.float32),
             DONE: np.zeros(total, bool),
             SUCCESS: np.zeros(total, bool),
         }
-        wanted = {"episode_index", *self._names_of_actions(rows)}
-        table = read_table(self._root, path, lambda name: name in wanted)
         owner = column(table, "episode_index", path, np.int64)
         for row in rows:
             alone = owner is None or total == row.length == self._listing.counts[path]
@@ -204,9 +225,26 @@ def _check_folder(root: Root, folder: Path) -> None:
 
 
 def _same_bytes(root: Root, file: Path, target: Path, hard_links: bool) -> None:
-    with root.open(file) as source:
+    with _opened(root, file) as source:
         if hard_links:
-            os.link(os.path.realpath(file), target)
+            _hard_link(file, target)
             return
         with target.open("xb") as copy:
             shutil.copyfileobj(source, copy, 1 << 20)
+
+
+def _opened(root: Root, file: Path) -> BinaryIO:
+    try:
+        return root.open(file)
+    except FileNotFoundError:
+        raise BadFile(file, "this is a link to a file that is not there; remove it or copy the file there") from None
+
+
+def _hard_link(file: Path, target: Path) -> None:
+    try:
+        os.link(os.path.realpath(file), target)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP):
+            raise
+        reason = (error.strerror or str(error)).lower()
+        raise BadFile(file, f"the copy cannot have a hard link to this ({reason}); leave out --hard-links") from error

@@ -6,7 +6,7 @@ statistics that its source has of other columns.
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from plaudit.data.formats.base import RewardFrame
 from plaudit.data.formats.lerobot.episodes import entries_of
 from plaudit.data.formats.lerobot.features import DONE, PLAUDIT_META, REWARD, SUCCESS
 from plaudit.data.formats.lerobot.info import count
-from plaudit.data.formats.lerobot.io_utils import read_json_lines, read_table, row_groups
+from plaudit.data.formats.lerobot.io_utils import read_json_lines, read_table, row_group_sizes, row_groups
 from plaudit.data.formats.lerobot.stats import describe
 from plaudit.errors import BadFile
 from plaudit.types import AnyArray, FloatArray, Labels
@@ -28,6 +28,7 @@ from plaudit.untrusted import Root, parse_json, read_json, shown
 _INFO, _STATS, _LINES, _EPISODES = "meta/info.json", "meta/stats.json", "meta/episodes_stats.jsonl", "meta/episodes/"
 _DTYPES = {REWARD: "float32", DONE: "bool", SUCCESS: "bool"}
 
+Reserve = Callable[[int], None]  # is told how many bytes the next table takes, before it is read
 Columns = Mapping[int, Mapping[str, AnyArray]]  # episode -> column of labels -> [T]
 
 
@@ -39,6 +40,28 @@ class EpisodeLabels:
     id: int | None = None  # in its store
     terminated: bool | None = None  # whether the task ended there; None: nobody said
     actions: FloatArray | None = None  # [T, A] by which the episode is recognized; None: it is taken as the right one
+
+
+def packed_labels(labels: Mapping[int, EpisodeLabels]) -> tuple[list[dict[str, Any]], list[AnyArray]]:
+    """As JSON values and arrays, for `unpacked_labels` in another process."""
+    told, arrays = [], []
+    for index, one in labels.items():
+        source = None if one.labels is None else one.labels.judge.source
+        told.append({"index": index, "id": one.id, "terminated": one.terminated, "source": source})
+        told[-1]["actions"] = one.actions is not None
+        arrays += [] if one.labels is None else [one.labels.targets]
+        arrays += [] if one.actions is None else [one.actions]
+    return told, arrays
+
+
+def unpacked_labels(told: Iterable[Mapping[str, Any]], arrays: Iterator[AnyArray]) -> dict[int, EpisodeLabels]:
+    """What `packed_labels` made of labels."""
+    found: dict[int, EpisodeLabels] = {}
+    for one in told:
+        labels = None if one["source"] is None else Labels.from_targets(next(arrays), one["source"])
+        actions = next(arrays) if one["actions"] else None
+        found[one["index"]] = EpisodeLabels(labels, one["id"], one["terminated"], actions)
+    return found
 
 
 def is_metadata(name: str) -> bool:
@@ -53,6 +76,7 @@ def write_metadata(
     labels: Mapping[int, EpisodeLabels],
     reward_frame: RewardFrame,
     codecs: Mapping[str, str],
+    reserve: Reserve,
 ) -> list[str]:
     """The files of `is_metadata`, into a copy of the data set at `root`; returns what was put right in them.
 
@@ -74,6 +98,7 @@ def write_metadata(
     for file in root.files(tables, ".parquet") if tables.is_dir() else ():
         target = folder / file.relative_to(root.path)
         target.parent.mkdir(parents=True, exist_ok=True)
+        reserve(sum(row_group_sizes(root, file)))
         pq.write_table(_episode_table(root, file, columns), target)
     pq.write_table(_sidecar(root, columns, labels, reward_frame), folder / PLAUDIT_META)
     return notes
