@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from attacks.copies import KINDS, copies, hostile_tables
 from attacks.damage import (
     Damage,
     bombs,
@@ -56,10 +57,13 @@ def attacks(folder: Path, rng: np.random.Generator, quick: bool) -> Iterator[Tal
             "tables and sizes that unfold": bombs(),
             "pickles and npy": pickle_damage(bait),
         }
+        copied = list(hostile_tables())
         for name, damages in kinds.items():
             tried = [one for one in damages if not quick or not one[1].endswith(HEAVY)]
+            copied += [one for one in tried if one[0] in KINDS]
             chosen = sample(tried, rng, QUICK if quick else FULL)
             yield _import_each(f"data sets: {name}", chosen, sound, normal, folder / "work", bait)
+        yield copies(sample(copied, rng, QUICK if quick else FULL), sound, folder / "work", bait)
         yield one_bad_episode(sound, folder / "work", lambda every: sample(every, rng, QUICK if quick else FULL))
         yield _read_each("files by themselves", folder / "files", bait, rng, quick)
     finally:

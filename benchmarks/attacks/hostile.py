@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -117,6 +118,13 @@ class Bait:
         colors = [frames for episode in episodes for frames in episode.frames.values()]
         numbers = any((episode.state == SECRET).any() for episode in episodes)
         return numbers or any((np.abs(frames.astype(int) - COLOR).max(axis=(1, 2, 3)) < 8).any() for frames in colors)
+
+    def is_copied(self, folder: Path) -> bool:
+        """Whether a file of the secret, or one of the system, is among those of a folder."""
+        hidden = {path.read_bytes() for path in (*self.folder.glob("secret.*"), Path("/etc/passwd"))}
+        marks = [struct.pack(kind, SECRET) for kind in ("<d", "<f")]  # as a table has them in its footer
+        contents = (path.read_bytes() for path in folder.rglob("*") if path.is_file())
+        return any(data in hidden or any(mark in data for mark in marks) for data in contents)
 
     def taken(self) -> Iterator[Breach]:
         mark = self.folder / "mark"

@@ -107,7 +107,7 @@ def write_labeled_copy(
     places = [Path(os.path.realpath(folder)) for folder in (source, target)]
     if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
         raise DataError(f"{target} and {source} lie within each other; name a folder elsewhere for the copy")
-    how = {"reward_frame": reward_frame, "hard_links": hard_links, "follow_links": follow_links}
+    how: dict[str, Any] = {"reward_frame": reward_frame, "hard_links": hard_links, "follow_links": follow_links}
     how["codecs"] = _codecs(source, follow_links)
     with disk_errors(target.parent, "the copy was not written"), new_folder(target) as folder:
         return _copy(source, folder, labels, how, progress)

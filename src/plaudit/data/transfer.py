@@ -8,7 +8,7 @@ exist.
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -163,11 +163,15 @@ def new_folder(target: str | Path) -> Iterator[Path]:
     shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
     if partial.exists() or partial.is_symlink():
         raise TargetNotEmpty(f"{partial} is in the way, which holds an export while it is written; remove it first")
-    partial.mkdir(parents=True)
+    made = [folder for folder in partial.parents if not folder.exists()]  # the nearest first
     try:
+        partial.mkdir(parents=True)
         yield partial
         if target.exists():
             target.rmdir()  # fails when something came into it meanwhile
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):  # they hold the target, or somebody else's
+            for folder in made:
+                folder.rmdir()
