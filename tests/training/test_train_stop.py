@@ -59,6 +59,7 @@ def newest(run: Path) -> dict[str, Any]:
 def test_ctrl_c_stops_between_two_updates_and_the_run_goes_on_there(tmp_path: Path):
     words = (REPLAY + "test_train_stop:PressedSacConfig").split()
     said = plaudit("train", *words, cwd=tmp_path, ok=False)
+    assert "stopping after the current rollout or update; Ctrl-C again stops at once" in said
     assert said.strip().endswith("stopped; resume with: plaudit train --resume runs/run")
     state = newest(tmp_path / "runs/run")
     assert (state["version"], state["updates"]["updates_due"]) == (PRESSED_AT, 7)  # half of 20 steps
@@ -89,7 +90,8 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path):
     assert said.strip().endswith("interrupted; resume from the last checkpoint with: plaudit train --resume runs/run")
 
 
-def test_ppo_learns_from_the_rollout_before_it_stops(tmp_path: Path):
+def test_ppo_says_that_it_learns_from_the_rollout_before_it_stops(tmp_path: Path):
     words = f"{SHORT} learner=test_train_stop:PressedPpoConfig learner.update_epochs=1".split()
-    plaudit("train", *words, cwd=tmp_path, ok=False)
+    said = plaudit("train", *words, cwd=tmp_path, ok=False)
+    assert "stopping after the current rollout and the update from it; Ctrl-C again stops at once" in said
     assert [line["step"] for line in curve(tmp_path / "runs/run")] == [20, 20]  # learned from, and evaluated

@@ -102,7 +102,8 @@ def training_bar(config: Any) -> AbstractContextManager[Watching]:
         done = now.step if by_steps else now.episodes
         return done, f"success {now.judge_success or 0:.0%} in training{evaluated}"
 
-    return _stoppable_bar(config.max_steps if by_steps else config.max_episodes, told)
+    ends = "rollout or update" if config.off_policy else "rollout and the update from it"
+    return _stoppable_bar(config.max_steps if by_steps else config.max_episodes, told, ends)
 
 
 def starting() -> AbstractContextManager[object]:
@@ -134,11 +135,13 @@ def fitting_bar(steps: int) -> AbstractContextManager[Watching]:
 
 
 @contextmanager
-def _stoppable_bar(total: int, told: Callable[[Any], tuple[float, str]]) -> Iterator[Watching]:
+def _stoppable_bar(total: int, told: Callable[[Any], tuple[float, str]], ends: str = "") -> Iterator[Watching]:
     """What a training tells of itself, as a bar on a terminal, else in lines; and whether Ctrl-C was pressed meanwhile.
 
     Pressed once, it lets the training come to the end of its round or step; pressed again, it interrupts. The bar
     appears with the first of these, so that others may be shown before.
+
+    ends: what it comes to the end of, to be told where that may take more than a moment
     """
     asked: list[int] = []
     columns = (
@@ -163,6 +166,8 @@ def _stoppable_bar(total: int, told: Callable[[Any], tuple[float, str]]) -> Iter
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
+        if ends:
+            err.print(f"stopping after the current {ends}; Ctrl-C again stops at once")
 
     before = signal.signal(signal.SIGINT, interrupt)
     try:
