@@ -65,7 +65,7 @@ def test_labels_have_a_history_that_can_be_gone_back_in(tmp_path):
         (["data", "export", "s", "o", "--episodes", "a-b"], "error: --episodes takes ids like '0,3,7-9', not 'a-b'"),
         (
             ["data", "export", "s", "o", "--camera", "frnt"],
-            "camera 'frnt' is not in episode 0; it has: front. did you mean",
+            "camera 'frnt' is not in episode 0; it has: front\n",
         ),
         (["data", "label", "s"], "error: name a label file like {0: 53, 1: null}"),
         (["data", "label", "s", "--restore", "0"], "error: --restore takes EPISODE:VERSION, like 3:1, not '0'"),

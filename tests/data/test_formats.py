@@ -835,9 +835,7 @@ def test_episodes_that_a_layout_has_no_place_for_are_named(tmp_path):
 
 def test_an_unknown_camera_is_named_with_the_known_ones(tmp_path):
     store = labeled_store(tmp_path / "a", random_episode(0))
-    with pytest.raises(
-        DataError, match=r"camera 'wirst' is not in episode 0; it has: front, wrist. did you mean 'wrist'"
-    ):
+    with pytest.raises(DataError, match=r"camera 'wirst' is not in episode 0; it has: front, wrist$"):
         export_dataset(store, tmp_path / "out", "lerobot", WriteOptions(cameras=["wirst"]))
 
 

@@ -266,12 +266,23 @@ def test_what_cannot_be_copied_is_named_and_nothing_is_left_behind(tmp_path, fau
     assert not (tmp_path / ".out.partial").exists()
 
 
-def test_a_target_that_holds_something_is_refused_before_anything_is_labeled(tmp_path):
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["in"], "in holds something already; nothing was written"),
+        (["in/out"], "in/out and in lie within each other; nothing was written"),
+        (["s/out"], "s/out and s lie within each other; nothing was written"),
+        (["cutoffs.json/out"], "cutoffs.json/out cannot be made, since cutoffs.json is a file; nothing was written"),
+        (["out", "--source", "s"], "s is no LeRobot data set (it has no meta/info.json); name the folder of one"),
+    ],
+)
+def test_a_copy_that_cannot_be_made_is_refused_before_anything_is_labeled(tmp_path, monkeypatch, words, sentence):
     without_images(tmp_path / "in", lengths=(4,))
     (tmp_path / "cutoffs.json").write_text("{0: 1}")
-    plaudit("data", "import", "in", "s", cwd=tmp_path)
-    told = plaudit("data", "label", "s", "cutoffs.json", "--to-lerobot", "in", cwd=tmp_path, ok=False)
-    assert "in holds something already; nothing was written" in told
+    monkeypatch.chdir(tmp_path)
+    import_dataset("in", "s")
+    told = plaudit("data", "label", "s", "cutoffs.json", "--to-lerobot", *words, cwd=tmp_path, ok=False)
+    assert sentence in " ".join(told.split())
     assert Store.open(tmp_path / "s").ledger.labels(0) is None
 
 

@@ -1,5 +1,6 @@
 """`plaudit data`: import, export, inspect, label and check episodes."""
 
+import os
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -105,6 +106,8 @@ def import_(
     from plaudit.data.transfer import import_dataset
 
     cameras, rename = camera_names(camera)
+    if Path(os.path.realpath(store)).is_relative_to(os.path.realpath(source)):
+        raise DataError(f"{store} lies within {source}, which an import only reads; name a store elsewhere")
     options = ReadOptions(
         reward_frame=reward_frame,
         task=task,
@@ -121,6 +124,11 @@ def import_(
         report = import_dataset(source, store, options, progress("importing"), out.print)
     except KeyboardInterrupt:
         stop("interrupted; what is in the store stays, run the same command to go on")
+    if report.already_imported and (camera or resize):
+        tell(
+            "note",
+            "--camera and --resize change nothing about episodes that are here already; for those, name a new store",
+        )
     _print_import(report, store)
 
 
@@ -144,13 +152,17 @@ def _print_import(report: "ImportReport", store: Path) -> None:
 
 
 def camera_names(given: Sequence[str] | None) -> tuple[list[str], dict[str, str]]:
-    """Cameras to take, and new names of some, from NAME and OLD=NEW."""
+    """Cameras to take, and new names of some, from NAME and OLD=NEW; NAME may be a LeRobot feature."""
+    from plaudit.data.formats.lerobot.features import IMAGES
+
     rename: dict[str, str] = {}
     cameras: list[str] = []
     for word in given or ():
-        old, equals, new = word.partition("=")
+        old, equals, new = word.removeprefix(IMAGES).partition("=")
         if not old or (equals and not new) or old in cameras:
             raise DataError(f"--camera takes NAME or OLD=NEW, each camera once, not '{word}'")
+        if equals and not re.fullmatch(r"\w[\w.-]{0,99}", new):
+            raise DataError(f"'{new}' is no name for a camera; take letters, digits, '_', '-' and '.'")
         cameras.append(old)
         if equals:
             rename[old] = new
@@ -356,8 +368,9 @@ def order_(
         with Store.open(store, write=True) as opened:
             opened.set_label_order(tiers)
     ledger = Store.open(store).ledger
-    for name in [] if tiers is None else unknown_sources(LabelOrder(tiers), {v.source for v in ledger.since(0)}):
-        tell("note", f"no label of {store} is by '{name}'")
+    labeled = sorted({version.source for version in ledger.since(0)})
+    for name in [] if tiers is None else unknown_sources(LabelOrder(tiers), labeled):
+        tell("note", f"no label of {store} is by '{name}'; there are labels by {', '.join(labeled) or 'nobody'}")
     out.print(f"{store}: {ledger.order.describe()} ({ledger.order})")
 
 

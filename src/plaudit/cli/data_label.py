@@ -75,13 +75,11 @@ def label(
     With --to-lerobot, write next.reward, next.done and next.success into a copy of a LeRobot data set; its videos and
     other columns stay the same.
     """
+    from plaudit.data.labeled_copy import check_copy, labels_of_store, source_of_store
     from plaudit.data.store import Store, is_store
-    from plaudit.data.transfer import check_new
 
     if to_lerobot is None and (source is not None or hard_links):
         raise DataError("--source and --hard-links belong to --to-lerobot OUT, the folder of the copy")
-    if to_lerobot is not None:
-        check_new(to_lerobot)  # before anything is labeled
     if to_lerobot is not None and not is_store(store):
         if by or note or restore or source:
             raise DataError(f"{store} is no store; --by, --note, --restore and --source are about one, leave them out")
@@ -89,18 +87,18 @@ def label(
         _write_copy(store, to_lerobot, labels, reward_frame, hard_links, follow_links)
         return
     opened = Store.open(store)
+    if to_lerobot is not None:
+        source = source or source_of_store(opened)
+        check_copy(source, to_lerobot, store)  # before anything is labeled
     if restore is not None:
         _restore(opened, restore)
     elif cutoffs is not None:
         _label(opened, cutoffs, by, after, note)
     elif to_lerobot is None:
         raise DataError("name a label file like {0: 53, 1: null}, or --restore an old version")
-    if to_lerobot is not None:
-        from plaudit.data.labeled_copy import labels_of_store, source_of_store
-
-        folder = source or source_of_store(opened)
-        labels = labels_of_store(opened, folder)
-        _write_copy(folder, to_lerobot, labels, reward_frame, hard_links, follow_links)
+    if to_lerobot is not None and source is not None:
+        labels = labels_of_store(opened, source)
+        _write_copy(source, to_lerobot, labels, reward_frame, hard_links, follow_links)
 
 
 def _restore(store: "Store", asked: str) -> None:

@@ -8,7 +8,6 @@ memory. The copy is filled beside its place and renamed when it is whole, and wh
 tools that edit labels in place, or fetch a data set by its name, have cost people their recordings.
 """
 
-import os
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
@@ -21,7 +20,7 @@ from plaudit.data.formats.decoder import WorkerProcess, open_in_worker
 from plaudit.data.formats.lerobot.relabel import CopyReport
 from plaudit.data.formats.lerobot.relabel_meta import EpisodeLabels, packed_labels
 from plaudit.data.store import Store
-from plaudit.data.transfer import new_folder
+from plaudit.data.transfer import check_new, new_folder
 from plaudit.errors import DataError
 from plaudit.types import ProgressFn
 
@@ -91,6 +90,15 @@ def labels_of_file(
     return found
 
 
+def check_copy(source: Path, target: Path, *stores: Path) -> None:
+    """Refuse what is no LeRobot data set, and a place for its copy that is taken or within it or these stores."""
+    if not (source / "meta/info.json").is_file():
+        raise DataError(
+            f"{source} is no LeRobot data set (it has no meta/info.json); name the folder of one with --source"
+        )
+    check_new(target, source, *stores)
+
+
 def write_labeled_copy(
     source: Path,
     target: Path,
@@ -102,11 +110,7 @@ def write_labeled_copy(
     progress: ProgressFn = iter,
 ) -> CopyReport:
     """Write a copy of a LeRobot data set with these labels into a folder that must not hold anything yet."""
-    if not (source / "meta/info.json").is_file():
-        raise DataError(f"{source} is no LeRobot data set (it has no meta/info.json); name it with --source")
-    places = [Path(os.path.realpath(folder)) for folder in (source, target)]
-    if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
-        raise DataError(f"{target} and {source} lie within each other; name a folder elsewhere for the copy")
+    check_copy(source, target)
     how: dict[str, Any] = {"reward_frame": reward_frame, "hard_links": hard_links, "follow_links": follow_links}
     how["codecs"] = _codecs(source, follow_links)
     with disk_errors(target.parent, "the copy was not written"), new_folder(target) as folder:

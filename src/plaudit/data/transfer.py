@@ -6,6 +6,7 @@ Exporting fills a folder beside the target and renames it when it is whole: the 
 exist.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -142,16 +143,27 @@ def export_dataset(
     items = [LabeledEpisode(i, store.episode(i), store.ledger.labels(i)) for i in chosen]
     if not items:
         raise DataError(f"{store.folder} has no episodes to export")
+    check_new(Path(target), store.folder)
     with disk_errors(Path(target).parent, "the export was not written"), new_folder(target) as folder:
         return writer(format)(folder, items, options or WriteOptions(), progress)
 
 
-def check_new(target: Path) -> None:
-    """Refuse a place where something is."""
+def check_new(target: Path, *sources: Path) -> None:
+    """Refuse a place where something is, or that belongs to one of `sources`."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise TargetNotEmpty(
             f"{target} holds something already; nothing was written, name a folder that does not exist"
         )
+    above = next(folder for folder in target.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise DataError(f"{target} cannot be made, since {above.name} is a file; nothing was written")
+    place = Path(os.path.realpath(target))  # unlike resolve(), which fails at links that lead in a circle
+    for source in sources:
+        other = Path(os.path.realpath(source))
+        if place.is_relative_to(other) or other.is_relative_to(place):
+            raise DataError(
+                f"{target} and {source} lie within each other; nothing was written, name a folder elsewhere"
+            )
 
 
 @contextmanager

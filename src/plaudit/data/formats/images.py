@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from plaudit.data.cameras import name_of_camera
-from plaudit.errors import BadFile, DataError, did_you_mean
+from plaudit.errors import BadFile, DataError
 from plaudit.types import AnyArray, ByteArray
 from plaudit.untrusted import Root
 
@@ -69,10 +69,7 @@ def choose(cameras: Sequence[str], known: Sequence[str], where: str) -> list[str
     chosen = [name_of_camera(camera, known, cameras) for camera in cameras]
     for camera, name in zip(cameras, chosen, strict=True):
         if name not in known:
-            raise DataError(
-                f"camera '{camera}' is not in {where}; it has: {', '.join(known) or 'none'}. "
-                f"{did_you_mean(camera, known)}"
-            )
+            raise DataError(f"camera '{camera}' is not in {where}; it has: {', '.join(known) or 'none'}")
     return chosen or list(known)
 
 
