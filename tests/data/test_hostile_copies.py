@@ -160,7 +160,7 @@ def test_a_target_that_cannot_be_made_is_named_and_nothing_is_touched(tmp_path, 
     (tmp_path / "a loop").symlink_to("a loop")
     before = file_bytes(tmp_path)
     with pytest.raises(
-        DataError, match="the copy was not written|cannot be made, since a file is a file; nothing was written"
+        DataError, match=r"the copy was not written|cannot be made, since a file is a file; nothing was written"
     ):
         write_labeled_copy(folder, tmp_path / way, LABELS)
     assert file_bytes(tmp_path) == before and len(list(tmp_path.iterdir())) == 3

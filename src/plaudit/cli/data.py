@@ -124,15 +124,16 @@ def import_(
         report = import_dataset(source, store, options, progress("importing"), out.print)
     except KeyboardInterrupt:
         stop("interrupted; what is in the store stays, run the same command to go on")
-    if report.already_imported and (camera or resize):
-        tell(
-            "note",
-            "--camera and --resize change nothing about episodes that are here already; for those, name a new store",
+    _print_import(report, store, changed=bool(camera or resize))
+
+
+def _print_import(report: "ImportReport", store: Path, changed: bool) -> None:
+    """changed: whether cameras or sizes other than the source's were asked for"""
+    if changed and report.already_imported:
+        sentence = (
+            "--camera and --resize change nothing about episodes that are here already; for those, name a new store"
         )
-    _print_import(report, store)
-
-
-def _print_import(report: "ImportReport", store: Path) -> None:
+        tell("note", sentence)
     for sentence in report.failed:
         tell("warning", sentence)
     for sentence in report.notes:
