@@ -126,6 +126,7 @@ def test_a_run_that_came_to_no_checkpoint_begins_anew_and_makes_the_same_curve(t
     assert [e.meta["seed"] for _, e in stores[0]] == [e.meta["seed"] for _, e in stores[1]]  # none is there twice
 
 
+@pytest.mark.slow  # test_reward.py kills a run too, and a shorter one
 def test_a_run_that_was_killed_and_resumed_makes_the_curve_of_one_that_was_not(tmp_path: Path, words: str, whole: Path):
     folder = create(tmp_path / "killed", words).path
     for attempt in range(2):

@@ -164,15 +164,12 @@ def train_reward(
     """
     with starting():
         from plaudit.judges.classifier.train_job import load_reward_train_job
-        from plaudit.training.reward_model import check_output_path
 
     store, overrides = store_and_keys(words or [])
     folders = positive_dir is not None or negative_dir is not None
     flags = _flags(context.params) | _data(store, positive_dir, negative_dir)
     job, notes = load_reward_train_job(config, flags, overrides, folders=folders)
-    check_output_path(job.output_dir, "--output-dir")
-    if job.output_checkpoint is not None:
-        check_output_path(job.output_checkpoint, "--output-checkpoint")
+    _check_outputs(job)
     for note in notes:
         tell("note", note)
     try:
@@ -183,6 +180,14 @@ def train_reward(
     except KeyboardInterrupt:
         stop("interrupted; run the same command to resume")
     _print_result(fitted, job)
+
+
+def _check_outputs(job: "RewardTrainJob") -> None:
+    from plaudit.training.reward_model import check_output_path
+
+    check_output_path(job.output_dir, "--output-dir")
+    if job.output_checkpoint is not None:
+        check_output_path(job.output_checkpoint, "--output-checkpoint")
 
 
 def _data(store: str | None, positive: Path | None, negative: Path | None) -> dict[str, Any]:

@@ -1,0 +1,104 @@
+"""PickCube from nothing, with a judge of two cameras as the only success signal: true success, seed by seed.
+
+    python benchmarks/pickcube.py [--learners sac,ppo] [--seeds 0,1,2] [--quick]
+
+By the commands of docs/train.md, each in a process of its own on at most two cores:
+
+    collect         scripted episodes, labeled by the simulator
+    train-reward    a first judge
+    train           the policy learns from that judge; its episodes are collected too
+    train-reward    a second judge, which knows what this policy does
+    train --resume  the policy goes on with it
+    eval            on 100 test seeds, by the simulator
+
+The simulator labels what the judges learn from; the policy is paid by the judges alone. Minutes are of all commands
+together. Precision and recall are the second judge's, on the frames of episodes that it never saw.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bars import Bars
+
+CONFIGS = Path(__file__).parents[1] / "examples/configs"
+CORES = 2
+GOAL, MINUTES, HELD_OUT = 0.9, 10.0, 0.95
+COLLECT = "collect data --env pick_place --camera front --camera side --noise 0.05 --steps-after-success 16"
+JUDGE = "encoder=small lr=1e-3 batch_size=32 num_history_frames=1 history_stride=1 train_fps=null"
+STEPS = {"sac": (12_000, 26_000), "ppo": (20_000, 80_000)}  # with the first judge, and in all
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--learners", default="sac,ppo")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--quick", action="store_true", help="a few episodes, steps and epochs: whether it runs")
+    options = parser.parse_args()
+    bars = Bars()
+    for learner in options.learners.split(","):
+        for seed in [0] if options.quick else map(int, options.seeds.split(",")):
+            with tempfile.TemporaryDirectory() as folder:
+                began = time.monotonic()
+                success, judge = learn(learner, seed, Path(folder), options.quick)
+                minutes = (time.monotonic() - began) / 60
+            name, precision, recall = f"pickcube_{learner}_{seed}", judge["precision"], judge["recall"]
+            print(
+                f"{name}: {success:.0%} true success on test seeds after {minutes:.1f} minutes; the judge's precision "
+                f"{precision:.1%}, recall {recall:.1%} of held-out frames",
+                flush=True,
+            )
+            if not options.quick:
+                bars.at_least(f"{name}_success", success, GOAL)
+                bars.at_most(f"{name}_minutes", minutes, MINUTES)
+                bars.at_least(f"{name}_judge_precision", precision, HELD_OUT)
+                bars.at_least(f"{name}_judge_recall", recall, HELD_OUT)
+    if options.quick:
+        bars.left_out("true success, minutes, and the judge's precision and recall")
+    bars.report()
+
+
+def learn(learner: str, seed: int, folder: Path, quick: bool) -> tuple[float, dict[str, float]]:
+    """True success on test seeds, and the metrics of the second judge."""
+    first, last = (200, 400) if quick else STEPS[learner]
+    episodes, epochs = ((8, 8), (1, 1)) if quick else ((150, 200), (2, 3))
+    forced = "judge.force=true judge.rule.threshold=0.01" if quick else ""
+    small = "evaluation.episodes=2 run.num_envs=2 demos.scripted=2 learner.pretrain_updates=10" if quick else ""
+    small = small.replace("learner.pretrain_updates=10", "") if learner == "sac" else small
+    collected = f"--target-success {episodes[0]} --target-failure {episodes[1]} --seed {1000 * seed}"
+    plaudit(folder, f"{COLLECT} {collected}")
+    plaudit(folder, f"train-reward data {JUDGE} epochs={epochs[0]} --seed {seed} --output-dir judge_1")
+    config = (
+        f"train --config {CONFIGS}/pickcube_{learner}_mlp_reward.yaml run.name=run run.seed={seed} {small} {forced}"
+    )
+    rewards = "judge.model=judge_1 audit.on_alarm=warn collect.store=data collect.stop=false"
+    plaudit(folder, f"{config} {rewards} run.max_steps={first} evaluation.freq={last // 4}")
+    plaudit(folder, f"train-reward data {JUDGE} epochs={epochs[1]} --seed {seed} --output-dir judge_2")
+    plaudit(folder, f"train --resume runs/run judge.model=judge_2 run.max_steps={last} {forced}")
+    said = plaudit(folder, f"eval runs/run --episodes {10 if quick else 100}")
+    success = re.search(r"success rate (\d+)% \(simulator", said)
+    assert success is not None, said
+    return int(success[1]) / 100, json.loads((folder / "judge_2/model.json").read_text())["scores"]
+
+
+def plaudit(folder: Path, words: str) -> str:
+    """What a command prints; its output is shown where it fails."""
+    command = [sys.executable, "-m", "plaudit.cli", *words.split()]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, preexec_fn=on_two_cores)
+    if done.returncode:
+        raise SystemExit(f"plaudit {words}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def on_two_cores() -> None:
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+
+
+if __name__ == "__main__":
+    main()
