@@ -175,3 +175,13 @@ def test_hard_links_to_another_disk_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"the copy cannot have a hard link to this \(.*cross-device.*--hard-links"):
         write_labeled_copy(folder, target, LABELS, hard_links=True)
     assert not target.exists() and not target.with_name(f".{target.name}.partial").exists()
+
+
+@pytest.mark.slow
+def test_a_large_table_of_images_has_the_room_that_it_needs(tmp_path):
+    """300 MB that no compression makes smaller, in one row group."""
+    folder = without_images(tmp_path / "in", lengths=(4, 3000))
+    table = pq.read_table(folder / TABLE).append_column("image", pa.array(os.urandom(100_000) for _ in range(3000)))
+    pq.write_table(table, folder / TABLE, row_group_size=3000)
+    write_labeled_copy(folder, tmp_path / "out", LABELS)
+    assert pq.read_table(tmp_path / "out" / TABLE, columns=["image"]).equals(table.select(["image"]))

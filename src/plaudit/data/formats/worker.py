@@ -32,7 +32,7 @@ from plaudit.types import AnyArray, Episode, Labels
 from plaudit.untrusted import Root
 
 MEMORY = 768 << 20  # bytes above what the process has when it starts, beside what an episode's frames take
-COPIES = 3  # of a table that is copied, in memory: its compressed pages, itself, the pages that are written
+COPIES = 5  # of a table that is copied, in memory: compressed pages, itself (which grows by doubling), written pages
 SECONDS = 90  # of computing for any one request, and one more for each
 BYTES_A_SECOND = 20 << 20  # bytes of frames
 
@@ -180,7 +180,7 @@ def _copy(connection: socket.socket, request: dict[str, Any]) -> None:
             yield file
 
     def reserve(nbytes: int) -> None:
-        limits.renew(max(0, COPIES * nbytes - MEMORY))
+        limits.renew(COPIES * nbytes)
 
     def work() -> Answer:
         limits.renew(0)
