@@ -127,6 +127,7 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	[ ! -d ../shared/data/g1_bottle ] || $(BIN)/python benchmarks/real_images.py --quick
 	[ ! -d ../shared/data/g1_bottle ] || $(BIN)/python benchmarks/judges.py --quick
 	$(BIN)/python benchmarks/round_trip.py --quick
+	$(BIN)/python benchmarks/pickcube.py --quick
 	$(BIN)/python benchmarks/rtc.py --quick
 	$(BIN)/python benchmarks/robots.py --quick
 	$(BIN)/python benchmarks/online.py --quick

@@ -30,6 +30,7 @@ def test_a_run_is_stopped_by_the_alarm_and_goes_on_with_a_better_model(tmp_path:
     said = plaudit("train", "--resume", "runs/run", f"judge.model={better}", cwd=tmp_path)
     assert "alarm" not in said and "runs/run: 2" in said  # two hundred and some steps
     assert not Store.open(tmp_path / "runs/run/episodes").ledger.labels(0).success_once
+    assert "runs/run: 3" in plaudit("train", "--resume", "runs/run", "run.max_steps=300", cwd=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_a_run_is_stopped_by_the_alarm_and_goes_on_with_a_better_model(tmp_path:
     [
         (
             ["--resume", "runs/run", "learner=sac"],
-            "--resume continues a run as it was configured; only judge= and judge.* may be given with it",
+            "--resume continues a run as it was configured; only judge=, judge.*, run.max_steps and run.max_episodes",
         ),
         ([*SEEN.split(), "judge=./nowhere"], "nowhere: there is no such file"),
     ],

@@ -67,14 +67,22 @@ def train_(
 
 
 def _resumed(path: Path, config: Path | None, overrides: list[str]) -> Any:
-    """The run in a folder, with another judge where one is named."""
+    """The run in a folder, with another judge or another end where one is named."""
+    from plaudit.training.config_file import load_training_config
     from plaudit.training.judge_change import with_judge
     from plaudit.training.run_folder import RunFolder
 
-    if config is not None or any(not one.startswith(("judge=", "judge.")) for one in overrides):
-        raise DataError("--resume continues a run as it was configured; only judge= and judge.* may be given with it")
+    judge = [one for one in overrides if one.startswith(("judge=", "judge."))]
+    end = [one for one in overrides if one.startswith(("run.max_steps=", "run.max_episodes="))]
+    if config is not None or len(judge) + len(end) < len(overrides):
+        raise DataError(
+            "--resume continues a run as it was configured; only judge=, judge.*, run.max_steps and run.max_episodes "
+            "may be given with it"
+        )
     run = RunFolder.reopen(path, "train")
-    return with_judge(run, overrides) if overrides else run
+    if end:
+        run = run.with_config(load_training_config("train", run.path / "config.yaml", end))
+    return with_judge(run, judge) if judge else run
 
 
 def _tell_alarm(run: Any, message: str) -> None:
