@@ -129,14 +129,15 @@ def measure_kept(repeats: int, size: int = 128, episodes: int = 10, steps: int =
             store.ledger.append(store.append(one), Labels.from_cutoff(steps=steps, cutoff=cutoff, source="human"))
         table = RewardDataset.from_store(store)
         parts = split(table, config.seed)
-        member = EnsembleMember(0, config, table, steps=1000)
+        member = EnsembleMember(0, config, table, parts["train"])
         begun = time.perf_counter()
         kept = cache_features(table, parts, config, Path(folder), lambda _: iter)
         filled = time.perf_counter() - begun
 
         def epoch(grids: Any) -> None:
-            member.train_epoch(grids, parts["train"])
-            member.validate(grids, parts["validation"])
+            for _ in range(member.steps):
+                member.train_step(grids)
+            member.end_epoch(grids, parts["validation"])
 
         computed = OnlineFeatures(member.model, table, config)
         spent = in_turn({"kept": lambda: epoch(kept), "computed": lambda: epoch(computed)}, repeats)

@@ -75,7 +75,7 @@ class DemoDisplay:
 
     console: Console
     track: Callable[[str], Any]  # wraps a sequence in a progress bar of this name
-    epochs: Callable[[int, int], AbstractContextManager[Progress]]  # of a judge: ensemble size, epochs of each
+    epochs: Callable[[int], AbstractContextManager[Progress]]  # of a judge, at most so many
     steps: Callable[[Any], AbstractContextManager[Progress]]  # of a training run, by its config
 
 
@@ -184,8 +184,10 @@ class Demo:
     def train_judge(self) -> str:
         config = load_reward_train_job(None, {"seed": self.seed}, self.config.judge)[0].training
         if not self.judge.exists():  # it appears complete or not at all
-            with self.display.epochs(config.ensemble_size, config.epochs) as (on_epoch, _):
-                train_and_save(Store.open(self.data), self.judge, config, on_epoch, self.display.track)
+            with self.display.epochs(config.epochs) as (on_epoch, stopped):
+                train_and_save(
+                    Store.open(self.data), self.judge, config, on_epoch, self.display.track, lambda _: not stopped()
+                )
         scores, controls, _ = load_judge_record(self.judge)
         run = [control for control in controls if control.frames]
         return (

@@ -34,7 +34,7 @@ def screen(said: io.StringIO, epochs: int | None = None, rounds: int | None = No
 
     def bar(most: int | None):
         @contextmanager
-        def watching(*_: int):
+        def watching(_: object):
             seen: list[object] = []
             yield lambda now: not seen.append(now) and len(seen) != most, lambda: len(seen) == most
 

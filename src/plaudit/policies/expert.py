@@ -116,12 +116,16 @@ class ScriptedExpert:
         """Move the goals of this outcome by a random distance, in a random direction where none is given, [N, 3]."""
         if outcome not in self.outcome:
             return  # and draw nothing, so that other outcomes are as they would be without this one
-        if direction is None:
-            direction = self._rng.normal(size=self._goal.shape)
-            direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-            below = self._goal[:, 2] + most * direction[:, 2] < CUBE_HALF_SIZE  # the table is in the way
-            direction[below, 2] = np.abs(direction[below, 2])
+        direction = self._random_direction(most) if direction is None else direction
         self._shift(outcome, self._goal, self._rng.uniform(least, most, (self._num_envs, 1)) * direction)
+
+    def _random_direction(self, distance: float) -> AnyArray:
+        """[N, 3] of length 1; upwards from a goal that is not so far above the table."""
+        direction: AnyArray = self._rng.normal(size=self._goal.shape)
+        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+        below = self._goal[:, 2] + distance * direction[:, 2] < CUBE_HALF_SIZE
+        direction[below, 2] = np.abs(direction[below, 2])
+        return direction
 
     def _pick(self, state: TaskState) -> tuple[AnyArray, AnyArray]:
         """Targets of the fingertips, [N, 3], and the gripper, [N]: above the cube, down, close, carry to the goal."""

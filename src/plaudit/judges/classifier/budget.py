@@ -110,6 +110,7 @@ def _first_that_fits(
     if "num_history_frames" in config.model_fields_set:
         del wanted["history_stride"]
     sizes = list(dict.fromkeys(_size_of(table.cameras, pixels) for pixels in PIXELS))
+    choice = Choice({}, 0.0)
     for size in progress(sizes):
         speed = None
         for views in VIEWS:
