@@ -72,4 +72,4 @@ def test_the_estimate_is_of_images_and_steps(table, tmp_path):
     assert speed.image_s > 0 and speed.step_s > 0
     parts = {"train": np.arange(128), "validation": np.arange(10), "test": np.arange(20)}
     known = replace(speed, image_s=1.0, step_s=100.0)
-    assert budget._estimate(config, table, parts, known) == 4 * 128 + 2 * 30 + 3 * 20 + 15 * 100
+    assert budget._estimate(config, table, parts, known) == 4 * 128 + 2 * 30 + 3 * 20 + 0.8 * 15 * 100
