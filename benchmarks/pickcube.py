@@ -68,8 +68,8 @@ def main() -> None:
 
 def learn(learner: str, seed: int, folder: Path, quick: bool) -> tuple[float, dict[str, float]]:
     """True success on test seeds, and the metrics of the second judge."""
-    first, last = (200, 400) if quick else STEPS[learner]
-    episodes, epochs = ((8, 8), (1, 1)) if quick else ((150, 200), (2, 3))
+    first, last = (100, 200) if quick else STEPS[learner]
+    episodes, epochs = ((6, 6), (1, 1)) if quick else ((150, 200), (2, 3))
     forced = "judge.force=true judge.rule.threshold=0.01" if quick else ""
     small = "evaluation.episodes=2 run.num_envs=2 demos.scripted=2" if quick else ""
     collected = f"--target-success {episodes[0]} --target-failure {episodes[1]} --seed {1000 * seed}"
@@ -82,7 +82,7 @@ def learn(learner: str, seed: int, folder: Path, quick: bool) -> tuple[float, di
     plaudit(folder, f"{config} {rewards} run.max_steps={first} evaluation.freq={last // 4}")
     plaudit(folder, f"train-reward data {JUDGE} epochs={epochs[1]} --seed {seed} --output-dir judge_2")
     plaudit(folder, f"train --resume runs/run judge.model=judge_2 run.max_steps={last}")
-    said = plaudit(folder, f"eval runs/run --episodes {10 if quick else 100}")
+    said = plaudit(folder, f"eval runs/run --episodes {4 if quick else 100}")
     success = re.search(r"success rate (\d+)% \(simulator", said)
     assert success is not None, said
     return int(success[1]) / 100, json.loads((folder / "judge_2/model.json").read_text())["scores"]
