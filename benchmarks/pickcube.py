@@ -2,7 +2,7 @@
 
     python benchmarks/pickcube.py [--learners sac,ppo] [--seeds 0,1,2] [--quick]
 
-By the commands of docs/train.md, each in a process of its own on at most two cores:
+By these commands, each in a process of its own on at most two cores:
 
     collect         scripted episodes, labeled by the simulator
     train-reward    a first judge
