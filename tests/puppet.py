@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from plaudit.errors import PolicyUnavailable, RobotSilent
 from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Normalizer
 from plaudit.robots.config import RobotConfig
@@ -26,6 +27,7 @@ class PuppetConfig(RobotConfig):
     nan_at: int = -1  # commands after which its state is NaN
     succeeds_at: int = -1
     deaf: int = 0  # times that `hold` raises
+    silent: Path | None = None  # a file: while it exists, the robot sends nothing
     tells_builds: bool = False  # whether it logs that it was built
     tells_modules: bool = False  # whether it logs the modules that its process imported
 
@@ -59,6 +61,8 @@ class Puppet:
         self._write("act " + " ".join(f"{number:g}" for number in action))
 
     def observe(self) -> Observation:
+        if self._config.silent is not None and self._config.silent.exists():
+            raise RobotSilent("camera 'front' is silent")
         frame = np.full((*self._config.size, 3), self._count % 256, np.uint8)
         state = np.nan if self._count == self._config.nan_at else self._count
         return Observation({"front": frame, "wrist": frame + 1}, np.array([state], np.float32))
@@ -87,6 +91,7 @@ class CounterConfig(PolicyConfig):
     stuck_after: int = -1  # chunks, after which it hangs
     fails_after: int = -1  # chunks, after which it raises
     nan_after: int = -1
+    away: Path | None = None  # a file: while it exists, the policy's server does not answer
     refuses_copies: bool = False  # of frames: they must be in the memory they were recorded in
     amount: float = 1.0  # a step
 
@@ -111,6 +116,7 @@ class Counter:
         return self._chunk(observation, delay)
 
     def _chunk(self, observation: Observation, delay: int) -> FloatArray:
+        self.warmup()
         self._chunks += 1
         assert not self._config.refuses_copies or isinstance(backing(observation.images["front"]), mmap.mmap)
         time.sleep(1e6 if self._chunks - 1 == self._config.stuck_after else self._config.took)
@@ -122,7 +128,9 @@ class Counter:
             actions[2] = np.nan
         return actions.astype(np.float32)
 
-    def warmup(self) -> None: ...
+    def warmup(self) -> None:
+        if self._config.away is not None and self._config.away.exists():
+            raise PolicyUnavailable("the server is away")
 
     def freeze_all_model_params(self) -> None: ...
 

@@ -76,12 +76,16 @@ class PolicyError(PlauditError, ValueError):
     """A policy cannot be built, loaded or asked for actions."""
 
 
+class PolicyUnavailable(PolicyError):
+    """A policy that does not answer now and may later: its server was restarted, say."""
+
+
 class RobotError(PlauditError, ValueError):
     """A robot cannot be driven any further. The caller calls `hold()` and keeps the episode."""
 
 
 class RobotSilent(RobotError):
-    """A topic of the robot had no valid message for too long."""
+    """A robot, or one of its sensors, has been silent for too long. It may be back later."""
 
 
 class InvalidCommand(RobotError):
@@ -99,6 +103,11 @@ class JudgeError(PlauditError, ValueError):
 
 class RolloutError(PlauditError, RuntimeError):
     """An episode cannot continue. The robot holds."""
+
+
+class RolloutFault(RolloutError):
+    """An episode that ended by a fault that may pass: a silent camera, a process that was killed, a server that is
+    restarted. The robot holds, the episode so far is kept, and `recover()` of the engine makes it ready again."""
 
 
 class TrainingError(PlauditError, RuntimeError):

@@ -182,13 +182,17 @@ class InferenceEngine(Protocol):
         """Run `count` episodes and yield what was recorded.
 
         When something fails, the episode so far is yielded first, with the reason in `meta["ended"]`; then the error is
-        raised. Ctrl-C does the same. The robot holds before either.
+        raised. Ctrl-C does the same. The robot holds before either. After a `RolloutFault`, `recover` comes next.
         seed: of the first; a simulation starts from it, and the next episode from the next
         """
         ...
 
     def push(self, weights: PolicyWeights, now: bool = False) -> None:
         """New weights for the next episode, or for the next chunk; each episode's `meta["weights"]` has the version."""
+        ...
+
+    def recover(self) -> None:
+        """Start again what a fault has ended, if anything; raises `RolloutFault` while that cannot be done."""
         ...
 
     def stop(self) -> None:

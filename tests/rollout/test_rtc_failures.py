@@ -125,9 +125,11 @@ def test_a_process_that_is_killed(who, log):
         os.kill(engine.pids[who], signal.SIGKILL)
 
     with Rtc(PuppetConfig(log=log), CounterConfig(), LONG) as engine:
+        pids = engine.pids
         threading.Thread(target=kill).start()
         episode, said = driven(engine)
-        assert all(map(gone, engine.pids.values()))
+        assert gone(pids[who])
+    assert all(map(gone, pids.values()))
     assert said == episode.meta["ended"] == f"the {who} process was killed by SIGKILL"
     assert_kept_and_held(episode, log)
 
@@ -139,11 +141,12 @@ def test_a_policy_that_hangs_lets_the_robot_be_stopped(log):
 
     config = InferenceConfig(max_episode_steps=100_000, execution_horizon=1)
     with Rtc(PuppetConfig(log=log), CounterConfig(horizon=4, stuck_after=1), config) as engine:
+        pids = engine.pids
         threading.Thread(target=stop).start()
         (episode,) = engine.episodes(1)
     assert episode.meta["ended"] == "stopped" and engine.latency.held.sum() > 0
     assert_kept_and_held(episode, log)
-    assert all(map(gone, engine.pids.values()))
+    assert all(map(gone, pids.values()))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])

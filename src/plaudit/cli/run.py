@@ -54,8 +54,10 @@ def run_(
 ) -> None:
     """Run a policy on a robot and record what was sent and observed.
 
-    Ctrl-C tells the robot to hold and keeps the episode so far. Returns 1 when something failed; the episode so far is
-    kept then too, and its meta says how it ended.
+    Ctrl-C tells the robot to hold and keeps the episode so far. A silent camera, a policy's process that was killed or
+    its server that is away end the episode, which is kept; the run goes on when they are back within
+    policy.inference.patience_s. Returns 1 when something failed; the episode so far is kept then too, and its meta says
+    how it ended.
     """
     from plaudit.data.store import Store, is_store
     from plaudit.policies.loader import load_policy
@@ -86,7 +88,7 @@ def run_(
     ):
         try:
             with _start(config, policy) as engine:
-                _drive(engine, opened, config.inference.max_episode_steps, episodes, task, seed)
+                _drive(engine, opened, config.inference, episodes, task, seed)
         except RolloutError as error:
             tell("error", f"{error}; the robot was told to hold")
             raise typer.Exit(1) from None
@@ -114,15 +116,22 @@ def _start(config: Any, policy: Any) -> Any:
         raise typer.Exit(1) from None
 
 
-def _drive(engine: Any, store: Any, steps: int, episodes: int, task: str, seed: int | None) -> None:
+def _drive(engine: Any, store: Any, config: Any, episodes: int, task: str, seed: int | None) -> None:
     from plaudit.rollout.engine import record_episodes
 
+    def on_fault(fault: str) -> None:
+        tell("warning", f"{fault}; the robot holds and is waited for, up to {config.patience_s:g} s")
+
+    steps = config.max_episode_steps
+    recorded = record_episodes(
+        engine, store, episodes, task=task, seed=seed, patience_s=config.patience_s, on_fault=on_fault
+    )
     before, spec = len(store), engine.env_spec
     out.print(f"{spec.name}: {spec.fps:g} Hz, {spec.action_dim} joints, {len(spec.cameras)} cameras")
     out.print(f"control has {engine.priority}")
     out.print(f"{episodes} episodes of at most {steps:,} steps each: {steps / spec.fps:.0f} s")
     try:
-        for done, number in enumerate(record_episodes(engine, store, episodes, task=task, seed=seed), start=1):
+        for done, number in enumerate(recorded, start=1):
             episode = store.episode(number)
             ended, left = episode.meta["ended"], f"; {episodes - done} to go" if done < episodes else ""
             out.print(f"episode {number}: {episode.steps:,} steps, ended by: {ended}{left}")

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from plaudit.errors import MissingExtra, PolicyError, did_you_mean
+from plaudit.errors import MissingExtra, PolicyError, PolicyUnavailable, did_you_mean
 from plaudit.policies.config import OpenpiConfig, ServerConfig
 from plaudit.policies.fixed import FixedPolicy
 from plaudit.protocols import Normalizer
@@ -135,7 +135,7 @@ class OpenpiClient:
                 answer = self._request(message)
             except WebSocketException as error:
                 self.close()
-                raise PolicyError(f"the openpi server at {self._config.url} broke off twice: {error}") from error
+                raise PolicyUnavailable(f"the openpi server at {self._config.url} broke off twice: {error}") from error
         if isinstance(answer, str):
             self.close()  # so does the server
             raise PolicyError(f"the openpi server at {self._config.url} failed: {_last_line(answer)}")
@@ -153,7 +153,7 @@ class OpenpiClient:
             return connection.recv(self._config.answer_s)
         except TimeoutError:
             self.close()
-            raise PolicyError(
+            raise PolicyUnavailable(
                 f"the openpi server at {self._config.url} gave no actions within {self._config.answer_s:g} s"
             ) from None
 
@@ -170,7 +170,7 @@ class OpenpiClient:
                 raise PolicyError(f"{self._config.url} refused the connection: {_reason(error)}") from error
             except (InvalidHandshake, WebSocketException, OSError) as error:
                 if time.monotonic() + pause > deadline:
-                    raise PolicyError(
+                    raise PolicyUnavailable(
                         f"no openpi server at {self._config.url} within {self._config.connect_s:g} s ({error}); "
                         "start it there, or set 'host' and 'port' to where it runs"
                     ) from error

@@ -19,11 +19,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from plaudit.errors import RolloutError
+from plaudit.errors import RobotSilent, RolloutError
 from plaudit.protocols import Robot, Teleoperator
 from plaudit.robots.config import RobotConfig
 from plaudit.rollout.clock import RateLimiter, gc_disabled, set_realtime_priority
-from plaudit.rollout.engine import InferenceConfig, connect_robot, error_message, robot_spec
+from plaudit.rollout.engine import (
+    MAY_PASS,
+    InferenceConfig,
+    await_observation,
+    connect_robot,
+    error_message,
+    robot_spec,
+)
 from plaudit.rollout.memory import NO_ACTION, TELEOP, ActionChunk, EpisodeBuffer
 from plaudit.rollout.processes import GRACE_S, ParentGone, exit_with_parent, print_error, receive, receive_block, send
 from plaudit.rollout.teleop import TeleopConfig
@@ -65,6 +72,7 @@ class EpisodeDone:
 
     ended: str  # "steps", the flag that turned true, why it was stopped, or what failed
     failed: bool = False
+    may_pass: bool = False  # whether what failed may be over soon
     terminated: bool = False
     privileged: dict[str, list[AnyArray]] = field(default_factory=dict)
 
@@ -178,11 +186,17 @@ def _max_delta(setting: float | tuple[float, ...] | None, action_dim: int) -> Fl
 
 
 def main(
-    parent: Connection, ticks: int, robot_config: RobotConfig, config: InferenceConfig, teleop: TeleopConfig | None
+    parent: Connection,
+    ticks: int,
+    robot_config: RobotConfig,
+    config: InferenceConfig,
+    teleop: TeleopConfig | None,
+    again: bool,
 ) -> None:
     """The control process.
 
     ticks: a pipe's end, into which the numbers of recorded rows are written
+    again: whether it takes the place of one that ended by a fault, so that the robot must be heard first
     """
     exit_with_parent(parent, GRACE_S)
     os.set_inheritable(ticks, False)
@@ -195,20 +209,26 @@ def main(
             if teleoperator is not None:
                 stack.callback(teleoperator.close)
             env_spec = robot_spec(robot, config)
+            if again:
+                await_observation(robot)
             control = ControlProcess(robot, teleoperator, env_spec, config, parent, ticks)
             send(parent, Ready(env_spec, set_realtime_priority(config.control_cpu)))
             control.serve()
     except Exception as error:  # noqa: BLE001 - the parent reports it
         print_error(error)
-        send(parent, EpisodeDone(error_message(error), failed=True))
+        send(parent, _failed(error))
+
+
+def _failed(error: Exception, privileged: dict[str, list[AnyArray]] | None = None) -> EpisodeDone:
+    return EpisodeDone(error_message(error), True, isinstance(error, MAY_PASS), privileged=privileged or {})
 
 
 def hold(_: Connection, robot_config: RobotConfig) -> None:
     """A process for when the control process was killed: connects to the robot again and tells it to hold."""
     with ExitStack() as stack:
         robot = connect_robot(robot_config, stack)
-        with suppress(Exception):
-            robot.observe()  # a robot that was just connected has not measured its position yet
+        with suppress(RobotSilent):
+            await_observation(robot)  # a robot that was just connected has not measured its position yet
         robot.hold()
 
 
@@ -247,10 +267,10 @@ class ControlProcess:
     def _run_episode(self, buffer: EpisodeBuffer, seed: int | None) -> EpisodeDone:
         try:
             ended, terminated = self._drive(buffer, seed)
-            return EpisodeDone(ended, False, terminated, self._control.privileged)
+            return EpisodeDone(ended, terminated=terminated, privileged=self._control.privileged)
         except Exception as error:  # noqa: BLE001 - of a robot's driver, which may raise anything
             print_error(error)
-            return EpisodeDone(error_message(error), True, False, self._control.privileged)
+            return _failed(error, self._control.privileged)
         finally:
             with suppress(Exception):  # what raised above may raise again; `main` calls hold() once more
                 self._robot.hold()

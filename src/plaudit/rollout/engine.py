@@ -13,8 +13,9 @@ a command may change, record what was really sent, and tell the robot to hold ho
 """
 
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -25,7 +26,7 @@ from pydantic import Field, model_validator
 from plaudit.config import Config, load
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
-from plaudit.errors import PlauditError, RolloutError
+from plaudit.errors import PlauditError, PolicyUnavailable, RobotSilent, RolloutError, RolloutFault
 from plaudit.policies.config import PolicyConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine, Policy, Robot
@@ -34,6 +35,9 @@ from plaudit.robots.config import RobotConfig
 from plaudit.rollout.memory import MAX_CHUNK, EpisodeBuffer
 from plaudit.rollout.timing import MAX_EPISODES, LatencyStats
 from plaudit.types import AnyArray, EnvSpec, Episode, FloatArray
+
+RETRY_S = 0.5  # between two attempts to have robot and policy back
+MAY_PASS = (RobotSilent, PolicyUnavailable)  # faults of a robot or a policy that may be over in a minute
 
 Outcome = tuple[Episode | None, BaseException | None]  # what was recorded of an episode, and what ended it early
 
@@ -55,6 +59,7 @@ class InferenceConfig(Config):
     normalizer: Path | dict[str, Any] | None = None
     control_cpu: int | None = None  # rtc: the core that the control process is pinned to
     startup_timeout_s: float = Field(default=120.0, gt=0)  # for building robot and policy, and for a first chunk
+    patience_s: float = Field(default=60.0, ge=0)  # for a silent robot or policy to be back; then the run ends
 
     def load_normalizer(self, env_spec: EnvSpec) -> Normalizer:
         """Read the statistics; without any, the identity."""
@@ -95,6 +100,10 @@ class EngineBase:
             if self._stopping.is_set():
                 return
 
+    def recover(self) -> None:
+        """See `plaudit.protocols.InferenceEngine`."""
+        raise NotImplementedError
+
     def stop(self) -> None:
         """End the current episode, from another thread; it is yielded, and it is the last."""
         self._stopping.set()
@@ -126,11 +135,43 @@ class EngineBase:
 
 
 def record_episodes(
-    engine: InferenceEngine, store: Store, count: int, *, task: str = "", seed: int | None = None
+    engine: InferenceEngine,
+    store: Store,
+    count: int,
+    *,
+    task: str = "",
+    seed: int | None = None,
+    patience_s: float = 0.0,
+    on_fault: Callable[[str], None] = lambda _: None,
 ) -> Iterator[int]:
-    """Run and store episodes; yields the id of each. An error is raised after what was recorded is stored."""
-    for episode in engine.episodes(count, task=task, seed=seed):
-        yield store.append(episode)
+    """Run and store episodes; yields the id of each. An error is raised after what was recorded is stored.
+
+    patience_s: that robot and policy may take to be back after a fault; on_fault: is told of each
+    """
+    done, deadline = 0, None
+    while done < count:
+        try:
+            for episode in engine.episodes(count - done, task=task, seed=None if seed is None else seed + done):
+                done, deadline = done + 1, None
+                yield store.append(episode)
+            return
+        except RolloutFault as fault:
+            deadline = deadline or time.monotonic() + patience_s
+            on_fault(str(fault))
+            if done < count:
+                _recover(engine, fault, deadline, patience_s)
+
+
+def _recover(engine: InferenceEngine, fault: RolloutFault, deadline: float, patience_s: float) -> None:
+    """Try until the engine is ready again."""
+    while True:
+        if time.monotonic() >= deadline:
+            raise RolloutError(f"{fault}; it was not back within {patience_s:g} s") from fault
+        try:
+            return engine.recover()
+        except RolloutFault as again:
+            fault = again
+            time.sleep(RETRY_S)
 
 
 def validate_chunk(chunk: Any, action_dim: int) -> FloatArray:
@@ -158,6 +199,16 @@ def connect_robot(config: RobotConfig, stack: ExitStack) -> Robot:
     """Build a robot; one that can be closed is closed with the stack."""
     robot = config.build()
     return stack.enter_context(robot) if isinstance(robot, AbstractContextManager) else robot
+
+
+def await_observation(robot: Robot) -> None:
+    """Whether a robot that was connected again is heard; raises `RobotSilent`."""
+    try:
+        robot.observe()
+    except RobotSilent:
+        raise
+    except Exception:  # noqa: BLE001 - of a robot that must be reset first; the next episode does
+        pass
 
 
 def build_policy(config: PolicyConfig) -> Policy:

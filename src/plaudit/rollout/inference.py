@@ -28,7 +28,7 @@ from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Policy
 from plaudit.rollout.clock import set_high_priority
 from plaudit.rollout.control import END_OF_EPISODE
-from plaudit.rollout.engine import InferenceConfig, build_policy, error_message, validate_chunk
+from plaudit.rollout.engine import MAY_PASS, InferenceConfig, build_policy, error_message, validate_chunk
 from plaudit.rollout.memory import ActionChunk, EpisodeBuffer, SharedBlock, padded
 from plaudit.rollout.processes import ParentGone, exit_with_parent, print_error, receive, receive_block, send
 from plaudit.types import HUMAN, EnvSpec, PolicyWeights
@@ -76,6 +76,7 @@ class InferenceFailed:
     """From inference: the policy raised."""
 
     reason: str
+    may_pass: bool = False  # whether that may be over soon
 
 
 def main(parent: Connection, ticks: int, policy_config: PolicyConfig, config: InferenceConfig) -> None:
@@ -93,7 +94,7 @@ def main(parent: Connection, ticks: int, policy_config: PolicyConfig, config: In
         inference.serve()
     except Exception as error:  # noqa: BLE001 - the parent reports it
         print_error(error)
-        send(parent, InferenceFailed(error_message(error)))
+        send(parent, InferenceFailed(error_message(error), isinstance(error, MAY_PASS)))
 
 
 class InferenceProcess:

@@ -14,6 +14,8 @@ What may end, and what happens then:
     Ctrl-C                     only the parent receives it and stops control; the robot holds
 
 Each time what was recorded is in memory that the parent has open, and becomes an episode with the reason it ended.
+A process that a fault has ended (it was killed, the robot fell silent, the policy's server is away) is started again
+by `recover`; the other goes on meanwhile. For that the parent keeps both ends of the pipe between the two open.
 """
 
 import os
@@ -24,7 +26,7 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import Any
 
-from plaudit.errors import RolloutError
+from plaudit.errors import RolloutError, RolloutFault
 from plaudit.policies.config import PolicyConfig
 from plaudit.registry import INFERENCE_REGISTRY
 from plaudit.robots.config import RobotConfig
@@ -37,6 +39,7 @@ from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import PolicyWeights
 
 POLL_S = 0.1  # between checks that both processes are alive, should no socket say so
+NO_POLICY = "this engine has no policy yet; load_policy() comes first"
 HOLD_TIMEOUT_S = 30.0  # for connecting to the robot again and telling it to hold
 
 
@@ -52,23 +55,18 @@ class Rtc(EngineBase):
         teleop: TeleopConfig | None = None,
     ):
         super().__init__()
-        self._robot_config, self._config = robot, config
+        self._robot_config, self._config, self._teleop, self._policy = robot, config, teleop, policy
         self._closed = False
+        self._control: ChildProcess | None = None
         self._inference: ChildProcess | None = None
-        self._rows_out, rows_in = os.pipe()
+        self._weights: PolicyWeights | None = None  # the newest that were pushed
+        self._rows_out, self._rows_in = os.pipe()
+        os.set_blocking(self._rows_out, False)
         try:
-            self._control = ChildProcess(
-                "control", "plaudit.rollout.control:main", rows_in, robot, config, teleop, descriptors=(rows_in,)
-            )
-        except BaseException:
-            os.close(self._rows_out)
-            raise
-        finally:
-            os.close(rows_in)
-        try:
+            self._start_control(again=False)
             if policy is not None:  # both start at once: a robot may take as long as a policy
                 self._start_inference(policy)
-            ready: Ready = self._await_ready(self._children)[self._control.name]
+            ready: Ready = self._await_ready(self._children)["control"]
         except BaseException:
             self.close()
             raise
@@ -81,45 +79,73 @@ class Rtc(EngineBase):
 
     def load_policy(self, policy: PolicyConfig) -> None:
         """Start the inference process and wait until its policy is built."""
-        self._start_inference(policy)
-        self._await_ready([self._inference_process])
+        self._policy = policy
+        self._await_ready([self._start_inference(policy)])
 
     def push(self, weights: PolicyWeights, now: bool = False) -> None:
         """New weights for the next episode, or with `now` for the next chunk."""
-        message, block = WeightsMessage.of(weights, now)
-        self._inference_process.send(message, block.descriptor)
+        if self._policy is None:
+            raise RolloutError(NO_POLICY)
+        self._weights = weights
+        if self._inference is not None:
+            message, block = WeightsMessage.of(weights, now)
+            self._inference.send(message, block.descriptor)
+
+    def recover(self) -> None:
+        """Start the processes again that a fault has ended, and wait until they are ready."""
+        started: list[ChildProcess] = []
+        if self._control is None:
+            started.append(self._start_control(again=True))
+        if self._inference is None and self._policy is not None:
+            started.append(self._start_inference(self._policy))
+            if self._weights is not None:
+                self.push(self._weights)
+        self._await_ready(started)
 
     def close(self) -> None:
         """The robot holds, and both processes are gone; calling it twice does nothing."""
         if self._closed:
             return
         self._closed = True
-        in_order = self._control.end()
-        if self._inference is None:
-            os.close(self._rows_out)
-        else:
-            self._inference.end()
-        if not in_order:  # it was killed, and did not tell the robot
-            hold = ChildProcess("hold", "plaudit.rollout.control:hold", self._robot_config)
-            if not hold.end(HOLD_TIMEOUT_S, hang_up=False):
-                print("the robot could not be told to hold; see to it yourself", file=sys.stderr)
+        self._end_control()
+        self._end_inference()
+        os.close(self._rows_out)
+        os.close(self._rows_in)
+
+    def _end_control(self) -> None:
+        """The robot holds; where control was killed and did not tell it to, another process does."""
+        control, self._control = self._control, None
+        if control is None or control.end():
+            return
+        self._end_inference()  # it may wait for rows that nobody will record
+        hold = ChildProcess("hold", "plaudit.rollout.control:hold", self._robot_config)
+        if not hold.end(HOLD_TIMEOUT_S, hang_up=False):
+            print("the robot could not be told to hold; see to it yourself", file=sys.stderr)
+
+    def _end_inference(self) -> None:
+        inference, self._inference = self._inference, None
+        if inference is not None:
+            inference.end()
 
     @property
     def _children(self) -> list[ChildProcess]:
-        return [self._control] if self._inference is None else [self._control, self._inference]
+        return [child for child in (self._control, self._inference) if child is not None]
 
-    @property
-    def _inference_process(self) -> ChildProcess:
-        if self._inference is None:
-            raise RolloutError("this engine has no policy yet; load_policy() comes first")
-        return self._inference
+    def _start_control(self, again: bool) -> ChildProcess:
+        """again: in place of one that a fault has ended"""
+        rows = self._rows_in
+        arguments = (rows, self._robot_config, self._config, self._teleop, again)
+        self._control = ChildProcess("control", "plaudit.rollout.control:main", *arguments, descriptors=(rows,))
+        return self._control
 
-    def _start_inference(self, policy: PolicyConfig) -> None:
+    def _start_inference(self, policy: PolicyConfig) -> ChildProcess:
         rows = self._rows_out
+        with suppress(BlockingIOError):  # rows of an episode that another process inferred for
+            os.read(rows, 1 << 16)
         self._inference = ChildProcess(
             "inference", "plaudit.rollout.inference:main", rows, policy, self._config, descriptors=(rows,)
         )
-        os.close(rows)
+        return self._inference
 
     def _await_ready(self, started: Sequence[ChildProcess]) -> dict[str, Any]:
         """Wait until processes have built what they need; returns their answers by name."""
@@ -128,9 +154,11 @@ class Rtc(EngineBase):
         while len(answers) < len(started):
             for child, message in self._receive():
                 if isinstance(message, InferenceFailed):
-                    raise RolloutError(f"the policy could not be made: {message.reason}")
+                    self._end_inference()
+                    raise _failure(message.reason, message.may_pass, "the policy could not be made: ")
                 if isinstance(message, EpisodeDone):
-                    raise RolloutError(f"the robot could not be made: {message.ended}")
+                    self._end_control()
+                    raise _failure(message.ended, message.may_pass, "the robot could not be made: ")
                 answers[child.name] = message
             if time.monotonic() > deadline:
                 raise RolloutError(f"robot and policy were not ready after {self._config.startup_timeout_s:g} s")
@@ -145,47 +173,62 @@ class Rtc(EngineBase):
                 try:
                     yield child, child.connection.recv()
                 except (EOFError, ConnectionResetError):
-                    raise RolloutError(child.exit_reason()) from None
+                    raise RolloutFault(child.exit_reason()) from None
             elif not child.alive:  # and a process of its own keeps the socket open
-                raise RolloutError(child.exit_reason())
+                raise RolloutFault(child.exit_reason())
 
     def _run_episode(self, task: str, seed: int | None) -> Outcome:
         if self._closed:
             raise RolloutError("this engine is closed; make a new one")
-        inference = self._inference_process
+        control, inference = self._ready_processes()
         buffer = EpisodeBuffer.allocate(self.env_spec, self._config.max_episode_steps)
         inference.send(StartInference(self.env_spec, buffer.max_steps), buffer.block.descriptor)
-        self._control.send(StartEpisode(buffer.max_steps, seed), buffer.block.descriptor)
+        control.send(StartEpisode(buffer.max_steps, seed), buffer.block.descriptor)
         failure: BaseException | None = None
         try:
-            done = self._await_done()
-            failure = RolloutError(done.ended) if done.failed else None
+            done = self._await_done(control)
+            failure = _failure(done.ended, done.may_pass) if done.failed else None
         except (RolloutError, KeyboardInterrupt) as error:
             failure = error
-            done = self._stop_control(str(error) or "interrupted")
-        if failure is not None:
+            done = _stop(control, str(error) or "interrupted")
+        if isinstance(failure, RolloutFault):
+            self._end_control() if done.failed else self._end_inference()
+        elif failure is not None:
             self.close()
         episode = self._recorded(
             buffer, done.privileged, task=task, seed=seed, ended=done.ended, terminated=done.terminated
         )
         return episode, failure
 
-    def _await_done(self) -> EpisodeDone:
+    def _ready_processes(self) -> tuple[ChildProcess, ChildProcess]:
+        if self._policy is None:
+            raise RolloutError(NO_POLICY)
+        if self._control is None or self._inference is None:
+            raise RolloutFault("a fault has ended a process of this engine; recover() comes first")
+        return self._control, self._inference
+
+    def _await_done(self, control: ChildProcess) -> EpisodeDone:
         stop_sent = False
         while True:
             if self._stopping.is_set() and not stop_sent:
-                self._control.send(StopEpisode("stopped"))
+                control.send(StopEpisode("stopped"))
                 stop_sent = True
             for _, message in self._receive():
                 if isinstance(message, EpisodeDone):
                     return message
                 if isinstance(message, InferenceFailed):
-                    raise RolloutError(message.reason)
+                    raise _failure(message.reason, message.may_pass)
 
-    def _stop_control(self, reason: str) -> EpisodeDone:
-        """Stop the episode; returns control's answer, if it is alive to give one."""
-        self._control.send(StopEpisode(reason))
-        if self._control.connection.poll(GRACE_S):
-            with suppress(EOFError, ConnectionResetError):
-                return self._control.connection.recv()
-        return EpisodeDone(reason, failed=True)
+
+def _stop(control: ChildProcess, reason: str) -> EpisodeDone:
+    """Stop the episode; returns control's answer, if it is alive to give one."""
+    control.send(StopEpisode(reason))
+    if control.connection.poll(GRACE_S):
+        with suppress(EOFError, ConnectionResetError):
+            return control.connection.recv()
+    return EpisodeDone(reason, failed=True)
+
+
+def _failure(reason: str, may_pass: bool, event: str = "") -> RolloutError:
+    """event: that it led to, if this cannot pass"""
+    return RolloutFault(reason) if may_pass else RolloutError(f"{event}{reason}")

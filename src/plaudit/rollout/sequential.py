@@ -5,9 +5,9 @@ meta, because they cannot be seen in the recorded steps, which follow each other
 """
 
 import time
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 
-from plaudit.errors import RolloutError
+from plaudit.errors import RolloutError, RolloutFault
 from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Policy
 from plaudit.registry import INFERENCE_REGISTRY
@@ -15,9 +15,11 @@ from plaudit.robots.config import RobotConfig
 from plaudit.rollout.clock import NoRateLimiter, RateLimiter, gc_disabled
 from plaudit.rollout.control import ControlStep
 from plaudit.rollout.engine import (
+    MAY_PASS,
     EngineBase,
     InferenceConfig,
     Outcome,
+    await_observation,
     build_policy,
     connect_robot,
     error_message,
@@ -41,22 +43,44 @@ class Sequential(EngineBase):
         teleop: TeleopConfig | None = None,
     ):
         super().__init__()
-        self._config = config
+        self._config, self._robot_config, self._teleop = config, robot, teleop
         self._policy: Policy | None = None
         if policy is not None:
             self.load_policy(policy)  # before the robot is connected: a policy that fails leaves it alone
+        self._connect()
+        self._pushed: tuple[PolicyWeights, bool] | None = None  # and whether they are for the next chunk already
+        self._version = 0
+        self._faulty = False  # whether a fault has ended the last episode
+
+    def _connect(self, again: bool = False) -> None:
+        """again: after a fault, so that the robot must be heard first"""
+        config, teleop = self._config, self._teleop
         with ExitStack() as stack:
-            self._robot = connect_robot(robot, stack)
+            self._robot = connect_robot(self._robot_config, stack)
             stack.callback(self._robot.hold)
             teleoperator = None if teleop is None else teleop.build(self._robot.action_dim)
             if teleoperator is not None:
                 stack.callback(teleoperator.close)
+            if again:
+                await_observation(self._robot)
             self._control = ControlStep(self._robot, teleoperator, config)
             self.env_spec, self.priority = robot_spec(self._robot, config), "ordinary priority"
             self._normalizer = config.load_normalizer(self.env_spec)
             self._open = stack.pop_all()
-        self._pushed: tuple[PolicyWeights, bool] | None = None  # and whether they are for the next chunk already
-        self._version = 0
+
+    def recover(self) -> None:
+        """Connect the robot and warm up the policy again, where a fault has ended an episode."""
+        if not self._faulty:
+            return
+        with suppress(Exception):  # of a robot that is not there
+            self._open.close()
+        try:
+            self._connect(again=True)
+            if self._policy is not None:
+                self._policy.warmup()
+        except MAY_PASS as error:
+            raise RolloutFault(str(error)) from error
+        self._faulty = False
 
     def load_policy(self, policy: PolicyConfig) -> None:
         """Build the policy and run it once."""
@@ -91,6 +115,7 @@ class Sequential(EngineBase):
             ended = f"{ended}; and the robot could not be told to hold: {error_message(hold_error)}"
             if not isinstance(failure, KeyboardInterrupt):
                 failure = _rollout_error(hold_error, ended)
+        self._faulty = isinstance(failure, RolloutFault)
         privileged = self._control.privileged
         episode = self._recorded(buffer, privileged, task=task, seed=seed, ended=ended, terminated=terminated)
         return episode, failure
@@ -136,6 +161,7 @@ class Sequential(EngineBase):
 
 
 def _rollout_error(cause: Exception, message: str | None = None) -> RolloutError:
-    error = RolloutError(message or error_message(cause))
+    kind = RolloutFault if isinstance(cause, MAY_PASS) else RolloutError
+    error = kind(message or error_message(cause))
     error.__cause__ = cause
     return error

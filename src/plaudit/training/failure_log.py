@@ -21,17 +21,24 @@ class FailureLog:
     @property
     def messages(self) -> dict[str, str]:
         """Worker -> what is wrong with it."""
-        return {worker: message for worker, (_, message) in self._failing.items()}
+        return {worker: message for worker, (_, message) in self._failing.items() if message}
 
-    def record(self, worker: str, error: PlauditError) -> None:
-        """Note a failure until the worker recovers; one that lasts too long ends the run."""
+    def record(self, worker: str, error: PlauditError, timeout_s: float | None = None) -> None:
+        """Note a failure until the worker recovers; one that lasts too long ends the run.
+
+        timeout_s: of this failure; None: as for all workers
+        """
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         message = self.with_traceback(error) if isinstance(error, WorkerFailed) else str(error)
         since, _ = self._failing.get(worker, (self._clock(), ""))
         self._failing[worker] = since, message
-        if self._clock() - since > self._timeout_s:
-            raise TrainingError(
-                f"{message}; it did not recover within {self._timeout_s:g} s; resume with the same command"
-            )
+        if self._clock() - since >= timeout_s:
+            raise TrainingError(f"{message}; it did not recover within {timeout_s:g} s; resume with the same command")
+
+    def retrying(self, worker: str) -> None:
+        """The worker is at work again: nothing to show, but it has still to prove that it has recovered."""
+        if worker in self._failing:
+            self._failing[worker] = self._failing[worker][0], ""
 
     def note(self, worker: str, message: str) -> None:
         """Note a failure where the run ends anyway."""

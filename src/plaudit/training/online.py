@@ -13,7 +13,8 @@ not kept: a run that was stopped anywhere goes on with the same ones.
 
 A worker that is lost is restarted and called again; a disk that is full is tried again, and so is a worker that raised
 an unexpected exception. What lasts longer than `run.worker_timeout_s` ends the run with a message, and so does a robot
-that cannot be driven. However a run ends, what was learned is saved.
+that cannot be driven; one that is silent is waited for, `policy.inference.patience_s` long. However a run ends, what
+was learned is saved.
 
 Where workers take turns, in one process, nothing here depends on how long anything takes: the clock is the workers',
 which counts turns, updates come in fixed numbers, and a judge that is trained again is waited for.
@@ -25,7 +26,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from plaudit.errors import PlauditError, StoreFull, TrainingError, WorkerFailed, WorkerLost
+from plaudit.errors import PlauditError, RolloutFault, StoreFull, TrainingError, WorkerFailed, WorkerLost
 from plaudit.training.failure_log import FailureLog
 from plaudit.training.handles import Slot
 from plaudit.training.learner_setup import learner_env_spec
@@ -49,7 +50,7 @@ RETRY_S = 0.5  # before a judge that found nothing to do, or a worker that faile
 LOG_INTERVAL_S = 2.0  # between two lines of metrics
 AUDIT_INTERVAL_S = 1.0  # between two looks at the labels
 
-RETRYABLE = (WorkerLost, WorkerFailed, StoreFull)  # what may be over in a minute
+RETRYABLE = (WorkerLost, WorkerFailed, StoreFull, RolloutFault)  # what may be over in a minute
 
 Callback = Callable[[OnlineProgress], bool]  # returns whether to continue
 
@@ -170,15 +171,18 @@ class OnlineTrainer:
         self._failures.recovered("judge")
 
     def on_env(self, _: None) -> None:
-        """The robot has its policy."""
+        """The robot has its policy, the first time or after a fault."""
         self.workers.env.ready = True
+        self._failures.retrying("env")
 
     def on_episode(self, info: EpisodeInfo | None) -> None:
         self._failures.recovered("env")
         if info is None:  # stopped before it began
             self.workers.env.retry_at = self.workers.clock() + RETRY_S
-        else:
-            self.progress.add_episode(info)
+            return
+        self.progress.add_episode(info)
+        if info.fault:
+            self.on_failure(self.workers.env, RolloutFault(info.ended))
 
     def on_labels(self, report: LabelReport) -> None:
         self._labeled(self.workers.judge, report)
@@ -214,7 +218,13 @@ class OnlineTrainer:
             raise TrainingError(self._failures.with_traceback(error)) from error
         self._recount |= slot is self.workers.learner
         slot.retry_at = self.workers.clock() + RETRY_S
-        self._failures.record(slot.name, error)
+        if isinstance(error, RolloutFault):
+            slot.ready = False
+            patience_s = self.config.policy.inference.patience_s
+            told = RolloutFault(f"{error}; the robot holds and is waited for, up to {patience_s:g} s")
+            self._failures.record(slot.name, told, patience_s)
+        else:
+            self._failures.record(slot.name, error)
 
     def _check_judge(self) -> None:
         """A judge that fails on everything is no reason to wear a robot out."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.errors import InvalidCommand, RobotError, did_you_mean
+from plaudit.errors import InvalidCommand, RobotError, RobotSilent, did_you_mean
 from plaudit.robots.config import ClosableRobot
 from plaudit.robots.rate import Rate
 from plaudit.types import FloatArray, Observation
@@ -118,8 +118,10 @@ class LeRobotRobot(ClosableRobot):
         self._sent = dict(self._call("send_action", dict(command)))
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call lerobot and turn the errors of its devices into `RobotError`: not connected, no answer, timed out."""
+        """Call lerobot and turn the errors of its devices into ours: not connected, no answer, timed out."""
         try:
             return getattr(self._robot, method)(*args, **kwargs)
-        except (OSError, RuntimeError) as error:
+        except OSError as error:  # a wire that came off, which may be put back
+            raise RobotSilent(f"{self._robot}: {method} failed: {error}") from error
+        except RuntimeError as error:
             raise RobotError(f"{self._robot}: {method} failed: {error}") from error

@@ -1,8 +1,11 @@
 """The robot's side: act with the newest weights, and do not begin another episode before the last one is safe.
 
 An episode that could not be handed over stays here and is tried again first, and so does the reason why a robot that
-failed in it cannot be driven any further. Weights are asked for between episodes, and by a thread during one where a
-robot's episodes are long (`policy.update_within_episode`): the inference engine then uses them from the next chunk on.
+failed in it cannot be driven any further. After a fault that may pass, like a silent camera, the episode is handed over
+as it is, and `load_policy` has robot and policy back before the next one.
+
+Weights are asked for between episodes, and by a thread during one where a robot's episodes are long
+(`policy.update_within_episode`): the inference engine then uses them from the next chunk on.
 """
 
 import threading
@@ -14,7 +17,7 @@ from zlib import crc32
 
 import numpy as np
 
-from plaudit.errors import RolloutError, WorkerLost
+from plaudit.errors import RolloutError, RolloutFault, WorkerLost
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine
 from plaudit.training.config import TrainingConfig
@@ -38,6 +41,7 @@ class EpisodeInfo:
     seconds: float  # that it took
     handed_over: float  # s more until it was safe
     ended: str  # by what
+    fault: bool = False  # whether that was a fault which may pass; `load_policy` comes next then
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +85,10 @@ class EnvWorker:
         return self._engine.env_spec
 
     def load_policy(self, policy: PolicySpec) -> None:
-        """Let this policy drive the robot. Once: asked again, nothing changes."""
+        """Let this policy drive the robot. Asked again, what a fault has ended since is started again."""
         if self._has_policy:
+            assert self._engine is not None
+            self._engine.recover()
             return
         if self._follows:
             start = self._state.call(StateManager.count_start, self._reader)
@@ -107,7 +113,7 @@ class EnvWorker:
         """Play one episode and hand it over; one that could not be handed over before comes first.
 
         None for an episode that was stopped before anything was sent to the robot. When the robot fails, what there is
-        of the episode is handed over before that is told.
+        of the episode is handed over before that is told; a fault that may pass is told with the episode.
         """
         engine = self._engine
         if engine is None or not self._has_policy:
@@ -124,7 +130,8 @@ class EnvWorker:
         episode = recorded.episode
         episode_id = self._replay.call(ReplayBuffer.add, episode, recorded.key)
         self._unsent = None
-        if self._failure is not None:
+        fault = isinstance(self._failure, RolloutFault)
+        if self._failure is not None and not fault:
             raise self._failure
         return EpisodeInfo(
             id=episode_id,
@@ -135,6 +142,7 @@ class EnvWorker:
             seconds=recorded.seconds,
             handed_over=time.monotonic() - clock,
             ended=str(episode.meta["ended"]),
+            fault=fault,
         )
 
     def _run_episode(self, engine: InferenceEngine, seed: int | None) -> tuple[Episode | None, RolloutError | None]:

@@ -1,0 +1,62 @@
+"""Faults of a day: the loop goes on when they have passed, every episode is kept, and what was learned is on disk."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import glow
+from plaudit.data.store import Store
+from plaudit.errors import RobotSilent, TrainingError
+from plaudit.training.config_file import load_training_config
+from plaudit.training.online import Callback, OnlineTrainer
+from plaudit.training.progress import OnlineProgress
+from plaudit.training.run_folder import RunFolder
+from plaudit.training.worker_group import LocalWorkers
+
+
+def run_of(tmp_path: Path, *more: str, watch: Callback = lambda now: True) -> OnlineProgress:
+    glow.saved(glow.bright_model(0.8), tmp_path / "judge")
+    config = load_training_config("online", None, [*glow.online(tmp_path / "judge"), *more])
+    folder = RunFolder.open(tmp_path / "run", config)
+    workers = LocalWorkers(folder, serial=True)
+    try:
+        return OnlineTrainer(folder, workers).run(watch)
+    finally:
+        workers.close()
+        folder.close()
+
+
+def silent_at(steps: Iterator[int], silent: range, monkeypatch) -> None:
+    """The robot sends nothing at these steps of a run."""
+    works = glow.Glow.step
+
+    def step(self, actions, active):
+        if self.num_envs == 1 and next(steps) in silent:
+            raise RobotSilent("camera 'front' is silent")
+        return works(self, actions, active)
+
+    monkeypatch.setattr(glow.Glow, "step", step)
+
+
+def test_a_camera_that_is_silent_for_a_moment_ends_its_episode_and_not_the_run(tmp_path, monkeypatch):
+    silent_at(iter(range(10**6)), range(17, 20), monkeypatch)  # in the second episode, and at two further attempts
+    told: list[str] = []
+
+    def watch(now: OnlineProgress) -> bool:
+        told.extend(now.errors.values())
+        return True
+
+    end = run_of(tmp_path, "run.max_episodes=5", "evaluation.freq=100000", watch=watch)
+    assert end.episodes == 5 and not end.errors
+    kept = [episode for _, episode in Store.open(tmp_path / "run/episodes")]
+    assert [episode.meta["ended"] for episode in kept] == ["steps", "camera 'front' is silent", *3 * ["steps"]]
+    assert [episode.steps for episode in kept] == [12, 5, 12, 12, 12]
+    assert set(told) == {"camera 'front' is silent; the robot holds and is waited for, up to 60 s"}
+
+
+def test_a_robot_that_stays_silent_ends_the_run_with_a_sentence(tmp_path, monkeypatch):
+    silent_at(iter(range(10**6)), range(17, 10**6), monkeypatch)
+    with pytest.raises(TrainingError, match=r"camera 'front' is silent; .* it did not recover within 2 s; resume with"):
+        run_of(tmp_path, "run.max_episodes=5", "evaluation.freq=100000", "policy.inference.patience_s=2")
+    assert [episode.steps for _, episode in Store.open(tmp_path / "run/episodes")] == [12, 5]
