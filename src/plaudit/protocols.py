@@ -178,12 +178,15 @@ class InferenceEngine(Protocol):
         """Build a policy from its config, where it was not given from the start."""
         ...
 
-    def episodes(self, count: int, *, task: str = "", seed: int | None = None) -> Iterator[Episode]:
+    def episodes(
+        self, count: int, *, task: str = "", seed: int | None = None, until: Callable[[], str] = str
+    ) -> Iterator[Episode]:
         """Run `count` episodes and yield what was recorded.
 
         When something fails, the episode so far is yielded first, with the reason in `meta["ended"]`; then the error is
         raised. Ctrl-C does the same. The robot holds before either. After a `RolloutFault`, `recover` comes next.
         seed: of the first; a simulation starts from it, and the next episode from the next
+        until: asked during an episode, many times a second: why it is to end now; "" to go on
         """
         ...
 

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from plaudit.cli.common import AllowCode, AllowHost, RobotParams, RobotTopics, out, stop, tell
+from plaudit.cli.operator import Auto
 from plaudit.errors import RolloutError
 from plaudit.trust import check_code
 
@@ -19,7 +20,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...",
-        help="robot.x=y, policy.x=y, teleop.x=y, policy.inference.max_action_delta=0.05 ...",
+        help="robot.x=y, policy.x=y, teleop.x=y, operator.x=y, policy.inference.max_action_delta=0.05 ...",
     ),
 ]
 Algorithm = Annotated[
@@ -47,6 +48,7 @@ def run_(
     teleop: Annotated[
         str, typer.Option(help="keyboard, gamepad, topic, lerobot, none or my_module:MyConfig.")
     ] = "none",
+    auto: Auto = None,
     params: RobotParams = None,
     topics: RobotTopics = None,
     allow_code: AllowCode = None,
@@ -62,6 +64,7 @@ def run_(
     from plaudit.data.store import Store, is_store
     from plaudit.policies.loader import load_policy
     from plaudit.rollout.engine import load_run
+    from plaudit.rollout.operator_input import resolve_auto
     from plaudit.rollout.teleop import restore_terminal
 
     for typed in (robot, teleop, algorithm):
@@ -78,6 +81,7 @@ def run_(
         max_episode_steps=steps,
         normalizer=None if policy.normalizer is None else str(policy.normalizer),
     )
+    operator = resolve_auto(config.operator, auto, config.robot, config.teleop)
     if algorithm is None and policy.one_step:
         out.print("sequential inference, since this policy returns one action at a time")
     new = not is_store(store)
@@ -88,7 +92,13 @@ def run_(
     ):
         try:
             with _start(config, policy) as engine:
-                _drive(engine, opened, config.inference, episodes, task, seed)
+                _introduce(engine, config.inference.max_episode_steps, episodes)
+                options = {"task": task, "seed": seed, **_patience(config.inference.patience_s)}
+                with _summary(engine, opened):
+                    if operator.attended:
+                        _drive_attended(engine, opened, config.robot, operator, episodes, **options)
+                    else:
+                        _drive(engine, opened, episodes, **options)
         except RolloutError as error:
             tell("error", f"{error}; the robot was told to hold")
             raise typer.Exit(1) from None
@@ -116,25 +126,57 @@ def _start(config: Any, policy: Any) -> Any:
         raise typer.Exit(1) from None
 
 
-def _drive(engine: Any, store: Any, config: Any, episodes: int, task: str, seed: int | None) -> None:
-    from plaudit.rollout.engine import record_episodes
-
-    def on_fault(fault: str) -> None:
-        tell("warning", f"{fault}; the robot holds and is waited for, up to {config.patience_s:g} s")
-
-    steps = config.max_episode_steps
-    recorded = record_episodes(
-        engine, store, episodes, task=task, seed=seed, patience_s=config.patience_s, on_fault=on_fault
-    )
-    before, spec = len(store), engine.env_spec
+def _introduce(engine: Any, steps: int, episodes: int) -> None:
+    spec = engine.env_spec
     out.print(f"{spec.name}: {spec.fps:g} Hz, {spec.action_dim} joints, {len(spec.cameras)} cameras")
     out.print(f"control has {engine.priority}")
     out.print(f"{episodes} episodes of at most {steps:,} steps each: {steps / spec.fps:.0f} s")
+
+
+def _patience(patience_s: float) -> dict[str, Any]:
+    """How faults that may pass are waited for."""
+
+    def on_fault(fault: str) -> None:
+        tell("warning", f"{fault}; the robot holds and is waited for, up to {patience_s:g} s")
+
+    return {"patience_s": patience_s, "on_fault": on_fault}
+
+
+def _drive(engine: Any, store: Any, count: int, **options: Any) -> None:
+    from plaudit.rollout.engine import record_episodes
+
+    for done, number in enumerate(record_episodes(engine, store, count, **options), start=1):
+        _tell_episode(f"episode {number}", store.episode(number), count - done)
+
+
+def _drive_attended(engine: Any, store: Any, robot: Any, config: Any, count: int, **options: Any) -> None:
+    """The same, with an operator."""
+    from plaudit.cli.operator import make_operator
+    from plaudit.rollout.attended import record_attended
+    from plaudit.rollout.operator import OperatorCommand
+    from plaudit.rollout.operator_input import listen_at_robot, listen_at_terminal
+
+    operator, left = make_operator(config), count
+    with listen_at_robot(config, operator.send, robot), listen_at_terminal(config, operator.send):
+        for done in record_attended(engine, store, operator, count, **options):
+            left -= done.mark != OperatorCommand.REPEAT
+            where = f"discarded, kept as episode {done.id} of {done.store}" if done.discarded else f"episode {done.id}"
+            _tell_episode(where, done.episode, left)
+    if operator.status.stopped:
+        out.print("stopped by the operator")
+
+
+def _tell_episode(what: str, episode: Any, left: int) -> None:
+    more = f"; {left} to go" if left else ""
+    out.print(f"{what}: {episode.steps:,} steps, ended by: {episode.meta['ended']}{more}")
+
+
+@contextmanager
+def _summary(engine: Any, store: Any) -> Iterator[None]:
+    """What was added to the store in the end, however that came."""
+    before = len(store)
     try:
-        for done, number in enumerate(recorded, start=1):
-            episode = store.episode(number)
-            ended, left = episode.meta["ended"], f"; {episodes - done} to go" if done < episodes else ""
-            out.print(f"episode {number}: {episode.steps:,} steps, ended by: {ended}{left}")
+        yield
     finally:
         if added := store.ids[before:]:
             _show(engine.latency)

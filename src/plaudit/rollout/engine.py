@@ -33,6 +33,7 @@ from plaudit.protocols import InferenceEngine, Policy, Robot
 from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.config import RobotConfig
 from plaudit.rollout.memory import MAX_CHUNK, EpisodeBuffer
+from plaudit.rollout.operator_input import OperatorConfig
 from plaudit.rollout.timing import MAX_EPISODES, LatencyStats
 from plaudit.types import AnyArray, EnvSpec, Episode, FloatArray
 
@@ -69,6 +70,7 @@ class InferenceConfig(Config):
 
 
 InferenceT = TypeVar("InferenceT", bound=InferenceConfig)
+RecordedT = TypeVar("RecordedT")
 
 
 class EngineBase:
@@ -77,6 +79,7 @@ class EngineBase:
     def __init__(self) -> None:
         self._latencies: deque[LatencyStats] = deque(maxlen=MAX_EPISODES)
         self._stopping = threading.Event()
+        self._until: Callable[[], str] = str  # asked for a reason to end the current episode; str() is none
 
     def __enter__(self) -> Self:
         return self
@@ -89,8 +92,11 @@ class EngineBase:
         """Of the newest episodes."""
         return LatencyStats.concatenate(self._latencies)
 
-    def episodes(self, count: int, *, task: str = "", seed: int | None = None) -> Iterator[Episode]:
+    def episodes(
+        self, count: int, *, task: str = "", seed: int | None = None, until: Callable[[], str] = str
+    ) -> Iterator[Episode]:
         """See `plaudit.protocols.InferenceEngine`."""
+        self._until = until
         for number in range(count):
             episode, error = self._run_episode(task, None if seed is None else seed + number)
             if episode is not None:
@@ -107,6 +113,10 @@ class EngineBase:
     def stop(self) -> None:
         """End the current episode, from another thread; it is yielded, and it is the last."""
         self._stopping.set()
+
+    def _reason_to_end(self) -> str:
+        """Why the current episode is to end now; "" to go on."""
+        return "stopped" if self._stopping.is_set() else self._until()
 
     def close(self) -> None:
         """The robot holds, and nothing is left running."""
@@ -148,17 +158,36 @@ def record_episodes(
 
     patience_s: that robot and policy may take to be back after a fault; on_fault: is told of each
     """
-    done, deadline = 0, None
-    while done < count:
+    done = 0
+
+    def play() -> Iterator[int]:
+        nonlocal done
+        for episode in engine.episodes(count - done, task=task, seed=None if seed is None else seed + done):
+            done += 1
+            yield store.append(episode)
+
+    yield from outlast_faults(engine, play, lambda: done < count, patience_s, on_fault)
+
+
+def outlast_faults(
+    engine: InferenceEngine,
+    play: Callable[[], Iterator[RecordedT]],
+    more: Callable[[], bool],
+    patience_s: float,
+    on_fault: Callable[[str], None],
+) -> Iterator[RecordedT]:
+    """What `play` yields; it is called again after a fault that has passed, if there is `more` to do."""
+    deadline = None
+    while more():
         try:
-            for episode in engine.episodes(count - done, task=task, seed=None if seed is None else seed + done):
-                done, deadline = done + 1, None
-                yield store.append(episode)
+            for recorded in play():
+                deadline = None
+                yield recorded
             return
         except RolloutFault as fault:
             deadline = deadline or time.monotonic() + patience_s
             on_fault(str(fault))
-            if done < count:
+            if more():
                 _recover(engine, fault, deadline, patience_s)
 
 
@@ -247,6 +276,7 @@ class RunConfig(Config):
 
     robot: Annotated[Any, ROBOT_REGISTRY.field]
     teleop: Annotated[Any, TELEOP_REGISTRY.optional_field] = None
+    operator: OperatorConfig = OperatorConfig()
     policy: RunPolicyConfig
 
     @property
@@ -286,7 +316,7 @@ def load_run(
     **settings: Any,
 ) -> RunConfig:
     """
-    overrides: robot.x=y, teleop.x=y, policy.inference.x=y; they win
+    overrides: robot.x=y, teleop.x=y, operator.x=y, policy.inference.x=y; they win
     teleop: a name, or "none"
     robot_files: key of the robot -> file
     settings: of `InferenceConfig`

@@ -210,8 +210,8 @@ class Rtc(EngineBase):
     def _await_done(self, control: ChildProcess) -> EpisodeDone:
         stop_sent = False
         while True:
-            if self._stopping.is_set() and not stop_sent:
-                control.send(StopEpisode("stopped"))
+            if not stop_sent and (reason := self._reason_to_end()):
+                control.send(StopEpisode(reason))
                 stop_sent = True
             for _, message in self._receive():
                 if isinstance(message, EpisodeDone):

@@ -139,8 +139,8 @@ class Sequential(EngineBase):
                 return self._config.stop_on
             if step == buffer.max_steps:
                 break
-            if self._stopping.is_set():
-                return "stopped"
+            if reason := self._reason_to_end():
+                return reason
             if step - chunk.start_step >= min(self._config.execution_horizon or len(chunk.actions), len(chunk.actions)):
                 chunk = self._control.untimed(lambda row=step: self._infer(policy, buffer, row))
             self._control.act(step, chunk)

@@ -116,6 +116,7 @@ class RuntimeTopics(Config):
     joint_commands: Topic  # JointState, position targets
     cameras: Mapping[str, Topic]  # by the camera's name; those that are not in camera_names are ignored
     teleop: Topic | None = None  # JointState, the commands of a human
+    operator: Topic | None = None  # String, what an operator says: start, success, stop, ...
 
     def image_type(self, camera: str) -> str:
         """The message type of a camera's topic."""

@@ -1,0 +1,168 @@
+"""The operator: a person at the robot who says that the scene is ready, ends episodes, marks them and stops the run.
+
+    operator = Operator()
+    operator.send(OperatorCommand.START)         # from any thread: a key, a button, a message, a script
+
+    while operator.wait_until_ready():           # in the thread of the episodes; see attended.py
+        ...                                      # an episode, until operator.end_reason()
+        episode = operator.finish(episode)
+
+Before each episode there is a gate: nothing moves, not even to the start pose, until the operator says that the scene
+is ready. A command that means nothing at the moment is answered with a sentence and is not kept for later, so that no
+key pressed too early starts a robot. A pause ends the episode, which is kept, and closes the gate: a robot that holds
+in the middle of an episode would record steps that no policy chose.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Literal
+
+from plaudit.types import Episode
+
+MARK = "operator"  # in an episode's meta: the operator's command that marked it
+
+
+class OperatorCommand(StrEnum):
+    """What an operator can say; the values are also what a topic carries."""
+
+    START = "start"  # the scene is ready
+    END = "end"  # the episode is over, and the judge decides about it
+    SUCCESS = "success"  # it is over and has succeeded
+    FAILURE = "failure"  # it is over and has failed
+    DISCARD = "discard"  # it is over and is of no use
+    REPEAT = "repeat"  # the same, and another is played in its place
+    PAUSE = "pause"  # it is over; the robot holds until the next start
+    STOP = "stop"  # the run is over
+    ESTOP = "estop"  # as pause
+
+
+Phase = Literal["idle", "gate", "episode"]  # nothing to do for the operator, waiting for START, an episode is running
+
+MARKS = {OperatorCommand.SUCCESS, OperatorCommand.FAILURE, OperatorCommand.DISCARD, OperatorCommand.REPEAT}
+PAUSES = {OperatorCommand.PAUSE, OperatorCommand.ESTOP}
+AVAILABLE: dict[Phase, tuple[OperatorCommand, ...]] = {
+    "idle": (OperatorCommand.PAUSE, OperatorCommand.STOP, OperatorCommand.ESTOP),
+    "gate": (OperatorCommand.START, OperatorCommand.STOP, OperatorCommand.ESTOP),
+    "episode": tuple(command for command in OperatorCommand if command is not OperatorCommand.START),
+}
+
+
+@dataclass(frozen=True)
+class OperatorStatus:
+    """What an operator should know."""
+
+    phase: Phase = "idle"
+    message: str = ""  # what came of the last command; "" where that is plain to see
+    messages: int = 0  # answers so far, so that the same one twice is noticed
+    stopped: bool = False  # whether the operator has ended the run
+
+
+class Operator:
+    """Commands from any thread, and the gate that the thread of the episodes waits at."""
+
+    def __init__(self, gate: bool = True, listener: Callable[[OperatorStatus], None] = lambda _: None):
+        """
+        gate: every episode waits for START; False: only after a pause
+        listener: called with each new status, in the thread that changed it; it may send commands
+        """
+        self._gate, self._listener = gate, listener
+        self._changed = threading.Condition()
+        self._status = OperatorStatus()
+        self._open = False  # whether START was given at the gate
+        self._paused = False
+        self._end_reason, self._mark = "", ""  # of the current episode
+
+    @property
+    def status(self) -> OperatorStatus:
+        """The newest."""
+        return self._status
+
+    def send(self, command: OperatorCommand) -> str:
+        """Do what the operator says, or nothing where it means nothing; returns what to tell them, if anything."""
+        with self._changed:
+            phase = self._status.phase
+            if command is OperatorCommand.STOP:
+                message = self._stop()
+            elif command not in AVAILABLE[phase]:
+                message = _refusal(command, phase)
+            elif command is OperatorCommand.START:
+                self._open, self._paused, message = True, False, ""
+            else:
+                message = self._end(command)
+            status = replace(self._status, message=message, messages=self._status.messages + 1)
+            self._set(status)
+        self._listener(status)
+        return message
+
+    def stop(self) -> None:
+        """End the run, as STOP does."""
+        self.send(OperatorCommand.STOP)
+
+    def wait_until_ready(self) -> bool:
+        """Wait at the gate; returns False when the run is over instead."""
+        with self._changed:
+            waits = (self._gate or self._paused) and not self._status.stopped
+            self._open = not waits
+        if waits:
+            self._enter("gate")
+        with self._changed:
+            self._changed.wait_for(lambda: self._open or self._status.stopped)
+            if self._status.stopped:
+                return False
+            self._end_reason, self._mark = "", ""
+        self._enter("episode")
+        return True
+
+    def end_reason(self) -> str:
+        """Why the current episode is to end now; "" to go on."""
+        return self._end_reason
+
+    def finish(self, episode: Episode | None) -> Episode | None:
+        """The episode is over: returns it with its mark."""
+        with self._changed:
+            mark = self._mark
+        self._enter("idle")
+        return episode if episode is None or not mark else replace(episode, meta={**episode.meta, MARK: mark})
+
+    def _stop(self) -> str:
+        self._status = replace(self._status, stopped=True)
+        self._end_reason = self._end_reason or "operator: stop"
+        return "stopping; the robot holds"
+
+    def _end(self, command: OperatorCommand) -> str:
+        """The first command says why the episode ended; the last mark counts."""
+        self._end_reason = self._end_reason or f"operator: {command}"
+        if command in MARKS:
+            self._mark = str(command)
+        self._paused |= command in PAUSES
+        return _ENDINGS[command]
+
+    def _enter(self, phase: Phase) -> None:
+        with self._changed:
+            status = replace(self._status, phase=phase)
+            self._set(status)
+        self._listener(status)
+
+    def _set(self, status: OperatorStatus) -> None:
+        self._status = status
+        self._changed.notify_all()
+
+
+_ENDINGS = {
+    OperatorCommand.END: "ended; the judge decides about it",
+    OperatorCommand.SUCCESS: "ended and marked as a success",
+    OperatorCommand.FAILURE: "ended and marked as a failure",
+    OperatorCommand.DISCARD: "ended and discarded",
+    OperatorCommand.REPEAT: "ended and discarded; it is played again",
+    OperatorCommand.PAUSE: "paused; the robot holds until the next start",
+    OperatorCommand.ESTOP: "emergency stop; the robot holds until the next start",
+}
+
+
+def _refusal(command: OperatorCommand, phase: Phase) -> str:
+    if command is OperatorCommand.START:
+        reason = "an episode is running" if phase == "episode" else "the next episode is not ready yet"
+        return f"start: {reason}, so nothing was started"
+    return f"{command}: no episode is running, so nothing was done"

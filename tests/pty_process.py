@@ -1,0 +1,67 @@
+"""A Python process at a terminal, and the person who types there and reads."""
+
+import fcntl
+import os
+import re
+import select
+import subprocess
+import sys
+import termios
+from contextlib import suppress
+from typing import Self
+
+from waiting import wait_until
+
+STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class PtyProcess:
+    """
+    with PtyProcess("-m", "plaudit.cli", "run", ...) as run:
+        run.expect("scene ready?")
+        run.press(" ")
+    """
+
+    def __init__(self, *words: str):
+        self._person, terminal = os.openpty()
+        termios.tcsetwinsize(terminal, (30, 200))
+        self._process = subprocess.Popen(
+            [sys.executable, *words],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(terminal)
+        self.text = ""  # all that was shown, without colors
+        self._read = 0  # of it, up to the last text that was expected
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._person)
+
+    def press(self, keys: str) -> None:
+        os.write(self._person, keys.encode())
+
+    def expect(self, *texts: str) -> None:
+        """Wait until these were shown, one after the other, after what was expected before."""
+        for text in texts:
+            wait_until(lambda text=text: self._shows(text), what=f"for {text!r} in:\n{self.text}")
+            self._read = self.text.index(text, self._read) + len(text)
+
+    def wait(self) -> int:
+        """Until it has ended; returns its exit code."""
+        wait_until(lambda: self._shows("\0") or self._process.poll() is not None, what="for its end")
+        return self._process.wait()
+
+    def _shows(self, text: str) -> bool:
+        with suppress(OSError):  # it has ended
+            while select.select([self._person], [], [], 0)[0]:
+                data = os.read(self._person, 65536).decode(errors="replace")
+                self.text = STYLE.sub("", self.text + data.replace("\r", ""))
+        return text in self.text[self._read :]
