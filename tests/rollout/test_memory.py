@@ -83,13 +83,20 @@ class Dying:
 def test_timing_is_read_from_what_was_recorded():
     buffer = EpisodeBuffer.allocate(SPEC, max_steps=5)
     buffer.add_observation(0, seen(0), 0.0)
-    for row, late in ((0, 0.1), (2, 0.2)):
-        buffer.add_inference(row, late, took=0.5, weights=row)
-    for step, source in enumerate([0, 0, 0, 2, -1]):
+    for row, late, guided in ((0, 0.1, None), (2, 0.2, True), (4, 0.3, False)):
+        buffer.add_inference(row, late, took=0.5, weights=row, guided=guided)
+    for step, source in enumerate([0, 0, -1, 2, -1]):
         buffer.add_command(step, np.float32([0, 0]), POLICY, source, late=0.001 * step, missed=step == 4)
     timing = LatencyStats.concatenate([LatencyStats.of(buffer), LatencyStats.of(buffer)])
-    assert timing.ticks == 10 and timing.missed.sum() == 2 and timing.held.sum() == 2
+    assert timing.ticks == 10 and timing.missed.sum() == 2 and timing.held.sum() == 4
+    assert LatencyStats.of(buffer).meta() == {
+        "missed_ticks": 1,
+        "held_ticks": 2,
+        "starved_chunks": 2,
+        "guided_fraction": 0.5,
+    }
+    assert (timing.held_fraction, timing.guided_fraction) == (0.4, 0.5)
     assert timing.delay.tolist() == [0, 1, 0, 1]  # row 2 was first used at step 3
-    assert buffer.weights_meta() == {"weights": 0, "weights_changed": [[2, 2]]}
+    assert buffer.weights_meta() == {"weights": 0, "weights_changed": [[2, 2], [4, 4]]}
     assert dict(timing.table())["late, ms"] == "p50 2.00, p99 4.00, p99.9 4.00, max 4.00"
     assert dict(timing.histogram())["0 to 0.05 ms"] == 2

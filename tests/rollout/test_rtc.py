@@ -143,6 +143,7 @@ def test_where_a_chunk_runs_out_the_robot_gets_what_is_safe(log, idle, sent):
     with Rtc(PuppetConfig(log=log), CounterConfig(horizon=4, took=2.0), config) as engine:
         (episode,) = engine.episodes(1)
     assert engine.latency.held.tolist() == [False] * 4 + [True] * 3
+    assert (episode.meta["held_ticks"], episode.meta["starved_chunks"]) == (3, 1)
     assert episode.actions[:, 0].tolist() == [0, 1, 2, 3, sent, sent, sent]
     assert np.array_equal(episode.actions, received(log))
 

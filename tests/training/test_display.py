@@ -15,6 +15,7 @@ from plaudit.training.progress import OnlineProgress
 from plaudit.training.replay_buffer import ReplayStats
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.state_manager import PolicyStatus
+from plaudit.training.workers.env import EpisodeInfo
 
 AUDITED = {
     "audit/judge_success_rate": 0.8,
@@ -124,6 +125,29 @@ def test_it_keeps_its_height_while_all_is_well():
         view.screen(moment(999, judge_metrics=AUDITED, judge_success=0.5, staleness_s=20.0, judge_latency_s=0.1))
     )
     assert len(early) == len(late) <= 10
+
+
+def played(steps: int, held: int, guided: float | None) -> EpisodeInfo:
+    return EpisodeInfo(0, steps, 60, None, 0.0, steps / 20, 0.1, "steps", held, min(held, 1), guided)
+
+
+def test_how_well_chunks_follow_each_other_is_shown_and_too_many_held_steps_are_a_warning(tmp_path):
+    now = moment(3)
+    now.add_episode(played(400, 0, 1.0))
+    assert "robot    running; held 0.0%, 0 starved chunks, 100% guided" in "\n".join(
+        drawn(Display(config()).screen(now))
+    )
+    now.add_episode(played(100, 20, 0.5))
+    shown = " ".join(" ".join(drawn(Display(config()).screen(now))).split())
+    assert "robot running; held 4.0%, 1 starved chunks, 75% guided" in shown
+    assert "4.0% of control steps had no command" in shown and "lower policy.inference.execution_horizon" in shown
+    assert now.metrics()["rollout/held_fraction"] == 0.04 and now.metrics()["rollout/guided_fraction"] == 0.75
+    folder = RunFolder.create(tmp_path / "run", config())
+    log = EventLog(folder)
+    log.update(now, {})
+    log.update(now, {})
+    (event,) = map(json.loads, (folder.path / "events.jsonl").read_text().splitlines())
+    assert event["event"] == "warning" and "had no command" in event["message"]
 
 
 def test_why_the_robot_waits():

@@ -173,6 +173,7 @@ def _check_ray(ray: str | None, serial: bool) -> None:
 
 def _train(run: Any, workers: Any, trainer: Any) -> None:
     from plaudit.data.disk import disk_error
+    from plaudit.rollout.timing import held_warning
     from plaudit.training.event_log import EventLog
 
     events = EventLog(run)
@@ -186,6 +187,8 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
         events.update(trainer.progress, workers.restarts)
         for worker, message in trainer.progress.errors.items():
             tell("warning", f"{worker}: {message}")
+        if warning := held_warning(trainer.progress.held_fraction):
+            tell("warning", warning)
         events.write(trainer.progress, "ended", _reason(trainer.progress, failure, stopped()))
         try:
             _finish(run, trainer.progress)

@@ -75,14 +75,15 @@ def run_(
     config = load_run(
         [one for one in overrides or [] if one not in of_policy],
         robot=robot,
-        algorithm=algorithm or ("sequential" if policy.one_step else "rtc"),
+        algorithm=algorithm or ("sequential" if policy.horizon == 1 else "rtc"),
         teleop=teleop,
         robot_files={"inference_runtime_params_config": params, "inference_runtime_topics_config": topics},
+        horizon=policy.horizon,
         max_episode_steps=steps,
         normalizer=None if policy.normalizer is None else str(policy.normalizer),
     )
     operator = resolve_auto(config.operator, auto, config.robot, config.teleop)
-    if algorithm is None and policy.one_step:
+    if algorithm is None and policy.horizon == 1:
         out.print("sequential inference, since this policy returns one action at a time")
     new = not is_store(store)
     with (
@@ -186,6 +187,8 @@ def _summary(engine: Any, store: Any) -> Iterator[None]:
 
 
 def _show(timing: Any) -> None:
+    from plaudit.rollout.timing import held_warning
+
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, value in timing.table():
         table.add_row(name, value)
@@ -193,3 +196,5 @@ def _show(timing: Any) -> None:
         if count:
             table.add_row(f"  late {name}", f"{count:,}")
     out.print(table)
+    if warning := held_warning(timing.held_fraction):
+        tell("warning", warning)

@@ -72,9 +72,9 @@ class PolicySpec(PolicyConfig):
         return POLICY_REGISTRY.parse(self.policy)
 
     @property
-    def one_step(self) -> bool:
-        """Whether it returns a single action at a time, as far as its config says."""
-        return getattr(self.config, "horizon", None) == 1
+    def horizon(self) -> int | None:
+        """Actions that it returns at a time, as far as its config says."""
+        return getattr(self.config, "horizon", None)
 
     def check_fits(self, spec: EnvSpec) -> None:
         """Refuse a robot or a task of other sizes than the policy was made for, before anything moves."""

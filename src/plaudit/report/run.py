@@ -330,7 +330,8 @@ def _evaluations(run: RunData) -> list[Block]:
 def _events(run: RunData) -> list[Block]:
     if not run.events:
         return []
-    styles: dict[str, Any] = {"alarm": "bad", "error": "bad", "restart": "bad", "recovered": "good", "judge": ""}
+    styles: dict[str, Any] = {"alarm": "bad", "error": "bad", "restart": "bad", "recovered": "good"}
+    styles |= {"judge": "", "warning": ""}
     rows = [
         (
             Span(datetime.fromtimestamp(event["time"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC"), "muted"),

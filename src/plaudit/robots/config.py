@@ -35,6 +35,9 @@ class RobotConfig(Config):
         """Connect to the robot."""
         raise NotImplementedError(f"{type(self).__name__} has no build()")
 
-    def inference_defaults(self) -> Mapping[str, Any]:
-        """Keys of `plaudit.rollout.engine.InferenceConfig` that this robot's own files set; the user's values win."""
+    def inference_defaults(self, horizon: int | None) -> Mapping[str, Any]:
+        """Keys of `plaudit.rollout.engine.InferenceConfig` that this robot's own files set; the user's values win.
+
+        horizon: actions of the policy's chunks, where that is known
+        """
         return {}

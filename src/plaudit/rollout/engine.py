@@ -26,12 +26,13 @@ from pydantic import Field, model_validator
 from plaudit.config import Config, load
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
-from plaudit.errors import PlauditError, PolicyUnavailable, RobotSilent, RolloutError, RolloutFault
+from plaudit.errors import ConfigError, PlauditError, PolicyUnavailable, RobotSilent, RolloutError, RolloutFault
 from plaudit.policies.config import PolicyConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine, Policy, Robot
 from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.config import RobotConfig
+from plaudit.rollout.chunks import EXECUTION_HORIZON, chunk_problem
 from plaudit.rollout.memory import MAX_CHUNK, EpisodeBuffer
 from plaudit.rollout.operator_input import OperatorConfig
 from plaudit.rollout.timing import MAX_EPISODES, LatencyStats
@@ -139,7 +140,7 @@ class EngineBase:
         latency = LatencyStats.of(buffer)
         self._latencies.append(latency)
         meta = {} if seed is None else {"seed": seed}
-        meta |= {"ended": ended, "missed_ticks": int(latency.missed.sum()), **buffer.weights_meta()}
+        meta |= {"ended": ended, **latency.meta(), **buffer.weights_meta()}
         values = {name: np.stack(steps) for name, steps in privileged.items()}
         return buffer.episode(values, task=task, terminated=terminated, meta=meta)
 
@@ -260,6 +261,20 @@ def check_algorithm(algorithm: str, config: InferenceConfig) -> None:
         raise ValueError("rtc controls in real time; write policy.inference.realtime=true, or choose 'sequential'")
 
 
+def check_chunks(algorithm: str, config: InferenceConfig, horizon: int | None) -> None:
+    """Whether the algorithm can execute as much of a chunk as it is to.
+
+    horizon: actions of the policy's chunks, where that is known
+    """
+    problem = ""
+    if horizon is not None and algorithm == "rtc":
+        problem = chunk_problem(horizon, config.execution_horizon)
+    elif horizon is not None and algorithm == "sequential" and (config.execution_horizon or 1) > horizon:
+        problem = f"{EXECUTION_HORIZON} is {config.execution_horizon}, and chunks have {horizon} actions; lower it"
+    if problem:
+        raise ConfigError([(tuple(EXECUTION_HORIZON.split(".")), problem)])
+
+
 def engine_config(algorithm: str, settings: InferenceConfig) -> Any:
     """The config of an inference algorithm, by its name or dotted path, with settings that all of them have."""
     return INFERENCE_REGISTRY.parse({**settings.model_dump(mode="json"), "type": algorithm})
@@ -313,12 +328,14 @@ def load_run(
     algorithm: str,
     teleop: str,
     robot_files: Mapping[str, Path | None],
+    horizon: int | None = None,
     **settings: Any,
 ) -> RunConfig:
     """
     overrides: robot.x=y, teleop.x=y, operator.x=y, policy.inference.x=y; they win
     teleop: a name, or "none"
     robot_files: key of the robot -> file
+    horizon: actions of the policy's chunks, where that is known
     settings: of `InferenceConfig`
     """
     files = {key: str(path.absolute()) for key, path in robot_files.items() if path is not None}
@@ -338,11 +355,12 @@ def load_run(
         }
 
     config = load(RunConfig, None, overrides, translate)
-    inference = with_robot_defaults(config.inference, config.robot)
+    inference = with_robot_defaults(config.inference, config.robot, horizon)
+    check_chunks(config.algorithm, inference, horizon)
     return config.model_copy(update={"policy": RunPolicyConfig(inference=inference)})
 
 
-def with_robot_defaults(config: InferenceT, robot: Any) -> InferenceT:
+def with_robot_defaults(config: InferenceT, robot: Any, horizon: int | None) -> InferenceT:
     """The settings, with those that the user left open filled in by the robot's own files."""
-    defaults = robot.inference_defaults() if isinstance(robot, RobotConfig) else {}
+    defaults = robot.inference_defaults(horizon) if isinstance(robot, RobotConfig) else {}
     return config.model_copy(update={key: value for key, value in defaults.items() if getattr(config, key) is None})

@@ -26,6 +26,7 @@ import numpy as np
 from plaudit.errors import RolloutError
 from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Policy
+from plaudit.rollout.chunks import chunk_problem, executed_steps
 from plaudit.rollout.clock import set_high_priority
 from plaudit.rollout.control import END_OF_EPISODE
 from plaudit.rollout.engine import MAY_PASS, InferenceConfig, build_policy, error_message, validate_chunk
@@ -131,20 +132,20 @@ class InferenceProcess:
         while row != END_OF_EPISODE:
             due = 0
             if chunk is not None:
-                due = chunk.start_step + (self._config.execution_horizon or max(len(chunk.actions) // 2, 1))
+                due = chunk.start_step + executed_steps(len(chunk.actions), self._config.execution_horizon)
             if row >= due:
-                began = time.monotonic()
-                chunk = self._infer(buffer, row, chunk)
+                began, guided = time.monotonic(), self._continues(buffer, row, chunk)
+                chunk = self._infer(buffer, row, chunk if guided else None)
                 buffer.chunk_slot.put(chunk)
                 start_late = began - max(buffer.observed_at[due], idle_since)
                 idle_since = time.monotonic()
-                buffer.add_inference(row, start_late, idle_since - began, self._version)
+                buffer.add_inference(row, start_late, idle_since - began, self._version, guided)
             row = self._newest_row()
 
     def _infer(self, buffer: EpisodeBuffer, row: int, previous: ActionChunk | None) -> ActionChunk:
         observation = buffer.observation(row)
         began = time.monotonic()
-        if previous is None or not self._continues(buffer, row, previous):
+        if previous is None:
             actions = self._policy.predict(observation, self._normalizer)
             if not self._delays:  # an estimate, until one is measured
                 self._delays.append(ceil((time.monotonic() - began) * buffer.env_spec.fps))
@@ -154,14 +155,18 @@ class InferenceProcess:
                 observation, self._normalizer, previous.actions, max(self._delays), row - previous.start_step
             )
         actions = validate_chunk(actions, buffer.env_spec.action_dim)
-        if len(actions) == 1:
-            raise RolloutError("a chunk of one action is over before the next is there; use sequential for this policy")
+        if row == 0 and (problem := chunk_problem(len(actions), self._config.execution_horizon)):
+            raise RolloutError(problem)  # control waits for the first chunk, so nothing has moved
         return ActionChunk(actions, row)
 
-    def _continues(self, buffer: EpisodeBuffer, row: int, previous: ActionChunk) -> bool:
-        """Whether the robot still follows the previous chunk: not when it has run out, not during teleoperation."""
-        left = previous.start_step + len(previous.actions) - row
-        return self._config.guidance and left > 0 and buffer.control_mode[row - 1] != HUMAN
+    def _continues(self, buffer: EpisodeBuffer, row: int, previous: ActionChunk | None) -> bool | None:
+        """Whether the robot still follows the previous chunk, so that the next one can continue it.
+
+        None where it is not to: for the first chunk, without guidance, during teleoperation.
+        """
+        if previous is None or not self._config.guidance or buffer.control_mode[row - 1] == HUMAN:
+            return None
+        return previous.start_step + len(previous.actions) > row
 
     def _measure_delay(self, buffer: EpisodeBuffer, row: int, previous: ActionChunk) -> None:
         used = np.flatnonzero(buffer.source[previous.start_step : row] == previous.start_step)

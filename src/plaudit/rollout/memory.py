@@ -92,6 +92,7 @@ class EpisodeBuffer:
         self.start_late = array((rows,), np.float32)  # s, from when it could have begun
         self.took = array((rows,), np.float32)  # s
         self.weights = array((rows,), np.int64)  # the version of the weights it used
+        self.guided = array((rows,), np.int8)  # 1: it continued the previous chunk, 0: that had run out, -1: neither
 
     @classmethod
     def allocate(cls, env_spec: EnvSpec, max_steps: int) -> "EpisodeBuffer":
@@ -135,9 +136,13 @@ class EpisodeBuffer:
         self.missed[step] = missed
         self._progress[1] = step + 1
 
-    def add_inference(self, row: int, start_late: float, took: float, weights: int) -> None:
-        """Record one inference: the row it observed, its latencies in s, the version of the weights."""
+    def add_inference(self, row: int, start_late: float, took: float, weights: int, guided: bool | None = None) -> None:
+        """Record one inference: the row it observed, its latencies in s, the version of the weights.
+
+        guided: whether it continued the previous chunk; None where it was not to
+        """
         number = self.num_inferences
+        self.guided[number] = -1 if guided is None else guided
         self.inferred_from[number], self.start_late[number] = row, start_late
         self.took[number], self.weights[number] = took, weights
         self._inferred[0] = number + 1

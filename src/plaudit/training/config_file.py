@@ -14,7 +14,7 @@ from plaudit.errors import did_you_mean
 from plaudit.judges.config import judge_tree
 from plaudit.policies.loader import load_policy
 from plaudit.registry import JUDGE_REGISTRY, ROBOT_REGISTRY
-from plaudit.rollout.engine import InferenceConfig, with_robot_defaults
+from plaudit.rollout.engine import InferenceConfig, check_chunks, with_robot_defaults
 from plaudit.training.compat import Tree, place_on_gpus, translate
 from plaudit.training.config import Schedule, TrainingConfig
 from plaudit.training.settings import PolicySettings
@@ -96,8 +96,18 @@ def _complete(config: TrainingConfig) -> TrainingConfig:
     """Fill in what the simulated task, the policy's file and the robot's own files say and nobody else did."""
     if config.schedule == "train":
         return config
-    policy = _with_task(config) if config.env is not None else _with_robot_files(config)
+    horizon = _horizon(config)
+    policy = _with_task(config) if config.env is not None else _with_robot_files(config, horizon)
+    check_chunks(config.inference_type, policy.inference, horizon)
     return config.model_copy(update={"policy": policy})
+
+
+def _horizon(config: TrainingConfig) -> int | None:
+    """Actions of a chunk of the policy that acts, where that is known."""
+    policy = config.policy
+    if policy.behavior == "learner" or policy.path is None:
+        return config.learner.action_horizon
+    return load_policy(policy.path).horizon
 
 
 def _with_task(config: TrainingConfig) -> PolicySettings:
@@ -108,13 +118,13 @@ def _with_task(config: TrainingConfig) -> PolicySettings:
     return config.policy.model_copy(update={"inference": inference.model_copy(update=missing)})
 
 
-def _with_robot_files(config: TrainingConfig) -> PolicySettings:
+def _with_robot_files(config: TrainingConfig, horizon: int | None) -> PolicySettings:
     policy, inference = config.policy, config.policy.inference
     named = None if policy.path is None else load_policy(policy.path).normalizer
     acting = _absolute(inference.normalizer or named)
     learning = _absolute(policy.normalizer) or (acting if policy.behavior == "learner" else None)
     own = {"normalizer": acting, "name": inference.name or config.target_name}
-    inference = with_robot_defaults(inference.model_copy(update=own), config.robot)
+    inference = with_robot_defaults(inference.model_copy(update=own), config.robot, horizon)
     return policy.model_copy(update={"inference": inference, "normalizer": learning})
 
 

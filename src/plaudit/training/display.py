@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from plaudit.rollout.timing import held_warning
 from plaudit.training.config import TrainingConfig
 from plaudit.training.progress import OnlineProgress
 
@@ -124,8 +125,7 @@ def rows(config: TrainingConfig, progress: OnlineProgress) -> list[tuple[str, Te
     ]
     if config.audits:
         shown.append(("audit", _audit(config, progress)))
-    waiting = progress.env_waiting_for
-    return [*shown, ("robot", Text(f"waits for {waiting}" if waiting else "running", "yellow" if waiting else "dim"))]
+    return [*shown, ("robot", _robot(progress))]
 
 
 def _success(config: TrainingConfig, progress: OnlineProgress) -> Text:
@@ -183,6 +183,16 @@ def _audit(config: TrainingConfig, progress: OnlineProgress) -> Text:
     return text
 
 
+def _robot(progress: OnlineProgress) -> Text:
+    waiting = progress.env_waiting_for
+    text = Text(f"waits for {waiting}" if waiting else "running", "yellow" if waiting else "dim")
+    if progress.guided_fraction is not None:
+        style = "yellow" if held_warning(progress.held_fraction) else "dim"
+        text.append(f"; held {progress.held_fraction:.1%}, {progress.starved_chunks:,} starved chunks", style)
+        text.append(f", {progress.guided_fraction:.0%} guided", "dim")
+    return text
+
+
 def _messages(progress: OnlineProgress, restarts: Mapping[str, int], stopping: bool) -> Table:
     """What comes below the numbers, in full."""
     lines: list[tuple[str, str]] = []
@@ -193,6 +203,8 @@ def _messages(progress: OnlineProgress, restarts: Mapping[str, int], stopping: b
     if restarts:
         lines.append(("restarts: " + ", ".join(f"{worker} {n}" for worker, n in sorted(restarts.items())), "yellow"))
     lines += [(f"{worker}: {message}", "yellow") for worker, message in progress.errors.items()]
+    if warning := held_warning(progress.held_fraction):
+        lines.append((warning, "yellow"))
     if progress.alarm is not None:
         lines.append((f"audit alarm: {progress.alarm}", "bold red"))
     if stopping:

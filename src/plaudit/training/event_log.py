@@ -10,6 +10,7 @@ knows nothing of it.
 
 from collections.abc import Mapping
 
+from plaudit.rollout.timing import held_warning
 from plaudit.training.progress import OnlineProgress
 from plaudit.training.run_folder import EventKind, RunFolder
 
@@ -21,7 +22,7 @@ class EventLog:
         self._folder = folder
         self._errors: dict[str, str] = {}
         self._restarts: dict[str, int] = {}
-        self._last_event, self._alarm = "", None
+        self._last_event, self._alarm, self._held = "", None, False
 
     def write(self, progress: OnlineProgress, kind: EventKind, message: str) -> None:
         """Add one event."""
@@ -42,5 +43,9 @@ class EventLog:
             self.write(progress, "judge", progress.last_event)
         if progress.alarm is not None and progress.alarm != self._alarm:
             self.write(progress, "alarm", progress.alarm)
+        warning = held_warning(progress.held_fraction)
+        if warning and not self._held:
+            self.write(progress, "warning", warning)
+        self._held = bool(warning)
         self._errors, self._restarts = dict(progress.errors), dict(restarts)
         self._last_event, self._alarm = progress.last_event, progress.alarm

@@ -14,6 +14,8 @@ from plaudit.training.workers.env import EpisodeInfo
 from plaudit.training.workers.judge import LabelReport
 from plaudit.training.workers.learner import UpdateReport
 
+RECENT_EPISODES = 10  # over which it is told how well chunks follow each other
+
 
 @dataclass
 class Progress:
@@ -67,6 +69,7 @@ class OnlineProgress:
     elapsed_s: float = 0.0  # over all sessions
     learner_metrics: Mapping[str, float] = field(default_factory=dict)
     judge_metrics: Mapping[str, float] = field(default_factory=dict)  # of its audit and its versions
+    _recent: deque[EpisodeInfo] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES), repr=False)
     _env_successes: deque[bool] = field(default_factory=lambda: deque(maxlen=SUCCESS_WINDOW), repr=False)
     _published: dict[int, float] = field(default_factory=dict, repr=False)  # version newer than the robot's -> when
 
@@ -80,10 +83,27 @@ class OnlineProgress:
         """Episodes that are on disk."""
         return self.replay.episodes
 
+    @property
+    def held_fraction(self) -> float:
+        """Of the control steps of the last episodes, those without a command."""
+        return sum(info.held_ticks for info in self._recent) / max(1, sum(info.steps for info in self._recent))
+
+    @property
+    def starved_chunks(self) -> int:
+        """Of the last episodes, those that ran out before the next was there."""
+        return sum(info.starved_chunks for info in self._recent)
+
+    @property
+    def guided_fraction(self) -> float | None:
+        """Of the chunks of the last episodes that were to continue the one before, those that did."""
+        known = [info.guided_fraction for info in self._recent if info.guided_fraction is not None]
+        return float(np.mean(known)) if known else None
+
     def add_episode(self, info: EpisodeInfo) -> None:
         """What the env worker reported."""
         self.env_steps_per_s = smooth(self.env_steps_per_s, info.steps / max(info.seconds, 1e-9))
         self.robot_version = info.version
+        self._recent.append(info)
         if info.success is not None:
             self._env_successes.append(info.success)
             self.env_success = float(np.mean(self._env_successes))
@@ -111,9 +131,15 @@ class OnlineProgress:
 
     def metrics(self) -> dict[str, float]:
         """By the names in docs/metrics.md."""
-        success = {"judge/success_once": self.judge_success, "env/success_once": self.env_success}
+        optional = {
+            "judge/success_once": self.judge_success,
+            "env/success_once": self.env_success,
+            "rollout/guided_fraction": self.guided_fraction,
+        }
         return {
             "rollout/episodes": self.episodes,
+            "rollout/held_fraction": self.held_fraction,
+            "rollout/starved_chunks": self.starved_chunks,
             "replay/unlabeled_episodes": self.replay.unlabeled,
             "judge/failed_episodes": self.replay.failed,
             "judge/skipped_episodes": self.replay.skipped,
@@ -129,7 +155,7 @@ class OnlineProgress:
             "time/elapsed_s": self.elapsed_s,
             **self.learner_metrics,
             **self.judge_metrics,
-            **{name: value for name, value in success.items() if value is not None},
+            **{name: value for name, value in optional.items() if value is not None},
         }
 
 

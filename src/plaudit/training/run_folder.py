@@ -43,7 +43,7 @@ from plaudit.training.tensorboard import TensorBoard
 from plaudit.types import PolicyWeights
 from plaudit.untrusted import read_metrics
 
-EventKind = Literal["started", "error", "recovered", "restart", "judge", "alarm", "ended"]
+EventKind = Literal["started", "error", "warning", "recovered", "restart", "judge", "alarm", "ended"]
 
 CHECKPOINTS = "checkpoints"
 NUM_CHECKPOINTS = 2  # that are kept

@@ -39,10 +39,10 @@ class RosRobotConfig(RobotConfig):
         topics.check(self.params())
         return topics
 
-    def inference_defaults(self) -> Mapping[str, Any]:
+    def inference_defaults(self, horizon: int | None) -> Mapping[str, Any]:
         """What the params say about policies."""
         params = self.params()
-        return {"execution_horizon": params.policy_update_period, "normalizer": params.norm_stats_file_path}
+        return {"execution_horizon": params.executed_steps(horizon), "normalizer": params.norm_stats_file_path}
 
     def build(self) -> RosRobot:
         """Subscribe to the robot's topics; nothing is sent yet."""

@@ -40,7 +40,8 @@ class RuntimeParams(Config):
     """The robot's joints, cameras and rates. Angles are in radians, except where a key says degrees."""
 
     HZ: PositiveFloat  # control steps per second
-    policy_update_period: PositiveInt  # control steps from one inference to the next
+    # Control steps from one inference to the next, with chunks of action_chunk_size; at most half of a shorter chunk.
+    policy_update_period: PositiveInt
     max_delta_deg: PositiveFloat | None = None  # largest change of a joint's command in a step; None: no limit
     joint_names: tuple[str, ...]  # as in JointState, in the order of state and action
     joint_lower: tuple[float, ...]  # limits of commands, one per joint
@@ -97,6 +98,12 @@ class RuntimeParams(Config):
         for name, start, lower, upper in limits:
             if not lower <= start <= upper:
                 raise ValueError(f"key 'start_pose' has joint '{name}' at {start}, outside of {lower} to {upper}")
+
+    def executed_steps(self, horizon: int | None) -> int:
+        """Of a policy's chunk of `horizon` actions, those that run before the next inference begins."""
+        if horizon is None or horizon >= self.action_chunk_size:
+            return self.policy_update_period
+        return min(self.policy_update_period, max(1, horizon // 2))
 
     @property
     def limits(self) -> tuple[FloatArray, FloatArray]:

@@ -41,6 +41,9 @@ class EpisodeInfo:
     seconds: float  # that it took
     handed_over: float  # s more until it was safe
     ended: str  # by what
+    held_ticks: int  # control steps without a command
+    starved_chunks: int  # that ran out before the next was there
+    guided_fraction: float | None  # of the chunks that were to continue the one before
     fault: bool = False  # whether that was a fault which may pass; `load_policy` comes next then
 
 
@@ -142,6 +145,9 @@ class EnvWorker:
             seconds=recorded.seconds,
             handed_over=time.monotonic() - clock,
             ended=str(episode.meta["ended"]),
+            held_ticks=episode.meta.get("held_ticks", 0),  # an inference engine of the user's own may not count them
+            starved_chunks=episode.meta.get("starved_chunks", 0),
+            guided_fraction=episode.meta.get("guided_fraction"),
             fault=fault,
         )
 

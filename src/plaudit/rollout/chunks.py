@@ -1,0 +1,45 @@
+"""Whether chunks fit: of H actions s are executed before the next inference begins, and that takes d control steps.
+
+    d <= s        an inference is done before the next is due
+    s <= H - d    the next chunk is there before this one has run out
+
+This is what real-time chunking asks for (arXiv 2506.07339). Otherwise the robot stops at the end of every chunk, and a
+chunk that has run out cannot be continued, so nothing is driven like that. It is asked twice: when a config is read,
+with a delay of one step, and with the measured one before the first episode.
+"""
+
+EXECUTION_HORIZON = "policy.inference.execution_horizon"
+
+
+def executed_steps(horizon: int, execution_horizon: int | None) -> int:
+    """Steps of a chunk to execute: as configured, or half of the chunk."""
+    return execution_horizon or max(horizon // 2, 1)
+
+
+def chunk_problem(horizon: int, execution_horizon: int | None, delay: int = 1, latency: str = "") -> str:
+    """One sentence that says which number to change; "" where chunks fit.
+
+    latency: of an inference, as text; "" where it was not measured
+    """
+    if horizon == 1:
+        return "a chunk of one action is over before the next is there; use sequential for this policy"
+    executed = executed_steps(horizon, execution_horizon)
+    if delay <= executed <= horizon - delay:
+        return ""
+    steps = f"{delay} control step{'s' if delay > 1 else ''}"
+    takes = f"takes {steps} ({latency})" if latency else f"takes at least {steps}"
+    late = executed > horizon - delay
+    why = "a chunk would run out before the next is there" if late else "it would not be done when the next is due"
+    if horizon >= 2 * delay:
+        last = horizon - delay
+        fix = f"set that to {delay}" + (f" to {last}" if last > delay else "")
+        fix += f", or the policy's horizon to at least {executed + delay}" if late else ""
+    else:
+        fix = (
+            f"that needs a policy with a horizon of at least {2 * delay}, or an inference within {horizon // 2} steps: "
+            "another policy.device, or a lower policy.inference.control_hz"
+        )
+    return (
+        f"of chunks of {horizon} actions {executed} are to be executed before the next inference begins "
+        f"({EXECUTION_HORIZON}), which {takes}: {why}; {fix}"
+    )
