@@ -1,13 +1,17 @@
 """Faults of a day: the loop goes on when they have passed, every episode is kept, and what was learned is on disk."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import glow
 from plaudit.data.store import Store
 from plaudit.errors import RobotSilent, TrainingError
+from plaudit.policies.weights import read_weights
 from plaudit.training.config_file import load_training_config
 from plaudit.training.online import Callback, OnlineTrainer
 from plaudit.training.progress import OnlineProgress
@@ -15,7 +19,10 @@ from plaudit.training.run_folder import RunFolder
 from plaudit.training.worker_group import LocalWorkers
 
 
-def run_of(tmp_path: Path, *more: str, watch: Callback = lambda now: True) -> OnlineProgress:
+def run_of(
+    tmp_path: Path, *more: str, watch: Callback = lambda now: True, learners: list[Any] | None = None
+) -> OnlineProgress:
+    """learners: gets the learner, to look at it in the end"""
     glow.saved(glow.bright_model(0.8), tmp_path / "judge")
     config = load_training_config("online", None, [*glow.online(tmp_path / "judge"), *more])
     folder = RunFolder.open(tmp_path / "run", config)
@@ -23,6 +30,8 @@ def run_of(tmp_path: Path, *more: str, watch: Callback = lambda now: True) -> On
     try:
         return OnlineTrainer(folder, workers).run(watch)
     finally:
+        if learners is not None:
+            learners.append(workers.learner.handle.worker)
         workers.close()
         folder.close()
 
@@ -60,3 +69,26 @@ def test_a_robot_that_stays_silent_ends_the_run_with_a_sentence(tmp_path, monkey
     with pytest.raises(TrainingError, match=r"camera 'front' is silent; .* it did not recover within 2 s; resume with"):
         run_of(tmp_path, "run.max_episodes=5", "evaluation.freq=100000", "policy.inference.patience_s=2")
     assert [episode.steps for _, episode in Store.open(tmp_path / "run/episodes")] == [12, 5]
+
+
+def assert_newest_on_disk(run: Path, learner: Any, version: int) -> None:
+    """The policy on disk is what the learner has learned last, and so is the checkpoint."""
+    published, learned = read_weights(run / "policy/model.safetensors"), learner.weights().tensors
+    assert published.version == version
+    assert all(np.array_equal(published.tensors[name], tensor) for name, tensor in learned.items())
+    assert max(int(path.name) for path in (run / "checkpoints").iterdir()) == learner.version
+
+
+@pytest.mark.parametrize("how", ["to its end", "ctrl-c", "failure"])
+def test_the_policy_on_disk_is_the_learners_last_update_however_a_run_ends(tmp_path, monkeypatch, how):
+    if how == "failure":
+        silent_at(iter(range(10**6)), range(53, 10**6), monkeypatch)
+    learners: list[Any] = []
+    words = ("run.max_episodes=7", "evaluation.freq=100000", "run.publish_freq=1000", "policy.inference.patience_s=0")
+    with pytest.raises(TrainingError) if how == "failure" else nullcontext():
+        run_of(tmp_path, *words, watch=lambda now: how != "ctrl-c" or now.updates < 12, learners=learners)
+    (worker,) = learners
+    assert worker.updates >= 12
+    assert_newest_on_disk(tmp_path / "run", worker.learner, 2)  # the first is that of the beginning
+    acted = {str(episode.meta["weights"]) for _, episode in Store.open(tmp_path / "run/episodes")}
+    assert acted == {path.stem.lstrip("0") for path in (tmp_path / "run/policy/versions").iterdir()}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from plaudit.errors import StoreFull
+from plaudit.policies.weights import read_weights
 from plaudit.training.state_manager import StateManager
 from plaudit.types import PolicyWeights
 
@@ -53,3 +54,14 @@ def test_a_full_disk_keeps_the_version_before(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert (state.version, StateManager(tmp_path).version) == (1, 1)
     assert state.publish(weights(2.0)) == 2
+
+
+def test_every_version_that_a_robot_got_stays_on_disk_up_to_a_limit(tmp_path):
+    state = StateManager(tmp_path, versions_bytes=250)
+    for value in (1.0, 2.0, 3.0, 4.0):
+        version = state.publish(weights(value))
+        if value != 2.0:  # which no robot asked for
+            state.get_weights(version - 1, "robot")
+    kept = sorted((tmp_path / "versions").iterdir())
+    assert [read_weights(path).version for path in kept] == [3, 4]
+    assert read_weights(kept[0]).tensors["actor/w"].tolist() == [3, 3, 3]

@@ -294,7 +294,8 @@ class OnlineTrainer:
     # The end
 
     def shutdown(self) -> None:
-        """Let the workers finish their current call, and save the learner; within `run.worker_timeout_s`."""
+        """Let the workers finish their current call, then publish and save what was learned; within
+        `run.worker_timeout_s`."""
         w = self.workers
         self.monitor.close()
         w.stop_rollout()
@@ -312,6 +313,7 @@ class OnlineTrainer:
             )
         self.progress.errors = self._failures.messages
         with suppress(PlauditError):  # whatever ends the run is worth more than a line of metrics
+            self.progress.policy = w.state.call(StateManager.status)
             self._log({})
 
     def on_saved(self, _: None) -> None:

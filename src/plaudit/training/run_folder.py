@@ -8,7 +8,7 @@ runs/lift_sac_0/
   checkpoints/         of the learner: the last two, each complete
   episodes/  demos/    stores
   demo_labels          the judge's labels of the demonstrations
-  policy/              the newest policy, as `plaudit run --policy_yaml` takes it
+  policy/              the newest policy, as `plaudit run --policy_yaml` takes it; online: versions/, those that acted
   judge/               versions of a judge that is retrained, and why each was promoted or rejected
   judge_replaced_1/    the same, of a judge that the user replaced by another
   videos/              first.mp4 and last.mp4: the policy before it learned anything, and the newest

@@ -2,7 +2,8 @@
 
 Learners count their updates and go back to a checkpoint when they are killed; a robot must never go back with them
 unnoticed. So versions are given out here: one more for each that is published, on disk before anyone is told of it. A
-process that was restarted finds the version it left.
+process that was restarted finds the version it left. Those that acted stay on disk, in `versions`, so that it can be
+looked into later why a robot did what it did: an episode's meta names its version.
 """
 
 import json
@@ -17,6 +18,8 @@ from plaudit.types import PolicyWeights
 from plaudit.untrusted import read_json_object
 
 STARTS = ".starts.json"  # reader -> how often it has started
+VERSIONS = "versions"  # folder of the weights that acted, by version
+VERSIONS_BYTES = 10 << 30  # of these; beyond it the oldest go
 BORN = ".born"  # when the manager that writes here was started
 
 
@@ -54,9 +57,9 @@ class StateManager:
     weights = state.get_weights(version, "robot")    # by a reader; None while there is nothing newer
     """
 
-    def __init__(self, folder: str | Path):
-        self._folder = Path(folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, folder: str | Path, versions_bytes: int = VERSIONS_BYTES):
+        self._folder, self._versions_bytes = Path(folder), versions_bytes
+        (self._folder / VERSIONS).mkdir(parents=True, exist_ok=True)
         path = self._folder / WEIGHTS_FILE
         self._newest = read_weights(path) if path.exists() else None
         self._published = path.stat().st_mtime if self._newest else 0.0
@@ -93,10 +96,24 @@ class StateManager:
         return before
 
     def get_weights(self, newer_than: int, reader: str) -> PolicyWeights | None:
-        """The newest weights, if the reader has older ones; it is remembered which it has then."""
+        """The newest weights, if the reader has older ones; they stay on disk, and which it has is remembered."""
         found = self._newest if self.version > newer_than else None
+        if found is not None:
+            self._keep(found)
         self._readers[reader] = ReaderStatus(max(newer_than, self.version), time.time())
         return found
+
+    def _keep(self, acting: PolicyWeights) -> None:
+        path = self._folder / VERSIONS / f"{acting.version:08d}.safetensors"
+        if path.exists():
+            return
+        try:
+            write_weights(path, acting)
+            kept = sorted(path.parent.glob("*.safetensors"))
+            while len(kept) > 1 and sum(each.stat().st_size for each in kept) > self._versions_bytes:
+                kept.pop(0).unlink()
+        except OSError as error:
+            raise disk_error(error, self._folder, f"version {acting.version} was not given to a robot") from error
 
     def close(self) -> None:
         """Everything is on disk already."""

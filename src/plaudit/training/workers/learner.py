@@ -89,6 +89,7 @@ class LearnerWorker:
                 config.run.seed * 1009 + self.updates * group.size + group.rank
             )  # noise of its own
         self._published = self._saved = self.updates
+        self._unpublished = True  # whether the weights may differ from the newest version: those of a checkpoint do
         self._batch = -(-self.learner.config.batch_size // group.size)
         policy = self.learner.policy_config
         return LearnerInfo(self.updates, self.learner.pretrain_updates, policy(), policy(explore=True))
@@ -123,12 +124,17 @@ class LearnerWorker:
     def publish(self) -> int:
         """Make the weights as they are the newest version."""
         version = self._state.call(StateManager.publish, self.learner.weights())
-        self._published = self.updates
+        self._published, self._unpublished = self.updates, False
         return version
 
     def save_checkpoint(self) -> None:
-        self._folder.save_checkpoint(self.updates, self.learner, {"step": self.updates})
-        self._saved = self.updates
+        """All of the learner; the policy on disk is not older than that."""
+        try:
+            if self._unpublished:
+                self.publish()
+        finally:
+            self._folder.save_checkpoint(self.updates, self.learner, {"step": self.updates})
+            self._saved = self.updates
 
     def update(self, updates: int) -> UpdateReport:
         """Make so many updates; then publish and save what is due.
@@ -138,6 +144,7 @@ class LearnerWorker:
         begun, clock, before = time.monotonic(), _Clock(), self.updates
         with self._threads():
             means = self._learn(updates, clock)
+        self._unpublished |= self.updates > before
         seconds = time.monotonic() - begun
         version = None
         if self._group.rank == 0:
