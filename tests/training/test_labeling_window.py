@@ -1,6 +1,7 @@
 """A person beside the loop: what is asked, what comes back, and a window that is closed for lunch."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,7 +35,7 @@ def home(tmp_path) -> Store:
 class FarAway(ReplayBuffer):
     """The replay buffer as another machine sees it: its files are not there."""
 
-    reachable = True
+    reachable, boot = True, "another machine"
 
     def add_labels(self, *args):
         if not self.reachable:
@@ -42,7 +43,7 @@ class FarAway(ReplayBuffer):
         super().add_labels(*args)
 
     def location(self):
-        return replace(super().location(), identity=("another machine", 0, 0))
+        return replace(super().location(), identity=(self.boot, 0, 0))
 
 
 class Run:
@@ -131,6 +132,25 @@ def test_a_crash_before_or_after_the_hand_over_loses_nothing_and_doubles_nothing
     assert run.person.label_pending().done == 0, "received, so it is not said again"
 
 
+def test_what_was_labeled_while_the_head_was_away_arrives_once_when_it_is_back(run, tmp_path):
+    run.person.label_pending()
+    press(run.mirror, "F Return")
+    assert run.person.label_pending().done == 1
+    run.person.close()
+    run.replay.close()  # its machine is switched off, and the person goes on
+    press(run.mirror, "F Return  Right S Return")
+    run.replay = FarAway(tmp_path / "run")
+    run.replay.boot = "booted again"
+    run.replay.add(counting_episode(7), "key 7")
+    for done in (2, 0):
+        run.restarted()
+        assert run.person.label_pending().done == done
+    assert [v.episode for v in run.ledger.since(0)] == [0, 1, 2]
+    assert [run.ledger.labels(i).success_once for i in range(3)] == [False, False, True]
+    press(run.mirror, "F Return")
+    assert run.person.label_pending().done == 1 and len(Store.open(run.mirror)) == 4
+
+
 def test_an_answer_on_an_episode_that_the_mirror_has_forgotten_comes_home_all_the_same(run, monkeypatch):
     monkeypatch.setattr("plaudit.training.labeling_window.MIRROR_BYTES", 1)
     monkeypatch.setattr(Mirror.__init__, "__defaults__", (1,))
@@ -210,6 +230,7 @@ def test_a_window_that_cannot_open_is_one_sentence_and_not_tried_again(home, mon
     window.show()
     wait_until(lambda: window.status != "the labeling window is open")
     assert window.status.startswith("no labeling window could be opened: Qt cannot open a window: ")
+    assert re.search(rf"; or label .*: ssh -X \S+ plaudit label {home.folder} --judge human$", window.status)
     window.show()
     assert window.status.startswith("no labeling window could be opened"), "it would fail again"
 

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from socket import gethostname
 
 from pydantic import Field
 
@@ -116,9 +117,12 @@ class Window:
     def status(self) -> str:
         if self.open:
             return "the labeling window is open"
-        if self._problem:
-            return f"no labeling window could be opened: {self._problem}"
         command = f"plaudit label {self._store} --judge human"
+        if self._problem:
+            return (
+                f"no labeling window could be opened: {self._problem}; or label from a machine with a screen: "
+                f"ssh -X {gethostname()} {command}"
+            )
         if self._ended:
             return f"{self._ended}; open it again with: {command}"
         return f"no labeling window was opened from here; open one with: {command}"

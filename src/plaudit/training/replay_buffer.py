@@ -96,6 +96,7 @@ class StoreLocation:
     demos: str | None
     demo_labels: str | None
     identity: tuple[str, int, int]  # of the machine's boot, the disk and the folder
+    store_id: str  # the store's own, wherever it is and whenever its machine was booted
 
     @property
     def is_here(self) -> bool:
@@ -158,6 +159,7 @@ class ReplayBuffer:
             None if demos is None else str(demos.folder.absolute()),
             str(demos.ledger.path.absolute()) if demos is not None and self._relabel_demos else None,
             _identity(self._store.folder),
+            self._store.settings.id,
         )
 
     def add(self, episode: Episode, key: str) -> int:

@@ -2,10 +2,10 @@
 
 Where the person sits at the machine of the store, the window is open on the store itself, and labels are in its ledger
 as soon as they are given. Elsewhere it is open on a mirror in that person's home folder, which outlives the run: what
-was begun there is found again.
+was begun there is found again, and what was labeled while the run was away is handed over when it is back. A mirror is
+named by the id of the store: the machine that has it may have been booted again since, or be another one.
 """
 
-import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -112,7 +112,7 @@ class HumanLabelWorker:
                 folder = Path(where.episodes)
                 self._queue, store = WindowQueue(self._replay), Store.open(folder)
             else:
-                folder = Path.home() / MIRRORS / hashlib.sha256(repr(where.identity).encode()).hexdigest()[:12]
+                folder = Path.home() / MIRRORS / where.store_id[:12]
                 self._mirror = Mirror(folder)
                 self._queue, store = MirrorQueue(self._replay, self._mirror), self._mirror.store
             self._window = Window(folder, self._config)
