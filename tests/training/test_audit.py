@@ -122,12 +122,28 @@ def test_a_restart_comes_to_the_same_state_whatever_the_order_in_which_labels_ca
 
 
 def test_the_same_episodes_are_drawn_each_time_and_others_by_another_seed(store):
-    config = AuditConfig(fraction=0.25)
-    drawn = [i for i in range(2000) if LedgerAudit(config, "classifier", seed=3).selects(i)]
-    assert drawn == [i for i in range(2000) if LedgerAudit(config, "classifier", seed=3).selects(i)]
-    assert drawn != [i for i in range(2000) if LedgerAudit(config, "classifier", seed=4).selects(i)]
+    config = AuditConfig(fraction=0.25, first_episodes=0)
+    drawn = [i for i in range(2000) if Audit(config, seed=3).selects(i)]
+    assert drawn == [i for i in range(2000) if Audit(config, seed=3).selects(i)]
+    assert drawn != [i for i in range(2000) if Audit(config, seed=4).selects(i)]
     assert 430 < len(drawn) < 570
     assert hashed_uniform(0, "audit", 7) == pytest.approx(0.4320, abs=1e-4), "a run of last year draws as it did"
+
+
+def test_the_first_episodes_of_every_judge_are_all_audited_and_each_probability_is_known(store):
+    config = AuditConfig(fraction=0.25, first_episodes=3)
+    often = LedgerAudit(config, "classifier", seed=2)
+    for model in ("one", "two"):
+        for _ in range(12):
+            played(store, True, None, model)
+            often.read_labels(store)
+        store.ledger.append(0, labels(True, "classifier", "two"))  # an old episode, which says nothing of a new judge
+    audit = looked(store, config, seed=2)
+    assert [i for i in store.ids if audit.probability(i) == 1] == [0, 1, 2, 12, 13, 14]
+    assert {audit.probability(i) for i in store.ids} == {1, 0.25} and audit.probability(99) == 0
+    drawn = [i for i in store.ids if audit.selects(i)]
+    assert {0, 1, 2, 12, 13, 14} < set(drawn) and len(drawn) < 18
+    assert drawn == [i for i in store.ids if often.selects(i)] and audit.requested(store) == often.requested(store)
 
 
 def test_only_the_drawn_ones_count_whoever_labels_others(store):
@@ -205,7 +221,7 @@ def test_the_learner_never_sees_the_simulators_verdict(store):
 
 
 def test_an_alarm_that_can_never_ring_is_refused():
-    with pytest.raises(ConfigError, match="min_episodes is 30 and window 10; an alarm that waits for more episodes"):
+    with pytest.raises(ConfigError, match="min_episodes is 20 and window 10; an alarm that waits for more episodes"):
         parse(AuditConfig, {"window": 10})
 
 
@@ -242,8 +258,8 @@ def test_the_alarm_is_raised_for_too_many_false_or_missed_successes():
     assert counted(12, 4, of=20).gap == pytest.approx(0.4)
     assert counted(12, 4, of=20).alarm and counted(12, 8, of=20).alarm is None  # 0.2 is not beyond 0.2
     strict = counted(4, 12, of=20).alarm
-    assert strict is not None and "in 20% of the last 20 audited episodes, 60% succeed" in strict
-    assert "40% are missed successes, more than 20%" in strict and "false" not in strict
+    assert strict is not None and "in 50% of the last 8 audited episodes, 100% succeed" in strict
+    assert "50% are missed successes (limit 20%)" in strict and "false" not in strict
 
 
 def test_rates_are_of_those_that_fail_and_of_those_that_succeed():
@@ -252,13 +268,38 @@ def test_rates_are_of_those_that_fail_and_of_those_that_succeed():
     assert (metrics["audit/false_successes"], metrics["audit/missed_successes"]) == (0.4, 0)
 
 
-def test_the_alarm_waits_for_enough_episodes_and_only_the_newest_count():
-    assert counted(19, 0, of=19).alarm is None and counted(20, 0, of=20).alarm is not None
+def test_rates_wait_for_enough_episodes_and_only_the_newest_count():
+    assert counted(4, 0, of=4).alarm is None and counted(20, 15, of=19).alarm is None
     later = counted(20, 0, of=20, window=20)
     for _ in range(20):
         later.add(True, True)
     assert later.gap == 0 and later.alarm is not None, "it stays raised for this judge"
     assert math.isnan(counted(0, 0, of=0).gap)
+
+
+def found_wrong(false: float, missed: float, episodes: int, runs: int = 300) -> float:
+    """The fraction of runs in which the alarm is raised, of a judge that makes errors with these probabilities."""
+    drawn, alarms = np.random.default_rng(7).random((runs, episodes)), 0
+    for run in drawn:
+        audit = Audit(AuditConfig())
+        for value in run:
+            audit.add(value < false, false <= value < false + missed)
+        alarms += audit.alarm is not None
+    return alarms / runs
+
+
+def test_a_judge_that_is_wrong_half_the_time_is_found_within_20_audited_episodes_and_an_honest_one_is_not_stopped():
+    assert min(found_wrong(0.25, 0.25, 20), found_wrong(0.5, 0, 20), found_wrong(0, 0.5, 20)) > 0.94
+    assert max(found_wrong(0.02, 0.02, 100), found_wrong(0.05, 0, 100)) < 0.02
+
+
+def test_another_judge_of_a_synchronous_run_begins_with_all_of_its_first_episodes():
+    audit = Audit(AuditConfig(first_episodes=10))
+    audit.restart(since=100)
+    again = Audit(audit.config)
+    again.load_state_dict(audit.state_dict())
+    assert [audit.probability(i) for i in (100, 109, 110)] == [again.probability(i) for i in (100, 109, 110)]
+    assert [again.probability(i) for i in (100, 109, 110)] == [1, 1, 0.25]
 
 
 def test_an_audit_survives_a_checkpoint():

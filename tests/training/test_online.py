@@ -372,7 +372,7 @@ def test_a_judge_that_calls_failures_a_success_stops_the_learner(tmp_path):
     audit = ("audit.fraction=1.0", "audit.min_episodes=10", "audit.window=20")
     end = sit(tmp_path, "run.max_episodes=60", *audit, "env.goal=2.0", cut=0.3)  # no lamp ever truly succeeds
     assert end.progress.episodes < 60
-    assert end.progress.alarm is not None and "more than 20%" in end.progress.alarm
+    assert end.progress.alarm is not None and "(limit 20%)" in end.progress.alarm
     assert end.progress.updates < end.progress.step
 
 

@@ -12,7 +12,7 @@ import typer
 from rich.live import Live
 
 from plaudit.cli.common import AllowCode, AllowHost, RobotParams, RobotTopics, err, out, progress, stop, tell
-from plaudit.errors import ClusterError, DataError, MissingExtra, PlauditError
+from plaudit.errors import ClusterError, DataError, JudgeError, MissingExtra, PlauditError
 
 LINE_INTERVAL_S = 10.0  # between two lines where there is no terminal
 DRAW_INTERVAL_S = 0.25  # between two drawings where there is one
@@ -128,7 +128,9 @@ def _open_run(
     if resume is not None:
         if not empty:
             raise DataError("--resume continues a run as it was configured; leave out the other arguments")
-        return RunFolder.reopen(resume, "online")
+        run = RunFolder.reopen(resume, "online")
+        _check_calibrated(run.config)
+        return run
     if empty:
         raise DataError(
             "say what to run: --config FILE, like examples/configs/online_sim_sac.yaml, or env= (or robot=), learner= "
@@ -137,6 +139,7 @@ def _open_run(
     robot_files = {key: str(path.absolute()) for key, path in files.items() if path is not None}
     wanted = load_training_config("online", config, overrides, robot_files=robot_files, flags=flags)
     _check_judge(wanted)
+    _check_calibrated(wanted)
     path = wanted.run.resume_dir
     return RunFolder.resume_named(path, wanted) if path else RunFolder.open(folder / wanted.run_name, wanted)
 
@@ -162,6 +165,20 @@ def _check_judge(config: Any) -> None:
         load_reward_model(judge.model, "cpu", force=judge.force)
         for data in retrain.data if retrain is not None else ():
             Store.open(data)
+
+
+def _check_calibrated(config: Any) -> None:
+    """A judge whose probabilities mean nothing yet is not in charge of a robot, unless it is forced."""
+    from plaudit.judges.config import uncalibrated_warning
+
+    judge = config.judge.config
+    if not judge.needs_calibration:
+        return
+    warning = uncalibrated_warning(judge)
+    if config.simulated or judge.force:
+        tell("warning", warning)
+    else:
+        raise JudgeError(f"{config.target_name} is a robot, and {warning} (or judge.force=true takes it as it is)")
 
 
 def _check_ray(ray: str | None, serial: bool) -> None:

@@ -11,7 +11,9 @@ belongs to the model it was fitted on, so the record has that model's fingerprin
 model is another one.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,6 +46,11 @@ class JudgeConfig(Config):
     @property
     def uses_task(self) -> bool:
         """Whether its scores depend on the episode's instruction: such a judge is also tried with a wrong one."""
+        return False
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether its probabilities mean nothing before `plaudit judge calibrate`, and that is still to be done."""
         return False
 
     @property
@@ -142,6 +149,8 @@ def _check_kind(kind: Any, path: Path | None) -> None:
 def judge_warnings(config: JudgeConfig, judge: Judge) -> list[str]:
     """What to know of a judge before its labels are used."""
     warnings: list[str] = list(getattr(judge, "warnings", ()))
+    if config.needs_calibration:
+        warnings.append(uncalibrated_warning(config))
     record = config.calibration_record
     if record is None or record.fingerprint == (now := getattr(judge, "uncalibrated", judge.id.fingerprint)):
         return warnings
@@ -150,6 +159,32 @@ def judge_warnings(config: JudgeConfig, judge: Judge) -> list[str]:
         f"this judge's rule was fitted on {record.fingerprint} and it is {now} now: its threshold may let anything "
         "through; run plaudit judge calibrate again",
     ]
+
+
+def uncalibrated_warning(config: JudgeConfig) -> str:
+    """That nobody knows yet what its probabilities mean, and how to find out."""
+    given = config.model_dump(mode="json", exclude_defaults=True, exclude={"type", "force", "calibration"})
+    keys = [shlex.quote(f"{key}={_as_override(value)}") for key, value in _leaves(given)]
+    words = ["plaudit judge calibrate STORE --judge", JUDGE_REGISTRY.name_of(config), *keys, "--output judge.yaml"]
+    return (
+        "this judge is not calibrated, and its threshold may let anything through; fit it on a store with about 50 "
+        f"episodes that a human has labeled: {' '.join(words)}; then use judge.yaml as the judge"
+    )
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _as_override(value: Any) -> str:
+    """As the value of a `key=value` that is read back the same."""
+    if isinstance(value, str) and OmegaConf.from_dotlist([f"key={value}"])["key"] == value:
+        return value
+    return json.dumps(value)
 
 
 def save_judge_config(

@@ -13,18 +13,24 @@ policy has learned to please it; or it misses successes, and the policy is not r
 counted apart: their difference, the gap, is zero for a judge that makes both. A raised alarm stays raised for that
 judge; an error rate near the limit would otherwise start and stop the learner with every episode.
 
-Whether an episode is audited follows from the seed and its number, so that a resumed run audits the same ones. Humans
-may label others too, and a retrained judge learns from those; but only the selected ones measure the judge.
+The first episodes of a judge are all audited, and until there are enough of them for rates, the alarm is raised by a
+sequential test (Wald's) of all errors together: is the judge as good as a coin, or wrong in no more than half of what
+is allowed? One that is wrong half the time is found within 20 audited episodes in at least 95 of 100 runs, whichever
+errors it makes, and after 7 in most; one that is wrong in 5% is stopped so in one run of a thousand.
+
+Whether an episode is audited follows from the seed, its number and how many this judge has labeled before, so that a
+resumed run audits the same ones, and the probability of each is known. Humans may label others too, and a retrained
+judge learns from those; but only the selected ones measure the judge.
 """
 
 import hashlib
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from plaudit.config import Config
 from plaudit.data.ledger import Ledger
@@ -36,14 +42,19 @@ from plaudit.judges.simulator import SOURCE as SIMULATOR
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.types import Labels
 
+COIN = 0.5  # how often a judge is wrong that has nothing to do with what is true
+EARLY_EPISODES = 5  # audited, before the sequential test may raise the alarm
+EARLY_ERROR = 0.02  # of the sequential test: how likely it stops a judge that is wrong in half of what is allowed
+
 
 class AuditConfig(Config):
     """How the judge of a run is audited."""
 
     fraction: float = Field(default=0.25, ge=0, le=1)  # of the episodes, for which what is true is looked up
+    first_episodes: NonNegativeInt = 20  # of a run, and of every new judge: these are all audited
     max_gap: float = Field(default=0.2, gt=0, le=1)  # of these, the fraction of false or of missed successes allowed
     window: PositiveInt = 60  # audited episodes that count, the newest
-    min_episodes: PositiveInt = 30  # audited episodes of a judge before the alarm may be raised
+    min_episodes: PositiveInt = 20  # audited episodes of a judge from which on rates count; before: a sequential test
     on_alarm: Literal["stop", "warn"] = "stop"  # whether learning stops
     by: Literal["auto", "simulator", "human"] = "auto"  # who tells; auto: the simulator where there is one
 
@@ -64,21 +75,40 @@ class Audit:
         self.config, self._seed = config, seed
         self.restart()
 
-    def restart(self) -> None:
-        """Forget everything, as for another judge."""
+    def restart(self, since: int = 0) -> None:
+        """Forget everything, as for another judge.
+
+        since: the number of its first episode
+        """
+        self._since = since
         self._newest: deque[tuple[bool, bool]] = deque(maxlen=self.config.window)  # predicted, actual
         self.alarm: str | None = None  # why the judge is not to be trusted, from when that was first found
 
     def selects(self, episode: int) -> bool:
         """Whether the episode with this number is audited."""
-        return hashed_uniform(self._seed, "audit", episode) < self.config.fraction
+        return hashed_uniform(self._seed, "audit", episode) < self.probability(episode)
+
+    def probability(self, episode: int) -> float:
+        """With which it is: of the judge's first ones 1."""
+        return self._probability_of_nth(episode - self._since)
+
+    def _probability_of_nth(self, nth: int) -> float:
+        config = self.config
+        return 1.0 if config.fraction and nth < config.first_episodes else config.fraction
 
     def add(self, predicted: bool, actual: bool) -> None:
         """Count one audited episode: what the judge said of its success, and what is true."""
         self._newest.append((bool(predicted), bool(actual)))
-        wrong = max(self.false_successes, self.missed_successes)
-        if self.alarm is None and len(self._newest) >= self.config.min_episodes and wrong > self.config.max_gap:
+        if self.alarm is None and self._is_wrong_too_often():
             self.alarm = self._alarm_message()
+
+    def _is_wrong_too_often(self) -> bool:
+        if self.num_recent >= self.config.min_episodes:
+            return max(self.false_successes, self.missed_successes) > self.config.max_gap
+        wrong, allowed = sum(predicted != actual for predicted, actual in self._newest), self.config.max_gap / 2
+        right = self.num_recent - wrong
+        log_ratio = wrong * math.log(COIN / allowed) + right * math.log(COIN / (1 - allowed))
+        return self.num_recent >= EARLY_EPISODES and log_ratio >= -math.log(EARLY_ERROR)
 
     @property
     def blocks_learning(self) -> bool:
@@ -136,11 +166,11 @@ class Audit:
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint, as JSON."""
-        return {"newest": [list(pair) for pair in self._newest], "alarm": self.alarm}
+        return {"newest": [list(pair) for pair in self._newest], "alarm": self.alarm, "since": self._since}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """What `state_dict` returned."""
-        self.restart()
+        self.restart(state.get("since", 0))  # checkpoints of earlier versions have none
         self._newest.extend((bool(predicted), bool(actual)) for predicted, actual in state["newest"])
         self.alarm = state["alarm"]
 
@@ -154,15 +184,15 @@ class Audit:
             "false": "the policy has learned to please the judge",
             "missed": "the judge does not see what the policy does right, which is not rewarded then",
         }
-        kinds = [kind for kind, rate in rates.items() if rate > limit]
+        kinds = [kind for kind, rate in rates.items() if rate > limit or rate == max(rates.values())]
         wrong = "; ".join(
-            f"{rates[kind]:.0%} are {kind} successes, more than {limit:.0%}: {reasons[kind]}" for kind in kinds
+            f"{rates[kind]:.0%} are {kind} successes (limit {limit:.0%}): {reasons[kind]}" for kind in kinds
         )
         return (
             f"the judge predicted success in {self.judge_success_rate:.0%} of the last {self.num_recent} audited "
             f"episodes, {self.true_success_rate:.0%} succeed; {wrong}; look at these episodes (plaudit data sheet), "
             f"label the {' and '.join(kinds)} successes (plaudit label) and train the judge again "
-            "(plaudit train-reward)"
+            "(plaudit train-reward), or calibrate one that is not trained (plaudit judge calibrate)"
         )
 
 
@@ -185,14 +215,24 @@ class LedgerAudit(Audit):
         self.fingerprint = ""  # of the current model, by its newest label
         self._references = tuple(reference for reference in references if reference != source)
         self._ledger_version = 0
+        self._nth: dict[int, int] = {}  # episode -> how many the model that labeled it first had labeled before
+        self._num_first: Counter[str] = Counter()  # fingerprint -> episodes that it labeled first
         self._results: dict[str, dict[int, tuple[bool, bool]]] = {}  # fingerprint -> episode -> predicted, actual
         self._pending: dict[int, str] = {}  # episode -> fingerprint, where nobody has told yet what is true
         self._counted_model, self._counted_until = "", -1  # whose results were added, and up to which episode
+
+    def probability(self, episode: int) -> float:
+        """With which it is audited; 0 before the judge has labeled it."""
+        return self._probability_of_nth(self._nth[episode]) if episode in self._nth else 0.0
 
     def read_labels(self, store: Store) -> None:
         """Catch up with the ledger; what the simulator knows of audited episodes is written there."""
         store.ledger.refresh()
         store.refresh()
+        for version in store.ledger.since(self._ledger_version):
+            if version.source == self.source and version.episode not in self._nth:
+                self._nth[version.episode] = self._num_first[version.model]
+                self._num_first[version.model] += 1
         self._ask_simulator(store)
         new = store.ledger.since(self._ledger_version)
         self._ledger_version += len(new)

@@ -215,9 +215,11 @@ class Trainer:
                 self._evaluate(0, start)
             return Progress(elapsed_s=time.monotonic() - start), None
         self.updates.load_state_dict(state["updates"])
-        if state["judge"] == self.judge.judge.id.fingerprint:  # another judge is audited from the start
-            self.audit.load_state_dict(state["audit"])
         progress = Progress(**{field.name: state[field.name] for field in fields(Progress)})
+        if state["judge"] == self.judge.judge.id.fingerprint:
+            self.audit.load_state_dict(state["audit"])
+        else:  # another judge is audited from the start
+            self.audit.restart(since=progress.episodes)
         progress.alarm = self.audit.alarm
         rollout = state.get("rollout")  # checkpoints of earlier versions have none
         return progress, None if rollout is None else RolloutStats(**rollout)

@@ -1,6 +1,8 @@
 """The tiny model behind the commands: it labels, is measured, is calibrated, and speaks."""
 
 import json
+import re
+import shlex
 import sys
 
 import pytest
@@ -9,6 +11,8 @@ import yaml
 from plaudit.cli import main
 from plaudit.data.failures import Failures
 from plaudit.data.store import Store
+from plaudit.judges.config import load_judge_config, uncalibrated_warning
+from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import threshold_of
 from plaudit.types import Labels
 from tiny_vlm import moving
@@ -69,6 +73,32 @@ def test_a_calibrated_judge_is_a_file_that_labels_again(run, store, tmp_path):
     rule = yaml.safe_load((tmp_path / "careful.yaml").read_text())["rule"]
     assert "6 episodes of data labeled" in run("label", "data", "--config", "careful.yaml")
     assert threshold_of(Store.open(store).ledger.labels(0, {"vlm"}).judge) == rule["threshold"]
+
+
+def test_uncalibrated_it_says_so_and_is_not_in_charge_of_a_robot_unless_forced(run, store, tmp_path):
+    told = "this judge is not calibrated"
+    assert told in run("label", "data", "--config", "judge.yaml", "--dry-run")
+    run("judge", "calibrate", "data", "--config", "judge.yaml", "--output", "careful.yaml", "--target-fpr", "0.2")
+    assert told not in run("label", "data", "--config", "careful.yaml", "--dry-run")
+    words = ("online", "learner=qchunk", "demos.store=none")  # which ends it right after the judge was looked at
+    refused = run(*words, "robot=igris_b", "judge=judge.yaml", code=1)
+    assert f"igris_b is a robot, and {told}" in refused and "judge.force=true" in refused
+    assert "none does not exist" not in refused and not (tmp_path / "runs").exists()
+    for others in (("robot=igris_b", "judge=judge.yaml", "judge.force=true"), ("env=lift", "judge=judge.yaml")):
+        said = run(*words, *others, code=1)
+        assert f"warning: {told}" in said and "none does not exist" in said
+    said = run(*words, "robot=igris_b", "judge=careful.yaml", code=1)
+    assert told not in said and "none does not exist" in said
+
+
+def test_the_command_that_calibrates_it_has_all_of_its_settings():
+    settings = {"model": "my models/8B", "success_criteria": "upright: on the coaster, 'still'", "task": "7"}
+    settings |= {"cameras": ["head"], "rule": {"threshold": 0.7}, "force": True}
+    settings |= {"backend": "openai", "endpoint": {"base_url": "http://a:1/v1"}}
+    asked = JUDGE_REGISTRY.parse({"type": "vlm", **settings})
+    command = re.search(r"plaudit judge calibrate STORE (.*) --output judge.yaml", uncalibrated_warning(asked))
+    _, name, *keys = shlex.split(command.group(1))
+    assert load_judge_config(None, name, {}, keys) == asked.model_copy(update={"force": False})
 
 
 def test_words_that_cannot_be_read_are_kept_on_the_record_and_label_nothing(run, store, tmp_path):

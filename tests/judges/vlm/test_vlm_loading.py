@@ -11,7 +11,7 @@ import torch
 from plaudit.config import load, parse
 from plaudit.errors import ConfigError, JudgeError, MissingExtra, MissingPackage
 from plaudit.judges.vlm.judge import VlmJudge, VlmJudgeConfig
-from plaudit.judges.vlm.qwen3_vl import attend_by
+from plaudit.judges.vlm.qwen3_vl import attention_on
 from plaudit.registry import JUDGE_REGISTRY
 from tiny_vlm import save_tiny
 
@@ -82,10 +82,12 @@ def test_without_transformers_the_extra_is_named(monkeypatch):
         VlmJudgeConfig().load_backend()
 
 
-def test_flash_attention_that_is_not_installed_is_named(monkeypatch):
+def test_flash_attention_that_cannot_run_here_is_told_before_the_model_is_loaded(monkeypatch, tiny):
     monkeypatch.setitem(sys.modules, "flash_attn", None)
-    with pytest.raises(MissingPackage, match="or set attention: sdpa"):
-        attend_by("flash_attention_2")
+    with pytest.raises(MissingPackage, match=r"flash-attn is not installed.*or set attention: sdpa"):
+        attention_on(torch.device("cuda"), "flash_attention_2")
+    with pytest.raises(JudgeError, match="flash_attention_2 runs on a CUDA GPU, and the device is cpu; set auto"):
+        VlmJudgeConfig(model=str(tiny), device="cpu", attention="flash_attention_2").build()
 
 
 @pytest.mark.parametrize(

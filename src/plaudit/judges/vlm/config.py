@@ -47,6 +47,7 @@ class VlmSettings(JudgeConfig):
     type: Literal["vlm"] = "vlm"
     model: str = "nvidia/Cosmos-Reason2-8B"  # a folder or a hub id; for an endpoint, the name it serves
     backend: Literal["transformers", "openai"] = "transformers"
+    force: bool = False  # let it judge what a robot does although it is not calibrated
 
     # What it is asked
     task: str = ""  # in words; "": each episode's own
@@ -92,6 +93,11 @@ class VlmSettings(JudgeConfig):
     def uses_task(self) -> bool:
         """Whether the scores depend on the episode's own instruction."""
         return not self.task
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether nobody has fitted it: its log-odds are on a scale of their own."""
+        return self.calibration_record is None
 
     @property
     def requires_gpu(self) -> bool:

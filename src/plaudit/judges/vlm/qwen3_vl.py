@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from plaudit.errors import MissingPackage
+from plaudit.errors import JudgeError, MissingPackage
 from plaudit.judges.vlm.images import MERGE, PATCH, patches
 
 MAX_FRAMES = 256  # encoded together: products are large enough, and memory stays small
@@ -31,7 +31,11 @@ Attention = Literal["flash_attention_2", "sdpa"]
 
 
 def attention_on(device: torch.device, wanted: Literal["auto", "flash_attention_2", "sdpa"]) -> Attention:
-    """The implementation that `auto` stands for on a device."""
+    """The implementation that `auto` stands for on a device; another one, if it can run there."""
+    if wanted == "flash_attention_2":
+        if device.type != "cuda":
+            raise JudgeError(f"attention: flash_attention_2 runs on a CUDA GPU, and the device is {device}; set auto")
+        _flash_attention()
     if wanted != "auto":
         return wanted
     return "flash_attention_2" if device.type == "cuda" and find_spec("flash_attn") is not None else "sdpa"
@@ -41,11 +45,15 @@ def attend_by(attention: Attention) -> Attend:
     """An implementation by its name."""
     if attention == "sdpa":
         return attend_sdpa
+    flash = _flash_attention()
+    return lambda q, k, v, causal: flash(q, k, v, causal=causal)
+
+
+def _flash_attention() -> Any:
     try:
-        flash = import_module("flash_attn").flash_attn_func
+        return import_module("flash_attn").flash_attn_func
     except ImportError as error:
         raise MissingPackage("flash-attn", "flash-attn --no-build-isolation (or set attention: sdpa)") from error
-    return lambda q, k, v, causal: flash(q, k, v, causal=causal)
 
 
 def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
