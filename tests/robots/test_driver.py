@@ -5,6 +5,7 @@ import pytest
 
 from plaudit.contracts import check_robot
 from plaudit.errors import InvalidCommand, RobotError, RobotSilent
+from plaudit.robots.ros.check import check_topics
 from plaudit.robots.transport import MemoryConfig
 from plaudit.robots.transport.messages import JOINT_STATE, JointState, decode_joint_state, encode_joint_state
 from plaudit.robots.twin.faults import Fault
@@ -152,3 +153,17 @@ def test_a_persons_command_counts_while_it_is_given(tmp_path):
         wait_until(lambda: teleop.command() is None)
     person.publish(config.topics().teleop, JOINT_STATE, b"?")
     assert teleop.command() is None and teleop._stream.dropped == {"unreadable": 1}
+
+
+def test_a_depth_camera_is_observed_in_gray_beside_the_others(tmp_path):
+    ranges = {"head": {"near": 0.2, "far": 2.2}}
+    sizes = {"camera_image_size": {"width": 128, "height": 96}, "mono_image_resize": {"width": 64, "height": 48}}
+    config = robot_config(tmp_path, depth_ranges=ranges, start_pose=None, **sizes)
+    with twin_thread(config), config.build() as robot:
+        images = robot.reset().images
+        results = {result.name: result for result in check_topics(config, 0.2)}
+    depth, color = images["head"], images["left"]
+    assert depth.shape == color.shape == (48, 64, 3) and depth.dtype == np.uint8
+    assert (depth == depth[..., :1]).all() and not (color == color[..., :1]).all()
+    assert set(np.unique(depth[:4])) == {1, 255}  # the twin's stamp, black and white: nothing is mixed by resizing
+    assert (results["head"].expected, results["head"].received) == ("96x128, depth", "96x128, depth")

@@ -17,6 +17,7 @@ from plaudit.robots.transport.messages import (
     decode_joint_state,
     decode_string,
     encode_compressed,
+    encode_depth,
     encode_image,
     encode_joint_state,
     encode_string,
@@ -96,7 +97,8 @@ def test_an_image_of_ros_is_read_and_ros_reads_ours(encoding, sent, seen, paddin
 @pytest.mark.parametrize(
     ("message", "error"),
     [
-        (ros_image("16UC1", np.zeros(60), 10), "encoded as '16UC1'; supported: rgb8, bgr8, mono8"),
+        (ros_image("16SC1", np.zeros(60), 10), "encoded as '16SC1'; supported: rgb8, bgr8, mono8$"),
+        (ros_image("16UC1", np.zeros(60), 10), "'16UC1'; supported: .*; name the range of this depth camera in depth_"),
         (ros_image("rgb8", np.zeros(90), 14), "6x5 rgb8 has 90 bytes in rows of 14"),
         (ros_image("rgb8", np.zeros(89), 15), "6x5 rgb8 has 89 bytes in rows of 15"),
     ],
@@ -104,6 +106,42 @@ def test_an_image_of_ros_is_read_and_ros_reads_ours(encoding, sent, seen, paddin
 def test_an_image_that_contradicts_itself_is_no_image(message, error):
     with pytest.raises(BadMessage, match=error):
         decode_image(bytes(ROS.serialize_cdr(message, IMAGE)))
+
+
+METERS = np.array([[0.5, 0.1, 1.5, 2.5, 9.0], [0.0, -1.0, np.nan, np.inf, -np.inf]])  # in a range from 0.5 to 2.5 m
+GRAY = [[255, 255, 128, 1, 1], [0, 0, 0, 1, 255]]  # as in docs/add_a_robot.md
+
+
+def depth_image(encoding: str, values: Any, big: bool = False, padding: int = 0) -> bytes:
+    rows = np.pad(values.view(np.uint8).reshape(2, -1), ((0, 0), (0, padding)))
+    image = ROS.types[IMAGE](header(), 2, 5, encoding, int(big), rows.shape[1], rows.reshape(-1))
+    return bytes(ROS.serialize_cdr(image, IMAGE))
+
+
+@pytest.mark.parametrize("padding", [0, 6])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_a_depth_image_becomes_gray_within_its_range(order, padding):
+    meters = depth_image("32FC1", METERS.astype(f"{order}f4"), order == ">", padding)
+    assert decode_image(meters, (0.5, 2.5)).pixels[..., 0].tolist() == GRAY
+    millimeters = np.array([[500, 100, 1500, 2500, 9000], [0, 0, 0, 65535, 1]], f"{order}u2")
+    read = decode_image(depth_image("16UC1", millimeters, order == ">", padding), (0.5, 2.5)).pixels
+    assert read.shape == (2, 5, 3) and (read[..., 0] == read[..., 2]).all() and read.dtype == np.uint8
+    assert read[..., 1].tolist() == GRAY
+
+
+@pytest.mark.parametrize("encoding", ["16UC1", "32FC1"])
+def test_ros_reads_our_depth_images(encoding):
+    values = np.array([[0.5, 1.25], [np.nan, 2.0]])
+    data = encode_depth(STAMP, values, encoding)
+    assert ROS.deserialize_cdr(data, IMAGE).encoding == encoding
+    assert decode_image(data, (0.5, 2.5)).pixels[..., 0].tolist() == [[255, 160], [0, 64]]
+
+
+def test_a_depth_camera_that_sends_colors_is_told_so():
+    with pytest.raises(
+        BadMessage, match=r"of a depth camera \(depth_ranges\) is encoded as 'rgb8'; supported: 16UC1, 32"
+    ):
+        decode_image(encode_image(STAMP, PIXELS), (0.5, 2.5))
 
 
 def test_a_compressed_image_of_ros_is_read_and_ros_reads_ours():

@@ -1,5 +1,6 @@
 import json
 import pickle
+import shutil
 from typing import Any
 
 import pytest
@@ -47,6 +48,18 @@ def test_a_users_files_travel_with_the_config_to_a_machine_without_them(tmp_path
         assert received.params().HZ == 10 and received.topics().joint_states == "/js"
 
 
+def test_the_files_of_ones_own_robot_travel_with_its_config(tmp_path, monkeypatch):
+    theirs = shutil.copytree(IgrisBConfig.folder, tmp_path / "arm")
+    monkeypatch.setattr(IgrisBConfig, "folder", theirs)
+    own = config(tmp_path, params={"HZ": 10})
+    sent = pickle.dumps(own)
+    assert own.model_dump(mode="json")["inference_runtime_params_config"] == {"HZ": 10}  # what the user wrote
+    shutil.rmtree(theirs)
+    received = pickle.loads(sent)
+    assert received.params().HZ == 10 and received.params().action_dim == 24
+    assert received.topics().joint_commands == "/igris_b/joint_commands"
+
+
 def test_keys_that_travelled_without_their_file_are_named_by_what_they_are():
     with pytest.raises(ConfigError, match="the user's inference_runtime_params: key 'HZ' is 0"):
         IgrisBConfig(inference_runtime_params_config={"HZ": 0}).params()
@@ -66,6 +79,12 @@ def test_keys_that_travelled_without_their_file_are_named_by_what_they_are():
         ({"start_pose": [9.0] * 24}, "has joint 'right_shoulder_pitch' at 9.0, outside of -2.8 to 2.8"),
         ({"policy_update_period": 51}, "'policy_update_period' is 51, longer than a chunk of 50 actions"),
         ({"camera_names": ["head", "head"]}, "key 'camera_names' has a name twice"),
+        (
+            {"depth_ranges": {"heat": {"near": 1, "far": 2}}},
+            "camera 'heat', which is not in camera_names; did you mean",
+        ),
+        ({"depth_ranges": {"head": {"near": 2, "far": 1}}}, "a depth range goes from near to far, not from 2 to 1 m"),
+        ({"depth_ranges": {"head": {"near": 2}}}, "key 'depth_ranges.head.far' is missing"),
     ],
 )
 def test_a_mistake_in_the_params_is_named_with_its_key_and_file(tmp_path, params, message):
@@ -84,6 +103,17 @@ def test_a_mistake_in_the_params_is_named_with_its_key_and_file(tmp_path, params
 def test_a_mistake_in_the_topics_is_named(tmp_path, topics, message):
     with pytest.raises(ConfigError, match=message):
         config(tmp_path, topics=topics).topics()
+
+
+@pytest.mark.parametrize("kind", ["compressed", "compressedDepth"])
+def test_depth_that_is_compressed_is_refused_with_what_is_read(tmp_path, kind):
+    asked = config(
+        tmp_path,
+        params={"camera_names": ["head"], "depth_ranges": {"head": {"near": 0.2, "far": 2}}},
+        topics={"cameras": {"head": f"/head/depth/{kind}"}},
+    )
+    with pytest.raises(ConfigError, match=rf"not read from /head/depth/{kind}; name its topic of plain Images, 16UC1"):
+        asked.topics()
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

@@ -39,8 +39,10 @@ class CheckResult:
 class TopicMonitor:
     """Subscribes to one topic and describes all its messages, beside a `Stream` that keeps the valid ones."""
 
-    def __init__(self, stream: Stream[Any], msg_type: str, expected: str):
-        self.stream, self.msg_type, self.expected = stream, msg_type, expected
+    def __init__(
+        self, stream: Stream[Any], msg_type: str, expected: str, depth_range: tuple[float, float] | None = None
+    ):
+        self.stream, self.msg_type, self.expected, self._depth_range = stream, msg_type, expected, depth_range
         self._descriptions: Counter[str] = Counter()
         self._times: list[float] = []
 
@@ -56,7 +58,7 @@ class TopicMonitor:
     def _receive(self, data: bytes) -> None:
         self._times.append(time.monotonic())
         try:
-            self._descriptions[_describe(self.msg_type, data)] += 1
+            self._descriptions[_describe(self.msg_type, data, self._depth_range)] += 1
         except BadMessage as error:
             self._descriptions[str(error)] += 1
         self.stream.receive(data)
@@ -127,13 +129,15 @@ def _monitors(config: RosRobotConfig) -> list[TopicMonitor]:
     height, width = params.camera_size
     for camera in params.camera_names:
         stream = camera_stream(camera, camera, params, topics)
-        monitors.append(TopicMonitor(stream, topics.image_type(camera), f"{height}x{width}"))
+        depth_range = params.depth_range(camera)
+        expected = f"{height}x{width}" if depth_range is None else f"{height}x{width}, depth"
+        monitors.append(TopicMonitor(stream, topics.image_type(camera), expected, depth_range))
     return monitors
 
 
-def _describe(msg_type: str, data: bytes) -> str:
+def _describe(msg_type: str, data: bytes, depth_range: tuple[float, float] | None) -> str:
     if msg_type == JOINT_STATE:
         message = decode_joint_state(data)
         return f"{len(message.names)} joints{'' if np.isfinite(message.position).all() else ', some NaN'}"
-    height, width, _ = decode_camera_image(msg_type, data).pixels.shape
-    return f"{height}x{width}"
+    height, width, _ = decode_camera_image(msg_type, data, depth_range).pixels.shape
+    return f"{height}x{width}" if depth_range is None else f"{height}x{width}, depth"

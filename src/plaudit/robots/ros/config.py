@@ -9,17 +9,17 @@ from pydantic import field_serializer
 from plaudit.config import read_values
 from plaudit.robots.config import RobotConfig
 from plaudit.robots.ros.driver import RosRobot
-from plaudit.robots.ros.params import RuntimeParams, RuntimeTopics, load_params, load_topics
+from plaudit.robots.ros.params import PARAMS_FILE, TOPICS_FILE, RuntimeParams, RuntimeTopics, load_params, load_topics
 from plaudit.robots.transport import AnyTransport, ZenohConfig
 
-_FILES = ("inference_runtime_params_config", "inference_runtime_topics_config")
+_FILES = {"inference_runtime_params_config": PARAMS_FILE, "inference_runtime_topics_config": TOPICS_FILE}
 
 
 class RosRobotConfig(RobotConfig):
     """A robot's folder derives its config class from this one and sets `folder` and `type`.
 
-    A config that is saved, or sent to another process, contains the keys of the user's files instead of their paths,
-    because another machine does not have these files.
+    A config that is saved contains the keys of the user's files instead of their paths; one that is sent to another
+    process has all keys, the robot's own too, because another machine may not have these files.
     """
 
     folder: ClassVar[Path]  # of the robot's two JSON files; its name is the robot's
@@ -55,8 +55,15 @@ class RosRobotConfig(RobotConfig):
 
     def __getstate__(self) -> dict[Any, Any]:
         state = super().__getstate__()
-        files = {name: _embed(getattr(self, name)) for name in _FILES}
+        files = {name: self._all_keys(own, getattr(self, name)) for name, own in _FILES.items()}
         return {**state, "__dict__": {**state["__dict__"], **files}}
+
+    def _all_keys(self, own: str, user: Path | Mapping[str, Any] | None) -> Path | Mapping[str, Any] | None:
+        """Of the robot's own file and the user's; `user` as it is where one does not exist, which is reported later."""
+        keys, robot_file = _embed(user) or {}, self.folder / own
+        return (
+            {**read_values(robot_file, ())[0], **keys} if isinstance(keys, Mapping) and robot_file.is_file() else user
+        )
 
 
 def _embed(file: Path | Mapping[str, Any] | None) -> Path | Mapping[str, Any] | None:

@@ -36,6 +36,19 @@ class ImageSize(Config):
         return self.height, self.width
 
 
+class DepthRange(Config):
+    """What a depth camera's gray values mean, in meters: 255 is `near` and closer, 1 is `far` and beyond."""
+
+    near: NonNegativeFloat
+    far: PositiveFloat
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.near >= self.far:
+            raise ValueError(f"a depth range goes from near to far, not from {self.near:g} to {self.far:g} m")
+        return self
+
+
 class RuntimeParams(Config):
     """The robot's joints, cameras and rates. Angles are in radians, except where a key says degrees."""
 
@@ -55,6 +68,7 @@ class RuntimeParams(Config):
     camera_names: tuple[str, ...]
     camera_image_size: ImageSize | None = None  # what the cameras send; None: mono_image_resize
     mono_image_resize: ImageSize  # of one camera in the observation; images of another size are resized to it
+    depth_ranges: Mapping[str, DepthRange] = {}  # cameras that send depth (16UC1, 32FC1), and how it becomes gray
     num_img_obs: PositiveInt = 1  # images of each camera: `head` is the newest, `head_1` the one before, ...
     img_obs_every: PositiveInt = 1  # steps between these
     action_dim: PositiveInt  # one per joint
@@ -85,6 +99,10 @@ class RuntimeParams(Config):
         for name, lower, upper in zip(self.joint_names, self.joint_lower, self.joint_upper, strict=True):
             if not lower < upper:
                 raise ValueError(f"joint '{name}' may move from {lower} to {upper} (joint_lower, joint_upper)")
+        for camera in self.depth_ranges:
+            if camera not in self.camera_names:
+                hint = did_you_mean(camera, self.camera_names)
+                raise ValueError(f"key 'depth_ranges' has camera '{camera}', which is not in camera_names; {hint}")
         self._check_start_pose()
         if self.policy_update_period > self.action_chunk_size:
             raise ValueError(
@@ -109,6 +127,11 @@ class RuntimeParams(Config):
     def limits(self) -> tuple[FloatArray, FloatArray]:
         """Lower and upper limits of commands, [J] each."""
         return np.array(self.joint_lower, np.float32), np.array(self.joint_upper, np.float32)
+
+    def depth_range(self, camera: str) -> tuple[float, float] | None:
+        """Near and far in meters; None for a camera that sends colors."""
+        depth = self.depth_ranges.get(camera)
+        return None if depth is None else (depth.near, depth.far)
 
     @property
     def camera_size(self) -> tuple[int, int]:
@@ -135,6 +158,10 @@ class RuntimeTopics(Config):
             if camera not in self.cameras:
                 hint = did_you_mean(camera, self.cameras)
                 raise ConfigError([(("cameras",), f"camera '{camera}' of camera_names has no topic; {hint}")])
+            compressed = self.cameras[camera].rsplit("/", 1)[-1] in ("compressed", "compressedDepth")
+            if compressed and camera in params.depth_ranges:
+                problem = f"camera '{camera}' sends depth, which is not read from {self.cameras[camera]}"
+                raise ConfigError([(("cameras", camera), f"{problem}; name its topic of plain Images, 16UC1 or 32FC1")])
 
 
 def load_params(folder: Path, user: Path | Mapping[str, Any] | None) -> RuntimeParams:
@@ -148,7 +175,8 @@ def load_topics(folder: Path, user: Path | Mapping[str, Any] | None) -> RuntimeT
 
 
 def _load(cls: type[ModelT], robot_file: Path, user: Path | Mapping[str, Any] | None) -> ModelT:
-    values, _ = read_values(robot_file, ())
+    travelled = isinstance(user, Mapping) and not robot_file.is_file()  # with all keys, to where the robot has no files
+    values: Mapping[str, Any] = {} if travelled else read_values(robot_file, ())[0]
     user_file = user if isinstance(user, Path) else None
     user_values: Mapping[str, Any] = read_values(user, ())[0] if isinstance(user, Path) else user or {}
     try:

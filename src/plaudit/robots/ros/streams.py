@@ -135,7 +135,8 @@ def joint_stream(name: str, params: RuntimeParams, topics: RuntimeTopics) -> Str
 
 def camera_stream(name: str, camera: str, params: RuntimeParams, topics: RuntimeTopics) -> Stream[CameraImage]:
     """The stream of one of a robot's cameras."""
-    decode = image_decoder(topics.image_type(camera), params.camera_size, params.mono_image_resize.shape)
+    sizes = params.camera_size, params.mono_image_resize.shape
+    decode = image_decoder(topics.image_type(camera), *sizes, params.depth_range(camera))
     return Stream(name, topics.cameras[camera], decode, 1e-3 * params.late_after_ms)
 
 
@@ -168,23 +169,29 @@ def joint_state_decoder(names: Sequence[str], fields: Sequence[str]) -> Callable
 
 
 def image_decoder(
-    msg_type: str, camera_size: tuple[int, int], image_size: tuple[int, int]
+    msg_type: str,
+    camera_size: tuple[int, int],
+    image_size: tuple[int, int],
+    depth_range: tuple[float, float] | None = None,
 ) -> Callable[[bytes], CameraImage]:
     """A decoder of camera images.
 
     msg_type: Image or CompressedImage
     camera_size: H, W that the camera sends; other sizes are refused
     image_size: H, W of the result
+    depth_range: near and far in meters, of a camera that sends depth
     """
+    # The mean of a near and a far pixel is a distance at which nothing is.
+    resample = Pil.Resampling.BOX if depth_range is None else Pil.Resampling.NEAREST
 
     def decode(data: bytes) -> CameraImage:
-        image = decode_camera_image(msg_type, data)
+        image = decode_camera_image(msg_type, data, depth_range)
         size = image.pixels.shape[:2]
         if size != camera_size:
             raise UnusableMessage("wrong size", f"{size[0]}x{size[1]} instead of {camera_size[0]}x{camera_size[1]}")
         if size == image_size:
             return image
-        resized = Pil.fromarray(image.pixels).resize((image_size[1], image_size[0]), Pil.Resampling.BOX)
+        resized = Pil.fromarray(image.pixels).resize((image_size[1], image_size[0]), resample)
         return CameraImage(image.stamp, np.array(resized))
 
     return decode

@@ -22,8 +22,10 @@ from plaudit.robots.transport.messages import (
     STRING,
     JointState,
     decode_compressed,
+    decode_image,
     decode_string,
     encode_compressed,
+    encode_depth,
     encode_image,
     encode_joint_state,
     warm_up,
@@ -116,6 +118,11 @@ class Twin:
         pixels = render_frame(index, stamp, self._joints.fractions, self._params.camera_size)
         if self._publisher.fault.affects(camera, "size"):
             pixels = np.ascontiguousarray(pixels[::2, ::2])
+        depth_range = self._params.depth_range(camera)
+        if depth_range is not None:
+            near, far = depth_range
+            meters = far - pixels[..., 0] / 255 * (far - near)
+            return decode_image(encode_depth(stamp, meters), depth_range).pixels, lambda at: encode_depth(at, meters)
         if self._topics.image_type(camera) == IMAGE:
             return pixels, lambda at: encode_image(at, pixels)
         return decode_compressed(encode_compressed(stamp, pixels)).pixels, lambda at: encode_compressed(at, pixels)
